@@ -16,6 +16,7 @@ use crate::process::{self, Peer};
 use crate::scratch::{self, Scratch};
 use crate::study::{Bench, Measured, Outcome, Stop, named, percent};
 use crate::traffic::{RATE_REACHED, Traffic, capture_cpu, label};
+use crate::tuning::{Configuration, DEFAULTS};
 
 /// Recorder, and the fate of the packets that it records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub enum Fate {
     Pass,
 }
 
-const RECORDERS: &[(&str, Recorder)] = &[
+pub const RECORDERS: &[(&str, Recorder)] = &[
     ("trawl hook, drop", Recorder::TrawlHook(Fate::Drop)),
     ("trawl hook, pass", Recorder::TrawlHook(Fate::Pass)),
     ("trawl xdp", Recorder::TrawlXdp),
@@ -68,18 +69,34 @@ const RECORDERS: &[(&str, Recorder)] = &[
     ("pf_ring", Recorder::PfRing),
 ];
 
+/// Configuration of a recorder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The best one on this machine.
+    #[default]
+    Best,
+    /// The recorder as it comes, which the studies measured.
+    Published,
+    Given(Configuration),
+}
+
+impl Choice {
+    pub fn resolve(self, bench: &Bench, recorder: Recorder) -> Result<Configuration, Stop> {
+        match self {
+            Self::Best => bench.tuned.best(bench, recorder),
+            Self::Published => Ok(DEFAULTS),
+            Self::Given(configuration) => Ok(configuration),
+        }
+    }
+}
+
 /// Settings of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
     pub filter: Option<String>,
-    /// Size of xdpcap's buffer, and the number of bytes in it that wakes the reader.
-    pub buffer: Option<(usize, usize)>,
-    /// Size of trawl's ring for each CPU.
-    pub ring: Option<String>,
-    /// trawl's clock mode: `--time`.
-    pub time: Option<&'static str>,
-    /// Number of trawl's latest files that are kept, and the size of each in millions of bytes.
-    pub files: Option<(u64, u64)>,
+    pub configuration: Choice,
+    /// Options of the recorder in addition to its configuration's.
+    pub options: Vec<String>,
     /// One sent frame in this many passes the filter.
     pub one_in: Option<u64>,
     /// Store that replaces trawl's file.
@@ -168,15 +185,21 @@ pub struct Running {
 
 impl Running {
     pub fn start(bench: &Bench, recorder: Recorder, setting: &Setting) -> Result<Self, Stop> {
-        let lab = Pair::new(&PairOptions::default())?;
+        let configuration = setting.configuration.resolve(bench, recorder)?;
+        let (lab, program) = lab_for(bench, recorder, setting)?;
         let file = Scratch::new(&bench.scratch, "capture")?;
-        let program = recorder.program(&lab.b)?;
         let pin = match (recorder, &program) {
             (Recorder::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
             _ => None,
         };
-        let (mut command, ready) =
-            recorder.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
+        let (mut command, ready) = recorder.command(
+            bench,
+            setting,
+            configuration,
+            &lab.b,
+            file.path(),
+            pin.as_ref(),
+        )?;
         let peer = Peer::start(recorder.name(), &mut command, capture_cpu(), ready)?;
         Ok(Self {
             lab,
@@ -186,6 +209,20 @@ impl Running {
             pin,
         })
     }
+}
+
+/// Makes the lab in which a recorder captures, with the XDP program that it records at.
+pub fn lab_for(
+    bench: &Bench,
+    recorder: Recorder,
+    setting: &Setting,
+) -> Result<(Pair, Option<Loaded>), Stop> {
+    let lab = Pair::new(&PairOptions {
+        gro: setting.configuration.resolve(bench, recorder)?.gro,
+        ..PairOptions::default()
+    })?;
+    let program = recorder.program(&lab.b)?;
+    Ok((lab, program))
 }
 
 /// Captures one burst of traffic, in a lab of its own.
@@ -287,11 +324,16 @@ impl Recorder {
         self,
         bench: &Bench,
         setting: &Setting,
+        configuration: Configuration,
         at: &Station,
         file: &Path,
         hook: Option<&Pin>,
     ) -> Result<(Command, &'static str), Stop> {
         let filter = setting.filter.as_deref();
+        let chosen = configuration.options.iter().copied();
+        let options: Vec<&str> = chosen
+            .chain(setting.options.iter().map(String::as_str))
+            .collect();
         if let Some(tap) = self.tap() {
             let (mut trawl, ready) = match &setting.store {
                 None => trawl_capture(bench, tap, "in", &[&label(at)], file),
@@ -304,16 +346,7 @@ impl Recorder {
                     (trawl, "capturing on")
                 }
             };
-            if let Some(ring) = &setting.ring {
-                trawl.args(["--ring-size", ring]);
-            }
-            if let Some(time) = setting.time {
-                trawl.args(["--time", time]);
-            }
-            if let Some((files, megabytes)) = setting.files {
-                trawl.args(["-W", &files.to_string(), "-C", &megabytes.to_string()]);
-            }
-            trawl.args(filter);
+            trawl.args(options).args(filter);
             return Ok((trawl, ready));
         }
         // The peer's command with its options, the file, and the filter after its option.
@@ -321,7 +354,7 @@ impl Recorder {
         let inside =
             |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
                 let mut command = process::command_in(&at.name, bench.peers.path(peer)?);
-                command.args(arguments).arg(file);
+                command.args(&options).args(arguments).arg(file);
                 if let Some((option, filter)) = option.zip(filter) {
                     command.args([option, filter]);
                 }
@@ -367,10 +400,7 @@ impl Recorder {
             }
             Self::Xdpcap(_) => {
                 let mut xdpcap = process::command(bench.peers.path("xdpcap")?);
-                if let Some((buffer, watermark)) = setting.buffer {
-                    let (buffer, watermark) = (buffer.to_string(), watermark.to_string());
-                    xdpcap.args(["-buffer", &buffer, "-watermark", &watermark]);
-                }
+                xdpcap.args(&options);
                 let hook = hook.ok_or_else(|| Stop::Failed("xdpcap has no hook map".to_owned()))?;
                 xdpcap.arg(&hook.0).arg(file).args(filter);
                 (xdpcap, "received/matched")
@@ -383,7 +413,7 @@ impl Recorder {
                     _ => {}
                 }
                 let mut tcpdump = tcpdump(bench, &at.name, interface, file)?;
-                tcpdump.args(filter);
+                tcpdump.args(&options).args(filter);
                 (tcpdump, "listening on")
             }
         })

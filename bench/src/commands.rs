@@ -13,12 +13,14 @@ use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
 use crate::hosts::Hosts;
+use crate::limit::limits;
 use crate::model::{Experiment, PeerRecord, Report, Request};
 use crate::peers::Peers;
 use crate::scratch::Remains;
 use crate::study::definition::{Definition, Profile};
 use crate::study::run::{Progress, run as run_experiments};
 use crate::study::{Bench, catalogue};
+use crate::tuning::Tuned;
 use crate::{results, xsk};
 
 const SCRATCH: &str = "/var/tmp";
@@ -269,6 +271,11 @@ fn carry_out(
             .map(|file| Hosts::open(Path::new(file), &trawl))
             .transpose()?,
         trawl,
+        tuned: Tuned::from(
+            before
+                .as_ref()
+                .map_or(Vec::new(), |one| one.configurations.clone()),
+        ),
     };
     let mut warden = Warden::default();
     let remains = Remains::of_this_process(&scratch);
@@ -420,6 +427,7 @@ fn show(report: &Report, directory: &Path) -> String {
         for failure in &experiment.failures {
             lines.push(format!("  {}: {}", failure.series, failure.message));
         }
+        lines.extend(limits(experiment).map(|limits| format!("  {limits}")));
         lines.push(format!(
             "  shape agrees: {}",
             experiment.finding.agrees.text()

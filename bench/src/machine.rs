@@ -57,6 +57,34 @@ impl Sample {
     }
 }
 
+/// CPU time of the whole machine. The kernel measures idle time, and only samples the rest.
+#[derive(Debug)]
+pub struct Busy {
+    idle_ticks: u64,
+    cpus: usize,
+    at: std::time::Instant,
+}
+
+const TICKS_PER_SECOND: f64 = 100.0;
+
+impl Busy {
+    pub fn now() -> Self {
+        let counters = counters(&fs::read_to_string("/proc/stat").unwrap_or_default());
+        Self {
+            idle_ticks: counters.iter().map(|cpu| cpu[3] + cpu[4]).sum(),
+            cpus: counters.len(),
+            at: std::time::Instant::now(),
+        }
+    }
+
+    /// Returns the CPU seconds since then.
+    pub fn seconds(&self) -> f64 {
+        let now = Self::now();
+        let idle = now.idle_ticks.saturating_sub(self.idle_ticks) as f64 / TICKS_PER_SECOND;
+        (now.at - self.at).as_secs_f64() * self.cpus as f64 - idle
+    }
+}
+
 /// Returns user, nice, system, idle, iowait, irq, softirq, steal of each CPU.
 fn counters(stat: &str) -> Vec<[u64; 8]> {
     let of_cpu = |line: &str| {

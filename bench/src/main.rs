@@ -1,8 +1,10 @@
 //! `trawl bench`: runs experiments of published studies together with the peers, and reports the results.
 
 mod capture;
+mod claims;
 mod commands;
 mod hosts;
+mod limit;
 mod machine;
 mod made_up;
 mod model;
@@ -13,6 +15,7 @@ mod results;
 mod scratch;
 mod study;
 mod traffic;
+mod tuning;
 mod xsk;
 
 use std::path::PathBuf;
@@ -51,6 +54,7 @@ enum Command {
     List(commands::List),
     Peers(commands::ListPeers),
     Report(report::command::Args),
+    Claims(claims::Args),
     #[command(hide = true)]
     ReceiveXsk(commands::ReceiveXsk),
     /// Writes the manual pages into a directory
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Some(Command::List(args)) => commands::list(&args),
         Some(Command::Peers(args)) => commands::peers(&args),
         Some(Command::Report(args)) => report::command::run(&args),
+        Some(Command::Claims(args)) => claims::run(&args),
         Some(Command::ReceiveXsk(args)) => commands::receive_xsk(&args),
         Some(Command::Man { directory }) => {
             help::write_pages(&directory, help::pages(command, &[]))

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::study::definition::{Definition, Profile};
+use crate::tuning::Tuning;
 
 pub const SCHEMA: &str = "trawl-bench/1";
 
 /// The contents of `results.json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub schema: String,
     pub trawl: String,
@@ -19,6 +20,9 @@ pub struct Report {
     pub request: Request,
     pub conditions: Conditions,
     pub peers: Vec<PeerRecord>,
+    /// The configuration of each recorder that is best on this machine.
+    #[serde(default)]
+    pub configurations: Vec<Tuning>,
     pub experiments: Vec<Experiment>,
     /// True if all requested cases were measured or have a recorded reason.
     pub complete: bool,

@@ -159,7 +159,7 @@ pub fn last_lines(text: &str, count: usize) -> String {
 
 const TIME_TO_END: Duration = Duration::from_secs(1);
 /// Time without work after which nothing is left: tcpdump receives a partly filled block after a second.
-const IDLE: Duration = Duration::from_millis(1500);
+pub const IDLE: Duration = Duration::from_millis(1500);
 const IDLE_AT_MOST: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 

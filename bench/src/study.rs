@@ -6,6 +6,7 @@
 mod balance;
 mod capture;
 pub mod catalogue;
+mod complete;
 mod contenders;
 mod ddos;
 pub mod definition;
@@ -32,6 +33,7 @@ use crate::model::{Agreement, Claim, CpuUse, Experiment, Finding, Interval};
 use crate::peers::Peers;
 use crate::process;
 use crate::traffic::Sent;
+use crate::tuning::Tuned;
 use definition::Space;
 
 /// Environment of the measuring code.
@@ -43,6 +45,7 @@ pub struct Bench {
     pub peers: Peers,
     /// Hosts for captures and traffic, if not this one.
     pub hosts: Option<Hosts>,
+    pub tuned: Tuned,
 }
 
 impl Bench {

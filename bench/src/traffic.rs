@@ -21,6 +21,10 @@ pub const CHECKSUM: usize = 4;
 
 pub const SENDER_CPU: usize = 0;
 
+/// Options for frames that the stack drops after every capture has seen them: port unreachable answers would cost the
+/// sender's CPU more than the capture does.
+pub const UNANSWERED: [&str; 2] = ["--ethertype", "0x1234"];
+
 /// Returns the CPU of captures: another than the sender's, if the machine has two.
 pub fn capture_cpu() -> usize {
     usize::from(cpus() > 1)

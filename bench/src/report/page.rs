@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use super::plot::{Palette, Plot, plot};
 use super::tables::{Row, figure, interval, rows};
 use super::{Source, behind, changes};
+use crate::claims;
+use crate::limit::limits;
 use crate::model::{Agreement, Experiment, Report};
 
 const UPLOT: &str = include_str!("vendor/uPlot.js");
@@ -24,6 +26,7 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     for source in sources {
         head(&mut body, source);
     }
+    headline(&mut body, sources);
     body.push_str("<main><h2 id=\"summary\">Results</h2>");
     for source in sources {
         summary(&mut body, source, sources.len() > 1);
@@ -75,6 +78,20 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
          <style>{UPLOT_CSS}{STYLE}</style></head><body>{body}\
          <script type=\"application/json\" id=\"data\">{data}</script><script>{UPLOT}</script><script>{SCRIPT}</script></body></html>\n"
     )
+}
+
+/// Writes the sentences that matter most.
+fn headline(body: &mut String, sources: &[Source]) {
+    let claims = claims::all().unwrap_or_default();
+    for source in sources {
+        let texts = claims.iter().filter_map(|claim| claim.text(&source.report));
+        let items: Vec<String> = texts
+            .map(|text| format!("<li>{}</li>", escape(&text)))
+            .collect();
+        if !items.is_empty() {
+            let _ = write!(body, "<ul class=\"headline\">{}</ul>", items.concat());
+        }
+    }
 }
 
 fn head(body: &mut String, source: &Source) {
@@ -283,6 +300,9 @@ fn section(
         agreement(one),
         escape(&one.finding.sentence)
     );
+    if let Some(limits) = limits(one) {
+        let _ = write!(body, "<p class=\"soft\">{}.</p>", escape(&limits));
+    }
     let mut shown: Vec<(String, Plot)> = Vec::new();
     for metric in &definition.metrics {
         let id = format!("plot-{id}-{}", metric.name);

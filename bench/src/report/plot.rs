@@ -207,7 +207,7 @@ mod tests {
         );
         assert_eq!(
             palette.colour("xdpcap, drop"),
-            palette.colour("xdpcap, drop, 8 MiB buffer")
+            palette.colour("xdpcap, drop, as published")
         );
         assert_ne!(palette.colour("tcpdump"), palette.colour("xdpcap, drop"));
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Source;
+use crate::limit::limits;
 use crate::model::{CpuUse, Experiment, Interval, Point, Run};
 use crate::peers::Peers;
 use crate::study::definition::Axis;
@@ -265,6 +266,12 @@ pub fn markdown(sources: &[Source]) -> String {
             conditions.driver,
             source.report.request.profile.name()
         );
+        for tuning in &source.report.configurations {
+            let _ = writeln!(text, "- {}: {}", tuning.recorder, tuning.text());
+        }
+        if !source.report.configurations.is_empty() {
+            text.push('\n');
+        }
         text.push_str("| experiment | the study found | this machine shows | shape agrees | |\n|---|---|---|---|---|\n");
         for one in &source.report.experiments {
             let cells = [
@@ -284,6 +291,9 @@ pub fn markdown(sources: &[Source]) -> String {
                 "\n## {}\n\n{}\n",
                 definition.name, definition.question
             );
+            if let Some(limits) = limits(one) {
+                let _ = writeln!(text, "{}.\n", escaped(&limits));
+            }
             let unit = |axis: &Axis| format!("{} {}", axis.label, axis.unit);
             let mut head = vec!["series".to_owned(), unit(&definition.x)];
             head.extend(definition.metrics.iter().map(unit));

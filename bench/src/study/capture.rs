@@ -4,20 +4,18 @@ use trawl_sys::Result;
 
 use super::definition::Space;
 use super::{Bench, Case, Outcome, Stop};
-use crate::capture::{Recorder, Setting, capture};
+use crate::capture::{Choice, Recorder, Setting, capture};
 use crate::model::{Agreement, Experiment, Finding};
-use crate::traffic::{Amount, Traffic, frames_per_second};
+use crate::traffic::{Amount, Traffic, UNANSWERED, frames_per_second};
 
 /// Share in per cent that counts as complete: all but one in a thousand. Studies give whole per cents.
 const COMPLETE: f64 = 99.9;
 const ONE_IN: u64 = 1000;
-const LARGE_BUFFER: usize = 8 << 20;
-/// Frames that the stack drops after every capture has seen them: port unreachable answers would cost the sender's CPU more
-/// than the capture does.
-const UNKNOWN: [&str; 2] = ["--ethertype", "0x1234"];
+/// Suffix of the series that the study measured: a recorder as it comes.
+pub const AS_PUBLISHED: &str = ", as published";
 
 pub fn rates(space: &Space) -> Result<Vec<Case>> {
-    by_rate(space, &Setting::default(), &UNKNOWN)
+    by_rate(space, &Setting::default(), &UNANSWERED)
 }
 
 pub fn filtered(space: &Space) -> Result<Vec<Case>> {
@@ -46,7 +44,7 @@ pub fn sizes(space: &Space) -> Result<Vec<Case>> {
     for series in space.names("series")? {
         for size in space.numbers("sizes")? {
             for millions in space.numbers("mpps")? {
-                let traffic = Traffic::at(size as usize, millions * 1e6, seconds).with(&UNKNOWN);
+                let traffic = Traffic::at(size as usize, millions * 1e6, seconds).with(&UNANSWERED);
                 let run = measuring(&series, Setting::default(), traffic)?;
                 cases.push(Case::new(&format!("{series}, {size} B"), millions, run));
             }
@@ -59,7 +57,7 @@ pub fn sizes(space: &Space) -> Result<Vec<Case>> {
 pub fn efficiency(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "rates", |series, rate| {
-        let traffic = Traffic::at(64, rate, seconds).with(&UNKNOWN);
+        let traffic = Traffic::at(64, rate, seconds).with(&UNANSWERED);
         measuring(series, Setting::default(), traffic)
     })
 }
@@ -69,16 +67,23 @@ fn measuring(
     setting: Setting,
     traffic: Traffic,
 ) -> Result<impl Fn(&Bench) -> Outcome + use<>> {
-    // xdpcap's own buffer is small: it is also measured with one that holds the packets of a write.
-    let (recorder, setting) = match recorder.strip_suffix(", 8 MiB buffer") {
-        Some(recorder) => {
-            let buffer = Some((LARGE_BUFFER, LARGE_BUFFER / 4));
-            (recorder, Setting { buffer, ..setting })
-        }
-        None => (recorder, setting),
+    let (recorder, configuration) = configured(recorder)?;
+    let setting = match setting.options.is_empty() {
+        true => Setting {
+            configuration,
+            ..setting
+        },
+        false => setting,
     };
-    let recorder = Recorder::find(recorder)?;
     Ok(move |bench: &Bench| capture(bench, recorder, &setting, &traffic))
+}
+
+/// Splits the name of a series into the recorder and its configuration: the best one, or the study's.
+pub fn configured(series: &str) -> Result<(Recorder, Choice)> {
+    match series.strip_suffix(AS_PUBLISHED) {
+        Some(recorder) => Ok((Recorder::find(recorder)?, Choice::Published)),
+        None => Ok((Recorder::find(series)?, Choice::Best)),
+    }
 }
 
 /// Rates over several buffers and watermarks.
@@ -86,7 +91,7 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     let mut cases = Vec::new();
     for megabits in space.numbers("rates")? {
-        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds).with(&UNKNOWN);
+        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds).with(&UNANSWERED);
         let mut add = |name: &str, recorder: &str, setting: Setting| -> Result<()> {
             let run = measuring(recorder, setting, traffic.clone())?;
             cases.push(Case::new(name, megabits, run));
@@ -103,24 +108,28 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
                         format!("watermark {percent} %"),
                     ),
                 };
-                let setting = Setting {
-                    buffer: Some((buffer, watermark)),
-                    ..Setting::default()
-                };
+                let options = format!("-buffer {buffer} -watermark {watermark}");
+                let setting = given(&options);
                 let name = format!("xdpcap, {buffer} B, {label}");
                 add(&name, "xdpcap, drop", setting)?;
             }
         }
         for ring in space.names("rings")? {
             let name = format!("trawl hook, ring {ring}");
-            let setting = Setting {
-                ring: Some(ring),
-                ..Setting::default()
-            };
+            let setting = given(&format!("--ring-size {ring}"));
             add(&name, "trawl hook, drop", setting)?;
         }
     }
     Ok(cases)
+}
+
+/// Returns the setting of these options alone.
+pub fn given(options: &str) -> Setting {
+    Setting {
+        configuration: Choice::Published,
+        options: options.split(' ').map(str::to_owned).collect(),
+        ..Setting::default()
+    }
 }
 
 /// Time for a number of packets.
@@ -129,7 +138,7 @@ pub fn elapsed(space: &Space) -> Result<Vec<Case>> {
     Case::each(space, "packets", |series, count| {
         let recorder = Recorder::find(series)?;
         // Mechanisms that lose packets need more of them.
-        let mut traffic = Traffic::at(64, rate, count / rate).with(&UNKNOWN);
+        let mut traffic = Traffic::at(64, rate, count / rate).with(&UNANSWERED);
         traffic.amount = Amount::Frames((count * 1.5) as u64);
         Ok(move |bench: &Bench| {
             let mut measured = capture(bench, recorder, &Setting::default(), &traffic)?;
@@ -191,7 +200,7 @@ pub fn judge_complete(experiment: &Experiment) -> Finding {
         .find(|(series, _)| !series.starts_with("trawl"));
     let theirs = best_other.map(|(_, limit)| *limit);
     let tcpdump = best(&|series| series.starts_with("tcpdump"));
-    let xdpcap = best(&|series| series.starts_with("xdpcap") && !series.contains("MiB buffer"));
+    let xdpcap = best(&|series| series.starts_with("xdpcap"));
     let agrees = match (tcpdump, xdpcap) {
         (Some(tcpdump), Some(xdpcap)) if tcpdump > xdpcap => Agreement::Yes,
         (Some(tcpdump), Some(xdpcap)) if tcpdump == xdpcap => Agreement::Partly,

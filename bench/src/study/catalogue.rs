@@ -5,8 +5,8 @@ use trawl_sys::{Error, Result};
 
 use super::definition::{Definition, Space};
 use super::{
-    Case, balance, capture, ddos, demands, disk, drops, generators, guard, pdump, programs, read,
-    rfc2544, store,
+    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, pdump,
+    programs, read, rfc2544, store,
 };
 use crate::model::{Experiment, Finding};
 
@@ -41,6 +41,7 @@ pub static ALL: &[Entry] = &[
         capture::filtered,
         capture::judge_complete
     ),
+    entry!("capture-complete", complete::cases, complete::judge),
     entry!("capture-disk", disk::cases, disk::judge),
     entry!("drop-cores", programs::cores, programs::judge_cores),
     entry!("drop-cpu", programs::cpu_uses, programs::judge_cpu_use),

@@ -16,6 +16,9 @@ pub struct Definition {
     pub question: String,
     /// Stations of a packet's path, drawn from left to right.
     pub setup: Vec<String>,
+    /// Work of each CPU, by its number; empty if several share one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<String>,
     /// The study's result, in a sentence.
     pub found: String,
     pub x: Axis,

@@ -9,13 +9,14 @@ use trawl_gen::stamp::Stamp;
 use trawl_lab::{Line, LineOptions};
 use trawl_sys::{Result, clock};
 
+use super::capture::given;
 use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome, Stop, percent};
 use crate::capture::{Recorder, Setting, capture, capture_and, tcpdump, trawl_capture};
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Peer};
 use crate::scratch::{Scratch, each_packet};
-use crate::traffic::{Amount, Traffic, capture_cpu, frames_per_second, label};
+use crate::traffic::{Amount, Traffic, UNANSWERED, capture_cpu, frames_per_second, label};
 
 /// A stamped frame of a file.
 struct Seen {
@@ -36,7 +37,8 @@ pub fn timestamps(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "kpps", |series, thousands| {
         let (recorder, setting) = set_up(series)?;
-        let traffic = Traffic::at(64, thousands * 1e3, seconds).with(&["--stamp"]);
+        let traffic = Traffic::at(64, thousands * 1e3, seconds);
+        let traffic = traffic.with(&["--stamp"]).with(&UNANSWERED);
         Ok(move |bench: &Bench| capture_and(bench, recorder, &setting, &traffic, delays))
     })
 }
@@ -45,7 +47,8 @@ pub fn orders(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "threads", |series, threads| {
         let (recorder, setting) = set_up(series)?;
-        let mut traffic = Traffic::at(64, 200_000.0, seconds).with(&["--stamp"]);
+        let traffic = Traffic::at(64, 200_000.0, seconds);
+        let mut traffic = traffic.with(&["--stamp"]).with(&UNANSWERED);
         traffic.cpus = (0..threads as usize).map(|thread| thread % 2).collect();
         Ok(move |bench: &Bench| capture_and(bench, recorder, &setting, &traffic, disorder))
     })
@@ -63,7 +66,7 @@ pub fn losses(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "mbits", |series, megabits| {
         let (recorder, setting) = set_up(series)?;
-        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds);
+        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds).with(&UNANSWERED);
         Ok(move |bench: &Bench| loss(bench, recorder, &setting, &traffic))
     })
 }
@@ -149,15 +152,11 @@ fn by_clock(experiment: &Experiment) -> String {
 
 /// Splits a series into the tool and trawl's setting.
 fn set_up(series: &str) -> Result<(Recorder, Setting)> {
-    let mut setting = Setting::default();
-    let mut recorder = series;
-    if let Some((rest, last)) = series.rsplit_once(", ") {
-        if let Some(time) = CLOCKS.into_iter().find(|time| *time == last) {
-            (recorder, setting.time) = (rest, Some(time));
-        } else if last == "ring 64KiB" {
-            (recorder, setting.ring) = (rest, Some("64KiB".to_owned()));
-        }
-    }
+    let (recorder, setting) = match series.rsplit_once(", ") {
+        Some((rest, time)) if CLOCKS.contains(&time) => (rest, given(&format!("--time {time}"))),
+        Some((rest, "ring 64KiB")) => (rest, given("--ring-size 64KiB")),
+        _ => (series, Setting::default()),
+    };
     Ok((Recorder::find(recorder)?, setting))
 }
 

@@ -14,7 +14,9 @@ use crate::machine::cpus;
 use crate::model::{Agreement, CpuUse, Experiment, Finding};
 use crate::process;
 use crate::scratch::Scratch;
-use crate::traffic::{Napi, SENDER_CPU, Sent, Traffic, capture_cpu, interface_name, received};
+use crate::traffic::{
+    Napi, SENDER_CPU, Sent, Traffic, UNANSWERED, capture_cpu, interface_name, received,
+};
 
 /// Arguments for separate flows of each core: a shared flow is a cache line that the cores contend for.
 const FLOWS: [&str; 4] = ["--flows", "64", "--src-port", "1024-1087"];
@@ -103,6 +105,11 @@ fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
     }
     let mut installed = who.install(bench, at, out)?;
     installed.loaded = ends;
+    // The stack would answer what passes.
+    let traffic = match who.verdict() {
+        Some(Verdict::Pass) => traffic.clone().with(&UNANSWERED),
+        _ => traffic.clone(),
+    };
     let before = received(goal)?;
     // To the router itself, so that only the contender forwards them.
     let sent = traffic.send(bench, &line.a, at)?;

@@ -48,6 +48,7 @@ pub fn run(
         request: request.clone(),
         conditions: machine::conditions(trawl_lab::PairOptions::default().queues),
         peers: bench.peers.records().to_vec(),
+        configurations: Vec::new(),
         experiments: Vec::new(),
         complete: false,
     });
@@ -277,6 +278,7 @@ impl Runner<'_> {
                 }
             }
             experiment.summarise();
+            self.report.configurations = self.bench.tuned.all();
             results::save(self.directory, &self.report)?;
         }
         Ok(true)

@@ -1,0 +1,260 @@
+//! Claims: sentences of the documentation and of the report that come out of results, with their intervals.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Deserialize;
+use trawl_front::terminal;
+use trawl_sys::{Error, Result, create, text_file};
+
+use crate::model::{Interval, Report};
+use crate::report::figure;
+use crate::results;
+
+/// Prints the sentences that results support, or puts them into documents
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory of results, or a JSON file
+    #[arg(value_name = "DIR")]
+    results: PathBuf,
+    /// Compare the claims in these documents with the results
+    #[arg(value_name = "FILE")]
+    documents: Vec<PathBuf>,
+    /// Replace the claims in the documents instead
+    #[arg(long, requires = "documents")]
+    write: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Claims {
+    claims: Vec<Claim>,
+}
+
+/// A sentence about one series, or about its ratio to another.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    pub name: String,
+    experiment: String,
+    metric: String,
+    of: String,
+    over: Option<String>,
+    x: f64,
+    sentence: String,
+}
+
+impl Claim {
+    /// Returns the sentence; `None` if the results lack its figures.
+    pub fn text(&self, report: &Report) -> Option<String> {
+        let mut all = report.experiments.iter();
+        let experiment = all.find(|one| one.definition.name == self.experiment)?;
+        let spread = |found: Interval, unit: &str| {
+            format!(
+                "{}{unit} ({} to {})",
+                figure(found.median),
+                figure(found.low),
+                figure(found.high)
+            )
+        };
+        let value = match &self.over {
+            Some(other) => {
+                let ratio = experiment.paired(&self.of, other, &self.metric, self.x)?;
+                let tenths = |value: f64| (value * 10.0).round() / 10.0;
+                let ratio = Interval {
+                    median: tenths(ratio.median),
+                    low: tenths(ratio.low),
+                    high: tenths(ratio.high),
+                    ..ratio
+                };
+                format!("{} times ({} to {})", ratio.median, ratio.low, ratio.high)
+            }
+            None => {
+                let line = experiment.line(&self.of, &self.metric);
+                let point = line.iter().find(|point| point.x == self.x)?;
+                let mut metrics = experiment.definition.metrics.iter();
+                let axis = metrics.find(|one| one.name == self.metric)?;
+                spread(point.value, &format!(" {}", axis.unit))
+            }
+        };
+        Some(self.sentence.replace("{}", &value))
+    }
+}
+
+pub fn all() -> Result<Vec<Claim>> {
+    let claims: Claims = toml::from_str(include_str!("claims.toml"))
+        .map_err(|e| Error::failed("the claims", e.to_string()))?;
+    Ok(claims.claims)
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let report = results::load(&args.results)?;
+    let claims = all()?;
+    if args.documents.is_empty() {
+        let texts = claims.iter().filter_map(|claim| claim.text(&report));
+        let lines: Vec<String> = texts.map(|text| text + "\n").collect();
+        terminal::write_out(&lines.concat())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut differ = Vec::new();
+    for path in &args.documents {
+        let old = text_file::read(path)?;
+        let new = supported(&old, &claims, &report)
+            .map_err(|why| Error::failed(path.display().to_string(), why))?;
+        if new == old {
+            continue;
+        }
+        match args.write {
+            true => write(path, &new)?,
+            false => differ.push(path.display().to_string()),
+        }
+    }
+    if differ.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Error::failed(
+        format!("the claims in {}", differ.join(", ")),
+        "they differ from the results",
+    )
+    .fix("add --write to replace them"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    create::replace(path, text.as_bytes())
+        .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
+}
+
+const BEGIN: &str = "<!-- claim ";
+const END: &str = "<!-- end claim -->";
+const WIDTH: usize = 120;
+
+/// Returns the document with each claim as the results support it.
+fn supported(text: &str, claims: &[Claim], report: &Report) -> std::result::Result<String, String> {
+    let mut new = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, from) = rest.split_at(at);
+        let (name, after) = from[BEGIN.len()..]
+            .split_once(" -->")
+            .ok_or("a claim has no name")?;
+        let (_, after) = after
+            .split_once(END)
+            .ok_or_else(|| format!("claim {name} has no end"))?;
+        let mut all = claims.iter();
+        let claim = all
+            .find(|claim| claim.name == name)
+            .ok_or_else(|| format!("claim {name} is unknown"))?;
+        let sentence = claim
+            .text(report)
+            .ok_or_else(|| format!("claim {name} has no results"))?;
+        new += before;
+        new += &format!("{BEGIN}{name} -->\n{}{END}", folded(&sentence));
+        rest = after;
+    }
+    Ok(new + rest)
+}
+
+fn folded(sentence: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in sentence.split(' ') {
+        if let Some(line) = lines
+            .last_mut()
+            .filter(|line| line.len() + word.len() < WIDTH)
+        {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Experiment, Run};
+    use crate::study::catalogue;
+
+    /// Returns the repository's path of a file.
+    fn file(path: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+    }
+
+    #[test]
+    fn claims_of_the_documents_are_supported_by_the_results_beside_them() {
+        let report = results::load(&file("docs/report/results.json")).expect("it is committed");
+        let claims = all().expect("they are valid");
+        for path in ["README.md", "docs/GUIDE.md", "docs/peers.md"] {
+            let text = std::fs::read_to_string(file(path)).expect(path);
+            let new = supported(&text, &claims, &report).expect(path);
+            assert!(
+                new == text,
+                "{path}: `trawl bench claims docs/report/results.json {path} --write`"
+            );
+        }
+    }
+
+    #[test]
+    fn claims_name_experiments_with_their_metrics_and_series() {
+        for claim in all().expect("they are valid") {
+            let entry = catalogue::find(&claim.experiment).expect(&claim.name);
+            let definition = entry.definition().expect(&claim.name);
+            assert!(
+                definition
+                    .metrics
+                    .iter()
+                    .any(|one| one.name == claim.metric)
+            );
+            let text = format!("{:?}", definition.full);
+            for series in [Some(&claim.of), claim.over.as_ref()].into_iter().flatten() {
+                let quick = format!("{:?}", definition.quick);
+                assert!(text.contains(series.as_str()) || quick.contains(series.as_str()));
+            }
+        }
+    }
+
+    #[test]
+    fn documents_get_the_sentence_of_the_results() {
+        let claim = Claim {
+            name: "one".to_owned(),
+            experiment: "e".to_owned(),
+            metric: "mpps".to_owned(),
+            of: "a".to_owned(),
+            over: Some("b".to_owned()),
+            x: 1.0,
+            sentence: "It is {} as fast.".to_owned(),
+        };
+        let run = |series: &str, value: f64| Run {
+            series: series.to_owned(),
+            x: 1.0,
+            repetition: 1,
+            values: [("mpps".to_owned(), value)].into(),
+            ..Run::default()
+        };
+        let mut experiment = Experiment {
+            runs: vec![run("a", 6.0), run("b", 1.5)],
+            ..Experiment::default()
+        };
+        experiment.definition.name = "e".to_owned();
+        let report = Report {
+            experiments: vec![experiment],
+            ..Report::default()
+        };
+        let claims = [claim];
+        let old = "x\n<!-- claim one -->\nIt is slow.\n<!-- end claim -->\ny";
+        let new = supported(old, &claims, &report).expect("it is supported");
+        assert_eq!(
+            new,
+            "x\n<!-- claim one -->\nIt is 4 times (4 to 4) as fast.\n<!-- end claim -->\ny"
+        );
+        assert_eq!(supported(&new, &claims, &report), Ok(new.clone()));
+        for wrong in [
+            "<!-- claim two -->\n<!-- end claim -->",
+            "<!-- claim one -->",
+        ] {
+            assert!(supported(wrong, &claims, &report).is_err());
+        }
+    }
+}

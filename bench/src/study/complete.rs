@@ -1,0 +1,124 @@
+//! How far each capture stays complete at its best configuration, and the CPU time that a recorded packet costs.
+
+use super::capture::configured;
+use super::definition::Space;
+use super::{Bench, Case, Outcome, Statements, Stop};
+use crate::capture::{Recorder, Running, Setting, lab_for};
+use crate::machine::Busy;
+use crate::model::{Experiment, Finding};
+use crate::process;
+use crate::scratch;
+use crate::traffic::{Traffic, UNANSWERED};
+use crate::tuning::complete;
+
+const OURS: &str = "trawl hook, drop";
+const PROBES: u32 = 6;
+/// Share of the complete rate at which costs are measured of recorders that are not complete at the common one.
+const SAFE: f64 = 0.8;
+
+pub fn cases(space: &Space) -> Result<Vec<Case>, trawl_sys::Error> {
+    let (seconds, cost_mpps) = (space.number("seconds")?, space.number("cost_mpps")?);
+    Case::each(space, "sizes", |series, size| {
+        let (recorder, configuration) = configured(series)?;
+        let setting = Setting {
+            configuration,
+            ..Setting::default()
+        };
+        let size = size as usize;
+        Ok(move |bench: &Bench| measure(bench, recorder, &setting, size, seconds, cost_mpps))
+    })
+}
+
+fn measure(
+    bench: &Bench,
+    recorder: Recorder,
+    setting: &Setting,
+    size: usize,
+    seconds: f64,
+    cost_mpps: f64,
+) -> Outcome {
+    let found = complete(bench, recorder, setting, size, seconds, PROBES)?;
+    let rate = match found.mpps > 0.0 {
+        true => cost_mpps.min(found.mpps * SAFE),
+        false => cost_mpps,
+    };
+    let traffic = Traffic::at(size, rate * 1e6, seconds).with(&UNANSWERED);
+    let (alone, _) = busy(bench, recorder, setting, &traffic, false)?;
+    let (with, recorded) = busy(bench, recorder, setting, &traffic, true)?;
+    let mut measured = found.flood;
+    measured.values = [
+        ("complete_mpps", found.mpps),
+        (
+            "cpu_ns",
+            (with - alone).max(0.0) / recorded.max(1) as f64 * 1e9,
+        ),
+        ("cost_at_mpps", rate),
+    ]
+    .into();
+    if let Some(mpps) = found.first_loss_mpps {
+        measured.values.insert("first_loss_mpps", mpps);
+    }
+    Ok(measured)
+}
+
+/// Returns the CPU seconds of the whole machine for this traffic, until nothing is left to do, and the recorded packets.
+fn busy(
+    bench: &Bench,
+    recorder: Recorder,
+    setting: &Setting,
+    traffic: &Traffic,
+    records: bool,
+) -> Result<(f64, u64), Stop> {
+    if !records {
+        let (lab, _program) = lab_for(bench, recorder, setting)?;
+        let begun = Busy::now();
+        traffic.send(bench, &lab.a, &lab.b)?;
+        std::thread::sleep(process::IDLE);
+        return Ok((begun.seconds(), 0));
+    }
+    let running = Running::start(bench, recorder, setting)?;
+    let begun = Busy::now();
+    traffic.send(bench, &running.lab.a, &running.lab.b)?;
+    running.peer.wait_until_idle();
+    let seconds = begun.seconds();
+    running.peer.finish()?;
+    let recorded = scratch::contents(running.file.path(), Some(running.lab.b.mac))?.packets;
+    Ok((seconds, recorded))
+}
+
+/// Aims: a metric, the series whose value is divided by the other's, and the least ratio.
+const AIMS: [(&str, &str, &str, f64); 3] = [
+    ("complete_mpps", OURS, "tcpdump", 4.0),
+    ("complete_mpps", OURS, "xdpcap, drop", 2.5),
+    ("cpu_ns", "tcpdump", OURS, 4.0),
+];
+
+pub fn judge(experiment: &Experiment) -> Finding {
+    let (smallest, _) = experiment.ends();
+    let mut statements = Statements::default();
+    let mut shows = Vec::new();
+    for (metric, more, less, aim) in AIMS {
+        let axis = experiment
+            .definition
+            .metrics
+            .iter()
+            .find(|one| one.name == metric);
+        let ratios = experiment.paired(more, less, metric, smallest);
+        if let Some((axis, found)) = axis.zip(ratios) {
+            let text = format!(
+                "{}: {more} has {:.1} ({:.1} to {:.1}) times what {less} has ({aim})",
+                axis.label, found.median, found.low, found.high
+            );
+            shows.push(text.clone());
+            statements.check(text, found.median >= aim);
+        }
+    }
+    Finding {
+        agrees: statements.agreement(),
+        sentence: match statements.broken.is_empty() {
+            true => "All aims are reached; they are in brackets.".to_owned(),
+            false => format!("Not reached here: {}.", statements.broken.join("; ")),
+        },
+        shows: shows.join("; "),
+    }
+}
