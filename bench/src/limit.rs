@@ -1,4 +1,4 @@
-//! What limited each series of an experiment: the work of the CPU that had no time left, or the disk.
+//! The limit of each series of an experiment: the work of the CPU that had no time left, or the disk.
 
 use crate::model::{CpuUse, Experiment, Run};
 

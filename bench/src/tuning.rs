@@ -1,5 +1,5 @@
-//! The best configuration of each recorder on this machine: those of a small grid are tried in a short round before the
-//! recorder's first measurement, and the one that stays complete at the highest rate is used everywhere.
+//! The best configuration of each recorder on this machine. Before a recorder's first measurement, a short round tries the
+//! configurations of a small grid, and keeps the one that records every packet at the highest rate.
 
 use std::fmt;
 
@@ -30,8 +30,7 @@ impl fmt::Display for Configuration {
 }
 
 impl Configuration {
-    /// Returns the bytes below which xdpcap leaves packets in its buffer: those that are there when it ends are lost, whatever
-    /// the rate was.
+    /// Returns the bytes below which xdpcap leaves packets in its buffer. It loses the rest when it ends, at any rate.
     fn held_back(self) -> u64 {
         let mut options = self.options.iter();
         let watermark = options.find(|option| **option == "-watermark");
@@ -209,7 +208,7 @@ fn best_of(tried: &[(f64, Configuration)]) -> (f64, Configuration) {
     tried.iter().fold(first, better)
 }
 
-/// How far a recorder stays complete.
+/// Rates between which a recorder ceases to be complete.
 pub struct Complete {
     /// Highest rate of which it recorded every packet.
     pub mpps: f64,

@@ -1,4 +1,4 @@
-//! How far each capture stays complete at its best configuration, and the CPU time that a recorded packet costs.
+//! The highest rate at which each capture, at its best configuration, records every packet, and the CPU time of a packet.
 
 use super::capture::configured;
 use super::definition::Space;
