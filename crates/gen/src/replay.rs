@@ -288,7 +288,7 @@ pub struct Packet {
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
-    reader: Option<CaptureReader<Ahead>>,
+    reader: Option<CaptureReader<'static>>,
     next: Packet,
     /// Number of packets read.
     count: u64,

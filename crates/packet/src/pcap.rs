@@ -1,7 +1,6 @@
 //! The older pcap format: one interface, no options, nanosecond timestamps.
 
 use std::cmp::Ordering;
-use std::io::Read;
 
 use crate::pcapng::Interface;
 use crate::pcapng::block::{
@@ -189,10 +188,7 @@ impl Records {
     }
 
     /// Reads the file header. Returns the position of the records, and the file's one interface.
-    pub fn open<R: Read>(
-        input: &mut Input<R>,
-        magic: Magic,
-    ) -> Result<(Self, Interface), ReadError> {
+    pub fn open(input: &mut Input<'_>, magic: Magic) -> Result<(Self, Interface), ReadError> {
         let header: [u8; FILE_HEADER_LEN] = input.array("the file's header")?;
         input.consume(FILE_HEADER_LEN);
         let Magic {
@@ -246,7 +242,7 @@ impl Records {
         ))
     }
 
-    pub fn advance<R: Read>(&mut self, input: &mut Input<R>) -> Result<Option<Found>, ReadError> {
+    pub fn advance(&mut self, input: &mut Input<'_>) -> Result<Option<Found>, ReadError> {
         input.consume(std::mem::take(&mut self.pending));
         if input.fill(1)?.is_empty() {
             return Ok(None);
@@ -301,7 +297,7 @@ impl Records {
 
     /// Examines the first records: their headers have the usual length unless that is implausible and several consecutive records
     /// agree on another.
-    fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), ReadError> {
+    fn tell_header_length(&mut self, input: &mut Input<'_>) -> Result<(), ReadError> {
         let [usual, others @ ..] = self.record_headers else {
             return Ok(());
         };
@@ -324,11 +320,7 @@ impl Records {
 
     /// Returns the reason why the buffered bytes are no records with headers of the usual length. Waits for the rest of a partial
     /// header.
-    fn misfit<R: Read>(
-        &self,
-        input: &mut Input<R>,
-        header_len: usize,
-    ) -> Result<Misfit, ReadError> {
+    fn misfit(&self, input: &mut Input<'_>, header_len: usize) -> Result<Misfit, ReadError> {
         let mut look = self.looks(input.buffered(), header_len);
         if let End::InAHeader(at) = look.end {
             fill(input, at + RECORD_HEADER_LEN)?;
@@ -343,9 +335,9 @@ impl Records {
 
     /// Returns whether several consecutive records have headers of this length. A single one may be a coincidence: bytes after a
     /// damaged record, or the rest of a cut one.
-    fn agree<R: Read>(
+    fn agree(
         &self,
-        input: &mut Input<R>,
+        input: &mut Input<'_>,
         header_len: usize,
         misfit: Misfit,
     ) -> Result<bool, ReadError> {
@@ -419,7 +411,7 @@ impl Records {
 
 /// Reads until the input holds `len` bytes or ends. Fails only if the source would block: the next read meets any other error
 /// again.
-fn fill<R: Read>(input: &mut Input<R>, len: usize) -> Result<(), ReadError> {
+fn fill(input: &mut Input<'_>, len: usize) -> Result<(), ReadError> {
     match input.fill(len) {
         Err(error) if error.would_block() => Err(error),
         _ => Ok(()),

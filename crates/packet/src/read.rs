@@ -165,8 +165,8 @@ enum Format {
 }
 
 /// Reads one file. An error ends its packets.
-pub struct CaptureReader<R> {
-    input: Input<R>,
+pub struct CaptureReader<'a> {
+    input: Input<'a>,
     format: Format,
     interfaces: Vec<Interface>,
     /// Prefix of interface names.
@@ -178,7 +178,7 @@ pub struct CaptureReader<R> {
     failed: bool,
 }
 
-impl<R> std::fmt::Debug for CaptureReader<R> {
+impl std::fmt::Debug for CaptureReader<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CaptureReader")
             .field("interfaces", &self.interfaces)
@@ -186,10 +186,10 @@ impl<R> std::fmt::Debug for CaptureReader<R> {
     }
 }
 
-impl<R: Read> CaptureReader<R> {
+impl<'a> CaptureReader<'a> {
     /// Reads the file's header, but no packet yet.
-    pub fn new(source: R) -> Result<Self, ReadError> {
-        let mut input = Input::new(source);
+    pub fn new(source: impl Read + Send + 'a) -> Result<Self, ReadError> {
+        let mut input = Input::new(Box::new(source));
         let mut interfaces = Vec::new();
         if input.fill(1)?.is_empty() {
             return Err(ReadError::Empty);
@@ -428,8 +428,8 @@ impl<R: Read> CaptureReader<R> {
 /// allocation of its size.
 const CHUNK: usize = 256 << 10;
 
-pub(crate) struct Input<R> {
-    source: R,
+pub(crate) struct Input<'a> {
+    source: Box<dyn Read + Send + 'a>,
     /// Buffer; the bytes from `start` to `end` are read and not yet consumed.
     buffer: Vec<u8>,
     start: usize,
@@ -438,8 +438,8 @@ pub(crate) struct Input<R> {
     offset: u64,
 }
 
-impl<R: Read> Input<R> {
-    pub fn new(source: R) -> Self {
+impl<'a> Input<'a> {
+    pub fn new(source: Box<dyn Read + Send + 'a>) -> Self {
         Self {
             source,
             buffer: Vec::new(),
@@ -502,9 +502,7 @@ impl<R: Read> Input<R> {
         };
         bytes.first_chunk().copied().ok_or(cut)
     }
-}
 
-impl<R> Input<R> {
     /// Consumes a record of `len` bytes, which were filled before.
     pub fn consume(&mut self, len: usize) {
         self.start += len;

@@ -440,9 +440,9 @@ impl<R: Read + Seek> Read for Parts<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::io::Write;
-    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use proptest::prelude::*;
 
@@ -533,12 +533,12 @@ mod tests {
     }
 
     /// A file that counts the bytes read from it.
-    struct Counting<'a>(Cursor<&'a [u8]>, Rc<Cell<u64>>);
+    struct Counting<'a>(Cursor<&'a [u8]>, Arc<AtomicU64>);
 
     impl Read for Counting<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let count = self.0.read(buffer)?;
-            self.1.set(self.1.get() + count as u64);
+            self.1.fetch_add(count as u64, Ordering::Relaxed);
             Ok(count)
         }
     }
@@ -551,8 +551,8 @@ mod tests {
 
     /// Returns the seconds of the packets, and the number of bytes read for them.
     fn between(file: &[u8], from: u64, to: u64) -> (Vec<u64>, u64) {
-        let read = Rc::default();
-        let seekable = Seekable::open(Counting(Cursor::new(file), Rc::clone(&read)))
+        let read = Arc::default();
+        let seekable = Seekable::open(Counting(Cursor::new(file), Arc::clone(&read)))
             .expect("memory")
             .expect("a table");
         let second = 1_000_000_000;
@@ -564,7 +564,7 @@ mod tests {
             let time = packet.timestamp_ns / second;
             seconds.extend((from..to).contains(&time).then_some(time));
         }
-        (seconds, read.get())
+        (seconds, read.load(Ordering::Relaxed))
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub trait PacketSource {
     }
 }
 
-impl<R: std::io::Read> PacketSource for CaptureReader<R> {
+impl PacketSource for CaptureReader<'_> {
     fn advance(&mut self) -> Result<bool, ReadError> {
         Self::advance(self)
     }

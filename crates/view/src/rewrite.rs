@@ -5,7 +5,6 @@
 mod big_endian;
 
 use std::collections::{HashMap, HashSet};
-use std::io::Read;
 
 use trawl_packet::pcap;
 use trawl_packet::pcapng::Interface;
@@ -73,7 +72,7 @@ impl Rewriter {
     }
 
     /// Writes the header; a file without packets is still a valid file.
-    pub fn start<R: Read>(&mut self, out: &mut Vec<u8>, reader: &CaptureReader<R>) {
+    pub fn start(&mut self, out: &mut Vec<u8>, reader: &CaptureReader<'_>) {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
@@ -100,13 +99,7 @@ impl Rewriter {
     }
 
     /// Appends the reader's current block without a packet.
-    pub fn block<R: Read>(
-        &mut self,
-        out: &mut Vec<u8>,
-        file: usize,
-        reader: &CaptureReader<R>,
-        kind: u32,
-    ) {
+    pub fn block(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>, kind: u32) {
         if self.format == Format::Pcap {
             return;
         }
@@ -136,11 +129,11 @@ impl Rewriter {
     }
 
     /// Appends the reader's current packet.
-    pub fn packet<R: Read>(
+    pub fn packet(
         &mut self,
         out: &mut Vec<u8>,
         file: usize,
-        reader: &CaptureReader<R>,
+        reader: &CaptureReader<'_>,
     ) -> Result<(), RewriteError> {
         self.start(out, reader);
         if self.verbatim {
@@ -210,7 +203,7 @@ impl Rewriter {
     }
 
     /// Appends statistics of an interface under its number in the new file; an undescribed interface's are dropped.
-    fn statistics<R: Read>(&self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<R>) {
+    fn statistics(&self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>) {
         let (raw, order) = (reader.raw(), reader.byte_order());
         let stored = raw.get(HEADER_LEN..).and_then(|body| body.first_chunk());
         let index = stored.map(|id| order.u32(*id) as usize);
@@ -225,12 +218,12 @@ impl Rewriter {
     }
 
     /// Returns the number of an interface in the new file; its first use appends its description.
-    fn interface<R: Read>(
+    fn interface(
         &mut self,
         out: &mut Vec<u8>,
         file: usize,
         index: usize,
-        reader: &CaptureReader<R>,
+        reader: &CaptureReader<'_>,
     ) -> u32 {
         if let Some(known) = self.interfaces.get(&(file, index)) {
             return *known;

@@ -1,12 +1,12 @@
 //! An input file: opened, decompressed if it is compressed, and followed while it grows.
 
-use std::cell::Cell;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -25,7 +25,7 @@ use crate::json;
 /// Interval at which a file that does not grow is checked.
 const PAUSE: Duration = Duration::from_millis(50);
 
-type Reader = CaptureReader<Box<dyn Read>>;
+type Reader = CaptureReader<'static>;
 
 /// Earliest time and end in nanoseconds since 1970, by the time of a first packet.
 pub(crate) type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
@@ -78,17 +78,17 @@ impl Input {
                     unreadable(&name, "it is a directory").fix("-f reads a ring of files in one")
                 );
             }
-            let opened = Rc::new(Cell::new(false));
+            let opened = Arc::new(AtomicBool::new(false));
             let parts = match span.filter(|_| metadata.is_file()) {
                 Some(span) => parts(&file, span).map_err(|e| unreadable(&name, e))?,
                 None => None,
             };
-            let source: Box<dyn Read> = if let Some(parts) = parts {
+            let source: Box<dyn Read + Send> = if let Some(parts) = parts {
                 Box::new(parts)
             } else if metadata.is_file() {
                 Box::new(file)
             } else {
-                let pauses = Rc::clone(&opened);
+                let pauses = Arc::clone(&opened);
                 Box::new(Pipe {
                     file,
                     pauses,
@@ -96,7 +96,7 @@ impl Input {
                 })
             };
             let (reader, compression) = reader(source).map_err(|e| unreadable(&name, e))?;
-            opened.set(true);
+            opened.store(true, Ordering::Relaxed);
             return Ok(Self {
                 reader,
                 name,
@@ -260,7 +260,7 @@ impl Following {
         if compression == Compression::None {
             file.rewind().map_err(unread)?;
             let growing = Growing(file.try_clone().map_err(unread)?);
-            reader = CaptureReader::new(Box::new(growing) as Box<dyn Read>)?;
+            reader = CaptureReader::new(growing)?;
         }
         self.file = Some(file);
         (self.ends, self.reported) = (false, false);
@@ -381,7 +381,7 @@ pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-fn reader(source: Box<dyn Read>) -> Result<(Reader, Compression), ReadError> {
+fn reader(source: Box<dyn Read + Send>) -> Result<(Reader, Compression), ReadError> {
     let unread = |source| ReadError::Io { offset: 0, source };
     let (source, compression) = compressed::open(source).map_err(unread)?;
     Ok((CaptureReader::new(source)?, compression))
@@ -412,13 +412,13 @@ fn pause(signals: &Signals) -> bool {
 struct Pipe {
     file: File,
     /// False while the file's header is read.
-    pauses: Rc<Cell<bool>>,
+    pauses: Arc<AtomicBool>,
     reported: bool,
 }
 
 impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reported = !self.reported && self.pauses.get();
+        self.reported = !self.reported && self.pauses.load(Ordering::Relaxed);
         if self.reported {
             return Err(io::ErrorKind::WouldBlock.into());
         }

@@ -1,6 +1,5 @@
 //! Reads pcapng: sections of either byte order, with every block type that holds a packet.
 
-use std::io::Read;
 use std::ops::Range;
 
 use super::Interface;
@@ -55,9 +54,9 @@ impl Sections {
         self.order
     }
 
-    pub fn advance<R: Read>(
+    pub fn advance(
         &mut self,
-        input: &mut Input<R>,
+        input: &mut Input<'_>,
         interfaces: &mut Vec<Interface>,
     ) -> Result<Option<Step>, ReadError> {
         input.consume(std::mem::take(&mut self.pending));
@@ -97,9 +96,9 @@ impl Sections {
     }
 
     /// Returns a block's type and length. A section header sets the byte order of both.
-    fn header<R: Read>(
+    fn header(
         &mut self,
-        input: &mut Input<R>,
+        input: &mut Input<'_>,
         interfaces: usize,
     ) -> Result<(u32, usize), ReadError> {
         let offset = input.offset();

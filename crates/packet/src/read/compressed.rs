@@ -49,7 +49,9 @@ impl Compression {
 }
 
 /// Returns a reader of a file's decompressed bytes, and the compression.
-pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Compression)> {
+pub fn open<'a>(
+    mut source: impl Read + Send + 'a,
+) -> io::Result<(Box<dyn Read + Send + 'a>, Compression)> {
     let mut start = Vec::with_capacity(4);
     loop {
         match (&mut source)
@@ -63,7 +65,7 @@ pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, C
     }
     let compression = Compression::of(&start);
     let source = Patient(Cursor::new(start).chain(source));
-    let reader: Box<dyn Read + 'a> = match compression {
+    let reader: Box<dyn Read + Send + 'a> = match compression {
         Compression::None => Box::new(source.0),
         Compression::Gzip => Box::new(MultiGzDecoder::new(source)),
         Compression::Zstd => {
@@ -83,7 +85,7 @@ pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, C
 
 /// A decoder that names the assumed compression in errors of the data.
 struct Decoder<'a> {
-    reader: Box<dyn Read + 'a>,
+    reader: Box<dyn Read + Send + 'a>,
     name: &'static str,
 }
 

@@ -40,7 +40,7 @@ pub(super) enum HostState {
 pub(super) struct Far {
     pub name: String,
     pub state: HostState,
-    pub reader: Option<CaptureReader<Pieces>>,
+    pub reader: Option<CaptureReader<'static>>,
     pub received: u64,
     /// Packets that arrived after the last wanted one.
     pub unwanted: u64,

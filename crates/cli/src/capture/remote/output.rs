@@ -12,7 +12,6 @@ use trawl_view::record::PacketSource;
 use trawl_view::rewrite::{Format as Written, Rewriter};
 
 use super::File;
-use super::far::Pieces;
 use crate::capture::display::Display;
 use crate::terminal;
 
@@ -71,7 +70,7 @@ impl Output {
         })
     }
 
-    pub fn block(&mut self, host: usize, reader: &CaptureReader<Pieces>, kind: u32) {
+    pub fn block(&mut self, host: usize, reader: &CaptureReader<'_>, kind: u32) {
         if let Form::File(rewriter, file) = &mut self.form {
             file.keep();
             rewriter.block(&mut self.bytes, host, reader, kind);
@@ -79,7 +78,7 @@ impl Output {
     }
 
     /// Writes a packet; returns false if the reader is gone.
-    pub fn packet(&mut self, host: usize, reader: &CaptureReader<Pieces>) -> Result<bool> {
+    pub fn packet(&mut self, host: usize, reader: &CaptureReader<'_>) -> Result<bool> {
         match &mut self.form {
             Form::File(rewriter, file) => {
                 file.keep();
