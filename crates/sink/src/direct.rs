@@ -28,7 +28,7 @@ const BATCH: usize = 32;
 /// Size of reserved portions of disk space.
 const RESERVE: u64 = 64 << 20;
 /// Interval at which slowly arriving blocks are written.
-const FLUSH_EVERY: Duration = Duration::from_millis(5);
+const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct DirectFile {

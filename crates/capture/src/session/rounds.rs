@@ -11,11 +11,13 @@ use super::{Ended, Running};
 use crate::event::Event;
 use crate::summary::Summary;
 
-/// Longest sleep while no packets come, and so the maximum delay of live output.
+/// Longest sleep, and so the maximum delay of live output.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
 const BUSY_SLEEP: Duration = Duration::from_micros(200);
 /// Bytes per round above which the next round follows at once.
 const BUSY_BYTES: usize = 256 << 10;
+/// Share of a ring that a round should find: each round costs time, however little it moves.
+const RING_SHARE: usize = 64;
 /// Interval at which interfaces and attachments are checked.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 
@@ -40,6 +42,7 @@ impl Running<'_> {
 
     fn move_until_end(&mut self) -> Result<Ended> {
         let mut sleep = BUSY_SLEEP;
+        let wanted = (self.session.geometry().pool_size / RING_SHARE).min(BUSY_BYTES);
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         loop {
@@ -81,7 +84,9 @@ impl Running<'_> {
                 (_, Pressure::Blocked(_)) => Reader::SLEEP,
                 (0, _) => (sleep * 2).min(IDLE_SLEEP),
                 (BUSY_BYTES.., _) => continue,
-                _ => BUSY_SLEEP,
+                (moved, _) if moved < wanted / 2 => (sleep * 2).min(IDLE_SLEEP),
+                (moved, _) if moved > wanted => (sleep / 2).max(BUSY_SLEEP),
+                _ => sleep,
             };
             let left = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
             self.wait(sleep.min(left.unwrap_or(sleep)))?;
