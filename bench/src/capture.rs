@@ -254,7 +254,8 @@ pub fn capture_and(
     }
     let memory_bytes = peer.peak_memory();
     let claim = recorder.claim(&peer.finish()?);
-    let recorded = scratch::contents(file.path(), Some(lab.b.mac))?.packets;
+    let recorded =
+        scratch::contents(file.path(), Some(lab.b.mac), recorder.tap().is_none())?.packets;
     let mut measured = Measured {
         claim,
         memory_bytes,

@@ -97,17 +97,21 @@ pub struct Contents {
     pub disordered: u64,
 }
 
-/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers.
-pub fn contents(path: &Path, mac: Option<[u8; 6]>) -> Result<Contents> {
+/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers. Of a peer's file that
+/// is damaged, which xdpcap's can be, the packets before the damage count.
+pub fn contents(path: &Path, mac: Option<[u8; 6]>, is_a_peers: bool) -> Result<Contents> {
     let (mut contents, mut latest) = (Contents::default(), 0);
-    each_packet(path, |packet| {
+    let read = each_packet(path, |packet| {
         if mac.is_none_or(|mac| packet.captured.starts_with(&mac)) {
             contents.packets += 1;
             contents.disordered += u64::from(packet.timestamp_ns < latest);
             latest = latest.max(packet.timestamp_ns);
         }
-    })?;
-    Ok(contents)
+    });
+    match read {
+        Err(error) if !(is_a_peers && contents.packets > 0) => Err(error),
+        _ => Ok(contents),
+    }
 }
 
 /// Reads all packets of a file.

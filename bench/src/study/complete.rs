@@ -8,16 +8,17 @@ use crate::machine::Busy;
 use crate::model::{Experiment, Finding};
 use crate::process;
 use crate::scratch;
-use crate::traffic::{Traffic, UNANSWERED};
+use crate::traffic::{Amount, SENDER_CPU, Traffic, UNANSWERED};
 use crate::tuning::complete;
 
 const OURS: &str = "trawl hook, drop";
 const PROBES: u32 = 6;
-/// Share of the complete rate at which costs are measured of recorders that are not complete at the common one.
-const SAFE: f64 = 0.8;
 
 pub fn cases(space: &Space) -> Result<Vec<Case>, trawl_sys::Error> {
-    let (seconds, cost_mpps) = (space.number("seconds")?, space.number("cost_mpps")?);
+    let (seconds, frames) = (
+        space.number("seconds")?,
+        space.number("cost_frames")? as u64,
+    );
     Case::each(space, "sizes", |series, size| {
         let (recorder, configuration) = configured(series)?;
         let setting = Setting {
@@ -25,7 +26,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>, trawl_sys::Error> {
             ..Setting::default()
         };
         let size = size as usize;
-        Ok(move |bench: &Bench| measure(bench, recorder, &setting, size, seconds, cost_mpps))
+        Ok(move |bench: &Bench| measure(bench, recorder, &setting, size, seconds, frames))
     })
 }
 
@@ -35,14 +36,12 @@ fn measure(
     setting: &Setting,
     size: usize,
     seconds: f64,
-    cost_mpps: f64,
+    frames: u64,
 ) -> Outcome {
     let found = complete(bench, recorder, setting, size, seconds, PROBES)?;
-    let rate = match found.mpps > 0.0 {
-        true => cost_mpps.min(found.mpps * SAFE),
-        false => cost_mpps,
-    };
-    let traffic = Traffic::at(size, rate * 1e6, seconds).with(&UNANSWERED);
+    // At full speed: a sender that keeps to a rate waits for the next frame with its CPU busy.
+    let mut traffic = Traffic::flood(size, seconds, &[SENDER_CPU]).with(&UNANSWERED);
+    traffic.amount = Amount::Frames(frames);
     let (alone, _) = busy(bench, recorder, setting, &traffic, false)?;
     let (with, recorded) = busy(bench, recorder, setting, &traffic, true)?;
     let mut measured = found.flood;
@@ -52,7 +51,6 @@ fn measure(
             "cpu_ns",
             (with - alone).max(0.0) / recorded.max(1) as f64 * 1e9,
         ),
-        ("cost_at_mpps", rate),
     ]
     .into();
     if let Some(mpps) = found.first_loss_mpps {
@@ -82,7 +80,12 @@ fn busy(
     running.peer.wait_until_idle();
     let seconds = begun.seconds();
     running.peer.finish()?;
-    let recorded = scratch::contents(running.file.path(), Some(running.lab.b.mac))?.packets;
+    let recorded = scratch::contents(
+        running.file.path(),
+        Some(running.lab.b.mac),
+        recorder.tap().is_none(),
+    )?
+    .packets;
     Ok((seconds, recorded))
 }
 

@@ -178,7 +178,7 @@ impl DiskLoad {
         let mut bytes = 0.0;
         let (mut recorded, mut disordered) = (0, 0);
         for path in &written {
-            let contents = scratch::contents(path, mac)?;
+            let contents = scratch::contents(path, mac, self.recorder.tap().is_none())?;
             recorded += contents.packets;
             disordered += contents.disordered;
             bytes += path.metadata().map_or(0, |about| about.len()) as f64;

@@ -186,7 +186,7 @@ fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> O
     if let Some(peer) = capture {
         peer.wait_until_idle();
         peer.finish()?;
-        recorded = Some(scratch::contents(file.path(), Some(line.left.mac))?.packets);
+        recorded = Some(scratch::contents(file.path(), Some(line.left.mac), false)?.packets);
     }
     drop(application);
     let mut values = BTreeMap::from([("forwarding_gbits", gbits(forwarded, size, sent.seconds))]);
@@ -235,7 +235,7 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
             .claim(&said)
             .and_then(|claim| claim.recorded.zip(claim.lost))
             .ok_or_else(|| Stop::Failed(format!("{who} does not report its losses: {said}")))?;
-        let recorded = scratch::contents(file.path(), None)?.packets;
+        let recorded = scratch::contents(file.path(), None, false)?.packets;
         let share = percent(recorded as f64, (claimed + lost).max(1) as f64);
         values.insert("capture_gbits", gbits(recorded, NULL_SIZE, took));
         values.insert("recorded_percent", share);
