@@ -1,5 +1,8 @@
 //! A capture being assembled: taps add their hook points and the rings that carry their records.
 
+mod points;
+mod rings;
+
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -10,60 +13,71 @@ use trawl_bpf::layout::{ALL, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig};
 use trawl_bpf::object::TapProgram;
 use trawl_bpf::program::LoadOptions;
 use trawl_bpf::table::Table;
-use trawl_bpf::{info, kernel_types, link, object, probe, program};
+use trawl_bpf::{kernel_types, link, object, probe, program};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_ring::producer::{Producer, Tickets};
-use trawl_ring::{Consumer, Geometry, Rings, account_offset, rejected_offset};
-use trawl_sys::clock::{self, ProgramClock};
+use trawl_ring::{Rings, account_offset, rejected_offset};
+use trawl_sys::clock::ProgramClock;
 use trawl_sys::warden::{Undo, Warden};
-use trawl_sys::{Error, Result, events, host};
+use trawl_sys::{Error, Result, host};
 
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
 use crate::many::{
     Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
 };
-use crate::options::{CaptureOptions, Direction, Readings, Sample, Stamps, TapChoice, TimeSource};
-use crate::point::{Carries, Point, PointIds, Slots, Tenancy, end_of};
+use crate::options::{CaptureOptions, Direction, Readings, Sample, TapChoice, TimeSource};
+use crate::point::{Carries, PointIds};
 use crate::sampling::rate_times;
-
-/// An interface block that is written once everything is attached.
-#[derive(Clone, Copy, Debug)]
-struct InterfaceSeed {
-    point: usize,
-    clock: &'static str,
-}
+use points::{InterfaceSeed, NewPoint, Points};
+use rings::RingSet;
 
 #[derive(Debug)]
 pub struct Assembly {
     pub options: Rc<CaptureOptions>,
-    pub(crate) geometry: Geometry,
-    pub notices: Vec<Event>,
-    /// Undoes what a killed trawl would leave behind.
-    pub warden: Warden,
-    pub(crate) points: Vec<Point>,
-    slots: Slots,
-    interfaces: Vec<InterfaceSeed>,
-    pub(crate) streams: Vec<Consumer>,
-    pub(crate) clock: ProgramClock,
-    rings: Option<Arc<Rings>>,
-    /// Shared by all recorders, so that -c is exact over all of them.
-    pub(crate) tickets: Arc<Tickets>,
-    /// Program that signals the end of polls, once requested; `Some(None)` if it cannot be loaded.
-    polls: Option<Option<OwnedFd>>,
-    /// Notices for -v only.
-    pub details: Vec<Event>,
-    /// Method of recognising packets that other programs have seen: LINKS_… of bpf/include/drop.h.
-    pub(crate) links: u32,
+    pub(crate) host: HostFeatures,
     /// Number of sites. Sites with rings in this process's memory share the memory limit.
     pub(crate) sites: usize,
-    pub(crate) host: HostFeatures,
+    /// Method of recognising packets that other programs have seen: LINKS_… of bpf/include/drop.h.
+    pub(crate) links: u32,
+    pub(crate) points: Points,
+    pub(crate) rings: RingSet,
     pub(crate) many: Many,
-    /// Tasks for the warden that `settle` hands over in one batch, because the warden restarts with each call.
-    tasks: Vec<Box<dyn Undo>>,
-    /// Rings held back until all points are attached; `None` from then on.
-    held: Option<Vec<Arc<Rings>>>,
+    pub undo: UndoList,
+    pub news: News,
+    /// Program that signals the end of polls, once requested; `Some(None)` if it cannot be loaded.
+    polls: Option<Option<OwnedFd>>,
+}
+
+/// Events of the assembly, reported once it is complete.
+#[derive(Debug, Default)]
+pub struct News {
+    pub notices: Vec<Event>,
+    /// Notices for -v only.
+    pub details: Vec<Event>,
+}
+
+/// Tasks that remove the remains of a killed trawl.
+#[derive(Debug, Default)]
+pub struct UndoList {
+    pub warden: Warden,
+    /// Tasks that `settle` hands over in one batch, because the warden restarts with each call.
+    queued: Vec<Box<dyn Undo>>,
+}
+
+impl UndoList {
+    /// Queues a task for the warden until `settle` is called. Only for attachments that end with trawl anyway, and that a
+    /// killed trawl should hand over.
+    pub(crate) fn watch_later(&mut self, task: Box<dyn Undo>) {
+        self.queued.push(task);
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        match self.queued.is_empty() {
+            true => Ok(()),
+            false => self.warden.watch(self.queued.drain(..)),
+        }
+    }
 }
 
 /// Description of the machine for the file.
@@ -89,15 +103,8 @@ impl HostFeatures {
 /// Points per site: entry and exit of each program of a chain.
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
-/// Points of an interface that joins later: entry and exit.
-const POINTS_OF_A_JOIN: u32 = 2;
 /// Number of sites above which they share programs. A program for a single interface is faster.
 const PROGRAMS_APART: usize = 16;
-
-fn too_many(max: usize) -> Error {
-    let why = format!("{max} is the limit");
-    Error::failed("too many capture points", why).fix("split the capture in two")
-}
 
 impl Assembly {
     pub fn new(options: &CaptureOptions, host: HostFeatures, sites: usize) -> Result<Self> {
@@ -106,37 +113,34 @@ impl Assembly {
         } else {
             ProgramClock::Monotonic
         };
+        let is_joined = options.joins || serves_many(options, sites);
+        let max = match is_joined {
+            true => RING_MAX_POINTS,
+            // Counters use memory on each CPU.
+            false => (sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS),
+        };
         Ok(Self {
-            geometry: options.memory.on_this_host()?,
             options: Rc::new(options.clone()),
-            notices: Vec::new(),
-            warden: Warden::default(),
-            points: Vec::new(),
-            slots: Slots::default(),
-            interfaces: Vec::new(),
-            streams: Vec::new(),
-            clock,
-            rings: None,
-            tickets: Arc::new(Tickets::new(options.count)),
-            polls: None,
-            details: Vec::new(),
-            links: links(options, sites),
-            sites,
             host,
+            sites,
+            links: links(options, sites),
+            points: Points::new(max),
+            rings: RingSet::new(options.memory.on_this_host()?, clock, options.count),
             many: Many::default(),
-            tasks: Vec::new(),
-            held: Some(Vec::new()),
+            undo: UndoList::default(),
+            news: News::default(),
+            polls: None,
         })
     }
 
     /// Returns the rings that BPF programs write to, created for the first tap that needs them.
     pub fn program_rings(&mut self) -> Result<Arc<Rings>> {
-        if let Some(rings) = &self.rings {
-            return Ok(Arc::clone(rings));
-        }
-        let rings = self.rings_apart()?;
-        self.rings = Some(Arc::clone(&rings));
-        Ok(rings)
+        self.rings.shared(self.points.max(), self.knows_again())
+    }
+
+    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
+    pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
+        self.rings.apart(self.points.max(), self.knows_again())
     }
 
     /// Returns true if programs recognise packets that earlier programs have seen.
@@ -144,54 +148,7 @@ impl Assembly {
         self.links != LINKS_NONE as u32 || self.options.follows()
     }
 
-    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
-    pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
-        let rings = match &self.rings {
-            Some(rings) => rings.further()?,
-            None => Rings::in_maps(
-                self.geometry,
-                events::cpu_count(),
-                self.points_max(),
-                self.knows_again(),
-            )?,
-        };
-        rings.set_clock_offset(self.clock.offset_to_wall());
-        self.streams.extend(Consumer::all(&rings));
-        self.tickets.share_with(&rings);
-        self.hold(&rings);
-        Ok(rings)
-    }
-
-    /// Holds rings back until the capture begins, if it has not.
-    fn hold(&mut self, rings: &Arc<Rings>) {
-        if let Some(held) = &mut self.held {
-            rings.hold();
-            held.push(Arc::clone(rings));
-        }
-    }
-
-    /// Starts counting at all points at once.
-    pub fn begin(&mut self) {
-        for rings in self.held.take().into_iter().flatten() {
-            rings.release();
-        }
-    }
-
-    /// Creates rings that threads of this process write to, with their producers.
-    pub fn thread_rings(
-        &mut self,
-        geometry: Geometry,
-        count: usize,
-    ) -> Result<(Arc<Rings>, Vec<Producer>)> {
-        let rings = Rings::in_memory(geometry, count)?;
-        self.streams.extend(Consumer::all(&rings));
-        let producers = Producer::all(&rings, &self.tickets, clock::wall());
-        self.hold(&rings);
-        Ok((rings, producers))
-    }
-
-    /// Adds a hook point of a site, with its interface block. Hardware stamps need a second block, since a block has one
-    /// clock.
+    /// Adds a hook point of a site, with its interface block.
     pub fn add_point(
         &mut self,
         index: usize,
@@ -200,8 +157,14 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        let at = (Some(index), site.label.clone(), None);
-        self.push_point(at, rings, tap, hook)
+        self.push_point(NewPoint {
+            site: Some(index),
+            label: site.label.clone(),
+            block_name: None,
+            rings,
+            tap,
+            hook,
+        })
     }
 
     /// Adds a hook point that belongs to no single site, with an interface block of this name for packets without a known
@@ -214,99 +177,19 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        self.push_point((None, label, Some(name)), rings, tap, hook)
-    }
-
-    /// Adds a hook point of a site, a label and the name of an interface block.
-    fn push_point(
-        &mut self,
-        (site, label, block_name): (Option<usize>, String, Option<String>),
-        rings: &Arc<Rings>,
-        tap: &'static str,
-        hook: &str,
-    ) -> Result<PointIds> {
-        let (point, tenancy) = self.next_point(rings)?;
-        let slot = tenancy.slot;
-        let interface = self.interfaces.len() as u32;
-        let mut hardware_interface = interface;
-        self.interfaces.push(InterfaceSeed {
-            point,
-            clock: "system",
-        });
-        if site.is_some() && self.options.time == TimeSource::Hardware {
-            hardware_interface += 1;
-            self.interfaces.push(InterfaceSeed {
-                point,
-                clock: "hardware",
-            });
-        }
-        self.points.push(Point {
-            tenancy,
-            site,
+        self.push_point(NewPoint {
+            site: None,
             label,
-            block_name,
-            hook: hook.to_owned(),
+            block_name: Some(name),
+            rings,
             tap,
-            mode: "",
-            link_type: None,
-            note: None,
-            program: None,
-            interfaces: (interface..=hardware_interface).collect(),
-            stamps: Stamps::Precise,
-            rings: Arc::clone(rings),
-        });
-        Ok(PointIds {
-            point: point as u32,
-            slot,
-            interface,
-            hardware_interface,
-            verdict: self.options.recording.meta.verdict,
+            hook,
         })
     }
 
-    /// Returns the maximum number of points. Counters use memory on each CPU, so the maximum depends on the number of sites.
-    fn points_max(&self) -> usize {
-        match self.options.joins || self.serves_many() {
-            true => RING_MAX_POINTS,
-            false => (self.sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS),
-        }
-    }
-
-    /// Reserves adjacent slots for the next points of an interface, as programs for many interfaces require.
-    pub(crate) fn reserve_points(&mut self, count: u32) -> Result<()> {
-        let max = self.points_max();
-        match self.slots.reserve(count, max as u32) {
-            true => Ok(()),
-            false => Err(too_many(max)),
-        }
-    }
-
-    /// Returns true if one more interface can join now.
-    pub(crate) fn has_room(&self) -> bool {
-        self.slots.has(POINTS_OF_A_JOIN, self.points_max() as u32)
-    }
-
-    pub(crate) fn no_room(&self) -> Error {
-        too_many(self.points_max())
-    }
-
-    /// Frees the slots of a site's points, once all its records are counted.
-    pub(crate) fn release(&mut self, site: usize) {
-        let points = self.points.iter().rev();
-        for point in points.filter(|point| point.site == Some(site)) {
-            self.slots.give_back(point.tenancy.slot);
-        }
-    }
-
-    fn next_point(&mut self, rings: &Rings) -> Result<(usize, Tenancy)> {
-        let max = self.points_max();
-        let (slot, is_used_again) = self.slots.take(max as u32).ok_or_else(|| too_many(max))?;
-        if is_used_again {
-            let points = self.points.iter();
-            points.for_each(|point| point.tenancy.end(slot, &point.rings));
-        }
-        let tenancy = Tenancy::new(slot, is_used_again, rings);
-        Ok((self.points.len(), tenancy))
+    fn push_point(&mut self, new: NewPoint<'_>) -> Result<PointIds> {
+        let verdict = self.options.recording.meta.verdict;
+        self.points.add(new, self.options.time, verdict)
     }
 
     /// Configures a program to read the clock once for many packets, if requested and possible. The program must see packets
@@ -325,7 +208,7 @@ impl Assembly {
             return Ok(());
         }
         if site.interface.driver.as_deref() == Some("tun") {
-            self.details.push(Event::ClockReadPerPacket {
+            self.news.details.push(Event::ClockReadPerPacket {
                 interface: site.label.clone(),
                 reason: ClockReason::NoPolls {
                     driver: "tun".to_owned(),
@@ -337,7 +220,7 @@ impl Assembly {
             let rings = self.program_rings()?;
             let polls = watch_polls(&self.config(&rings), &rings, readings);
             if let Err(error) = &polls {
-                self.details.push(Event::ClockReadPerPacket {
+                self.news.details.push(Event::ClockReadPerPacket {
                     interface: site.label.clone(),
                     reason: ClockReason::EndUnseen {
                         why: error.to_string(),
@@ -356,57 +239,13 @@ impl Assembly {
     }
 
     pub(crate) fn set_stamped_by_polls(&mut self, point: u32) {
-        self.points[point as usize].stamps = self.options.recording.stamps;
-    }
-
-    /// Sets how a tap is attached.
-    pub fn set_mode(&mut self, point: u32, mode: &'static str) {
-        if let Some(point) = self.points.get_mut(point as usize) {
-            point.mode = mode;
-        }
-    }
-
-    /// Sets the link type of a point's packets, if not the interface's.
-    pub fn set_link_type(&mut self, point: u32, link_type: u16) {
-        self.points[point as usize].link_type = Some(link_type);
-    }
-
-    /// Sets the label of a point, for sites with several.
-    pub fn set_label(&mut self, point: u32, label: String) {
-        self.points[point as usize].label = label;
-    }
-
-    /// Sets the remark on time stamps in the interface block.
-    pub fn set_note(&mut self, point: u32, note: String) {
-        self.points[point as usize].note = Some(note);
-    }
-
-    /// Sets the attached program at which a point's packets are seen. A program that was unloaded meanwhile is not named.
-    pub(crate) fn set_program(&mut self, point: u32, id: u32) {
-        let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
-        self.points[point as usize].program = about.ok().map(|about| {
-            let info::ProgramInfo { id, name, tag, .. } = about;
-            format!("xdp_program={name} xdp_id={id} xdp_tag={tag}")
-        });
-    }
-
-    /// Returns the name of a point's interface blocks. The name includes the end of the program if both ends are captured.
-    fn block_name(&self, point: &Point) -> String {
-        let name = point.block_name.as_ref().unwrap_or(&point.label);
-        let end = |point: &Point| end_of(&point.hook);
-        let has_both = self.points.iter().any(|other| {
-            other.site == point.site && end(other).is_some() && end(other) != end(point)
-        });
-        match end(point) {
-            Some(end) if has_both => format!("{name} ({end})"),
-            _ => name.clone(),
-        }
+        self.points.set_stamps(point, self.options.recording.stamps);
     }
 
     /// Returns the interface blocks after the first `made`.
     pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
-        self.interfaces[made..]
-            .iter()
+        let seeds = self.points.seeds(made).iter();
+        seeds
             .map(|seed| self.interface_block(sites, *seed))
             .collect()
     }
@@ -425,7 +264,7 @@ impl Assembly {
                 .or(interface.map(|interface| interface.link_type))
                 .unwrap_or(LINKTYPE_ETHERNET),
             snaplen: self.snaplen(),
-            name: Some(self.block_name(point)),
+            name: Some(self.points.block_name(point)),
             comments: point.program.iter().cloned().collect(),
             description: Some(format!(
                 "{}{how}, time stamps from the {} clock{}{}",
@@ -450,7 +289,7 @@ impl Assembly {
 
     /// Returns the requested snap length, limited to the capacity of a ring segment.
     pub fn snaplen(&self) -> u32 {
-        self.options.snaplen.min(self.geometry.max_captured())
+        self.options.snaplen.min(self.rings.geometry.max_captured())
     }
 
     /// Returns the offset of a member in a kernel structure, for programs that look for packets seen by others.
@@ -465,23 +304,14 @@ impl Assembly {
         }
     }
 
-    /// Queues a task for the warden until `settle` is called. Only for attachments that end with trawl anyway, and that a
-    /// killed trawl should hand over.
-    pub(crate) fn watch_later(&mut self, task: Box<dyn Undo>) {
-        self.tasks.push(task);
-    }
-
     /// Hands the queued tasks to the warden in one batch.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.many.known.clear();
-        match self.tasks.is_empty() {
-            true => Ok(()),
-            false => self.warden.watch(self.tasks.drain(..)),
-        }
+        self.undo.settle()
     }
 
     pub fn event(&mut self, event: Event) {
-        self.notices.push(event);
+        self.news.notices.push(event);
     }
 }
 
@@ -539,7 +369,7 @@ impl Assembly {
             rate_tolerance_low: tolerance as u32,
             rate_tolerance_high: (tolerance >> 32) as u32,
             chain_next: 0,
-            clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
+            clock_is_tai: u32::from(self.rings.clock == ProgramClock::Tai),
             onward: ALL as u32,
             silent: 0,
             only_namespace: 0,
@@ -583,8 +413,7 @@ impl Assembly {
 
     /// Returns true if one program serves all interfaces that it can.
     pub(crate) fn serves_many(&self) -> bool {
-        let is_alike = self.options.time == TimeSource::System && !self.options.follows();
-        is_alike && (self.options.joins || self.sites > PROGRAMS_APART)
+        serves_many(&self.options, self.sites)
     }
 
     /// Generalises a program's configuration to many interfaces.
@@ -645,6 +474,11 @@ impl Assembly {
         };
         TableEntry::take(&table, namespace, site, ids)
     }
+}
+
+fn serves_many(options: &CaptureOptions, sites: usize) -> bool {
+    let is_alike = options.time == TimeSource::System && !options.follows();
+    is_alike && (options.joins || sites > PROGRAMS_APART)
 }
 
 /// Signals the end of polls, the kernel's tracepoint after each poll of a device, to the programs that write into these rings, as long as the returned link is open.

@@ -188,7 +188,7 @@ impl Confined {
         let stages = std::mem::take(&mut self.session.stages);
         Running {
             watched: 0,
-            clock_offset: self.session.assembly.clock.offset_to_wall(),
+            clock_offset: self.session.assembly.rings.clock.offset_to_wall(),
             joins: Joins::default(),
             feed: Feed::new(stages, writer),
             gave_up_rights: self.gave_up_rights,
@@ -389,7 +389,7 @@ impl Session {
         }
         // Before the first packet.
         let started_wall = clock::wall();
-        assembly.begin();
+        assembly.rings.begin();
         Ok(Self {
             sites: sites.to_vec(),
             options: options.clone(),
@@ -398,7 +398,7 @@ impl Session {
             triggered,
             interfaces,
             taps,
-            merge: Merge::new(std::mem::take(&mut assembly.streams), foreign_clock),
+            merge: Merge::new(std::mem::take(&mut assembly.rings.streams), foreign_clock),
             presence,
             signals,
             started: Instant::now(),
@@ -418,13 +418,13 @@ impl Session {
 
     /// Returns the memory of each ring, as decided when the taps were attached.
     pub fn geometry(&self) -> Geometry {
-        self.assembly.geometry
+        self.assembly.rings.geometry
     }
 
     /// Returns the hook's name for each interface block.
     pub fn hook_names(&self) -> Vec<String> {
         let mut names = vec![String::new(); self.interfaces.len()];
-        for point in &self.assembly.points {
+        for point in self.assembly.points.iter() {
             for interface in &point.interfaces {
                 names[*interface as usize].clone_from(&point.hook);
             }
@@ -434,7 +434,7 @@ impl Session {
 
     /// Returns a function that reads the current counters of all interface blocks.
     pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, PacketAccount)>> {
-        let points = self.assembly.points.clone();
+        let points = self.assembly.points.to_vec();
         let joined = Rc::clone(&self.joined);
         Box::new(move || {
             let of = |point: &Point| {
@@ -501,10 +501,10 @@ fn attach_at(
 
 /// Reports the events of attaching.
 fn tell(assembly: &mut Assembly, observer: &mut dyn Observer) {
-    for notice in assembly.notices.drain(..) {
+    for notice in assembly.news.notices.drain(..) {
         observer.event(&notice);
     }
-    for notice in assembly.details.drain(..) {
+    for notice in assembly.news.details.drain(..) {
         observer.detail(&notice);
     }
 }

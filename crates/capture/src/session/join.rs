@@ -45,7 +45,7 @@ impl Running<'_> {
             if self.joins.refused.contains(&identity(&site)) {
                 continue;
             }
-            is_full = !self.session.assembly.has_room();
+            is_full = !self.session.assembly.points.has_room();
             if is_full {
                 self.tell_full(&site);
                 break;
@@ -63,7 +63,7 @@ impl Running<'_> {
         if !self.joins.is_full {
             self.observer.event(&Event::JoinsWait {
                 interface: site.label.clone(),
-                why: self.session.assembly.no_room().to_string(),
+                why: self.session.assembly.points.too_many().to_string(),
             });
         }
     }
@@ -106,7 +106,7 @@ impl Running<'_> {
         self.session.joined.borrow_mut().extend_from_slice(joined);
         self.session
             .merge
-            .add(std::mem::take(&mut self.session.assembly.streams));
+            .add(std::mem::take(&mut self.session.assembly.rings.streams));
         match attached {
             Ok(()) => {
                 self.session.taps.extend(taps);
@@ -114,7 +114,7 @@ impl Running<'_> {
                     .started(&self.session.assembly.points[points..]);
             }
             Err(error) => {
-                self.session.assembly.release(index);
+                self.session.assembly.points.release(index);
                 self.joins
                     .refused
                     .insert(identity(&self.session.sites[index]));

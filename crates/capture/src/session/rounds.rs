@@ -215,7 +215,8 @@ impl Running<'_> {
                 .sum::<u64>(),
         };
         // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
-        let may_be_over = self.session.fates.is_some() || self.session.assembly.tickets.exhausted();
+        let may_be_over =
+            self.session.fates.is_some() || self.session.assembly.rings.tickets.exhausted();
         if self
             .session
             .options
@@ -251,7 +252,7 @@ impl Running<'_> {
             .iter()
             .for_each(|point| point.rings.stop());
         if self.gave_up_rights {
-            self.session.assembly.warden.carry_out();
+            self.session.assembly.undo.warden.carry_out();
         }
         for at in &mut self.session.taps {
             at.tap

@@ -19,7 +19,7 @@ const WATCHED_AT_ONCE: usize = 100;
 impl Running<'_> {
     /// Checks clocks, interfaces and taps, which may wait a little.
     pub(super) fn tend(&mut self) -> Result<Option<Ended>> {
-        let offset = self.session.assembly.clock.offset_to_wall();
+        let offset = self.session.assembly.rings.clock.offset_to_wall();
         if offset != self.clock_offset {
             self.clock_offset = offset;
             self.session
@@ -50,8 +50,11 @@ impl Running<'_> {
                 gone.push((at.site, why));
             }
         }
-        let is_new =
-            [&mut self.session.assembly.warden, &mut self.session.files].map(Warden::renew);
+        let is_new = [
+            &mut self.session.assembly.undo.warden,
+            &mut self.session.files,
+        ]
+        .map(Warden::renew);
         if is_new
             .into_iter()
             .collect::<Result<Vec<_>>>()?
@@ -107,7 +110,7 @@ impl Running<'_> {
             self.session.left.lost.extend(at.tap.losses());
         }
         self.session.taps.retain(|at| at.site != site);
-        self.session.assembly.release(site);
+        self.session.assembly.points.release(site);
         let namespace = self.session.sites[site].namespace.take();
         let others = self.session.presence.sites();
         if namespace.is_some()
@@ -130,7 +133,7 @@ impl Running<'_> {
         self.watched = first.saturating_add(most);
         for at in self.session.taps.iter_mut().skip(first).take(most) {
             let now = clock::wall();
-            let sight = at.tap.watch(&mut self.session.assembly.warden);
+            let sight = at.tap.watch(&mut self.session.assembly.undo.warden);
             let gap = |cause, why, to_ns| Gap {
                 interface: self.session.sites[at.site].label.clone(),
                 tap: at.name.into(),

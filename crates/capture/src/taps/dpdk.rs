@@ -60,7 +60,7 @@ impl Tap for Dpdk {
             .file_prefix
             .as_deref()
             .unwrap_or(DEFAULT_PREFIX);
-        let sharing = Sharing::new(assembly.geometry, 1, assembly.sites);
+        let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let filter = (options.filter.as_ref())
             .map(|filter| classic(filter, site, snaplen))
@@ -96,12 +96,16 @@ impl Tap for Dpdk {
         let queue_rings = QueueRings::new(&queues, directions, options.queue);
         let own = Geometry::for_total(sharing.own.pool_size as u64, queue_rings.count())
             .unwrap_or(sharing.own);
-        let (rings, producers) = assembly.thread_rings(own, queue_rings.count())?;
+        let (rings, producers) = assembly.rings.of_threads(own, queue_rings.count())?;
         let mut points = Vec::new();
         for port in &ports {
             let ids = assembly.add_point(index, site, &rings, NAME, "pdump")?;
-            assembly.set_label(ids.point, format!("dpdk:{}", port.number));
-            assembly.set_note(ids.point, format!("port {} ({})", port.name, port.mac));
+            assembly
+                .points
+                .set_label(ids.point, format!("dpdk:{}", port.number));
+            assembly
+                .points
+                .set_note(ids.point, format!("port {} ({})", port.name, port.mac));
             points.push(Port {
                 ids,
                 number: port.number,

@@ -108,7 +108,7 @@ pub fn attach(
     config.write_flags = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
-    config.segments_for_entries = (assembly.geometry.segments() / 2) as u32;
+    config.segments_for_entries = (assembly.rings.geometry.segments() / 2) as u32;
     if asked.follow {
         config.links = LINKS_FOLLOWED as u32;
     }
@@ -151,7 +151,7 @@ pub fn attach(
         programs.push(program);
         links.extend(link);
     }
-    assembly.set_mode(ids.point, mode);
+    assembly.points.set_mode(ids.point, mode);
     let attached = AttachedDrop {
         point: ids.point,
         programs,

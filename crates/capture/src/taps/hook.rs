@@ -75,7 +75,7 @@ impl Tap for Hook {
             rings,
             points,
         };
-        let stands = plan.occupy(&looked, &mut assembly.warden)?;
+        let stands = plan.occupy(&looked, &mut assembly.undo.warden)?;
         let now = find::maps_now(site);
         Ok(Box::new(AttachedHook {
             // If the program that jumps through the map is unknown, only the slots are watched.
@@ -171,10 +171,10 @@ fn add_point(
         _ => end.to_owned(),
     };
     let ids = assembly.add_point(index, site, &rings, "tailcall", &name)?;
-    assembly.set_mode(ids.point, "hook map");
+    assembly.points.set_mode(ids.point, "hook map");
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Ok(Some(attached)) = attached {
-        assembly.set_program(ids.point, attached.program_id);
+        assembly.points.set_program(ids.point, attached.program_id);
     }
     if clock_first > 0 {
         assembly.set_stamped_by_polls(ids.point);

@@ -54,7 +54,7 @@ impl Tap for Packet {
         if let Some(member) = attach_member(index, site, assembly)? {
             return Ok(member);
         }
-        let sharing = Sharing::new(assembly.geometry, events::cpu_count(), assembly.sites);
+        let sharing = Sharing::new(assembly.rings.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
         // A packet socket does not report the queue. The queue is known if only one exists or is chosen.
@@ -93,7 +93,7 @@ impl Tap for Packet {
         let promiscuous = promiscuous_wanted(&options, site)
             .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
             .transpose()?;
-        let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
+        let (rings, producers) = assembly.rings.of_threads(sharing.own, sockets.len())?;
         let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
         let point = PacketPoint {
             ids,
@@ -231,7 +231,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
         true => 1,
         false => events::cpu_count(),
     };
-    let sharing = Sharing::new(assembly.geometry, cpus, namespaces);
+    let sharing = Sharing::new(assembly.rings.geometry, cpus, namespaces);
     let snaplen = assembly.snaplen().min(sharing.own.max_captured());
     let table = new_table()?;
     let filter = Prepared::new(&options, site, snaplen)?;
@@ -258,7 +258,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
     else {
         return Ok(None);
     };
-    let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
+    let (rings, producers) = assembly.rings.of_threads(sharing.own, sockets.len())?;
     let group = Rc::new(Group {
         table,
         snaplen,

@@ -58,7 +58,7 @@ impl Tap for Pcap {
         )?;
         refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
-        let sharing = Sharing::new(assembly.geometry, 1, assembly.sites);
+        let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let wanted = options.filter.as_ref().map(program).transpose()?;
         let filters_itself = wanted.is_some() && is_filtered_in_user_space(&site.interface);
@@ -117,14 +117,16 @@ impl Tap for Pcap {
         let link_type =
             link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
         let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
-        let (rings, producers) = assembly.thread_rings(sharing.own, 1)?;
+        let (rings, producers) = assembly.rings.of_threads(sharing.own, 1)?;
         let ids = assembly.add_point(index, site, &rings, NAME, "libpcap")?;
-        assembly.set_link_type(ids.point, link_type);
+        assembly.points.set_link_type(ids.point, link_type);
         let precision = match handle.precision() {
             Precision::Nanoseconds => "",
             Precision::Microseconds => ", in microseconds: it has no nanoseconds for this device",
         };
-        assembly.set_note(ids.point, format!("by {}{precision}", library.version()));
+        assembly
+            .points
+            .set_note(ids.point, format!("by {}{precision}", library.version()));
         let point = PcapPoint {
             ids,
             snaplen,

@@ -296,7 +296,7 @@ impl AttachedTc {
         match tcx {
             Ok(side) => {
                 self.sides.push(side);
-                assembly.set_mode(ids.point, "tcx");
+                assembly.points.set_mode(ids.point, "tcx");
                 Ok(())
             }
             // Kernels before 6.6 do not know this link, and some not the attach type.
@@ -308,10 +308,12 @@ impl AttachedTc {
                         assembly.undo_filters_of(&program, site)?;
                         ClsactFilter::add_watched(site, side, &program, name)?
                     }
-                    None => ClsactFilter::add(site, side, &program, name, &mut assembly.warden)?,
+                    None => {
+                        ClsactFilter::add(site, side, &program, name, &mut assembly.undo.warden)?
+                    }
                 };
                 self.clsact.push(filter);
-                assembly.set_mode(ids.point, "clsact");
+                assembly.points.set_mode(ids.point, "clsact");
                 Ok(())
             }
             Err((Some(errno::EPERM), error)) => {

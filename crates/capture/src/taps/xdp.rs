@@ -114,13 +114,14 @@ impl Tap for Xdp {
         let link = Arc::new(link);
         numbers
             .into_iter()
-            .for_each(|point| assembly.set_mode(point, mode.name()));
+            .for_each(|point| assembly.points.set_mode(point, mode.name()));
         let hand_over = seated.seat.borrow().hand_over(&link, &seated.program);
         if is_shared {
-            assembly.watch_later(hand_over);
+            assembly.undo.watch_later(hand_over);
         } else {
             let leave = seated.leave_tasks()?;
             assembly
+                .undo
                 .warden
                 .watch([hand_over].into_iter().chain(leave))?;
             // A device-bound program can only be the head of a chain.
@@ -192,7 +193,7 @@ fn shared_program(
     let program = load(&config, site, rings, &seat, Some(&table), &assembly.options)?;
     let seated = Rc::new(Seated::new(seat, program)?);
     for task in seated.leave_tasks()? {
-        assembly.watch_later(task);
+        assembly.undo.watch_later(task);
     }
     seated.sit(&site.label)?;
     assembly.many.xdp.push((likeness, Rc::clone(&seated)));
@@ -305,7 +306,7 @@ fn add_points(
     let at = assembly.options.at.unwrap_or(At::Exit);
     let mut points = Vec::new();
     if at.entry() && at.exit() {
-        assembly.reserve_points(2)?;
+        assembly.points.reserve(2)?;
     }
     if at.entry() {
         let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;

@@ -293,6 +293,6 @@ impl Assembly {
             }
         }
         self.many.known = known;
-        self.warden.watch(tasks)
+        self.undo.warden.watch(tasks)
     }
 }

@@ -136,8 +136,8 @@ impl Slots {
                 None => end.to_owned(),
             };
             let ids = assembly.add_point(index, site, &rings, "xdp", &hook)?;
-            assembly.set_mode(ids.point, mode);
-            assembly.set_program(ids.point, program);
+            assembly.points.set_mode(ids.point, mode);
+            assembly.points.set_program(ids.point, program);
             Ok(ids)
         };
         Ok(Ends {
