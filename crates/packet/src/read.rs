@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use trawl_packet::read::{CaptureReader, ReadError};
-//! fn count(file: impl std::io::Read) -> Result<usize, ReadError> {
+//! fn count(file: impl std::io::Read + Send) -> Result<usize, ReadError> {
 //!     let mut reader = CaptureReader::new(file)?;
 //!     let mut packets = 0;
 //!     while reader.next_packet()?.is_some() {
