@@ -239,8 +239,12 @@ fn killed_uploader_leaves_all_chunks_in_the_spool() {
     let [recorded, stored, spooled, evicted, unknown] = places.account();
     assert_eq!((recorded, evicted, unknown), (400, 0, 0));
     assert!(spooled >= 200, "{stored} stored, {spooled} spooled");
-    let summary = format!("400 recorded: {stored} stored, {spooled} spooled, 0 evicted");
-    assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
+    // A chunk that was stored just before the kill may not have been reported: it is in the spool, too.
+    let told = (0..=stored).any(|told| {
+        let summary = format!("400 recorded: {told} stored, {} spooled, 0 evicted", 400 - told);
+        finished.stderr.contains(&summary)
+    });
+    assert!(told, "{stored} stored: {}", finished.stderr);
     assert!(places.command("push", &[]).status.success());
     assert_eq!(places.account(), [400, 400, 0, 0, 0]);
     assert_eq!(places.problems(), Vec::<String>::new());
