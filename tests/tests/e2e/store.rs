@@ -241,7 +241,10 @@ fn killed_uploader_leaves_all_chunks_in_the_spool() {
     assert!(spooled >= 200, "{stored} stored, {spooled} spooled");
     // A chunk that was stored just before the kill may not have been reported: it is in the spool, too.
     let told = (0..=stored).any(|told| {
-        let summary = format!("400 recorded: {told} stored, {} spooled, 0 evicted", 400 - told);
+        let summary = format!(
+            "400 recorded: {told} stored, {} spooled, 0 evicted",
+            400 - told
+        );
         finished.stderr.contains(&summary)
     });
     assert!(told, "{stored} stored: {}", finished.stderr);
