@@ -1,4 +1,4 @@
-//! The rings of a capture, those of BPF programs and those of threads. They record nothing until the capture begins.
+//! The rings of a capture, written by BPF programs and by threads. They record nothing until the capture begins.
 
 use std::sync::Arc;
 
