@@ -186,7 +186,7 @@ pub struct Running {
 impl Running {
     pub fn start(bench: &Bench, recorder: Recorder, setting: &Setting) -> Result<Self, Stop> {
         let configuration = setting.configuration.resolve(bench, recorder)?;
-        let (lab, program) = lab_for(bench, recorder, setting)?;
+        let (lab, program) = lab_for(recorder, configuration)?;
         let file = Scratch::new(&bench.scratch, "capture")?;
         let pin = match (recorder, &program) {
             (Recorder::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
@@ -212,13 +212,9 @@ impl Running {
 }
 
 /// Makes the lab in which a recorder captures, with the XDP program that it records at.
-pub fn lab_for(
-    bench: &Bench,
-    recorder: Recorder,
-    setting: &Setting,
-) -> Result<(Pair, Option<Loaded>), Stop> {
+pub fn lab_for(recorder: Recorder, configuration: Configuration) -> Result<(Pair, Option<Loaded>)> {
     let lab = Pair::new(&PairOptions {
-        gro: setting.configuration.resolve(bench, recorder)?.gro,
+        gro: configuration.gro,
         ..PairOptions::default()
     })?;
     let program = recorder.program(&lab.b)?;

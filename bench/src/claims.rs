@@ -1,14 +1,14 @@
 //! Claims: sentences of the documentation and of the report that come out of results, with their intervals.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Deserialize;
 use trawl_front::terminal;
-use trawl_sys::{Error, Result, create, text_file};
+use trawl_sys::{Error, Result, text_file};
 
-use crate::model::{Interval, Report};
-use crate::report::figure;
+use crate::model::Report;
+use crate::report::command::write;
 use crate::results;
 
 /// Prints the sentences that results support, or puts them into documents
@@ -30,7 +30,7 @@ struct Claims {
     claims: Vec<Claim>,
 }
 
-/// A sentence about one series, or about its ratio to another.
+/// A sentence about the ratio of one series to another.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -38,7 +38,7 @@ pub struct Claim {
     experiment: String,
     metric: String,
     of: String,
-    over: Option<String>,
+    over: String,
     x: f64,
     sentence: String,
 }
@@ -46,36 +46,11 @@ pub struct Claim {
 impl Claim {
     /// Returns the sentence; `None` if the results lack its figures.
     pub fn text(&self, report: &Report) -> Option<String> {
-        let mut all = report.experiments.iter();
-        let experiment = all.find(|one| one.definition.name == self.experiment)?;
-        let spread = |found: Interval, unit: &str| {
-            format!(
-                "{}{unit} ({} to {})",
-                figure(found.median),
-                figure(found.low),
-                figure(found.high)
-            )
-        };
-        let value = match &self.over {
-            Some(other) => {
-                let ratio = experiment.paired(&self.of, other, &self.metric, self.x)?;
-                let tenths = |value: f64| (value * 10.0).round() / 10.0;
-                let ratio = Interval {
-                    median: tenths(ratio.median),
-                    low: tenths(ratio.low),
-                    high: tenths(ratio.high),
-                    ..ratio
-                };
-                format!("{} times ({} to {})", ratio.median, ratio.low, ratio.high)
-            }
-            None => {
-                let line = experiment.line(&self.of, &self.metric);
-                let point = line.iter().find(|point| point.x == self.x)?;
-                let mut metrics = experiment.definition.metrics.iter();
-                let axis = metrics.find(|one| one.name == self.metric)?;
-                spread(point.value, &format!(" {}", axis.unit))
-            }
-        };
+        let experiment = report.experiment(&self.experiment)?;
+        let ratio = experiment.paired(&self.of, &self.over, &self.metric, self.x)?;
+        let tenths = |value: f64| (value * 10.0).round() / 10.0;
+        let [median, low, high] = [ratio.median, ratio.low, ratio.high].map(tenths);
+        let value = format!("{median} times ({low} to {high})");
         Some(self.sentence.replace("{}", &value))
     }
 }
@@ -104,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         match args.write {
-            true => write(path, &new)?,
+            true => write(path, new.as_bytes())?,
             false => differ.push(path.display().to_string()),
         }
     }
@@ -116,11 +91,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         "they differ from the results",
     )
     .fix("add --write to replace them"))
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    create::replace(path, text.as_bytes())
-        .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
 }
 
 const BEGIN: &str = "<!-- claim ";
@@ -173,6 +143,8 @@ fn folded(sentence: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::model::{Experiment, Run};
     use crate::study::catalogue;
@@ -208,7 +180,7 @@ mod tests {
                     .any(|one| one.name == claim.metric)
             );
             let text = format!("{:?}", definition.full);
-            for series in [Some(&claim.of), claim.over.as_ref()].into_iter().flatten() {
+            for series in [&claim.of, &claim.over] {
                 let quick = format!("{:?}", definition.quick);
                 assert!(text.contains(series.as_str()) || quick.contains(series.as_str()));
             }
@@ -222,7 +194,7 @@ mod tests {
             experiment: "e".to_owned(),
             metric: "mpps".to_owned(),
             of: "a".to_owned(),
-            over: Some("b".to_owned()),
+            over: "b".to_owned(),
             x: 1.0,
             sentence: "It is {} as fast.".to_owned(),
         };

@@ -60,19 +60,14 @@ fn limit(experiment: &Experiment, series: &str) -> (String, String) {
     let mut full = Vec::new();
     let mut details = Vec::new();
     for (cpu, work) in experiment.definition.cpus.iter().enumerate() {
-        let used: Vec<&CpuUse> = runs.iter().filter_map(|run| run.cpus.get(cpu)).collect();
-        let mean = |share: fn(&CpuUse) -> f32| {
-            let sum: f64 = used.iter().map(|used| f64::from(share(used))).sum();
-            sum / used.len().max(1) as f64 * 100.0
-        };
-        let softirq = mean(|cpu| cpu.softirq);
+        let mean = CpuUse::mean(&runs, cpu);
         // Time that the hypervisor took was not the machine's to use.
-        let busy = mean(|cpu| cpu.user + cpu.system + cpu.softirq)
-            / (1.0 - mean(|cpu| cpu.steal) / 100.0).max(0.01);
+        let own = f64::from(1.0 - mean.steal).max(0.01);
+        let busy = f64::from(mean.busy()) / own * 100.0;
         if busy < FULL {
             continue;
         }
-        let work = match (work.as_str(), softirq > busy / 2.0) {
+        let work = match (work.as_str(), mean.softirq > mean.busy() / 2.0) {
             (BOTH, true) => "receiver",
             (BOTH, false) => "sender",
             (work, _) => work,

@@ -28,6 +28,14 @@ pub struct Report {
     pub complete: bool,
 }
 
+impl Report {
+    pub fn experiment(&self, name: &str) -> Option<&Experiment> {
+        self.experiments
+            .iter()
+            .find(|one| one.definition.name == name)
+    }
+}
+
 /// The request: enough for `trawl bench resume`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -181,6 +189,28 @@ pub struct CpuUse {
     pub system: f32,
     pub softirq: f32,
     pub steal: f32,
+}
+
+impl CpuUse {
+    /// Returns the share of its own work: time that the hypervisor took is not part of it.
+    pub fn busy(self) -> f32 {
+        self.user + self.system + self.softirq
+    }
+
+    /// Returns the mean use of a CPU over runs.
+    pub fn mean(runs: &[&Run], cpu: usize) -> Self {
+        let used: Vec<&Self> = runs.iter().filter_map(|run| run.cpus.get(cpu)).collect();
+        let mean = |share: fn(&Self) -> f32| {
+            let sum: f32 = used.iter().map(|used| share(used)).sum();
+            sum / used.len().max(1) as f32
+        };
+        Self {
+            user: mean(|cpu| cpu.user),
+            system: mean(|cpu| cpu.system),
+            softirq: mean(|cpu| cpu.softirq),
+            steal: mean(|cpu| cpu.steal),
+        }
+    }
 }
 
 /// A value over all repetitions.

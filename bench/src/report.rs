@@ -8,7 +8,6 @@ mod tables;
 
 use page::page;
 use svg::svg;
-pub use tables::figure;
 use tables::{behind, changes, markdown};
 
 use crate::model::Report;

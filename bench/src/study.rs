@@ -183,6 +183,18 @@ impl Statements {
     }
 }
 
+/// Returns the finding of an experiment whose statements are aims.
+pub fn of_aims(statements: &Statements, shows: &[String]) -> Finding {
+    Finding {
+        agrees: statements.agreement(),
+        sentence: match statements.broken.is_empty() {
+            true => "All aims are reached; they are in brackets.".to_owned(),
+            false => format!("Not reached here: {}.", statements.broken.join("; ")),
+        },
+        shows: shows.join("; "),
+    }
+}
+
 /// Form of a comparison between two series.
 #[derive(Clone, Copy)]
 pub enum Comparison {

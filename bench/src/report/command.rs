@@ -87,7 +87,7 @@ fn load(results: &[PathBuf]) -> Result<Vec<Source>> {
 }
 
 /// Writes a file atomically.
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
     create::replace(path, bytes).map_err(fail)
 }

@@ -94,17 +94,8 @@ fn row(experiment: &Experiment, series: &str, x: f64) -> Row {
 fn cpus(runs: &[&Run]) -> String {
     let count = runs.iter().map(|run| run.cpus.len()).max().unwrap_or(0);
     let of = |cpu: usize| {
-        let used: Vec<&CpuUse> = runs.iter().filter_map(|run| run.cpus.get(cpu)).collect();
-        let mean = |share: fn(&CpuUse) -> f32| {
-            let sum: f32 = used.iter().map(|used| share(used)).sum();
-            sum / used.len().max(1) as f32 * 100.0
-        };
-        let parts = [
-            mean(|cpu| cpu.user),
-            mean(|cpu| cpu.system),
-            mean(|cpu| cpu.softirq),
-            mean(|cpu| cpu.steal),
-        ];
+        let mean = CpuUse::mean(runs, cpu);
+        let parts = [mean.user, mean.system, mean.softirq, mean.steal].map(|share| share * 100.0);
         let text = parts.map(|part| format!("{part:.0}")).join("/");
         (parts.iter().sum::<f32>() >= 1.0).then(|| format!("{cpu}: {text}"))
     };
@@ -157,12 +148,9 @@ pub fn changes(before: &Source, after: &Source) -> Vec<Change> {
     let mut found = Vec::new();
     for experiment in &after.report.experiments {
         let name = &experiment.definition.name;
-        let earlier = before
-            .report
-            .experiments
-            .iter()
-            .find(|one| one.definition.name == *name);
-        let Some(earlier) = earlier else { continue };
+        let Some(earlier) = before.report.experiment(name) else {
+            continue;
+        };
         for point in &experiment.points {
             let line = earlier.line(&point.series, &point.metric);
             let Some(other) = line.iter().find(|one| one.x == point.x) else {

@@ -68,12 +68,9 @@ fn measuring(
     traffic: Traffic,
 ) -> Result<impl Fn(&Bench) -> Outcome + use<>> {
     let (recorder, configuration) = configured(recorder)?;
-    let setting = match setting.options.is_empty() {
-        true => Setting {
-            configuration,
-            ..setting
-        },
-        false => setting,
+    let setting = Setting {
+        configuration,
+        ..setting
     };
     Ok(move |bench: &Bench| capture(bench, recorder, &setting, &traffic))
 }
@@ -93,7 +90,8 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
     for megabits in space.numbers("rates")? {
         let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds).with(&UNANSWERED);
         let mut add = |name: &str, recorder: &str, setting: Setting| -> Result<()> {
-            let run = measuring(recorder, setting, traffic.clone())?;
+            let (recorder, traffic) = (Recorder::find(recorder)?, traffic.clone());
+            let run = move |bench: &Bench| capture(bench, recorder, &setting, &traffic);
             cases.push(Case::new(name, megabits, run));
             Ok(())
         };

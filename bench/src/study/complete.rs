@@ -2,7 +2,7 @@
 
 use super::capture::configured;
 use super::definition::Space;
-use super::{Bench, Case, Outcome, Statements, Stop};
+use super::{Bench, Case, Outcome, Statements, Stop, of_aims};
 use crate::capture::{Recorder, Running, Setting, lab_for};
 use crate::machine::Busy;
 use crate::model::{Experiment, Finding};
@@ -68,7 +68,8 @@ fn busy(
     records: bool,
 ) -> Result<(f64, u64), Stop> {
     if !records {
-        let (lab, _program) = lab_for(bench, recorder, setting)?;
+        let configuration = setting.configuration.resolve(bench, recorder)?;
+        let (lab, _program) = lab_for(recorder, configuration)?;
         let begun = Busy::now();
         traffic.send(bench, &lab.a, &lab.b)?;
         std::thread::sleep(process::IDLE);
@@ -116,12 +117,5 @@ pub fn judge(experiment: &Experiment) -> Finding {
             statements.check(text, found.median >= aim);
         }
     }
-    Finding {
-        agrees: statements.agreement(),
-        sentence: match statements.broken.is_empty() {
-            true => "All aims are reached; they are in brackets.".to_owned(),
-            false => format!("Not reached here: {}.", statements.broken.join("; ")),
-        },
-        shows: shows.join("; "),
-    }
+    of_aims(&statements, &shows)
 }

@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result, process};
 
 use super::capture::configured;
 use super::definition::Space;
-use super::{Bench, Case, Measured, Outcome, Statements, Stop, percent};
+use super::{Bench, Case, Measured, Outcome, Statements, Stop, of_aims, percent};
 use crate::capture::{Choice, Fate, Recorder, Running, Setting};
 use crate::model::{Experiment, Finding};
 use crate::scratch::{self, Scratch};
@@ -407,12 +407,5 @@ pub fn judge(experiment: &Experiment) -> Finding {
     aim(times("xdpcap, drop"), |times| times >= 2.5, &|times| {
         text("xdpcap, drop", times, 2.5)
     });
-    Finding {
-        agrees: statements.agreement(),
-        sentence: match statements.broken.is_empty() {
-            true => "All aims are reached; they are in brackets.".to_owned(),
-            false => format!("Not reached here: {}.", statements.broken.join("; ")),
-        },
-        shows: shows.join("; "),
-    }
+    of_aims(&statements, &shows)
 }

@@ -11,7 +11,7 @@ use super::contenders::{self, Mode, Verdict, Who};
 use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, Statements, Stop, compared};
 use crate::machine::cpus;
-use crate::model::{Agreement, CpuUse, Experiment, Finding};
+use crate::model::{Agreement, Experiment, Finding};
 use crate::process;
 use crate::scratch::Scratch;
 use crate::traffic::{
@@ -119,8 +119,7 @@ fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
 /// Returns the rate of the packets that were done, and the CPU time of each.
 pub(super) fn measured(sent: Sent, done: u64) -> Measured {
     let rate = done as f64 / sent.seconds.max(f64::EPSILON);
-    let busy = |cpu: &CpuUse| cpu.user + cpu.system + cpu.softirq;
-    let busy: f32 = sent.cpus.iter().map(busy).sum();
+    let busy: f32 = sent.cpus.iter().map(|cpu| cpu.busy()).sum();
     let nanoseconds = f64::from(busy) * 1e9 / rate.max(1.0);
     let values = [("mpps", rate / 1e6), ("ns_per_packet", nanoseconds)];
     Measured {
