@@ -31,6 +31,7 @@
 pub mod build;
 pub mod checksum;
 pub mod decode;
+mod input;
 pub mod link_type;
 pub mod pcap;
 pub mod pcapng;

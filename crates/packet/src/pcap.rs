@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
+use crate::input::{FileFormat, Found, Input, OptionsAt, ReadError, TimeFlaw};
 use crate::pcapng::Interface;
 use crate::pcapng::block::{
     Block, ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, LINKTYPE_NULL, TSRESOL_NANOSECONDS,
 };
-use crate::read::{FileFormat, Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 /// Magic of a file with nanoseconds.
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;

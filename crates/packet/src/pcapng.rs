@@ -66,11 +66,6 @@ impl Interface {
         scale.map_or(u64::MAX, |scaled| (scaled / NANOSECONDS as u128) as u64)
     }
 
-    /// Reads a finished Interface Description Block; `None` for any other block.
-    pub fn from_block(block: &block::Block<'_>) -> Option<Self> {
-        read::interface_of(block)
-    }
-
     /// Returns the hook of a trawl capture, such as `xdp exit`, which begins its description.
     pub fn hook(&self) -> Option<&str> {
         let (seen_at, _) = self

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Interface;
 use super::block::{self, ByteOrder, HEADER_LEN, MIN_BLOCK_LEN, TRAILER_LEN, padded};
 use super::options::{OptionList, RawOption};
-use crate::read::{Found, Input, OptionsAt, ReadError, TimeFlaw};
+use crate::input::{Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;
 /// Major and minor version: some writers used 1.2 for 1.0.
@@ -294,16 +294,18 @@ impl Body<'_> {
     }
 }
 
-/// Reads a finished Interface Description Block; `None` for any other block.
-pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
-    let body = Body {
-        bytes: block.body,
-        order: ByteOrder::Little,
-        offset: 0,
-    };
-    (block.kind == block::INTERFACE_DESCRIPTION)
-        .then(|| body.interface().ok())
-        .flatten()
+impl Interface {
+    /// Reads a finished Interface Description Block; `None` for any other block.
+    pub fn from_block(block: &block::Block<'_>) -> Option<Self> {
+        let body = Body {
+            bytes: block.body,
+            order: ByteOrder::Little,
+            offset: 0,
+        };
+        (block.kind == block::INTERFACE_DESCRIPTION)
+            .then(|| body.interface().ok())
+            .flatten()
+    }
 }
 
 /// Converts an interface's ticks to nanoseconds since 1970. Times out of range are clamped and flagged.
