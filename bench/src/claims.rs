@@ -8,7 +8,6 @@ use trawl_front::terminal;
 use trawl_sys::{Error, Result, text_file};
 
 use crate::model::Report;
-use crate::report::command::write;
 use crate::results;
 
 /// Prints the sentences that results support, or puts them into documents
@@ -79,7 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         match args.write {
-            true => write(path, new.as_bytes())?,
+            true => results::replace(path, new.as_bytes())?,
             false => differ.push(path.display().to_string()),
         }
     }

@@ -27,7 +27,8 @@ pub fn save_csv(directory: &Path, report: &Report) -> Result<()> {
     replace(&directory.join(CSV), csv(report).as_bytes())
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file atomically.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
     create::replace(path, bytes).map_err(fail)
 }

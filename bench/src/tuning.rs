@@ -1,17 +1,18 @@
-//! The best configuration of each recorder on this machine. Before a recorder's first measurement, a short round tries the
-//! configurations of a small grid, and keeps the one that records every packet at the highest rate.
+//! The best configuration of each program on this machine. Before its first measurement, a short round tries the configurations
+//! of a small grid, and keeps the one with the highest rate. For a recorder, that is the rate at which it records every packet.
 
 use std::fmt;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use trawl_front::terminal;
+use trawl_lab::LineOptions;
 
 use crate::capture::{Choice, Recorder, Setting, capture};
 use crate::study::{Bench, Measured, Stop};
 use crate::traffic::{SENDER_CPU, Traffic, UNANSWERED};
 
-/// Settings of a recorder that its user chooses.
+/// Settings of a program that its user chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     pub options: &'static [&'static str],
@@ -29,6 +30,15 @@ impl fmt::Display for Configuration {
     }
 }
 
+impl From<Configuration> for LineOptions {
+    fn from(Configuration { gro, .. }: Configuration) -> Self {
+        Self {
+            gro,
+            ..Self::default()
+        }
+    }
+}
+
 impl Configuration {
     /// Returns the bytes below which xdpcap leaves packets in its buffer. It loses the rest when it ends, at any rate.
     fn held_back(self) -> u64 {
@@ -39,7 +49,7 @@ impl Configuration {
     }
 }
 
-const fn with_gro(options: &'static [&'static str]) -> Configuration {
+pub const fn with_gro(options: &'static [&'static str]) -> Configuration {
     Configuration { options, gro: true }
 }
 
@@ -50,8 +60,11 @@ const fn without_gro(options: &'static [&'static str]) -> Configuration {
     }
 }
 
-/// The recorder as it comes.
+/// The program as it comes.
 pub const DEFAULTS: Configuration = with_gro(&[]);
+
+/// Configurations of what handles packets in the network stack.
+pub const IN_STACK: [Configuration; 2] = [DEFAULTS, without_gro(&[])];
 
 impl Recorder {
     /// Returns the configurations to try, the defaults first.
@@ -65,7 +78,7 @@ impl Recorder {
                 without_gro(&[]),
                 without_gro(&["--ring-size", "256MiB"]),
             ],
-            Self::Recv => vec![DEFAULTS, without_gro(&[])],
+            Self::Recv => IN_STACK.to_vec(),
             Self::Xsk => vec![DEFAULTS],
             Self::Tcpdump | Self::Netmap | Self::PfRing => vec![
                 DEFAULTS,
@@ -100,33 +113,29 @@ impl Recorder {
     }
 }
 
-/// The choice for a recorder, and what it was chosen from.
+/// The choice for a program, and what it was chosen from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
-    pub recorder: String,
+    pub program: String,
     pub best: String,
     pub tried: Vec<Tried>,
 }
 
 impl Tuning {
-    /// Returns the choice and the rejected configurations, with the rates at which they are complete.
+    /// Returns the choice and the rejected configurations, with their rates.
     pub fn text(&self) -> String {
         let rate = |one: &Tried| format!("{} {:.2}", one.configuration, one.mpps);
         match self.tried.as_slice() {
             [] | [_] => self.best.clone(),
             all => {
                 let all: Vec<String> = all.iter().map(rate).collect();
-                format!(
-                    "{}, complete to the highest rate of {} (Mpps)",
-                    self.best,
-                    all.join("; ")
-                )
+                format!("{}, the best of {} (Mpps)", self.best, all.join("; "))
             }
         }
     }
 }
 
-/// A configuration, and the highest rate at which it recorded every packet.
+/// A configuration, and its rate in the short round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
     pub configuration: String,
@@ -139,7 +148,7 @@ pub struct Tuned(Mutex<Vec<Tuning>>);
 
 /// Size of the frames and duration of each burst of the short round.
 const SIZE: usize = 64;
-const SECONDS: f64 = 0.7;
+const SECONDS: f64 = 1.0;
 const PROBES: u32 = 3;
 
 impl Tuned {
@@ -153,10 +162,24 @@ impl Tuned {
 
     /// Returns the best configuration of a recorder; the first call measures it.
     pub fn best(&self, bench: &Bench, recorder: Recorder) -> Result<Configuration, Stop> {
-        let grid = recorder.grid();
-        let name = recorder.name();
+        self.choose(recorder.name(), &recorder.grid(), |configuration| {
+            let setting = Setting {
+                configuration: Choice::Given(configuration),
+                ..Setting::default()
+            };
+            Ok(complete(bench, recorder, &setting, SIZE, SECONDS, PROBES)?.mpps)
+        })
+    }
+
+    /// Returns the configuration of a grid with the highest rate; the first call for a program measures them all.
+    pub fn choose(
+        &self,
+        name: &str,
+        grid: &[Configuration],
+        mut rate: impl FnMut(Configuration) -> Result<f64, Stop>,
+    ) -> Result<Configuration, Stop> {
         let known = |choices: &[Tuning]| {
-            let choice = choices.iter().find(|one| one.recorder == name)?;
+            let choice = choices.iter().find(|one| one.program == name)?;
             let mut all = grid.iter();
             all.find(|one| one.to_string() == choice.best).copied()
         };
@@ -164,21 +187,17 @@ impl Tuned {
             return Ok(found);
         }
         let mut tried = Vec::new();
-        for configuration in &grid {
-            let setting = Setting {
-                configuration: Choice::Given(*configuration),
-                ..Setting::default()
-            };
+        for configuration in grid {
             let mpps = match grid.len() {
                 1 => 0.0,
-                _ => complete(bench, recorder, &setting, SIZE, SECONDS, PROBES)?.mpps,
+                _ => rate(*configuration)?,
             };
             tried.push((mpps, *configuration));
         }
         let (mpps, best) = best_of(&tried);
         if grid.len() > 1 {
             terminal::say(&format!(
-                "{name}: {best} is the best of {} configurations (complete to {mpps:.2} Mpps)",
+                "{name}: {best} is the best of {} configurations ({mpps:.2} Mpps)",
                 grid.len()
             ));
         }
@@ -187,7 +206,7 @@ impl Tuned {
             mpps: *mpps,
         });
         self.0.lock().push(Tuning {
-            recorder: name.to_owned(),
+            program: name.to_owned(),
             best: best.to_string(),
             tried: tried.collect(),
         });

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use trawl_front::terminal;
-use trawl_sys::{Error, Result, create};
+use trawl_sys::{Error, Result};
 
 use super::{Source, markdown, page, svg};
 use crate::results;
@@ -55,9 +55,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             terminal::write_out(&text)?;
             return Ok(ExitCode::SUCCESS);
         }
-        write(path, text.as_bytes())?;
+        results::replace(path, text.as_bytes())?;
     }
-    write(&args.output, page(&sources, args.compare, false).as_bytes())?;
+    results::replace(&args.output, page(&sources, args.compare, false).as_bytes())?;
     terminal::say(&format!("wrote {}", args.output.display()));
     if let Some(png) = &args.png {
         screenshot(&args.output, png)?;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.svg {
         let picture = svg(&sources)
             .map_err(|why| Error::failed(format!("cannot draw {}", path.display()), why))?;
-        write(path, picture.as_bytes())?;
+        results::replace(path, picture.as_bytes())?;
         terminal::say(&format!("wrote {}", path.display()));
     }
     Ok(ExitCode::SUCCESS)
@@ -84,12 +84,6 @@ fn load(results: &[PathBuf]) -> Result<Vec<Source>> {
         })
     };
     results.iter().map(one).collect()
-}
-
-/// Writes a file atomically.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
-    create::replace(path, bytes).map_err(fail)
 }
 
 fn screenshot(page: &Path, png: &Path) -> Result<()> {

@@ -24,9 +24,11 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     let palette = Palette::of(sources);
     let _ = write!(body, "<h1>trawl compared with the published studies</h1>");
     for source in sources {
+        headline(&mut body, source, &palette, &mut plots);
+    }
+    for source in sources {
         head(&mut body, source);
     }
-    headline(&mut body, sources);
     body.push_str("<main><h2 id=\"summary\">Results</h2>");
     for source in sources {
         summary(&mut body, source, sources.len() > 1);
@@ -80,17 +82,29 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     )
 }
 
-/// Writes the sentences that matter most.
-fn headline(body: &mut String, sources: &[Source]) {
+/// Writes the sentences that matter most, and draws how far the captures are complete.
+fn headline(body: &mut String, source: &Source, palette: &Palette, plots: &mut Vec<Plot>) {
     let claims = claims::all().unwrap_or_default();
-    for source in sources {
-        let texts = claims.iter().filter_map(|claim| claim.text(&source.report));
-        let items: Vec<String> = texts
-            .map(|text| format!("<li>{}</li>", escape(&text)))
-            .collect();
-        if !items.is_empty() {
-            let _ = write!(body, "<ul class=\"headline\">{}</ul>", items.concat());
-        }
+    let texts = claims.iter().filter_map(|claim| claim.text(&source.report));
+    let items: Vec<String> = texts
+        .map(|text| format!("<li>{}</li>", escape(&text)))
+        .collect();
+    if items.is_empty() {
+        return;
+    }
+    let _ = write!(body, "<ul class=\"headline\">{}</ul>", items.concat());
+    let complete = source.report.experiment("capture-complete");
+    let axis = complete.and_then(|one| one.definition.metrics.first());
+    if let Some((one, axis)) = complete.zip(axis) {
+        let plot = plot(one, &axis.name, "plot-headline".to_owned(), palette);
+        let _ = write!(
+            body,
+            "<h3>{}: {}</h3>",
+            escape(&one.definition.title),
+            escape(&plot.y)
+        );
+        draw(body, &plot);
+        plots.extend(Some(plot).filter(|plot| !plot.is_bars()));
     }
 }
 
@@ -319,19 +333,7 @@ fn section(
             );
             continue;
         }
-        if plot.is_bars() {
-            bars(body, &plot);
-        } else {
-            let _ = write!(
-                body,
-                "<div class=\"plot\" id=\"{}\" role=\"group\" aria-label=\"{} by {}; the figures are in the table below\">\
-                 <div class=\"buttons\"><button type=\"button\" class=\"x\">logarithmic x axis</button>\
-                 <button type=\"button\" class=\"y\">logarithmic y axis</button></div></div>",
-                plot.id,
-                escape(&metric.label),
-                escape(&definition.x.label)
-            );
-        }
+        draw(body, &plot);
         shown.push((metric.label.clone(), plot));
     }
     let drawn = shown.into_iter().map(|(_, plot)| plot);
@@ -340,6 +342,23 @@ fn section(
     figures(body, one);
     parameters(body, one);
     body.push_str("</section>");
+}
+
+/// Draws bars, or leaves room for the script to draw lines.
+fn draw(body: &mut String, plot: &Plot) {
+    if plot.is_bars() {
+        bars(body, plot);
+        return;
+    }
+    let _ = write!(
+        body,
+        "<div class=\"plot\" id=\"{}\" role=\"group\" aria-label=\"{} by {}; the figures are in the table below\">\
+         <div class=\"buttons\"><button type=\"button\" class=\"x\">logarithmic x axis</button>\
+         <button type=\"button\" class=\"y\">logarithmic y axis</button></div></div>",
+        plot.id,
+        escape(&plot.y),
+        escape(&plot.x)
+    );
 }
 
 /// Draws a bar for each series of a plot with one x value.

@@ -255,7 +255,7 @@ pub fn markdown(sources: &[Source]) -> String {
             source.report.request.profile.name()
         );
         for tuning in &source.report.configurations {
-            let _ = writeln!(text, "- {}: {}", tuning.recorder, tuning.text());
+            let _ = writeln!(text, "- {}: {}", tuning.program, tuning.text());
         }
         if !source.report.configurations.is_empty() {
             text.push('\n');

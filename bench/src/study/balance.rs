@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
+use trawl_lab::Line;
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::{Line, LineOptions};
 use trawl_sys::{Error, Result};
 
 use super::contenders::{first_line, trawl};
@@ -20,6 +20,7 @@ use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Peer};
 use crate::scratch::{Scratch, each_packet};
 use crate::traffic::{Amount, SENDER_CPU, Sent, Traffic, capture_cpu, label, received};
+use crate::tuning::{Configuration, DEFAULTS, IN_STACK};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 const PORT: u16 = 9;
@@ -38,6 +39,14 @@ enum Who {
 enum Forward {
     Direct,
     Ipip,
+}
+
+/// A balancer with its method and its configuration.
+#[derive(Clone, Copy)]
+struct Balancer {
+    who: Who,
+    forward: Forward,
+    configuration: Configuration,
 }
 
 const RATES: &[(&str, (Who, Forward))] = &[
@@ -72,8 +81,24 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
     let backends = backends(space.number("backends")?)?;
     Case::each(space, "flows", |series, flows| {
         let (who, forward) = named(series, RATES)?;
+        let name = series.to_owned();
         let flood = Traffic::flood(size, seconds, &[SENDER_CPU]);
-        Ok(move |bench: &Bench| rate(bench, who, forward, backends, flows as u64, &flood))
+        let grid: &[_] = match who {
+            Who::Trawl => &IN_STACK[..1],
+            Who::Ipvs(_) => &IN_STACK,
+        };
+        Ok(move |bench: &Bench| {
+            let rate = |configuration, flows| {
+                let balancer = Balancer {
+                    who,
+                    forward,
+                    configuration,
+                };
+                rate(bench, balancer, backends, flows, &flood)
+            };
+            let few = |configuration| Ok(rate(configuration, 1)?.values["mpps"]);
+            rate(bench.tuned.choose(&name, grid, few)?, flows as u64)
+        })
     })
 }
 
@@ -110,14 +135,13 @@ fn each(size: usize, flows: u64) -> Traffic {
 
 fn rate(
     bench: &Bench,
-    who: Who,
-    forward: Forward,
+    balancer: Balancer,
     backends: usize,
     flows: u64,
     flood: &Traffic,
 ) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
-    let farm = Farm::new(bench, who, forward, &all, flows)?;
+    let farm = Farm::new(bench, balancer, &all, flows)?;
     let _end = Loaded::native(Does::Drop, &farm.line.b)?;
     // The experiment measures the forwarding of established flows.
     farm.send(bench, &each(flood.size, flows))?;
@@ -133,7 +157,12 @@ fn rate(
 fn moves(bench: &Bench, who: Who, established: bool, backends: usize, flows: u64) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
     let rest: Vec<usize> = all.iter().copied().filter(|one| *one != REMOVED).collect();
-    let farm = Farm::new(bench, who, Forward::Direct, &all, flows)?;
+    let balancer = Balancer {
+        who,
+        forward: Forward::Direct,
+        configuration: DEFAULTS,
+    };
+    let farm = Farm::new(bench, balancer, &all, flows)?;
     let before = farm.send_each(bench, flows)?;
     let after = if established {
         farm.remove(bench, REMOVED)?;
@@ -141,7 +170,7 @@ fn moves(bench: &Bench, who: Who, established: bool, backends: usize, flows: u64
         farm.send_each(bench, flows)?
     } else {
         drop(farm);
-        Farm::new(bench, who, Forward::Direct, &rest, flows)?.send_each(bench, flows)?
+        Farm::new(bench, balancer, &rest, flows)?.send_each(bench, flows)?
     };
     if (before.len() as u64) < flows * 9 / 10 {
         return Err(Stop::Failed(format!(
@@ -275,12 +304,16 @@ impl Drop for Farm {
 impl Farm {
     fn new(
         bench: &Bench,
-        who: Who,
-        forward: Forward,
+        balancer: Balancer,
         backends: &[usize],
         flows: u64,
     ) -> Result<Self, Stop> {
-        let line = Line::new(&LineOptions::default())?;
+        let Balancer {
+            who,
+            forward,
+            configuration,
+        } = balancer;
+        let line = Line::new(&configuration.into())?;
         let mut netlink = line.right.netlink()?;
         for backend in backends {
             let address = address_of(*backend).into();

@@ -14,6 +14,7 @@ use trawl_sys::{Error, Result};
 use super::{Bench, Stop, named};
 use crate::process::{self, Background};
 use crate::traffic::label;
+use crate::tuning::{Configuration, IN_STACK};
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub enum Who {
     IptablesRaw,
     Conntrack,
     Nft,
+    /// At the hook before the stack.
+    NftIngress,
     /// trawl's guard with one rule: UDP to the attacked port.
     Guard,
     XdpFilter,
@@ -73,6 +76,7 @@ const WHO: &[(&str, Who)] = &[
     ("iptables raw DROP", Who::IptablesRaw),
     ("iptables conntrack DROP", Who::Conntrack),
     ("nft DROP", Who::Nft),
+    ("nft ingress DROP", Who::NftIngress),
     ("with XDP filter", Who::Guard),
     ("xdp-filter", Who::XdpFilter),
     ("without filter", Who::Kernel),
@@ -161,6 +165,21 @@ impl Who {
         }
     }
 
+    /// Returns the configurations to try, the defaults first.
+    pub fn grid(self) -> &'static [Configuration] {
+        match self {
+            Self::Iptables
+            | Self::IptablesRaw
+            | Self::Conntrack
+            | Self::Nft
+            | Self::NftIngress
+            | Self::Kernel
+            | Self::Xdp(_, Mode::Generic)
+            | Self::XdpBench(_, Mode::Generic) => &IN_STACK,
+            _ => &IN_STACK[..1],
+        }
+    }
+
     /// Sets the contender up on the receiving interface; `out` is the interface that it sends frames to.
     pub fn install(self, bench: &Bench, at: &Station, out: &Station) -> Result<Installed, Stop> {
         let mut installed = Installed::default();
@@ -204,6 +223,14 @@ impl Who {
                 let ruleset = "add table inet trawl; add chain inet trawl in { type filter hook input priority 0 ; }; \
                                add rule inet trawl in meta l4proto udp drop";
                 rule(bench, at, "nft", &[ruleset])?;
+            }
+            Self::NftIngress => {
+                let chain = format!(
+                    "add table netdev trawl; add chain netdev trawl in {{ type filter hook ingress device {} priority 0 ; }}; \
+                     add rule netdev trawl in meta l4proto udp drop",
+                    at.interface
+                );
+                rule(bench, at, "nft", &[&chain])?;
             }
             Self::Guard => {
                 let site = label(at);

@@ -24,7 +24,8 @@ use crate::machine::Sample;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Background};
 use crate::scratch::Scratch;
-use crate::traffic::{CHECKSUM, Sent, Traffic, label, received, sent_by};
+use crate::traffic::{CHECKSUM, SENDER_CPU, Sent, Traffic, label, received, sent_by};
+use crate::tuning::{Configuration, DEFAULTS, with_gro};
 
 /// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
@@ -84,23 +85,56 @@ struct Job {
     replayed: usize,
 }
 
-fn measure(bench: &Bench, who: &str, job: &Job) -> Outcome {
-    match who.split_once(", ") {
-        // Independent senders, on an interface each: the most that these CPUs can send.
-        Some((who, "unrelated senders")) => unrelated(bench, who, job),
-        Some((who, "ports vary")) => one(bench, who, job, true),
-        _ => one(bench, who, job, false),
+/// Returns the configurations of a generator to try, the defaults first.
+fn grid(who: &str) -> &'static [Configuration] {
+    const LIVE: [Configuration; 3] = [
+        DEFAULTS,
+        with_gro(&["--batch", "128"]),
+        with_gro(&["--batch", "256"]),
+    ];
+    const TRAFGEN: [Configuration; 4] = [
+        DEFAULTS,
+        with_gro(&["--qdisc-path"]),
+        with_gro(&["--ring-size", "4MiB"]),
+        with_gro(&["--ring-size", "64MiB"]),
+    ];
+    const IPERF: [Configuration; 2] = [DEFAULTS, with_gro(&["-w", "4M"])];
+    match who {
+        "trawl live" => &LIVE,
+        "trafgen" => &TRAFGEN,
+        "iperf3" => &IPERF,
+        _ => &LIVE[..1],
     }
 }
 
-fn unrelated(bench: &Bench, who: &str, job: &Job) -> Outcome {
+/// Measures a generator in its best configuration.
+fn measure(bench: &Bench, series: &str, job: &Job) -> Outcome {
+    let (who, manner) = series.split_once(", ").unwrap_or((series, ""));
+    let alone = Job {
+        cpus: vec![SENDER_CPU],
+        ..job.clone()
+    };
+    let options = |configuration: Configuration| configuration.options;
+    let configuration = bench.tuned.choose(who, grid(who), |configuration| {
+        Ok(one(bench, who, options(configuration), &alone, false)?.values["mpps"])
+    })?;
+    let options = options(configuration);
+    match manner {
+        // Independent senders, on an interface each: the most that these CPUs can send.
+        "unrelated senders" => unrelated(bench, who, options, job),
+        "ports vary" => one(bench, who, options, job, true),
+        _ => one(bench, who, options, job, false),
+    }
+}
+
+fn unrelated(bench: &Bench, who: &str, options: &[&str], job: &Job) -> Outcome {
     let alone = |cpu: &usize| Job {
         cpus: vec![*cpu],
         ..job.clone()
     };
     let jobs: Vec<Job> = job.cpus.iter().map(alone).collect();
     let all = std::thread::scope(|scope| {
-        let start = |job| scope.spawn(move || one(bench, who, job, false));
+        let start = |job| scope.spawn(move || one(bench, who, options, job, false));
         let running: Vec<_> = jobs.iter().map(start).collect();
         let joined = running.into_iter().map(|one| match one.join() {
             Ok(measured) => measured,
@@ -116,7 +150,7 @@ fn unrelated(bench: &Bench, who: &str, job: &Job) -> Outcome {
     })
 }
 
-fn one(bench: &Bench, who: &str, job: &Job, ports_vary: bool) -> Outcome {
+fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     if who == "plain sendmmsg loop" {
         return plain(&lab, job).map_err(Stop::from);
@@ -124,7 +158,9 @@ fn one(bench: &Bench, who: &str, job: &Job, ports_vary: bool) -> Outcome {
     if let Some(engine) = who.strip_prefix("trawl ") {
         let _drop = Loaded::native(Does::Drop, &lab.b)?;
         let ports = format!("1-{PORTS}");
-        let traffic = Traffic::flood(job.size, job.seconds, &job.cpus).with(&["--engine", engine]);
+        let traffic = Traffic::flood(job.size, job.seconds, &job.cpus)
+            .with(&["--engine", engine])
+            .with(options);
         let traffic = match ports_vary {
             true => traffic.with(&["--dst-port", &ports]),
             false => traffic,
@@ -189,7 +225,7 @@ fn one(bench: &Bench, who: &str, job: &Job, ports_vary: bool) -> Outcome {
             return Err(Stop::NotHere(format!("unknown generator {who}")));
         }
     }
-    rate(&mut command, &lab, job.seconds)
+    rate(command.args(options), &lab, job.seconds)
 }
 
 /// Sends in a loop of sendmmsg, 64 frames in a call, through a packet socket without any option.

@@ -1,5 +1,5 @@
-//! The guard with few and with many rules, compared with the bare drop: the cost of the number of rules, and of the guard
-//! itself.
+//! The guard with few and with many rules, compared with the bare drop and with a set of nftables at its earliest hook: the cost
+//! of the number of rules, and of the guard itself.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,11 +12,15 @@ use trawl_guard::{Action, Draft, Guard, Match, Prefix, SessionCare};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions, sender};
 use trawl_program::Site;
-use trawl_sys::{Error, Result, process};
+use trawl_sys::process::cpu_seconds;
+use trawl_sys::{Error, Result};
 
+use super::contenders::rule;
 use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, Stop, compared, named};
 use crate::model::{Experiment, Finding};
+use crate::process;
+use crate::scratch::Scratch;
 use crate::traffic::{CHECKSUM, SENDER_CPU, label, send_frames};
 
 /// Test runs of the program alone, in each run.
@@ -26,6 +30,8 @@ const DISCARD: u16 = 9;
 /// Factor that spreads numbers evenly: Knuth's multiplicative hashing.
 const SCATTER: u32 = 2_654_435_761;
 
+/// nftables' means for many addresses: a rule with a set, at the hook before the stack.
+const NFT_SET: &str = "nft set";
 const BARE: &str = "bare drop";
 const ADDRESSES: &str = "addresses";
 const SERVICES: &str = "addresses with protocol and port";
@@ -33,22 +39,31 @@ const SERVICES: &str = "addresses with protocol and port";
 pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let frames = space.number("frames")? as u64;
     let size = space.number("size")? as usize - CHECKSUM;
-    let with_services = [
-        (BARE, None),
-        (ADDRESSES, Some(false)),
-        (SERVICES, Some(true)),
+    let contenders = [
+        (BARE, Contender::Bare),
+        (ADDRESSES, Contender::Guard { services: false }),
+        (SERVICES, Contender::Guard { services: true }),
+        (NFT_SET, Contender::NftSet),
     ];
     Case::each(space, "rules", |series, rules| {
-        let with_services = named(series, &with_services)?;
-        Ok(move |_: &Bench| match with_services {
-            None => bare(frames, size),
-            Some(with) => guarded(rules as u32, with, frames, size),
+        let (contender, rules) = (named(series, &contenders)?, rules as u32);
+        Ok(move |bench: &Bench| match contender {
+            Contender::Bare => bare(frames, size),
+            Contender::Guard { services } => guarded(rules, services, frames, size),
+            Contender::NftSet => nft_set(bench, rules, frames, size),
         })
     })
 }
 
+#[derive(Clone, Copy)]
+enum Contender {
+    Bare,
+    Guard { services: bool },
+    NftSet,
+}
+
 pub fn judge(experiment: &Experiment) -> Finding {
-    let pairs = [(ADDRESSES, BARE), (SERVICES, BARE)];
+    let pairs = [(ADDRESSES, BARE), (SERVICES, BARE), (NFT_SET, BARE)];
     compared(experiment, &pairs, "mpps_by_cpu", Comparison::Share)
 }
 
@@ -56,7 +71,38 @@ fn bare(frames: u64, size: usize) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     let loaded = Loaded::native(Does::Drop, &lab.b)?;
     let frame = sender::udp_from(lab.a.mac, size)?;
-    flood(&lab, frame, frames, loaded.program())
+    flood(&lab, frame, frames, Some(loaded.program()))
+}
+
+fn nft_set(bench: &Bench, rules: u32, frames: u64, size: usize) -> Outcome {
+    let lab = Pair::new(&PairOptions::default())?;
+    let frame = sender::udp_from(lab.a.mac, size)?;
+    let denied: Vec<String> = (addresses(rules, lab.a.ipv4).iter())
+        .map(ToString::to_string)
+        .collect();
+    let script = format!(
+        "table netdev trawl {{\n set denied {{ type ipv4_addr; elements = {{ {} }}; }}\n \
+         chain in {{ type filter hook ingress device {} priority 0; ip saddr @denied counter drop; }}\n}}\n",
+        denied.join(", "),
+        lab.b.interface
+    );
+    let file = Scratch::new(&bench.scratch, "rules.nft")?;
+    std::fs::write(file.path(), script).map_err(|e| Error::os("cannot write the rules", e))?;
+    let path = file.path().to_string_lossy().into_owned();
+    let start = Instant::now();
+    rule(bench, &lab.b, "nft", &["-f", &path])?;
+    let rules_seconds = start.elapsed().as_secs_f64();
+    let mut measured = flood(&lab, frame, frames, None)?;
+    measured.values.insert("rules_seconds", rules_seconds);
+    let mut list = process::command_in(&lab.b.name, bench.peers.path("nft")?);
+    let chain = process::run(list.args(["list", "chain", "netdev", "trawl", "in"]))?;
+    let sent = measured.sent.unwrap_or(0);
+    match chain.contains(&format!("counter packets {sent} ")) {
+        true => Ok(measured),
+        false => Err(Stop::Failed(format!(
+            "{sent} frames were sent, and the rule dropped another number: {chain}"
+        ))),
+    }
 }
 
 fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome {
@@ -72,7 +118,7 @@ fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome
     let rules_seconds = start.elapsed().as_secs_f64();
     let site = Site::find(&label(&lab.b), None)?;
     let installed = guard.load(&site, None, &AttachRequest::default(), SessionCare::Without)?;
-    let mut measured = flood(&lab, frame, frames, installed.program()?.as_fd())?;
+    let mut measured = flood(&lab, frame, frames, Some(installed.program()?.as_fd()))?;
     measured.values.insert("rules_seconds", rules_seconds);
     let set = guard.rules()?;
     let decided: u64 = (set.rules.iter())
@@ -88,35 +134,37 @@ fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome
     Ok(measured)
 }
 
-fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: BorrowedFd<'_>) -> Outcome {
-    let alone = test_run::xdp(program, &frame, None, REPEAT)
-        .map_err(|e| Error::os("cannot measure the program alone", e))?;
-    let own = || process::cpu_seconds(std::process::id());
+/// Sends the frames, after the program alone has handled as many as [`REPEAT`].
+fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: Option<BorrowedFd<'_>>) -> Outcome {
+    let alone = program.map(|program| test_run::xdp(program, &frame, None, REPEAT));
+    let alone = alone.transpose();
+    let alone = alone.map_err(|e| Error::os("cannot measure the program alone", e))?;
+    let own = || cpu_seconds(std::process::id());
     let before = own();
     let sent = send_frames(lab, &[frame], frames, None, SENDER_CPU)?;
-    let cpu_seconds = own() - before;
+    let used = own() - before;
+    let per_cpu = sent.packets as f64 / used.max(f64::EPSILON) / 1e6;
+    let rates = [("mpps", sent.per_second() / 1e6), ("mpps_by_cpu", per_cpu)];
+    let alone = alone.map(|alone| ("program_ns", alone.duration.as_nanos() as f64));
     Ok(Measured {
-        values: [
-            ("mpps", sent.per_second() / 1e6),
-            (
-                "mpps_by_cpu",
-                sent.packets as f64 / cpu_seconds.max(f64::EPSILON) / 1e6,
-            ),
-            ("program_ns", alone.duration.as_nanos() as f64),
-        ]
-        .into(),
+        values: rates.into_iter().chain(alone).collect(),
         sent: Some(sent.packets),
         seconds: sent.took.as_secs_f64(),
         ..Measured::default()
     })
 }
 
-/// Returns rules that deny this many addresses; the sender's is in the middle of them.
-fn drafts(count: u32, with_services: bool, sender: Ipv4Addr) -> Vec<Draft> {
-    let addresses = (0..count).map(|number| match number == count / 2 {
+/// Returns this many addresses; the sender's is in the middle of them.
+fn addresses(count: u32, sender: Ipv4Addr) -> Vec<Ipv4Addr> {
+    let address = |number: u32| match number == count / 2 {
         true => sender,
         false => Ipv4Addr::from_bits(number.wrapping_mul(SCATTER) ^ 1),
-    });
+    };
+    (0..count).map(address).collect()
+}
+
+/// Returns rules that deny these addresses.
+fn drafts(count: u32, with_services: bool, sender: Ipv4Addr) -> Vec<Draft> {
     let draft = |address: Ipv4Addr| Draft {
         action: Action::Deny,
         what: Match {
@@ -131,7 +179,7 @@ fn drafts(count: u32, with_services: bool, sender: Ipv4Addr) -> Vec<Draft> {
         rate: None,
         expires: None,
     };
-    addresses.map(draft).collect()
+    addresses(count, sender).into_iter().map(draft).collect()
 }
 
 #[cfg(test)]

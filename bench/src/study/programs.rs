@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
+use trawl_lab::{Line, Pair, PairOptions, Station};
 use trawl_sys::{Error, Result};
 
 use super::contenders::{self, Mode, Verdict, Who};
@@ -17,6 +17,7 @@ use crate::scratch::Scratch;
 use crate::traffic::{
     Napi, SENDER_CPU, Sent, Traffic, UNANSWERED, capture_cpu, interface_name, received,
 };
+use crate::tuning::Configuration;
 
 /// Arguments for separate flows of each core: a shared flow is a cache line that the cores contend for.
 const FLOWS: [&str; 4] = ["--flows", "64", "--src-port", "1024-1087"];
@@ -31,10 +32,13 @@ pub fn threads(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "threads", |series, threads| {
         let who = Who::find(series)?;
-        let traffic = Traffic::flood(size, seconds, &spread(threads));
+        let (name, traffic) = (
+            series.to_owned(),
+            Traffic::flood(size, seconds, &spread(threads)),
+        );
         Ok(move |bench: &Bench| match who {
-            Who::TrawlRoute | Who::Kernel => route(bench, who, 1, size, seconds),
-            _ => measure(bench, who, &traffic),
+            Who::TrawlRoute | Who::Kernel => route(bench, &name, who, 1, &traffic),
+            _ => measure(bench, &name, who, &traffic),
         })
     })
 }
@@ -44,8 +48,9 @@ pub fn cores(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "cores", |series, cores| {
         let who = Who::find(series)?;
+        let name = series.to_owned();
         let traffic = Traffic::flood(size, seconds, &spread(cores)).with(&FLOWS);
-        Ok(move |bench: &Bench| measure(bench, who, &traffic))
+        Ok(move |bench: &Bench| measure(bench, &name, who, &traffic))
     })
 }
 
@@ -63,8 +68,9 @@ pub fn cpu_uses(space: &Space) -> Result<Vec<Case>> {
 pub fn routes(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "routes", |series, routes| {
-        let who = Who::find(series)?;
-        Ok(move |bench: &Bench| route(bench, who, routes as u32, size, seconds))
+        let (name, who) = (series.to_owned(), Who::find(series)?);
+        let traffic = Traffic::flood(size, seconds, &[SENDER_CPU]);
+        Ok(move |bench: &Bench| route(bench, &name, who, routes as u32, &traffic))
     })
 }
 
@@ -86,12 +92,35 @@ pub(super) fn spread(threads: f64) -> Vec<usize> {
         .collect()
 }
 
-/// Floods the contender in a line of three hosts, which allows every verdict.
-fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
+/// Floods the contender in its best configuration.
+fn measure(bench: &Bench, name: &str, who: Who, traffic: &Traffic) -> Outcome {
     if let Who::Xdp(_, Mode::Offloaded) = who {
         return Err(contenders::offload_refusal(bench));
     }
-    let line = Line::new(&LineOptions::default())?;
+    let flood = |configuration, traffic: &Traffic| flooded(bench, who, configuration, traffic);
+    flood(best(bench, name, who, traffic, flood)?, traffic)
+}
+
+/// Returns the best configuration of a contender, by the rate of one sender.
+fn best(
+    bench: &Bench,
+    name: &str,
+    who: Who,
+    traffic: &Traffic,
+    measure: impl Fn(Configuration, &Traffic) -> Outcome,
+) -> Result<Configuration, Stop> {
+    let traffic = Traffic {
+        cpus: vec![SENDER_CPU],
+        ..traffic.clone()
+    };
+    bench.tuned.choose(name, who.grid(), |configuration| {
+        Ok(measure(configuration, &traffic)?.values["mpps"])
+    })
+}
+
+/// Floods the contender in a line of three hosts, which allows every verdict.
+fn flooded(bench: &Bench, who: Who, configuration: Configuration, traffic: &Traffic) -> Outcome {
+    let line = Line::new(&configuration.into())?;
     let (at, out) = (&line.left, &line.right);
     let goal = match who.verdict() {
         Some(Verdict::Tx) => &line.a,
@@ -157,13 +186,26 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
 }
 
 /// Measures forwarding between two hosts with this many routes in the table.
-fn route(bench: &Bench, who: Who, routes: u32, size: usize, seconds: f64) -> Outcome {
-    let line = Line::new(&LineOptions::default())?;
+fn route(bench: &Bench, name: &str, who: Who, routes: u32, traffic: &Traffic) -> Outcome {
+    let through = |routes| {
+        move |configuration, traffic: &Traffic| routed(bench, who, routes, configuration, traffic)
+    };
+    let configuration = best(bench, name, who, traffic, through(1))?;
+    through(routes)(configuration, traffic)
+}
+
+fn routed(
+    bench: &Bench,
+    who: Who,
+    routes: u32,
+    configuration: Configuration,
+    traffic: &Traffic,
+) -> Outcome {
+    let line = Line::new(&configuration.into())?;
     let _end = Loaded::native(Does::Drop, &line.b)?;
     fill(&line.left, &line.right, &line.b, routes)?;
     let _installed = who.install(bench, &line.left, &line.right)?;
     let before = received(&line.b)?;
-    let traffic = Traffic::flood(size, seconds, &[SENDER_CPU]);
     let sent = traffic.send(bench, &line.a, &line.b)?;
     let done = received(&line.b)? - before;
     if done == 0 {
@@ -217,7 +259,9 @@ pub fn judge_threads(experiment: &Experiment) -> Finding {
             statements.check(text, drop >= other_rate);
         }
     }
-    let rules = ["iptables DROP", "nft DROP"].into_iter().filter_map(rate);
+    let rules = ["iptables DROP", "nft DROP", "nft ingress DROP"]
+        .into_iter()
+        .filter_map(rate);
     if let (Some(drop), Some(best)) = (rate("DROP native"), rules.reduce(f64::max)) {
         let times = drop / best;
         let text = format!("native DROP is {times:.1} times the firewall's best");
