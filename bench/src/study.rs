@@ -187,9 +187,10 @@ impl Statements {
 pub fn of_aims(statements: &Statements, shows: &[String]) -> Finding {
     Finding {
         agrees: statements.agreement(),
-        sentence: match statements.broken.is_empty() {
-            true => "All aims are reached; they are in brackets.".to_owned(),
-            false => format!("Not reached here: {}.", statements.broken.join("; ")),
+        sentence: match (statements.held.is_empty(), statements.broken.is_empty()) {
+            (true, true) => String::new(),
+            (false, true) => "All aims are reached; they are in brackets.".to_owned(),
+            (_, false) => format!("Not reached here: {}.", statements.broken.join("; ")),
         },
         shows: shows.join("; "),
     }

@@ -161,12 +161,18 @@ pub fn send_frames(
     rate: Option<u64>,
     cpu: usize,
 ) -> Result<sender::Sent> {
+    // A veth accepts XDP frames only if its receive queue is polled, for GRO or a program.
+    let is_polled = !lab.b.netlink()?.link(&lab.b.interface)?.xdp.is_empty()
+        || lab.b.ethtool()?.feature("rx-gro")? == Some(true);
     sender::send(&Job {
         namespace: Some(&lab.a.namespace),
         interface: &lab.a.interface,
         frames,
         count,
-        engine: Engine::Live,
+        engine: match is_polled {
+            true => Engine::Live,
+            false => Engine::Packet,
+        },
         rate,
         cpu: Some(cpu),
     })

@@ -113,12 +113,14 @@ impl Definition {
     }
 
     /// Returns the parameters of a profile, with the values of `--set`. A KEY of the form EXPERIMENT.KEY is for that
-    /// experiment alone.
+    /// experiment alone, and overrides the value for all.
     pub fn space(&self, profile: Profile, set: &BTreeMap<String, String>) -> Result<Space> {
         let mut values = self.quick.clone();
         if profile == Profile::Full {
             values.extend(self.full.clone());
         }
+        let mut set: Vec<(&String, &String)> = set.iter().collect();
+        set.sort_by_key(|(key, _)| key.contains('.'));
         for (key, text) in set {
             let key = match key.split_once('.') {
                 Some((experiment, key)) if experiment == self.name => key,
@@ -289,6 +291,7 @@ mod tests {
     #[test]
     fn full_replaces_the_keys_it_names_and_set_replaces_both() {
         let set = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+        let both = ["one.seconds", "seconds"].map(|key| (key.to_owned(), key.len().to_string()));
         let none = BTreeMap::new();
         let seconds = |profile, set: &BTreeMap<_, _>| {
             definition()
@@ -302,6 +305,7 @@ mod tests {
         assert_eq!(seconds(Profile::Full, &set("seconds", "2")), 2.0);
         assert_eq!(seconds(Profile::Full, &set("one.seconds", "3")), 3.0);
         assert_eq!(seconds(Profile::Full, &set("other.seconds", "3")), 40.0);
+        assert_eq!(seconds(Profile::Full, &both.into()), 11.0);
         let rates = definition()
             .space(Profile::Quick, &set("rates", "5, 6"))
             .expect("valid");

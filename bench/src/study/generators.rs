@@ -115,7 +115,9 @@ fn measure(bench: &Bench, series: &str, job: &Job) -> Outcome {
         ..job.clone()
     };
     let options = |configuration: Configuration| configuration.options;
-    let configuration = bench.tuned.choose(who, grid(who), |configuration| {
+    // A recorder may have the same name.
+    let name = format!("{who} (generator)");
+    let configuration = bench.tuned.choose(&name, grid(who), |configuration| {
         Ok(one(bench, who, options(configuration), &alone, false)?.values["mpps"])
     })?;
     let options = options(configuration);

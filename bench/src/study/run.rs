@@ -257,17 +257,15 @@ impl Runner<'_> {
             if is_done || given_up.contains(&case.series) {
                 continue;
             }
-            let sample = Sample::now();
-            let result = (case.run)(self.bench);
+            let result = measure(case, repetition, self.bench);
             // An interruption also reaches the measured programs: their results do not count.
             if !(self.watch)(&progress) {
                 return Ok(false);
             }
             let experiment = &mut self.report.experiments[at];
             match result {
-                Ok(measured) => {
+                Ok(run) => {
                     self.clock.measured += 1;
-                    let run = as_run(case, repetition, measured, &sample);
                     experiment.runs.push(run);
                 }
                 Err(stop) => {
@@ -283,6 +281,26 @@ impl Runner<'_> {
         }
         Ok(true)
     }
+}
+
+/// Number of times that a case is measured if other work disturbs it.
+const ATTEMPTS: u32 = 3;
+
+/// Measures a case until no other work disturbs it; the last attempt counts in any case.
+fn measure(case: &Case, repetition: u32, bench: &Bench) -> std::result::Result<Run, Stop> {
+    let attempt = || -> std::result::Result<Run, Stop> {
+        let sample = Sample::now();
+        let measured = (case.run)(bench)?;
+        Ok(as_run(case, repetition, measured, &sample))
+    };
+    let mut run = attempt()?;
+    for _ in 1..ATTEMPTS {
+        if run.disturbed.is_none() {
+            break;
+        }
+        run = attempt()?;
+    }
+    Ok(run)
 }
 
 fn as_run(case: &Case, repetition: u32, measured: Measured, sample: &Sample) -> Run {
