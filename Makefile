@@ -1,19 +1,19 @@
-# `make demo` and `make test` do everything on a fresh Debian 12, as root. `make help` lists the rest.
+# `make demo` and `make test` install what they need on a fresh Debian 12, as root. `make help` lists all targets.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: install uninstall deb help build build-bench build-dpdk build-fleet all demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
-# Rustup puts cargo where a root shell does not always look.
+# Root's PATH may lack the directory where rustup puts cargo.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# How long `make fuzz` runs each parser.
+# Number of seconds for which `make fuzz` runs each parser.
 FUZZ_SECONDS ?= 10
 
-help: ## Say what can be made
+help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-build-dpdk: ## Build the helper for --tap dpdk, target/release/trawl-dpdk, for the DPDK that is installed
+build-dpdk: ## Build the helper for --tap dpdk, target/release/trawl-dpdk, for the installed DPDK
 	@scripts/install build dpdk
 	@scripts/build-dpdk
 
@@ -31,16 +31,16 @@ build: ## Build the release binary, target/release/trawl
 
 all: build build-bench build-fleet build-dpdk ## Build trawl and its helpers
 
-demo: ## Build trawl, and show its main job in a lab that is made and removed
+demo: ## Build trawl, and show its main job in a temporary lab
 	@scripts/demo
 
-test: ## Run every test, those that need another kernel in a virtual machine; the last line counts them
+test: ## Run all tests but the long ones, in a virtual machine if they need another kernel; the last line counts them
 	@scripts/install build test
 	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test
 
-test-long: ## Run the tests that kill commands at each step, those of many packets, and more in the virtual machine
+test-long: ## Run the tests that kill commands at each step or send many packets, and more tests in a virtual machine
 	@scripts/install build test
 	-@scripts/install vm
 	@scripts/mount-bpffs
@@ -58,11 +58,11 @@ test-quick: ## Run the unit tests only
 	@scripts/install build
 	@scripts/test --lib --bins
 
-fuzz: ## Run the parsers on changed bytes, each for FUZZ_SECONDS
+fuzz: ## Run each parser on mutated bytes for FUZZ_SECONDS
 	@scripts/install build test
 	@TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz
 
-bench: build build-bench ## Measure recording to a file beside the peers that are installed
+bench: build build-bench ## Measure recording to a file, for trawl and for the installed peers
 	@scripts/install demo
 	@scripts/mount-bpffs
 	$(TARGET)/release/trawl bench capture-bandwidth
@@ -73,10 +73,10 @@ fmt: ## Format the source
 	cargo fmt --manifest-path fuzz/Cargo.toml
 	cargo fmt --manifest-path fleet/Cargo.toml
 
-size: ## Print lines and files by crate
+size: ## Print the numbers of lines and files by crate
 	@scripts/size
 
-lint: lock format clippy doc english ## Check the lock files, the format, the warnings of clippy and of the documentation, the English
+lint: lock format clippy doc english ## Check the lock files, the format, clippy's and rustdoc's warnings, the English, the links
 
 lock:
 	@scripts/install build
@@ -94,16 +94,16 @@ format:
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path fleet/Cargo.toml --check
 
-# Clippy compiles what the tests run, rather than checking it once more.
+# Clippy compiles the programs and tests themselves, instead of checking them once more.
 clippy:
 	@scripts/install build lint
 	@scripts/build-tests --lint
 
-doc: ## Make the documentation of the libraries, target/doc
+doc: ## Build the documentation of the libraries, target/doc
 	@scripts/install build
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-pipeline -p trawl-capture
 
-man: build build-bench build-fleet ## Write the manual pages of docs/man anew
+man: build build-bench build-fleet ## Generate the manual pages in docs/man
 	$(TARGET)/release/trawl man docs/man
 	$(TARGET)/release/trawl-bench man docs/man
 	$(TARGET)/release/trawl-fleet man docs/man
@@ -113,17 +113,17 @@ record: build ## Record the demonstration as docs/demo.svg, the picture in the R
 	@scripts/mount-bpffs
 	cd out && PATH=$(abspath $(TARGET))/release:$$PATH ../scripts/record ../docs/demo.svg trawl demo
 
-# Where `make install` puts things; DESTDIR goes before it for packages.
+# Directory of the installed files; packages prepend DESTDIR.
 PREFIX ?= /usr/local
 DESTDIR ?=
 ROOT := $(DESTDIR)$(PREFIX)
-# Wireshark looks into its own folders alone, which are below /usr wherever trawl is.
+# Wireshark reads only its own directories, which are in /usr wherever trawl is installed.
 EXTCAP ?= /usr/lib/$(shell uname -m)-linux-gnu/wireshark/extcap
 PROFILES ?= /usr/share/wireshark/profiles
-# What is installed.
+# The installed binary, and the directory of the helpers.
 BINARY ?= $(TARGET)/release/trawl
 HELPERS ?= $(TARGET)/release
-# The emulator of a binary for another architecture.
+# Emulator for a binary of another architecture.
 RUN ?=
 
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
@@ -147,7 +147,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	    > $(DESTDIR)$(EXTCAP)/trawl
 	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
-uninstall: ## Remove what `make install` put into place
+uninstall: ## Remove the files that `make install` installed
 	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-fleet $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
@@ -156,17 +156,17 @@ uninstall: ## Remove what `make install` put into place
 	rm -rf $(DESTDIR)$(PROFILES)/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 
-site: ## Build the documentation as a site, target/site/html, and check its links
+site: ## Check the links of the documentation, and build it as a site, target/site/html
 	@scripts/install build
 	@scripts/site
 
-dist: ## Make the files of a release in out/dist, check them, and make them again to compare
+dist: ## Build the files of a release in out/dist, check them, and compare them with a second build
 	@scripts/install build dist vm
 	@scripts/dist
 
-deb: build build-bench build-fleet ## Make a Debian package in out/
+deb: build build-bench build-fleet ## Build a Debian package in out/
 	@scripts/deb
 
-clean: ## Remove what was built and recorded
+clean: ## Remove build results and recordings
 	cargo clean
 	rm -rf out

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Asks the kernel where it keeps memory: run once, from user space. /proc/kallsyms tells as much, in a hundred thousand
- * lines that are written for it each time. */
+/* Reads where the kernel's direct map and its array of struct page begin. User space runs the program once: libbpf
+ * would look the symbols up in /proc/kallsyms, a hundred thousand lines that the kernel writes at each read. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "include/layout.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Where they are in kernels that do not put them elsewhere at every start. */
+/* Addresses in kernels that do not randomise them at boot. */
 #define PAGE_OFFSET_FIXED 0xffff888000000000ull
 #define VMEMMAP_FIXED 0xffffea0000000000ull
 

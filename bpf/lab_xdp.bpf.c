@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Programs of the kind that users have on their interfaces, for experiments and tests: plain ones, and ones with a
- * hook map as programs built for xdpcap have it. */
+/* XDP programs for experiments and tests, like those of users: plain ones, and ones with a hook map, like programs
+ * built for xdpcap. */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -16,7 +16,7 @@ struct {
 	__uint(value_size, 4);
 } xdpcap_hook SEC(".maps");
 
-/* What xdpcap asks of a program: to end by jumping through the map. */
+/* Ends the program as xdpcap requires: by a tail call through the map. */
 static __always_inline int exit_by_hook(struct xdp_md *context, int action)
 {
 	bpf_tail_call(context, &xdpcap_hook, action);
@@ -42,7 +42,7 @@ int lab_pass_hook(struct xdp_md *context)
 	return exit_by_hook(context, XDP_PASS);
 }
 
-/* The ethertype 0x88b5 is free for experiments; the two bytes after it choose the verdict. */
+/* The ethertype 0x88b5 is reserved for experiments; the two bytes after it select the verdict. */
 #define EXPERIMENTAL 0x88b5
 
 struct experiment {
@@ -60,7 +60,7 @@ static __always_inline int chosen_action(struct xdp_md *context)
 	if ((void *)(frame + 1) > (void *)(long)context->data_end || frame->type != bpf_htons(EXPERIMENTAL))
 		return XDP_PASS;
 	action = bpf_ntohs(frame->action);
-	/* A redirect without a target would only be counted as an error by the kernel: aborted stands for it. */
+	/* The kernel would only count a redirect without a target as an error: XDP_ABORTED replaces it. */
 	return action < XDP_REDIRECT ? (int)action : XDP_ABORTED;
 }
 
@@ -70,14 +70,15 @@ int lab_chosen_hook(struct xdp_md *context)
 	return exit_by_hook(context, chosen_action(context));
 }
 
-/* As older programs are: one that takes packets in one piece only. */
+/* Like older programs, this one accepts only packets in one buffer. */
 SEC("?xdp")
 int lab_drop_linear(struct xdp_md *context)
 {
 	return exit_by_hook(context, XDP_DROP);
 }
 
-/* Loaded without an expected attach type, as programs for xdpcap are: an array of programs holds one kind only. */
+/* These programs are loaded without an expected attach type, like programs for xdpcap: a program array accepts programs
+ * of one kind only. */
 SEC("?xdp")
 int lab_drop_old(struct xdp_md *context)
 {
@@ -90,7 +91,7 @@ int lab_pass_old(struct xdp_md *context)
 	return exit_by_hook(context, XDP_PASS);
 }
 
-/* What reading the clock costs is the difference from lab_drop. */
+/* Reads the clock, then drops: the difference from lab_drop is the cost of a clock reading. */
 SEC("?xdp.frags")
 int lab_clock(struct xdp_md *context)
 {

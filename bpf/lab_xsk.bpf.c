@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Hands packets to AF_XDP sockets, for the experiments that compare ways to receive. */
+/* Passes packets to AF_XDP sockets, for the experiments that compare methods of receiving. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
@@ -12,7 +12,7 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-/* To the socket of the queue; where there is none, on to the stack. */
+/* Redirects a packet to the socket of its queue, or passes it to the stack if the queue has no socket. */
 SEC("?xdp")
 int lab_xsk(struct xdp_md *context)
 {

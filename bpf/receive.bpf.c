@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The receiver of `trawl gen receive`: recognises stamped packets and counts, for each flow, what is missing, out of
- * order or there twice, and how long the way was. All counts are exact, whichever CPUs the packets come in on. */
+/* The receiver of `trawl gen receive`: recognises stamped packets and counts, for each flow, lost, reordered and
+ * duplicate packets, and latencies. All counts are exact, whichever CPUs receive the packets. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -11,14 +11,14 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define TIME_MASK ((1ull << STAMP_TIME_BITS) - 1)
-/* A lower sequence number that was stamped so much later is a sender's new beginning, not a packet that was
- * overtaken: no thread that stamps is held up between stamp and sequence number for so long, save by accident. */
+/* A lower sequence number with a stamp this much later means that the sender restarted, not that the packet was
+ * overtaken: a sending thread is hardly ever delayed this long between the stamp and the sequence number. */
 #define RESTART_NS 10000000
-/* Sequence numbers without their lowest six bits need no more. */
+/* Sequence numbers without their lowest six bits fit in this many bits. */
 #define BLOCK_BITS 48
-/* The largest packet there can be. */
+/* Length of the largest possible packet. */
 #define LONGEST 0x3ffff
-/* Packet pointers take no larger offsets. */
+/* The verifier accepts no larger offsets to packet pointers. */
 #define LARGEST_OFFSET 0xefff
 
 /* Set by the loader. */
@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct entry) == sizeof(struct receive_entry), "user space
 _Static_assert(__builtin_offsetof(struct entry, flow) == __builtin_offsetof(struct receive_entry, flow),
 	       "the lock is as long as it is said to be");
 
-/* Keys: the stream in the upper half, the flow in the lower. */
+/* The key has the stream in its upper half and the flow in its lower half. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -42,7 +42,7 @@ struct {
 	__type(value, struct entry);
 } flows SEC(".maps");
 
-/* What a flow begins with: never written. Without the lock, which no helper may read. */
+/* Initial value of a flow, never written. Its type has no bpf_spin_lock, because helpers may not read one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -50,7 +50,7 @@ struct {
 	__type(value, struct receive_entry);
 } blank SEC(".maps");
 
-/* One for each CPU. */
+/* One entry for each CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -58,7 +58,7 @@ struct {
 	__type(value, struct receive_totals);
 } totals SEC(".maps");
 
-/* The position of the highest bit; 0 for 0. */
+/* Returns the position of the highest bit; 0 for 0. */
 static __always_inline __u32 log2_of(__u64 value)
 {
 	__u32 result = 0;
@@ -95,7 +95,7 @@ static __always_inline __u32 bucket_of(__u64 value, __u32 bits, __u32 buckets)
 	return bucket < buckets ? bucket : buckets - 1;
 }
 
-/* `elapsed` is a difference of 48 bits with its sign. Returns what goes into the buckets. */
+/* Adds a latency, a signed difference of 48 bits. Returns the value for the buckets: 0 if it is negative. */
 static __always_inline __u64 add_latency(struct receive_latency *latency, __s64 elapsed)
 {
 	__u64 value = elapsed;
@@ -120,7 +120,7 @@ static __always_inline __s64 time_between(__u64 earlier, __u64 later)
 	return (__s64)((later - earlier) << (64 - STAMP_TIME_BITS)) >> (64 - STAMP_TIME_BITS);
 }
 
-/* Notes that a packet came, one of the window or a new one; false if it had come before. */
+/* Marks a packet of the window, or a newer one, as received. Returns false if it was received before. */
 static __always_inline bool mark(struct receive_flow *flow, __u64 sequence)
 {
 	struct receive_word *word = &flow->window[(sequence >> 6) % RECEIVE_WINDOW_WORDS];
@@ -147,7 +147,8 @@ static __always_inline void begin(struct receive_flow *flow, __u64 sequence, __u
 	mark(flow, sequence);
 }
 
-/* Counts a packet of a flow; the flow's lock is held. True if it came for the first time. */
+/* Counts a packet of a flow; the caller holds the flow's lock. Returns false for a duplicate, and for a packet older
+ * than the window. */
 static __always_inline bool follow(struct receive_flow *flow, const struct stamp *stamp, __u32 length)
 {
 	__s64 ahead = (__s32)(stamp->sequence - (__u32)flow->highest);
@@ -201,7 +202,7 @@ static __always_inline struct entry *flow_of(const struct stamp *stamp)
 	fresh = bpf_map_lookup_elem(&blank, &zero);
 	if (!fresh)
 		return NULL;
-	/* Another CPU may be first: then this changes nothing, and its entry is found. */
+	/* If another CPU is first, the update changes nothing, and the look-up finds that CPU's entry. */
 	bpf_map_update_elem(&flows, &key, fresh, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&flows, &key);
 }
@@ -221,7 +222,7 @@ static __always_inline bool find_stamp(struct xdp_md *context, __u32 length, str
 		if (at + STAMP_LENGTH <= end)
 			return stamp_read(at, stamp);
 	}
-	/* The packet is in several pieces. */
+	/* The stamp may be in a fragment. */
 	if (bpf_xdp_load_bytes(context, offset, copy, STAMP_LENGTH))
 		return false;
 	return stamp_read(copy, stamp);
@@ -246,7 +247,7 @@ int gen_receive(struct xdp_md *context)
 	__u64 time, value;
 	bool is_new = true;
 
-	/* There are as many as the machine can have CPUs. */
+	/* Never true: each possible CPU has an entry. */
 	if (!total)
 		return XDP_PASS;
 	if (!find_stamp(context, length, &stamp)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Counts what the kernel's XDP tracepoints tell: redirects that fail, exceptions, and what device maps and CPU maps
- * pass on and drop. None of them fires for a packet whose redirect works: maps tell of whole bulks. */
+/* Counts the events of the kernel's XDP tracepoints: failed redirects, exceptions, and packets that device maps and CPU
+ * maps forward and drop. None of them fires for a single successful redirect: maps report whole bulks. */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
@@ -27,7 +27,7 @@ static __always_inline void add(struct xdp_event_key *key, const struct xdp_even
 	struct xdp_event_count *count = bpf_map_lookup_elem(&events, key);
 
 	if (!count) {
-		/* Another CPU may have made the entry meanwhile, or there is no room for it. */
+		/* The update fails if another CPU has created the entry meanwhile, or if the map is full. */
 		bpf_map_update_elem(&events, key, more, BPF_NOEXIST);
 		return;
 	}

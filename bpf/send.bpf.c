@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The sending program: makes the frames of a pattern, which leave by XDP_TX from BPF_PROG_TEST_RUN.
+/* The sending program: builds the frames of a pattern, which leave by XDP_TX from BPF_PROG_TEST_RUN.
  *
- * The kernel gives it the same pages again and again, with what was put into them the last time, by this program or
- * by the one that received the frame. So everything that may differ is written in each frame. */
+ * The kernel reuses the pages, with the bytes that this program or the receiver of the frame left in them. The program
+ * therefore writes into each frame all bytes that may differ. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -22,7 +22,7 @@ struct {
 	__type(value, struct send_state);
 } state SEC(".maps");
 
-/* The sizes of these three are the loader's to set. */
+/* The loader sets the sizes of these three maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -44,7 +44,7 @@ struct {
 	__type(value, __u64);
 } lists SEC(".maps");
 
-/* Ones' complement sums are sums modulo 65535, which 2^16, 2^32 and 2^48 are all one above. */
+/* Folds a ones' complement sum: modulo 65535, 2^16, 2^32 and 2^48 are all congruent to 1. */
 static __always_inline __u64 fold(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -60,7 +60,7 @@ static __always_inline __u64 mix(__u64 value)
 	return value ^ value >> 31;
 }
 
-/* Powers of two need no division, which takes longer than all the rest. */
+/* Avoids the division for powers of two: it would cost more than the rest of the program. */
 static __always_inline __u64 modulo(__u64 value, __u64 count)
 {
 	return count & (count - 1) ? value % count : value & (count - 1);
@@ -144,7 +144,7 @@ static __always_inline const struct send_variant *variant_of(__u64 number)
 	return bpf_map_lookup_elem(&variants, &key);
 }
 
-/* The checksums are right already, and stay so. */
+/* Writes the stamp. It changes no checksum: stamp.h says why. */
 static __always_inline int write_stamp(struct xdp_md *context, __u32 length, __u64 number)
 {
 	void *end = (void *)(long)context->data_end;
@@ -185,7 +185,7 @@ int send_pattern(struct xdp_md *context)
 	variant = variant_of(number);
 	if (!variant)
 		return XDP_ABORTED;
-	/* Still as long as the longest frame, so that whole words can be written. */
+	/* The frame still has the longest length, so that whole words fit. */
 	if (copy_header(context, variant))
 		return XDP_ABORTED;
 	if (plan.tail && put(context, plan.tail, 8, bpf_be64_to_cpu(variant->tail)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The tap at drops: every socket buffer that the kernel frees because its packet was dropped, by the tracepoint
- * skb:kfree_skb. Programs of the tracing kind read the kernel's structures by plain loads; where those are refused, raw
- * tracepoint programs read them by a helper. */
+/* The tap at drops: records every socket buffer that the kernel frees because it dropped the packet (tracepoint
+ * skb:kfree_skb). Tracing programs read the kernel's structures by plain loads; if the kernel refuses them, raw
+ * tracepoint programs read by a helper. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -9,10 +9,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The innermost functions are those that run this program. */
+/* Number of innermost functions to skip: they run this program. */
 #define STACK_OWN 3
 
-/* Another tap of this capture sees what XDP programs drop there. */
+/* Returns true if an XDP program dropped the packet, at an interface where another tap of this capture sees verdicts. */
 static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings, const struct drop_note *note)
 {
 	bool by_xdp = settings->reason_xdp && note->reason == settings->reason_xdp;
@@ -30,7 +30,8 @@ static __always_inline bool reason_wanted(const struct drop_settings *settings, 
 	return note->reason < DROP_REASONS ? has_bit(settings->wanted, note->reason) : settings->wanted_of_subsystems;
 }
 
-/* The socket that the packet was for. It is asked for twice, since there is no stack left to keep it. */
+/* Returns the socket that the packet was for. capture() calls it twice, because it has no stack left to keep the
+ * result. */
 static __always_inline struct sock *receiver_of(__u64 *arguments, bool typed)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
@@ -116,7 +117,7 @@ static __always_inline int look(__u64 *arguments, bool typed, bool filtered)
 	return 0;
 }
 
-/* What kind they are is said when they are loaded. */
+/* The loader sets the type of these programs. */
 #define PROGRAM(name, typed, filtered)                \
 	SEC("?raw_tp")                                \
 	int name(__u64 *arguments)                    \

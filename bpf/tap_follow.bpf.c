@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* One packet's way, from where it is seen first to its end: programs at tracepoints of the kernel's network stack, at
- * netfilter's hooks and at tc. At those where a packet may be seen first the filter decides; the others look only for
- * packets that are known. A packet is known again by the address of its socket buffer, by the memory that an XDP program
- * saw it in, or by its content where the driver copied it, and only if its content is the same.
+/* Follows packets from the first step that sees them to their end, by programs at tracepoints of the network stack, at
+ * netfilter's hooks and at tc. At steps where a packet may be seen first, the filter selects packets; the other
+ * programs only look for known packets. A packet is recognised by the address of its socket buffer, by the memory in
+ * which an XDP program saw it, or by its content if the driver copied it, and only if its content is the same.
  *
- * Each step has a small program of its own, which calls the one that all steps of its kind share: the verifier takes
- * long for that one. */
+ * Each step has a small program, which calls the program that all steps of its kind share, because the verifier needs
+ * much time for the shared program. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -15,12 +15,12 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define NF_ACCEPT 1
 #define TC_ACT_UNSPEC -1
-/* Hooks of netfilter. From the first on it is known where a packet goes; at the other those of this host begin. */
+/* Hooks of netfilter. Packets have an outgoing device from HOOK_FORWARD on; packets of this host begin at HOOK_OUTPUT. */
 #define HOOK_INPUT 1
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
 
-/* Where the IP header tells the protocol, in version 4 and in version 6. */
+/* Offsets of the protocol in the IPv4 and the IPv6 header. */
 #define PROTOCOL_AT_MOST 9
 #define PROTOCOL_AT_IP6 6
 
@@ -28,7 +28,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define AT_SOCKET (BIT(STEP_SOCKET) | BIT(STEP_READ))
 #define ON_ARRIVAL (BIT(STEP_GRO) | BIT(STEP_BACKLOG) | BIT(STEP_RECEIVED))
 
-/* Whether a packet can come from one step to the next. Who asks has found the same content at the same address. */
+/* Returns true if a packet can go from step `last` to `step`. The caller has found the same content at the same
+ * address. */
 static __always_inline bool can_follow(__u32 last, __u32 step)
 {
 	__u32 before = BIT(last & 31);
@@ -51,17 +52,18 @@ static __always_inline bool is_same(const struct known_packet *known, const stru
 
 	if (before->whole == now->whole)
 		return can_follow(known->step, step);
-	/* Out of a tunnel, and into one. */
+	/* The packet left a tunnel, or entered one. */
 	if (before->inner && before->inner == now->whole)
 		return true;
 	if (now->inner && now->inner == before->whole)
 		return true;
-	/* Between the first and the last at a hook addresses and ports are translated. */
+	/* NAT changes addresses and ports between the first and the last program of a hook. */
 	return step == STEP_NETFILTER_LAST && known->step == STEP_NETFILTER_FIRST && known->hook == hook &&
 	       before->weak == now->weak;
 }
 
-/* A buffer that no step has shown yet: an XDP program may have seen the packet in the same memory, or sent it on. */
+/* Finds the packet of a buffer that no step has seen: by its memory, if an XDP program saw it there, or by its content,
+ * if it was transmitted and then copied. */
 static __always_inline struct known_packet *find_elsewhere(const struct tap_context *packet,
 							   const struct contents *contents, __u32 step, __u64 now)
 {
@@ -80,7 +82,8 @@ static __always_inline struct known_packet *find_elsewhere(const struct tap_cont
 	return take_by_content(contents->whole, now);
 }
 
-/* The memory that is left is for the steps of packets that are followed already: a way is told whole or not at all. */
+/* Returns true if the pool has had room for new packets for CROWDED_NS. The rest of the pool is for the steps of
+ * packets that are already followed: a path is recorded completely or not at all. */
 static __always_inline bool has_room_for_entries(struct drop_state *own, __u64 now)
 {
 	__u32 zero = 0;
@@ -92,7 +95,7 @@ static __always_inline bool has_room_for_entries(struct drop_state *own, __u64 n
 	return false;
 }
 
-/* Nothing else is to take it for the same packet. */
+/* Deletes the entries by memory and by content, so that no other buffer is taken for this packet. */
 static __always_inline void forget_elsewhere(const struct tap_context *packet, const struct contents *contents)
 {
 	__u64 key = packet->head | KEY_HEAD;
@@ -114,7 +117,8 @@ static __always_inline void describe(struct scratch *scratch, __u32 number)
 	}
 }
 
-/* An XDP program may come to see it in this memory, or the driver copies it for one. */
+/* Stores the packet by its memory, in which an XDP program may see it next, and after transmission also by its content,
+ * because the driver may copy it for an XDP program. */
 static __always_inline void leave_word(const struct tap_context *packet, const struct known_packet *state, __u32 step)
 {
 	__u64 key = packet->head | KEY_HEAD;
@@ -126,7 +130,7 @@ static __always_inline void leave_word(const struct tap_context *packet, const s
 		leave_by_content(state);
 }
 
-/* What is known of this buffer, if it is still the same packet's. */
+/* Returns the known packet that is in this buffer, or NULL. */
 static __always_inline struct known_packet *find_known(const struct tap_context *packet, const struct contents *contents,
 						       struct known_packet *known, __u32 step, __u64 now)
 {
@@ -137,25 +141,25 @@ static __always_inline struct known_packet *find_known(const struct tap_context 
 		packet->scratch->follow.found = FOUND_BUFFER;
 		return known;
 	}
-	/* Another packet in the same place: nothing is known of the one before. */
+	/* The buffer holds another packet now. */
 	if (known)
 		bpf_map_delete_elem(&known_packets, &packet->scratch->seen.buffer);
 	return find_elsewhere(packet, contents, step, now);
 }
 
-/* Where the buffer's fields are read from, and the device that netfilter names. */
+/* The buffer whose fields are read, or its copy, and the device that netfilter names. */
 struct views {
 	struct sk_buff *buffer;
 	struct net_device *device;
 };
 
-/* Asked for where it is needed: a pointer that is kept is one more thing for the verifier to compare. */
+/* Returns the packet's socket. Callers do not keep it: a kept pointer is more state for the verifier to compare. */
 static __always_inline struct sock *socket_of(const struct scratch *scratch, const struct sk_buff *buffer, bool typed)
 {
 	return typed ? buffer->sk : (void *)(scratch->seen.socket ?: (__u64)buffer->sk);
 }
 
-/* The note tells of the hook and of a packet's end already. */
+/* Records a step of a packet. take_step() has stored the hook, and the location and reason of the packet's end. */
 static __always_inline void follow(struct scratch *scratch, struct views from, bool pointers_typed, __u32 cpu,
 				   bool may_be_first, bool filtered)
 {
@@ -233,20 +237,20 @@ static __always_inline void follow(struct scratch *scratch, struct views from, b
 	sight.packet_id = state->id;
 	note_socket(socket_of(scratch, buffer, pointers_typed), pointers_typed, note);
 	note_segments(&packet, note);
-	/* Packets end at tracepoints alone; netfilter's program has no stack left for this. */
+	/* Packets end only at tracepoints, and netfilter's program has no stack left for find_loss(). */
 	note->no_loss = !pointers_typed && step == STEP_DROPPED ? find_loss(settings, note, buffer, true) : DROP_LOSS_YES;
 	describe(scratch, state->number);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);
 }
 
-/* What is left for the shared program to be told, in the note. */
+/* Location and reason of a packet's end, which the shared program finds in the note. */
 struct end_of_packet {
 	__u64 location;
 	__u32 reason;
 };
 
-/* Holds the programs that all steps share: one for each kind, in a map of its own. */
+/* The program that all steps of a kind share; each kind has a map of its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -254,14 +258,15 @@ struct {
 	__type(value, __u32);
 } shared_program SEC(".maps");
 
-/* Most packets are not followed: nothing but their address is looked at, unless this step may be their first. */
+/* Calls the shared program. Most packets are not followed: only their address is looked up, unless this step may be
+ * their first. */
 static __always_inline void take_step(void *context, __u64 buffer, __u64 socket, __u32 hook, struct end_of_packet how,
 				      bool may_be_first)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct scratch *scratch;
 
-	/* A queue may be asked in vain. */
+	/* A dequeue from an empty queue has no buffer. */
 	if (!buffer || (!may_be_first && !bpf_map_lookup_elem(&known_packets, &buffer)))
 		return;
 	scratch = begin(&cpu);
@@ -284,7 +289,8 @@ static __always_inline struct scratch *taken_up(__u32 *cpu)
 	return bpf_map_lookup_elem(&drop_scratch, cpu);
 }
 
-/* For tracepoints. The buffer is copied: its fields are many, and each read by a helper takes as long. */
+/* Runs the shared part at tracepoints, on a copy of the buffer: reading one of its many fields by a helper takes as
+ * long as the copy. */
 static __always_inline int at_tracepoint(bool filtered)
 {
 	__u32 cpu, size = bpf_core_type_size(struct sk_buff);
@@ -314,8 +320,8 @@ int trawl_steps_f(void *context)
 	return at_tracepoint(true);
 }
 
-/* Where the tracepoint has the buffer, and whether a packet may be seen there first. The step stands in the
- * configuration. */
+/* A program of a tracepoint: `argument` is the index of the buffer, `may_be_first` is true if a packet may be seen
+ * there first. The step is in the configuration. */
 #define STEP(name, argument, may_be_first)                                                                   \
 	SEC("?raw_tp")                                                                                   \
 	int name(__u64 *arguments)                                                                       \
@@ -341,7 +347,7 @@ int trawl_consume(__u64 *arguments)
 {
 	struct end_of_packet how = {};
 
-	/* Kernels that name the receiver at a drop tell the place of an orderly end too. */
+	/* Kernels that name the receiver at a drop also report the location of an orderly end. */
 	if (CONFIG(names_receiver))
 		how.location = arguments[1];
 	take_step(arguments, arguments[0], 0, 0, how, false);
@@ -357,7 +363,8 @@ int trawl_free(__u64 *arguments)
 	return 0;
 }
 
-/* Whether the packet is one that this socket gets: it has just come up to here, for this protocol and port. */
+/* Returns true if this socket receives the packet: at most ARRIVAL_NS ago it was at a step from which packets reach
+ * sockets, and it has the socket's protocol and port. */
 static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 {
 	__u64 head = (__u64)BPF_CORE_READ(buffer, head), key = (__u64)buffer;
@@ -379,7 +386,7 @@ static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 	       bpf_ntohs(ports[1]) == BPF_CORE_READ(socket, __sk_common.skc_num);
 }
 
-/* A socket is told that there is something to read: of the packet that this CPU has just seen, or of none that is
+/* Runs when a socket is notified of data to read: of the packet that this CPU has just seen, or of one that is not
  * followed. */
 SEC("?raw_tp")
 int trawl_ready(__u64 *arguments)
@@ -396,14 +403,14 @@ int trawl_ready(__u64 *arguments)
 	return 0;
 }
 
-/* Netfilter's programs are called with the hook's state and the buffer. */
+/* Netfilter's programs get the hook's state and the buffer. */
 SEC("?netfilter")
 int trawl_hook(__u64 *arguments)
 {
 	struct nf_hook_state *state = (void *)arguments[0];
 	__u32 hook = state->hook;
 
-	/* A packet that this host sends is seen here first. */
+	/* Packets that this host sends are seen here first. */
 	if (CONFIG(step) == STEP_NETFILTER_FIRST && hook == HOOK_OUTPUT)
 		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, true);
 	else

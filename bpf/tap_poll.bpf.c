@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* At the end of each poll of a device: the stamps of the next one begin with a reading of the clock. */
+/* Runs at the end of each poll of a device, so that the stamps of the next poll begin with a clock reading. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -17,7 +17,7 @@ int trawl_poll_end(void *arguments)
 	(void)arguments;
 	if (!control || !control->since_poll)
 		return 0;
-	/* After the last reading there may have been records: how wrong those can be shows now. */
+	/* Records since the last reading have stamps counted up from it: the time since then limits their error. */
 	last = control->since_poll - 1;
 	if (last >= CONFIG(clock_first) && last & reading_mask(control)) {
 		__u64 now = wall_clock(control), read = control->read_time;

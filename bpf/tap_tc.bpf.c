@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The tc taps: what the stack sends, and what it gets. The packet always goes on to whatever comes next. */
+/* The tc taps, which record the packets that the stack sends and receives. A packet always continues to the next
+ * program. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -27,7 +28,7 @@ static __always_inline bool hardware_time(struct __sk_buff *context, __u64 *time
 	return true;
 }
 
-/* The kernel took the tag out of the bytes: put it back where it was. */
+/* Copies a packet and reinserts the VLAN tag that the kernel has removed from its bytes. */
 static __always_inline long copy_tagged(struct __sk_buff *context, char *to, const struct sighting *sight)
 {
 	__u32 captured = sight->captured;
@@ -58,8 +59,8 @@ static __always_inline long copy_packet(struct __sk_buff *context, char *to, con
 	return bpf_skb_load_bytes(context, 0, to, certain_length(captured));
 }
 
-/* The address of the memory that the packet is in. How far into the kernel's own structure it lies is written in by the
- * loader, as is the number of the kernel's function that leads there. */
+/* Returns the address of the packet's memory. The loader inserts its offset in the kernel's own structure, and the
+ * number of the kernel function that returns this structure. */
 static __always_inline __u64 head_of(struct __sk_buff *context)
 {
 	register void *r1 asm("r1") = context;
@@ -82,7 +83,7 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 {
 	__u32 noted = context->queue_mapping;
 
-	/* Zero, where one is added, means that none was noted. */
+	/* If the kernel adds one, zero means that it noted no queue. */
 	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 

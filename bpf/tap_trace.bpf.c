@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The XDP tap for programs that are attached already: fentry and fexit programs at their functions. They see the
- * kernel's own structure of the packet, and read it from beside; nothing about the program or the packet changes. */
+/* The XDP tap for programs that are already attached: fentry and fexit programs at their functions. They read the
+ * kernel's own structure of the packet by a helper; neither the program nor the packet changes. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -11,9 +11,9 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* What a program finds on its CPU to work with. */
+/* Scratch memory of one CPU. */
 struct scratch {
-	/* The packet's beginning, and room for the last piece of it to be copied. */
+	/* The packet's beginning, and room for the last piece that is copied. */
 	char copy[TRACE_COPY * 2];
 	struct comment comment;
 	struct copying copying;
@@ -28,7 +28,7 @@ struct {
 	__type(value, struct scratch);
 } trace_scratch SEC(".maps");
 
-/* Out of line, for packets in several pieces only. */
+/* Copies fragments into the record. Out of line: only packets with fragments need it. */
 static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
 {
 	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED - 1);
@@ -54,7 +54,7 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 	return copy_to_record(packet->scratch, to, packet->fragments);
 }
 
-/* No hardware stamp is found from here. */
+/* Returns false: tracing programs cannot read the hardware time stamp. */
 static __always_inline bool hardware_time(struct tap_context *packet, __u64 *time)
 {
 	(void)packet;
@@ -92,13 +92,13 @@ static __always_inline bool wanted(struct tap_context *packet, struct scratch *s
 	return matches_in_copy(scratch->copy, filled, sight->original);
 }
 
-/* Where a program stands among those that see a packet. */
+/* The role of a program among the programs that see a packet. */
 enum place {
-	/* The first, which decides on it for all. */
+	/* The first program, which decides for all. */
 	DECIDES,
-	/* A later one. */
+	/* A later program. */
 	FOLLOWS,
-	/* Any that decides for itself alone. */
+	/* A program that decides only for itself. */
 	ALONE,
 };
 
@@ -117,7 +117,8 @@ static __always_inline void alone(struct tap_context *packet, struct ring_contro
 	}
 }
 
-/* A program runs for all interfaces that it is attached to, and interfaces are numbered in each namespace anew. */
+/* Returns true if the packet is on the tap's interface: a traced program runs for all interfaces that it is attached
+ * to, and each namespace numbers its own interfaces. */
 static __always_inline bool is_here(struct xdp_buff *buffer, struct sighting *sight)
 {
 	struct xdp_rxq_info *queue = BPF_CORE_READ(buffer, rxq);
@@ -145,7 +146,7 @@ static __always_inline int look(__u64 *arguments, enum place place, bool at_exit
 
 	if (!is_here(buffer, &sight))
 		return 0;
-	/* Who makes no record has no account for what is missed. */
+	/* A program that makes no records has no account for missed packets. */
 	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
 	scratch = bpf_map_lookup_elem(&trace_scratch, &cpu);
 	if (!control || !scratch)
@@ -176,7 +177,7 @@ static __always_inline int look(__u64 *arguments, enum place place, bool at_exit
 	return 0;
 }
 
-/* What kind they are is said when they are loaded. If it stood here, libbpf would read all of the kernel's types. */
+/* The loader sets the type of these programs. If the section named it, libbpf would read all of the kernel's types. */
 #define PROGRAM(name, place, at_exit, filtered)                 \
 	SEC("?raw_tp")                                          \
 	int name(__u64 *arguments)                              \
@@ -191,7 +192,7 @@ PROGRAM(trawl_exit, FOLLOWS, true, false)
 PROGRAM(trawl_alone, ALONE, true, false)
 PROGRAM(trawl_alone_f, ALONE, true, true)
 
-/* Gives a packet its identifier where each exit decides for itself. */
+/* Gives a packet its identifier if each exit decides for itself. */
 SEC("?raw_tp")
 int trawl_begin(__u64 *arguments)
 {

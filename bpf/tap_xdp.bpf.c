@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The XDP taps: trawl's own pass-through program, and the programs that fill the slots of an xdpcap-style hook.
- * Both see the packet, record it and return the verdict it would have had without them. */
+/* The XDP taps: trawl's own pass-through program, and the programs in the slots of an xdpcap-style hook. Both record
+ * the packet and return the verdict that it would have had without them. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -13,8 +13,8 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Where the loader puts the number of the kernel's function bpf_xdp_metadata_rx_timestamp. If it were declared here,
- * libbpf would go through all of the kernel's types to find it, for programs too that do not call it. */
+/* The loader replaces this mark by the number of the kernel function bpf_xdp_metadata_rx_timestamp. If it were declared
+ * here, libbpf would search all of the kernel's types for it, even for programs that do not call it. */
 #define HARDWARE_TIME_MARK 0x7477fffb
 
 static __always_inline bool hardware_time(struct xdp_md *context, __u64 *time)
@@ -47,8 +47,8 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 	return bpf_xdp_load_bytes(context, 0, to, certain_length(captured));
 }
 
-/* The kernel's own structure of the packet: the context by another type, at no cost. The number of the kernel's function
- * is written in by the loader, as is how far into the structure its members lie. */
+/* Returns the kernel's own structure of the packet: the context with another type, at no cost. The loader inserts the
+ * number of the kernel function, and the offsets of the structure's members. */
 static __always_inline __u64 own_structure(struct xdp_md *context)
 {
 	register void *r1 asm("r1") = context;
@@ -58,7 +58,7 @@ static __always_inline __u64 own_structure(struct xdp_md *context)
 	return r0;
 }
 
-/* The address of the memory that the packet is in. */
+/* Returns the address of the packet's memory. */
 static __always_inline __u64 head_of(struct xdp_md *context)
 {
 	__u64 head = 0;
@@ -70,7 +70,8 @@ static __always_inline __u64 head_of(struct xdp_md *context)
 
 #define XDP_FLAGS_HAS_FRAGS 1u
 
-/* The packet's length. The kernel's helper counts fragments, and its call costs more than the look whether there are any. */
+/* Returns the packet's length. The kernel's helper counts fragments, but its call costs more than the test for
+ * fragments. */
 static __always_inline __u32 length_of(struct xdp_md *context)
 {
 	if (CONFIG(flags_offset)) {
@@ -105,7 +106,7 @@ static __always_inline bool is_unwanted(struct xdp_md *context)
 	return CONFIG(unwanted) || !PLACE_WANTED(context->rx_queue_index);
 }
 
-/* What is done with a packet that matches. */
+/* Records a packet that matches, unless --sample or --limit-rate omits it. */
 static __always_inline void record_at(struct xdp_md *context, const struct interface_place *place, bool twice,
 				    bool use_hardware_time)
 {
@@ -161,7 +162,7 @@ static __always_inline int capture(struct xdp_md *context, bool twice, bool use_
 	return leave(context);
 }
 
-/* At the entry and the exit of a program that `trawl xdp load --tappable` put hooks into. */
+/* Captures at the entry or the exit of a program with hooks from `trawl xdp load --tappable`. */
 static __always_inline int capture_end(struct xdp_md *context, bool first, bool filtered)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -170,7 +171,7 @@ static __always_inline int capture_end(struct xdp_md *context, bool first, bool 
 
 	if (arrived_elsewhere(context))
 		goto out;
-	/* Who makes no record has no account for what is missed. */
+	/* A program that makes no records has no account for missed packets. */
 	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
 	if (!control)
 		goto out;
@@ -188,7 +189,7 @@ out:
 	return CONFIG(verdict);
 }
 
-/* On many interfaces: those that are not this capture's are those of captures before it in the chain. */
+/* Captures on many interfaces. Packets of other interfaces belong to captures earlier in the chain. */
 static __always_inline int capture_many(struct xdp_md *context, bool twice, bool filtered)
 {
 	const struct interface_place *place = place_of(context, context->ingress_ifindex);
@@ -203,8 +204,8 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 	return leave(context);
 }
 
-/* One program for each combination, so that none pays for what it does not do. Those with hardware time are loaded
- * for one device only, as the metadata functions demand. */
+/* One program for each combination, so that no program pays for a feature that it does not use. Programs with hardware
+ * time are loaded for one device only, as the metadata functions require. */
 #define PROGRAM(name, twice, hardware_time, filtered)             \
 	SEC("?xdp.frags")                                         \
 	int name(struct xdp_md *context)                          \
@@ -212,8 +213,8 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 		return capture(context, twice, hardware_time, filtered); \
 	}
 
-/* With a quick version of the filter. What a rejected packet does not need stands in functions of its own, which
- * leaves nothing to be saved and no stack to be made room for on its way. */
+/* Programs with a quick version of the filter. Code that a rejected packet does not need is in separate functions, so a
+ * rejected packet needs no saved registers and no stack. */
 #define QUICK_PROGRAM(name, twice, hardware_time)                                                     \
 	static __noinline int name##_take(struct xdp_md *context)                                     \
 	{                                                                                             \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Counts the packets that XDP loses without a socket buffer: unknown verdicts and XDP_ABORTED, redirects that failed, and
- * what devmaps and cpumaps threw away. The kernel calls these tracepoints for such packets alone. */
+/* Counts the packets that XDP loses without a socket buffer: unknown verdicts and XDP_ABORTED, failed redirects, and
+ * drops of devmaps and cpumaps. No tracepoint fires for a single packet that is not lost: the maps report whole bulks. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -9,7 +9,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The program itself and what runs it. */
+/* Number of innermost functions to skip: the program and its caller. */
 #define STACK_OWN 2
 
 struct {
@@ -24,7 +24,7 @@ static __always_inline void count(struct xdp_event *event, __u64 packets)
 	__u64 *known = bpf_map_lookup_elem(&xdp_events, event), zero = 0;
 
 	if (!known) {
-		/* Another CPU may be first. */
+		/* The update fails if another CPU was first. */
 		bpf_map_update_elem(&xdp_events, event, &zero, BPF_NOEXIST);
 		known = bpf_map_lookup_elem(&xdp_events, event);
 	}
@@ -48,7 +48,7 @@ static __always_inline __u32 positive(__s32 error)
 	return error < 0 ? -error : error;
 }
 
-/* Device, program, verdict. */
+/* Arguments: device, program, verdict. */
 SEC("raw_tp/xdp_exception")
 int trawl_exception(__u64 *arguments)
 {
@@ -61,7 +61,7 @@ int trawl_exception(__u64 *arguments)
 	return 0;
 }
 
-/* Device, program, target, error, kind of map, map, index. */
+/* Arguments: device, program, target, error, map type, map number, index. */
 SEC("raw_tp/xdp_redirect_err")
 int trawl_redirect(__u64 *arguments)
 {
@@ -75,7 +75,7 @@ int trawl_redirect(__u64 *arguments)
 	return 0;
 }
 
-/* Device that they came by, device that they were for, how many were sent and how many dropped, error. */
+/* Arguments: source device, target device, number of packets sent, number dropped, error. */
 SEC("raw_tp/xdp_devmap_xmit")
 int trawl_devmap(__u64 *arguments)
 {
@@ -89,7 +89,7 @@ int trawl_devmap(__u64 *arguments)
 	return 0;
 }
 
-/* Map, how many were taken and how many dropped, CPU that they were for. */
+/* Arguments: map number, number of packets processed, number of these that were dropped, target CPU. */
 SEC("raw_tp/xdp_cpumap_enqueue")
 int trawl_cpumap(__u64 *arguments)
 {

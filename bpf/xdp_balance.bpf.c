@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The load balancer: packets to a virtual address go to one of its backends, all of a flow to the same one; whatever is
- * for no virtual address goes to the stack unchanged. */
+/* The load balancer: packets to a virtual address go to one of its backends, all packets of a flow to the same one. All
+ * other packets go to the stack unchanged. */
 #include "include/balance_send.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Each packet once. */
+/* Each packet counts once here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BALANCE_COUNTERS);
@@ -13,7 +13,7 @@ struct {
 	__type(value, struct balance_counter);
 } counters SEC(".maps");
 
-/* Those for a virtual address once more, and of these those that went to a backend. */
+/* A packet for a virtual address counts once more here; if it went to a backend, also in `backend_counters`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BALANCE_MAX_VIPS);
@@ -28,7 +28,7 @@ struct {
 	__type(value, struct balance_counter);
 } backend_counters SEC(".maps");
 
-/* What was found out about a packet on its way through. */
+/* Results of the look-ups for a packet. */
 struct search {
 	void *table;
 	const struct balance_header *header;
@@ -55,7 +55,7 @@ static __always_inline void count(const struct search *search, __u32 why, __u32 
 	if (!search->vip)
 		return;
 	of_vip = bpf_map_lookup_elem(&vip_counters, &search->vip_number);
-	/* The verifier of Linux 6.1 needs the comparison on the very register that it is an index by. */
+	/* The verifier of Linux 6.1 requires the comparison on the register that is the index. */
 	barrier_var(outcome);
 	if (of_vip && outcome < BALANCE_COUNTERS)
 		add(&of_vip->outcomes[outcome], length);
@@ -85,7 +85,7 @@ static __always_inline bool take(struct search *search, __u32 number)
 	return true;
 }
 
-/* NONE where the packet is for a virtual address. */
+/* Finds the packet's virtual address. Returns NONE if it has one. */
 static __always_inline __u32 find_vip(struct search *search, const struct packet *packet)
 {
 	const struct balance_flow *flow = &packet->flow;
@@ -122,7 +122,7 @@ static __always_inline void name_fragments(const struct packet *packet, struct b
 	fragments->protocol |= BALANCE_FLOW_FRAGMENT;
 }
 
-/* The backend that the first fragment went to, which alone says for what port the packet is. */
+/* Finds the backend of the packet's first fragment: no other fragment has the ports. */
 static __always_inline __u32 follow_fragment(struct search *search, const struct packet *packet)
 {
 	struct balance_entry wanted = {.kind = BALANCE_ENTRY_ADDRESS};
@@ -189,7 +189,7 @@ static __always_inline bool take_from_ring(struct search *search, const struct p
 	return line && take(search, line->words[place % BALANCE_RING_PER_LINE]);
 }
 
-/* By which of the ways a backend was chosen; or why none was. */
+/* Chooses a backend. Returns the method by which it was chosen, or the reason why none was. */
 static __always_inline __u32 choose(struct search *search, const struct packet *packet)
 {
 	const struct balance_choice *known;
@@ -224,7 +224,7 @@ static __always_inline __u32 choose(struct search *search, const struct packet *
 	return how;
 }
 
-/* Sends the packet to the backend; the outcome is what it was unless something prevents that. */
+/* Sends the packet to the backend. The outcome changes only if that fails. */
 static __always_inline int send(struct xdp_md *context, const struct packet *packet, const struct search *search,
 				__u32 *outcome)
 {
@@ -237,7 +237,7 @@ static __always_inline int send(struct xdp_md *context, const struct packet *pac
 		return XDP_DROP;
 	}
 	if (hop.mtu && packet->length + more > hop.mtu) {
-		/* An error about an error is not sent, and who allows fragments does not expect one. */
+		/* An ICMP error gets no error as its answer, and a sender that allows fragments expects none. */
 		if (packet->dont_fragment && !packet->is_error && may_answer() &&
 		    answer_too_big(context, packet, hop.mtu - more)) {
 			*outcome = BALANCE_TOO_BIG_ANSWERED;

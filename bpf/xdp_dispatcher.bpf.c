@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The head of a chain of XDP programs, by libxdp's protocol for dispatchers, version 2: each program of the chain is
- * put in the place of one of the functions below (freplace). Names and layout are the protocol's, so that libxdp's own
- * tools find their way about in a chain that trawl made. */
+/* The head of a chain of XDP programs, by libxdp's protocol for dispatchers, version 2: each program of the chain
+ * replaces one of the functions below (freplace). Names and layout follow the protocol, so that libxdp's own tools can
+ * change a chain that trawl made. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
 #define MAGIC 236
 #define VERSION 2
 #define SLOTS 10
-/* What a place that is not taken returns; every slot's actions contain it, so that the chain goes on there. */
+/* Return value of an empty slot. The actions of every slot contain it, so that the chain continues there. */
 #define STUB_VERDICT 31
 
 struct xdp_dispatcher_config {
@@ -23,11 +23,12 @@ struct xdp_dispatcher_config {
 
 _Static_assert(sizeof(struct xdp_dispatcher_config) == 124, "others read it too");
 
-/* Constant once loaded: the verifier takes out the calls of slots that are not used. Volatile, or the compiler would
- * take out all of them. */
+/* The configuration is constant once loaded, so the verifier removes the calls of unused slots. It is volatile, because
+ * otherwise the compiler would remove all calls. */
 static volatile const struct xdp_dispatcher_config conf = {};
 
-/* The verdict is volatile, for the compiler must not know it: what takes the function's place returns any. */
+/* The verdict is volatile, because the compiler must not know it: the program that replaces the function may return
+ * any. */
 #define STUB(number)                                                                                                   \
 	__attribute__((noinline)) int prog##number(struct xdp_md *context)                                             \
 	{                                                                                                              \
@@ -78,5 +79,5 @@ int xdp_dispatcher(struct xdp_md *context)
 }
 
 char _license[] SEC("license") = "GPL";
-/* By this libxdp knows a dispatcher, in its type information. */
+/* libxdp recognises a dispatcher by this entry in its type information. */
 __uint(dispatcher_version, VERSION) SEC("xdp_metadata");

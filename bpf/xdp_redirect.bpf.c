@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
 /* The bundled programs that redirect: to an interface by the helper or by a device map, to several interfaces, and to
- * other CPUs, with what is done there. */
+ * other CPUs, with the programs that run there. */
 #include <linux/in.h>
 #include "include/touch.h"
 
@@ -8,7 +8,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct redirect_config config = {};
 
-/* The one interface at 0; for a broadcast, all that there are. */
+/* The target interface is entry 0; a broadcast goes to all entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, REDIRECT_MAX_TARGETS);
@@ -16,7 +16,7 @@ struct {
 	__type(value, struct bpf_devmap_val);
 } targets SEC(".maps");
 
-/* Resized to the number of CPUs before it is made. */
+/* The loader sets the size to the number of possible CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_CPUMAP);
 	__uint(max_entries, 1);
@@ -24,7 +24,7 @@ struct {
 	__type(value, struct bpf_cpumap_val);
 } cpus SEC(".maps");
 
-/* A packet that the kernel would lose without a word. */
+/* Returns true for a packet with fragments if the kernel would drop it without a trace. */
 static __always_inline bool is_too_long(struct xdp_md *context)
 {
 	return config.whole_only && bpf_xdp_get_buff_len(context) != context->data_end - context->data;
@@ -36,7 +36,7 @@ static __always_inline int drop_too_long(struct xdp_md *context)
 	return XDP_DROP;
 }
 
-/* A map says at once when there is nothing where the packet should go. */
+/* Redirects through a map. The helper shows at once if the target is missing. */
 static __always_inline int by_map(struct xdp_md *context, void *map, __u32 key, __u64 flags)
 {
 	__u32 which = touch_packet(context, config.touch);
@@ -79,7 +79,7 @@ static __always_inline __u32 ports_of(void *transport, void *end, __u8 protocol)
 	return (void *)(ports + 2) > end ? 0 : ports[0] ^ ports[1];
 }
 
-/* The same number for all packets of a flow, in both directions; fragments have no ports. */
+/* Returns the same number for all packets of a flow, in both directions. Fragments have no ports. */
 static __always_inline __u32 flow_of(struct xdp_md *context)
 {
 	void *end = (void *)(long)context->data_end;
@@ -109,7 +109,7 @@ static __always_inline __u32 flow_of(struct xdp_md *context)
 	}
 }
 
-/* 2^32 divided by the golden ratio: spreads numbers that lie close together. */
+/* 2^32 divided by the golden ratio: spreads numbers that are close together. */
 #define SPREAD 0x9e3779b9u
 
 SEC("?xdp.frags")
@@ -125,7 +125,7 @@ int trawl_redir_cpu(struct xdp_md *context)
 	return by_map(context, &cpus, cpu, XDP_DROP);
 }
 
-/* On the other CPU. */
+/* Programs that run on the other CPU. */
 
 SEC("?xdp.frags/cpumap")
 int trawl_far_drop(struct xdp_md *context)

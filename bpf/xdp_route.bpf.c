@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The bundled router: forwards by the kernel's own routes and neighbours what needs nothing but a look-up, and leaves
- * all the rest to the stack, unchanged. One copy of the program sits on each port; the maps of ports and VLANs are
- * shared. */
+/* The bundled router: forwards packets that need only a look-up, by the kernel's own routes and neighbours, and leaves
+ * all others to the stack, unchanged. Each port has a copy of the program; the copies share the maps of ports and
+ * VLANs. */
 #include "include/bundled.h"
 #include "include/headers.h"
 #include "include/route_flows.h"
@@ -9,12 +9,12 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The kernel learns from its own use of a neighbour whether it is still there; frames that XDP sends do not count. So
- * one packet in N ticks goes to each neighbour through the stack: every quarter of a second to every two and a
- * half, by the kernel's HZ. Reading a clock would take longer than all the rest of this. */
+/* The kernel keeps a neighbour's state up to date when it sends to the neighbour itself; frames that XDP sends do not
+ * count. Therefore one packet in this many ticks goes to each neighbour through the stack: every 0.25 to 2.5 seconds,
+ * depending on the kernel's HZ. Reading a clock instead would cost more than the rest of the check. */
 #define REFRESH_TICKS 250
 
-/* This port's own settings. */
+/* Settings of this port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -29,8 +29,8 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* Where frames may leave, by the interface that a route names: a port under its own number, and a VLAN interface
- * under the number of its own with the port it sits on. */
+/* Ports by which frames may leave. The key is the index of the interface that a route names: of the port itself, or of
+ * a VLAN interface on the port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, ROUTE_MAX_VLANS);
@@ -52,7 +52,7 @@ struct {
 	__type(value, struct route_tags);
 } departures SEC(".maps");
 
-/* When a packet is next due to go through the stack, by neighbour. */
+/* Tick from which the next packet to a neighbour goes through the stack, by a hash of the neighbour. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, ROUTE_REFRESH_SLOTS);
@@ -77,7 +77,7 @@ static __always_inline bool is_for(const struct link_header *link, __u32 mac_fir
 	return first == mac_first && link->destination[2] == mac_last;
 }
 
-/* Reads the link header and finds the interface that the kernel would say the packet came in by. */
+/* Reads the link header and finds the interface by which the kernel would receive the packet. */
 static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame, struct bpf_fib_lookup *fib)
 {
 	struct link_header *link = (void *)(long)context->data;
@@ -122,8 +122,8 @@ static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame,
 	return is_for(link, arrival->mac_first, arrival->mac_last) ? NONE : ROUTE_NOT_OURS;
 }
 
-/* Whether frames may leave by the interface that the route names, and with what tags. The redirection is prepared here:
- * it takes place if that is what is returned in the end. */
+/* Returns NONE if frames may leave by the interface that the route names, and finds their tags. Also prepares the
+ * redirect, which has no effect unless the program returns XDP_REDIRECT. */
 static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, struct frame *frame)
 {
 	__u32 to = fib->ifindex;
@@ -133,7 +133,7 @@ static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, struct fra
 		tags = bpf_map_lookup_elem(&departures, &to);
 		if (tags)
 			frame->leaving = *tags;
-		/* A device takes one tag more than its MTU says, not two. */
+		/* A device accepts one tag in addition to its MTU, not two. */
 		if (frame->leaving.inner && frame->packet_length + TAG_SIZE > fib->mtu_result)
 			return ROUTE_TOO_BIG;
 	}
@@ -152,7 +152,7 @@ static __always_inline bool refresh_is_due(const struct bpf_fib_lookup *fib, __u
 	return true;
 }
 
-/* NONE where the frame may leave; else the reason why it stays. */
+/* Returns NONE if the frame may leave, or the reason why it may not. */
 static __always_inline __u32 decide(struct xdp_md *context, struct frame *frame, struct bpf_fib_lookup *fib)
 {
 	__u32 why = arrive(context, frame, fib);

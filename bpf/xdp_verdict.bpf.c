@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The bundled programs with a fixed verdict: drop, pass, aborted, and tx, which sends each frame back to where it came
- * from. */
+/* The bundled programs with a fixed verdict: drop, pass, aborted, and tx, which returns each frame to its sender. */
 #include "include/touch.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Constant once loaded: the verifier takes out what is not asked for. */
+/* The settings are constant once loaded, so the verifier removes unused branches. */
 const volatile struct verdict_config config = {};
 
 SEC("?xdp.frags")
@@ -35,7 +34,7 @@ int trawl_tx(struct xdp_md *context)
 	__u32 touch = config.touch;
 	__u32 which = touch_packet(context, touch);
 
-	/* A frame that goes back with its old addresses would be dropped by every receiver. */
+	/* Every receiver would drop a frame that comes back with its old addresses. */
 	if (touch != TOUCH_SWAP)
 		touch_packet(context, TOUCH_SWAP);
 	count(context, which);

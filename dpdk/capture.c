@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A capture from what it is asked for to its end: what callbacks copied goes out of the ring into the memory shared with
- * trawl. */
+/* Runs a capture from the request to its last block: moves the blocks of copied packets from DPDK's ring to the memory
+ * shared with trawl. */
 #include "capture.h"
 
 #include <errno.h>
@@ -24,18 +24,18 @@
 #include "say.h"
 
 #define BURST 256
-/* After which the kernel ends this process, whose trawl has all packets by then. */
+/* Time limit for freeing memory at the end; SIGALRM then ends this process. trawl has all packets by then. */
 #define FREEING_MOST_S 10
 
-/* A thread of the primary may be stopped for so long between stamping a packet and putting it into the ring. */
+/* Longest pause of a thread of the primary between stamping a packet and putting it into the ring. */
 #define LAG_NS 20000000ull
 #define REST_US 100
 #define LONG_REST_US 500
 #define LOOK_EVERY_NS 100000000ull
-/* Copies of packets up to this length fit one buffer; longer ones take several. */
+/* Copies of packets up to this length fit into one buffer; longer ones need several. */
 #define ONE_BUFFER 2048
 
-/* A pcapng block as the primary's framework builds it. */
+/* A pcapng block as DPDK's capture framework in the primary builds it. */
 struct block {
 	uint32_t type;
 	uint32_t length;
@@ -56,7 +56,7 @@ static struct {
 	uint16_t ports[EXCHANGE_PORTS];
 	unsigned int port_count;
 	uint64_t head;
-	/* Up to where trawl had read when that was last looked at. */
+	/* trawl's read position when it was last read. */
 	uint64_t tail;
 	uint64_t newest;
 	bool primary_ended;
@@ -72,11 +72,11 @@ static void on_termination(int signal)
 
 static int failure(void)
 {
-	/* The primary's answer is negative, a failure here is not. */
+	/* An error from the primary's answer is negative, an error of this process is positive. */
 	return rte_errno < 0 ? -rte_errno : rte_errno;
 }
 
-/* Takes back all that has been made. */
+/* Removes the callbacks, and frees all that this process has made. */
 static void give_up(void)
 {
 	places_disable();
@@ -85,7 +85,7 @@ static void give_up(void)
 	owner_end();
 }
 
-/* Before anything is enabled. */
+/* Preparations, before any callback is enabled. */
 
 static void list_ports(char *text, size_t size)
 {
@@ -180,7 +180,7 @@ static uint32_t longest_packet(void)
 	return RTE_MIN(longest, state.exchange->snaplen);
 }
 
-/* From the ring to trawl. */
+/* The path from DPDK's ring to trawl. */
 
 static uint64_t load(__u64 *word)
 {
@@ -197,7 +197,7 @@ static bool trawl_is_gone(void)
 	return getppid() != state.parent;
 }
 
-/* Room for a block; NULL if trawl is gone. The ring of the primary takes what comes in meanwhile. */
+/* Returns room for a block; NULL if trawl is gone. Blocks that arrive while it waits stay in DPDK's ring. */
 static unsigned char *room(uint32_t length)
 {
 	struct exchange *exchange = state.exchange;
@@ -252,7 +252,7 @@ static bool hand_over(struct rte_mbuf *buffer, uint64_t now)
 	return true;
 }
 
-/* How many blocks there were. */
+/* Hands over a burst of blocks; returns their number. */
 static unsigned int hand_over_burst(void)
 {
 	struct rte_mbuf *buffers[BURST];
@@ -274,7 +274,7 @@ static unsigned int hand_over_burst(void)
 		horizon = state.newest;
 		store(&state.exchange->head, state.head);
 	}
-	/* After the head: who has read up to that has all that is earlier. */
+	/* After the head: a reader that has read up to the head has all earlier packets. */
 	if (horizon > LAG_NS)
 		store(&state.exchange->horizon, horizon - LAG_NS);
 	return count;
@@ -374,7 +374,7 @@ bool capture(struct exchange *exchange, const char *directory, const char *ports
 	record();
 	if (!state.primary_ended) {
 		places_disable();
-		/* What callbacks under way still put into the ring. */
+		/* Callbacks that are still running put blocks into the ring. */
 		usleep(PLACES_CALLBACK_US);
 	}
 	while (hand_over_burst() > 0)
@@ -385,7 +385,7 @@ bool capture(struct exchange *exchange, const char *directory, const char *ports
 	else if (terminated)
 		say("ended\tterminated");
 	store(&exchange->done, 1);
-	/* A primary that died at any moment may have left lists in its memory that have no end. */
+	/* A primary that was killed may have left lists without an end in its memory. */
 	alarm(FREEING_MOST_S);
 	if (!state.primary_ended)
 		pool_free(&state.pool);

@@ -7,7 +7,7 @@
 
 #include "exchange_types.h"
 
-/* Records until trawl says stop or is gone, or the primary is. True if the primary lives. */
+/* Records until trawl stops the capture, or trawl or the primary is gone. Returns true if the primary is alive. */
 bool capture(struct exchange *exchange, const char *directory, const char *ports);
 
 #endif

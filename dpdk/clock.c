@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DPDK stamps packets with the processor's counter. The kernel's clock is read beside that counter ten times a second,
- * and a packet's time is found between the readings: so a capture follows the kernel's clock however long it lasts.
+/* Converts DPDK's stamps, which are readings of the processor's counter, to the kernel's clock. The kernel's clock is
+ * read together with the counter ten times a second, and a packet's time follows from the last reading and the current
+ * rate: a capture therefore follows the kernel's clock however long it lasts.
  *
- * Before 23.11 the primary turns the counter into nanoseconds itself, by a rate measured once at its start, which is off
- * by a few millionths and more. That rate is known here (both processes share it), its beginning is not: the counter's
- * value is found but for a constant. As no packet is taken before it is stamped, the constant is the least difference
- * between the counter at taking and that value. */
+ * Before 23.11, the primary itself converts the counter to nanoseconds, by a rate that it measures once at its start,
+ * and that is wrong by some millionths or more. This rate is known here, because both processes share it, but the start
+ * is not: the counter's value is known except for a constant. No block is taken before it is stamped, so the constant
+ * is the smallest difference between the counter when a block is taken and that value. */
 #include "clock.h"
 
 #include <rte_cycles.h>
@@ -13,7 +14,7 @@
 #include <time.h>
 
 #define NS 1000000000ull
-/* Readings of the kernel's clock, of which the fastest counts. */
+/* Number of readings of the kernel's clock, of which the fastest counts. */
 #define TRIES 5
 
 static struct {
@@ -48,7 +49,7 @@ void clock_begin(void)
 
 void clock_calibrate(void)
 {
-	/* A rate further off than this is no rate but a step of the clock. */
+	/* A larger difference of the rate means a step of the clock. */
 	const double most = 0.001;
 	double nominal = (double)NS / rte_get_tsc_hz(), rate;
 	uint64_t cycles, wall;
@@ -71,7 +72,7 @@ uint64_t clock_wall(uint64_t cycles)
 
 uint64_t clock_of_stamp(uint64_t stamp, uint64_t now)
 {
-	/* The counter itself. Cores' counters may differ by a little. */
+	/* The stamp is the counter itself; the counters of cores may differ slightly. */
 	return clock_wall(stamp > now ? now : stamp);
 }
 
@@ -89,12 +90,12 @@ uint64_t clock_of_stamp(uint64_t stamp, uint64_t now)
 		cycles_per_ns = (double)rte_get_tsc_hz() / NS;
 		first = reading.wall;
 	}
-	/* The first burst of a primary is stamped before its clock begins: the difference has run over. */
+	/* The first burst of a primary is stamped before its clock begins: the difference has overflowed. */
 	if (stamp > reading.wall + TEN_YEARS)
 		stamp -= (uint64_t)(((unsigned __int128)NS << 64) / rte_get_tsc_hz());
 	passed = (uint64_t)(int64_t)((double)(int64_t)(stamp - first) * cycles_per_ns);
 	ahead = now - passed;
-	/* The constant has no sign; it is compared by its difference to the least so far. */
+	/* The constant may wrap around: it is compared by its difference from the smallest so far. */
 	if (least == UINT64_MAX || (int64_t)(ahead - least) < 0)
 		least = ahead;
 	return clock_wall(passed + least);

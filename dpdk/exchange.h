@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What trawl and trawl-dpdk share, written once: Rust's copy is generated from this header at build time.
+/* The memory that trawl and trawl-dpdk share. Rust's copy is generated from this header at build time.
  *
- * trawl makes the memory and hands it over as the helper's standard input. The helper puts finished pcapng blocks into
- * the ring that follows the header, trawl takes them out: one producer, one consumer. A block never crosses the ring's
- * end: where it does not fit there, a word of zero says that the next one is at the beginning. Both positions only
- * grow; what lies between them is full.
+ * trawl creates the memory and passes it to the helper as standard input. The helper puts finished pcapng blocks into
+ * the ring after the header, and trawl takes them: one producer, one consumer. A block never crosses the ring's end: if
+ * it does not fit there, a word of zero means that the next block is at the beginning. Both positions only grow; the
+ * bytes between them are blocks that trawl has not read.
  */
 #ifndef TRAWL_DPDK_EXCHANGE_H
 #define TRAWL_DPDK_EXCHANGE_H
 
-/* Changes with anything in this header: a helper of another build is refused. */
+/* Changes with anything in this header: trawl refuses a helper of another build. */
 #define EXCHANGE_ABI 1
-/* Where the ring begins. */
+/* Offset of the ring. */
 #define EXCHANGE_HEADER 65536
 #define EXCHANGE_PORTS 32
 #define EXCHANGE_FILTER_MAX 4096
 /* Blocks begin at multiples of this. */
 #define EXCHANGE_ALIGN 8
-/* No queue is named: all are meant. */
+/* All queues, because none is named. */
 #define EXCHANGE_ALL_QUEUES 0xffffffff
 
 #define DIRECTION_RECEIVED 1
 #define DIRECTION_SENT 2
 
-/* What trawl asks for, one after the other. */
+/* Commands from trawl, in the order in which it gives them. */
 #define COMMAND_WAIT 0
 #define COMMAND_GO 1
 #define COMMAND_STOP 2
 
-/* A port's counts by DPDK's own capture framework since the capture began, and how many blocks were put into the ring. */
+/* A port's counts since the capture began: those of DPDK's capture framework, and the number of blocks put into the
+ * ring. */
 struct exchange_port {
 	__u64 accepted;
 	__u64 filtered;
@@ -40,7 +41,7 @@ struct exchange_port {
 
 /* A classic BPF instruction. */
 struct exchange_instruction {
-	/* The code in the lower half, then how far it jumps if true and if false. */
+	/* The code in the lower half, then the jump distances if true and if false. */
 	__u32 operation;
 	__u32 k;
 };
@@ -54,13 +55,13 @@ struct exchange {
 	__u32 filter_length;
 	__u64 padding0[5];
 
-	/* Written by trawl: what it asks for, and up to where it has read. */
+	/* Written by trawl: its command, and its read position. */
 	__u64 command;
 	__u64 tail;
 	__u64 padding1[6];
 
-	/* Written by the helper: up to where there are blocks; from which time on more may come, in nanoseconds since
-	 * 1970; and whether it has said all. */
+	/* Written by the helper: its write position; the earliest time of further blocks, in nanoseconds since 1970;
+	 * and 1 once it has handed over all blocks and counts. */
 	__u64 head;
 	__u64 horizon;
 	__u64 done;

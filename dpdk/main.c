@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trawl-dpdk: joins a running DPDK application as a secondary process, has its capture framework copy the packets of
- * its ports, and hands them to trawl as finished pcapng blocks. trawl starts it; what it has to say goes to its standard
- * output, a line each, words separated by tabs. */
+ * its ports, and hands them to trawl as finished pcapng blocks. trawl starts it; it reports on standard output, in
+ * lines of words separated by tabs. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -28,9 +28,9 @@
 #include "pool.h"
 #include "say.h"
 
-/* Not one that an application has: the primary's cores are its own. */
+/* An lcore that applications do not use: the primary's are reserved for it. */
 #define OUR_LCORE (RTE_MAX_LCORE - 1)
-/* How the primary's file begins: what it takes it for, and its version. */
+/* The first word of the primary's configuration file; DPDK's version follows. */
 #define CONFIG_MAGIC 19820526
 
 struct arguments {
@@ -73,7 +73,7 @@ static bool read_arguments(int argc, char **argv, struct arguments *arguments)
 	return optind == argc;
 }
 
-/* The kernel places us: among all CPUs that we may use. */
+/* Writes the option for our lcore: the kernel may choose among all CPUs that this process may use. */
 static void our_cores(char *text, size_t size)
 {
 	cpu_set_t allowed;
@@ -91,7 +91,8 @@ static void our_cores(char *text, size_t size)
 	snprintf(text + used, size - used, ")");
 }
 
-/* rte_eal_init succeeds on what a dead primary has left, and of another version it says nothing that can be told on. */
+/* Checks the primary before rte_eal_init(), which succeeds on the remains of a dead primary, and does not report in a
+ * usable form that the versions differ. */
 static void check_primary(const char *directory)
 {
 	uint32_t head[2] = { 0 };
@@ -124,7 +125,7 @@ static void join(const char *prefix)
 		fail("init\t%s", rte_strerror(rte_errno));
 }
 
-/* The file that trawl hands over: the header, and the ring after it. */
+/* Maps the file that trawl passes as standard input: the header, and the ring after it. */
 static struct exchange *map_exchange(void)
 {
 	struct exchange *header = mmap(NULL, EXCHANGE_HEADER, PROT_READ | PROT_WRITE, MAP_SHARED, STDIN_FILENO, 0);
@@ -151,7 +152,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	/* trawl ends us; a reader that went away is noticed otherwise. */
+	/* trawl ends this process; the change of the parent shows that trawl is gone. */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
@@ -168,7 +169,7 @@ int main(int argc, char **argv)
 	}
 	ended = capture(map_exchange(), directory, arguments.ports);
 	owner_end();
-	/* Without a primary there is nobody to say goodbye to, and it would be waited for. */
+	/* Without a primary, rte_eal_cleanup() would wait for an answer. */
 	if (ended)
 		rte_eal_cleanup();
 	fflush(NULL);

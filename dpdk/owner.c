@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The records of owners: a file for each capture beside the primary's own files, locked while the capture lives. */
+/* Records of owners: a file for each capture next to the primary's own files, locked while the capture lives. */
 #define _GNU_SOURCE
 #include "owner.h"
 
@@ -57,7 +57,7 @@ static bool next_place(FILE *file, struct place *place)
 	return true;
 }
 
-/* Opens an owner's record; `*alive` says whether somebody holds its lock. */
+/* Opens an owner's record, and sets `*alive` if a process holds its lock. */
 static FILE *open_record(const char *directory, const char *name, char *path, size_t size, bool *alive)
 {
 	int fd;
@@ -93,7 +93,7 @@ void owner_clear_dead(const char *directory, void (*clear)(struct place, int pid
 		if (!is_record(entry, &pid) || !(file = open_record(directory, entry->d_name, path, sizeof(path), &alive)))
 			continue;
 		if (!alive) {
-			/* An earlier primary of the same name took its callbacks with it. */
+			/* The callbacks of an earlier primary of the same name ended with it. */
 			if (is_of_this_primary(pid)) {
 				while (next_place(file, &place))
 					clear(place, pid);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who put which callbacks into the primary process, so that those of a killed capture can be told from those of a live
- * one. */
+/* Records of the callbacks that each capture put into the primary process, to distinguish those of killed captures from
+ * those of live ones. */
 #ifndef TRAWL_DPDK_OWNER_H
 #define TRAWL_DPDK_OWNER_H
 
@@ -8,26 +8,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One callback: of a port's queue, received or sent. */
+/* A callback, by port, queue and direction (received or sent). */
 struct place {
 	uint16_t port;
 	uint16_t queue;
 	uint32_t direction;
 };
 
-/* Where the primary's files are: /run/dpdk/PREFIX, or where DPDK puts it for users who are not root. */
+/* Returns the directory of the primary's files: /run/dpdk/PREFIX, or DPDK's directory for users other than root. */
 void runtime_directory(const char *prefix, char *path, size_t size);
 
-/* Makes this process's record, which is locked for as long as it lives; false with errno set. */
+/* Creates this process's record, which is locked while the process lives. Returns false with errno set on failure. */
 bool owner_begin(const char *directory);
-/* Notes a callback before it is asked for. */
+/* Records a callback before it is requested. */
 bool owner_note(struct place place);
 void owner_end(void);
 
-/* Calls `clear` for each callback that a dead process noted, then `release` with its PID, and forgets the process. */
+/* Calls `clear` for each callback that a dead process recorded, then `release` with its PID, and removes its record. */
 void owner_clear_dead(const char *directory, void (*clear)(struct place, int pid), void (*release)(int pid),
 		      bool (*is_of_this_primary)(int pid));
-/* The PID of the live process that noted this callback; 0 for none. */
+/* Returns the PID of the live process that recorded this callback; 0 for none. */
 int owner_of(const char *directory, struct place place);
 
 #endif

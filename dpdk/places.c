@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Callbacks in the primary: put there, counted and removed; those of killed captures too. */
+/* Enables, counts and removes callbacks in the primary, including those of killed captures. */
 #include "places.h"
 
 #include <errno.h>
@@ -15,17 +15,18 @@
 #include "say.h"
 
 #define PLACES 1024
-/* Killed ones that are looked for. */
+/* Maximum number of killed dpdk-dumpcap processes to clean up after. */
 #define DUMPCAPS 16
 
-/* The counts of all queues, as the framework keeps them in shared memory. rte_pdump_stats() adds up a port's, of which
- * some may be another capture's. */
+/* Counts of all queues, in the framework's shared memory. rte_pdump_stats() returns the sum of a port's counts, which
+ * may include those of another capture. */
 struct all_counts {
 	struct rte_pdump_stats received[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
 	struct rte_pdump_stats sent[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
 };
 
-/* In a field that the framework does not use, to see whether it starts its counts anew: some versions do. */
+/* Mark in a field that the framework does not use. It disappears if the framework resets its counts, as some versions
+ * do. */
 #define MARK 0x74726177
 #define MARKED 3
 
@@ -33,7 +34,7 @@ static struct {
 	const char *directory;
 	struct place places[PLACES];
 	struct rte_pdump_stats before[PLACES];
-	/* Callbacks that are in the primary, and places whose counts are ours. */
+	/* Number of callbacks in the primary, and number of places whose counts belong to this capture. */
 	unsigned int place_count;
 	unsigned int counted;
 	struct all_counts *counts;
@@ -44,7 +45,7 @@ static uint32_t flags_of(uint32_t direction)
 	return direction == DIRECTION_RECEIVED ? RTE_PDUMP_FLAG_RX : RTE_PDUMP_FLAG_TX;
 }
 
-/* Killed captures. */
+/* Callbacks of killed captures. */
 
 static void clear_place(struct place place, int pid)
 {
@@ -58,8 +59,8 @@ static void release(int pid)
 	pool_free_of("trawl", pid);
 }
 
-/* dpdk-dumpcap keeps no record of its callbacks, but names its ring by its PID. Nor does dpdk-pdump, whose rings do not tell
- * whether it lives. */
+/* Captures of other programs. dpdk-dumpcap keeps no record of its callbacks, but its ring's name contains its PID.
+ * dpdk-pdump keeps no record either, and its rings do not show whether it is alive. */
 struct others {
 	int dead;
 	int alive;
@@ -88,7 +89,7 @@ static void look_for_others(const struct rte_memzone *zone, void *argument)
 		found->alive = pid;
 }
 
-/* All callbacks that are not those of a live capture of trawl. */
+/* Removes all callbacks of a port, except those of live captures of trawl. */
 static void clear_port(const char *directory, uint16_t port, int pid)
 {
 	struct rte_eth_dev_info info = { 0 };
@@ -106,8 +107,9 @@ static void clear_port(const char *directory, uint16_t port, int pid)
 	}
 }
 
-/* A callback goes on with the ring and the pool, so these are freed when none can be left: where nobody else captures whose
- * callbacks are not told from those of the dead. */
+/* Cleans up after killed dpdk-dumpcap processes. A callback keeps using the ring and the pool, so these are freed only
+ * when no callback can be left: not while another program captures whose callbacks look like those of the dead
+ * process. */
 static void clear_dumpcaps(const char *directory)
 {
 	for (int attempt = 0; attempt < DUMPCAPS; attempt++) {
@@ -130,7 +132,7 @@ void places_clear_dead(const char *directory)
 	clear_dumpcaps(directory);
 }
 
-/* Who has the callback that is in the way; 0 if it is not known. */
+/* Returns the PID of the owner of a conflicting callback; 0 if it is unknown. */
 static int in_the_way(struct place place)
 {
 	struct others found = { 0 };
@@ -140,7 +142,7 @@ static int in_the_way(struct place place)
 	return owner ? owner : found.alive;
 }
 
-/* Our own. */
+/* Callbacks of this capture. */
 
 void places_begin(const char *directory)
 {
@@ -196,7 +198,7 @@ static void enable(const struct places_request *request, struct place place)
 		enabled(place, &before);
 		return;
 	}
-	/* The primary's answer is negative, a failure here is not. */
+	/* An error from the primary's answer is negative, an error of this process is positive. */
 	error = abs(rte_errno);
 	counts->reserved[MARKED] = 0;
 	request->give_up();

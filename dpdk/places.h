@@ -9,33 +9,33 @@
 
 #include "pool.h"
 
-/* A callback that was removed may still be running for as long. */
+/* Maximum time for which a removed callback may still run. */
 #define PLACES_CALLBACK_US 100000
 
-/* What callbacks are to do. */
+/* The parameters of callbacks. */
 struct places_request {
 	const struct pool *pool;
-	/* NULL takes all. */
+	/* NULL accepts all packets. */
 	const struct rte_bpf_prm *filter;
 	uint32_t snaplen;
-	/* DIRECTION_..., together. */
+	/* A combination of DIRECTION_.... */
 	uint32_t directions;
 	/* EXCHANGE_ALL_QUEUES for all. */
 	uint32_t queue;
-	/* Is called before this process ends because a callback cannot be had. */
+	/* Called before this process ends because a callback cannot be enabled. */
 	void (*give_up)(void);
 };
 
-/* To be called before callbacks are put anywhere. */
+/* Finds the framework's counts. Called before callbacks are enabled. */
 void places_begin(const char *directory);
-/* Removes the callbacks of killed captures of trawl and dpdk-dumpcap, and frees what these left. */
+/* Removes the callbacks of killed captures of trawl and dpdk-dumpcap, and frees the memory that these left. */
 void places_clear_dead(const char *directory);
 
-/* Puts callbacks at a port. */
+/* Enables callbacks at a port. */
 void places_enable(const struct places_request *request, uint16_t port);
 void places_disable(void);
 
-/* Adds the counts since callbacks were put there to those of their ports: an array of EXCHANGE_PORTS. */
+/* Adds the counts since callbacks were enabled to those of their ports: an array of EXCHANGE_PORTS. */
 void places_count(struct rte_pdump_stats *sums);
 
 #endif

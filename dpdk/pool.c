@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and freeing what lies in the memory of two processes.
+/* Creates and frees objects in the memory of two processes.
  *
- * A pool refers to its operations by their place in a table that each process fills in the order in which its libraries
- * are loaded. The primary takes buffers out of our pool by its own table: where the orders differ it calls the operations
- * of another kind of pool, or none. Which place the primary has for ours is seen by its own pools. */
+ * A pool identifies its operations by their index in a table that each process fills in the order in which it loads its
+ * libraries. The primary takes buffers out of our pool by its own table: if the orders differ, it calls the operations
+ * of another kind of pool, or none. The primary's own pools show its index for our operations. */
 #include "pool.h"
 
 #include <rte_errno.h>
@@ -17,7 +17,7 @@
 #define OPERATIONS "ring_mp_mc"
 #define RING "trawl_%d"
 #define BUFFERS "trawl_pool_%d"
-/* One less than a power of two is what a pool's ring holds. */
+/* The ring of a pool holds one less than a power of two. */
 #define BUFFERS_MOST 32767u
 #define BUFFERS_LEAST 1023
 #define MEMORY_MOST (128u << 20)
@@ -26,7 +26,7 @@ struct found {
 	int place;
 };
 
-/* A pool over a ring of its own name that any thread may put to and take from. */
+/* Finds the index of a pool with a ring of its own name that any thread may put to and take from. */
 static void look(struct rte_mempool *mp, void *argument)
 {
 	struct found *found = argument;
@@ -80,7 +80,7 @@ bool pool_make(struct pool *pool, uint32_t packet)
 	if (!pool->buffers)
 		return false;
 	snprintf(name, sizeof(name), RING, getpid());
-	/* No smaller than the pool: buffers run out first, which is counted where it happens. */
+	/* No smaller than the pool: buffers run out first, which the framework counts. */
 	pool->ring = rte_ring_create(name, rte_align32pow2(count + 1), SOCKET_ID_ANY, 0);
 	if (pool->ring)
 		return true;
@@ -112,7 +112,7 @@ void pool_free_of(const char *stem, int pid)
 	buffers = rte_mempool_lookup(name);
 	if (!buffers)
 		return;
-	/* What it says is to free its chunks is a function of the dead process. */
+	/* The pool's own function for freeing chunks is a function of the dead process. */
 	STAILQ_FOREACH(chunk, &buffers->mem_list, next)
 		chunk->free_cb = free_zone;
 	rte_mempool_free(buffers);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool that copies of packets lie in and the ring that they come by, in the memory of the primary process. */
+/* The pool for copies of packets and the ring that passes them on, in the memory of the primary process. */
 #ifndef TRAWL_DPDK_POOL_H
 #define TRAWL_DPDK_POOL_H
 
@@ -13,16 +13,16 @@ struct pool {
 	struct rte_ring *ring;
 };
 
-/* Gives this process's table of pool operations the primary's order, as far as it matters: false where the primary has
- * no pool to learn it from. To be called before anything is made. */
+/* Gives this process's table of pool operations the primary's order, as far as trawl needs it. Returns false if the
+ * primary has no pool that shows the order. Called before any object is created. */
 bool pool_learn_operations(void);
-/* False with rte_errno set. `packet` is the longest copy that is to fit one buffer. */
+/* Returns false with rte_errno set on failure. `packet` is the longest copy that must fit into one buffer. */
 bool pool_make(struct pool *pool, uint32_t packet);
 void pool_free(struct pool *pool);
 
-/* Frees what a dead process of that PID has left; `stem` begins its names. */
+/* Frees the memory that a dead process with that PID left; `stem` names its program, trawl or dumpcap. */
 void pool_free_of(const char *stem, int pid);
-/* Whether a process of that PID made its ring in this primary's memory. */
+/* Returns true if a process with that PID created its ring in this primary's memory. */
 bool pool_is_there(int pid);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the helper tells trawl. */
+/* Reports to trawl. */
 #ifndef TRAWL_DPDK_SAY_H
 #define TRAWL_DPDK_SAY_H
 
@@ -19,7 +19,7 @@ __attribute__((format(printf, 1, 2))) static inline void say(const char *format,
 	fflush(stdout);
 }
 
-/* Says why there is no capture, and ends. */
+/* Reports the reason for which the capture failed, and ends the process. */
 #define fail(...)                        \
 	do {                             \
 		say("fail\t" __VA_ARGS__); \

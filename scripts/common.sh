@@ -1,37 +1,38 @@
-# Shared by the scripts: where things are, and which packages and which Rust they need.
+# Functions and settings that the scripts share; the packages and the version of Rust that they need.
 # shellcheck shell=bash
 
-# The project's root, whatever directory a script is called from.
+# Scripts run in the project's root, whatever directory they are called from.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Edition 2024 with `if let … && …`: older compilers stop with a syntax error.
 readonly RUST_NEEDED=1.91
 
-# What Debian 12 calls the things that are used. The tests run other tools as judges, and name ports and protocols in
-# filters, which libpcap looks up in files of netbase.
+# Names of the packages in Debian 12. Tests compare trawl with other tools, and name ports and protocols in filters,
+# which libpcap looks up in files of netbase.
 readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev libzstd-dev zlib1g-dev libpcap0.8 make pkgconf ca-certificates)
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
 readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
-# What the helper for --tap dpdk is built with.
+# Packages for building the helper for --tap dpdk.
 readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
-# The virtual machine tier, and what its tests use there. It is done without where they cannot be had.
-# The parsers of libpcap are made by bison and flex, for netmap and PF_RING (scripts/build-peers).
+# Packages for the virtual machine and its tests, which are skipped if these cannot be installed. bison and flex
+# generate libpcap's parsers, for netmap and PF_RING (scripts/build-peers).
 readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
 
-# What scripts/dist builds a release with: libpcap's parsers, a compiler for arm64, its emulator, and RPM; what it checks with.
+# Packages for building and checking a release (scripts/dist), among them generators of libpcap's parsers, a compiler
+# and an emulator for arm64, and RPM.
 readonly DIST_PACKAGES=(bison debootstrap flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq lintian qemu-user-static rpm)
 # The libraries that a static binary contains, besides those of the compiler and libpcap.
 readonly STATIC_PACKAGES=(libelf-dev libzstd-dev zlib1g-dev)
 
-# All that tests run, by one selection for every purpose: cargo would build another with other features, and again.
+# The same selection for each command: with another one, cargo would choose other features and build again.
 readonly TESTED=(--locked --workspace)
 
-# Rustup puts cargo where a root shell does not always look.
+# Root's PATH may lack the directory where rustup puts cargo.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
     PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 fi
 
-# Messages of the scripts themselves.
+# Prints a message of a script.
 say() {
     printf '%s\n' "$*" >&2
 }
@@ -41,17 +42,17 @@ die() {
     exit 1
 }
 
-# Where cargo puts what it builds.
+# Prints the directory of cargo's build results.
 target_dir() {
     printf '%s\n' "${CARGO_TARGET_DIR:-target}"
 }
 
-# Whether version $1 is at least version $2.
+# Succeeds if version $1 is at least version $2.
 at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]
 }
 
-# A mirror that does not answer is not waited for long.
+# Short time limits for mirrors that do not answer.
 apt_options=(-o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o Acquire::Retries=1)
 
 # Downloads a Debian package and unpacks it into a directory, without installing it.
@@ -67,18 +68,18 @@ unpack() {
     touch "$into.ready"
 }
 
-# Builds what the tests run, and prints the path of one test program.
+# Builds all programs and tests, and prints the path of one test program.
 test_program() {
     cargo build "${TESTED[@]}" --quiet --bins --tests --message-format json |
         jq -r --arg name "$1" 'select(.profile.test and .target.name == $name).executable // empty'
 }
 
-# Lets clippy compile, and refuse what it warns of: one build serves the lints and the tests.
+# Makes clippy compile, with its warnings as errors: one build serves the lints and the tests.
 compile_by_clippy() {
     export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 }
 
-# Runs a command, and says how many seconds it took.
+# Runs a command, and prints its duration.
 timed() {
     local what=$1 began=$SECONDS status=0
     shift

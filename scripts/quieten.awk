@@ -1,5 +1,4 @@
-# What a person wants to see of `cargo test -- --show-output`: all of it but the output of tests that went well. Of
-# that only the reasons of those that were skipped.
+# Removes the output of passed tests from that of `cargo test -- --show-output`, except the reasons of skipped tests.
 
 /^successes:$/ { hidden = 1 }
 /^(failures:|test result: )/ { hidden = 0 }

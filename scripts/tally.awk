@@ -1,7 +1,6 @@
-# Counts what `cargo test -- --show-output` and scripts/test-vm say, over all the test programs they ran.
+# Counts the results that `cargo test -- --show-output` and scripts/test-vm print, over all their test programs.
 
-# A test program starts, and is expected to give its result. The end-to-end tests start twice: here, and in the virtual
-# machine.
+# A test program starts, and must print its result. The end-to-end tests start twice: here, and in the virtual machine.
 /^ +(Running|Doc-tests) / {
     started++
     program = $2 == "unittests" ? $2 " " $3 " " $4 : $2
@@ -19,17 +18,18 @@
     split("", told)
 }
 
-# Not skipped: another command runs them.
+# These are not skipped: another command runs them.
 /^test .* \.\.\. ignored, make test-long runs it$/ { later++ }
 
 /^test .* \.\.\. ok$/ { ran[program " " $2]++ }
 
 /^(successes|failures):$/ { section = $1 }
 
-# The output of one test.
+# The beginning of one test's output.
 /^---- .* stdout ----$/ { test = $2 }
 
-# Within a test's output, or past cargo's capture: then with the test's name. It counts once, however often it is said.
+# The reason is within a test's output, or cargo did not capture it, and it begins with the test's name. It counts once,
+# however often it is printed.
 /^SKIPPED: / && section != "failures:" {
     name = section == "" ? $2 : test ":"
     if (!(name in told)) {
@@ -41,7 +41,7 @@
 }
 
 END {
-    # What one kernel cannot do and the other did is not skipped.
+    # A test that was skipped under one kernel and ran under the other is not skipped.
     for (name in skips)
         if (ran[name] <= skips[name]) skipped++
     failed += started - finished

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The load balancer's table as its program reads it and user space lays it out: written once, never changed, replaced
- * as a whole. Rust's copy is generated from this header at build time.
+/* The load balancer's table, which user space compiles and the program reads: written once, never changed, replaced as a
+ * whole. Rust's copy is generated from this header at build time.
  *
  * It is one array of lines of 64 bytes:
  *
  *   line 0    the header
  *   vips      one line for each virtual address, at its number; a removed one leaves a line of zeroes
- *   backends  likewise for each backend
+ *   backends  one line for each backend, likewise
  *   entries   an open hash table, two entries to a line: from address and service to a virtual address, from an address
- *             alone (is it virtual at all), and from a QUIC server id to a backend
+ *             and protocol alone (to test whether the address is virtual), and from a QUIC server id to a backend
  *   rings     for each virtual address 32-bit numbers of backends, in the order of Maglev's lookup table
  *
- * Addresses are words in network order; IPv4 addresses stand in the first one. A service is protocol << 16 | port.
+ * Addresses are words in network order; an IPv4 address is in the first word. A service is protocol << 16 | port.
  */
 #ifndef TRAWL_BALANCE_H
 #define TRAWL_BALANCE_H
@@ -20,16 +20,16 @@
 
 #define BALANCE_LINE 64
 #define BALANCE_RING_PER_LINE 16
-/* Lines of the hash table that are searched from an entry's place on. */
+/* Number of lines of the hash table that a search reads. */
 #define BALANCE_PROBES 4
 
-/* What an entry of the hash table is about. */
+/* Kinds of entries in the hash table. */
 #define BALANCE_ENTRY_NONE 0
 #define BALANCE_ENTRY_VIP 1
 #define BALANCE_ENTRY_ADDRESS 2
 #define BALANCE_ENTRY_SERVER 3
 
-/* How packets are brought to a backend. */
+/* Methods of forwarding to a backend. */
 #define BALANCE_DIRECT 0
 #define BALANCE_IPIP 1
 #define BALANCE_GUE 2
@@ -37,7 +37,7 @@
 #define BALANCE_VIP_QUIC 1
 
 #define BALANCE_BACKEND_DRAINING 1
-/* Found dead by a health check: neither new flows nor old ones. */
+/* The backend failed a health check: it gets neither new flows nor known ones. */
 #define BALANCE_BACKEND_DOWN 2
 #define BALANCE_BACKEND_MAC 4
 
@@ -52,9 +52,9 @@ struct balance_header {
 	__u32 entries_at;
 	__u32 entries_mask;
 	__u32 seed;
-	/* For user space: the number that the next backend gets. */
+	/* For user space: the generation of the next backend. */
 	__u32 next_generation;
-	/* The addresses that tunnels come from: the lower 16 bits are those of the flow. */
+	/* Source addresses of tunnels; the lower 16 bits are the flow's. */
 	__u32 source_ipv4;
 	__u32 source_ipv6[4];
 	__u32 unused[3];
@@ -66,11 +66,11 @@ struct balance_vip {
 	__u32 family;
 	__u32 forward;
 	__u32 flags;
-	/* The line of its ring, and how many entries it has: 0 if no backend takes new flows. */
+	/* First line of the ring, and number of its entries: 0 if no backend accepts new flows. */
 	__u32 ring_at;
 	__u32 ring_size;
 	__u32 gue_port;
-	/* 0: there is none. */
+	/* 0: the line is unused. */
 	__u32 generation;
 	__u32 unused[4];
 };
@@ -82,9 +82,9 @@ struct balance_backend {
 	__u32 mac_last;
 	__u32 flags;
 	__u32 weight;
-	/* The number of its virtual address. */
+	/* Number of the backend's virtual address. */
 	__u32 vip;
-	/* Never given twice, so that a flow is not taken to the backend that got the number later. 0: there is none. */
+	/* Never reused, so that a flow does not move to a later backend with the same number. 0: the line is unused. */
 	__u32 generation;
 	__u32 server_id;
 	__u32 unused[4];
@@ -98,14 +98,14 @@ struct balance_entry {
 	__u32 unused;
 };
 
-/* A flow, or with BALANCE_FLOW_FRAGMENT the fragments of one packet, whose number stands in place of the ports. */
+/* A flow, or with BALANCE_FLOW_FRAGMENT the fragments of one packet, whose identification replaces the ports. */
 #define BALANCE_FLOW_IPV6 0x100
 #define BALANCE_FLOW_FRAGMENT 0x10000
 #define BALANCE_FLOW_WORDS 10
 struct balance_flow {
 	__u32 source[4];
 	__u32 destination[4];
-	/* Source, then destination, as they stand in the packet. */
+	/* Source, then destination, as in the packet. */
 	__u32 ports;
 	__u32 protocol;
 };
@@ -115,8 +115,8 @@ struct balance_choice {
 	__u32 generation;
 };
 
-/* What can become of a packet. Each adds one to just one of them: of the program's, and of the virtual address's if it
- * was for one. */
+/* Outcomes of a packet. Each packet adds one to one counter of the program, and to the same counter of its virtual
+ * address, if it has one. */
 #define BALANCE_BY_FLOW 0
 #define BALANCE_BY_RING 1
 #define BALANCE_BY_SERVER_ID 2

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the load balancer reads of a packet: the flow that it belongs to, itself or the packet that an ICMP error is
- * about. */
+/* Reads a packet's flow for the load balancer; the flow of an ICMP error is that of the packet that it quotes. */
 #ifndef TRAWL_BALANCE_PACKET_H
 #define TRAWL_BALANCE_PACKET_H
 
@@ -25,12 +24,12 @@
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
 
-/* From the destination as this host sees it: the fields of an error's inner packet are exchanged. */
+/* A packet. The flow of an ICMP error has source and destination of the quoted packet exchanged. */
 struct packet {
 	struct balance_flow flow;
 	__u32 fragment;
 	__u32 fragment_id;
-	/* Of the whole frame, and of the IP packet in it. */
+	/* Lengths of the frame, and of the IP packet in it. */
 	__u32 frame_length;
 	__u32 length;
 	__u32 server_id;
@@ -54,8 +53,9 @@ static __always_inline __u32 be16_at(const __u8 *at)
 	return at[0] << 8 | at[1];
 }
 
-/* A connection id by QUIC-LB's plain-text form: an octet with the configuration in its top three bits (7: no server),
- * then two octets that name the server. Packets that begin a connection carry an id that the client made up. */
+/* Reads the server from a connection id in QUIC-LB's plain-text form: an octet with the configuration in its top three
+ * bits (7: no server), then two octets with the server id. Packets that begin a connection have an id that the client
+ * made up. */
 static __always_inline void read_quic(const __u8 *at, const void *end, struct packet *packet)
 {
 	const __u8 *id;
@@ -78,7 +78,8 @@ static __always_inline void read_quic(const __u8 *at, const void *end, struct pa
 	packet->has_server_id = true;
 }
 
-/* Reads what says where the packet belongs; `inner` is the one that an error is about, of which less is there. */
+/* Reads addresses, protocol and fragment from an IP header. `inner` is the header that an ICMP error quotes, of a
+ * packet that is cut short. */
 static __always_inline __u32 read_network(void *at, void *end, struct packet *packet, bool ipv6, bool inner,
 					  __u8 **transport, __u32 *protocol)
 {
@@ -169,7 +170,7 @@ static __always_inline __u32 read_ports(const __u8 *at, void *end, struct packet
 
 static __always_inline bool is_error(__u32 type, bool ipv6)
 {
-	/* Unreachable, time exceeded and parameter problem; with IPv6 too big besides. */
+	/* Unreachable, time exceeded and parameter problem; for IPv6 also packet too big. */
 	return ipv6 ? type >= 1 && type <= 4 : type == 3 || type == 11 || type == 12;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The load balancer's way out: the next hop to a backend, the tunnel's headers, and the answer to what is too big. */
+/* The load balancer's output: the next hop to a backend, the tunnel's headers, and the answer to packets that are too
+ * big. */
 #ifndef TRAWL_BALANCE_SEND_H
 #define TRAWL_BALANCE_SEND_H
 
@@ -11,8 +12,8 @@
 #define ICMP_UNREACHABLE 3
 #define ICMP_FRAGMENTATION_NEEDED 4
 #define ICMPV6_PACKET_TOO_BIG 2
-/* What an ICMP answer quotes of a packet, so that with its own header it has 512 bytes: as many as the kernel sums up
- * at once. */
+/* Number of bytes of a packet that an ICMP answer quotes. With the ICMP header these are 512 bytes, the most that one
+ * call of bpf_csum_diff() sums. */
 #define QUOTED 504
 
 struct udp_header {
@@ -26,11 +27,11 @@ struct icmp_header {
 	__u8 type;
 	__u8 code;
 	__sum16 check;
-	/* ICMP has it in the lower half. */
+	/* ICMP for IPv4 has the MTU in the lower half. */
 	__be32 mtu;
 };
 
-/* What the kernel answered about the way to a backend; good for the tick in which it was asked. */
+/* The kernel's next hop to a backend, valid for the tick of the look-up. */
 struct hop {
 	__u64 tick;
 	__u32 generation;
@@ -76,7 +77,7 @@ static __always_inline __u32 ask_kernel(struct xdp_md *context, const struct bal
 	return NONE;
 }
 
-/* The next hop, as the table names it or the kernel knows it. */
+/* Finds the next hop, in the table or by the kernel's routes. */
 static __always_inline __u32 find_hop(struct xdp_md *context, const struct balance_backend *backend, struct hop *hop)
 {
 	__u32 slot = backend->generation % BALANCE_HOPS;
@@ -88,7 +89,8 @@ static __always_inline __u32 find_hop(struct xdp_md *context, const struct balan
 		__u32 words[2] = {backend->mac_first, backend->mac_last};
 
 		__builtin_memcpy(hop->dmac, words, ETH_ALEN);
-		/* The port's own address, to which the frame came. */
+		/* 0: readdress() takes the source address from the frame's destination, which is the port's own
+		 * address. */
 		hop->ifindex = 0;
 		hop->mtu = 0;
 		return NONE;
@@ -125,7 +127,8 @@ static __always_inline void write_ipv4(struct iphdr *ip, __u32 protocol, __u32 t
 	ip->ihl = 5;
 	ip->tos = packet->tos;
 	ip->tot_len = bpf_htons(total);
-	/* What must not be cut inside must not be outside; what may be needs a number to be put together by. */
+	/* If the inner packet must not be fragmented, the outer one must not be either; otherwise the outer one needs
+	 * an id for reassembly. */
 	if (packet->dont_fragment)
 		ip->frag_off = bpf_htons(IPV4_DONT);
 	else
@@ -163,7 +166,8 @@ static __always_inline __u32 overhead(const struct balance_vip *vip, const struc
 	}
 }
 
-/* The source's last 16 bits are the flow's, and so is the port: both spread the flows over the backend's queues. */
+/* Adds the tunnel's headers. The source address's last 16 bits and GUE's source port are a hash of the flow, so that a
+ * backend spreads flows over its queues. */
 static __always_inline bool encapsulate(struct xdp_md *context, const struct packet *packet, const struct hop *hop,
 					const struct balance_header *header, const struct balance_vip *vip,
 					const struct balance_backend *backend)
@@ -212,16 +216,16 @@ static __always_inline bool encapsulate(struct xdp_md *context, const struct pac
 		return true;
 	if ((void *)(udp + 1) > end)
 		return false;
-	/* GUE of variant 1: the packet itself follows. */
+	/* GUE variant 1: the packet directly follows the UDP header. */
 	udp->source = bpf_htons(0xc000 | spread >> 18);
 	udp->destination = bpf_htons(vip->gue_port);
 	udp->length = bpf_htons(payload);
-	/* RFC 6935: a tunnel may leave it out over IPv6 too. */
+	/* A tunnel may omit the checksum over IPv6 too (RFC 6935). */
 	udp->check = 0;
 	return true;
 }
 
-/* To a backend on the same link: its address takes the place of the port's own. */
+/* Addresses the frame to a backend on the same link, whose MAC address replaces the port's own. */
 static __always_inline bool readdress(struct xdp_md *context, const struct hop *hop)
 {
 	struct link_header *link = (void *)(long)context->data;
@@ -236,7 +240,7 @@ static __always_inline bool readdress(struct xdp_md *context, const struct hop *
 	return true;
 }
 
-/* Answers of each CPU in a second, so that a flood does not become another one: as many as the kernel sends of its own
+/* Maximum number of answers per CPU and second, so that a flood does not cause another one: the kernel's own limit
  * (net.ipv4.icmp_msgs_per_sec). */
 #define ANSWERS_A_SECOND 1000
 
@@ -267,7 +271,8 @@ static __always_inline bool may_answer(void)
 	return answers_now->sent++ < ANSWERS_A_SECOND;
 }
 
-/* Makes the frame the message that the packet is too big for the way to a backend, from the virtual address. */
+/* Turns the frame into the ICMP message that the packet is too big for the path to the backend, from the virtual
+ * address. */
 static __always_inline bool answer_too_big(struct xdp_md *context, const struct packet *packet, __u32 mtu)
 {
 	int header = packet->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);

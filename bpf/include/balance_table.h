@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The load balancer's table and its flows: which virtual address a packet is for, and which backend takes it. */
+/* The load balancer's table and its flows, by which the program finds a packet's virtual address and backend. */
 #ifndef TRAWL_BALANCE_TABLE_H
 #define TRAWL_BALANCE_TABLE_H
 
@@ -19,7 +19,7 @@ struct table {
 	__uint(value_size, BALANCE_LINE);
 };
 
-/* The table that holds. One store puts another in its place. */
+/* The current table. User space replaces it by one store. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
@@ -27,7 +27,7 @@ struct {
 	__array(values, struct table);
 } balance_table SEC(".maps");
 
-/* The backends of flows. Each CPU has a list of its own of what was used last; what one has found, all find. */
+/* Backends of flows. Each CPU has an LRU list of its own, but finds the flows of all CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(map_flags, BPF_F_NO_COMMON_LRU);
@@ -62,7 +62,7 @@ static __always_inline bool is_entry(const struct balance_entry *entry, const st
 
 #define NOT_FOUND 0xffffffff
 
-/* The number that an entry leads to. */
+/* Returns the number in the entry, or NOT_FOUND. */
 static __noinline __u32 find_entry(void *table, const struct balance_header *header,
 					 const struct balance_entry *wanted)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* A socket buffer, read from beside: where its packet is, for whom, and its bytes. What the tap at drops and the
- * programs that follow packets have in common. Where the verifier knows the type of a pointer (`typed`), fields are read
- * by plain loads, else by a helper. */
+/* Reads a socket buffer: the packet's device, namespace, socket and bytes. The tap at drops and the programs that
+ * follow packets share this code. If the verifier knows the type of a pointer (`typed`), fields are read by plain
+ * loads, else by a helper. */
 #ifndef TRAWL_BUFFER_H
 #define TRAWL_BUFFER_H
 
@@ -23,7 +23,7 @@
 #undef REACHABLE
 #define REACHABLE(packet, length) (CONFIG(step) ? (packet)->linear : (length) - (packet)->out_of_reach)
 
-/* Kernels before 6.2 take the verifier too far for lists of socket buffers. */
+/* Lists of socket buffers are too much work for verifiers before Linux 6.2, which removed `vlan_present`. */
 #define LISTS_READABLE (FRAGMENTS_READABLE && !CONFIG(step) && !bpf_core_field_exists(struct sk_buff, vlan_present))
 
 #define ETHERNET_LENGTH 14
@@ -31,7 +31,7 @@
 #define TAG_LENGTH 4
 #define PROTOCOL_IP 0x0800
 #define PROTOCOL_IPV6 0x86dd
-/* ARPHRD_… */
+/* ARPHRD_ETHER and ARPHRD_LOOPBACK. */
 #define DEVICE_ETHERNET 1
 #define DEVICE_LOOPBACK 772
 #define NO_HEADER 0xffff
@@ -39,15 +39,15 @@
 #define FAMILY_IPV4 2
 #define FAMILY_IPV6 10
 #define PROTOCOL_TCP 6
-/* States of sockets that are no whole ones. */
+/* States of sockets that are not full sockets. */
 #define STATE_TIME_WAIT 6
 #define STATE_NEW_SYN_RECV 12
 #define DIRECTION_INBOUND 1
 #define DIRECTION_OUTBOUND 2
-/* A route without a count of its own has this bit set in the buffer's pointer to it. */
+/* Bit in the buffer's pointer to a route that is set if the pointer holds no reference. */
 #define NO_REFERENCE 1ul
 
-/* Where a packet's bytes are: see settle_bytes(). */
+/* Addresses and lengths of a packet's bytes: see settle_bytes(). */
 struct bytes {
 	__u64 data;
 	__u64 fragments;
@@ -58,33 +58,33 @@ struct bytes {
 	__u32 out_of_reach;
 	__u32 original;
 	__u32 tag;
-	/* Of the copy that the filter sees: how long what stands before the packet's own bytes is, and how many of those it
-	 * replaces. */
+	/* In the copy for the filter: the number of bytes in front of the packet's own, and the number of own bytes
+	 * that these replace. */
 	__u32 before;
 	__u32 skip;
 	__u32 padding;
 };
 
-/* A sighting of a followed packet, as the program at a step leaves it for the one that all steps share. */
+/* A buffer at a step, as the step's program passes it to the program that all steps share. */
 struct seen {
 	__u64 buffer;
-	/* The socket that is told of the packet; 0: the buffer's own. */
+	/* The socket that is notified of the packet; 0: the buffer's own. */
 	__u64 socket;
 	__u32 step;
-	/* The packet may be one that no step has seen before. */
+	/* This step may be the packet's first. */
 	__u32 may_be_first;
 };
 
-/* Room for the kernel's struct sk_buff. */
+/* Room for a copy of the kernel's struct sk_buff. */
 #define BUFFER_COPY 320
 
-/* What a program finds on its CPU to work with. */
+/* Scratch memory of one CPU. */
 struct scratch {
 	struct drop_state state;
-	/* The packet's beginning, and room for the last piece of it to be copied. */
+	/* The packet's beginning, and room for the last piece that is copied. */
 	char copy[TRACE_COPY * 2];
 	struct drop_note note;
-	/* After the note: what one kind of program adds to it. */
+	/* The second part of the note, which depends on the kind of program, directly follows the first. */
 	union {
 		struct drop_stack stack;
 		struct follow_note follow;
@@ -93,7 +93,7 @@ struct scratch {
 	struct known_packet state_of_packet;
 	struct bytes bytes;
 	struct seen seen;
-	/* The kernel's structure of the buffer that is followed. */
+	/* Copy of the struct sk_buff that is followed. */
 	char buffer[BUFFER_COPY];
 	char padding[DROP_SCRATCH_SIZE - sizeof(struct drop_state) - TRACE_COPY * 2 - sizeof(struct drop_note) -
 		     sizeof(struct drop_stack) - sizeof(struct copying) - sizeof(struct known_packet) -
@@ -116,7 +116,7 @@ struct {
 	__type(value, struct drop_settings);
 } drop_settings SEC(".maps");
 
-/* A field of one of the kernel's structures: by a load where the verifier knows the pointer's type. */
+/* Reads a field of a kernel structure, by a load if the verifier knows the pointer's type. */
 #define GET(typed, from, field) ((typed) ? (from)->field : BPF_CORE_READ(from, field))
 
 static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
@@ -153,7 +153,7 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 	barrier_var(linear);
 	if (linear > RECORD_MAX_CAPTURED || bpf_probe_read_kernel(to, linear, from))
 		return -1;
-	/* Of a packet that is followed the headers are shown, which are in the first piece. */
+	/* Only the headers of a followed packet are shown, and they are in the first buffer. */
 	if (linear >= captured || CONFIG(step))
 		return 0;
 	packet->scratch->copying.done = linear;
@@ -176,7 +176,8 @@ static __always_inline bool hardware_time(struct tap_context *packet, __u64 *tim
 
 #include "capture.h"
 
-/* A buffer's pointer to a device holds other things at some places. A device that its own name leads back to is one. */
+/* Notes the device, or returns false. In some queues, other data share the memory of skb->dev: only the name node of a
+ * device points back to it. */
 static __always_inline bool note_device(struct net_device *device, bool typed, struct drop_note *note, __u32 *kind)
 {
 	struct netdev_name_node *node;
@@ -215,7 +216,7 @@ static __always_inline void note_segments(const struct tap_context *packet, stru
 		note->segments = segments;
 }
 
-/* The namespace that the packet is in, by its socket. */
+/* Notes the packet's namespace, by its socket. */
 static __always_inline void note_socket_space(struct sock *socket, bool typed, struct drop_note *note)
 {
 	struct net *net;
@@ -266,7 +267,7 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 		note->inode = GET(typed, inode, i_ino);
 }
 
-/* The device that the packet's route leads out by, where the buffer names none. */
+/* Notes the outgoing device of the packet's route, for a buffer that names no device. */
 static __always_inline bool note_route(struct sk_buff *buffer, bool typed, struct drop_note *note, __u32 *kind)
 {
 	struct dst_entry *route = (void *)(GET(typed, buffer, _skb_refdst) & ~NO_REFERENCE);
@@ -281,7 +282,7 @@ static __always_inline bool note_route(struct sk_buff *buffer, bool typed, struc
 	return true;
 }
 
-/* Where the packet's bytes begin, and with what. False where there is no packet. */
+/* Finds where the packet's bytes begin, and with which header. Returns false if the buffer holds no packet. */
 static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32 kind, struct tap_context *packet,
 				       struct drop_note *note)
 {
@@ -326,8 +327,8 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	return true;
 }
 
-/* Has the verifier forget on which of many ways these numbers were found: it would go through all that follows once for
- * each. What is read from a map it knows nothing of. */
+/* Makes the verifier forget the path on which these numbers were found, because it would check all following code once
+ * for each path. It knows nothing of values that are read from a map. */
 static __always_inline void settle_bytes(struct tap_context *packet, struct sighting *sight, struct scratch *scratch)
 {
 	struct bytes *bytes = &scratch->bytes;
@@ -353,7 +354,7 @@ static __always_inline void settle_bytes(struct tap_context *packet, struct sigh
 	sight->tag = bytes->tag;
 }
 
-/* A tag that travels beside the packet. */
+/* Returns the VLAN tag that the buffer keeps outside the packet's bytes, or 0. */
 static __always_inline __u32 tag_of(struct sk_buff *buffer, bool typed)
 {
 	__u32 kind = GET(typed, buffer, vlan_proto);
@@ -384,8 +385,8 @@ static __always_inline bool is_among_or_all(const struct drop_settings *settings
 	return !settings->sites || is_among(settings->only, settings->sites, note);
 }
 
-/* A filter sees an Ethernet frame in any case: in front of bare IP goes a header without addresses. Of a list of socket
- * buffers it sees the first, which has the headers. */
+/* Runs the filter on a copy of the packet. It always sees an Ethernet frame: raw IP gets a header without addresses. Of
+ * a list of socket buffers it sees the first, which has the headers. */
 static __always_inline bool matches_packet(struct tap_context *packet, struct scratch *scratch,
 					   const struct sighting *sight, __u32 protocol)
 {
@@ -425,8 +426,9 @@ static __always_inline bool matches_packet(struct tap_context *packet, struct sc
 	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
 }
 
-/* Finds where a buffer's packet is: device, namespace, and the kind of device. Returns the device that the buffer names.
- * The buffer's own fields are read by loads if it is `typed`, those that its pointers lead to if `pointers_typed`. */
+/* Notes a packet's device and namespace, and finds the kind of the device. Returns the device that the buffer names, or
+ * NULL. Reads the buffer's own fields by loads if it is `typed`, and the structures that it points to if
+ * `pointers_typed`. */
 static __always_inline struct net_device *find_place(struct sk_buff *buffer, struct sock *socket, bool typed,
 						     bool pointers_typed, struct drop_note *note, __u32 *kind)
 {
@@ -450,7 +452,7 @@ static __always_inline struct net_device *find_place(struct sk_buff *buffer, str
 		return device;
 	note_socket_space(socket, pointers_typed, note);
 	if (received_on) {
-		/* Its name is for user space to find, by the number and the namespace. */
+		/* User space finds the name, by the index and the namespace. */
 		if (!note->netns) {
 			note_route(buffer, typed, note, kind);
 			((__u64 *)note->name)[0] = 0;
@@ -464,7 +466,8 @@ static __always_inline struct net_device *find_place(struct sk_buff *buffer, str
 	return NULL;
 }
 
-/* Softirqs interrupt processes. The ring and the accounts have one writer at a time. */
+/* Claims the CPU's scratch memory, or counts the packet as interrupted: a softirq may interrupt a process, but the ring
+ * and the accounts allow one writer at a time. */
 static __always_inline struct scratch *begin(__u32 *cpu)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&drop_scratch, cpu);

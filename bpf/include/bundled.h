@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the bundled XDP programs share with user space: their settings and their counters. Rust's copy is generated
- * from this header at build time, as it is from layout.h. */
+/* Settings and counters that the bundled XDP programs share with user space. Rust's copy is generated from this header
+ * at build time, as it is from layout.h. */
 #ifndef TRAWL_BUNDLED_H
 #define TRAWL_BUNDLED_H
 
 #include <linux/types.h>
 
-/* What is done with a packet before the verdict. */
+/* Processing of a packet before the verdict. */
 #define TOUCH_NONE 0
 #define TOUCH_READ 1
 #define TOUCH_PARSE 2
 #define TOUCH_SWAP 3
 
-/* One outcome on one CPU: frames and their bytes, from the Ethernet header on. */
+/* Counter of one outcome on one CPU: frames, and their bytes from the Ethernet header on. */
 struct counter {
 	__u64 packets;
 	__u64 bytes;
 };
 
-/* The counters of drop, pass, aborted, tx and redirect. Each packet is counted under one of the first six: whether
- * its headers were looked at, and what they were; or why it could not be sent on. */
+/* Counters of drop, pass, aborted, tx and redirect. Each packet counts under one of the first six: the kind of its
+ * headers, if these were parsed, or the reason why it could not be forwarded. */
 #define COUNT_UNPARSED 0
 #define COUNT_IPV4 1
 #define COUNT_IPV6 2
 #define COUNT_OTHER 3
 #define COUNT_TARGET_GONE 4
 #define COUNT_IN_PIECES 5
-/* And under one of these on the far side of a CPU map. */
+/* On the target CPU of a CPU map, each packet also counts under one of these. */
 #define COUNT_FAR_DROP 6
 #define COUNT_FAR_PASS 7
 #define COUNT_FAR_REDIRECT 8
 #define COUNTERS 9
-/* The counters are there once for each receive queue; those of the last one are all others' too. */
+/* Each receive queue has its own counters; all further queues share those of the last one. */
 #define COUNT_QUEUES 64
 
 /* Settings of drop, pass, aborted and tx. */
@@ -45,23 +45,23 @@ struct verdict_config {
 /* Settings of the redirecting programs. */
 struct redirect_config {
 	__u32 touch;
-	/* The interface to redirect to by the helper, here or on the far side of a CPU map. */
+	/* The interface to redirect to by the helper, here or on the target CPU of a CPU map. */
 	__u32 target;
-	/* Added to the flags of a broadcast. */
+	/* Added to BPF_F_BROADCAST. */
 	__u32 broadcast_flags;
-	/* The kernel, or the target's driver, sends no packets of several buffers on. */
+	/* The kernel, or the target's driver, does not forward packets of several buffers. */
 	__u32 whole_only;
-	/* The CPUs to choose from by flow. */
+	/* The CPUs to choose from, by flow. */
 	__u32 cpu_count;
 	__u32 cpus[REDIRECT_MAX_CPUS];
 };
 
-/* The counters of route: each packet is counted under one. */
+/* Counters of route: each packet counts under one. */
 #define ROUTE_FORWARDED_IPV4 0
 #define ROUTE_FORWARDED_IPV6 1
-/* Dropped as the kernel would. */
+/* Dropped, as the kernel would do. */
 #define ROUTE_BLACKHOLE 2
-/* To the stack, for these reasons. */
+/* Reasons why a packet goes to the stack. */
 #define ROUTE_NOT_IP 3
 #define ROUTE_NOT_OURS 4
 #define ROUTE_UNKNOWN_VLAN 5
@@ -82,8 +82,8 @@ struct redirect_config {
 #define ROUTE_IN_PIECES 20
 #define ROUTE_COUNTERS 21
 
-/* What the router knows of the port it sits on: its address as it stands in a frame, and how many VLAN interfaces all
- * ports have together; and whether some port sends no packets of several buffers on. */
+/* Settings of the router on one port: the port's MAC address as in a frame, the number of VLAN interfaces of all ports,
+ * and non-zero if some port does not forward packets of several buffers. */
 struct route_config {
 	__u32 mac_first;
 	__u32 mac_last;
@@ -91,21 +91,21 @@ struct route_config {
 	__u32 whole_only;
 };
 
-/* A VLAN tag is written as its ethertype in the upper half and its identifier in the lower; 0 is none. */
+/* A VLAN tag has its ethertype in the upper half and its identifier in the lower half; 0 is no tag. */
 struct route_arrival_key {
 	__u32 port;
 	__u32 outer;
 	__u32 inner;
 };
 
-/* The VLAN interface that frames with such tags belong to. */
+/* The VLAN interface of frames with these tags. */
 struct route_arrival {
 	__u32 ifindex;
 	__u32 mac_first;
 	__u32 mac_last;
 };
 
-/* The tags of what leaves by a VLAN interface. */
+/* The tags of frames that leave by a VLAN interface. */
 struct route_tags {
 	__u32 outer;
 	__u32 inner;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What every tap does with a packet: account for it and record it. A tap defines, before it includes this,
- *   struct tap_context                           what its programs are called with,
- *   copy_packet(context, to, sighting)           0 once `sighting->captured` bytes are in place,
- *   hardware_time(context, time)                 whether the hardware gave a time stamp,
- *   REACHABLE(context, length)                   how many of its bytes can be copied, if not always all,
- *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the memory that the packet is in and of its IP header,
+/* Counts and records a packet, for every tap. Before a tap includes this header, it defines
+ *   struct tap_context                           the argument of its programs,
+ *   copy_packet(context, to, sighting)           copies `sighting->captured` bytes and returns 0,
+ *   hardware_time(context, time)                 returns true if the hardware gave a time stamp,
+ *   REACHABLE(context, length)                   the number of bytes that can be copied, if not always all,
+ *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the packet's memory and of its IP header,
  *   ROOM_OF(context)                             room for a struct known_packet, if not on the stack.
  */
 #ifndef TRAWL_CAPTURE_H
@@ -18,7 +18,7 @@
 #define REACHABLE(context, length) (length)
 #endif
 
-/* The account's number, if the interface is looked up. */
+/* Returns the number of the account of an interface that was looked up. */
 static __always_inline __u64 point_at(const struct interface_place *place, enum which which)
 {
 	return ((__u64)place->point + which) & (RING_MAX_POINTS - 1);
@@ -37,9 +37,9 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 	return account_at(control, NULL, which);
 }
 
-/* How much of a packet is kept. The verifier looks at the straight way first, and what it found there, for a length of
- * which it knows nothing, holds for the number at which packets are cut. The other way round, as the compiler would have
- * it, all that follows is gone through twice. */
+/* Returns the number of bytes to capture. The verifier checks the straight path first, with an unknown length, and its
+ * result also covers the constant snap length of the other path. In the compiler's order, it would check all following
+ * code twice. */
 static __always_inline __u64 bounded(__u32 original)
 {
 	__u64 captured = original;
@@ -53,7 +53,7 @@ kept:
 	return captured > RECORD_MAX_CAPTURED ? RECORD_MAX_CAPTURED : captured;
 }
 
-/* Makes one record. Returns false where -c's number has been reached: the packet then does not count at all. */
+/* Makes one record. Returns false if the limit of -c is reached: the packet then does not count at all. */
 static __always_inline bool record(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
@@ -91,7 +91,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	if (sight->captured < sight->original)
 		account->truncated++;
 	account->recorded++;
-	/* The clock last: while it is read, the stores above find their way. */
+	/* The clock is read last: the stores above complete meanwhile. */
 	time = time_of_record(control);
 	stamp = time;
 	interface = sight->place ? sight->place->interface + which : CONFIG_OF(which, interface);
@@ -104,7 +104,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	return true;
 }
 
-/* This CPU's ring, or NULL: none is there, or the capture is over. */
+/* Returns this CPU's ring, or NULL if the CPU has none or the capture is not running. */
 static __always_inline struct ring_control *control_at(__u32 *cpu, const struct interface_place *place, bool twice)
 {
 	struct ring_control *control = bpf_map_lookup_elem(&rings, cpu);
@@ -123,7 +123,7 @@ static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
 	return control_at(cpu, NULL, twice);
 }
 
-/* By --sample, which is looked at last. */
+/* Counts a packet that --sample leaves out; other conditions count in `rejections`. */
 static __always_inline void count_filtered_at(struct ring_control *control, const struct interface_place *place, bool twice)
 {
 	account_at(control, place, FIRST)->filtered_out++;
@@ -148,7 +148,7 @@ static __always_inline void rate_limited(struct ring_control *control, bool twic
 	rate_limited_at(control, NULL, twice);
 }
 
-/* The packet's identifier, which is a new one unless another point of the capture has seen it. */
+/* Returns the packet's identifier: a new one, unless another point of the capture has seen the packet. */
 static __always_inline __u64 identify_at(struct tap_context *context, struct ring_control *control,
 					 const struct interface_place *place)
 {
@@ -175,7 +175,7 @@ static __always_inline __u64 identify(struct tap_context *context, struct ring_c
 	return identify_at(context, control, NULL);
 }
 
-/* Records the packet once or, at both ends of a program, twice under one packet identifier. */
+/* Records the packet once or, for both ends of a program, twice under one packet identifier. */
 static __always_inline void record_points(struct tap_context *context, struct ring_control *control,
 					  struct sighting *sight, bool twice, bool use_hardware_time)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Several captures on one hook: the program that is attached runs first, then jumps to the next one, which stands in
- * this map. While it is empty the kernel patches the jump away; one that no program can follow has none. A program
- * that leaves puts the one after it in its place, so that there is never a gap to look beyond. After the seats stands
- * what was at the hook before. */
+/* Several captures on one hook: the attached program runs first, then makes a tail call to the next program in this
+ * map. While that slot is empty, the kernel patches the jump out; a program that no other can follow has no jump. When
+ * a program leaves, the next one takes over its slot, so that the chain has no gaps. After the slots of captures, the
+ * map holds the programs that were at the hook before. */
 #ifndef TRAWL_CHAIN_H
 #define TRAWL_CHAIN_H
 
@@ -15,8 +15,8 @@ struct {
 	__uint(value_size, 4);
 } trawl_chain SEC(".maps");
 
-/* What runs after the last capture: the program itself where captures stand at its entry, the next one of a chain of
- * programs at its exit. At other hooks there is nothing, and the verifier takes the jump away. */
+/* The program that runs after the last capture: at the entry of a program, the program itself; at its exit, the next
+ * program of its chain. Other hooks have no such program, and the verifier removes the jump. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);

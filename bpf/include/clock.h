@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The time of a record. Reading the clock is most of what a record costs, so it need not be done for each. */
+/* Finds the time of a record. A clock reading is most of a record's cost, so not every record needs one. */
 #ifndef TRAWL_CLOCK_H
 #define TRAWL_CLOCK_H
 
@@ -12,7 +12,7 @@ static __always_inline __u64 wall_clock(const struct ring_control *control)
 	return now + control->clock_offset;
 }
 
-/* A clock that is this far back was set: stamps follow it. */
+/* A clock that is this much earlier than the last stamp was set: stamps follow it. */
 #define CLOCK_STEP 1000000000ull
 
 static __always_inline __u32 reading_mask(const struct ring_control *control)
@@ -20,7 +20,8 @@ static __always_inline __u32 reading_mask(const struct ring_control *control)
 	return CONFIG(clock_follows) ? control->reading_mask : CONFIG(clock_mask);
 }
 
-/* Where the last readings were too far apart, there are twice as many; half as many where those are near enough too. */
+/* Doubles the frequency of clock readings if the last two were more than CLOCK_GAP apart, and halves it if they were
+ * less than half of that apart. */
 static __always_inline void follow_traffic(struct ring_control *control, __u64 gap)
 {
 	__u32 mask = control->reading_mask;
@@ -51,8 +52,9 @@ static __noinline __u64 read_clock(struct ring_control *control, __u32 place)
 	return now > last || last - now > CLOCK_STEP ? now : last + 1;
 }
 
-/* The time of the record under way. Within a poll the clock need not be read for each packet: a stamp is then one more than
- * the last. Where packets come outside of polls, the kernel's tick tells that the last reading is old. */
+/* Returns the time of the current record. Within a poll, the clock need not be read for each packet: a stamp is then
+ * one more than the last. If packets arrive outside of polls, a new tick of the kernel shows that the last reading is
+ * old. */
 static __always_inline __u64 time_of_record(struct ring_control *control)
 {
 	__u32 place;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Copies a short packet's bytes into the ring by plain loads and stores, which is what small packets at line rate
- * need. Long packets, and those not in one piece, are left to the kernel's own copy. */
+/* Copies the bytes of short packets into the ring by plain loads and stores: small packets at line rate need this
+ * speed. The kernel's own copy handles long packets, and packets with fragments. */
 #ifndef TRAWL_COPY_H
 #define TRAWL_COPY_H
 
 #include "ring.h"
 
-/* The kernel's copy wins beyond this many bytes. */
+/* The kernel's copy is faster beyond this many bytes. */
 #define COPY_INLINE_MAX 256
 
-/* A length that is known to lie between 1 and RECORD_MAX_CAPTURED, in a way that the verifier of older kernels sees
- * too: they forget what a comparison told of a value when another copy of it is read back from the stack. */
+/* Returns a length that is known to be between 1 and RECORD_MAX_CAPTURED, in a form whose bounds the verifiers of older
+ * kernels see too: they forget the result of a comparison when another copy of the value is read back from the stack. */
 static __always_inline __u32 certain_length(__u32 length)
 {
 	length--;
@@ -28,8 +28,8 @@ static __always_inline void copy_words(char *to, const char *from, int words)
 		t[i] = f[i];
 }
 
-/* The first half and the last, which overlap, so that no length needs a loop over bytes or a look at how many blocks there
- * are. */
+/* Copies the first and the last `half` bytes, which overlap, so that no length needs a loop over bytes or a count of
+ * blocks. */
 #define COPY_IN_HALVES(half)                                           \
 	do {                                                           \
 		__u64 rest = captured - (half);                        \
@@ -48,7 +48,7 @@ static __always_inline void copy_words(char *to, const char *from, int words)
 		return true;                                           \
 	} while (0)
 
-/* False where the bytes were not copied: too many, too few, or not all of them in the linear part. */
+/* Returns false if the bytes are too many, too few, or not all in the linear part. */
 static __always_inline bool copy_linear(char *to, const char *from, const char *end, __u64 captured)
 {
 	const char *last;

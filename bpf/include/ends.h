@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* A packet that is seen at several points in turn: the program at the first one decides whether it is wanted and gives
- * it its identifier, those at the others keep to that. Between them nothing else of this capture runs on the CPU. */
+/* Records a packet at several points in turn: the program at the first point selects packets and gives them their
+ * identifiers, and the programs at the other points follow its decision. No other program of this capture runs on the
+ * CPU in between. */
 #ifndef TRAWL_ENDS_H
 #define TRAWL_ENDS_H
 
 #include "capture.h"
 
-/* Makes the first point's record without publishing it. No other program writes to the ring until the exit: all of it
- * happens on one CPU with bottom halves off. */
+/* Makes the first point's record without publishing it. No other program writes to the ring until the exit: all points
+ * run on one CPU with bottom halves off. */
 static __always_inline void hold(struct tap_context *context, struct ring_control *control, struct sighting *sight)
 {
 	struct point_counters *account = account_of(control, FIRST);
@@ -38,7 +39,7 @@ static __always_inline void hold(struct tap_context *context, struct ring_contro
 	write_time(block, CONFIG(first.interface), control->held_time);
 }
 
-/* A packet never came to an exit: its record is taken back, and it counts as filtered out at the entry. */
+/* Cancels the record of a packet that never reached an exit, and counts the packet as filtered out at the entry. */
 static __always_inline void forget_held(struct ring_control *control)
 {
 	if (likely(control->held == HELD_NONE))
@@ -49,7 +50,7 @@ static __always_inline void forget_held(struct ring_control *control)
 	reject(false);
 }
 
-/* Publishes what was kept back. False where -c's number has been reached. */
+/* Publishes the record that was held back. Returns false if the limit of -c is reached. */
 static __always_inline bool publish_held(struct ring_control *control, __u32 held)
 {
 	struct point_counters *account = account_of(control, SECOND);
@@ -76,7 +77,7 @@ static __always_inline bool publish_held(struct ring_control *control, __u32 hel
 	return true;
 }
 
-/* At the exit of a packet whose record at the entry waits for the verdict: that is not one of those asked for. */
+/* Cancels the entry's record, which waits for the verdict, at the exit: the verdict is not wanted. */
 static __always_inline void settle_unwanted(struct ring_control *control)
 {
 	__u32 held = control->held;
@@ -89,7 +90,7 @@ static __always_inline void settle_unwanted(struct ring_control *control)
 	reject(held != HELD_NONE);
 }
 
-/* The verdict is one of those asked for. */
+/* Publishes the entry's record and makes the exit's: the verdict is wanted. */
 static __always_inline void settle(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight)
 {
@@ -107,7 +108,7 @@ static __always_inline void settle(struct tap_context *context, struct ring_cont
 		record(context, control, sight, FIRST, false);
 }
 
-/* What the first point makes known of a packet. */
+/* Decides about a packet at the first point, and stores the decision for the others. */
 static __always_inline void decide(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight, bool wanted)
 {
@@ -135,7 +136,7 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 	}
 }
 
-/* Where the packet is seen again. One that had passed the first point before the capture was there is not for it. */
+/* Follows the decision at a later point. Ignores a packet that passed the first point before the capture began. */
 static __always_inline void follow(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Which packets are recorded: the expression's place in the program, and the cheap conditions beside it. */
+/* Selects the packets to record, by the expression that the loader inserts and by a few cheap conditions. */
 #ifndef TRAWL_FILTER_H
 #define TRAWL_FILTER_H
 
 #include "record.h"
 
-/* What crates/filter's lowered blocks may use of the stack: its SCRATCH_SIZE. */
+/* Stack space that the lowered blocks of crates/filter may use: its SCRATCH_SIZE. */
 #define FILTER_SCRATCH 256
-/* Where the loader puts the lowered expression, in place of this load: see crates/filter/src/lower for what a block
- * finds in which register, and crates/ebpf/src/splice.rs for how it is put in. */
+/* The loader replaces the load of this mark by the lowered expression: crates/filter/src/lower describes the registers
+ * of a block, and crates/ebpf/src/splice.rs inserts it. */
 #define FILTER_MARK 0x7477fffeull
 
 static __always_inline bool matches(void *context, void *data, void *data_end)
@@ -27,12 +27,13 @@ static __always_inline bool matches(void *context, void *data, void *data_end)
 	return r0;
 }
 
-/* In the same way, the place of a quick version: crates/filter/src/lower/quick.rs. Its numbers are what it leaves. */
+/* The loader replaces the load of this mark by the quick version (crates/filter/src/lower/quick.rs), whose result is
+ * one of the numbers below, or undecided. */
 #define QUICK_MARK 0x7477fffcull
 #define QUICK_REJECTED 0
 #define QUICK_MATCHED 1
 
-/* Judges most packets without the need to save a register first. */
+/* Decides about most packets without the need to save a register first. */
 static __always_inline __u64 matches_at_once(void *context, void *data, void *data_end)
 {
 	register void *r1 asm("r1") = context;
@@ -47,7 +48,7 @@ static __always_inline __u64 matches_at_once(void *context, void *data, void *da
 	return r0;
 }
 
-/* The same where only a copy of the packet's beginning can be read: `filled` of its bytes are in `copy`. */
+/* Runs the filter where only a copy of the packet's beginning can be read: `filled` of its bytes are in `copy`. */
 static __always_inline bool matches_in_copy(void *copy, __u64 filled, __u64 length)
 {
 	__u64 scratch[FILTER_SCRATCH / 8];
@@ -65,7 +66,7 @@ static __always_inline bool matches_in_copy(void *copy, __u64 filled, __u64 leng
 	return r0;
 }
 
-/* In place of the lower half the loader puts the address of the map `rejections`. */
+/* The loader replaces the lower half by the address of the map `rejections`. */
 #define REJECTIONS_MARK 0x7477fffdull
 #define REJECTIONS(which)                                                                     \
 	({                                                                                    \
@@ -76,7 +77,7 @@ static __always_inline bool matches_in_copy(void *copy, __u64 filled, __u64 leng
 		address;                                                                      \
 	})
 
-/* Counts a packet that is not recorded because of what it is. */
+/* Counts a packet that the filter, or a condition like it, rejects. */
 static __always_inline void reject(bool twice)
 {
 	__u64 own = (__u64)(bpf_get_smp_processor_id() & CONFIG(cpu_mask)) * sizeof(struct rejections);
@@ -86,7 +87,7 @@ static __always_inline void reject(bool twice)
 		++*(__u64 *)(REJECTIONS(SECOND) + own);
 }
 
-/* The same of a program for many interfaces. */
+/* Counts a rejected packet, for a program on many interfaces. */
 static __always_inline void reject_at(__u64 point, bool twice)
 {
 	__u64 own = (__u64)(bpf_get_smp_processor_id() & CONFIG(cpu_mask)) * sizeof(struct rejections);
@@ -97,12 +98,12 @@ static __always_inline void reject_at(__u64 point, bool twice)
 		++counts[(point + SECOND) & (RING_MAX_POINTS - 1)];
 }
 
-/* --queue and --cpu. The queue is an expression, so that it is not asked for where it does not matter. */
+/* Applies --queue and --cpu. A macro, so that `queue` is evaluated only if it matters. */
 #define PLACE_WANTED(queue)                                                           \
 	((CONFIG(only_queue) == ALL || (queue) == CONFIG(only_queue)) &&              \
 	 (CONFIG(only_cpu) == ALL || bpf_get_smp_processor_id() == CONFIG(only_cpu)))
 
-/* --sample: by chance. --sample-every: the first of every N on each CPU. */
+/* Applies --sample, by chance, and --sample-every, the first of every N packets on each CPU. */
 static __always_inline bool in_sample(struct ring_control *control)
 {
 	if (CONFIG(sample_below))
@@ -110,8 +111,8 @@ static __always_inline bool in_sample(struct ring_control *control)
 	return !CONFIG(sample) || control->matched++ % CONFIG(sample) == 0;
 }
 
-/* --limit-rate: each record moves the time at which the next is due; one that comes too far ahead of it is not made.
- * The time is common to all CPUs. */
+/* Applies --limit-rate: each record advances the time at which the next one is due, and a record too far ahead of it is
+ * not made. All CPUs share the time. */
 static __always_inline bool over_rate(void)
 {
 	__u64 interval = CONFIG_PAIR(CONFIG_NAME(rate_interval_low), CONFIG_NAME(rate_interval_high));
@@ -134,7 +135,7 @@ static __always_inline bool over_rate(void)
 		if (__sync_val_compare_and_swap(&shared->rate_due, due, next) == due)
 			return false;
 	}
-	/* Enough others went ahead meanwhile that the limit is reached in any case. */
+	/* The other CPUs have made enough records meanwhile: the limit is reached in any case. */
 	return true;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Where the rule set is kept, and how its lines are reached.
+/* Storage of the rule set, and access to its lines.
  *
- * In an arena (kernel 6.10) every line is read by a plain load. Elsewhere (GUARD_IN_ARRAY) the set is an array map in
- * the one slot of an array of maps, and every line takes a call of the kernel's. */
+ * In an arena (kernel 6.10), a plain load reads a line. On older kernels (GUARD_IN_ARRAY), the set is an array map in
+ * the only slot of an array of maps, and each line needs a call of the kernel. */
 #ifndef TRAWL_GUARD_LINES_H
 #define TRAWL_GUARD_LINES_H
 
@@ -25,7 +25,7 @@ struct set {
 	__uint(value_size, GUARD_LINE);
 };
 
-/* The rule set that holds now. One store replaces it; a packet is judged by one set from beginning to end. */
+/* The rule set in force. One store replaces it; one set judges a packet from beginning to end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
@@ -49,7 +49,6 @@ static __always_inline void *element(rules_t rules, __u64 number, __u32 size)
 	return line ? line + number % in_line * size : NULL;
 }
 
-/* The set's header. */
 static __always_inline const struct guard_header *header_of(rules_t rules)
 {
 	return element(rules, 0, sizeof(struct guard_header));
@@ -63,13 +62,13 @@ static __always_inline void name_arena(void)
 
 #else
 
-/* Memory of the arena. The kernel takes the lower half of such an address for its distance from the beginning. */
+/* Memory of the arena. The lower half of such an address is the offset from the arena's beginning. */
 #define __rules __attribute__((address_space(1)))
 
-/* BPF_MAP_TYPE_ARENA, which the headers of some distributions do not have yet. */
+/* BPF_MAP_TYPE_ARENA, which the headers of some distributions lack. */
 #define MAP_TYPE_ARENA 33
 
-/* Where the set begins, in bytes. */
+/* Offset of the set in the arena, in bytes. */
 typedef __u64 rules_t;
 
 struct {
@@ -78,45 +77,46 @@ struct {
 	__uint(max_entries, 1);
 } guard_set SEC(".maps");
 
-/* Nothing else tells the kernel which arena is meant. Once in a program will do. */
+/* Refers to the arena, because the kernel needs such a reference to find a program's arena. One per program is
+ * enough. */
 static __always_inline void name_arena(void)
 {
 	asm volatile("" :: "r"(&guard_set));
 }
 
-/* A packet is judged by one set from beginning to end. Where there is none yet, the arena's beginning serves: zeroes,
- * as an empty set would be. */
+/* Finds the set in force, which judges the packet from beginning to end. If there is none, the arena's beginning
+ * serves: its zeros are an empty set. */
 static __always_inline bool find_rules(rules_t *rules)
 {
 	__u32 first = ((volatile struct guard_arena __rules *)0)->current;
 
 	*rules = (__u64)first * GUARD_LINE;
-	/* Or the compiler would begin anew with `first` each time. */
+	/* Keeps the compiler from recomputing the product at each use. */
 	asm("" : "+r"(*rules));
 	return true;
 }
 
-/* A set is laid out for its place in the arena: its numbers are those of the arena. */
+/* Returns an element. A set is compiled for its position in the arena, so its numbers count from the arena's
+ * beginning. */
 static __always_inline void __rules *element(rules_t rules, __u64 number, __u32 size)
 {
 	(void)rules;
 	return (void __rules *)(number * size);
 }
 
-/* The set's header. */
 static __always_inline const struct guard_header __rules *header_of(rules_t rules)
 {
 	return (const struct guard_header __rules *)rules;
 }
 
-/* What was never written reads as zeroes. */
+/* Memory that was never written reads as zeros. */
 #define MISSING(element) false
 
 #endif
 
-/* The set as an array of things of this type, which divides a line: the one with this number. */
+/* Returns an element of the set as an array of this type, whose size divides a line. */
 #define ELEMENT(rules, type, number) ((const type __rules *)element(rules, number, sizeof(type)))
-/* The same, to be written to. */
+/* The same for writing. */
 #define COUNTER(rules, type, number) ((type __rules *)element(rules, number, sizeof(type)))
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the guard has to know of a packet to judge it: addresses, protocol, ports. */
+/* The fields of a packet by which the guard judges it: addresses, protocol, ports. */
 #ifndef TRAWL_GUARD_PACKET_H
 #define TRAWL_GUARD_PACKET_H
 
@@ -19,7 +19,7 @@
 
 #define VLAN_TAGS 4
 #define EXTENSION_HEADERS 8
-/* No header that is looked at begins further in. */
+/* Maximum offset of a header that the guard reads. */
 #define HEADERS_END 4096
 
 #define IP_OFFSET 0x1fff
@@ -46,12 +46,12 @@ struct packet {
 	__u64 destination_mac;
 	__u32 source_port;
 	bool ipv6;
-	/* Neighbour discovery from this link: without it there is no IPv6 at all. */
+	/* Neighbour discovery of this link, without which IPv6 does not work. */
 	bool discovery;
 };
 
-/* A header of the packet: where it lies, or a copy of it in `room` if it is not in the first buffer. NULL where the
- * packet ends before it does. */
+/* Returns a header of the packet: its address, or a copy in `room` if it is not in the first buffer. Returns NULL if
+ * the packet is too short. */
 static __always_inline void *header(struct xdp_md *context, __u32 offset, void *room, __u32 size)
 {
 	void *start = (void *)(long)context->data;
@@ -64,7 +64,7 @@ static __always_inline void *header(struct xdp_md *context, __u32 offset, void *
 	return bpf_xdp_load_bytes(context, offset, room, size) ? NULL : room;
 }
 
-/* The protocols that have ports, all in the same place. */
+/* Returns true for protocols with ports, which all have them at the same offset. */
 static __always_inline bool has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP ||
@@ -113,8 +113,8 @@ static __always_inline enum kind read_transport(struct xdp_md *context, struct p
 	return KIND_IP;
 }
 
-/* A fragment but the first has no ports. One of TCP that begins right after the ports is made to write over the
- * flags that a filter saw (RFC 3128): no stack sends such a fragment. */
+/* Classifies a fragment other than the first, which has no ports. A TCP fragment at offset 8 would overwrite the flags
+ * that a filter saw (RFC 3128): no stack sends such a fragment. */
 static __always_inline enum kind later_fragment(struct packet *packet, __u8 protocol, __u32 offset)
 {
 	packet->service = 1 << 24 | protocol << 16;
@@ -196,8 +196,8 @@ static __always_inline enum kind read_ipv6(struct xdp_md *context, struct packet
 	return KIND_MALFORMED;
 }
 
-/* `offset` is where the network header begins, `type` the ethertype in front of it. A global function: the verifier
- * looks at it once, and not again for each number of tags. */
+/* Reads the headers from `offset` on, where the network header begins; `type` is the ethertype in front of it. The
+ * function is global: the verifier checks it once, and not again for each number of tags. */
 __noinline int read_network(struct xdp_md *context, struct packet *packet, __u32 offset, __u32 type)
 {
 	if (!packet)
@@ -222,7 +222,7 @@ static __always_inline enum kind read_packet(struct xdp_md *context, struct pack
 			return KIND_MALFORMED;
 		type = frame->type;
 		offset = sizeof(*frame);
-		/* An address and the two bytes after it. */
+		/* Each load reads an address and the two bytes after it. */
 		packet->source_mac = bpf_be64_to_cpu(*(const __be64 *)frame->source) >> GUARD_MAC_SHIFT;
 		packet->destination_mac = bpf_be64_to_cpu(*(const __be64 *)frame->destination) >> GUARD_MAC_SHIFT;
 		for (int tags = 0; is_tag(type); tags++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The guard's programs: the short way for what nearly all packets are, the long one for the rest. */
+/* The guard's programs: a fast path for nearly all packets, and a slow path for the rest. */
 #ifndef TRAWL_GUARD_PROGRAM_H
 #define TRAWL_GUARD_PROGRAM_H
 
@@ -7,7 +7,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* For each CPU. A variable and no per-CPU map: the compiler knows where it is. */
+/* Totals of all CPUs. They are a variable and not a per-CPU map, because the compiler then knows their address. */
 struct guard_all_totals guard_totals SEC(".bss.totals");
 
 #define DROPPED (1 << GUARD_RULE_DENIED | 1 << GUARD_DEFAULT_DENIED | 1 << GUARD_OVER_RATE | 1 << GUARD_MALFORMED)
@@ -17,15 +17,16 @@ static __always_inline int verdict_on(__u32 fate)
 	return DROPPED >> fate & 1 ? XDP_DROP : XDP_PASS;
 }
 
-/* Where this CPU counts packets with that fate. */
+/* Returns this CPU's count of packets with a fate. */
 static __always_inline __u64 *total(__u64 cpu, __u32 fate)
 {
-	/* Older verifiers do not see that it is below the bound; the compiler may, and would leave this out. */
+	/* Older verifiers do not see that the number is in bounds. The compiler may see it, and would omit a mask in
+	 * C. */
 	asm volatile("%0 &= %1" : "+r"(cpu) : "i"(GUARD_CPUS - 1));
 	return &guard_totals.cpus[cpu].packets[fate % GUARD_FATES];
 }
 
-/* Counts the packet and answers with the verdict. */
+/* Counts the packet and returns its verdict. */
 static __always_inline int conclude(__u32 cpu, __u32 fate)
 {
 	if (cpu < GUARD_CPUS - 1)
@@ -37,14 +38,14 @@ static __always_inline int conclude(__u32 cpu, __u32 fate)
 
 #define UNDECIDED (-1)
 
-/* Version 4, and no options. */
+/* Version 4, no options. */
 #define PLAIN_IPV4 0x45
-/* This many tables, and this many prefixes around each other, are looked at here. */
+/* Maximum numbers of tables and of nested prefixes on the fast path. */
 #define FEW_TABLES 3
 #define FEW_PREFIXES 4
 
-/* These two read the packet at each use: that is less work than to keep what they read.
- * The source as the first half of a key. */
+/* Returns the source as the first half of a key. This function and the next one read the packet at each use, which
+ * costs less than keeping the value in a register. */
 static __always_inline __u64 source_of(const struct iphdr *ip)
 {
 	__u64 address = *(const volatile __u32 *)&ip->saddr;
@@ -56,7 +57,7 @@ static __always_inline __u64 source_of(const struct iphdr *ip)
 #endif
 }
 
-/* As in struct guard_rule, of a protocol that has ports. */
+/* Returns the service, as in struct guard_rule, of a protocol with ports. */
 static __always_inline __u32 port_of(const struct iphdr *ip)
 {
 	const struct udphdr *ports = (void *)(ip + 1);
@@ -65,8 +66,8 @@ static __always_inline __u32 port_of(const struct iphdr *ip)
 	return protocol << 16 | bpf_ntohs(*(const volatile __be16 *)&ports->dest);
 }
 
-/* As in struct guard_rule. In a protocol that has neither ports nor types no rule asks for them: whatever stands in
- * their place will do. */
+/* Returns the service, as in struct guard_rule. No rule names a port or a type of a protocol without them, so any value
+ * serves there. */
 static __always_inline __u32 service_of(const struct iphdr *ip)
 {
 	__u32 protocol = *(const volatile __u8 *)&ip->protocol;
@@ -76,7 +77,7 @@ static __always_inline __u32 service_of(const struct iphdr *ip)
 	return port_of(ip);
 }
 
-/* As walk(), for keys of one half; false where there are more tables on the way. */
+/* Follows branches like walk(), for keys of one half. Returns false if the search needs more tables. */
 static __always_inline bool walk_a_little(rules_t rules, __u64 *word, __u64 key)
 {
 	__u64 last;
@@ -87,13 +88,13 @@ static __always_inline bool walk_a_little(rules_t rules, __u64 *word, __u64 key)
 			return true;
 		*word = follow(rules, *word, key);
 	}
-	/* Or the compiler would have those that left earlier asked once more. */
+	/* Keeps the compiler from repeating the test on the paths that left the loop earlier. */
 	last = *word;
 	barrier_var(last);
 	return !is_branch(last);
 }
 
-/* A rule that allows or denies has decided, on a CPU that has counters of its own. */
+/* Counts the decision of a rule that allows or denies, on a CPU with its own counters, and returns the verdict. */
 static __always_inline int decided(rules_t rules, __u32 cpu, __u32 line, __u32 action)
 {
 	const struct guard_header __rules *header = header_of(rules);
@@ -108,9 +109,9 @@ static __always_inline int decided(rules_t rules, __u32 cpu, __u32 line, __u32 a
 	return verdict_on(action);
 }
 
-/* The verdict on an IPv4 packet with plain headers in the first buffer, where one rule of its source decides or none.
- * There is no call in it, so that all stays in registers that need not be saved: this is what the guard's speed is made of.
- * Whatever is out of the ordinary is UNDECIDED, and begins anew with judge_with_care(). */
+/* Judges an IPv4 packet with plain headers in the first buffer if a single rule of its source decides about it, or none
+ * does. The function makes no call, so all values stay in registers that need not be saved: the guard's speed depends
+ * on this. It returns UNDECIDED for all other packets; judge_with_care() then starts from the beginning. */
 static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool ethernet)
 {
 	const struct link_header *frame = (void *)(long)context->data;
@@ -132,14 +133,14 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	if (!find_rules(&rules))
 		return UNDECIDED;
 	header = header_of(rules);
-	/* The other CPUs share their counters. */
+	/* The other CPUs share counters, which must be updated atomically. */
 	if (MISSING(header) || cpu >= header->cpus)
 		return UNDECIDED;
 	word = header->sources[0];
 	if (!walk_a_little(rules, &word, source_of(ip)))
 		return UNDECIDED;
 	next = found_at(word);
-	/* Or the compiler would compare the whole word, with a number that takes an instruction of its own. */
+	/* Keeps the compiler from comparing the whole word, with a number that needs an instruction of its own. */
 	barrier_var(next);
 	for (int count = 0; count < FEW_PREFIXES && next; count++, next = prefix->parent) {
 		__u32 only;
@@ -217,7 +218,7 @@ int trawl_guard(struct xdp_md *context)
 	return guard(context, true);
 }
 
-/* For interfaces whose packets have no Ethernet header. */
+/* The guard for interfaces whose packets have no Ethernet header. */
 SEC("?xdp.frags")
 int trawl_guard_ip(struct xdp_md *context)
 {

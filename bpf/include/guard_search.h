@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The guard: drops what its rules deny. Which rule decides:
+/* The guard's search for the rule that decides about a packet. The order of rules is:
  *
- *   1. the longest source prefix first (a rule that names none comes last),
- *   2. among those, the longest destination prefix,
- *   3. among those, the order in which user space put them: the narrowest service first.
+ *   1. the longest source prefix first (rules without one come last),
+ *   2. among these, the longest destination prefix,
+ *   3. among these, the order of user space: the narrowest service first.
  *
- * So the search finds the longest source prefix, below it the longest destination prefix, and there a short list; if
- * nothing on the list decides, it goes on to the next shorter destination, then to the next shorter source. */
+ * The search finds the longest source prefix, below it the longest destination prefix, and there a short list. If no
+ * rule on the list decides, the search continues with the next shorter destination, then with the next shorter
+ * source. */
 #ifndef TRAWL_GUARD_SEARCH_H
 #define TRAWL_GUARD_SEARCH_H
 
@@ -14,10 +15,10 @@
 #include "guard_lines.h"
 #include "guard_packet.h"
 
-/* The interface that this program is on. */
+/* The interface that this program is attached to. */
 const volatile __u32 guard_ifindex = 0;
 
-/* When the next packet of a source is due under a rule's rate limit. */
+/* Due times of the next packets of sources under a rule's rate limit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, GUARD_SOURCES);
@@ -25,25 +26,24 @@ struct {
 	__type(value, __u64);
 } guard_rates SEC(".maps");
 
-/* One packet's search. */
+/* The state of one packet's search. */
 struct search {
 	struct packet packet;
-	/* What to look at next, from the first to the last of these: the rule in this line; the rest of the list it
-	 * is on; the destination prefix in this line, and those around it; the rules of the source prefix in this
-	 * line that name no destination; the source prefix in this line, and those around it. Zero stands for
-	 * nothing. */
+	/* The next steps, in the order of these fields: the rule in this line; the rest of the current list; the
+	 * destination prefix in this line, and those that contain it; the rules without a destination of the source
+	 * prefix in this line; the source prefix in this line, and those that contain it. Zero means none. */
 	__u32 rule;
 	__u32 list;
 	__u32 destination;
 	__u32 own;
 	__u32 source;
-	/* The rule to try decides without being looked at: GUARD_FOUND_DENY or GUARD_FOUND_ALLOW, else zero. */
+	/* GUARD_FOUND_DENY or GUARD_FOUND_ALLOW if the rule to try decides without a comparison, else zero. */
 	__u32 certain;
-	/* What came out; GUARD_FATES before. */
+	/* The result; GUARD_FATES until a rule decides. */
 	__u32 fate;
 };
 
-/* What the steps of a search get to see: one set all along. */
+/* The parameters of a step. All steps of a search use the same set. */
 struct view {
 	rules_t rules;
 	const struct guard_header __rules *header;
@@ -60,13 +60,14 @@ static __always_inline bool is_branch(__u64 word)
 	return (__u32)word >> GUARD_WORD_BRANCH;
 }
 
-/* The line or the list that a search ends with. */
+/* Returns the line or the list that a search ended with. */
 static __always_inline __u64 found_at(__u64 word)
 {
 	return word >> GUARD_WORD_AT;
 }
 
-/* Of a shift's distance no more than six bits count, and need not be cut out for that. */
+/* Extracts bits by two shifts. A shift uses the lowest six bits of its distance, so the caller need not mask the
+ * others. */
 static __always_inline __u64 bits_from(__u64 half, __u64 offset, __u64 shift)
 {
 	asm("%0 <<= %1" : "+r"(half) : "r"(offset));
@@ -74,7 +75,7 @@ static __always_inline __u64 bits_from(__u64 half, __u64 offset, __u64 shift)
 	return half;
 }
 
-/* The word that the key chooses in a branch's table. */
+/* Returns the word that the key selects in a branch's table. */
 static __always_inline __u64 follow(rules_t rules, __u64 word, __u64 half)
 {
 	__u64 chosen = bits_from(half, word >> GUARD_WORD_OFFSET, word >> GUARD_WORD_SHIFT);
@@ -83,7 +84,8 @@ static __always_inline __u64 follow(rules_t rules, __u64 word, __u64 half)
 	return MISSING(next) ? 0 : *next;
 }
 
-/* Follows the branches that a key chooses, to the word where they end; a key that is not `wide` has no second half. */
+/* Follows the branches that a key selects, and returns the word that ends the search. Only a `wide` key has a second
+ * half. */
 static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 *key, bool wide)
 {
 	for (int left = GUARD_DEEPEST; is_branch(word) && left; left--)
@@ -91,15 +93,16 @@ static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 *key, b
 	return word;
 }
 
-/* A walk looks at some bits of an address only. It leads to a prefix that shares more bits with the address than any
- * other: the longest one around the address is that, or one around that. */
+/* Returns true if the prefix contains the address. A walk reads only some bits of an address. It leads to the prefix
+ * that shares the most bits with the address: the longest prefix that contains the address is this one, or one that
+ * contains it. */
 static __always_inline bool covers(const struct guard_prefix __rules *prefix, const __u64 address[2])
 {
 	return !((prefix->address[0] ^ address[0]) & prefix->mask[0] ||
 		 (prefix->address[1] ^ address[1]) & prefix->mask[1]);
 }
 
-/* Makes the rules of one prefix the ones to try. */
+/* Schedules the rules of one prefix as the next to try. */
 static __always_inline void open_list(struct view *view, __u64 services)
 {
 	struct search *search = view->search;
@@ -169,7 +172,7 @@ static __always_inline bool is_fragment(__u32 service)
 	return service >> 24;
 }
 
-/* Whether a packet has the MAC addresses and the source port that a rule names in this line. */
+/* Returns true if a packet has the MAC addresses and the source port that a rule names in its extra line. */
 static __always_inline bool applies_extra(rules_t rules, __u32 line, const struct packet *packet)
 {
 	const struct guard_extra __rules *extra = ELEMENT(rules, struct guard_extra, line);
@@ -199,8 +202,8 @@ static __always_inline bool applies(rules_t rules, const struct guard_rule __rul
 	return holds_for(rule, service);
 }
 
-/* Whether this packet is one too many from its source. An IPv6 source is a network of 64 bits: a host that has one
- * address there has them all. */
+/* Returns true if the packet exceeds its source's rate. An IPv6 source is a /64 network: a host with one address there
+ * can use all of them. */
 static __always_inline bool over_rate(const struct guard_rule __rules *rule, const struct packet *packet, __u64 now)
 {
 	const struct guard_source source = {
@@ -219,7 +222,7 @@ static __always_inline bool over_rate(const struct guard_rule __rules *rule, con
 		if (!due)
 			return true;
 	}
-	/* Another CPU may have packets of the same source at the same time. */
+	/* Another CPU may process packets of the same source at the same time. */
 	for (int attempt = 0; attempt < 8; attempt++) {
 		__u64 was = *(volatile __u64 *)due;
 
@@ -231,7 +234,7 @@ static __always_inline bool over_rate(const struct guard_rule __rules *rule, con
 	return true;
 }
 
-/* The number of a CPU's counts for the rule in this line. */
+/* Returns the number of a CPU's hits of the rule in this line. */
 static __always_inline __u32 hits_number(const struct guard_header __rules *header, __u32 cpu, __u32 rule)
 {
 	return header->hits + cpu * header->hits_of_cpu + rule;
@@ -254,7 +257,7 @@ static __always_inline void count_hit(rules_t rules, const struct guard_header _
 		__sync_fetch_and_add(hit, 1);
 }
 
-/* Tries the rule at hand; true if it decides. */
+/* Tries the current rule; returns true if it decides. */
 static __always_inline bool decides(struct view *view)
 {
 	struct search *search = view->search;
@@ -276,7 +279,7 @@ static __always_inline bool decides(struct view *view)
 		if (rule->expires && now >= rule->expires)
 			return false;
 		over = rule->interval && over_rate(rule, &search->packet, now);
-		/* One that denies what is over its rate has nothing to say of the rest. */
+		/* A rule that denies packets above a rate does not decide about packets below it. */
 		if (rule->interval && !allowed && !over)
 			return false;
 	}
@@ -285,7 +288,7 @@ static __always_inline bool decides(struct view *view)
 	return true;
 }
 
-/* One step of the search; 1 ends it. */
+/* Executes one step of the search; returns 1 to end it. */
 static long step(__u32 turn, struct view *view)
 {
 	struct search *search = view->search;
@@ -308,7 +311,7 @@ static long step(__u32 turn, struct view *view)
 	return 0;
 }
 
-/* No rule decided: what the interface's default is. `discovery` is let through anyway. */
+/* Returns the fate of a packet that no rule decided, by the interface's default. `discovery` passes in any case. */
 static __always_inline __u32 by_default(rules_t rules, __u32 cpu, bool discovery)
 {
 	const struct guard_header __rules *header = header_of(rules);
@@ -328,18 +331,18 @@ static __always_inline __u32 by_default(rules_t rules, __u32 cpu, bool discovery
 	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
 }
 
-/* Most searches are over by then, and need not pay for calls. Kernels without arenas have verifiers that look at each
- * step for itself, which takes long. */
+/* Number of inline steps: most searches end within them, without the cost of calls. Kernels without arenas have
+ * verifiers that check each inline step separately, which takes long. */
 #ifdef GUARD_IN_ARRAY
 #define USUAL_STEPS 0
 #else
 #define USUAL_STEPS 16
 #endif
-/* More than the longest search takes: the kernel's limit. */
+/* Maximum number of steps of bpf_loop(), more than the longest search needs. */
 #define STEPS (8 << 20)
 
-/* What becomes of an IP packet. A global function, since the verifier then looks at it once and not again for each
- * kind of packet, and takes all that stands in `search` for unknown. */
+/* Returns the fate of an IP packet. The function is global: the verifier then checks it once, and not again for each
+ * kind of packet, and treats all contents of `search` as unknown. */
 __noinline int judge(struct search *search)
 {
 	struct view view = { .search = search };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The headers in front of a packet: Ethernet, up to two VLAN tags, and what is after them. */
+/* The headers in front of a packet: Ethernet, up to two VLAN tags, and the IP header after them. */
 #ifndef TRAWL_HEADERS_H
 #define TRAWL_HEADERS_H
 
@@ -12,7 +12,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* As linux/if_ether.h has it, but of whole words: clang reads its packed one byte by byte. */
+/* The Ethernet header of linux/if_ether.h, but as 16-bit words: clang reads the packed structure byte by byte. */
 struct link_header {
 	__u16 destination[ETH_ALEN / 2];
 	__u16 source[ETH_ALEN / 2];
@@ -31,7 +31,8 @@ static __always_inline bool is_tag(__be16 type)
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
-/* The type of what is after the link header and its tags, and where that begins; 0 where the frame ends first. */
+/* Returns the type of the header after the link header and its tags, and its address in `behind`; 0 if the frame is too
+ * short. */
 static __always_inline __be16 skip_link_header(void *data, void *end, void **behind)
 {
 	struct link_header *link = data;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The kernel's own structures, as far as the tracing taps read them. Only names count: the loader puts in where each
- * field lies in the running kernel (CO-RE). */
+/* The kernel's structures, with the members that the tracing taps read. Only names matter: the loader inserts the
+ * offset of each member in the running kernel (CO-RE). */
 #ifndef TRAWL_KERNEL_TYPES_H
 #define TRAWL_KERNEL_TYPES_H
 
@@ -20,7 +20,7 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
-/* A device's name, which leads back to the device. */
+/* A device's name, which points back to the device. */
 struct netdev_name_node {
 	struct net_device *dev;
 };
@@ -115,7 +115,7 @@ struct xdp_buff {
 	__u32 flags;
 };
 
-/* Has had other names and owners; what it holds has stayed: a page, a length and an offset. */
+/* A fragment: a page, a length and an offset. Kernels differ in its name and type, not in these contents. */
 struct skb_frag_any {
 	int unused;
 };
@@ -144,7 +144,7 @@ struct bpf_prog {
 	struct bpf_prog_aux *aux;
 };
 
-/* What a program asked for when it returned XDP_REDIRECT. */
+/* The redirect that a program requested before it returned XDP_REDIRECT. */
 struct bpf_redirect_info {
 	__u64 tgt_index;
 	void *tgt_value;
@@ -154,7 +154,7 @@ struct bpf_redirect_info {
 	enum bpf_map_type map_type;
 };
 
-/* Since 6.10 that is found by the task, before by the CPU. */
+/* The task's part with struct bpf_redirect_info since 6.10; before, that was a variable of the CPU. */
 struct bpf_net_context {
 	struct bpf_redirect_info ri;
 };
@@ -163,7 +163,7 @@ struct task_struct {
 	struct bpf_net_context *bpf_net_context;
 };
 
-/* What the entries of a devmap and of a cpumap begin with. */
+/* Entries of a devmap and of a cpumap. */
 struct bpf_dtab_netdev {
 	struct net_device *dev;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Packets that are known again: by the memory that their bytes are in, or by their content alone, and in any case only
- * if the content is the same. It is compared by hashes of what does not change on the way: not the time to live, not
- * checksums, and not what large receive offload joins. */
+/* Recognition of packets by the memory that holds their bytes, or by their content alone; in both cases, the content
+ * must be the same. The programs compare hashes of the parts that do not change on the path: not the time to live, not
+ * checksums, and not the fields that large receive offload joins. */
 #ifndef TRAWL_LINK_H
 #define TRAWL_LINK_H
 
@@ -9,10 +9,10 @@
 #include "drop.h"
 #include "ring.h"
 
-/* By address: of socket buffers as it is, of memory with this bit, which is free in either. */
+/* Keys by address: a socket buffer's address as it is, an address of memory with this bit, which is clear in both. */
 #define KEY_HEAD 1ull
 
-/* Its number of entries is set by the loader. */
+/* The loader sets the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -35,12 +35,12 @@ struct {
 #define LINK_OFFSET 0x1fff
 #define SYN_OR_RESET 0x06
 #define UDP_LENGTH 8
-/* As much of a transport header as is looked at. */
+/* Number of bytes read of a transport header. */
 #define TRANSPORT_LENGTH 16
-/* Of a datagram's payload, after its first eight bytes. */
+/* Number of bytes read of a datagram's payload after its first eight. */
 #define MORE_LENGTH 24
 #define TUNNEL_LENGTH 8
-/* In the order in which the first bytes of a VXLAN header lie in memory: flags and what is reserved. */
+/* The first bytes of a VXLAN header in their order in memory: flags and reserved bits. */
 #define VXLAN_FIRST 0x00000008u
 #define GENEVE_ETHERNET 0x58650000u
 
@@ -50,20 +50,21 @@ static __always_inline __u64 mix(__u64 hash, __u64 word)
 	return hash ^ hash >> 29;
 }
 
-/* The first N bytes of a word, which lies in memory as it came. */
+/* Returns the first `count` bytes of a word loaded from memory. */
 static __always_inline __u64 first_bytes(__u64 word, __u64 count)
 {
 	return count >= 8 ? word : word & ((1ull << (count * 8)) - 1);
 }
 
-/* Hashes the packet whose IP header is there, and leaves in `inner` where a packet in it begins: 0 if there is none. The
- * results stand in memory, of which the verifier remembers nothing: what follows is the same for all of them. */
+/* Hashes the packet with the IP header at `at`, and sets `inner` to the address of the packet in it, 0 if there is
+ * none. The results are in memory, which the verifier does not track: it checks the code after the call once for all
+ * results. */
 static __noinline int hash_packet(__u64 at, struct contents *contents)
 {
 	__u8 header[LINK_IP6_LENGTH] __attribute__((aligned(8))) = {};
 	__u64 weak, whole, protocol, payload;
 	__u32 *words = (__u32 *)header;
-	/* In the same place, when the addresses have been seen. */
+	/* Shares the memory of the addresses, which are hashed by then. */
 	__u64 *transport = (__u64 *)header;
 
 	if (!contents)
@@ -81,7 +82,7 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 		whole = (__u64)words[3] << 32 | words[4];
 		payload = bpf_ntohs(*(__u16 *)(header + 2)) - (header[0] & 15) * 4;
 		at += (header[0] & 15) * 4;
-		/* What follows the header of a later fragment is not a header. */
+		/* The bytes after the IP header of a later fragment are not a header. */
 		if (fragment & LINK_OFFSET)
 			protocol = 255;
 	} else if (header[0] >> 4 == 6) {
@@ -102,7 +103,7 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 	if (bpf_probe_read_kernel(transport, TRANSPORT_LENGTH, (void *)at))
 		return 0;
 	if (protocol == LINK_TCP) {
-		/* Sequence and acknowledgement. */
+		/* Sequence and acknowledgement numbers. */
 		weak = mix(weak, transport[0] >> 32 | transport[1] << 32);
 		weak = mix(weak, transport[1] >> 40 & SYN_OR_RESET);
 		whole = mix(whole, transport[0] & 0xffffffff);
@@ -157,7 +158,7 @@ static __always_inline void find_contents(__u64 at, struct contents *contents)
 	contents->weak = weak;
 }
 
-/* Where the IP header of an Ethernet frame begins. */
+/* Returns the address of the IP header of an Ethernet frame. */
 static __noinline __u64 network_of_frame(__u64 at)
 {
 	__u16 kind;
@@ -179,7 +180,8 @@ static __always_inline bool is_recent(const struct known_packet *known, __u64 no
 	return now - known->time <= age;
 }
 
-/* By content alone: only if no other packet with the same came by meanwhile, which has taken the identifier away. */
+/* Finds a packet by its content alone, unless another packet with the same content has cleared the identifier
+ * meanwhile. */
 static __always_inline struct known_packet *take_by_content(__u64 whole, __u64 now)
 {
 	struct known_packet *known = bpf_map_lookup_elem(&known_packets, &whole);
@@ -187,7 +189,7 @@ static __always_inline struct known_packet *take_by_content(__u64 whole, __u64 n
 	return known && known->id && known->contents.whole == whole && is_recent(known, now, CONTENT_AGE_NS) ? known : NULL;
 }
 
-/* Leaves word that a packet goes where its bytes may be copied. */
+/* Stores a packet by its content, because its bytes may be copied on its further path. */
 static __always_inline void leave_by_content(const struct known_packet *packet)
 {
 	struct known_packet *other = bpf_map_lookup_elem(&known_packets, &packet->contents.whole);
@@ -201,12 +203,13 @@ static __always_inline void leave_by_content(const struct known_packet *packet)
 		other->id = 0;
 }
 
-/* The identifier of a packet at one of a capture's points: the one that it has, if another point has seen the same
- * bytes in the same memory a moment ago, or a new one. `room` is to work in: the verifier has less to remember where
- * that is in a map. */
+/* Returns the identifier of a packet at one of a capture's points: its own, if another point saw the same bytes in the
+ * same memory less than HEAD_AGE_NS ago, or a new one. `room` is working memory: in a map, the verifier has less to
+ * track. */
 static __noinline __u64 linked_id(__u64 head, __u64 network, __u64 fresh, struct known_packet *room, __u32 number)
 {
-	/* Of points with far apart numbers two may share a bit: the packet then has a new identifier at the second. */
+	/* Points whose numbers differ by a multiple of 64 share a bit: the packet then gets a new identifier at the
+	 * second. */
 	__u64 key = head | KEY_HEAD, point = 1ull << (number & 63);
 	__u64 now = bpf_ktime_get_ns();
 	struct known_packet *known;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Which of the packets that the kernel frees as dropped are losses. It frees the same way what nobody misses: the
- * original of which a socket got a copy, a copy that a raw socket's filter rejects, segments that have done their work
- * or bring only what is there already, and what waits in the queues of a closing socket. */
+/* Recognition of losses among the packets that the kernel frees as dropped. Non-losses are: the original of which a
+ * socket got a copy, a copy that a raw socket's filter rejects, segments that have done their work or bring only known
+ * data, and packets in the queues of a closing socket. */
 #ifndef TRAWL_LOSS_H
 #define TRAWL_LOSS_H
 
@@ -30,8 +30,8 @@ static __always_inline bool is_in(const struct drop_function *functions, __u32 c
 	return false;
 }
 
-/* What the headers say, in one word, since there is little stack left: the protocol, TCP's flags, the destination port,
- * and the bytes after the TCP header. 0: not known. */
+/* The headers' fields in one word, because little stack is left: the protocol, TCP's flags, the destination port, and
+ * the number of bytes after the TCP header. 0: not known. */
 #define HEADERS(protocol, flags, port, payload) \
 	((__u64)(payload) << 32 | (__u64)(port) << 16 | (__u64)(flags) << 8 | (protocol))
 #define HEADERS_PROTOCOL(headers) ((__u8)(headers))
@@ -63,8 +63,8 @@ static __always_inline __u64 read_headers(struct sk_buff *buffer, bool typed)
 		       total - (transport - network) - (bytes[12] >> 4) * 4);
 }
 
-/* Raw sockets and DHCP clients read clones of received packets, and the kernel frees the original of an echo reply or of
- * an address that is not configured yet as if nobody had wanted it. */
+/* Returns true if a raw socket or a DHCP client may have read a clone of the packet. The kernel frees the original of
+ * an echo reply, or of a packet to an address that is not configured yet, as if no socket had received it. */
 static __always_inline bool is_copied_to_socket(struct sk_buff *buffer, bool typed, __u64 headers)
 {
 	bool cloned = typed ? BPF_CORE_READ_BITFIELD(buffer, cloned) : BPF_CORE_READ_BITFIELD_PROBED(buffer, cloned);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* One program on many interfaces: where a packet counts is looked up by the interface that it is seen on. */
+/* Support for one program on many interfaces: a table finds the point of a packet by its interface. */
 #ifndef TRAWL_PLACES_H
 #define TRAWL_PLACES_H
 
 #include "ring.h"
 
-/* The number of entries is set by the loader. */
+/* The loader sets the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -20,8 +20,8 @@ static __always_inline __u64 read_address(__u64 at)
 	return bpf_probe_read_kernel(&address, sizeof(address), (void *)at) ? 0 : address;
 }
 
-/* The number of the network namespace of the device that the kernel's structure leads to. How far into each structure the
- * next address lies is written in by the loader. */
+/* Returns the number of the network namespace of the packet's device, which it finds from the kernel's own structure of
+ * the packet. The loader inserts the offset of each address on the path. */
 static __always_inline __u32 namespace_of(void *context)
 {
 	register void *r1 asm("r1") = context;
@@ -40,7 +40,7 @@ static __always_inline __u32 namespace_of(void *context)
 	return number;
 }
 
-/* NULL: the interface is none of this capture's. */
+/* Returns the point of an interface; NULL if this capture does not include the interface. */
 static __always_inline const struct interface_place *place_of(void *context, __u32 ifindex)
 {
 	struct interface_key key = { .ifindex = ifindex };

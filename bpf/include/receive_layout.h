@@ -1,44 +1,45 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the receiver's program counts, shared with user space: Rust's copy is generated from this header. */
+/* The counts of the receiver's program, shared with user space: Rust's copy is generated from this header. */
 #ifndef TRAWL_RECEIVE_LAYOUT_H
 #define TRAWL_RECEIVE_LAYOUT_H
 
-/* How far below the highest sequence number a packet may be and still be told from a duplicate: all words of 64
- * packets but the one that is being filled. */
+/* Maximum distance below the highest sequence number at which a new packet can be distinguished from a duplicate: all
+ * words of 64 packets except the one that is being filled. */
 #define RECEIVE_WINDOW 8128
 #define RECEIVE_WINDOW_WORDS 128
-/* Sequence numbers are counted in 64 bits from here, so that those before the first one seen are not negative. */
+/* Sequence numbers are counted in 64 bits from this value, so that packets before the first one seen have no negative
+ * numbers. */
 #define RECEIVE_FIRST_ERA 0x100000000
 
-/* Latencies are kept in buckets that are 1/2^BITS of their value wide: values below 2^(BITS + 1) each have their own.
- * The last bucket takes all that is longer: 34 and 137 seconds. */
+/* Latencies are counted in buckets with a width of 1/2^BITS of their value; each value below 2^(BITS + 1) has its own.
+ * The last bucket also counts all longer latencies: more than 34 s (flows) and 137 s (totals). */
 #define RECEIVE_FLOW_BITS 4
 #define RECEIVE_FLOW_BUCKETS 512
 #define RECEIVE_TOTAL_BITS 6
 #define RECEIVE_TOTAL_BUCKETS 2048
 
-/* What the program is told when it is loaded. */
+/* The program's configuration, set by the loader. */
 struct receive_config {
-	/* What becomes of stamped packets. */
+	/* Verdict on stamped packets. */
 	__u32 verdict;
-	/* 1: bpf_ktime_get_tai_ns; 0: the time since boot, to which the offset is added. */
+	/* 1: bpf_ktime_get_tai_ns; 0: bpf_ktime_get_ns, to which the offset is added. */
 	__u32 clock_is_tai;
 	__u64 clock_offset;
 };
 
-/* Times from the stamp to the hook, in nanoseconds, of the packets that came for the first time. */
+/* Times from the stamp to the hook, in nanoseconds, of packets that arrived for the first time. */
 struct receive_latency {
 	__u64 count;
 	__u64 sum;
-	/* What is less than nothing means clocks that differ: counted here, and as 0 in the rest. */
+	/* Negative times, which mean that the clocks differ: counted here, and as 0 in the other fields. */
 	__u64 negative;
 	__u64 most_negative;
 	__u64 least;
 	__u64 most;
 };
 
-/* Which of 64 packets came. `block` says which 64: their sequence numbers without the lowest six bits, and the number of
- * restarts above them. So a word is empty for all other packets, and none ever has to be cleared. */
+/* The packets of a block of 64 that arrived. `block` identifies the block: the sequence numbers without the lowest six
+ * bits, and the number of restarts above them. A word is therefore empty for all other blocks, and is never cleared. */
 struct receive_word {
 	__u64 block;
 	__u64 came;
@@ -48,16 +49,16 @@ struct receive_word {
 struct receive_flow {
 	__u64 received;
 	__u64 bytes;
-	/* Came once more, or after one with a higher sequence number, or so far below it that it is unknown which. */
+	/* Packets that arrived again; after one with a higher sequence number; too far below it for a decision. */
 	__u64 duplicates;
 	__u64 reordered;
 	__u64 too_old;
-	/* The sender began anew with the same numbers: how often, and what was missing before. */
+	/* Restarts of the sender with the same numbers, and the packets lost and expected before the last one. */
 	__u64 restarts;
 	__u64 lost_before;
 	__u64 expected_before;
-	/* Since the last restart: the lowest and the highest sequence number, the highest one's time stamp, and how many
-	 * different ones there were. */
+	/* Since the last restart: the lowest and the highest sequence number, the time stamp of the highest, and the
+	 * number of distinct sequence numbers. */
 	__u64 first;
 	__u64 highest;
 	__u64 highest_time;
@@ -74,15 +75,15 @@ struct receive_entry {
 	struct receive_flow flow;
 };
 
-/* What one CPU counted over all flows. */
+/* The counts of one CPU over all flows. */
 struct receive_totals {
 	__u64 stamped;
 	__u64 stamped_bytes;
 	__u64 unstamped;
 	__u64 unstamped_bytes;
-	/* Stamped packets of flows for which the table had no room: their sequence was not followed. */
+	/* Stamped packets of flows for which the table had no room: their sequence was not checked. */
 	__u64 untracked;
-	/* When the first and the last stamped packet came, by the clock of the stamps. */
+	/* Arrival of the first and the last stamped packet, by the clock of the stamps. */
 	__u64 first_time;
 	__u64 last_time;
 	struct receive_latency latency;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* A finished pcapng Enhanced Packet Block, written straight into the ring: what stands here is what the file holds. */
+/* A finished pcapng Enhanced Packet Block, written directly into the ring: its bytes are those of the file. */
 #ifndef TRAWL_RECORD_H
 #define TRAWL_RECORD_H
 
@@ -14,10 +14,11 @@
 #define OPTION_QUEUE OPTION(6, 4)
 #define OPTION_VERDICT OPTION(7, 9)
 
-/* Of a block's parts, more in layout.h. All are multiples of four bytes and no more aligned than that: the writing below
- * goes in pairs of 32-bit words anyway, since the machines that trawl runs on take unaligned stores. */
+/* Lengths of a block's parts; layout.h has more. All are multiples of four bytes, and parts have no larger alignment.
+ * The code below still writes pairs of 32-bit words, because the machines that trawl supports allow unaligned
+ * stores. */
 #define HEADER_LENGTH 28
-/* Code and length of an option, and the most words in a comment. */
+/* Length of an option's code and length fields, and maximum length of a comment in bytes. */
 #define OPTION_HEADER_LENGTH 4
 #define COMMENT_MAX 64
 
@@ -28,39 +29,41 @@ static __always_inline void put(char *at, __u64 pair)
 	*(__u64 *)at = pair;
 }
 
-/* Words about a packet, zero after their end; none if the length is 0. */
+/* Text about a packet, zero after its end; none if the length is 0. */
 struct comment {
 	__u64 length;
 	__u64 words[COMMENT_MAX / 8];
 };
 
-/* What a tap knows of the packet that it records. */
+/* The properties of a packet that a tap records. */
 struct sighting {
 	__u32 original;
-	/* 64 bits: kernels before 6.3 forget the bounds of what is put aside in fewer. */
+	/* 64 bits: kernels before 6.3 forget the bounds of narrower values that are spilled to the stack. */
 	__u64 captured;
 	__u32 queue;
-	/* A VLAN tag that travels beside the packet and belongs after the MAC addresses, as it stands on the wire. */
+	/* A VLAN tag that the kernel keeps outside the packet's bytes, in wire format; its position is after the MAC
+	 * addresses. */
 	__u32 tag;
 	__u64 packet_id;
-	/* At an end where the verdict is not known before: what the program returned. */
+	/* The program's return value, for verdicts that the configuration does not know. */
 	__u32 verdict;
-	/* Words about the packet, if the tap has any. */
+	/* The packet's comment, if the tap has one. */
 	const struct comment *comment;
-	/* What user space is to put into words: NOTE_LENGTH bytes. */
+	/* The note that user space turns into text: NOTE_LENGTH bytes. */
 	const __u64 *note;
-	/* Of a program for many interfaces: where the packet counts. Else NULL, and the configuration says it. */
+	/* For a program on many interfaces: the point at which the packet counts. Else NULL: the point is in the
+	 * configuration. */
 	const struct interface_place *place;
 };
 
-/* A tap that leaves notes defines how long they are, in whole pairs of words. */
+/* A tap that leaves notes defines their length, in whole pairs of words. */
 #ifndef NOTE_LENGTH
 #define NOTE_LENGTH 0
 #define NOTE_MOST 0
 #define NOTE_CODE 0
 #endif
 
-/* Which of a program's two records is meant; known at compile time. */
+/* Selects one of a program's two records; known at compile time. */
 enum which { FIRST, SECOND };
 #define CONFIG_OF(which, field) ((which) == FIRST ? CONFIG(first.field) : CONFIG(second.field))
 #define CONFIG_PAIR_OF(which, low, field) \
@@ -71,7 +74,8 @@ static __always_inline __u64 padded(__u64 bytes)
 	return (bytes + 3) & ~3ull;
 }
 
-/* Never more than the room for it: the length is read from memory. */
+/* Returns the comment's length, limited to the available room, because the verifier does not know a length from
+ * memory. */
 static __always_inline __u64 comment_length(const struct sighting *sight)
 {
 	__u64 length = sight->comment && CONFIG(write_comment) ? READ_ONCE(sight->comment->length) : 0;
@@ -79,17 +83,18 @@ static __always_inline __u64 comment_length(const struct sighting *sight)
 	return length > COMMENT_MAX ? COMMENT_MAX : length;
 }
 
-/* In the other branch of an `if` on the configuration. Where both ways went on at the same place, the verifier would leave the
- * comparison in the program though it knows the outcome; this way one of them is never taken, and both go. */
+/* Fills the other branch of an `if` on the configuration. If both branches continued at the same instruction, the
+ * verifier would keep the comparison although it knows the result. With this instruction, one branch is never taken,
+ * and the verifier removes it and the comparison. */
 #define NOT_CONFIGURED() asm volatile("r0 = 0" ::: "r0")
 
-/* The options that each packet of this program has. */
+/* Returns the length of the options that each packet of this program has. */
 static __always_inline __u64 constant_options(enum which which)
 {
 	return CONFIG_OF(which, options_length) + (NOTE_LENGTH ? OPTION_HEADER_LENGTH + NOTE_LENGTH : 0);
 }
 
-/* The size of a record that tells no losses. */
+/* Returns the size of a record without a drop count. */
 static __always_inline __u64 record_size(const struct sighting *sight, enum which which)
 {
 	__u64 comment = comment_length(sight);
@@ -104,7 +109,7 @@ static __always_inline __u64 record_size(const struct sighting *sight, enum whic
 	return size;
 }
 
-/* All but the interface and the time, which is taken last. */
+/* Writes the header except the interface and the time, which is read last. */
 static __always_inline void write_header(char *block, const struct sighting *sight, __u64 size)
 {
 	put(block, PAIR(BLOCK_ENHANCED_PACKET, size));
@@ -118,7 +123,7 @@ static __always_inline void write_time(char *block, __u32 interface, __u64 time)
 	*(__u32 *)(block + 16) = time;
 }
 
-/* Returns where the comment ends. */
+/* Writes the comment; returns the address after it. */
 static __always_inline char *write_comment(char *at, const struct sighting *sight)
 {
 	__u64 length = comment_length(sight);
@@ -136,7 +141,7 @@ static __always_inline char *write_comment(char *at, const struct sighting *sigh
 	return at;
 }
 
-/* Returns where the note ends. */
+/* Writes the note; returns the address after it. */
 static __always_inline char *write_note(char *at, const struct sighting *sight)
 {
 	*(__u32 *)at = OPTION(NOTE_CODE, NOTE_LENGTH);
@@ -158,8 +163,8 @@ static __always_inline char *put_count(char *at, __u32 option, __u64 count)
 	return at + COUNT_LENGTH;
 }
 
-/* The options after the packet's bytes and the closing length. Returns the record's size, which is larger where there are losses
- * to tell: `reserve` leaves room for that. */
+/* Writes the options after the packet's bytes, and the closing length. Returns the record's size, which is larger with
+ * a drop count: reserve() leaves room for it. */
 static __always_inline __u64 write_options(char *block, const struct sighting *sight, __u64 size, __u64 unreported,
 					   enum which which)
 {
@@ -209,7 +214,7 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 	return size;
 }
 
-/* Zeroes the last, partly filled word of the packet's bytes; to be called before they and the header are written. */
+/* Zeroes the last, partly filled word of the packet's bytes, before these and the header are written. */
 static __always_inline void clear_padding(char *bytes, __u64 captured)
 {
 	*(__u32 *)(bytes + padded(captured) - 4) = 0;
@@ -220,7 +225,7 @@ static __always_inline __u64 record_limit(void)
 	return CONFIG_PAIR(CONFIG_NAME(record_limit_low), CONFIG_NAME(record_limit_high));
 }
 
-/* What follows is asked for seldom, and stands out of the hot path, whose registers it would take. */
+/* The following functions seldom run. They are not inline, because the hot path would need more registers. */
 
 static __noinline int take_limited_ticket(__u64 limit)
 {
@@ -248,7 +253,7 @@ static __noinline int count_without_ring(__u32 point)
 	return 0;
 }
 
-/* Whether a record may still be made under -c. Asked once room is certain, so that no ticket is wasted. */
+/* Returns true if -c allows another record. Called when room is certain, so that no ticket is wasted. */
 static __always_inline bool take_ticket(void)
 {
 	return !record_limit() || take_limited_ticket(record_limit());

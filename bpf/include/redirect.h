@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Where a packet goes whose program returned XDP_REDIRECT: what the helper that the program called has noted down, in
- * words for the record's comment. */
+/* The target of a packet whose program returned XDP_REDIRECT, as text for the record's comment. It comes from the
+ * kernel's record of the helper that the program called. */
 #ifndef TRAWL_REDIRECT_H
 #define TRAWL_REDIRECT_H
 
@@ -9,15 +9,14 @@
 #include "kernel_types.h"
 #include "record.h"
 
-/* What the kernel leaves where a map's number would be when it has done with a packet; bpf_redirect puts another
- * number there. */
+/* The map's number in the kernel's record after a packet is processed; bpf_redirect stores another number. */
 #define NO_HELPER 0
 
-/* In place of this load the loader puts that of the address of the kernel's variable bpf_redirect_info, or of zero where
- * the kernel has none. */
+/* The loader replaces this load by a load of the address of the kernel's variable bpf_redirect_info, or of zero if the
+ * kernel has none. */
 #define REDIRECT_INFO_MARK 0x7477fffaull
 
-/* In the CPU's own variable, or, since 6.10, with the task. */
+/* Returns the kernel's record: a variable of the CPU, or, since 6.10, a part of the task. */
 static __always_inline struct bpf_redirect_info *redirect_info(void)
 {
 	const void *variable;
@@ -32,7 +31,7 @@ static __always_inline struct bpf_redirect_info *redirect_info(void)
 	return variable ? bpf_this_cpu_ptr(variable) : NULL;
 }
 
-/* Writes it down, or nothing where nothing is known. */
+/* Writes the target; writes nothing if the target is unknown. */
 static __always_inline void describe_redirect(struct comment *comment)
 {
 	struct bpf_redirect_info *info = redirect_info();
@@ -58,7 +57,7 @@ static __always_inline void describe_redirect(struct comment *comment)
 		break;
 	case BPF_MAP_TYPE_DEVMAP:
 	case BPF_MAP_TYPE_DEVMAP_HASH:
-		/* Noted only for a copy to each. The key stands for nothing then. */
+		/* Set only for a broadcast, whose key has no meaning. */
 		if (BPF_CORE_READ(info, map)) {
 			if (BPF_CORE_READ(info, flags) & BPF_F_EXCLUDE_INGRESS)
 				length = BPF_SNPRINTF(text, COMMENT_MAX,
@@ -81,7 +80,7 @@ static __always_inline void describe_redirect(struct comment *comment)
 	default:
 		return;
 	}
-	/* The length counts the zero at the end. */
+	/* The length includes the terminating zero. */
 	if (length > 1 && length <= COMMENT_MAX)
 		comment->length = length - 1;
 }

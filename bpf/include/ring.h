@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The producer's side of a ring: make room for a block, then publish it. Nothing here ever waits. */
+/* The producer's side of a ring: reserves room for a block, then publishes it. No function waits. */
 #ifndef TRAWL_RING_H
 #define TRAWL_RING_H
 
@@ -12,7 +12,7 @@
 
 #define RECORD_IN_FLIGHT 1ull
 
-/* A control block for each CPU. Numbers and sizes of these maps' values are set by the loader. */
+/* The control block of each CPU. The loader sets the numbers and sizes of these maps' values. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -21,8 +21,8 @@ struct {
 	__uint(value_size, RING_CONTROL_SIZE);
 } rings SEC(".maps");
 
-/* The bytes of the segments, in banks that the verifier can oversee. Where the pool grows the loader puts an array of
- * maps in its place. */
+/* The bytes of the segments, in banks small enough for the verifier. If the pool grows, the loader replaces this map by
+ * an array of maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -47,8 +47,8 @@ struct {
 	__type(value, struct capture_shared);
 } capture_shared SEC(".maps");
 
-/* A field of struct tap_config: a marked number in the instructions, which the loader replaces by the field at the
- * offset that stands in the number's lower half. */
+/* A field of struct tap_config: a marked number in the instructions, whose lower half is the field's offset. The loader
+ * replaces the number by the field's value. */
 #define CONFIG_MARK 0x74770000u
 #define CONFIG_NAME(field) (CONFIG_MARK | __builtin_offsetof(struct tap_config, field))
 #define CONFIG(field)                                                         \
@@ -57,7 +57,7 @@ struct {
 		asm volatile("%0 = %1" : "=w"(value) : "i"(CONFIG_NAME(field)));       \
 		value;                                                        \
 	})
-/* Two 32-bit words as one, each a number or the name of a field. */
+/* Two 32-bit words as one 64-bit number; each is a number or the name of a field. */
 #define CONFIG_PAIR(low, high)                                                \
 	({                                                                    \
 		__u64 pair;                                                   \
@@ -65,11 +65,11 @@ struct {
 		pair;                                                         \
 	})
 
-/* Where the loader puts the number of the kernel's function bpf_cast_to_kern_ctx. */
+/* The loader replaces this mark by the number of the kernel's function bpf_cast_to_kern_ctx. */
 #define CAST_MARK 0x7477fff9
 
-/* All that went before must be visible before what comes next. x86 keeps stores in order by itself; elsewhere an
- * atomic exchange is the one ordering instruction that every BPF kernel has. */
+/* Stores a value after all earlier accesses are visible. x86 keeps stores in order; elsewhere, an atomic exchange is
+ * the one ordering instruction that every BPF kernel has. */
 static __always_inline void publish(__u64 *where, __u64 value)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -80,11 +80,12 @@ static __always_inline void publish(__u64 *where, __u64 value)
 #endif
 }
 
-/* How often a CPU tries to take the top of the stack before it gives up: others take it at the same moment at worst. */
+/* Maximum number of attempts to take the top of the stack; an attempt fails if another CPU takes it at the same
+ * moment. */
 #define TAKE_ATTEMPTS 16
 
-/* Takes the free segment that was emptied last, or SEGMENT_NONE. The numbers on the stack are the consumer's as well, and
- * so bounded each time. */
+/* Takes the free segment that was emptied last; returns SEGMENT_NONE if none is free. The consumer writes the numbers
+ * on the stack too, so each is bounded before use. */
 static __always_inline __u32 take_segment(struct pool_state *state)
 {
 	for (int attempt = 0; attempt < TAKE_ATTEMPTS; attempt++) {
@@ -105,8 +106,8 @@ static __always_inline __u32 take_segment(struct pool_state *state)
 	return SEGMENT_NONE;
 }
 
-/* Closes the open segment and opens another. False where no segment is free. Kept out of the hot path, whose
- * registers it would take. */
+/* Closes the open segment and opens another. Returns 0 if no segment is free. It is not inline, because the hot path
+ * would need more registers. */
 static __noinline int open_next_segment(struct ring_control *control)
 {
 	struct pool_state *state;
@@ -147,12 +148,12 @@ static __always_inline char *open_bank(struct ring_control *control)
 	return bank;
 }
 
-/* Where a block of `size` bytes, and the losses that it may have to tell, may be written on this CPU, or NULL where no segment is
- * free: SEGMENT_RESERVE has room for both those and what fills a segment up. The position is
- * marked, so that the reader knows that a record with a time not later than now may still come from this CPU. */
+/* Returns the address at which a block of `size` bytes and a drop count may be written on this CPU, or NULL if no
+ * segment is free. SEGMENT_RESERVE has room for the drop count and for the block that fills a segment up. The mark in
+ * the position shows the reader that a record with a time not later than now may still come from this CPU. */
 static __always_inline char *reserve(struct ring_control *control, __u64 size, __u64 *position)
 {
-	/* The mark is there if a record was kept back whose packet never came to an exit: it is overwritten. */
+	/* The mark is still set if a held record's packet never came to an exit: that record is overwritten. */
 	__u64 at = control->position & ~RECORD_IN_FLIGHT;
 	__u32 offset;
 	char *bank;
@@ -171,7 +172,7 @@ static __always_inline char *reserve(struct ring_control *control, __u64 size, _
 	return bank + offset;
 }
 
-/* Takes the mark off again without a record. */
+/* Removes the mark without a record. */
 static __always_inline void cancel(struct ring_control *control, __u64 position)
 {
 	publish(&control->position, position);

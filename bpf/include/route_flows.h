@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The router's questions to the kernel, and its answers, kept for the tick in which they were given. */
+/* The router's look-ups of routes, and their results, cached for the rest of the tick. */
 #ifndef TRAWL_ROUTE_FLOWS_H
 #define TRAWL_ROUTE_FLOWS_H
 
 #include "route_packet.h"
 
-/* The part of a question that makes the answer: all in front of the answer's own fields. */
+/* The part of a look-up's parameters that determines the result: all bytes in front of the result's own fields. */
 #define FLOW_KEY 48
 _Static_assert(__builtin_offsetof(struct bpf_fib_lookup, h_vlan_proto) == FLOW_KEY, "addresses end where the key does");
 #define SPREAD 0x9e3779b97f4a7c15ull
 
-/* What the kernel answered for a flow. Good for the rest of the tick in which it was asked: routes and neighbours are
- * never older than that, a few milliseconds, and packets in a row cost one look-up. */
+/* The kernel's result for a flow, valid for the rest of the tick of the look-up: routes and neighbours are never older
+ * than that, a few milliseconds, and consecutive packets need one look-up. */
 struct flow {
 	__u64 tick;
 	__u64 asked[FLOW_KEY / 8];
@@ -53,7 +53,7 @@ static __always_inline __u32 ask_kernel(struct xdp_md *context, struct bpf_fib_l
 	}
 }
 
-/* The place of a question among the answers. */
+/* Returns the slot of a look-up in the cache. */
 static __always_inline struct flow *place_of(const __u64 *question)
 {
 	__u64 mixed = 0;
@@ -77,7 +77,7 @@ static __always_inline bool is_answered(const struct flow *flow, const __u64 *qu
 	return !different;
 }
 
-/* Asks the kernel, unless it has just answered the same. */
+/* Looks up the route in the kernel, unless the cache has the result. */
 static __always_inline __u32 look_up(struct xdp_md *context, __u32 packet_length, __u64 tick,
 				     struct bpf_fib_lookup *fib)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The router's packets: read as far as it takes to ask for a route, and rewritten for the way that the answer names. */
+/* The router's packets: parsed as far as a route look-up needs, and rewritten for their route. */
 #ifndef TRAWL_ROUTE_PACKET_H
 #define TRAWL_ROUTE_PACKET_H
 
@@ -10,15 +10,15 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define IPV4_FRAGMENT bpf_htons(0x3fff)
-/* A frame is padded to 60 bytes; more after the packet than that is no padding. */
+/* A frame is padded to 60 bytes; more bytes after the packet than this are not padding. */
 #define MOST_PADDING 46
 #define VLAN_ID 0x0fff
 #define TAG_SIZE ((int)sizeof(struct vlan_tag))
 
-/* No reason to go to the stack. */
+/* No reason to pass the packet to the stack. */
 #define NONE ROUTE_COUNTERS
 
-/* What is known of a frame on its way through. */
+/* The properties of a frame on its path through the router. */
 struct frame {
 	void *network;
 	void *end;
@@ -26,9 +26,9 @@ struct frame {
 	__u32 packet_length;
 	__u32 tags;
 	__be16 type;
-	/* On the way out. */
+	/* Tags of the outgoing frame. */
 	struct route_tags leaving;
-	/* Some interfaces that routes name are VLANs. */
+	/* Non-zero if routes name VLAN interfaces. */
 	__u32 vlans;
 };
 
@@ -49,7 +49,7 @@ static __always_inline bool ipv4_checksum_holds(const struct iphdr *ip)
 	return sum == 0xffff;
 }
 
-/* Networks that no packet on a wire comes from: this host, loopback, multicast and beyond. */
+/* Returns true for networks that no packet on a wire comes from: this host, loopback, multicast and above. */
 static __always_inline bool ipv4_is_martian(__be32 address)
 {
 	__u8 first = bpf_ntohl(address) >> 24;
@@ -57,7 +57,7 @@ static __always_inline bool ipv4_is_martian(__be32 address)
 	return first == 0 || first == 127 || first >= 224;
 }
 
-/* Rules and multipath may go by ports. A fragment has none. */
+/* Stores the ports, which routing rules and multipath may use. Fragments have none. */
 static __always_inline void note_ports(const struct frame *frame, void *transport, struct bpf_fib_lookup *fib)
 {
 	__be16 *ports = transport;
@@ -70,7 +70,7 @@ static __always_inline void note_ports(const struct frame *frame, void *transpor
 	fib->dport = ports[1];
 }
 
-/* Whether the packet fills the frame, but for padding. */
+/* Returns true if the packet fills the frame, except for padding. */
 static __always_inline bool fits(const struct frame *frame, __u32 packet_length)
 {
 	__u32 length = frame->length - ETH_HLEN - frame->tags * TAG_SIZE;
@@ -112,7 +112,7 @@ static __always_inline bool ipv6_is_link_local(const __be32 *address)
 	return (address[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* The unspecified address and loopback. */
+/* Returns true for the unspecified address and loopback. */
 static __always_inline bool ipv6_is_own(const __be32 *address)
 {
 	return !address[0] && !address[1] && !address[2] && !(address[3] & bpf_htonl(0xfffffffe));
@@ -150,7 +150,7 @@ static __always_inline __u32 read_ipv6(struct frame *frame, struct bpf_fib_looku
 	return NONE;
 }
 
-/* As ip_decrease_ttl does it (RFC 1624). */
+/* Decreases the time to live and updates the checksum as ip_decrease_ttl() does (RFC 1624). */
 static __always_inline void decrease_ttl(struct iphdr *ip)
 {
 	__u32 check = ip->check;
@@ -160,7 +160,7 @@ static __always_inline void decrease_ttl(struct iphdr *ip)
 	ip->ttl--;
 }
 
-/* Puts a tag where the type stands, and returns where the type stands now. */
+/* Writes a tag at the position of the type, and returns the type's new position. */
 static __always_inline __be16 *put_tag(__be16 *type, __u32 number)
 {
 	struct vlan_tag *tag = (void *)(type + 1);
@@ -170,8 +170,8 @@ static __always_inline __be16 *put_tag(__be16 *type, __u32 number)
 	return &tag->inner_type;
 }
 
-/* Makes the frame what leaves: other addresses, other tags, one hop less. False where there is no room for more tags;
- * the other checks only tell the verifier what was looked at before. */
+/* Rewrites the frame for departure: other addresses, other tags, one hop less. Returns false if the frame has no room
+ * for more tags; the other checks only repeat earlier ones for the verifier. */
 static __always_inline bool rewrite(struct xdp_md *context, const struct frame *frame, const struct bpf_fib_lookup *fib)
 {
 	int tags = !!frame->leaving.outer + !!frame->leaving.inner;
@@ -183,7 +183,7 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 	__be16 *type;
 	void *end;
 
-	/* The kernel forwards the packet without the padding of the frame that brought it. */
+	/* The kernel forwards packets without the padding of the received frame. */
 	if (padding && bpf_xdp_adjust_tail(context, -padding))
 		return false;
 	if (shorter && bpf_xdp_adjust_head(context, shorter))
@@ -200,7 +200,7 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 	if (frame->leaving.inner)
 		type = put_tag(type, frame->leaving.inner);
 	*type = frame->type;
-	/* By what the frame is: a next hop of the other family makes that the answer's. */
+	/* The frame's type decides: a next hop of the other family changes the family of the result. */
 	if (frame->type == bpf_htons(ETH_P_IP)) {
 		ip = (void *)(type + 1);
 		if ((void *)(ip + 1) > end)

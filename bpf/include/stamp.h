@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The stamp: what a sender writes into the last eighteen bytes of a frame, so that a receiver can tell what is
- * missing, out of order or there twice, and how long the way was. crates/gen/src/stamp.rs is the same in Rust.
+/* The stamp, which a sender writes into the last eighteen bytes of a frame. It lets a receiver count missing, reordered
+ * and duplicate frames, and measure latency. crates/gen/src/stamp.rs is the same in Rust.
  *
  * Nine 16-bit words in network order:
  *   magic, check, stream, flow, sequence (two words), time (three words).
  *
- * `check` makes the words' one's complement sum 0xffff, the other form of zero. Every Internet checksum that covers
- * the stamp is therefore the same with it as with eighteen zero bytes, wherever in the frame it is, after any headers
- * and however deep in a tunnel: no checksum has to be known, found or fixed when it is written.
+ * `check` makes the words' one's complement sum 0xffff, the other form of zero. Every Internet checksum that covers the
+ * stamp is therefore the same as with eighteen zero bytes, at any position in the frame, after any headers and in a
+ * tunnel of any depth: the sender need not know, find or fix a checksum.
  *
- * It fits the 64-byte frames (with their checksum) of RFC 2544: 14 + 20 + 8 + 18 = 60. And being last, it is found
- * without looking at a header.
+ * The stamp fits into RFC 2544's frames of 64 bytes (with their FCS): 14 + 20 + 8 + 18 = 60. Because it is last, the
+ * receiver finds it without parsing headers.
  */
 #ifndef TRAWL_STAMP_H
 #define TRAWL_STAMP_H
@@ -23,14 +23,14 @@
 #define STAMP_MAGIC 0x7472
 #define STAMP_WORDS 9
 #define STAMP_LENGTH 18
-/* The time is International Atomic Time in nanoseconds modulo this many bits: 78 hours. */
+/* The time is International Atomic Time in nanoseconds, modulo two to this power: 78 hours. */
 #define STAMP_TIME_BITS 48
 
 struct stamp {
-	/* Which sender: another number for each run and each thread. */
+	/* Number of the sender, different for each run and each thread. */
 	__u32 stream;
 	__u32 flow;
-	/* Counts the frames of this flow in this stream, from 0, modulo 2^32. */
+	/* Number of the frame in this flow of this stream, from 0, modulo 2^32. */
 	__u32 sequence;
 	__u32 padding;
 	__u64 time;
@@ -42,7 +42,7 @@ static __always_inline __u32 stamp_fold(__u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* Writes a stamp to where STAMP_LENGTH bytes were shown to be in the packet. */
+/* Writes a stamp. The caller has checked that STAMP_LENGTH bytes at `at` are in the packet. */
 static __always_inline void stamp_write(void *at, const struct stamp *stamp)
 {
 	__u16 *words = at;
@@ -54,7 +54,7 @@ static __always_inline void stamp_write(void *at, const struct stamp *stamp)
 	__u16 time_high = bpf_htons((__u16)(stamp->time >> 32));
 	__u16 time_middle = bpf_htons((__u16)(stamp->time >> 16));
 	__u16 time_low = bpf_htons((__u16)stamp->time);
-	/* One's complement sums do not mind the byte order. */
+	/* One's complement sums do not depend on the byte order. */
 	__u32 sum = (__u32)magic + stream + flow + sequence_high + sequence_low + time_high + time_middle + time_low;
 
 	words[0] = magic;
@@ -68,7 +68,7 @@ static __always_inline void stamp_write(void *at, const struct stamp *stamp)
 	words[8] = time_low;
 }
 
-/* Reads one; false where these bytes are none. */
+/* Reads a stamp; returns false if the bytes are not one. */
 static __always_inline bool stamp_read(const void *at, struct stamp *stamp)
 {
 	const __u16 *words = at;

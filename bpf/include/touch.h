@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the bundled programs do with a packet before the verdict, and how they count it. */
+/* The bundled programs' access to a packet before the verdict, and their counters. */
 #ifndef TRAWL_TOUCH_H
 #define TRAWL_TOUCH_H
 
@@ -13,10 +13,10 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* Programs of one CPU never interrupt each other, so plain additions are exact. */
+/* Counts the packet. Programs of one CPU never interrupt each other, so plain additions are exact. */
 static __always_inline void count(struct xdp_md *context, __u32 which)
 {
-	/* First: what is a call in the end comes before what needs registers to be kept over it. */
+	/* First, so that no values have to be kept in registers across this call. */
 	__u64 length = bpf_xdp_get_buff_len(context);
 	__u32 queue = context->rx_queue_index;
 	__u32 at = (queue < COUNT_QUEUES ? queue : COUNT_QUEUES - 1) * COUNTERS + which;
@@ -28,7 +28,7 @@ static __always_inline void count(struct xdp_md *context, __u32 which)
 	counter->bytes += length;
 }
 
-/* Returns the counter that the packet belongs to. */
+/* Accesses the packet as configured, and returns the counter that it belongs to. */
 static __always_inline __u32 touch_packet(struct xdp_md *context, __u32 touch)
 {
 	void *data = (void *)(long)context->data;
@@ -40,7 +40,7 @@ static __always_inline __u32 touch_packet(struct xdp_md *context, __u32 touch)
 		return COUNT_UNPARSED;
 	switch (touch) {
 	case TOUCH_READ:
-		/* The value is not needed: volatile, so that it is read anyway. */
+		/* The value is not needed; `volatile` keeps the read. */
 		(void)*(volatile __be16 *)&link->type;
 		return COUNT_UNPARSED;
 	case TOUCH_SWAP:

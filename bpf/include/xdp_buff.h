@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* A packet as the kernel holds it while an XDP program runs, read from beside: which interface it came by, how long it
- * is, and its bytes, in the first buffer and in the fragments after it. */
+/* A packet as the kernel represents it while an XDP program runs, read by another program: its interface, its length,
+ * and its bytes, in the first buffer and in the fragments after it. */
 #ifndef TRAWL_XDP_BUFF_H
 #define TRAWL_XDP_BUFF_H
 
@@ -8,32 +8,32 @@
 #include "kernel_types.h"
 #include "ring.h"
 
-/* Bit 0 of xdp_buff's flags. */
+/* Bit 0 of the flags of struct xdp_buff. */
 #define XDP_BUFF_HAS_FRAGS 1
-/* Fragments are copied in pieces of at most this size, one less than a power of two: more than most have, and less
- * than the ring's slack. */
+/* Maximum size of the pieces in which fragments are copied, one less than a power of two: longer than most fragments,
+ * and shorter than the ring's slack. */
 #define PIECE_MAX 16383
-/* Where skb_shared_info begins is rounded to a cache line. */
+/* The kernel rounds the size of skb_shared_info up to a cache line. */
 #define CACHE_LINE 64
 #define ROUND_UP(value, to) (((value) + (to) - 1) & ~((__u64)(to) - 1))
 
-/* The lists are aligned. */
+/* Flag in the lowest bit of a list's address, which is clear because lists are aligned. */
 #define IN_LIST 1ull
 
-/* A packet that is being looked at. */
+/* A packet that a tap reads. */
 struct tap_context {
-	/* Where the first buffer's bytes are, and how many. */
+	/* Address of the first buffer's bytes, and their number. */
 	__u64 data;
 	__u32 linear;
-	/* The bytes in fragments, and where the list of those is; 0 if there are none. With IN_LIST the packet goes on in
-	 * socket buffers of their own. */
+	/* Number of bytes in fragments, and the address of the list of fragments; 0 if there are none. With IN_LIST,
+	 * the packet continues in further socket buffers. */
 	__u32 in_fragments;
 	__u64 fragments;
-	/* Bytes after the first buffer that cannot be copied. */
+	/* Number of bytes after the first buffer that cannot be copied. */
 	__u32 out_of_reach;
-	/* Room to work in. */
+	/* Working memory. */
 	struct scratch *scratch;
-	/* The memory that it is in, and where its IP header is; 0 if it has to be looked for after an Ethernet header. */
+	/* Address of the packet's memory, and of its IP header; 0 if the IP header follows an Ethernet header. */
 	__u64 head;
 	__u64 network;
 };
@@ -63,7 +63,8 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 #if defined(__TARGET_ARCH_x86)
 #define FRAGMENTS_READABLE true
 #else
-/* The way from a page to its bytes is not known here: of packets in several pieces the first is recorded. */
+/* The address of a page's bytes is not known on this architecture: of packets in several pieces, the first is
+ * recorded. */
 #define FRAGMENTS_READABLE false
 #endif
 
@@ -73,28 +74,29 @@ struct fragment {
 	__u32 offset;
 };
 
-/* Copying, piece by piece. It stands in a map's value, of which the verifier remembers nothing. */
+/* State of a copy in pieces. It is in a map's value, which the verifier does not track. */
 struct copying {
-	/* How many bytes are there, and how many there shall be. */
+	/* Number of bytes copied, and number of bytes wanted. */
 	__u64 done;
 	__u64 wanted;
-	/* The next fragment in the list, how many are left in it, and how much of that fragment is done. */
+	/* The next fragment in the list, the number of fragments left, and the number of bytes copied of the next
+	 * one. */
 	__u64 next;
 	__u64 count;
 	__u64 within;
-	/* Of a list of socket buffers: the piece that is being copied, and the next buffer. */
+	/* For a list of socket buffers: the piece that is being copied, its remaining bytes, and the next buffer. */
 	__u64 piece;
 	__u64 left;
 	__u64 list;
-	/* Pages stand in a row, and so do the structures that describe them: where both begin. */
+	/* Start addresses of the pages, which are contiguous, and of the array of the structures that describe them. */
 	__u64 first_address;
 	__u64 first_page;
 };
 
-/* What follows has as few branches as can be: the verifier goes through it once for each round there may be, and for
- * each branch through what comes after once more. Lengths and counts have far less than 63 bits. */
+/* The code below has as few branches as possible: the verifier follows it once for each possible iteration, and follows
+ * all later code again for each branch. Lengths and counts have far fewer than 63 bits. */
 
-/* All ones if it is less, or zero. */
+/* Returns all ones if `one` is less than `other`, else zero. */
 static __always_inline __u64 is_less(__u64 one, __u64 other)
 {
 	__u64 mask = (__s64)(one - other) >> 63;
@@ -108,8 +110,8 @@ static __always_inline __u64 lesser(__u64 one, __u64 other)
 	return other + ((one - other) & is_less(one, other));
 }
 
-/* Copies the next piece, of at most `piece` bytes; both this and the last place in the target are one less than a power
- * of two. Returns zero if it went well, and something negative if not. */
+/* Copies the next piece, of at most `piece` bytes. `piece` and `last`, the last offset in the target, are each one less
+ * than a power of two. Returns zero on success, a negative number on failure. */
 static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64 piece, __u64 last)
 {
 	__u64 done = READ_ONCE(copying->done);
@@ -118,7 +120,7 @@ static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64
 	__u64 address, left, take, failed, moves;
 
 	failed = bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)READ_ONCE(copying->next));
-	/* There has to be one more. Bit 0 marks memory of a device, which cannot be read. */
+	/* One more fragment must be left. Bit 0 marks memory of a device, which cannot be read. */
 	failed |= is_less(copying->count, 1) | fragment.page << 63;
 	barrier_var(failed);
 	address = copying->first_address +
@@ -136,11 +138,11 @@ static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64
 	return failed;
 }
 
-/* As many rounds as any packet takes: one for each fragment, and for each further piece. */
+/* Maximum number of fragments; each needs one iteration, and so does each further piece. */
 #define MOST_FRAGMENTS                                                                                            	((bpf_core_type_size(struct skb_shared_info) - bpf_core_field_offset(struct skb_shared_info, frags)) / 	 sizeof(struct fragment))
 
-/* Copies from the fragments after the bytes that are done until there are as many as wanted: `last` is the last place
- * in the target, which has room for a piece after it. */
+/* Copies from the fragments, after the `done` bytes, until `wanted` bytes are copied. `last` is the last offset in the
+ * target, which has room for a piece after it. */
 static __always_inline int copy_fragments(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
 {
 	struct skb_shared_info *info = (void *)shared;
@@ -159,11 +161,11 @@ static __always_inline int copy_fragments(struct copying *copying, char *to, __u
 	return -1;
 }
 
-/* As many pieces as a packet of 64 KiB has that came in frames of 1500 bytes, header and fragment apart. */
+/* Number of pieces of a packet of 64 KiB that arrived in frames of 1500 bytes, header and fragment separate. */
 #define MOST_IN_LIST 100
 
-/* As copy_piece(), where the packet goes on in a list of socket buffers, each with fragments of its own. Both the next
- * fragment and the next buffer are looked at each time, and what is not wanted is masked out. */
+/* Copies the next piece like copy_piece(), if the packet continues in a list of socket buffers, each with its own
+ * fragments. It reads both the next fragment and the next buffer each time, and masks out the unneeded one. */
 static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *to, __u64 piece, __u64 last)
 {
 	__u64 done = READ_ONCE(copying->done), left = READ_ONCE(copying->left);
@@ -181,7 +183,7 @@ static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *t
 	shared = (__u64)BPF_CORE_READ(buffer, head) + BPF_CORE_READ(buffer, end);
 	bpf_probe_read_kernel(&count, sizeof(count), (void *)(shared + bpf_core_field_offset(struct skb_shared_info, nr_frags)));
 	linear = BPF_CORE_READ(buffer, len) - BPF_CORE_READ(buffer, data_len);
-	/* The list may be at its end, and bit 0 marks memory of a device. */
+	/* The list may be at its end; bit 0 marks memory of a device. */
 	failed = (is_buffer & is_less((__u64)buffer >> 1, 1)) | (is_fragment & fragment.page << 63);
 	barrier_var(failed);
 	address = (copying->piece & ~is_done) | (address & is_fragment) | ((__u64)BPF_CORE_READ(buffer, data) & is_buffer);
@@ -199,7 +201,7 @@ static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *t
 	return failed;
 }
 
-/* Copies what comes after the bytes that are done: the first buffer's fragments, then the list. */
+/* Copies the bytes after the `done` ones: the first buffer's fragments, then the list. */
 static __always_inline int copy_list(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
 {
 	struct skb_shared_info *info = (void *)shared;

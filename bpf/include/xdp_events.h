@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the kernel tells of packets that XDP lost, by the tracepoints xdp:*, as bpf/watch_xdp.bpf.c counts it. */
+/* Counts of packets that XDP lost, by the kernel's tracepoints xdp:*; bpf/watch_xdp.bpf.c counts them. */
 #ifndef TRAWL_XDP_EVENTS_H
 #define TRAWL_XDP_EVENTS_H
 
@@ -10,19 +10,19 @@
 #define XDP_EVENT_STACK 8
 #define XDP_EVENTS 4096
 
-/* What makes packets one count. */
+/* The key of a count. */
 struct xdp_event {
 	__u32 what;
-	/* The number of the network namespace's inode, and the interface; 0: none is concerned. */
+	/* The number of the network namespace's inode, and the interface; 0: none is involved. */
 	__u32 netns;
 	__u32 ifindex;
-	/* The program's number. */
+	/* The program's ID. */
 	__u32 program;
-	/* The verdict of an exception, otherwise the error, positive; of a cpumap the CPU. */
+	/* For an exception the verdict, for a cpumap the CPU, else the error as a positive number. */
 	__u32 code;
-	/* Of a redirect through a map: the map's number. */
+	/* For a redirect through a map: the map's ID. */
 	__u32 map;
-	/* The functions that led there, the innermost first. */
+	/* The functions that led to the event, the innermost first. */
 	__u64 stack[XDP_EVENT_STACK];
 };
 
