@@ -20,7 +20,7 @@ pub struct Report {
     pub request: Request,
     pub conditions: Conditions,
     pub peers: Vec<PeerRecord>,
-    /// The configuration of each recorder that is best on this machine.
+    /// The configuration of each program that is best on this machine.
     #[serde(default)]
     pub configurations: Vec<Tuning>,
     pub experiments: Vec<Experiment>,
