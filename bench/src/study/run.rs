@@ -314,9 +314,9 @@ fn as_run(case: &Case, repetition: u32, measured: Measured, sample: &Sample) -> 
         series: case.series.clone(),
         x: case.x,
         repetition,
-        values: measured
-            .values
-            .into_iter()
+        // JSON has no other numbers: a median of nothing is not one.
+        values: (measured.values.into_iter())
+            .filter(|(_, value)| value.is_finite())
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
         sent: measured.sent,
@@ -417,6 +417,17 @@ mod tests {
         assert!(wrong(&claim(Some(100_000), None)));
         assert!(!wrong(&claim(None, None)));
         assert!(!is_wrong(&claim(Some(1), Some(1)), None, None));
+    }
+
+    #[test]
+    fn figure_of_nothing_is_left_out() {
+        let case = Case::new("a", 1.0, |_| Ok(Measured::default()));
+        let measured = Measured {
+            values: [("mpps", 1.0), ("delay_p50_us", f64::NAN)].into(),
+            ..Measured::default()
+        };
+        let run = as_run(&case, 1, measured, &Sample::now());
+        assert_eq!(run.values.into_keys().collect::<Vec<_>>(), ["mpps"]);
     }
 
     #[test]
