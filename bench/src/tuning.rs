@@ -230,7 +230,7 @@ pub struct Complete {
 }
 
 /// Share of the packets that counts as all of them: one lost in a thousand may be the machine's doing.
-const WHOLE: f64 = 0.999;
+pub const WHOLE: f64 = 0.999;
 /// Ratio of the lowest rate with loss to the highest without at which the search ends.
 const NARROW: f64 = 1.06;
 
