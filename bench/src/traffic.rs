@@ -156,23 +156,18 @@ pub fn sent_by(trawl: &mut Command, from: &Station) -> Result<Sent> {
 /// Sends frames from within this process, into a lab.
 pub fn send_frames(
     lab: &Pair,
+    engine: Engine,
     frames: &[Vec<u8>],
     count: u64,
     rate: Option<u64>,
     cpu: usize,
 ) -> Result<sender::Sent> {
-    // A veth accepts XDP frames only if its receive queue is polled, for GRO or a program.
-    let is_polled = !lab.b.netlink()?.link(&lab.b.interface)?.xdp.is_empty()
-        || lab.b.ethtool()?.feature("rx-gro")? == Some(true);
     sender::send(&Job {
         namespace: Some(&lab.a.namespace),
         interface: &lab.a.interface,
         frames,
         count,
-        engine: match is_polled {
-            true => Engine::Live,
-            false => Engine::Packet,
-        },
+        engine,
         rate,
         cpu: Some(cpu),
     })

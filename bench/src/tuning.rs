@@ -60,8 +60,11 @@ const fn without_gro(options: &'static [&'static str]) -> Configuration {
     }
 }
 
-/// The program as it comes.
+/// Configuration without any option.
 pub const DEFAULTS: Configuration = with_gro(&[]);
+
+/// The grid of a program without options that matter.
+pub const ONLY_DEFAULTS: [Configuration; 1] = [DEFAULTS];
 
 /// Configurations of what handles packets in the network stack.
 pub const IN_STACK: [Configuration; 2] = [DEFAULTS, without_gro(&[])];
@@ -79,7 +82,7 @@ impl Recorder {
                 without_gro(&["--ring-size", "256MiB"]),
             ],
             Self::Recv => IN_STACK.to_vec(),
-            Self::Xsk => vec![DEFAULTS],
+            Self::Xsk => ONLY_DEFAULTS.to_vec(),
             Self::Tcpdump | Self::Netmap | Self::PfRing => vec![
                 DEFAULTS,
                 with_gro(&["-B", "65536"]),

@@ -20,7 +20,7 @@ use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Peer};
 use crate::scratch::{Scratch, each_packet};
 use crate::traffic::{Amount, SENDER_CPU, Sent, Traffic, capture_cpu, label, received};
-use crate::tuning::{Configuration, DEFAULTS, IN_STACK};
+use crate::tuning::{Configuration, DEFAULTS, IN_STACK, ONLY_DEFAULTS};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 const PORT: u16 = 9;
@@ -84,7 +84,7 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
         let name = series.to_owned();
         let flood = Traffic::flood(size, seconds, &[SENDER_CPU]);
         let grid: &[_] = match who {
-            Who::Trawl => &IN_STACK[..1],
+            Who::Trawl => &ONLY_DEFAULTS,
             Who::Ipvs(_) => &IN_STACK,
         };
         Ok(move |bench: &Bench| {

@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result};
 use super::{Bench, Stop, named};
 use crate::process::{self, Background};
 use crate::traffic::label;
-use crate::tuning::{Configuration, IN_STACK};
+use crate::tuning::{Configuration, IN_STACK, ONLY_DEFAULTS};
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Who {
             | Self::Kernel
             | Self::Xdp(_, Mode::Generic)
             | Self::XdpBench(_, Mode::Generic) => &IN_STACK,
-            _ => &IN_STACK[..1],
+            _ => &ONLY_DEFAULTS,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use trawl_bpf::object::{self, Plain};
 use trawl_io::disk::{Aligned, Disk as Direct, Piece, Write};
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::sender::{self, Sent};
+use trawl_lab::sender::{self, Engine, Sent};
 use trawl_lab::{Pair, PairOptions};
 use trawl_sys::host::free_space;
 use trawl_sys::{Error, Result, process};
@@ -154,12 +154,17 @@ impl DiskLoad {
             options,
             ..Setting::default()
         };
+        // A veth accepts XDP frames only if its receive queue is polled, for GRO or a program.
+        let engine = match self.configuration.resolve(bench, self.recorder)?.gro {
+            true => Engine::Live,
+            false => Engine::Packet,
+        };
         let running = Running::start(bench, self.recorder, &setting)?;
         let cpu_before = running.peer.cpu_seconds();
-        let first = self.send(&running.lab, count / 5, rate)?;
+        let first = self.send(&running.lab, engine, count / 5, rate)?;
         let memory = |running: &Running| running.peer.peak_memory().unwrap_or(0);
         let early = memory(&running);
-        let sent = first.and(self.send(&running.lab, count - count / 5, rate)?);
+        let sent = first.and(self.send(&running.lab, engine, count - count / 5, rate)?);
         // The cost includes the writing of the rest.
         if self.recorder.needs_rest() {
             running.peer.wait_until_idle();
@@ -260,17 +265,17 @@ impl DiskLoad {
             }
             _ => None,
         };
-        self.send(&lab, self.frames.min(CEILING_FRAMES), None)
+        self.send(&lab, Engine::Live, self.frames.min(CEILING_FRAMES), None)
     }
 
-    fn send(self, lab: &Pair, count: u64, rate: Option<u64>) -> Result<Speed> {
+    fn send(self, lab: &Pair, engine: Engine, count: u64, rate: Option<u64>) -> Result<Speed> {
         // No stack answers these: an answer would cost the sender's CPU more than the capture does.
         let frames = [sender::experimental(
             lab.a.mac,
             lab.b.mac,
             self.size - CHECKSUM,
         )];
-        let send = |cpu, count| send_frames(lab, &frames, count, rate, cpu);
+        let send = |cpu, count| send_frames(lab, engine, &frames, count, rate, cpu);
         let own = || process::cpu_seconds(std::process::id());
         let (before, began) = (own(), Instant::now());
         let all: Vec<Sent> = match self.load {

@@ -2,7 +2,8 @@
 //! and with a tap that records them. Then an XDP program takes the frames, for which the tap is not called.
 
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::{Pair, PairOptions, sender};
+use trawl_lab::sender::{self, Engine};
+use trawl_lab::{Pair, PairOptions};
 use trawl_sys::Result;
 
 use super::contenders::rule;
@@ -61,7 +62,7 @@ fn measure(bench: &Bench, (is_dropped, filter): Contender, frames: u64, size: us
     };
     let peer = filter.map(start).transpose()?;
     let frame = sender::udp_from(lab.a.mac, size - CHECKSUM)?;
-    let sent = send_frames(&lab, &[frame], frames, None, SENDER_CPU)?;
+    let sent = send_frames(&lab, Engine::Live, &[frame], frames, None, SENDER_CPU)?;
     let said = peer.map(Peer::finish).transpose()?;
     let seconds = sent.took.as_secs_f64();
     Ok(Measured {

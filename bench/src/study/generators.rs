@@ -25,7 +25,7 @@ use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Background};
 use crate::scratch::Scratch;
 use crate::traffic::{CHECKSUM, SENDER_CPU, Sent, Traffic, label, received, sent_by};
-use crate::tuning::{Configuration, DEFAULTS, with_gro};
+use crate::tuning::{Configuration, DEFAULTS, ONLY_DEFAULTS, with_gro};
 
 /// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
@@ -103,7 +103,7 @@ fn grid(who: &str) -> &'static [Configuration] {
         "trawl live" => &LIVE,
         "trafgen" => &TRAFGEN,
         "iperf3" => &IPERF,
-        _ => &LIVE[..1],
+        _ => &ONLY_DEFAULTS,
     }
 }
 
@@ -114,13 +114,12 @@ fn measure(bench: &Bench, series: &str, job: &Job) -> Outcome {
         cpus: vec![SENDER_CPU],
         ..job.clone()
     };
-    let options = |configuration: Configuration| configuration.options;
     // A recorder may have the same name.
     let name = format!("{who} (generator)");
     let configuration = bench.tuned.choose(&name, grid(who), |configuration| {
-        Ok(one(bench, who, options(configuration), &alone, false)?.values["mpps"])
+        Ok(one(bench, who, configuration.options, &alone, false)?.values["mpps"])
     })?;
-    let options = options(configuration);
+    let options = configuration.options;
     match manner {
         // Independent senders, on an interface each: the most that these CPUs can send.
         "unrelated senders" => unrelated(bench, who, options, job),

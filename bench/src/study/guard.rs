@@ -10,7 +10,8 @@ use trawl_bpf::test_run;
 use trawl_guard::rule::Ports;
 use trawl_guard::{Action, Draft, Guard, Match, Prefix, SessionCare};
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::{Pair, PairOptions, sender};
+use trawl_lab::sender::{self, Engine};
+use trawl_lab::{Pair, PairOptions};
 use trawl_program::Site;
 use trawl_sys::process::cpu_seconds;
 use trawl_sys::{Error, Result};
@@ -141,7 +142,7 @@ fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: Option<BorrowedFd<'_>
     let alone = alone.map_err(|e| Error::os("cannot measure the program alone", e))?;
     let own = || cpu_seconds(std::process::id());
     let before = own();
-    let sent = send_frames(lab, &[frame], frames, None, SENDER_CPU)?;
+    let sent = send_frames(lab, Engine::Live, &[frame], frames, None, SENDER_CPU)?;
     let used = own() - before;
     let per_cpu = sent.packets as f64 / used.max(f64::EPSILON) / 1e6;
     let rates = [("mpps", sent.per_second() / 1e6), ("mpps_by_cpu", per_cpu)];

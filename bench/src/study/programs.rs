@@ -97,8 +97,10 @@ fn measure(bench: &Bench, name: &str, who: Who, traffic: &Traffic) -> Outcome {
     if let Who::Xdp(_, Mode::Offloaded) = who {
         return Err(contenders::offload_refusal(bench));
     }
-    let flood = |configuration, traffic: &Traffic| flooded(bench, who, configuration, traffic);
-    flood(best(bench, name, who, traffic, flood)?, traffic)
+    let configuration = best(bench, name, who, traffic, |configuration, traffic| {
+        flooded(bench, who, configuration, traffic)
+    })?;
+    flooded(bench, who, configuration, traffic)
 }
 
 /// Returns the best configuration of a contender, by the rate of one sender.
@@ -187,11 +189,10 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
 
 /// Measures forwarding between two hosts with this many routes in the table.
 fn route(bench: &Bench, name: &str, who: Who, routes: u32, traffic: &Traffic) -> Outcome {
-    let through = |routes| {
-        move |configuration, traffic: &Traffic| routed(bench, who, routes, configuration, traffic)
-    };
-    let configuration = best(bench, name, who, traffic, through(1))?;
-    through(routes)(configuration, traffic)
+    let configuration = best(bench, name, who, traffic, |configuration, traffic| {
+        routed(bench, who, 1, configuration, traffic)
+    })?;
+    routed(bench, who, routes, configuration, traffic)
 }
 
 fn routed(
