@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Reads a packet's flow for the load balancer; the flow of an ICMP error is that of the packet that it quotes. */
+/* Reads a packet's flow for the load balancer; an ICMP error has the flow of the packet that it quotes. */
 #ifndef TRAWL_BALANCE_PACKET_H
 #define TRAWL_BALANCE_PACKET_H
 
