@@ -281,8 +281,9 @@ fn hanging_command_delays_no_capture() {
     let Some(lab) = Lab::open() else { return };
     let (script, file, receiver) = (lab.file("hang.sh"), lab.file("file.pcapng"), lab.receiver());
     let process = lab.file("process");
-    let text =
-        format!("#!/bin/sh\necho $$ >{process}.new\nmv {process}.new {process}\nexec sleep 300\n");
+    let text = format!(
+        "#!/bin/sh\necho $$ >{process}.new\nmv {process}.new {process}\nexec sleep 300 >/dev/null 2>&1\n"
+    );
     std::fs::write(&script, text).expect("a script");
     output("chmod", &["+x", &script]);
     let arguments = [
