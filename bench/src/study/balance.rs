@@ -352,7 +352,7 @@ impl Farm {
         let table = Scratch::new(&bench.scratch, "balance.toml")?;
         std::fs::write(table.path(), text).map_err(|e| Error::os("cannot write the table", e))?;
         // Every CPU has its own list for its share of the flow table, and one of them handles all packets.
-        let room = (flows * cpus() as u64 * 5 / 4).clamp(262_144, 67_108_864);
+        let room = (flows * cpus() as u64 * 5 / 4).clamp(65_536, 67_108_864);
         let left = label(&self.line.left);
         let mut load = bench.command(&["balance", "load", &left]);
         load.arg(table.path()).args(["--flows", &room.to_string()]);

@@ -31,7 +31,7 @@ fn both_forward_and_moved_flows_are_reported() {
     let place = directory.path().join("results");
     let place = place.to_str().expect("a plain path");
     let result = trawl(&args!(
-        "bench load-balance --repeat 1 --set load-balance.flows=1,1000 --set \
+        "bench load-balance --repeat 1 --set load-balance.flows=1000 --set \
          load-balance-moves.flows=1000 --set load-balance-moves.backends=5 \
          --json -o {place}"
     ));
