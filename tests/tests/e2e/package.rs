@@ -139,6 +139,7 @@ fn package(directory: &str, version: &str) -> String {
             .arg(directory)
             .env("BINARY", binary::path())
             .env("VERSION", version)
+            .env("DPKG_DEB_COMPRESSOR_LEVEL", "0")
             .current_dir(repository()),
     );
     let architecture = succeeds(Command::new("dpkg").arg("--print-architecture"));
