@@ -45,41 +45,63 @@ fn measure(
     // At full speed: a sender that keeps to a rate waits for the next frame with its CPU busy.
     let mut traffic = Traffic::flood(size, seconds, &[SENDER_CPU]).with(&UNANSWERED);
     traffic.amount = Amount::Frames(frames);
-    let mut costs = Vec::new();
+    let (mut costs, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..COSTS {
-        let (alone, _) = busy(bench, recorder, setting, &traffic, false)?;
-        let (with, recorded) = busy(bench, recorder, setting, &traffic, true)?;
+        let alone = alone(bench, recorder, setting, &traffic)?;
+        rates.push(alone.mpps);
+        let (with, recorded) = recorded(bench, recorder, setting, &traffic)?;
         // The few packets of a capture that loses most would bear the cost of all.
         if recorded as f64 >= WHOLE * frames as f64 {
-            costs.push((with - alone).max(0.0) / recorded as f64 * 1e9);
+            costs.push((with - alone.busy).max(0.0) / recorded as f64 * 1e9);
         }
     }
-    let cost = Interval::of(costs).map(|costs| costs.median);
+    let median = |values| Interval::of(values).map(|interval: Interval| interval.median);
     let mut measured = found.flood;
     measured.values = [("complete_mpps", found.mpps)].into();
-    measured.values.extend(cost.map(|cost| ("cpu_ns", cost)));
+    measured
+        .values
+        .extend(median(costs).map(|cost| ("cpu_ns", cost)));
+    measured
+        .values
+        .extend(median(rates).map(|rate| ("alone_mpps", rate)));
     if let Some(mpps) = found.first_loss_mpps {
         measured.values.insert("first_loss_mpps", mpps);
     }
     Ok(measured)
 }
 
-/// Returns the CPU seconds of the whole machine for this traffic, until nothing is left to do, and the recorded packets.
-fn busy(
+/// Traffic without a capture.
+struct Alone {
+    /// CPU seconds of the whole machine, until nothing is left to do.
+    busy: f64,
+    mpps: f64,
+}
+
+fn alone(
     bench: &Bench,
     recorder: Recorder,
     setting: &Setting,
     traffic: &Traffic,
-    records: bool,
+) -> Result<Alone, Stop> {
+    let configuration = setting.configuration.resolve(bench, recorder)?;
+    let (lab, _program) = lab_for(recorder, configuration)?;
+    let begun = Busy::now();
+    let sent = traffic.send(bench, &lab.a, &lab.b)?;
+    std::thread::sleep(process::IDLE);
+    Ok(Alone {
+        busy: begun.seconds(),
+        mpps: sent.per_second() / 1e6,
+    })
+}
+
+/// Returns the CPU seconds of the whole machine for this traffic and its capture, until nothing is left to do, and the
+/// recorded packets.
+fn recorded(
+    bench: &Bench,
+    recorder: Recorder,
+    setting: &Setting,
+    traffic: &Traffic,
 ) -> Result<(f64, u64), Stop> {
-    if !records {
-        let configuration = setting.configuration.resolve(bench, recorder)?;
-        let (lab, _program) = lab_for(recorder, configuration)?;
-        let begun = Busy::now();
-        traffic.send(bench, &lab.a, &lab.b)?;
-        std::thread::sleep(process::IDLE);
-        return Ok((begun.seconds(), 0));
-    }
     let running = Running::start(bench, recorder, setting)?;
     let begun = Busy::now();
     traffic.send(bench, &running.lab.a, &running.lab.b)?;
@@ -122,5 +144,20 @@ pub fn judge(experiment: &Experiment) -> Finding {
             statements.check(text, found.median >= aim);
         }
     }
-    of_aims(&statements, &shows)
+    let mut finding = of_aims(&statements, &shows);
+    if let Some(most) = most_times(experiment, smallest) {
+        finding.sentence += &most;
+    }
+    finding
+}
+
+/// Returns a sentence about the rate of the sender without a capture, which no capture exceeds.
+fn most_times(experiment: &Experiment, smallest: f64) -> Option<String> {
+    let alone = experiment.median(OURS, "alone_mpps", smallest)?;
+    let tcpdump = experiment.median("tcpdump", "complete_mpps", smallest)?;
+    Some(format!(
+        " Without a capture, the sender reaches {alone:.1} Mpps at the program that drops, {:.1} times what tcpdump has: no \
+         capture here can have more.",
+        alone / tcpdump
+    ))
 }
