@@ -35,23 +35,23 @@ demo: ## Build trawl, and show its main job in a temporary lab
 	@scripts/demo
 
 test: ## Run all tests but the long ones, in a virtual machine if they need another kernel; the last line counts them
-	@scripts/install build test
+	@scripts/install build test python
 	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test
 
 test-long: ## Run the tests that kill commands at each step or send many packets, and more tests in a virtual machine
-	@scripts/install build test
+	@scripts/install build test python
 	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test --long
 
 test-vm: ## Run the tests that need another kernel, in a virtual machine
-	@scripts/install build test vm
+	@scripts/install build test vm python
 	@scripts/test --vm
 
 test-vm-all: ## Run all end-to-end tests in a virtual machine, under another kernel
-	@scripts/install build test vm
+	@scripts/install build test vm python
 	@scripts/test --vm --all
 
 test-quick: ## Run the unit tests only
