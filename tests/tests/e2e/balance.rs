@@ -16,9 +16,6 @@ use trawl_tests::witness::{nothing_attached, run, tshark};
 use trawl_tests::{Capture, LineLab, args, trawl};
 
 const VIP: [u8; 4] = [192, 0, 2, 80];
-/// Size of flow tables: the kernel needs half a second to allocate a table of the default size, and minutes in an emulated
-/// processor.
-const FLOWS: &str = "10000";
 
 fn ip(station: &Station, arguments: &str) {
     let words: Vec<&str> = arguments.split(' ').collect();
@@ -48,6 +45,12 @@ fn json(arguments: &[&str]) -> Value {
     let output = trawl(&[arguments, &["--json"]].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {said}"))
+}
+
+/// Loads a balancer with a small flow table: the kernel needs half a second to allocate one of the default size, and ten
+/// seconds in an emulated processor.
+fn load(left: &str, more: &[&str]) {
+    done(&[&["balance", "load", left, "--flows", "10000"], more].concat());
 }
 
 /// Returns the stats once they count this many packets for virtual addresses and others.
@@ -82,10 +85,10 @@ fn tunnelled_packets_arrive_whole() {
         let Some(lab) = LineLab::open() else { return };
         let line = &lab.line;
         let left = place(&line.left);
-        done(&["balance", "load", &left, "--flows", FLOWS]);
+        load(&left, &[]);
         // Backends behind another interface are reached through it, which has to be ready for that.
         add(&left, line, forward);
-        done(&["balance", "load", &left, "--tappable", "--flows", FLOWS]);
+        load(&left, &["--tappable"]);
         let sent = to_vip(line, 20, flags::SYN);
         let file = lab.file("file.pcapng");
         let b = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
@@ -124,7 +127,7 @@ fn direct_return_changes_only_the_link_addresses() {
         line.b.ipv4
     );
     std::fs::write(&table, text).expect("a file");
-    done(&["balance", "load", &left, &table, "--flows", FLOWS]);
+    load(&left, &[&table]);
     let sent = to_vip(line, 10, flags::SYN);
     let file = lab.file("file.pcapng");
     let b = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
@@ -139,7 +142,7 @@ fn counters_add_up() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let mut sent = to_vip(line, 30, flags::SYN);
@@ -195,7 +198,7 @@ fn packets_too_big_for_the_tunnel_are_answered() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     let (file, a) = (lab.file("file.pcapng"), place(&line.a));
     let capture = Capture::start(
@@ -228,7 +231,7 @@ fn invalid_table_changes_nothing() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     let before = json(&["balance", "vip", "list", "--on", &left]);
     let vip = "tcp:192.0.2.80:80";
@@ -268,7 +271,7 @@ fn unresponsive_backends_are_disabled() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "direct");
     ip(&line.b, "address add 192.0.2.80 dev lo");
     // No process listens at the backend's port.
@@ -294,7 +297,7 @@ fn a_backend_without_a_tunnel_device_is_not_healthy() {
         std::net::TcpListener::bind((line.b.ipv4, 80))
     });
     let _listener = listener.expect("the namespace of b").expect("a port");
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     for forward in ["ipip", "gue", "direct"] {
         add(&left, line, forward);
         let arguments = ["balance", "check", "--timeout", "300ms", "--on", &left];
@@ -324,7 +327,7 @@ fn balancer_needs_routes_and_goes_with_its_interface() {
     let left = place(&line.left);
     let none = refused(&["balance", "stats", "--netns", &line.left.name], 1);
     assert!(none.contains("no balancer is loaded"), "{none}");
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     ip(&line.left, "route add blackhole 203.0.113.0/24");
     let blackhole = args!("balance backend add tcp:192.0.2.80:80 203.0.113.1 --on {left}");
@@ -339,7 +342,7 @@ fn ipv6_is_tunnelled_by_ip6ip6_and_too_big_is_answered() {
     let line = &lab.line;
     let left = place(&line.left);
     let vip: std::net::Ipv6Addr = "2001:db8::80".parse().expect("an address");
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     done(&args!("balance vip add udp:[2001:db8::80]:53 --on {left}"));
     let backend = line.b.ipv6.to_string();
     done(&args!(
@@ -375,7 +378,7 @@ fn captures_see_packets_at_a_tappable_balancer() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--tappable", "--flows", FLOWS]);
+    load(&left, &["--tappable"]);
     add(&left, line, "ipip");
     let file = lab.file("file.pcapng");
     let capture = Capture::start(

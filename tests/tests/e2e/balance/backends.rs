@@ -11,7 +11,7 @@ use trawl_tests::wait::patience;
 use trawl_tests::witness::output;
 use trawl_tests::{LineLab, args, skip};
 
-use super::{FLOWS, counted, json};
+use super::{counted, json, load};
 
 const PORT: u16 = 7000;
 const GUE_PORT: u16 = 6080;
@@ -154,7 +154,7 @@ fn served_by(way: Way) {
         return skip(&format!("this kernel makes no such backend: {why}"));
     }
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     let backend = way.backend(line).to_string();
     for protocol in ["tcp", "udp"] {
         let vip = match way.vip() {

@@ -6,12 +6,12 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use trawl_packet::build::{Layer, Tcp, Template, Vlan, flags};
 use trawl_sys::host::available_memory;
-use trawl_tests::bundled::{done, refused};
+use trawl_tests::bundled::refused;
 use trawl_tests::lab::{Files, place};
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::{LineLab, amount, binary, skip};
 
-use super::{FLOWS, VIP, add, counted, ip, json, outcome, to_vip};
+use super::{VIP, add, counted, ip, json, load, outcome, to_vip};
 
 /// Runs trawl as in a session through the balancer's left interface.
 fn in_session(line: &trawl_lab::Line, arguments: &[&str]) -> Output {
@@ -65,7 +65,7 @@ fn tagged_packets_go_to_the_stack_and_are_counted() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     let tagged = |tags: usize| {
         let mut template = Template::new().ethernet(line.a.mac, line.left.mac);
@@ -98,7 +98,7 @@ fn answers_to_packets_too_big_are_limited() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     let mut large = to_vip(line, 1, flags::ACK).remove(0);
     // The link's maximum, which exceeds the tunnel's.
@@ -122,7 +122,7 @@ fn more_flows_than_memory_holds_are_refused() {
         return skip("this machine has memory for as many flows as can be asked for");
     }
     let left = place(&line.left);
-    done(&["balance", "load", &left, "--flows", FLOWS]);
+    load(&left, &[]);
     add(&left, line, "ipip");
     let before = json(&["balance", "vip", "list", "--on", &left]);
     let said = refused(&["balance", "load", &left, "--flows", &MOST.to_string()], 1);
@@ -163,7 +163,7 @@ fn large_tables_are_in_force_and_too_large_ones_are_refused() {
     let file = lab.file("table.toml");
     let fewer = amount(10) as usize;
     std::fs::write(&file, table(100 * fewer, 100)).expect("a file");
-    done(&["balance", "load", &left, &file, "--flows", FLOWS]);
+    load(&left, &[&file]);
     let size = |list: &Value| list["vips"].as_array().map(Vec::len);
     let before = json(&["balance", "vip", "list", "--on", &left]);
     assert_eq!(size(&before), Some(100 * fewer));
