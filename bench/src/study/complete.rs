@@ -47,9 +47,9 @@ fn measure(
     traffic.amount = Amount::Frames(frames);
     let (mut costs, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..COSTS {
-        let alone = alone(bench, recorder, setting, &traffic)?;
+        let alone = send_alone(bench, recorder, setting, &traffic)?;
         rates.push(alone.mpps);
-        let (with, recorded) = recorded(bench, recorder, setting, &traffic)?;
+        let (with, recorded) = send_recorded(bench, recorder, setting, &traffic)?;
         // The few packets of a capture that loses most would bear the cost of all.
         if recorded as f64 >= WHOLE * frames as f64 {
             costs.push((with - alone.busy).max(0.0) / recorded as f64 * 1e9);
@@ -77,7 +77,8 @@ struct Alone {
     mpps: f64,
 }
 
-fn alone(
+/// Sends this traffic without a capture, in the lab of a recorder.
+fn send_alone(
     bench: &Bench,
     recorder: Recorder,
     setting: &Setting,
@@ -96,7 +97,7 @@ fn alone(
 
 /// Returns the CPU seconds of the whole machine for this traffic and its capture, until nothing is left to do, and the
 /// recorded packets.
-fn recorded(
+fn send_recorded(
     bench: &Bench,
     recorder: Recorder,
     setting: &Setting,
