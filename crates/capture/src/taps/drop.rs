@@ -245,11 +245,8 @@ fn settings(
 
 /// Finds these functions in the running kernel, and returns the number of address ranges.
 fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u32 {
-    let found: Vec<(u64, u64)> = names
-        .iter()
-        .flat_map(|name| symbols.ranges(name))
-        .take(functions.len())
-        .collect();
+    let mut found = symbols.ranges(names);
+    found.truncate(functions.len());
     for (to, (from, end)) in functions.iter_mut().zip(&found) {
         *to = DropFunction {
             from: *from,

@@ -39,20 +39,22 @@ impl fmt::Display for At<'_> {
 impl Symbols {
     /// Reads the current functions; empty if the kernel hides addresses.
     pub fn read() -> Self {
-        fs::read(PATH).map_or_else(
-            |_| Self::default(),
-            |text| Self::parse(&String::from_utf8_lossy(&text)),
-        )
+        fs::read_to_string(PATH).map_or_else(|_| Self::default(), |text| Self::parse(&text))
     }
 
     fn parse(text: &str) -> Self {
         let symbol = |line| {
-            let mut fields = str::split_ascii_whitespace(line);
-            let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-            let kind = fields.next()?;
-            let name = fields.next()?;
+            // Address, kind and name; a tab precedes the module.
+            let (address, rest) = str::split_once(line, ' ')?;
+            let (kind, name) = rest.split_once(' ')?;
             let is_code = matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with(PREFIX);
-            (is_code && address > 0).then_some((address, name))
+            let address = u64::from_str_radix(address, 16)
+                .ok()
+                .filter(|at| is_code && *at > 0)?;
+            Some((
+                address,
+                name.split_once('\t').map_or(name, |(name, _)| name),
+            ))
         };
         let mut all: Vec<(u64, &str)> = text.lines().filter_map(symbol).collect();
         // Of several names for one address, the first in the kernel's order is kept.
@@ -82,17 +84,18 @@ impl Symbols {
         })
     }
 
-    /// Returns the address ranges of all functions of this name and their variants, each ending before the next
+    /// Returns the address ranges of all functions of these names and their variants, each ending before the next
     /// function.
-    pub fn ranges(&self, name: &str) -> Vec<(u64, u64)> {
-        let is_meant = |at: &usize| {
-            self.name(*at)
-                .is_some_and(|one| one.split(VARIANT).next() == Some(name))
+    pub fn ranges(&self, names: &[&str]) -> Vec<(u64, u64)> {
+        let is_meant = |one: &str| {
+            let name = one.split_once(VARIANT).map_or(one, |(name, _)| name);
+            names.contains(&name)
         };
-        let range = |at: usize| Some((self.addresses[at], *self.addresses.get(at + 1)?));
-        (0..self.addresses.len())
-            .filter(is_meant)
-            .filter_map(range)
+        let after = self.addresses.iter().skip(1);
+        let functions = self.text.lines().zip(self.addresses.iter().zip(after));
+        functions
+            .filter(|(name, _)| is_meant(name))
+            .map(|(_, (from, end))| (*from, *end))
             .collect()
     }
 
@@ -149,13 +152,13 @@ ffffffff81000400 T last\t[module]
     fn name_covers_its_variants() {
         let symbols = Symbols::parse(TEXT);
         assert_eq!(
-            symbols.ranges("veth_poll"),
+            symbols.ranges(&["veth_poll"]),
             [
                 (0xffffffff81000110, 0xffffffff81000200),
                 (0xffffffff81000200, 0xffffffff81000400)
             ]
         );
-        assert_eq!(symbols.ranges("veth"), []);
+        assert_eq!(symbols.ranges(&["veth"]), []);
     }
 
     /// Both addresses are in the kernel's half, on page boundaries.
