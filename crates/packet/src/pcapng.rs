@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod options;
+pub mod processes;
 pub(crate) mod read;
 pub mod write;
 
@@ -85,6 +86,29 @@ pub enum Verdict<'a> {
     Xdp(u64),
     /// A kind trawl does not interpret, with its bytes.
     Other { kind: u8, value: &'a [u8] },
+}
+
+/// The process of a packet; zero where it is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketProcess {
+    pub id: u32,
+    pub thread: u32,
+}
+
+/// Description of a process, in a block of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Process {
+    pub id: u32,
+    pub name: Option<String>,
+    pub path: Option<String>,
+    /// The arguments, each but the last with a zero byte after it.
+    pub command: Option<Vec<u8>>,
+    pub parent: Option<u32>,
+    pub user_id: Option<u32>,
+    pub user: Option<String>,
+    /// Nanoseconds since 1970.
+    pub start_ns: Option<u64>,
+    pub comment: Option<String>,
 }
 
 /// Direction of a packet, from the low bits of `epb_flags`.

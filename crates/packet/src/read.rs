@@ -22,8 +22,9 @@ use std::ops::Range;
 pub use crate::input::{FileFormat, ReadError};
 use crate::input::{Found, Input, OptionsAt, TimeFlaw};
 use crate::pcap;
-use crate::pcapng::block::ByteOrder;
+use crate::pcapng::block::{self, ByteOrder};
 use crate::pcapng::options::PacketOptions;
+use crate::pcapng::processes::Processes;
 use crate::pcapng::{self, Interface};
 
 /// A packet of a file.
@@ -61,6 +62,7 @@ pub struct CaptureReader<'a> {
     input: Input<'a>,
     format: Format,
     interfaces: Vec<Interface>,
+    processes: Processes,
     /// Prefix of interface names.
     host: Option<String>,
     /// The packet that [`CaptureReader::advance`] reached.
@@ -102,6 +104,7 @@ impl<'a> CaptureReader<'a> {
             input,
             format,
             interfaces,
+            processes: Processes::default(),
             host: None,
             found: None,
             times_beyond: 0,
@@ -172,9 +175,30 @@ impl<'a> CaptureReader<'a> {
                 self.found = Some(found);
                 Some(Step::Packet)
             }
-            Some(pcapng::read::Step::Other { kind }) => Some(Step::Block { kind }),
+            Some(pcapng::read::Step::Other { kind }) => {
+                self.note_process(kind);
+                Some(Step::Block { kind })
+            }
             None => None,
         })
+    }
+
+    fn note_process(&mut self, kind: u32) {
+        let Format::Pcapng(sections) = &self.format else {
+            return;
+        };
+        let raw = self
+            .input
+            .buffered()
+            .get(..sections.pending())
+            .unwrap_or_default();
+        let body = raw.get(block::HEADER_LEN..).unwrap_or_default();
+        self.processes.add(kind, body, sections.byte_order());
+    }
+
+    /// Returns the processes described so far.
+    pub fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     /// Returns the current packet.

@@ -1,9 +1,10 @@
 //! A series of files instead of a single one: by size, by time, as a ring; each file is complete.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::time::Instant;
 
-use trawl_packet::pcapng::block::{self, blocks};
+use trawl_packet::pcapng::block::{self, Block, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
@@ -27,8 +28,7 @@ pub struct Series {
     open: Open,
     accounts: Accounts,
     tell: Tell,
-    /// Beginning of each file.
-    header: Vec<u8>,
+    preamble: Preamble,
     current: Option<Current>,
     /// Last answer of its file.
     pressure: Pressure,
@@ -50,6 +50,31 @@ impl std::fmt::Debug for Series {
     }
 }
 
+/// Blocks that each file begins with.
+#[derive(Default)]
+struct Preamble {
+    /// The section and its interfaces.
+    header: Vec<u8>,
+    /// The last descriptions of processes.
+    processes: VecDeque<Vec<u8>>,
+}
+
+impl Preamble {
+    /// Adds a block, if further files need it too.
+    fn add(&mut self, block: &Block<'_>) {
+        match block.kind {
+            block::INTERFACE_DESCRIPTION => self.header.extend_from_slice(block.bytes),
+            block::CUSTOM => {
+                if self.processes.len() == MOST_PROCESSES {
+                    self.processes.pop_front();
+                }
+                self.processes.push_back(block.bytes.to_vec());
+            }
+            _ => {}
+        }
+    }
+}
+
 struct Current {
     file: Box<dyn FileWriter>,
     began: Instant,
@@ -61,6 +86,8 @@ struct Current {
 
 /// Maximum length of the padding around a segment, up to disk units.
 const FILLING: u64 = 2 * (4096 + 32);
+/// Number of processes that each file describes at its beginning.
+const MOST_PROCESSES: usize = 4096;
 /// Maximum length of an interface's statistics at the end of a file.
 const TRAILER: u64 = 160;
 
@@ -78,7 +105,7 @@ impl Series {
             open,
             accounts,
             tell,
-            header: Vec::new(),
+            preamble: Preamble::default(),
             current: None,
             pressure: Pressure::Idle,
             written: Vec::new(),
@@ -92,7 +119,10 @@ impl Series {
     fn begin(&mut self) -> Result<()> {
         let (file, name) = self.files.begin()?;
         let mut file = (self.open)(file, name)?;
-        self.pressure = file.write(Blocks::Bytes(&self.header))?;
+        self.pressure = file.write(Blocks::Bytes(&self.preamble.header))?;
+        for process in &self.preamble.processes {
+            self.pressure = file.write(Blocks::Bytes(process))?;
+        }
         self.pressure = file.flush()?;
         self.current = Some(Current {
             file,
@@ -245,8 +275,8 @@ impl Series {
                 }
                 current.packets.add(packet.interface_id, 1);
                 current.earliest[index] = current.earliest[index].min(packet.timestamp);
-            } else if block.kind == block::INTERFACE_DESCRIPTION {
-                self.header.extend_from_slice(block.bytes);
+            } else {
+                self.preamble.add(&block);
             }
             taken = end;
         }
@@ -297,7 +327,7 @@ impl Series {
         match blocks(bytes).next().map(|block| block.kind) {
             None => Ok(()),
             Some(block::SECTION_HEADER) => {
-                self.header = bytes.to_vec();
+                self.preamble.header = bytes.to_vec();
                 self.written = (self.accounts)();
                 match self.plan.by_event {
                     true => Ok(()),
@@ -308,9 +338,7 @@ impl Series {
             Some(block::INTERFACE_STATISTICS) => self.end(),
             // Between events, when no packets come.
             Some(_) if self.current.is_none() => {
-                let interfaces =
-                    blocks(bytes).filter(|block| block.kind == block::INTERFACE_DESCRIPTION);
-                interfaces.for_each(|block| self.header.extend_from_slice(block.bytes));
+                blocks(bytes).for_each(|block| self.preamble.add(&block));
                 Ok(())
             }
             Some(_) => self.write_packets(bytes),

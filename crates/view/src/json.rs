@@ -27,6 +27,8 @@ pub struct PacketJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     packet_id: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<ProcessJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     dropped_before: Option<u64>,
     /// The kernel's reason for dropping the packet, and the function.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,6 +36,16 @@ pub struct PacketJson<'a> {
     length: u32,
     captured: usize,
     decoded: Summary,
+}
+
+/// The process of a packet; the thread is known of packets that a process was sending.
+#[derive(Debug, Serialize)]
+struct ProcessJson<'a> {
+    id: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
 }
 
 impl<'a> PacketJson<'a> {
@@ -53,6 +65,11 @@ impl<'a> PacketJson<'a> {
             verdict: packet.verdict.map(verdict::text),
             queue: packet.queue,
             packet_id: packet.packet_id,
+            process: packet.process.map(|process| ProcessJson {
+                id: process.id,
+                thread: Some(process.thread).filter(|thread| *thread > 0),
+                name: packet.process_name,
+            }),
             dropped_before: packet.dropped_before,
             drop: packet.comment.and_then(Drop::parse),
             length: packet.original_len,

@@ -5,7 +5,8 @@ use std::fmt;
 
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
-use trawl_packet::pcapng::{Direction, Interface, Verdict};
+use trawl_packet::pcapng::processes::Processes;
+use trawl_packet::pcapng::{Direction, Interface, PacketProcess, Verdict};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 
 /// A packet, with its capture point and its fate as far as they are known.
@@ -23,6 +24,8 @@ pub struct PacketView<'a> {
     pub verdict: Option<Verdict<'a>>,
     pub queue: Option<u32>,
     pub packet_id: Option<u64>,
+    pub process: Option<PacketProcess>,
+    pub process_name: Option<&'a str>,
     /// Packets lost between the one before and this one.
     pub dropped_before: Option<u64>,
     /// Text about the packet.
@@ -57,6 +60,10 @@ fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
     }
 }
 
+fn name_of(processes: &Processes, process: Option<PacketProcess>, time_ns: u64) -> Option<&str> {
+    processes.find(process?.id, time_ns)?.name.as_deref()
+}
+
 /// Packets one after the other: a file, a socket or pipe, or the blocks of a capture's rings.
 pub trait PacketSource {
     /// Moves to the next packet; returns false at the end.
@@ -84,6 +91,7 @@ impl PacketSource for CaptureReader<'_> {
     fn current(&self) -> Option<PacketView<'_>> {
         let packet = Self::current(self)?;
         let interface = self.interfaces().get(packet.interface)?;
+        let process = self.processes().of_packet(&packet.options);
         Some(PacketView {
             timestamp_ns: packet.timestamp_ns,
             link_type: packet.link_type,
@@ -95,6 +103,8 @@ impl PacketSource for CaptureReader<'_> {
             verdict: packet.options.verdict,
             queue: packet.options.queue,
             packet_id: packet.options.packet_id,
+            process,
+            process_name: name_of(self.processes(), process, packet.timestamp_ns),
             dropped_before: packet.options.drop_count,
             comment: first_comment(&packet.options),
         })
@@ -133,6 +143,7 @@ pub struct RingPackets {
     origins: Vec<BlockOrigin>,
     /// Number of interface blocks among the blocks so far.
     described: usize,
+    processes: Processes,
 }
 
 impl RingPackets {
@@ -141,6 +152,7 @@ impl RingPackets {
         Self {
             origins,
             described: 0,
+            processes: Processes::default(),
         }
     }
 
@@ -153,6 +165,7 @@ impl RingPackets {
                 && let Some(origin) = self.origins.get(packet.interface_id as usize)
             {
                 let options = PacketOptions::parse(packet.options());
+                let process = options.process;
                 let view = PacketView {
                     timestamp_ns: packet.timestamp,
                     link_type: origin.link_type,
@@ -164,10 +177,14 @@ impl RingPackets {
                     verdict: options.verdict,
                     queue: options.queue,
                     packet_id: options.packet_id,
+                    process,
+                    process_name: name_of(&self.processes, process, packet.timestamp),
                     dropped_before: options.drop_count,
                     comment: first_comment(&options),
                 };
                 act(&view, packet.interface_id);
+            } else {
+                self.processes.add_block(&block);
             }
         }
     }

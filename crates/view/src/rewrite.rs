@@ -196,6 +196,7 @@ impl Rewriter {
                 packet_id: packet.options.packet_id,
                 drop_count: packet.options.drop_count,
                 verdict: packet.options.verdict,
+                process: packet.options.process,
                 comment: comment.map(AsRef::as_ref),
             },
         );

@@ -14,6 +14,20 @@ pub const DECRYPTION_SECRETS: u32 = 0x0a;
 /// Trawl's own type, for local use: padding, so that the next block is aligned for the disk.
 pub const FILLING: u32 = 0x8054_524c;
 
+/// Custom Block that may be copied to other files.
+pub const CUSTOM: u32 = 0x0000_0bad;
+/// Wireshark's enterprise number, and its type of block that describes a process.
+pub const WIRESHARK: u32 = 32622;
+pub const WIRESHARK_PROCESS: u32 = 3;
+
+pub const PROCESS_NAME: u16 = 2;
+pub const PROCESS_PATH: u16 = 3;
+pub const PROCESS_COMMAND: u16 = 4;
+pub const PROCESS_PARENT: u16 = 5;
+pub const PROCESS_USER_ID: u16 = 6;
+pub const PROCESS_USER: u16 = 7;
+pub const PROCESS_START: u16 = 9;
+
 /// First 32 bits of a section's body, as seen by a reader in the section's own order.
 pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
@@ -39,6 +53,9 @@ pub const EPB_DROPCOUNT: u16 = 4;
 pub const EPB_PACKETID: u16 = 5;
 pub const EPB_QUEUE: u16 = 6;
 pub const EPB_VERDICT: u16 = 7;
+pub const EPB_PROCESS: u16 = 8;
+/// Darwin: the number of a process's block among such blocks.
+pub const EPB_DARWIN_PROCESS: u16 = 0x8001;
 
 /// Records of a Name Resolution Block: an IPv4 or IPv6 address and its names.
 pub const NRB_IPV4: u16 = 1;

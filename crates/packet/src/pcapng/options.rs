@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
-use super::{Direction, Verdict};
+use super::{Direction, PacketProcess, Verdict};
 
 /// An option as stored, without its padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct PacketOptions<'a> {
     pub drop_count: Option<u64>,
     /// First verdict; a file may hold several, see [`OptionList`] for the others.
     pub verdict: Option<Verdict<'a>>,
+    pub process: Option<PacketProcess>,
+    pub darwin_process: Option<u32>,
     pub comments: Vec<Cow<'a, str>>,
 }
 
@@ -75,6 +77,10 @@ impl<'a> PacketOptions<'a> {
                 block::EPB_PACKETID => parsed.packet_id = parsed.packet_id.or(long(value)),
                 block::EPB_DROPCOUNT => parsed.drop_count = parsed.drop_count.or(long(value)),
                 block::EPB_VERDICT => parsed.verdict = parsed.verdict.or(verdict(value, order)),
+                block::EPB_DARWIN_PROCESS => {
+                    parsed.darwin_process = parsed.darwin_process.or(number(value));
+                }
+                block::EPB_PROCESS => parsed.process = parsed.process.or(process(value, order)),
                 _ => {}
             }
         }
@@ -94,6 +100,14 @@ pub fn verdict(value: &[u8], order: ByteOrder) -> Option<Verdict<'_>> {
         (block::VERDICT_EBPF_TC, Some(action)) => Verdict::Tc(action),
         (block::VERDICT_EBPF_XDP, Some(action)) => Verdict::Xdp(action),
         _ => Verdict::Other { kind, value },
+    })
+}
+
+fn process(value: &[u8], order: ByteOrder) -> Option<PacketProcess> {
+    let (id, thread) = value.split_first_chunk()?;
+    Some(PacketProcess {
+        id: order.u32(*id),
+        thread: order.u32(thread.try_into().ok()?),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Appends finished little-endian blocks to a buffer.
 
 use super::block::{self, padded};
-use super::{Interface, Verdict};
+use super::{Interface, PacketProcess, Process, Verdict};
 
 /// Contents of the Section Header Block: the host and the program that made a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,6 +27,7 @@ pub struct EnhancedPacket<'a> {
     /// Packets lost between the previous one and this one.
     pub drop_count: Option<u64>,
     pub verdict: Option<Verdict<'a>>,
+    pub process: Option<PacketProcess>,
     pub comment: Option<&'a str>,
 }
 
@@ -119,6 +120,7 @@ pub fn enhanced_packet(out: &mut Vec<u8>, packet: &EnhancedPacket<'_>) {
         packet_id,
         drop_count,
         verdict,
+        process,
         comment,
     } = *packet;
     let mut block = Open::new(out, block::ENHANCED_PACKET);
@@ -137,6 +139,10 @@ pub fn enhanced_packet(out: &mut Vec<u8>, packet: &EnhancedPacket<'_>) {
     }
     if let Some(verdict) = verdict {
         block.verdict(verdict);
+    }
+    if let Some(PacketProcess { id, thread }) = process {
+        let value = [id.to_le_bytes(), thread.to_le_bytes()].concat();
+        block.option(block::EPB_PROCESS, &value);
     }
     block.text(block::OPT_COMMENT, comment);
     block.finish();
@@ -210,6 +216,47 @@ pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
     // The existing options include an end mark.
     block.has_options = options == end;
     block.out.extend_from_slice(&packet[options..end]);
+    block.finish();
+}
+
+/// Appends a description of a process, as Wireshark lays it out: little-endian in files of either order.
+pub fn process(out: &mut Vec<u8>, process: &Process) {
+    let Process {
+        id,
+        name,
+        path,
+        command,
+        parent,
+        user_id,
+        user,
+        start_ns,
+        comment,
+    } = process;
+    let mut block = Open::new(out, block::CUSTOM);
+    block.u32(block::WIRESHARK);
+    block.u32(block::WIRESHARK_PROCESS);
+    let length_at = block.out.len();
+    block.u32(0);
+    block.u32(*id);
+    block.text(block::PROCESS_NAME, name.as_deref());
+    block.text(block::PROCESS_PATH, path.as_deref());
+    if let Some(command) = command {
+        block.option(block::PROCESS_COMMAND, command);
+    }
+    if let Some(parent) = parent {
+        block.option(block::PROCESS_PARENT, &parent.to_le_bytes());
+    }
+    if let Some(user_id) = user_id {
+        block.option(block::PROCESS_USER_ID, &user_id.to_le_bytes());
+    }
+    block.text(block::PROCESS_USER, user.as_deref());
+    block.number(block::PROCESS_START, *start_ns);
+    block.text(block::OPT_COMMENT, comment.as_deref());
+    block.u32(u32::from(block::OPT_END));
+    let length = (block.out.len() - length_at - 4) as u32;
+    block.out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+    // The block itself has no options.
+    block.has_options = false;
     block.finish();
 }
 

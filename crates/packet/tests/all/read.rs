@@ -71,6 +71,7 @@ fn write_packet(out: &mut Vec<u8>, packet: &Owned) {
             packet_id: packet.packet_id,
             drop_count: packet.drop_count,
             verdict: packet.xdp.map(Verdict::Xdp),
+            process: None,
             comment: packet.comment.as_deref(),
         },
     );

@@ -1,7 +1,7 @@
 //! Checks written pcapng by Wireshark's tools: they must show every option correctly.
 
 use crate::common::{Scratch, have, run};
-use trawl_packet::pcapng::{Direction, Interface, Verdict, block, write};
+use trawl_packet::pcapng::{Direction, Interface, PacketProcess, Verdict, block, write};
 
 fn frame() -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
@@ -50,6 +50,10 @@ fn file() -> Vec<u8> {
         packet_id: Some(0x0102_0304_0506_0708),
         drop_count: Some(17),
         verdict: Some(Verdict::Xdp(1)),
+        process: Some(PacketProcess {
+            id: 1234,
+            thread: 0,
+        }),
         comment: Some("a packet"),
     };
     write::enhanced_packet(&mut out, &packet);
