@@ -43,11 +43,11 @@ static __always_inline struct sock *receiver_of(__u64 *arguments, bool typed)
 }
 
 static __always_inline void capture(__u64 *arguments, struct scratch *scratch, const struct drop_settings *settings,
-				    __u32 cpu, bool typed, bool filtered)
+				    __u32 cpu, bool typed, bool filtered, bool names_process)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
 	struct drop_note *note = &scratch->note;
-	struct sighting sight = {};
+	struct sighting sight = { .names_process = names_process };
 	struct ring_control *control;
 	struct tap_context packet = {};
 	struct net_device *device;
@@ -73,6 +73,8 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	if (LISTS_READABLE || CONFIG(links) != LINKS_NONE)
 		settle_bytes(&packet, &sight, scratch);
 	packet.scratch = scratch;
+	if (names_process)
+		scratch->seen.socket = (__u64)receiver_of(arguments, typed);
 	note->no_loss = find_loss(settings, note, buffer, typed);
 	if (!reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||
 	    !PLACE_WANTED(0) ||
@@ -83,7 +85,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	control = control_of(&cpu, false);
 	if (!control)
 		return;
-	if (!in_sample(control)) {
+	if (!process_wanted(&packet, &sight) || !in_sample(control)) {
 		left_out(control, false);
 		return;
 	}
@@ -101,7 +103,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	record_points(&packet, control, &sight, false, false);
 }
 
-static __always_inline int look(__u64 *arguments, bool typed, bool filtered)
+static __always_inline int look(__u64 *arguments, bool typed, bool filtered, bool names_process)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
@@ -112,20 +114,24 @@ static __always_inline int look(__u64 *arguments, bool typed, bool filtered)
 	scratch = begin(&cpu);
 	if (!scratch)
 		return 0;
-	capture(arguments, scratch, settings, cpu, typed, filtered);
+	capture(arguments, scratch, settings, cpu, typed, filtered, names_process);
 	end(scratch);
 	return 0;
 }
 
 /* The loader sets the type of these programs. */
-#define PROGRAM(name, typed, filtered)                \
-	SEC("?raw_tp")                                \
-	int name(__u64 *arguments)                    \
-	{                                             \
-		return look(arguments, typed, filtered); \
+#define PROGRAM(name, typed, filtered, names_process)                   \
+	SEC("?raw_tp")                                                  \
+	int name(__u64 *arguments)                                      \
+	{                                                               \
+		return look(arguments, typed, filtered, names_process); \
 	}
 
-PROGRAM(trawl_drop, true, false)
-PROGRAM(trawl_drop_f, true, true)
-PROGRAM(trawl_drop_raw, false, false)
-PROGRAM(trawl_drop_raw_f, false, true)
+PROGRAM(trawl_drop, true, false, false)
+PROGRAM(trawl_drop_f, true, true, false)
+PROGRAM(trawl_drop_p, true, false, true)
+PROGRAM(trawl_drop_pf, true, true, true)
+PROGRAM(trawl_drop_raw, false, false, false)
+PROGRAM(trawl_drop_raw_f, false, true, false)
+PROGRAM(trawl_drop_raw_p, false, false, true)
+PROGRAM(trawl_drop_raw_pf, false, true, true)

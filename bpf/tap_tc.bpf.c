@@ -12,6 +12,7 @@
 
 #define tap_context __sk_buff
 #define DIRECTION_INBOUND 1
+#define DIRECTION_OUTBOUND 2
 /* After the two MAC addresses. */
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
@@ -76,6 +77,52 @@ static __always_inline __u64 head_of(struct __sk_buff *context)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 
+#include "include/flows.h"
+
+/* Returns the process of the socket that sent the packet. Outside of soft interrupts it is the current one. */
+static __noinline __u64 sender_of(struct __sk_buff *context)
+{
+	struct bpf_sock *socket = context->sk, *whole;
+	struct socket_owner *owner;
+	__u64 found, thread;
+	__u32 process;
+	char *task;
+
+	if (!socket)
+		return 0;
+	whole = bpf_sk_fullsock(socket);
+	if (whole)
+		owner = bpf_sk_storage_get(&socket_owners, whole, NULL, 0);
+	else
+		owner = owner_by_cookie(socket, false);
+	if (!owner || !owner->process)
+		return 0;
+	found = process_of(owner);
+	if (CONFIG(first.direction) != DIRECTION_OUTBOUND || in_soft_interrupt())
+		return found;
+	task = (char *)bpf_get_current_task_btf();
+	if (*(__u32 *)(task + CONFIG(task_flags_offset)) & KERNEL_THREAD)
+		return found;
+	process = *(__u32 *)(task + CONFIG(task_process_offset));
+	thread = *(__u32 *)(task + CONFIG(task_thread_offset));
+	/* The first bytes of a process that was given the socket. */
+	if (process != owner->process)
+		found = process_with(process, tell_of(process));
+	return found | thread << 32;
+}
+
+static __always_inline __u64 find_process(struct __sk_buff *context, const struct interface_place *place)
+{
+	__u64 found = 0;
+
+	if (CONFIG(first.direction) == DIRECTION_INBOUND)
+		found = receiver_of_flow(context, place ? place->point : CONFIG(first.point));
+	/* Behind a veth pair, a packet that comes in is still its sender's. */
+	return found ?: sender_of(context);
+}
+
+#define FIND_PROCESS(context, place) find_process(context, place)
+
 #include "include/capture.h"
 #include "include/places.h"
 
@@ -87,16 +134,17 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 
-static __always_inline void take(struct __sk_buff *context, const struct interface_place *place, bool use_hardware_time)
+static __always_inline void take(struct __sk_buff *context, const struct interface_place *place, bool use_hardware_time,
+				 bool names_process)
 {
 	struct ring_control *control;
-	struct sighting sight = {};
+	struct sighting sight = { .names_process = names_process, .place = place };
 	__u32 cpu = bpf_get_smp_processor_id();
 
 	control = control_at(&cpu, place, false);
 	if (!control)
 		return;
-	if (!in_sample(control)) {
+	if (!process_wanted(context, &sight) || !in_sample(control)) {
 		count_filtered_at(control, place, false);
 		return;
 	}
@@ -110,7 +158,6 @@ static __always_inline void take(struct __sk_buff *context, const struct interfa
 		sight.original += TAG_LENGTH;
 	}
 	sight.queue = queue_of(context);
-	sight.place = place;
 	record_points(context, control, &sight, false, use_hardware_time);
 }
 
@@ -120,46 +167,52 @@ static __always_inline bool is_wanted(struct __sk_buff *context, bool filtered)
 	       (!filtered || matches(context, (void *)(long)context->data, (void *)(long)context->data_end));
 }
 
-static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered)
+static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered, bool names_process)
 {
 	if (is_wanted(context, filtered))
-		take(context, NULL, use_hardware_time);
+		take(context, NULL, use_hardware_time, names_process);
 	else
 		reject(false);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int capture_many(struct __sk_buff *context, bool filtered)
+static __always_inline int capture_many(struct __sk_buff *context, bool filtered, bool names_process)
 {
 	const struct interface_place *place = place_of(context, context->ifindex);
 
 	if (!place)
 		return TC_ACT_UNSPEC;
 	if (is_wanted(context, filtered))
-		take(context, place, false);
+		take(context, place, false, names_process);
 	else
 		reject_at(place->point, false);
 	return TC_ACT_UNSPEC;
 }
 
-#define PROGRAM(name, hardware_time, filtered)                     \
-	SEC("?tc")                                                 \
-	int name(struct __sk_buff *context)                        \
-	{                                                          \
-		return capture(context, hardware_time, filtered);  \
+#define PROGRAM(name, hardware_time, filtered, names_process)                     \
+	SEC("?tc")                                                                \
+	int name(struct __sk_buff *context)                                       \
+	{                                                                         \
+		return capture(context, hardware_time, filtered, names_process);  \
 	}
 
-PROGRAM(trawl_tc, false, false)
-PROGRAM(trawl_tc_f, false, true)
-PROGRAM(trawl_tc_h, true, false)
-PROGRAM(trawl_tc_hf, true, true)
+PROGRAM(trawl_tc, false, false, false)
+PROGRAM(trawl_tc_f, false, true, false)
+PROGRAM(trawl_tc_h, true, false, false)
+PROGRAM(trawl_tc_hf, true, true, false)
+PROGRAM(trawl_tc_p, false, false, true)
+PROGRAM(trawl_tc_pf, false, true, true)
+PROGRAM(trawl_tc_ph, true, false, true)
+PROGRAM(trawl_tc_phf, true, true, true)
 
-#define MANY(name, filtered)                            \
-	SEC("?tc")                                      \
-	int name(struct __sk_buff *context)             \
-	{                                               \
-		return capture_many(context, filtered); \
+#define MANY(name, filtered, names_process)                            \
+	SEC("?tc")                                                     \
+	int name(struct __sk_buff *context)                            \
+	{                                                              \
+		return capture_many(context, filtered, names_process); \
 	}
 
-MANY(trawl_tc_m, false)
-MANY(trawl_tc_mf, true)
+MANY(trawl_tc_m, false, false)
+MANY(trawl_tc_mf, true, false)
+MANY(trawl_tc_pm, false, true)
+MANY(trawl_tc_pmf, true, true)

@@ -88,6 +88,10 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 
+#include "include/flows.h"
+
+#define FIND_PROCESS(context, place) receiver_of_flow(context, (place) ? (place)->point : CONFIG(first.point))
+
 #include "include/capture.h"
 #include "include/ends.h"
 #include "include/places.h"
@@ -108,37 +112,37 @@ static __always_inline bool is_unwanted(struct xdp_md *context)
 
 /* Records a packet that matches, unless --sample or --limit-rate omits it. */
 static __always_inline void record_at(struct xdp_md *context, const struct interface_place *place, bool twice,
-				    bool use_hardware_time)
+				    bool use_hardware_time, bool names_process)
 {
 	struct ring_control *control;
-	struct sighting sight = {};
+	struct sighting sight = { .names_process = names_process, .place = place };
 	__u32 cpu = bpf_get_smp_processor_id();
 
 	control = control_at(&cpu, place, twice);
 	if (!control)
 		return;
-	if (!in_sample(control)) {
+	if (!process_wanted(context, &sight) || !in_sample(control)) {
 		count_filtered_at(control, place, twice);
 		return;
 	}
 	sight.original = length_of(context);
 	sight.queue = context->rx_queue_index;
-	sight.place = place;
 	if (over_rate())
 		rate_limited_at(control, place, twice);
 	else
 		record_points(context, control, &sight, twice, use_hardware_time);
 }
 
-static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time)
+static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time, bool names_process)
 {
-	record_at(context, NULL, twice, use_hardware_time);
+	record_at(context, NULL, twice, use_hardware_time, names_process);
 }
 
-static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time)
+static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time,
+					    bool names_process)
 {
 	if (matches(context, (void *)(long)context->data, (void *)(long)context->data_end))
-		take(context, twice, use_hardware_time);
+		take(context, twice, use_hardware_time, names_process);
 	else
 		reject(twice);
 }
@@ -149,25 +153,26 @@ static __always_inline int leave(struct xdp_md *context)
 	return CONFIG(verdict);
 }
 
-static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
+static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered,
+				   bool names_process)
 {
 	if (arrived_elsewhere(context))
 		return leave(context);
 	if (is_unwanted(context))
 		reject(twice);
 	else if (filtered)
-		filter_and_take(context, twice, use_hardware_time);
+		filter_and_take(context, twice, use_hardware_time, names_process);
 	else
-		take(context, twice, use_hardware_time);
+		take(context, twice, use_hardware_time, names_process);
 	return leave(context);
 }
 
 /* Captures at the entry or the exit of a program with hooks from `trawl xdp load --tappable`. */
-static __always_inline int capture_end(struct xdp_md *context, bool first, bool filtered)
+static __always_inline int capture_end(struct xdp_md *context, bool first, bool filtered, bool names_process)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring_control *control;
-	struct sighting sight = {};
+	struct sighting sight = { .names_process = names_process };
 
 	if (arrived_elsewhere(context))
 		goto out;
@@ -190,7 +195,7 @@ out:
 }
 
 /* Captures on many interfaces. Packets of other interfaces belong to captures earlier in the chain. */
-static __always_inline int capture_many(struct xdp_md *context, bool twice, bool filtered)
+static __always_inline int capture_many(struct xdp_md *context, bool twice, bool filtered, bool names_process)
 {
 	const struct interface_place *place = place_of(context, context->ingress_ifindex);
 
@@ -200,17 +205,17 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 							  (void *)(long)context->data_end)))
 		reject_at(place->point, twice);
 	else
-		record_at(context, place, twice, false);
+		record_at(context, place, twice, false, names_process);
 	return leave(context);
 }
 
 /* One program for each combination, so that no program pays for a feature that it does not use. Programs with hardware
  * time are loaded for one device only, as the metadata functions require. */
-#define PROGRAM(name, twice, hardware_time, filtered)             \
-	SEC("?xdp.frags")                                         \
-	int name(struct xdp_md *context)                          \
-	{                                                         \
-		return capture(context, twice, hardware_time, filtered); \
+#define PROGRAM(name, twice, hardware_time, filtered, names_process)                    \
+	SEC("?xdp.frags")                                                               \
+	int name(struct xdp_md *context)                                                \
+	{                                                                               \
+		return capture(context, twice, hardware_time, filtered, names_process); \
 	}
 
 /* Programs with a quick version of the filter. Code that a rejected packet does not need is in separate functions, so a
@@ -218,12 +223,12 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 #define QUICK_PROGRAM(name, twice, hardware_time)                                                     \
 	static __noinline int name##_take(struct xdp_md *context)                                     \
 	{                                                                                             \
-		take(context, twice, hardware_time);                                                  \
+		take(context, twice, hardware_time, false);                                           \
 		return 0;                                                                             \
 	}                                                                                             \
 	static __noinline int name##_filter_and_take(struct xdp_md *context)                          \
 	{                                                                                             \
-		filter_and_take(context, twice, hardware_time);                                       \
+		filter_and_take(context, twice, hardware_time, false);                                \
 		return 0;                                                                             \
 	}                                                                                             \
 	SEC("?xdp.frags")                                                                             \
@@ -246,35 +251,46 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 	}
 
 #define PROGRAMS(name, twice)                     \
-	PROGRAM(name, twice, false, false)        \
-	PROGRAM(name##_f, twice, false, true)     \
-	PROGRAM(name##_h, twice, true, false)     \
-	PROGRAM(name##_hf, twice, true, true)     \
+	PROGRAM(name, twice, false, false, false)      \
+	PROGRAM(name##_f, twice, false, true, false)   \
+	PROGRAM(name##_h, twice, true, false, false)   \
+	PROGRAM(name##_hf, twice, true, true, false)   \
+	PROGRAM(name##_p, twice, false, false, true)   \
+	PROGRAM(name##_pf, twice, false, true, true)   \
+	PROGRAM(name##_ph, twice, true, false, true)   \
+	PROGRAM(name##_phf, twice, true, true, true)   \
 	QUICK_PROGRAM(name##_q, twice, false)     \
 	QUICK_PROGRAM(name##_hq, twice, true)
 
 PROGRAMS(trawl_xdp, false)
 PROGRAMS(trawl_xdp2, true)
 
-#define MANY(name, twice, filtered)                            \
-	SEC("?xdp.frags")                                      \
-	int name(struct xdp_md *context)                       \
-	{                                                      \
-		return capture_many(context, twice, filtered); \
+#define MANY(name, twice, filtered, names_process)                            \
+	SEC("?xdp.frags")                                                     \
+	int name(struct xdp_md *context)                                      \
+	{                                                                     \
+		return capture_many(context, twice, filtered, names_process); \
 	}
 
-MANY(trawl_xdp_m, false, false)
-MANY(trawl_xdp_mf, false, true)
-MANY(trawl_xdp2_m, true, false)
-MANY(trawl_xdp2_mf, true, true)
+MANY(trawl_xdp_m, false, false, false)
+MANY(trawl_xdp_mf, false, true, false)
+MANY(trawl_xdp_pm, false, false, true)
+MANY(trawl_xdp_pmf, false, true, true)
+MANY(trawl_xdp2_m, true, false, false)
+MANY(trawl_xdp2_mf, true, true, false)
+MANY(trawl_xdp2_pm, true, false, true)
+MANY(trawl_xdp2_pmf, true, true, true)
 
-#define END(name, first, filtered)                           \
-	SEC("?xdp.frags")                                    \
-	int name(struct xdp_md *context)                     \
-	{                                                    \
-		return capture_end(context, first, filtered); \
+#define END(name, first, filtered, names_process)                            \
+	SEC("?xdp.frags")                                                    \
+	int name(struct xdp_md *context)                                     \
+	{                                                                    \
+		return capture_end(context, first, filtered, names_process); \
 	}
 
-END(trawl_xdp_first, true, false)
-END(trawl_xdp_first_f, true, true)
-END(trawl_xdp_again, false, false)
+END(trawl_xdp_first, true, false, false)
+END(trawl_xdp_first_f, true, true, false)
+END(trawl_xdp_first_p, true, false, true)
+END(trawl_xdp_first_pf, true, true, true)
+END(trawl_xdp_again, false, false, false)
+END(trawl_xdp_again_p, false, false, true)

@@ -9,6 +9,7 @@
 #include "layout.h"
 #include "ring.h"
 #include "drop.h"
+#include "packet_owner.h"
 
 #define NOTE_CODE DROP_NOTE_CODE
 #define NOTE_LENGTH                                                                        \
@@ -170,6 +171,15 @@ static __always_inline bool hardware_time(struct tap_context *packet, __u64 *tim
 	return false;
 }
 
+/* Returns the process of the socket that sent the packet or should have received it. */
+static __always_inline __u64 find_process(struct tap_context *packet)
+{
+	struct socket_owner *owner = owner_by_cookie((void *)packet->scratch->seen.socket, false);
+
+	return owner ? process_of(owner) : 0;
+}
+
+#define FIND_PROCESS(packet, place) ((void)(place), find_process(packet))
 #define HEAD_OF(packet) ((packet)->head)
 #define NETWORK_OF(packet) ((packet)->network ?: network_of_frame((packet)->data))
 #define ROOM_OF(packet) (&(packet)->scratch->state_of_packet)

@@ -5,7 +5,8 @@
  *   hardware_time(context, time)                 returns true if the hardware gave a time stamp,
  *   REACHABLE(context, length)                   the number of bytes that can be copied, if not always all,
  *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the packet's memory and of its IP header,
- *   ROOM_OF(context)                             room for a struct known_packet, if not on the stack.
+ *   ROOM_OF(context)                             room for a struct known_packet, if not on the stack,
+ *   FIND_PROCESS(context, place)                 returns the packet's process, as in packet_owner.h, if the tap can.
  */
 #ifndef TRAWL_CAPTURE_H
 #define TRAWL_CAPTURE_H
@@ -16,6 +17,33 @@
 
 #ifndef REACHABLE
 #define REACHABLE(context, length) (length)
+#endif
+
+#ifdef FIND_PROCESS
+/* Notes the packet's process. Returns false if only packets of others are wanted. */
+static __always_inline bool note_process(struct tap_context *context, struct sighting *sight)
+{
+	__u64 found = FIND_PROCESS(context, sight->place);
+
+	sight->process = (__u32)found & ~PROCESS_WANTED;
+	sight->thread = found >> 32;
+	return !CONFIG(only_processes) || found & PROCESS_WANTED;
+}
+
+/* Does the same, if the program names processes, and counts packets without one. */
+static __always_inline bool process_wanted(struct tap_context *context, struct sighting *sight)
+{
+	bool wanted;
+
+	if (!sight->names_process)
+		return true;
+	wanted = note_process(context, sight);
+	if (unlikely(!sight->process))
+		count_unknown(!wanted);
+	return wanted;
+}
+#else
+#define process_wanted(context, sight) true
 #endif
 
 /* Returns the number of the account of an interface that was looked up. */

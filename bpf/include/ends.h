@@ -118,7 +118,7 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 		control->current_packet = PACKET_UNWANTED;
 		if (!CONFIG(silent))
 			reject(false);
-	} else if (!in_sample(control)) {
+	} else if (!process_wanted(context, sight) || !in_sample(control)) {
 		control->current_packet = PACKET_UNWANTED;
 		if (!CONFIG(silent))
 			left_out(control, false);
@@ -140,6 +140,10 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 static __always_inline void follow(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight)
 {
+#ifdef FIND_PROCESS
+	if (sight->names_process)
+		note_process(context, sight);
+#endif
 	if (CONFIG(hold) == HOLD_UNTIL_EXIT) {
 		if (CONFIG(unwanted))
 			settle_unwanted(control);

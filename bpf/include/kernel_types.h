@@ -43,6 +43,7 @@ struct file {
 
 struct socket {
 	struct file *file;
+	struct sock *sk;
 };
 
 struct in6_addr {
@@ -51,6 +52,10 @@ struct in6_addr {
 	} in6_u;
 };
 
+typedef struct {
+	long long counter;
+} atomic64_t;
+
 struct sock_common {
 	__be32 skc_rcv_saddr;
 	__u16 skc_num;
@@ -58,6 +63,9 @@ struct sock_common {
 	volatile unsigned char skc_state;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_rcv_saddr;
+	__be16 skc_dport;
+	atomic64_t skc_cookie;
+	struct sock *skc_listener;
 };
 
 struct sock {
@@ -159,8 +167,62 @@ struct bpf_net_context {
 	struct bpf_redirect_info ri;
 };
 
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid;
+};
+
+struct mm_struct {
+	unsigned long arg_start;
+	unsigned long arg_end;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
+	unsigned int flags;
+	int pid;
+	int tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	__u64 start_boottime;
+	const struct cred *cred;
+	char comm[16];
+	struct mm_struct *mm;
+	struct css_set *cgroups;
 	struct bpf_net_context *bpf_net_context;
+};
+
+struct linux_binprm {
+	const char *interp;
 };
 
 /* Entries of a devmap and of a cpumap. */

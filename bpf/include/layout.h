@@ -190,6 +190,15 @@ struct tap_config {
 	__u32 write_queue;
 	__u32 write_id;
 	__u32 write_comment;
+	/* Non-zero: only packets of some processes are wanted. */
+	__u32 only_processes;
+	/* Offsets in the kernel's structures of a socket and of a task. */
+	__u32 socket_cookie_offset;
+	__u32 socket_listener_offset;
+	__u32 socket_state_offset;
+	__u32 task_flags_offset;
+	__u32 task_process_offset;
+	__u32 task_thread_offset;
 	/* Maximum number of CPUs, rounded up to a power of two, minus one. */
 	__u32 cpu_mask;
 	/* Return value of this program. */
@@ -315,6 +324,7 @@ struct kernel_addresses {
 #define QUEUE_LENGTH 8
 #define COUNT_LENGTH 12
 #define VERDICT_LENGTH 16
+#define PROCESS_LENGTH 12
 #define END_OF_OPTIONS_LENGTH 4
 
 #define VERDICT_NONE 0

@@ -13,6 +13,7 @@
 #define OPTION_PACKETID OPTION(5, 8)
 #define OPTION_QUEUE OPTION(6, 4)
 #define OPTION_VERDICT OPTION(7, 9)
+#define OPTION_PROCESS OPTION(8, 8)
 
 /* Lengths of a block's parts; layout.h has more. All are multiples of four bytes, and parts have no larger alignment.
  * The code below still writes pairs of 32-bit words, because the machines that trawl supports allow unaligned
@@ -51,6 +52,11 @@ struct sighting {
 	const struct comment *comment;
 	/* The note that user space turns into text: NOTE_LENGTH bytes. */
 	const __u64 *note;
+	/* The packet's process, and the thread that sent it; 0 if they are unknown. Constant for each program: whether it
+	 * looks for them. */
+	bool names_process;
+	__u32 process;
+	__u32 thread;
 	/* For a program on many interfaces: the point at which the packet counts. Else NULL: the point is in the
 	 * configuration. */
 	const struct interface_place *place;
@@ -88,6 +94,11 @@ static __always_inline __u64 comment_length(const struct sighting *sight)
  * and the verifier removes it and the comparison. */
 #define NOT_CONFIGURED() asm volatile("r0 = 0" ::: "r0")
 
+static __always_inline bool has_process(const struct sighting *sight)
+{
+	return sight->names_process && sight->process;
+}
+
 /* Returns the length of the options that each packet of this program has. */
 static __always_inline __u64 constant_options(enum which which)
 {
@@ -100,11 +111,13 @@ static __always_inline __u64 record_size(const struct sighting *sight, enum whic
 	__u64 comment = comment_length(sight);
 	__u64 size = CONFIG_OF(which, fixed_length) + padded(sight->captured);
 
+	if (has_process(sight))
+		size += PROCESS_LENGTH;
 	if (comment)
 		size += OPTION_HEADER_LENGTH + padded(comment);
 	if (NOTE_LENGTH)
 		size += OPTION_HEADER_LENGTH + NOTE_LENGTH;
-	if ((comment || NOTE_LENGTH) && !CONFIG_OF(which, options_length))
+	if ((has_process(sight) || comment || NOTE_LENGTH) && !CONFIG_OF(which, options_length))
 		size += END_OF_OPTIONS_LENGTH;
 	return size;
 }
@@ -169,7 +182,7 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 					   enum which which)
 {
 	char *at = block + HEADER_LENGTH + padded(sight->captured);
-	bool any = constant_options(which) || comment_length(sight);
+	bool any = constant_options(which) || comment_length(sight) || has_process(sight);
 
 	if (CONFIG(write_flags)) {
 		put(at, CONFIG_PAIR_OF(which, OPTION_FLAGS, direction));
@@ -198,6 +211,11 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 		at += VERDICT_LENGTH;
 	} else {
 		NOT_CONFIGURED();
+	}
+	if (has_process(sight)) {
+		put(at, PAIR(OPTION_PROCESS, sight->process));
+		*(__u32 *)(at + 8) = sight->thread;
+		at += PROCESS_LENGTH;
 	}
 	at = write_comment(at, sight);
 	if (NOTE_LENGTH)

@@ -7,6 +7,9 @@ const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 const FILLING: u32 = 0x8054_524c;
+const CUSTOM: u32 = 0xbad;
+const WIRESHARK: u32 = 32622;
+const WIRESHARK_PROCESS: u32 = 3;
 
 /// The options of a block: code and value, without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,6 +88,13 @@ impl Packet {
         self.options.u32(6)
     }
 
+    /// Returns the numbers of the process and of its thread.
+    pub fn process(&self) -> Option<(u32, u32)> {
+        let value = self.options.bytes(8)?;
+        assert_eq!(value.len(), 8);
+        Some((word(value, 0), word(value, 4)))
+    }
+
     /// Returns kind and value.
     pub fn verdict(&self) -> Option<(u8, u64)> {
         let (kind, value) = self.options.bytes(7)?.split_first()?;
@@ -117,6 +127,10 @@ pub struct Contents {
     pub interfaces: Vec<Interface>,
     pub packets: Vec<Packet>,
     pub statistics: Vec<Statistics>,
+    /// Descriptions of processes, with their numbers.
+    pub processes: Vec<(u32, OptionList)>,
+    /// Packets of a process that no block before them describes.
+    pub undescribed: usize,
     pub fillings: usize,
 }
 
@@ -182,6 +196,10 @@ impl Contents {
                     "an interface that is described"
                 );
                 assert!(packet.original as usize >= captured);
+                let is_described =
+                    |(id, _): (u32, u32)| self.processes.iter().any(|(one, _)| *one == id);
+                self.undescribed +=
+                    usize::from(packet.process().is_some_and(|one| !is_described(one)));
                 self.packets.push(packet);
             }
             INTERFACE_STATISTICS => self.statistics.push(Statistics {
@@ -189,6 +207,15 @@ impl Contents {
                 time: high_low(word(body, 4), word(body, 8)),
                 options: options(&body[12..]),
             }),
+            CUSTOM => {
+                assert_eq!(
+                    (word(body, 0), word(body, 4)),
+                    (WIRESHARK, WIRESHARK_PROCESS)
+                );
+                let length = word(body, 8) as usize;
+                assert_eq!(length, body.len() - 12, "the entry fills the block");
+                self.processes.push((word(body, 12), options(&body[16..])));
+            }
             // Local use: pads a piece of the file to the disk's alignment.
             FILLING => self.fillings += 1,
             other => panic!("a block of type {other}"),

@@ -26,8 +26,11 @@ use crate::event::{ClockReason, Event};
 use crate::many::{
     Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
 };
-use crate::options::{CaptureOptions, Direction, Readings, Sample, TapChoice, TimeSource};
+use crate::options::{
+    CaptureOptions, Direction, ProcessPlan, Readings, Sample, TapChoice, TimeSource,
+};
 use crate::point::{Carries, PointIds};
+use crate::process::{self, Processes};
 use crate::sampling::rate_times;
 use points::{InterfaceSeed, NewPoint, Points};
 use rings::RingSet;
@@ -47,6 +50,8 @@ pub struct Assembly {
     pub news: News,
     /// Program that signals the end of polls, once requested; `Some(None)` if it cannot be loaded.
     polls: Option<Option<OwnedFd>>,
+    /// The programs that find the process of each packet, if requested.
+    pub(crate) processes: Option<Rc<Processes>>,
 }
 
 /// Events of the assembly, reported once it is complete.
@@ -130,7 +135,25 @@ impl Assembly {
             undo: UndoList::default(),
             news: News::default(),
             polls: None,
+            processes: None,
         })
+    }
+
+    /// Attaches the programs that find the process of each packet, for the taps that follow.
+    pub(crate) fn watch_processes(&mut self, plan: &ProcessPlan) -> Result<()> {
+        let processes = process::attach(plan)?;
+        for (name, map) in processes.watch.maps() {
+            let map = map.try_clone_to_owned();
+            let map = map.map_err(|e| Error::os("cannot hold a map", e))?;
+            self.rings.others.push((name, map));
+        }
+        if !processes.watch.missing.is_empty() {
+            self.event(Event::ProcessesUnseen {
+                uses: processes.watch.missing.clone(),
+            });
+        }
+        self.processes = Some(Rc::new(processes));
+        Ok(())
     }
 
     /// Returns the rings that BPF programs write to, created for the first tap that needs them.
@@ -304,6 +327,12 @@ impl Assembly {
         }
     }
 
+    /// Returns the offset of a member in a kernel structure, for programs that name processes.
+    fn offset_for_process(&self, structure: &str, member: &str) -> u32 {
+        let offset = || kernel_types::offset(structure, member).ok().flatten();
+        self.processes.as_ref().and_then(|_| offset()).unwrap_or(0)
+    }
+
     /// Hands the queued tasks to the warden in one batch.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.many.known.clear();
@@ -347,6 +376,18 @@ impl Assembly {
             write_queue: u32::from(meta.queue),
             write_id: u32::from(meta.id),
             write_comment: u32::from(meta.verdict),
+            only_processes: u32::from(
+                self.options
+                    .process
+                    .as_ref()
+                    .is_some_and(ProcessPlan::filters),
+            ),
+            socket_cookie_offset: self.offset_for_process("sock_common", "skc_cookie"),
+            socket_listener_offset: self.offset_for_process("sock_common", "skc_listener"),
+            socket_state_offset: self.offset_for_process("sock_common", "skc_state"),
+            task_flags_offset: self.offset_for_process("task_struct", "flags"),
+            task_process_offset: self.offset_for_process("task_struct", "tgid"),
+            task_thread_offset: self.offset_for_process("task_struct", "pid"),
             cpu_mask: rings.cpu_mask(),
             verdict: 0,
             unwanted: 0,

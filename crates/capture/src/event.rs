@@ -164,6 +164,16 @@ pub enum Event {
         output: String,
         why: String,
     },
+    /// Packets whose process is unknown, recorded and left out, and events of processes that found no room.
+    ProcessesUnknown {
+        recorded: u64,
+        left_out: u64,
+        lost_events: u64,
+    },
+    /// Some uses of sockets by processes are not seen.
+    ProcessesUnseen {
+        uses: Vec<String>,
+    },
     /// The pipe's reader does not read.
     NotRead {
         output: String,
@@ -767,6 +777,29 @@ impl fmt::Display for Event {
             Self::NotDirect { output, why } => {
                 format!("{output}: written through the page cache: {why}")
             }
+            Self::ProcessesUnknown {
+                recorded,
+                left_out,
+                lost_events,
+            } => {
+                let mut parts = Vec::new();
+                if *recorded > 0 {
+                    parts.push(format!("the process of {recorded} packets is unknown"));
+                }
+                if *left_out > 0 {
+                    parts.push(format!(
+                        "{left_out} packets were left out because their process is unknown"
+                    ));
+                }
+                if *lost_events > 0 {
+                    parts.push(format!("{lost_events} descriptions of processes were lost"));
+                }
+                parts.join("; ")
+            }
+            Self::ProcessesUnseen { uses } => format!(
+                "some received packets will have an earlier owner of their socket as process: trawl does not see {}",
+                uses.join(", ")
+            ),
             Self::NotRead { output, packets } => format!(
                 "{output}: its reader does not read; {packets} recorded packets did not reach it"
             ),

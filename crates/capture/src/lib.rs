@@ -73,6 +73,7 @@ pub mod merge;
 pub mod options;
 pub mod plan;
 pub mod point;
+mod process;
 mod sampling;
 mod second;
 pub mod session;

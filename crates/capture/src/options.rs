@@ -415,6 +415,9 @@ pub struct CaptureOptions {
     /// Writes packets only around events.
     #[serde(default)]
     pub trigger: Option<TriggerPlan>,
+    /// Names the process of each packet.
+    #[serde(default)]
+    pub process: Option<ProcessPlan>,
     pub promiscuous: bool,
     /// Captures on interfaces that appear during the capture.
     #[serde(default)]
@@ -447,6 +450,44 @@ pub struct TriggerPlan {
     pub memory: u64,
     /// Number of events after which the capture ends.
     pub events: Option<u64>,
+}
+
+/// Data about a packet's process in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessDetail {
+    /// Its number, and a block with its name, path and user.
+    #[default]
+    Plain,
+    /// Its command line too.
+    Full,
+    /// A comment of the packet, which every reader shows.
+    Comment,
+}
+
+/// Data about processes to record, and the processes whose packets are recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProcessPlan {
+    pub detail: ProcessDetail,
+    /// This process and its children.
+    pub process: Option<u32>,
+    /// Processes of this name.
+    pub name: Option<String>,
+    /// Processes of this user.
+    pub user: Option<u32>,
+    /// Processes of this cgroup and of those below it: its path, its last component, its number, or a container's number.
+    pub cgroup: Option<String>,
+}
+
+impl ProcessPlan {
+    /// Returns true if packets of some processes are left out.
+    pub fn filters(&self) -> bool {
+        self.process.is_some()
+            || self.name.is_some()
+            || self.user.is_some()
+            || self.cgroup.is_some()
+    }
 }
 
 /// Options of the drop tap.
@@ -513,6 +554,7 @@ impl CaptureOptions {
             memory,
             recording: Recording::default(),
             trigger: None,
+            process: None,
             promiscuous: false,
             joins: false,
             across_namespaces: false,
@@ -595,6 +637,11 @@ mod tests {
                 signal: true,
                 memory: TRIGGER_MEMORY_MIN,
                 events: Some(2),
+            }),
+            process: Some(ProcessPlan {
+                detail: ProcessDetail::Full,
+                name: Some("curl".to_owned()),
+                ..ProcessPlan::default()
             }),
             promiscuous: true,
             joins: false,

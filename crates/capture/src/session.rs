@@ -33,6 +33,7 @@ use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::options::{CaptureOptions, TimeSource};
 use crate::point::Point;
+use crate::process::ProcessStage;
 use crate::second::{Fates, SecondLook};
 use crate::summary::Summary;
 use crate::taps::select::select;
@@ -344,6 +345,9 @@ impl Session {
         let signals = Signals::watch_with_trigger()?;
         let mut assembly = Assembly::new(options, host, sites.len())?;
         assembly.expect(sites);
+        if let Some(plan) = &options.process {
+            assembly.watch_processes(plan)?;
+        }
         for site in sites {
             if let Some(notice) = crate::taps::xdp::card::effects(site, options) {
                 observer.event(&notice);
@@ -358,6 +362,12 @@ impl Session {
         }
         assembly.settle()?;
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        if let (Some(plan), Some(processes)) = (&options.process, &assembly.processes) {
+            stages.push(Box::new(ProcessStage::new(
+                Rc::clone(processes),
+                plan.detail,
+            )));
+        }
         let mut converter = None;
         if let Some(drops) = &options.drops {
             let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;

@@ -9,6 +9,7 @@ mod named_output;
 mod outputs;
 mod peers;
 mod pod;
+mod processes;
 mod progress;
 pub(crate) mod recording;
 mod remote;

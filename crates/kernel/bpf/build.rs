@@ -3,7 +3,7 @@
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 /// The headers that user space shares with BPF programs, and with the helper for DPDK.
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 11] = [
     "bpf/include/layout",
     "bpf/include/bundled",
     "bpf/include/guard",
@@ -11,6 +11,7 @@ const SHARED: [&str; 10] = [
     "bpf/include/receive_layout",
     "bpf/include/send",
     "bpf/include/drop",
+    "bpf/include/process",
     "bpf/include/redirect_events",
     "bpf/include/xdp_events",
     "dpdk/exchange",

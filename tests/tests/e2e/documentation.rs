@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need more than a test's machine has, with the reason.
-const NOT_RUN: [(&str, &str); 10] = [
+const NOT_RUN: [(&str, &str); 12] = [
     (
         "trawl fleet",
         "it needs a NATS server; tests of its own start one",
@@ -20,6 +20,8 @@ const NOT_RUN: [(&str, &str); 10] = [
         "trawl balance check",
         "it fails where no backend answers, and none is there",
     ),
+    ("--cgroup ", "it needs a service; tests make cgroups"),
+    ("--container ", "it needs a container"),
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),

@@ -48,6 +48,7 @@ mod peer_modules;
 mod pod;
 mod printing;
 mod privileges;
+mod process;
 mod query;
 mod read_series;
 mod receive;

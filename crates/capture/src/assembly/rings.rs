@@ -1,5 +1,6 @@
 //! The rings of a capture, written by BPF programs and by threads. They record nothing until the capture begins.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trawl_ring::producer::{Producer, Tickets};
@@ -13,6 +14,8 @@ pub struct RingSet {
     pub clock: ProgramClock,
     /// Shared by all recorders, so that -c is exact over all of them.
     pub tickets: Arc<Tickets>,
+    /// Maps that programs share besides their rings, for the first of these.
+    pub others: Vec<(&'static str, OwnedFd)>,
     /// Consumers that no merge has yet.
     pub streams: Vec<Consumer>,
     /// Rings that BPF programs share, the first of those in maps.
@@ -28,6 +31,7 @@ impl RingSet {
             geometry,
             clock,
             tickets: Arc::new(Tickets::new(count)),
+            others: Vec::new(),
             streams: Vec::new(),
             shared: None,
             held: Vec::new(),
@@ -49,7 +53,11 @@ impl RingSet {
     pub fn apart(&mut self, points: usize, knows_again: bool) -> Result<Arc<Rings>> {
         let rings = match &self.shared {
             Some(rings) => rings.further()?,
-            None => Rings::in_maps(self.geometry, events::cpu_count(), points, knows_again)?,
+            None => {
+                let others = std::mem::take(&mut self.others);
+                let cpus = events::cpu_count();
+                Rings::in_maps(self.geometry, cpus, points, knows_again, others)?
+            }
         };
         rings.set_clock_offset(self.clock.offset_to_wall());
         self.streams.extend(Consumer::all(&rings));

@@ -9,6 +9,7 @@ use trawl_sys::{Result, clock, events};
 
 use super::{Ended, Running};
 use crate::event::Event;
+use crate::process;
 use crate::summary::Summary;
 
 /// Longest sleep, and so the maximum delay of live output.
@@ -112,6 +113,7 @@ impl Running<'_> {
             ended = Ended::Output(error);
         }
         self.tell_events();
+        self.tell_of_processes();
         let mut in_rings = Counts::default();
         let mut rest = Feed::new(Vec::new(), &mut in_rings);
         self.session.merge.finish(&mut rest)?;
@@ -240,6 +242,21 @@ impl Running<'_> {
         news.into_iter()
             .for_each(|event| self.observer.event(&Event::Triggered(event)));
         is_over
+    }
+
+    /// Reports what is not known about processes.
+    fn tell_of_processes(&mut self) {
+        let Some(processes) = &self.session.assembly.processes else {
+            return;
+        };
+        let counts = process::counts(processes);
+        if counts.unknown + counts.undecided + counts.lost_events > 0 {
+            self.observer.event(&Event::ProcessesUnknown {
+                recorded: counts.unknown,
+                left_out: counts.undecided,
+                lost_events: counts.lost_events,
+            });
+        }
     }
 
     fn stop(&mut self) {

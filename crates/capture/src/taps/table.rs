@@ -28,6 +28,8 @@ pub struct Gives {
     pub hardware_time: bool,
     /// Reason for which the kernel dropped the packet.
     pub drop_reason: bool,
+    /// Process of the packet (`--process`).
+    pub process: bool,
     /// The packet does not reach its destination.
     pub steals_packets: bool,
 }
@@ -42,11 +44,12 @@ impl Gives {
         queue: false,
         hardware_time: false,
         drop_reason: false,
+        process: false,
         steals_packets: false,
     };
 
     /// Returns each property with its name in JSON.
-    pub fn named(&self) -> [(&'static str, bool); 9] {
+    pub fn named(&self) -> [(&'static str, bool); 10] {
         [
             ("received", self.received),
             ("sent", self.sent),
@@ -56,6 +59,7 @@ impl Gives {
             ("queue", self.queue),
             ("hardware_time", self.hardware_time),
             ("drop_reason", self.drop_reason),
+            ("process", self.process),
             ("takes_packets_away", self.steals_packets),
         ]
     }
@@ -87,6 +91,7 @@ pub const XDP: Facts = Facts {
         verdict: true,
         queue: true,
         hardware_time: true,
+        process: true,
         ..Gives::NOTHING
     },
     needs: "an interface without an XDP program",
@@ -104,6 +109,7 @@ pub const TRACE: Facts = Facts {
     gives: Gives {
         programs: true,
         hardware_time: false,
+        process: false,
         ..XDP.gives
     },
     needs: "a kernel that allows tracing programs",
@@ -121,6 +127,7 @@ pub const HOOK: Facts = Facts {
     sees: "received packets, and the verdict of an attached XDP program",
     gives: Gives {
         programs: false,
+        process: true,
         ..TRACE.gives
     },
     needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
@@ -136,6 +143,7 @@ pub const TC: Facts = Facts {
         sent: true,
         queue: true,
         hardware_time: true,
+        process: true,
         ..Gives::NOTHING
     },
     needs: "tcx, or clsact on kernels before 6.6",
@@ -146,7 +154,10 @@ pub const PACKET: Facts = Facts {
     name: "packet",
     variant: None,
     sees: "received and sent packets, as tcpdump sees them",
-    gives: TC.gives,
+    gives: Gives {
+        process: false,
+        ..TC.gives
+    },
     needs: "nothing",
     features: &[KernelFeature::PacketV3],
 };
@@ -187,6 +198,7 @@ pub const DROP: Facts = Facts {
         received: true,
         sent: true,
         drop_reason: true,
+        process: true,
         ..Gives::NOTHING
     },
     needs: "Linux 5.17 with BTF",
@@ -297,6 +309,13 @@ impl Facts {
                 without("read the clock once a poll"),
                 "other mechanisms stamp its packets",
                 "leave out --time poll, or use --tap xdp, tailcall or tc",
+            );
+        }
+        if options.process.is_some() && !gives.process {
+            return refuse(
+                without("name processes"),
+                "it does not see the packets' sockets",
+                "leave out --process, or use --tap tc",
             );
         }
         self.check_queue(options)

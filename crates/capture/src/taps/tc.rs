@@ -27,10 +27,12 @@ use crate::many::{Likeness, PacketStructure, TableEntry};
 use crate::options::{Direction, TimeSource};
 use crate::point::Carries;
 use crate::taps::table::{self, Facts};
+use crate::taps::variant;
 use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
 
+const NAME: &str = "trawl_tc";
 /// Verdict of trawl's own program: continue with the next program.
 const TC_ACT_UNSPEC: i32 = -1;
 
@@ -110,7 +112,7 @@ struct AttachedTc {
 
 /// Recipe for a side's program.
 struct Recipe<'a> {
-    name: &'static str,
+    name: String,
     config: TapConfig,
     rings: &'a Rings,
     /// Key under which other interfaces share the program.
@@ -142,14 +144,14 @@ impl Recipe<'_> {
                 .iter()
                 .map(|table| (crate::many::MAP_NAME, table.as_fd())),
         );
-        let mut ready = TapProgram::prepare(object::TC, self.name, &self.config, &maps)?;
+        let mut ready = TapProgram::prepare(object::TC, &self.name, &self.config, &maps)?;
         let block = block(site, assembly)?;
         if let Some(block) = &block {
             ready.filter(block)?;
         }
         let program = Arc::new(ready.load(&LoadOptions {
             expected_attach_type: attach_type,
-            ..LoadOptions::new(self.name, program::SCHED_CLS)
+            ..LoadOptions::new(&self.name, program::SCHED_CLS)
         })?);
         if let Some(likeness) = &self.likeness {
             let shared = (likeness.clone(), attach_type, Arc::clone(&program));
@@ -241,25 +243,18 @@ impl AttachedTc {
         }
         let hardware = assembly.options.time == TimeSource::Hardware;
         let filtered = assembly.options.filter.is_some();
+        let names = assembly.processes.is_some();
         let mut recipe = Recipe {
-            name: match (hardware, filtered) {
-                (false, false) => "trawl_tc",
-                (false, true) => "trawl_tc_f",
-                (true, false) => "trawl_tc_h",
-                (true, true) => "trawl_tc_hf",
-            },
+            name: variant(NAME, &[(names, "p"), (hardware, "h"), (filtered, "f")]),
             config,
             rings: &rings,
             likeness: None,
             hook,
         };
         if assembly.serves_many() {
-            let name = match filtered {
-                true => "trawl_tc_mf",
-                false => "trawl_tc_m",
-            };
+            let name = variant(NAME, &[(names, "p"), (true, "m"), (filtered, "f")]);
             let likeness =
-                assembly.for_many(name, &mut config, site, PacketStructure::SocketBuffer)?;
+                assembly.for_many(&name, &mut config, site, PacketStructure::SocketBuffer)?;
             if let Some(entry) = assembly.add_to_table(hook, &likeness, site, &ids)? {
                 self.entries.push(entry);
                 recipe.name = name;
@@ -302,7 +297,7 @@ impl AttachedTc {
             // Kernels before 6.6 do not know this link, and some not the attach type.
             Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
                 let program = recipe.load(0, site, assembly)?;
-                let name = recipe.name;
+                let name = recipe.name.as_str();
                 let filter = match &recipe.likeness {
                     Some(_) => {
                         assembly.undo_filters_of(&program, site)?;

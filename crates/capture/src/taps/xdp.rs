@@ -28,6 +28,7 @@ use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
 use crate::options::{At, CaptureOptions, Mode, TimeSource};
 use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
+use crate::taps::variant;
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 
@@ -344,15 +345,17 @@ fn load(
     let blocks = filter
         .map(|filter| filter.xdp_blocks(&site.compiler_options(config.snaplen)?))
         .transpose()?;
-    // The quick version decides before the interface is known.
-    let quickly = interfaces.is_none();
+    let names = options.process.is_some();
+    // The quick version decides before the interface is known, and knows no process.
+    let quickly = interfaces.is_none() && !names;
     let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(quickly));
-    let name = match (hardware, filtered) {
-        (_, filtered) if interfaces.is_some() => format!("trawl_xdp{twice}_m{filtered}"),
-        (false, "") => format!("trawl_xdp{twice}"),
-        (false, filtered) => format!("trawl_xdp{twice}_{filtered}"),
-        (true, filtered) => format!("trawl_xdp{twice}_h{filtered}"),
-    };
+    let does = [
+        (names, "p"),
+        (interfaces.is_some(), "m"),
+        (hardware && interfaces.is_none(), "h"),
+        (true, filtered),
+    ];
+    let name = variant(&format!("trawl_xdp{twice}"), &does);
     let mut maps = program_maps(rings, Some(seat.map()));
     maps.extend(interfaces.map(|table| (many::MAP_NAME, table.as_fd())));
     let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;

@@ -26,6 +26,7 @@ use super::named_output::NamedOutput;
 use super::outputs;
 use super::peers::PeerArgs;
 use super::pod::PodArgs;
+use super::processes::ProcessArgs;
 use super::recording::{self, RecordingArgs};
 use super::remote::HostArgs;
 use super::stored::StoreArgs;
@@ -84,6 +85,8 @@ pub struct Args {
     store: StoreArgs,
     #[command(flatten)]
     pod: PodArgs,
+    #[command(flatten)]
+    process: ProcessArgs,
     #[command(flatten)]
     pub(super) drops: DropArgs,
     #[command(flatten)]
@@ -588,6 +591,7 @@ impl Args {
                 },
             },
             trigger,
+            process: self.process.plan(),
             promiscuous: !self.source.no_promiscuous,
             peers: self.peers.resolve(),
             ..taps.usual()

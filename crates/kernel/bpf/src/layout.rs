@@ -12,6 +12,11 @@ pub mod drop {
     include!(concat!(env!("OUT_DIR"), "/drop.rs"));
 }
 
+/// The processes of packets: bpf/include/process.h.
+pub mod process {
+    include!(concat!(env!("OUT_DIR"), "/process.rs"));
+}
+
 /// Counts of packets that XDP lost: bpf/include/xdp_events.h.
 pub mod xdp_events {
     include!(concat!(env!("OUT_DIR"), "/xdp_events.rs"));

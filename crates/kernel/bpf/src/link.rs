@@ -52,6 +52,30 @@ pub fn attach_netfilter(
     create(program, 0, super::program::ATTACH_NETFILTER, &opts)
 }
 
+/// Attaches a program to a cgroup and those below it, next to the programs of others.
+pub fn attach_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach_type: u32,
+) -> io::Result<OwnedFd> {
+    let opts = opts!(libbpf_sys::bpf_link_create_opts);
+    // SAFETY: both descriptors are open and the options live for the call.
+    owned(unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), cgroup.as_raw_fd(), attach_type, &opts)
+    })
+}
+
+/// Runs an iterator's program once for each of its objects.
+pub fn iterate(program: BorrowedFd<'_>) -> io::Result<()> {
+    let opts = opts!(libbpf_sys::bpf_link_create_opts);
+    let kind = super::program::ATTACH_ITERATOR;
+    // SAFETY: the program is open and the options live for the call.
+    let link = owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, kind, &opts) })?;
+    // SAFETY: the call takes an open descriptor.
+    let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
+    io::copy(&mut std::fs::File::from(iterator), &mut io::sink()).map(drop)
+}
+
 /// Replaces a function of another program by a program of the extension kind.
 pub fn replace_function(
     program: BorrowedFd<'_>,

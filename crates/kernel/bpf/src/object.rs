@@ -24,7 +24,7 @@ use crate::probe;
 // Objects are statics: each crate that uses a constant has a copy of its bytes.
 
 /// An object with tap programs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taps {
     bytes: &'static [u8],
     /// True if they read the kernel's own structures, listed in bpf/include/kernel_types.h.
@@ -59,6 +59,11 @@ pub static DROP: Taps = Taps {
 /// The taps that follow packets through the network stack.
 pub static FOLLOW: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),
+    read_kernel: true,
+};
+/// The programs that find the owners of sockets.
+pub static OWNERS: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/owners.bpf.o")),
     read_kernel: true,
 };
 /// The head of a chain of XDP programs, by libxdp's protocol.
@@ -129,10 +134,15 @@ impl TapProgram {
         let mut open = builder
             .open_memory(object.bytes)
             .map_err(|e| fail(e.to_string()))?;
+        let names_processes = maps.iter().any(|(name, _)| *name == OWNERS_MAP) || object == OWNERS;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
                 map.reuse_fd(*fd)
+                    .map_err(|e| fail(format!("map {name}: {e}")))?;
+            } else if !names_processes && OF_PROCESSES.contains(&name.as_str()) {
+                // The instructions that use it are removed below.
+                map.set_autocreate(false)
                     .map_err(|e| fail(format!("map {name}: {e}")))?;
             }
         }
@@ -215,6 +225,22 @@ impl TapProgram {
         }
     }
 }
+
+/// Maps of bpf/include/owners.h and flows.h, for captures that name processes.
+pub const OWNERS_MAP: &str = "owners";
+const OF_PROCESSES: [&str; 11] = [
+    OWNERS_MAP,
+    "socket_owners",
+    "known_processes",
+    "process_events",
+    "process_settings",
+    "process_counts",
+    "soft_interrupts",
+    "epochs",
+    "socket_starts",
+    "owned_flows",
+    "flow_lookups",
+];
 
 /// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.
 const CONFIG_MARK: i32 = 0x7477;

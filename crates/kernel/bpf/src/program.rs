@@ -22,6 +22,8 @@ pub const ATTACH_FENTRY: u32 = libbpf_sys::BPF_TRACE_FENTRY;
 pub const ATTACH_FEXIT: u32 = libbpf_sys::BPF_TRACE_FEXIT;
 /// At a tracepoint of the kernel, with the types of its arguments.
 pub const ATTACH_TYPED_TRACEPOINT: u32 = libbpf_sys::BPF_TRACE_RAW_TP;
+/// At the objects of an iterator.
+pub const ATTACH_ITERATOR: u32 = libbpf_sys::BPF_TRACE_ITER;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
 pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
 pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;

@@ -68,11 +68,11 @@ pub struct RingMaps {
     pub state: OwnedFd,
     pub shared: OwnedFd,
     pub rejections: OwnedFd,
-    /// Table of packets that one program has seen and others may see again, if requested.
-    pub known: Option<Arc<OwnedFd>>,
+    /// Further maps that the programs of the capture share, by their names in the sources.
+    others: Arc<Vec<(&'static str, OwnedFd)>>,
 }
 
-/// Name of the table in bpf/include/link.h.
+/// Name of the table of packets in bpf/include/link.h.
 const KNOWN: &str = "known_packets";
 /// Position of the CPU number in a packet's identifier: the CPU that saw it first. This bit marks the rings of programs that
 /// may interrupt the others.
@@ -87,20 +87,19 @@ fn control_size(points: usize) -> usize {
 
 impl Rings {
     /// Makes rings in BPF maps, one for each of `cpus` CPUs, with accounts of that many hook points. With `knows_again`,
-    /// programs recognise packets that others of them have seen.
+    /// programs recognise packets that others of them have seen. The programs also share `others`.
     pub fn in_maps(
         geometry: Geometry,
         cpus: usize,
         points: usize,
         knows_again: bool,
+        mut others: Vec<(&'static str, OwnedFd)>,
     ) -> Result<Arc<Self>> {
-        let known = knows_again
-            .then(|| {
-                let (key, value) = (size_of::<u64>() as u32, size_of::<KnownPacket>() as u32);
-                map::create_lru("trawl_known", key, value, KNOWN_MAX as u32)
-            })
-            .transpose()?
-            .map(Arc::new);
+        if knows_again {
+            let (key, value) = (size_of::<u64>() as u32, size_of::<KnownPacket>() as u32);
+            let known = map::create_lru("trawl_known", key, value, KNOWN_MAX as u32)?;
+            others.push((KNOWN, known));
+        }
         let shared =
             map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
                 .map_err(|e| explain_refused_pool(e, geometry))?;
@@ -108,7 +107,8 @@ impl Rings {
         let (map, pool) =
             Pool::in_maps(geometry, cpus, &state).map_err(|e| explain_refused_pool(e, geometry))?;
         let size = control_size(points);
-        Self::over((cpus, size), (map, pool), (state, shared), known, 0)
+        let others = Arc::new(others);
+        Self::over((cpus, size), (map, pool), (state, shared), others, 0)
     }
 
     /// Makes rings for further programs, out of the same pool and under the same limits of records and rate.
@@ -126,7 +126,7 @@ impl Rings {
         let pool = (hold(&maps.pool)?, Arc::clone(&self.pool));
         let common = (hold(&maps.state)?, hold(&maps.shared)?);
         let controls = (self.count, self.control_size);
-        Self::over(controls, pool, common, maps.known.clone(), APART)
+        Self::over(controls, pool, common, Arc::clone(&maps.others), APART)
     }
 
     /// Makes rings over a pool, its state, and the maps common to all programs of a capture.
@@ -134,7 +134,7 @@ impl Rings {
         (cpus, control_size): (usize, usize),
         (pool_map, pool): (OwnedFd, Arc<Pool>),
         (state, shared): (OwnedFd, OwnedFd),
-        known: Option<Arc<OwnedFd>>,
+        others: Arc<Vec<(&'static str, OwnedFd)>>,
         first_id: u64,
     ) -> Result<Arc<Self>> {
         let count = cpus as u32;
@@ -150,7 +150,7 @@ impl Rings {
                 (size_of::<Rejections>() * possible) as u32,
                 1,
             )?,
-            known,
+            others,
         };
         let map = |map: &OwnedFd, bytes: usize| {
             Mapping::of_map(map.as_fd(), bytes.div_ceil(PAGE) * PAGE).map(Mapping::not_for_children)
@@ -254,6 +254,12 @@ impl Rings {
 
     pub fn maps(&self) -> Option<&RingMaps> {
         self.programs.as_ref().map(|programs| &programs.maps)
+    }
+
+    /// Returns true if the programs share the maps with the owners of sockets.
+    pub fn names_processes(&self) -> bool {
+        let others = self.maps().map(|maps| maps.others.iter());
+        others.is_some_and(|mut others| others.any(|(name, _)| *name == object::OWNERS_MAP))
     }
 
     /// Returns the mask of CPU numbers by which a program finds its rejections.
@@ -370,7 +376,7 @@ impl RingMaps {
             ("capture_shared", self.shared.as_fd()),
             (object::REJECTIONS, self.rejections.as_fd()),
         ];
-        maps.extend(self.known.as_ref().map(|known| (KNOWN, known.as_fd())));
+        maps.extend(self.others.iter().map(|(name, map)| (*name, map.as_fd())));
         maps
     }
 }

@@ -68,6 +68,11 @@ pub fn monotonic() -> u64 {
     now(ClockId::Monotonic)
 }
 
+/// Returns nanoseconds since the machine started, its sleep included.
+pub fn since_boot() -> u64 {
+    now(ClockId::Boottime)
+}
+
 /// A detector of steps of the wall clock: its distance from the steady clock jumps.
 #[derive(Debug)]
 pub struct StepDetector {

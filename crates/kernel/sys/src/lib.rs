@@ -1,6 +1,7 @@
 //! System calls without BPF: namespaces, netlink, files, locks, processes, clocks, and the error that they all return.
 
 pub mod beneath;
+pub mod cgroup;
 pub mod clock;
 pub mod confirm;
 pub mod counters;

@@ -9,12 +9,15 @@ use trawl_bpf::{kernel_types, link};
 use trawl_ebpf::Insn;
 use trawl_sys::{Error, Result};
 
+use crate::taps::variant;
+
 pub const TRACEPOINT: &str = "kfree_skb";
 
 /// A loaded program, and the descriptors that keep it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);
 
-/// Prepares a program, with the filter if given: programs with a filter have a name of their own.
+/// Prepares a program, with the filter if given: programs with a filter, and those that name processes, have a name of
+/// their own.
 pub fn prepare_program(
     object: Taps,
     program: &str,
@@ -22,10 +25,8 @@ pub fn prepare_program(
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,
 ) -> Result<(TapProgram, String)> {
-    let name = match block {
-        Some(_) => format!("{program}_f"),
-        None => program.to_owned(),
-    };
+    let names_processes = maps.iter().any(|(name, _)| *name == object::OWNERS_MAP);
+    let name = variant(program, &[(names_processes, "p"), (block.is_some(), "f")]);
     let mut ready = TapProgram::prepare(object, &name, config, maps)?;
     if let Some(block) = block {
         ready.filter(block)?;

@@ -208,6 +208,7 @@ impl DropConverter {
                 packet_id: options.packet_id,
                 drop_count: options.drop_count,
                 verdict,
+                process: options.process,
                 comment: Some(&self.comment),
             },
         );

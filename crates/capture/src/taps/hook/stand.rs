@@ -19,6 +19,7 @@ use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::XdpBlocks;
+use crate::taps::variant;
 use crate::taps::watch::{BlindCause, Sight};
 
 /// Name, in the BPF source, of the map of the programs after all captures.
@@ -183,14 +184,16 @@ impl Stand {
         flags: u32,
     ) -> Result<Vec<OwnedFd>> {
         let mut maps = program_maps(rings, Some(seat.map()));
+        let names_processes = rings.names_processes();
         maps.extend(self.onward.as_ref().map(|map| (ONWARD, map.as_fd())));
         let one = |(slot, occupant): (u32, &Occupant)| {
-            let quickly = occupant.filters == Filters::Quick;
+            let quickly = occupant.filters == Filters::Quick && !names_processes;
             let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
-            let name = match blocks {
-                None => occupant.program.to_owned(),
-                Some(blocks) => format!("{}_{}", occupant.program, blocks.suffix(quickly)),
-            };
+            let filtered = blocks.map_or("", |blocks| blocks.suffix(quickly));
+            let name = variant(
+                occupant.program,
+                &[(names_processes, "p"), (true, filtered)],
+            );
             let mut config = occupant.config;
             config.chain_next = seat.next(slot);
             let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;

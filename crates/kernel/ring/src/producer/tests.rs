@@ -251,7 +251,7 @@ fn tickets_come_from_the_programs_counter() {
         return;
     }
     let geometry = Geometry::for_total(SHARE_MIN, 1).unwrap();
-    let programs = Rings::in_maps(geometry, 1, 1, false).unwrap();
+    let programs = Rings::in_maps(geometry, 1, 1, false, Vec::new()).unwrap();
     let rings = tiny_ring();
     let tickets = Arc::new(Tickets::new(Some(10)));
     tickets.share_with(&programs);

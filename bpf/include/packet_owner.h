@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* What the taps need to name the process of a packet by its socket. */
+#ifndef TRAWL_PACKET_OWNER_H
+#define TRAWL_PACKET_OWNER_H
+
+#include "owners.h"
+#include "ring.h"
+
+/* Counts a packet whose process is unknown, and that is left out for it or not. */
+static __noinline int count_unknown(bool left_out)
+{
+	struct process_counts *counts = counts_of_processes();
+
+	if (counts && left_out)
+		counts->undecided++;
+	else if (counts)
+		counts->unknown++;
+	return 0;
+}
+
+/* Tells user space, once for each process, that a packet names it. Returns the flags that its owner gets. */
+static __noinline int tell_of(__u32 process)
+{
+	struct known_process *known = bpf_map_lookup_elem(&known_processes, &process);
+	__u32 event[2] = { PROCESS_NAMED, process };
+
+	if (known && known->flags & OWNER_TOLD)
+		return known->flags;
+	if (bpf_ringbuf_output(&process_events, event, sizeof(event), 0)) {
+		count_lost_event();
+		return 0;
+	}
+	if (!known)
+		return OWNER_TOLD;
+	known->flags |= OWNER_TOLD;
+	return known->flags;
+}
+
+/* A packet's process has its number in the lower half, with this bit if the filter by process selects it (numbers have 22
+ * bits), and the thread in the upper half, or zero there. */
+#define PROCESS_WANTED 0x80000000ull
+
+static __always_inline __u64 process_with(__u32 process, __u32 flags)
+{
+	return process | (flags & OWNER_WANTED ? PROCESS_WANTED : 0);
+}
+
+/* Returns the owner's process, and tells user space of it. */
+static __always_inline __u64 process_of(struct socket_owner *owner)
+{
+	if (!(owner->flags & OWNER_TOLD))
+		owner->flags |= tell_of(owner->process);
+	return process_with(owner->process, owner->flags);
+}
+
+/* Room for the beginning of a socket in any state. */
+struct socket_start {
+	char bytes[128];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct socket_start);
+} socket_starts SEC(".maps");
+
+#define STATE_TIMED_WAIT 6
+#define STATE_SYN_RECEIVED 12
+
+/* The loader inserts the offset of the field. */
+#define START_FIELD(start, type, field) (*(type *)((start)->bytes + CONFIG(field)))
+
+/* Returns the owner of a socket by its cookie. A connection that is being made is its listening socket's. `begins`: the
+ * packet begins a connection; the listening socket that takes over the ports of a closed one is unknown, as one of a group
+ * may. */
+static __noinline struct socket_owner *owner_by_cookie(const void *socket, bool begins)
+{
+	__u32 zero = 0;
+	struct socket_start *start = bpf_map_lookup_elem(&socket_starts, &zero);
+	struct socket_owner *owner;
+	__u8 state;
+
+	if (!start || bpf_probe_read_kernel(start, sizeof(*start), socket))
+		return NULL;
+	state = START_FIELD(start, __u8, socket_state_offset);
+	if (begins && state == STATE_TIMED_WAIT)
+		return NULL;
+	owner = bpf_map_lookup_elem(&owners, &START_FIELD(start, __u64, socket_cookie_offset));
+	if (owner || state != STATE_SYN_RECEIVED)
+		return owner;
+	if (bpf_probe_read_kernel(start, sizeof(*start), (void *)START_FIELD(start, __u64, socket_listener_offset)))
+		return NULL;
+	return bpf_map_lookup_elem(&owners, &START_FIELD(start, __u64, socket_cookie_offset));
+}
+
+#endif

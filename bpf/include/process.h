@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* What the programs that find the process of each packet share with user space. Rust's copy is generated from this header
+ * at build time, as it is from layout.h. */
+#ifndef TRAWL_PROCESS_H
+#define TRAWL_PROCESS_H
+
+#include <linux/types.h>
+
+/* How the owner of a socket is known: it has used the socket; it owns the listening socket that the connection came by;
+ * it had the socket open when the capture began, alone or among others. */
+#define OWNER_USED 1
+#define OWNER_LISTENER 2
+#define OWNER_EXISTING 3
+#define OWNER_SHARED 4
+
+/* Flags of an owner: user space knows that packets name the process; the filter by process selects it. */
+#define OWNER_TOLD 1
+#define OWNER_WANTED 2
+
+/* The owner of a socket. */
+struct socket_owner {
+	__u64 cookie;
+	__u32 process;
+	__u32 how;
+	__u32 flags;
+	/* The ports whose epoch began with this owner: the local one in the upper half, the remote one in the lower. */
+	__u32 ports;
+};
+
+/* A process that user space knows by an event. */
+struct known_process {
+	/* Time since boot at which the process started. */
+	__u64 started;
+	__u64 flags;
+};
+
+/* Kinds of events. */
+#define PROCESS_FOUND 1
+#define PROCESS_EXECUTED 2
+#define PROCESS_NAMED 3
+
+#define PROCESS_PATH 256
+#define PROCESS_COMMAND 1024
+
+/* An event of a process: the first use of a socket, a new program, or the first packet that names it, which has the first
+ * two fields only. */
+struct process_event {
+	__u32 kind;
+	__u32 process;
+	/* Time since boot at which the process or the program started. */
+	__u64 started;
+	__u64 cgroup;
+	__u32 parent;
+	__u32 user;
+	/* The process's number in its own namespace. */
+	__u32 inner;
+	/* Numbers of bytes that are used of the last two fields. */
+	__u32 path_length;
+	__u32 command_length;
+	__u32 padding;
+	__u32 name[4];
+	__u32 path[64];
+	__u32 command[256];
+};
+
+/* Which processes a filter selects; a field that selects all is zero, or ALL for the user. */
+struct process_settings {
+	/* The process and its children. */
+	__u32 process;
+	__u32 user;
+	/* The cgroup and those below it. */
+	__u64 cgroup;
+	/* Non-zero: packets of other processes are left out. */
+	__u32 filters;
+	/* Non-zero: command lines are wanted. */
+	__u32 commands;
+	__u32 name[4];
+};
+
+/* Counts of one CPU: events that found no room, recorded packets whose process is unknown, and packets that a filter by
+ * process leaves out for that reason. */
+struct process_counts {
+	__u64 lost_events;
+	__u64 unknown;
+	__u64 undecided;
+};
+
+#define FLOW_SLOTS 4096
+#define EPOCH_SLOTS 4096
+
+struct epochs {
+	__u32 slots[4096];
+};
+
+/* The owner of a received flow, found by a look-up of its socket. */
+struct owned_flow {
+	/* Addresses, ports, protocol, and the point at which the flow was seen. */
+	__u64 addresses[4];
+	__u64 ports;
+	/* The process; 0 if the flow has no socket here, or one without a known owner. */
+	__u64 process;
+	/* Sum of the epochs of the local port and of both ports. */
+	__u32 epoch;
+	__u32 padding[3];
+};
+
+/* Look-ups of a CPU in one tick of the kernel's clock. */
+struct flow_lookups {
+	__u64 tick;
+	__u64 count;
+};
+
+_Static_assert(sizeof(struct owned_flow) == 64, "a flow fills one cache line");
+
+#endif

@@ -1,0 +1,401 @@
+//! The processes of packets: the programs that find them, and the stage that describes each process in the file before the
+//! first packet that names it.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use trawl_bpf::layout::process::{
+    PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
+};
+use trawl_bpf::layout::{ALL, Shared};
+use trawl_bpf::process_watch::ProcessWatch;
+use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::pcapng::{Process, write};
+use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
+use trawl_sys::cgroup::Root;
+use trawl_sys::{Error, Result, clock};
+
+use crate::options::{ProcessDetail, ProcessPlan};
+
+/// Number of processes above which first those are forgotten that no packet has named, and then all.
+const MOST_KNOWN: usize = 65_536;
+/// Length of the hexadecimal number that names a container.
+const CONTAINER_DIGITS: usize = 64;
+
+/// The attached programs, and what they find about processes.
+#[derive(Debug)]
+pub struct Processes {
+    pub watch: ProcessWatch,
+    cgroups: Root,
+}
+
+/// Attaches the programs that find the process of each packet.
+pub fn attach(plan: &ProcessPlan) -> Result<Processes> {
+    let what = "cannot find the processes of packets";
+    let cgroups = Root::open().map_err(|e| {
+        Error::os(what, e).fix("this requires root, and a kernel with cgroups of version 2")
+    })?;
+    let settings = settings(plan, &cgroups)?;
+    let watch = ProcessWatch::attach(cgroups.as_fd(), &settings)?;
+    Ok(Processes { watch, cgroups })
+}
+
+fn settings(plan: &ProcessPlan, cgroups: &Root) -> Result<ProcessSettings> {
+    let mut settings = ProcessSettings {
+        process: plan.process.unwrap_or(0),
+        user: plan.user.unwrap_or(ALL as u32),
+        commands: u32::from(plan.detail == ProcessDetail::Full),
+        filters: u32::from(plan.filters()),
+        ..ProcessSettings::zeroed()
+    };
+    if let Some(name) = &plan.name {
+        let mut bytes = [0; 16];
+        let length = name.len().min(bytes.len() - 1);
+        bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+        for (to, from) in settings.name.iter_mut().zip(bytes.chunks_exact(4)) {
+            *to = u32::from_ne_bytes(from.try_into().unwrap_or_default());
+        }
+    }
+    if let Some(wanted) = &plan.cgroup {
+        settings.cgroup = find_cgroup(wanted, cgroups)?;
+    }
+    Ok(settings)
+}
+
+/// Finds a cgroup by its number, its path, its last component, or the beginning of its container's number.
+fn find_cgroup(wanted: &str, cgroups: &Root) -> Result<u64> {
+    if let Ok(number) = wanted.parse() {
+        return Ok(number);
+    }
+    let is_meant = |path: &str| {
+        let last = path.rsplit('/').next().unwrap_or(path);
+        path.trim_end_matches('/') == wanted.trim_end_matches('/')
+            || last == wanted
+            || container_in(path).is_some_and(|id| wanted.len() >= 6 && id.starts_with(wanted))
+    };
+    let paths = cgroups.paths();
+    let mut found = paths.iter().filter(|(_, path)| is_meant(path));
+    let what = || format!("cannot choose the packets of {wanted}");
+    match (found.next(), found.next()) {
+        (Some((number, _)), None) => Ok(*number),
+        (Some((_, one)), Some((_, other))) => {
+            let why = format!("several cgroups are called so, {one} and {other} among them");
+            Err(Error::usage(what(), why).fix("name the whole path"))
+        }
+        (None, _) => Err(
+            Error::usage(what(), "no cgroup or container of this name exists")
+                .fix("systemd-cgls lists them"),
+        ),
+    }
+}
+
+/// Returns the number of the container whose cgroup this is: the last component with 64 hexadecimal digits.
+fn container_in(path: &str) -> Option<&str> {
+    let is_id = |word: &&str| {
+        word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    path.rsplit('/')
+        .find_map(|part| part.split(['-', '.', ':']).find(is_id))
+}
+
+/// Returns the number of the pod whose cgroup this is.
+fn pod_in(path: &str) -> Option<String> {
+    let uid = |part: &str| {
+        let (_, uid) = part.trim_end_matches(".slice").rsplit_once("pod")?;
+        let plain = uid.replace('_', "-");
+        let is_uid = plain.len() == 36 && plain.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+        is_uid.then_some(plain)
+    };
+    path.rsplit('/').find_map(uid)
+}
+
+/// Descriptions of the processes with one number.
+#[derive(Debug, Default)]
+struct Known {
+    /// The process's descriptions: as it was found, and after each new program.
+    all: Vec<Process>,
+    is_named: bool,
+}
+
+/// Describes processes in front of the packets that name them.
+#[derive(Debug)]
+pub struct ProcessStage {
+    processes: Rc<Processes>,
+    detail: ProcessDetail,
+    known: HashMap<u32, Known>,
+    /// Nanoseconds since 1970 at which the machine started.
+    boot: u64,
+    paths: HashMap<u64, String>,
+    users: HashMap<u32, String>,
+    has_begun: bool,
+    out: Vec<u8>,
+}
+
+impl ProcessStage {
+    pub fn new(processes: Rc<Processes>, detail: ProcessDetail) -> Self {
+        Self {
+            paths: processes.cgroups.paths(),
+            processes,
+            detail,
+            known: HashMap::new(),
+            boot: clock::wall().saturating_sub(clock::since_boot()),
+            users: users(),
+            has_begun: false,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened since the last call, and appends the new descriptions.
+    fn take_events(&mut self) {
+        for event in self.processes.watch.events() {
+            match event.kind as usize {
+                PROCESS_FOUND => self.describe(&event, true),
+                PROCESS_EXECUTED => self.describe(&event, false),
+                PROCESS_NAMED => self.name(event.process),
+                _ => {}
+            }
+        }
+        if self.known.len() > MOST_KNOWN {
+            self.known.retain(|_, known| known.is_named);
+        }
+        if self.known.len() > MOST_KNOWN {
+            self.known.clear();
+        }
+    }
+
+    fn describe(&mut self, event: &ProcessEvent, is_new: bool) {
+        let process = self.process(event);
+        let known = self.known.entry(event.process).or_default();
+        if is_new {
+            *known = Known::default();
+        }
+        if known.is_named {
+            write_process(&mut self.out, self.detail, &process);
+        }
+        known.all.push(process);
+    }
+
+    fn name(&mut self, id: u32) {
+        let known = self.known.entry(id).or_default();
+        if known.is_named {
+            return;
+        }
+        known.is_named = true;
+        // It had its sockets before the capture began.
+        if known.all.is_empty() {
+            let is_full = self.detail == ProcessDetail::Full;
+            known
+                .all
+                .extend(running(id, is_full, self.boot, &self.users));
+        }
+        for process in &known.all {
+            write_process(&mut self.out, self.detail, process);
+        }
+    }
+
+    fn process(&mut self, event: &ProcessEvent) -> Process {
+        let text = |words: &[u32]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let end = bytes.iter().position(|byte| *byte == 0);
+            bytes[..end.unwrap_or(bytes.len())].to_vec()
+        };
+        let path = match event.path_length {
+            // Its program is that of the process that it was forked from.
+            0 => self
+                .known
+                .get(&event.parent)
+                .and_then(|known| known.all.last()?.path.clone()),
+            _ => Some(String::from_utf8_lossy(&text(&event.path)).into_owned())
+                .filter(|path| path.starts_with('/')),
+        };
+        let command: Vec<u8> = event
+            .command
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        let command = &command[..command.len().min(event.command_length as usize)];
+        if !self.paths.contains_key(&event.cgroup) {
+            self.paths = self.processes.cgroups.paths();
+        }
+        let place = self.paths.get(&event.cgroup);
+        Process {
+            id: event.process,
+            name: Some(String::from_utf8_lossy(&text(&event.name)).into_owned()),
+            path,
+            command: (!command.is_empty())
+                .then(|| command.strip_suffix(&[0]).unwrap_or(command).to_vec()),
+            parent: Some(event.parent),
+            user_id: Some(event.user),
+            user: self.users.get(&event.user).cloned(),
+            start_ns: Some(self.boot + event.started),
+            comment: comment(place.map(String::as_str), event),
+        }
+    }
+
+    /// Adds to each packet the name of its process as a comment.
+    fn comment_packets(&mut self, bytes: &[u8]) {
+        let mut text = String::new();
+        for block in blocks(bytes) {
+            let packet = block.enhanced_packet();
+            let process = packet.and_then(|packet| PacketOptions::parse(packet.options()).process);
+            let Some(process) = process else {
+                self.out.extend_from_slice(block.bytes);
+                continue;
+            };
+            text.clear();
+            let known = self
+                .known
+                .get(&process.id)
+                .and_then(|known| known.all.last());
+            let name = known.and_then(|known| known.name.as_deref());
+            let _ = match name {
+                Some(name) => write!(text, "process={name}[{}]", process.id),
+                None => write!(text, "process=[{}]", process.id),
+            };
+            write::with_comment(&mut self.out, block.bytes, &text);
+        }
+    }
+
+    fn send(&mut self, next: &mut dyn Writer) -> Result<()> {
+        if !self.out.is_empty() {
+            next.write(Blocks::Bytes(&self.out))?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Stage for ProcessStage {
+    fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return next.write(blocks);
+        }
+        self.take_events();
+        self.send(next)?;
+        if self.detail != ProcessDetail::Comment || blocks.bytes().is_empty() {
+            return next.write(blocks);
+        }
+        self.comment_packets(blocks.bytes());
+        let pressure = next.write(Blocks::Bytes(&self.out));
+        self.out.clear();
+        pressure
+    }
+}
+
+/// Appends the block, unless packets get comments instead.
+fn write_process(out: &mut Vec<u8>, detail: ProcessDetail, process: &Process) {
+    if detail != ProcessDetail::Comment {
+        write::process(out, process);
+    }
+}
+
+/// Returns what no field of the block has: the container, the pod, the cgroup, and the number in the process's own namespace.
+fn comment(path: Option<&str>, event: &ProcessEvent) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(path) = path {
+        parts.extend(container_in(path).map(|id| format!("container={}", &id[..12])));
+        parts.extend(pod_in(path).map(|pod| format!("pod={pod}")));
+        if path != "/" {
+            parts.push(format!("cgroup={path}"));
+        }
+    }
+    if event.inner != event.process {
+        parts.push(format!("inner_pid={}", event.inner));
+    }
+    (!parts.is_empty()).then(|| parts.join(" "))
+}
+
+/// Returns the names of users by their numbers.
+fn users() -> HashMap<u32, String> {
+    let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let user = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?.to_owned();
+        Some((fields.nth(1)?.parse().ok()?, name))
+    };
+    text.lines().filter_map(user).collect()
+}
+
+/// Describes a running process.
+fn running(
+    id: u32,
+    with_command: bool,
+    boot: u64,
+    users: &HashMap<u32, String>,
+) -> Option<Process> {
+    let directory = format!("/proc/{id}");
+    let read = |name: &str| fs::read(format!("{directory}/{name}")).ok();
+    let status = String::from_utf8_lossy(&read("status")?).into_owned();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next().map(str::to_owned)
+    };
+    let number = |name: &str| field(name)?.parse().ok();
+    let path = fs::read_link(format!("{directory}/exe")).ok();
+    let user_id = number("Uid:");
+    // The name of the program, in parentheses, may have spaces.
+    let stat = String::from_utf8_lossy(&read("stat")?).into_owned();
+    let ticks: Option<u64> = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    let command = read("cmdline").filter(|command| with_command && !command.is_empty());
+    Some(Process {
+        id,
+        name: field("Name:"),
+        path: path.map(|path| path.to_string_lossy().into_owned()),
+        command: command.map(|command| command.strip_suffix(&[0]).unwrap_or(&command).to_vec()),
+        parent: number("PPid:"),
+        user_id,
+        user: user_id.and_then(|id| users.get(&id).cloned()),
+        start_ns: ticks.map(|ticks| boot + ticks * 10_000_000),
+        comment: None,
+    })
+}
+
+/// Returns the counts of packets without a process.
+pub fn counts(processes: &Processes) -> ProcessCounts {
+    processes
+        .watch
+        .counts()
+        .unwrap_or_else(|_| ProcessCounts::zeroed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_and_pods_are_found_in_paths() {
+        let id = "0123456789abcdef".repeat(4);
+        let uid = "8a6e0804-2bd0-4672-b79d-d97027f9071a";
+        for (path, has_pod) in [
+            (format!("/system.slice/docker-{id}.scope"), false),
+            (format!("/docker/{id}"), false),
+            (format!("/machine.slice/libpod-{id}.scope/container"), false),
+            (
+                format!(
+                    "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope",
+                    uid.replace('-', "_")
+                ),
+                true,
+            ),
+            (format!("/kubepods/besteffort/pod{uid}/{id}"), true),
+        ] {
+            assert_eq!(container_in(&path), Some(id.as_str()), "{path}");
+            assert_eq!(pod_in(&path).as_deref(), has_pod.then_some(uid), "{path}");
+        }
+        assert_eq!(container_in("/system.slice/ssh.service"), None);
+        assert_eq!(pod_in("/user.slice/podman.service"), None);
+    }
+
+    #[test]
+    fn this_process_is_described() {
+        let own = running(std::process::id(), true, 0, &users()).expect("/proc");
+        assert_eq!(own.id, std::process::id());
+        assert!(own.path.is_some() && own.command.is_some() && own.start_ns > Some(0));
+    }
+}

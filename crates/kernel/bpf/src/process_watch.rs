@@ -1,0 +1,286 @@
+//! Finds the process that owns each socket: bpf/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps read
+//! its maps.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use trawl_sys::{Error, Result, errno};
+
+use crate::kernel_types;
+use crate::layout::process::{ProcessCounts, ProcessEvent, ProcessSettings};
+use crate::layout::{Shared, TapConfig};
+use crate::object::{OWNERS, TapProgram};
+use crate::program::{self, LoadOptions, Traced};
+use crate::table::Table;
+use crate::{info, link, map};
+
+/// Place at which a program runs.
+#[derive(Clone, Copy, Debug)]
+enum Hook {
+    /// The root cgroup: kind of program, and attach type.
+    Cgroup(u32, u32),
+    /// A tracepoint with the types of its arguments.
+    Typed(&'static str),
+    Raw(&'static str),
+}
+
+const SOCK: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK;
+const ADDRESS: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+
+/// The programs. Tracepoints come first: what they see is what others ask about.
+const PROGRAMS: [(&str, Hook); 18] = [
+    ("trawl_soft_begin", Hook::Raw("softirq_entry")),
+    ("trawl_soft_end", Hook::Raw("softirq_exit")),
+    ("trawl_executed", Hook::Raw("sched_process_exec")),
+    (
+        "trawl_made",
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),
+    ),
+    (
+        "trawl_closed",
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_RELEASE),
+    ),
+    (
+        "trawl_bound4",
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET4_POST_BIND),
+    ),
+    (
+        "trawl_bound6",
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET6_POST_BIND),
+    ),
+    (
+        "trawl_connect4",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_CONNECT),
+    ),
+    (
+        "trawl_connect6",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_CONNECT),
+    ),
+    (
+        "trawl_send4",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_SENDMSG),
+    ),
+    (
+        "trawl_send6",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_SENDMSG),
+    ),
+    (
+        "trawl_receive4",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_RECVMSG),
+    ),
+    (
+        "trawl_receive6",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_RECVMSG),
+    ),
+    (
+        "trawl_accept4",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME),
+    ),
+    (
+        "trawl_accept6",
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME),
+    ),
+    (
+        "trawl_connection",
+        Hook::Cgroup(
+            libbpf_sys::BPF_PROG_TYPE_SOCK_OPS,
+            libbpf_sys::BPF_CGROUP_SOCK_OPS,
+        ),
+    ),
+    ("trawl_sent", Hook::Typed("sock_send_length")),
+    ("trawl_received", Hook::Typed("sock_recv_length")),
+];
+/// The program that looks at the sockets that exist, and the kernel's function that it runs for.
+const EXISTING: &str = "trawl_existing";
+const ITERATOR: &str = "bpf_iter_task_file";
+/// Maps of bpf/include/owners.h.
+const MAPS: [&str; 8] = [
+    "socket_owners",
+    "owners",
+    "known_processes",
+    EVENTS,
+    SETTINGS,
+    COUNTS,
+    "soft_interrupts",
+    "epochs",
+];
+const EVENTS: &str = "process_events";
+const SETTINGS: &str = "process_settings";
+const COUNTS: &str = "process_counts";
+
+type Found = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// The attached programs.
+pub struct ProcessWatch {
+    maps: Vec<(&'static str, OwnedFd)>,
+    events: RingBuffer<'static>,
+    found: Found,
+    /// Descriptions of what the programs do not see here.
+    pub missing: Vec<String>,
+    links: Vec<OwnedFd>,
+}
+
+impl fmt::Debug for ProcessWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessWatch")
+            .field("missing", &self.missing)
+            .finish_non_exhaustive()
+    }
+}
+
+fn fail(error: impl fmt::Display) -> Error {
+    Error::failed("cannot find the processes of packets", error)
+}
+
+impl ProcessWatch {
+    /// Attaches the programs below a cgroup, and looks at the sockets that exist.
+    pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
+        let first = TapProgram::prepare(OWNERS, PROGRAMS[0].0, &TapConfig::zeroed(), &[])?;
+        let maps = MAPS
+            .map(|name| {
+                let map = first
+                    .map(name)
+                    .ok_or_else(|| fail(format!("no map {name}")))?;
+                Ok((name, map.try_clone_to_owned().map_err(fail)?))
+            })
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?;
+        drop(first);
+        let of_name = |name: &str| maps.iter().find(|(one, _)| *one == name).map(|(_, fd)| fd);
+        let expect = |name: &str| of_name(name).ok_or_else(|| fail(format!("no map {name}")));
+        map::write(expect(SETTINGS)?.as_fd(), 0, settings).map_err(fail)?;
+        let found = Found::default();
+        let queue = Rc::clone(&found);
+        let number = info::map(expect(EVENTS)?.as_fd()).map_err(fail)?.id;
+        let handle = MapHandle::from_map_id(number).map_err(fail)?;
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&handle, move |event: &[u8]| {
+                queue.borrow_mut().push(event.to_vec());
+                0
+            })
+            .map_err(fail)?;
+        let events = builder.build().map_err(fail)?;
+        let mut watch = Self {
+            maps,
+            events,
+            found,
+            missing: Vec::new(),
+            links: Vec::new(),
+        };
+        for (name, hook) in PROGRAMS {
+            watch.add(name, hook, cgroup)?;
+        }
+        watch.look_at_existing()?;
+        Ok(watch)
+    }
+
+    fn prepare(&self, name: &str) -> Result<TapProgram> {
+        TapProgram::prepare(OWNERS, name, &TapConfig::zeroed(), &self.maps())
+    }
+
+    fn add(&mut self, name: &'static str, hook: Hook, cgroup: BorrowedFd<'_>) -> Result<()> {
+        let mut options = LoadOptions::new(name, program::RAW_TRACEPOINT);
+        match hook {
+            Hook::Cgroup(kind, attach_type) => {
+                options.kind = kind;
+                options.expected_attach_type = attach_type;
+            }
+            Hook::Typed(tracepoint) => {
+                let Some(known) = kernel_types::tracepoint(tracepoint).map_err(fail)? else {
+                    self.missing.push(format!("{tracepoint} (since Linux 6.3)"));
+                    return Ok(());
+                };
+                options.kind = program::TRACING;
+                options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
+                options.traced = Some(Traced {
+                    program: None,
+                    function: known.type_id,
+                });
+            }
+            Hook::Raw(_) => {}
+        }
+        let loaded = self.prepare(name)?.load(&options)?;
+        let link = match hook {
+            Hook::Cgroup(_, attach_type) => {
+                link::attach_cgroup(loaded.as_fd(), cgroup, attach_type)
+            }
+            Hook::Typed(_) => link::attach_tracing(loaded.as_fd()),
+            Hook::Raw(tracepoint) => link::attach_raw_tracepoint(loaded.as_fd(), tracepoint),
+        };
+        match link {
+            Ok(link) => self.links.push(link),
+            // A program of another that accepts no other next to it.
+            Err(error)
+                if error.raw_os_error() == Some(errno::EPERM)
+                    && matches!(hook, Hook::Cgroup(..)) =>
+            {
+                self.missing.push(format!(
+                    "{} (another program is alone there)",
+                    name.trim_start_matches("trawl_")
+                ));
+            }
+            Err(error) => return Err(Error::os("cannot find the processes of packets", error)),
+        }
+        Ok(())
+    }
+
+    fn look_at_existing(&self) -> Result<()> {
+        let function = kernel_types::find(kernel_types::FUNCTION, ITERATOR).map_err(fail)?;
+        let Some(function) = function else {
+            return Ok(());
+        };
+        let loaded = self.prepare(EXISTING)?.load(&LoadOptions {
+            expected_attach_type: program::ATTACH_ITERATOR,
+            traced: Some(Traced {
+                program: None,
+                function,
+            }),
+            ..LoadOptions::new(EXISTING, program::TRACING)
+        })?;
+        link::iterate(loaded.as_fd()).map_err(fail)
+    }
+
+    /// Returns the maps that taps share, by their names in the sources.
+    pub fn maps(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        self.maps
+            .iter()
+            .map(|(name, map)| (*name, map.as_fd()))
+            .collect()
+    }
+
+    /// Returns the events since the last call.
+    pub fn events(&self) -> Vec<ProcessEvent> {
+        // An interrupted call leaves the events for the next one.
+        let _ = self.events.consume();
+        let whole = |bytes: Vec<u8>| {
+            let mut room = ProcessEvent::zeroed().to_bytes();
+            let length = bytes.len().min(room.len());
+            room[..length].copy_from_slice(&bytes[..length]);
+            ProcessEvent::from_bytes(&room)
+        };
+        self.found.take().into_iter().filter_map(whole).collect()
+    }
+
+    /// Returns the counts of all CPUs.
+    pub fn counts(&self) -> io::Result<ProcessCounts> {
+        let mut sum = ProcessCounts::zeroed();
+        let Some((_, map)) = self.maps.iter().find(|(name, _)| *name == COUNTS) else {
+            return Ok(sum);
+        };
+        let table = Table::new(map.try_clone()?)?;
+        let values = table.lookup(&0u32.to_ne_bytes())?.unwrap_or_default();
+        for one in values.chunks(size_of::<ProcessCounts>()) {
+            if let Some(one) = ProcessCounts::from_bytes(one) {
+                sum.lost_events += one.lost_events;
+                sum.unknown += one.unknown;
+                sum.undecided += one.undecided;
+            }
+        }
+        Ok(sum)
+    }
+}
