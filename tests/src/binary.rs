@@ -26,3 +26,10 @@ fn beside_this_test() -> PathBuf {
         .expect("a target directory");
     directory.join("trawl")
 }
+
+/// Copies a program by another process. A descriptor of this one, open for writing, could be inherited by a process that
+/// another test starts at the same moment; the kernel would refuse to run the copy.
+pub fn copy(program: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let [program, to] = [program.as_ref(), to.as_ref()].map(Path::to_string_lossy);
+    crate::witness::run("cp", &[&program, &to]);
+}

@@ -138,7 +138,7 @@ fn wrong_query_is_explained() {
 fn planted_helper_is_not_run_by_root() {
     let Some(lab) = Lab::open() else { return };
     let copy = lab.file("trawl");
-    fs::copy(binary::path(), &copy).expect("a copy");
+    binary::copy(binary::path(), &copy);
     let helper = lab.file("trawl-fleet");
     fs::write(&helper, "#!/bin/sh\necho PLANTED\n").expect("a helper");
     let mode = |path: &str, mode| {

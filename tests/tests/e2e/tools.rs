@@ -110,7 +110,7 @@ fn doctor_without_root_reports_what_it_can() {
     let Some(lab) = Lab::open() else { return };
     let directory = tempfile_for_everybody();
     let copy = directory.join("trawl");
-    std::fs::copy(binary::path(), &copy).expect("a copy that others may run");
+    binary::copy(binary::path(), &copy);
     let result = std::process::Command::new("ip")
         .args(["netns", "exec", &lab.pair.b.name])
         .args(["setpriv", "--reuid", "65534", "--clear-groups"])
@@ -214,11 +214,15 @@ fn leftovers_of_dead_processes_are_cleaned() {
     }
     // The id exceeds the kernel's maximum, so no process has it.
     let stray = "trawl-test-4194399-e2e";
-    run("ip", &["netns", "add", stray]);
-    let cleaned = trawl(&["lab", "clean"]);
-    assert!(cleaned.status.success());
-    assert!(!run("ip", &["netns", "list"]).contains(stray));
-    assert!(text(&cleaned).contains(stray), "{}", text(&cleaned));
+    let is_reported = || {
+        run("ip", &["netns", "add", stray]);
+        let cleaned = trawl(&["lab", "clean"]);
+        assert!(cleaned.status.success());
+        assert!(!run("ip", &["netns", "list"]).contains(stray));
+        text(&cleaned).contains(stray)
+    };
+    // Another test may clean at the same moment, and report it instead.
+    assert!((0..10).any(|_| is_reported()));
 }
 
 #[test]

@@ -320,7 +320,7 @@ fn missing_privileges_are_named() {
     let Some(lab) = Lab::open() else { return };
     // In a directory open to all users, whatever user built it.
     let (copy, file) = (lab.file("trawl"), object_file(&lab, "several"));
-    std::fs::copy(binary::path(), &copy).expect("a copy");
+    binary::copy(binary::path(), &copy);
     for path in [copy.as_str(), &lab.file(""), &file] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
     }
