@@ -283,8 +283,8 @@ int trawl_connection(struct bpf_sock_ops *event)
 	return ALLOW;
 }
 
-/* Whoever sends or receives by a socket is its user, however it came by it: accept() without an address, a forked worker,
- * a passed descriptor. */
+/* A process that sends or receives by a socket is its user, even if other programs did not see it get the socket: by
+ * accept() without an address, by a fork, as a passed descriptor. */
 static __always_inline int use_typed(struct sock *socket)
 {
 	struct socket_owner *owner;

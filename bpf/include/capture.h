@@ -43,6 +43,7 @@ static __always_inline bool process_wanted(struct tap_context *context, struct s
 	return wanted;
 }
 #else
+#define note_process(context, sight) ((void)(context))
 #define process_wanted(context, sight) true
 #endif
 

@@ -140,10 +140,8 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 static __always_inline void follow(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight)
 {
-#ifdef FIND_PROCESS
 	if (sight->names_process)
 		note_process(context, sight);
-#endif
 	if (CONFIG(hold) == HOLD_UNTIL_EXIT) {
 		if (CONFIG(unwanted))
 			settle_unwanted(control);

@@ -23,15 +23,13 @@ struct {
 	__type(value, struct flow_lookups);
 } flow_lookups SEC(".maps");
 
-/* Number of look-ups in a tick, after which one packet in so many leads to one: floods and scans have a new flow for each
- * packet. */
+/* Number of look-ups in a tick. Of further packets with unknown flows, one in LOOKUPS_THEN leads to a look-up: in floods and
+ * scans, each packet is a new flow. */
 #define LOOKUPS_AT_ONCE 256
 #define LOOKUPS_THEN 16
 
-/* A received packet's flow. An IPv4 flow has its addresses in the first word. */
+/* A received packet's flow. The tuple begins with the addresses, in one word if they are IPv4's. */
 struct received {
-	__u64 addresses[4];
-	__u64 ports;
 	struct bpf_sock_tuple tuple;
 	__u32 size;
 	bool is_tcp;
@@ -54,7 +52,6 @@ static __noinline __u64 look_up(struct tap_context *context, struct received *fl
 {
 	struct socket_owner *owner;
 	struct bpf_sock *socket;
-	__u64 found;
 
 	if (!flow)
 		return 0;
@@ -70,8 +67,7 @@ static __noinline __u64 look_up(struct tap_context *context, struct received *fl
 		return 0;
 	owner = owner_by_cookie(socket, flow->begins);
 	bpf_sk_release(socket);
-	found = owner ? process_of(owner) : 0;
-	return found;
+	return owner ? process_of(owner) : 0;
 }
 
 /* Returns false if this tick had enough look-ups. */
@@ -96,7 +92,7 @@ static __noinline __u64 learn(struct tap_context *context, __u64 slots, __u64 ke
 {
 	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
 	__u32 first = slots & (FLOW_SLOTS - 1), second = slots >> 32 & (FLOW_SLOTS - 1);
-	struct received flow = { .ports = key };
+	struct received flow = {};
 	struct owned_flow *kept, *other;
 	struct port_pair *ports;
 	struct ipv6hdr *ip6;
@@ -113,7 +109,6 @@ static __noinline __u64 learn(struct tap_context *context, __u64 slots, __u64 ke
 		flow.is_tcp = ip->protocol == IPPROTO_TCP;
 		flow.tuple.ipv4.saddr = ip->saddr;
 		flow.tuple.ipv4.daddr = ip->daddr;
-		flow.addresses[0] = *(__u64 *)&ip->saddr;
 		flow.size = sizeof(flow.tuple.ipv4);
 	} else {
 		ip6 = ipv6_header(network, end);
@@ -122,7 +117,6 @@ static __noinline __u64 learn(struct tap_context *context, __u64 slots, __u64 ke
 		ports = (void *)(ip6 + 1);
 		flow.is_tcp = ip6->nexthdr == IPPROTO_TCP;
 		__builtin_memcpy(flow.tuple.ipv6.saddr, &ip6->saddr, 2 * sizeof(ip6->saddr));
-		__builtin_memcpy(flow.addresses, &ip6->saddr, sizeof(flow.addresses));
 		flow.size = sizeof(flow.tuple.ipv6);
 	}
 	if ((void *)(ports + 1) > end)
@@ -148,7 +142,7 @@ static __noinline __u64 learn(struct tap_context *context, __u64 slots, __u64 ke
 	if (kept->ports && kept->epoch == (__u32)epoch && (!other->ports || bpf_get_prandom_u32() & 1))
 		kept = other;
 	kept->process = look_up(context, &flow);
-	__builtin_memcpy(kept->addresses, flow.addresses, sizeof(flow.addresses));
+	__builtin_memcpy(kept->addresses, &flow.tuple, sizeof(kept->addresses));
 	kept->epoch = epoch;
 	/* The result of a SYN is not kept: the socket that it finds is not the connection's. */
 	kept->ports = flow.begins ? 0 : key;

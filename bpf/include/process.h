@@ -39,7 +39,6 @@ struct known_process {
 #define PROCESS_EXECUTED 2
 #define PROCESS_NAMED 3
 
-#define PROCESS_PATH 256
 #define PROCESS_COMMAND 1024
 
 /* An event of a process: the first use of a socket, a new program, or the first packet that names it, which has the first
@@ -89,7 +88,7 @@ struct process_counts {
 #define EPOCH_SLOTS 4096
 
 struct epochs {
-	__u32 slots[4096];
+	__u32 slots[EPOCH_SLOTS];
 };
 
 /* The owner of a received flow, found by a look-up of its socket. */

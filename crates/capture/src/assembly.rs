@@ -320,17 +320,16 @@ impl Assembly {
         match self.links == LINKS_NONE as u32 {
             true => 0,
             // Type information exists wherever the function does.
-            false => kernel_types::offset(structure, member)
-                .ok()
-                .flatten()
-                .unwrap_or(0),
+            false => offset(structure, member),
         }
     }
 
     /// Returns the offset of a member in a kernel structure, for programs that name processes.
     fn offset_for_process(&self, structure: &str, member: &str) -> u32 {
-        let offset = || kernel_types::offset(structure, member).ok().flatten();
-        self.processes.as_ref().and_then(|_| offset()).unwrap_or(0)
+        match self.processes {
+            None => 0,
+            Some(_) => offset(structure, member),
+        }
     }
 
     /// Hands the queued tasks to the warden in one batch.
@@ -538,10 +537,16 @@ fn watch_polls(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<
 
 /// Returns the offset of the flags in the kernel's XDP packet structure, or 0 if programs cannot read it.
 fn flags_offset() -> u32 {
-    object::can_cast()
-        .then(|| kernel_types::offset("xdp_buff", "flags").ok().flatten())
-        .flatten()
-        .unwrap_or(0)
+    match object::can_cast() {
+        false => 0,
+        true => offset("xdp_buff", "flags"),
+    }
+}
+
+/// Returns the offset of a member in a kernel structure, or 0 if it is unknown.
+fn offset(structure: &str, member: &str) -> u32 {
+    let found = kernel_types::offset(structure, member);
+    found.ok().flatten().unwrap_or(0)
 }
 
 /// Returns the method of recognising packets seen before, which requires several points and recorded identifiers.

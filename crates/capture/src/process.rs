@@ -10,14 +10,14 @@ use std::rc::Rc;
 use trawl_bpf::layout::process::{
     PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
 };
-use trawl_bpf::layout::{ALL, Shared};
+use trawl_bpf::layout::{ALL, Shared, text_in};
 use trawl_bpf::process_watch::ProcessWatch;
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Process, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
 use trawl_sys::cgroup::Root;
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Error, Result, clock, process};
 
 use crate::options::{ProcessDetail, ProcessPlan};
 
@@ -198,19 +198,13 @@ impl ProcessStage {
     }
 
     fn process(&mut self, event: &ProcessEvent) -> Process {
-        let text = |words: &[u32]| {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            let end = bytes.iter().position(|byte| *byte == 0);
-            bytes[..end.unwrap_or(bytes.len())].to_vec()
-        };
         let path = match event.path_length {
-            // Its program is that of the process that it was forked from.
+            // A forked process runs its parent's program.
             0 => self
                 .known
                 .get(&event.parent)
                 .and_then(|known| known.all.last()?.path.clone()),
-            _ => Some(String::from_utf8_lossy(&text(&event.path)).into_owned())
-                .filter(|path| path.starts_with('/')),
+            _ => Some(text_in(&event.path)).filter(|path| path.starts_with('/')),
         };
         let command: Vec<u8> = event
             .command
@@ -224,7 +218,7 @@ impl ProcessStage {
         let place = self.paths.get(&event.cgroup);
         Process {
             id: event.process,
-            name: Some(String::from_utf8_lossy(&text(&event.name)).into_owned()),
+            name: Some(text_in(&event.name)),
             path,
             command: (!command.is_empty())
                 .then(|| command.strip_suffix(&[0]).unwrap_or(command).to_vec()),
@@ -337,11 +331,6 @@ fn running(
     let number = |name: &str| field(name)?.parse().ok();
     let path = fs::read_link(format!("{directory}/exe")).ok();
     let user_id = number("Uid:");
-    // The name of the program, in parentheses, may have spaces.
-    let stat = String::from_utf8_lossy(&read("stat")?).into_owned();
-    let ticks: Option<u64> = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
     let command = read("cmdline").filter(|command| with_command && !command.is_empty());
     Some(Process {
         id,
@@ -351,7 +340,7 @@ fn running(
         parent: number("PPid:"),
         user_id,
         user: user_id.and_then(|id| users.get(&id).cloned()),
-        start_ns: ticks.map(|ticks| boot + ticks * 10_000_000),
+        start_ns: process::started(id).map(|ticks| boot + process::nanoseconds_of(ticks)),
         comment: None,
     })
 }

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use trawl_sys::process::interrupt;
+use trawl_sys::process::{self, interrupt};
 use trawl_sys::warden::Undo;
 use trawl_sys::{Error, Result, netns};
 
@@ -29,21 +29,13 @@ impl Owner {
         let pid = std::process::id();
         Self {
             pid,
-            started: start_time(pid).unwrap_or(0),
+            started: process::started(pid).unwrap_or(0),
         }
     }
 
     fn is_alive(self) -> bool {
-        start_time(self.pid) == Some(self.started)
+        process::started(self.pid) == Some(self.started)
     }
-}
-
-/// Returns the clock ticks after boot at which a process was started, or `None` if it does not exist.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; the fields begin after the last bracket.
-    let fields = &stat[stat.rfind(')')? + 1..];
-    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Description of a lab, known without inspecting it.
@@ -240,7 +232,7 @@ fn test_is_over(name: &str) -> bool {
     let pid = name
         .strip_prefix(TEST_PREFIX)
         .and_then(|rest| rest.split('-').next()?.parse().ok());
-    pid.is_some_and(|pid| start_time(pid).is_none())
+    pid.is_some_and(|pid| process::started(pid).is_none())
 }
 
 #[cfg(test)]

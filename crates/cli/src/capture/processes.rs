@@ -1,31 +1,39 @@
 //! The options about the processes of packets.
 
-use clap::ValueEnum;
 use trawl_capture::options::{ProcessDetail, ProcessPlan};
 use trawl_sys::privilege::User;
 use trawl_sys::{Error, Result};
 
+use crate::args::{NamedValue, choice};
 use crate::completion;
 
 /// Longest name of a process: TASK_COMM_LEN less its end.
 const LONGEST_NAME: usize = 15;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Detail {
-    /// Its number, and a block with its name, path and user
-    Plain,
-    /// Its command line too, which may hold secrets
-    Full,
-    /// A comment of the packet, which every reader shows
-    Comment,
-}
+const DETAILS: [NamedValue<ProcessDetail>; 3] = [
+    (
+        "plain",
+        "Its number, and a block with its name, path and user",
+        ProcessDetail::Plain,
+    ),
+    (
+        "full",
+        "Its command line too, which may hold secrets",
+        ProcessDetail::Full,
+    ),
+    (
+        "comment",
+        "A comment of the packet, which every reader shows",
+        ProcessDetail::Comment,
+    ),
+];
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Processes")]
 pub struct ProcessArgs {
     /// Record the process of each packet: of its sender, or of its receiver on this host
-    #[arg(long, value_name = "DETAIL", num_args = 0..=1, require_equals = true, default_missing_value = "plain", hide_short_help = true)]
-    process: Option<Detail>,
+    #[arg(long, value_parser = choice(&DETAILS), value_name = "DETAIL", num_args = 0..=1, require_equals = true, default_missing_value = "plain", hide_short_help = true)]
+    process: Option<ProcessDetail>,
     /// Only packets of this process and its children
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true)]
     pid: Option<u32>,
@@ -78,11 +86,7 @@ impl ProcessArgs {
     /// Returns the plan, if any of the options is given.
     pub fn plan(&self) -> Option<ProcessPlan> {
         let plan = ProcessPlan {
-            detail: match self.process {
-                None | Some(Detail::Plain) => ProcessDetail::Plain,
-                Some(Detail::Full) => ProcessDetail::Full,
-                Some(Detail::Comment) => ProcessDetail::Comment,
-            },
+            detail: self.process.unwrap_or_default(),
             process: self.pid,
             name: self.comm.clone(),
             user: self.uid,

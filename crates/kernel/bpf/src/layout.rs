@@ -52,6 +52,13 @@ pub mod redirect_events {
     include!(concat!(env!("OUT_DIR"), "/redirect_events.rs"));
 }
 
+/// Returns the text in a field of bytes, which ends at a zero or with the field.
+pub fn text_in(words: &[u32]) -> String {
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+    let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// A structure of such a header, as the bytes that maps hold.
 ///
 /// # Safety

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
@@ -136,6 +135,13 @@ fn fail(error: impl fmt::Display) -> Error {
     Error::failed("cannot find the processes of packets", error)
 }
 
+fn of_name<'m>(maps: &'m [(&'static str, OwnedFd)], name: &str) -> Result<&'m OwnedFd> {
+    let found = maps.iter().find(|(one, _)| *one == name);
+    found
+        .map(|(_, map)| map)
+        .ok_or_else(|| fail(format!("no map {name}")))
+}
+
 impl ProcessWatch {
     /// Attaches the programs below a cgroup, and looks at the sockets that exist.
     pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
@@ -150,12 +156,10 @@ impl ProcessWatch {
             .into_iter()
             .collect::<Result<Vec<_>>>()?;
         drop(first);
-        let of_name = |name: &str| maps.iter().find(|(one, _)| *one == name).map(|(_, fd)| fd);
-        let expect = |name: &str| of_name(name).ok_or_else(|| fail(format!("no map {name}")));
-        map::write(expect(SETTINGS)?.as_fd(), 0, settings).map_err(fail)?;
+        map::write(of_name(&maps, SETTINGS)?.as_fd(), 0, settings).map_err(fail)?;
         let found = Found::default();
         let queue = Rc::clone(&found);
-        let number = info::map(expect(EVENTS)?.as_fd()).map_err(fail)?.id;
+        let number = info::map(of_name(&maps, EVENTS)?.as_fd()).map_err(fail)?.id;
         let handle = MapHandle::from_map_id(number).map_err(fail)?;
         let mut builder = RingBufferBuilder::new();
         builder
@@ -267,13 +271,12 @@ impl ProcessWatch {
     }
 
     /// Returns the counts of all CPUs.
-    pub fn counts(&self) -> io::Result<ProcessCounts> {
+    pub fn counts(&self) -> Result<ProcessCounts> {
         let mut sum = ProcessCounts::zeroed();
-        let Some((_, map)) = self.maps.iter().find(|(name, _)| *name == COUNTS) else {
-            return Ok(sum);
-        };
-        let table = Table::new(map.try_clone()?)?;
-        let values = table.lookup(&0u32.to_ne_bytes())?.unwrap_or_default();
+        let map = of_name(&self.maps, COUNTS)?.try_clone().map_err(fail)?;
+        let table = Table::new(map).map_err(fail)?;
+        let values = table.lookup(&0u32.to_ne_bytes()).map_err(fail)?;
+        let values = values.unwrap_or_default();
         for one in values.chunks(size_of::<ProcessCounts>()) {
             if let Some(one) = ProcessCounts::from_bytes(one) {
                 sum.lost_events += one.lost_events;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::{MapCore, ObjectBuilder};
 use trawl_sys::error::{Error, Result};
 
-use crate::layout::{Shared as _, redirect_events as layout};
+use crate::layout::{Shared as _, redirect_events as layout, text_in};
 use crate::table::Table;
 use crate::{link, object};
 
@@ -122,15 +122,9 @@ fn source(key: &XdpEventKey) -> Option<EventSource> {
         kind,
         map: key.map,
         netns: key.netns,
-        from: name(key.from),
-        to: name(key.to),
+        from: text_in(&key.from),
+        to: text_in(&key.to),
     })
-}
-
-fn name(words: [u32; 4]) -> String {
-    let bytes = words.map(u32::to_ne_bytes).concat();
-    let end = bytes.iter().position(|byte| *byte == 0);
-    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
 }
 
 #[cfg(test)]
@@ -152,6 +146,6 @@ mod tests {
     #[test]
     fn names_end_with_a_zero() {
         let words = [*b"eth0", *b"\0old", [0; 4], [0; 4]].map(u32::from_ne_bytes);
-        assert_eq!(name(words), "eth0");
+        assert_eq!(text_in(&words), "eth0");
     }
 }

@@ -132,16 +132,28 @@ pub fn children_cpu_seconds() -> f64 {
     ticks(own, 13) + ticks(own, 14)
 }
 
-/// Returns a time of a process, by its index in `/proc/PID/stat` after the name.
+/// Returns the start of a process, in clock ticks since the machine started; `None` if it does not exist.
+pub fn started(process: u32) -> Option<u64> {
+    stat_number(process, 19)
+}
+
+/// Returns a number of nanoseconds, of clock ticks.
+pub fn nanoseconds_of(ticks: u64) -> u64 {
+    ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+/// Returns a time of a process in seconds, by its index among the numbers.
 fn ticks(process: u32, index: usize) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let ticks = stat_number(process, index).unwrap_or(0);
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Returns a number of a process, by its index in `/proc/PID/stat` after the name.
+fn stat_number(process: u32, index: usize) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in the second field may contain anything; the fields after its bracket are numbers.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let ticks = fields.split_whitespace().nth(index);
-    ticks
-        .and_then(|text| text.parse::<f64>().ok())
-        .unwrap_or(0.0)
-        / rustix::param::clock_ticks_per_second() as f64
+    let fields = stat.rsplit(')').next()?;
+    fields.split_whitespace().nth(index)?.parse().ok()
 }
 
 /// Returns the possible paths of a program, by PATH.

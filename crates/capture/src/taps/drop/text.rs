@@ -8,11 +8,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use trawl_bpf::kallsyms::Symbols;
-use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::drop::{
     DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote,
     DropStack, FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
 };
+use trawl_bpf::layout::{Shared, text_in};
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
@@ -218,14 +218,9 @@ impl DropConverter {
         if note.ifindex == 0 {
             return None;
         }
-        let bytes: Vec<u8> = note
-            .name
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .take_while(|byte| *byte != 0)
-            .collect();
-        match bytes.is_empty() {
-            false => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        let name = text_in(&note.name);
+        match name.is_empty() {
+            false => Some(name),
             true => self
                 .names
                 .device(note.netns, note.ifindex)
