@@ -141,7 +141,11 @@ impl Assembly {
 
     /// Attaches the programs that find the process of each packet, for the taps that follow.
     pub(crate) fn watch_processes(&mut self, plan: &ProcessPlan) -> Result<()> {
-        let processes = process::attach(plan)?;
+        let processes = match process::attach(plan) {
+            Err(error) if !plan.optional => return Err(error),
+            Ok(processes) if !plan.optional || processes.watch.missing.is_empty() => processes,
+            _ => return Ok(()),
+        };
         for (name, map) in processes.watch.maps() {
             let map = map.try_clone_to_owned();
             let map = map.map_err(|e| Error::os("cannot hold a map", e))?;

@@ -470,6 +470,8 @@ pub enum ProcessDetail {
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessPlan {
     pub detail: ProcessDetail,
+    /// Captures without naming processes if the kernel does not show all uses of sockets.
+    pub optional: bool,
     /// This process and its children.
     pub process: Option<u32>,
     /// Processes of this name.

@@ -13,7 +13,7 @@ use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, ProcessPlan};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Ended, Observer};
@@ -116,7 +116,14 @@ fn plan(args: &Args) -> CapturePlan {
         netns: args.namespaces.of_interfaces().map(str::to_owned),
         ..Sources::default()
     };
-    let options = watching_drops(drops, &args.expression, args.duration);
+    let options = CaptureOptions {
+        // Without it, the lists of open sockets name processes.
+        process: Some(ProcessPlan {
+            optional: true,
+            ..ProcessPlan::default()
+        }),
+        ..watching_drops(drops, &args.expression, args.duration)
+    };
     CapturePlan::new(sources, options)
 }
 

@@ -1,5 +1,6 @@
 //! Reasons of dropped packets, summed up: one row for each reason, function, interface and namespace.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
@@ -8,7 +9,7 @@ use trawl_packet::decode::{Summary, Transport, summary};
 use crate::drop::Drop;
 use crate::record::PacketView;
 
-/// Most flows that are kept of one row; further ones count for the row alone.
+/// Most flows and most processes that are kept of one row; further ones count for the row alone.
 const FLOWS: usize = 4096;
 /// The functions that call a netfilter hook, and the hook's name.
 const HOOKS: [(&str, &str); 30] = [
@@ -69,7 +70,8 @@ pub struct DropKey {
 #[derive(Debug, Clone, Default)]
 pub struct Row {
     pub packets: u64,
-    pub process: Option<(String, u32)>,
+    /// Packets of each known process, by its number, with its name.
+    pub processes: HashMap<u32, (String, u64)>,
     /// The size of the receive buffer that was full.
     pub receive_buffer: Option<u32>,
     pub flows: HashMap<String, u64>,
@@ -101,6 +103,25 @@ impl Row {
         flows.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         flows.truncate(count);
         flows
+    }
+
+    fn count_process(&mut self, packet: &PacketView<'_>, drop: &Drop<'_>) {
+        let (id, name) = match (packet.process, drop.pid) {
+            (Some(process), _) => (process.id, packet.process_name),
+            (None, Some(id)) => (id, drop.command),
+            (None, None) => return,
+        };
+        if self.processes.len() < FLOWS || self.processes.contains_key(&id) {
+            let new = || (name.unwrap_or_default().to_owned(), 0);
+            self.processes.entry(id).or_insert_with(new).1 += 1;
+        }
+    }
+
+    /// Returns the process with the most packets: its number, its name, and their number.
+    pub fn process(&self) -> Option<(u32, &str, u64)> {
+        let all = self.processes.iter();
+        all.map(|(id, (name, packets))| (*id, name.as_str(), *packets))
+            .max_by_key(|(id, _, packets)| (*packets, Reverse(*id)))
     }
 }
 
@@ -155,9 +176,7 @@ impl Tally {
         };
         let row = self.rows.entry(key).or_default();
         row.packets += 1;
-        if let (Some(command), Some(pid)) = (drop.command, drop.pid) {
-            row.process.get_or_insert_with(|| (command.to_owned(), pid));
-        }
+        row.count_process(packet, &drop);
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let protocol = protocol(&decoded);
@@ -285,6 +304,7 @@ fn flow_from(protocol: &str, decoded: &Summary) -> String {
 mod tests {
     use super::*;
     use trawl_packet::build::Template;
+    use trawl_packet::pcapng::PacketProcess;
 
     #[test]
     fn rows_add_up_and_a_caller_determines_its_hook() {
@@ -295,6 +315,8 @@ mod tests {
                 .udp(1234, port)
                 .build()
         };
+        let dropped = "drop=NETFILTER_DROP at=nft_do_chain+0x1 netns=pb stack=nft_do_chain+0x1,nf_hook_slow+0x2,ip_local_deliver+0x3";
+        let by_host = format!("{dropped} pid=8 comm=host");
         let mut tally = Tally::default();
         let mut count = |port, comment| {
             let frame = frame(port);
@@ -303,15 +325,16 @@ mod tests {
                 captured: &frame,
                 original_len: frame.len() as u32,
                 interface: Some("b0"),
+                process: (port == 53).then_some(PacketProcess { id: 7, thread: 0 }),
+                process_name: Some("dig"),
                 comment,
                 ..PacketView::default()
             };
             tally.count(&view, false);
         };
-        let dropped = "drop=NETFILTER_DROP at=nft_do_chain+0x1 netns=pb stack=nft_do_chain+0x1,nf_hook_slow+0x2,ip_local_deliver+0x3";
         count(53, Some(dropped));
         count(53, Some(dropped));
-        count(54, Some(dropped));
+        count(54, Some(&by_host));
         count(1, Some("drop=QUEUE_PURGE at=x+0x1 loss=no"));
         count(1, None);
         assert_eq!((tally.packets(), tally.others), (3, 1));
@@ -319,6 +342,8 @@ mod tests {
         let rows = tally.sorted();
         assert_eq!(rows[0].0.hook, Some("input"));
         assert_eq!(rows[0].1.most_concerned(1), [("udp to 53", 2)]);
+        assert_eq!(rows[0].1.process(), Some((7, "dig", 2)));
+        assert_eq!(rows[0].1.processes[&8], ("host".to_owned(), 1));
         assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("udp"), None), 3);
         assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("tcp"), None), 0);
         assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], None, Some("pb")), 3);

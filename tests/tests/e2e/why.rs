@@ -4,6 +4,7 @@ use std::net::{SocketAddrV4, UdpSocket};
 use std::process::Command;
 
 use serde_json::Value;
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_bpf::program;
 use trawl_packet::build::Template;
 use trawl_sys::netns::run_in;
@@ -351,6 +352,49 @@ fn while_running(lab: &Lab, namespace: &str, traffic: impl FnOnce()) -> Value {
     lab.send_long(&[udp(lab, 9)]);
     why.signal(Signal::INT);
     serde_json::from_str(&why.wait().stdout).expect("JSON")
+}
+
+/// Of processes that lived for milliseconds, a row names the one with the most packets and counts the others.
+#[test]
+fn row_names_most_frequent_process() {
+    let Some(lab) = Lab::open() else { return };
+    if !kernel_is_at_least(6, 3) {
+        skip("before Linux 6.3, only processes are named that still have their sockets");
+        return;
+    }
+    let b = &lab.pair.b;
+    for rule in [
+        "add table inet f",
+        "add chain inet f out { type filter hook output priority 0; }",
+        "add rule inet f out udp dport 5555 drop",
+    ] {
+        run("ip", &["netns", "exec", &b.name, "nft", rule]);
+    }
+    let mut most = 0;
+    let report = while_running(&lab, &b.name, || {
+        for lines in ["1", "1 2 3", "1 2"] {
+            let address = lab.pair.a.ipv4;
+            let script = format!(
+                "exec 3<>/dev/udp/{address}/5555; for i in {lines}; do echo >&3; done 2>/dev/null"
+            );
+            let child = inside(&b.name, &["bash", "-c", &script]).spawn();
+            let mut child = child.expect("bash runs");
+            child.wait().expect("bash ends");
+            if lines == "1 2 3" {
+                most = child.id();
+            }
+        }
+    });
+    let row = row(&report, "NETFILTER_DROP");
+    assert_eq!(
+        (&row["packets"], &row["other_processes"]),
+        (&6.into(), &2.into()),
+        "{report}"
+    );
+    assert_eq!(
+        row["process"],
+        serde_json::json!({ "name": "bash", "pid": most, "packets": 3 })
+    );
 }
 
 fn inside(namespace: &str, command: &[&str]) -> Command {

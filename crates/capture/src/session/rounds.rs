@@ -246,7 +246,14 @@ impl Running<'_> {
 
     /// Reports what is not known about processes.
     fn tell_of_processes(&mut self) {
-        let Some(processes) = &self.session.assembly.processes else {
+        let (Some(processes), false) = (
+            &self.session.assembly.processes,
+            self.session
+                .options
+                .process
+                .as_ref()
+                .is_some_and(|plan| plan.optional),
+        ) else {
             return;
         };
         let counts = process::counts(processes);

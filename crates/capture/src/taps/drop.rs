@@ -161,7 +161,7 @@ pub fn attach(
     Ok((
         Box::new(attached),
         ids.interface,
-        DropConverter::new(reasons, symbols, asked.follow),
+        DropConverter::new(reasons, symbols, asked.follow, assembly.processes.is_none()),
     ))
 }
 

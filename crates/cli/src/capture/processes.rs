@@ -87,6 +87,7 @@ impl ProcessArgs {
     pub fn plan(&self) -> Option<ProcessPlan> {
         let plan = ProcessPlan {
             detail: self.process.unwrap_or_default(),
+            optional: false,
             process: self.pid,
             name: self.comm.clone(),
             user: self.uid,

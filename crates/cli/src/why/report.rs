@@ -37,6 +37,9 @@ struct ReportRow {
     key: DropKey,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
+    /// Number of other processes whose packets are in the row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_processes: Option<usize>,
     /// Size of the receive buffer that was full, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     receive_buffer: Option<u32>,
@@ -49,6 +52,7 @@ struct ReportRow {
 struct Process {
     name: String,
     pid: u32,
+    packets: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,7 +155,16 @@ impl ReportRow {
             packets: row.packets,
             key: key.clone(),
             receive_buffer: row.receive_buffer,
-            process: row.process.clone().map(|(name, pid)| Process { name, pid }),
+            process: row.process().map(|(pid, name, packets)| Process {
+                name: name.to_owned(),
+                pid,
+                packets,
+            }),
+            other_processes: row
+                .processes
+                .len()
+                .checked_sub(1)
+                .filter(|&others| others > 0),
             flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
             advice: advice.clone(),
         }
@@ -393,8 +406,18 @@ impl ReportRow {
         at.extend(key.interface.clone());
         at.extend(key.netns.as_ref().map(|netns| format!("({netns})")));
         let mut who: Vec<String> = key.socket.iter().cloned().collect();
-        let process = self.process.as_ref();
-        who.extend(process.map(|process| format!("{}[{}]", process.name, process.pid)));
+        if let Some(Process { name, pid, packets }) = &self.process {
+            let count = match *packets == self.packets {
+                true => String::new(),
+                false => format!(" ({packets})"),
+            };
+            let others = match self.other_processes {
+                None => String::new(),
+                Some(1) => " and 1 other process".to_owned(),
+                Some(others) => format!(" and {others} other processes"),
+            };
+            who.push(format!("{name}[{pid}]{count}{others}"));
+        }
         who.extend(self.receive_buffer.map(|bytes| match bytes % 1024 {
             0 => format!("receive buffer of {} KiB full", bytes / 1024),
             _ => format!("receive buffer of {bytes} bytes full"),

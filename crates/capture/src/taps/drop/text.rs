@@ -110,6 +110,8 @@ enum More {
 #[derive(Debug)]
 pub struct DropConverter {
     follows: bool,
+    /// No program names processes: they are looked up in the lists of open sockets.
+    lists_sockets: bool,
     /// Interface block of the kernel's records, for packets without a known device.
     point: u32,
     /// Number of the next new interface block.
@@ -127,10 +129,12 @@ pub struct DropConverter {
 }
 
 impl DropConverter {
-    /// Creates the converter. `follows`: records are steps of packets, not drops alone.
-    pub fn new(reasons: Reasons, symbols: Symbols, follows: bool) -> Self {
+    /// Creates the converter. `follows`: records are steps of packets, not drops alone. `lists_sockets`: processes are looked
+    /// up in the lists of open sockets.
+    pub fn new(reasons: Reasons, symbols: Symbols, follows: bool, lists_sockets: bool) -> Self {
         Self {
             follows,
+            lists_sockets,
             point: 0,
             next: 0,
             blocks: HashMap::new(),
@@ -188,13 +192,14 @@ impl DropConverter {
         let device = self.device(note);
         let interface_id = self.interface(note, device.as_deref());
         let reason = self.reasons.name(note.reason).into_owned();
-        self.describe(note, more, &reason);
+        let options = PacketOptions::parse(packet.options());
+        let process = options.comments.first().map(|text| &**text);
+        self.describe(note, more, &reason, process);
         let verdict = match reason.as_str() {
             "TC_INGRESS" | "TC_EGRESS" => Some(Verdict::Tc(TC_ACT_SHOT)),
             "XDP" => Some(Verdict::Xdp(XDP_DROP)),
             _ => None,
         };
-        let options = PacketOptions::parse(packet.options());
         let direction = direction(note);
         write::enhanced_packet(
             &mut self.out,
@@ -262,8 +267,8 @@ impl DropConverter {
         id
     }
 
-    /// Writes the comment: key=value pairs separated by spaces, in a fixed order.
-    fn describe(&mut self, note: &DropNote, more: &More, reason: &str) {
+    /// Writes the comment: key=value pairs separated by spaces, in a fixed order. `process` is such a pair too.
+    fn describe(&mut self, note: &DropNote, more: &More, reason: &str, process: Option<&str>) {
         self.comment.clear();
         let at = location(&mut self.locations, &self.symbols, note.location);
         // Writing to a String cannot fail.
@@ -295,12 +300,20 @@ impl DropConverter {
                 }
                 _ => {}
             }
-            if note.inode != 0
+            if self.lists_sockets
+                && note.inode != 0
                 && let Some(process) = self.names.process(note.inode)
             {
                 let name = process.name.replace(char::is_whitespace, "_");
                 let _ = write!(self.comment, " pid={} comm={name}", process.id);
             }
+        }
+        if let Some(process) = process {
+            let _ = write!(
+                self.comment,
+                " {}",
+                process.replace(char::is_whitespace, "_")
+            );
         }
         if note.receive_buffer != 0 && reason == RECEIVE_BUFFER_FULL {
             let _ = write!(self.comment, " rcvbuf={}", note.receive_buffer);
