@@ -6,7 +6,7 @@ use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, Taps};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, ProcessPlan, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
@@ -42,6 +42,8 @@ pub struct Wanted {
     pub whole: bool,
     /// Captures packets that the kernel drops too, if supported.
     pub drops: bool,
+    /// Finds the process of each packet.
+    pub processes: bool,
     /// Capabilities that the viewer itself needs, in addition to the capture's.
     pub keeps: Capabilities,
 }
@@ -56,6 +58,7 @@ impl Default for Wanted {
             filter: Vec::new(),
             whole: false,
             drops: false,
+            processes: false,
             keeps: Capabilities::empty(),
         }
     }
@@ -97,6 +100,7 @@ impl Wanted {
             snaplen: if self.whole { usual.snaplen } else { HEADERS },
             count: self.count,
             duration: self.duration,
+            process: self.processes.then(ProcessPlan::default),
             memory: Memory::growing_to(MemorySize::Total(memory())),
             ..usual
         };

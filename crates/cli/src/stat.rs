@@ -52,7 +52,7 @@ pub struct StatArgs {
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl, dscp, flags, window, length, icmptype, icmpcode, family, ecn, mpls, linktype, interface, direction, hook, verdict, reason, queue, second, minute
+    /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl, dscp, flags, window, length, icmptype, icmpcode, family, ecn, mpls, linktype, interface, direction, hook, verdict, reason, queue, process, container, second, minute
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',', add = crate::completion::of_list(&Field::names()))]
     by: Vec<Field>,
     /// Talkers, flows and groups to show
@@ -236,6 +236,7 @@ fn look(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
         duration: Some(args.duration.unwrap_or(LIVE_DURATION)),
         count: args.count,
         filter: args.words.clone(),
+        processes: args.by.iter().any(|field| field.is_about_processes()),
         ..Wanted::default()
     };
     let account = live::run(&wanted, &mut Counting(statistics))?;

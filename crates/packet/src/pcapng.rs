@@ -95,6 +95,16 @@ pub struct PacketProcess {
     pub thread: u32,
 }
 
+/// The process of a packet, as far as the file describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedProcess<'a> {
+    pub id: u32,
+    /// The thread that sent the packet; zero where it is unknown.
+    pub thread: u32,
+    pub name: Option<&'a str>,
+    pub described: Option<&'a Process>,
+}
+
 /// Description of a process, in a block of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
@@ -109,6 +119,28 @@ pub struct Process {
     /// Nanoseconds since 1970.
     pub start_ns: Option<u64>,
     pub comment: Option<String>,
+}
+
+impl Process {
+    /// Returns the number of the process's container, without one its pod, else its systemd unit or cgroup, from the comment
+    /// that trawl writes.
+    pub fn container(&self) -> Option<&str> {
+        let comment = self.comment.as_deref()?;
+        // Users name their cgroups: text in such a name is no field.
+        let (fields, cgroup) = match comment.split_once("cgroup=") {
+            Some((fields, rest)) => {
+                let path = rest.rsplit_once(" inner_pid=");
+                (fields, Some(path.map_or(rest, |(path, _)| path)))
+            }
+            None => (comment, None),
+        };
+        let field = |name| {
+            let mut words = fields.split(' ');
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        let unit = || cgroup?.rsplit('/').next();
+        field("container=").or_else(|| field("pod=")).or_else(unit)
+    }
 }
 
 /// Direction of a packet, from the low bits of `epb_flags`.

@@ -68,7 +68,7 @@ impl<'a> PacketJson<'a> {
             process: packet.process.map(|process| ProcessJson {
                 id: process.id,
                 thread: Some(process.thread).filter(|thread| *thread > 0),
-                name: packet.process_name,
+                name: process.name,
             }),
             dropped_before: packet.dropped_before,
             drop: packet.comment.and_then(Drop::parse),

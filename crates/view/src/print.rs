@@ -176,7 +176,7 @@ impl Printer {
         let link_header_len = link::print(&mut line, packet.link_type, data);
         hook_point(out, packet, self.options.colour);
         if let Some(process) = packet.process {
-            let name = packet.process_name.map(printable).unwrap_or_default();
+            let name = process.name.map(printable).unwrap_or_default();
             let _ = write!(out, " {name}[{}]", process.id);
         }
         if let Some(id) = packet.packet_id.filter(|_| self.options.id) {

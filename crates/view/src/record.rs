@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::block::{PROCESS_COMMENT, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
-use trawl_packet::pcapng::{Direction, Interface, PacketProcess, Verdict};
+use trawl_packet::pcapng::{Direction, Interface, NamedProcess, Verdict};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 
 /// A packet, with its capture point and its fate as far as they are known.
@@ -24,8 +24,7 @@ pub struct PacketView<'a> {
     pub verdict: Option<Verdict<'a>>,
     pub queue: Option<u32>,
     pub packet_id: Option<u64>,
-    pub process: Option<PacketProcess>,
-    pub process_name: Option<&'a str>,
+    pub process: Option<NamedProcess<'a>>,
     /// Packets lost between the one before and this one.
     pub dropped_before: Option<u64>,
     /// Text about the packet.
@@ -52,16 +51,13 @@ fn device(name: &str) -> &str {
     device.unwrap_or(name)
 }
 
-/// Returns the first comment, if it is text.
+/// Returns the first comment that does more than name the process, if it is text.
 fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
-    match options.comments.first()? {
+    let mut comments = options.comments.iter();
+    match comments.find(|text| !text.starts_with(PROCESS_COMMENT))? {
         Cow::Borrowed(text) => Some(text),
         Cow::Owned(_) => None,
     }
-}
-
-fn name_of(processes: &Processes, process: Option<PacketProcess>, time_ns: u64) -> Option<&str> {
-    processes.find(process?.id, time_ns)?.name.as_deref()
 }
 
 /// Packets one after the other: a file, a socket or pipe, or the blocks of a capture's rings.
@@ -91,7 +87,7 @@ impl PacketSource for CaptureReader<'_> {
     fn current(&self) -> Option<PacketView<'_>> {
         let packet = Self::current(self)?;
         let interface = self.interfaces().get(packet.interface)?;
-        let process = self.processes().of_packet(&packet.options);
+        let processes = self.processes();
         Some(PacketView {
             timestamp_ns: packet.timestamp_ns,
             link_type: packet.link_type,
@@ -103,8 +99,7 @@ impl PacketSource for CaptureReader<'_> {
             verdict: packet.options.verdict,
             queue: packet.options.queue,
             packet_id: packet.options.packet_id,
-            process,
-            process_name: name_of(self.processes(), process, packet.timestamp_ns),
+            process: processes.of_packet(&packet.options, packet.timestamp_ns),
             dropped_before: packet.options.drop_count,
             comment: first_comment(&packet.options),
         })
@@ -165,7 +160,6 @@ impl RingPackets {
                 && let Some(origin) = self.origins.get(packet.interface_id as usize)
             {
                 let options = PacketOptions::parse(packet.options());
-                let process = options.process;
                 let view = PacketView {
                     timestamp_ns: packet.timestamp,
                     link_type: origin.link_type,
@@ -177,8 +171,7 @@ impl RingPackets {
                     verdict: options.verdict,
                     queue: options.queue,
                     packet_id: options.packet_id,
-                    process,
-                    process_name: name_of(&self.processes, process, packet.timestamp),
+                    process: self.processes.of_packet(&options, packet.timestamp),
                     dropped_before: options.drop_count,
                     comment: first_comment(&options),
                 };

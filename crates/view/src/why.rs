@@ -107,7 +107,7 @@ impl Row {
 
     fn count_process(&mut self, packet: &PacketView<'_>, drop: &Drop<'_>) {
         let (id, name) = match (packet.process, drop.pid) {
-            (Some(process), _) => (process.id, packet.process_name),
+            (Some(process), _) => (process.id, process.name),
             (None, Some(id)) => (id, drop.command),
             (None, None) => return,
         };
@@ -304,7 +304,7 @@ fn flow_from(protocol: &str, decoded: &Summary) -> String {
 mod tests {
     use super::*;
     use trawl_packet::build::Template;
-    use trawl_packet::pcapng::PacketProcess;
+    use trawl_packet::pcapng::NamedProcess;
 
     #[test]
     fn rows_add_up_and_a_caller_determines_its_hook() {
@@ -325,8 +325,12 @@ mod tests {
                 captured: &frame,
                 original_len: frame.len() as u32,
                 interface: Some("b0"),
-                process: (port == 53).then_some(PacketProcess { id: 7, thread: 0 }),
-                process_name: Some("dig"),
+                process: (port == 53).then_some(NamedProcess {
+                    id: 7,
+                    thread: 0,
+                    name: Some("dig"),
+                    described: None,
+                }),
                 comment,
                 ..PacketView::default()
             };

@@ -12,7 +12,7 @@ use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::wait::wait_until;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, args, binary, skip, trawl};
+use trawl_tests::{Capture, Lab, Running, args, binary, skip, trawl};
 
 const PORT: u16 = 7777;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/process.py");
@@ -398,4 +398,39 @@ fn comments_name_the_process_for_every_reader() {
         said.contains("cannot name processes with the packet tap"),
         "{said}"
     );
+}
+
+/// Without a container, the cgroup stands for it.
+#[test]
+fn statistics_count_by_process_and_container() {
+    let Some(lab) = Lab::open() else { return };
+    let name = format!("trawl-stat-{}", std::process::id());
+    let group = format!("/sys/fs/cgroup/unified/{name}");
+    if std::fs::create_dir(&group).is_err() {
+        return skip("no cgroups of version 2 at /sys/fs/cgroup/unified");
+    }
+    let file = lab.file("stat.pcapng");
+    let sender = lab.sender();
+    let options = args!("-i {sender} --tap tc -Q out --process -c 1 -w {file} udp");
+    let capture = Capture::start(&lab, &options);
+    let arguments = "-c 1 --duration 30s --json --by process,container udp";
+    let running = Running::start(&args!("stat -i {sender} {arguments}"), "capturing on");
+    let send = format!("echo x >/dev/udp/{}/4000", lab.pair.b.ipv4);
+    // The program begins in its cgroup, as that of a container does.
+    let mut child = Command::new("bash")
+        .args(["-c", "read; exec ip netns exec \"$0\" bash -c \"$1\""])
+        .args([&lab.pair.a.name, &send])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("bash");
+    std::fs::write(format!("{group}/cgroup.procs"), child.id().to_string()).expect("a cgroup");
+    writeln!(child.stdin.take().expect("a pipe")).expect("it reads");
+    assert!(child.wait().expect("it ends").success());
+    let expected = serde_json::json!([format!("bash[{}]", child.id()), name]);
+    assert_eq!(running.wait().json()["groups"][0]["values"], expected);
+    capture.wait().summary_of_success();
+    let read = trawl(&args!("stat {file} --json --by process,container"));
+    let report: serde_json::Value = serde_json::from_slice(&read.stdout).expect("JSON");
+    assert_eq!(report["groups"][0]["values"], expected);
+    std::fs::remove_dir(&group).expect("an empty cgroup");
 }

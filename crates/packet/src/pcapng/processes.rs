@@ -1,10 +1,11 @@
 //! The processes that a file describes: in Wireshark's blocks, and in Darwin's.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 
 use super::block::{self, Block, ByteOrder};
 use super::options::{OptionList, PacketOptions};
-use super::{PacketProcess, Process};
+use super::{NamedProcess, PacketProcess, Process};
 
 /// Darwin's block with a process, and its options.
 const DARWIN_PROCESS: u32 = 0x8000_0001;
@@ -13,9 +14,18 @@ const DARWIN_NAME: u16 = 2;
 /// The processes described so far.
 #[derive(Debug, Default)]
 pub struct Processes {
-    by_id: HashMap<u32, Vec<Process>>,
+    /// By number, then by start.
+    by_id: HashMap<u32, BTreeMap<Option<u64>, Process>>,
     /// Numbers of the processes in Darwin's blocks: packets name these blocks by their order.
     darwin: Vec<u32>,
+}
+
+impl Process {
+    /// Returns the process that a little-endian block describes, if it does.
+    pub fn from_block(block: &Block<'_>) -> Option<Self> {
+        (block.kind == block::CUSTOM).then_some(())?;
+        wireshark(block.body, ByteOrder::Little)
+    }
 }
 
 impl Processes {
@@ -32,7 +42,8 @@ impl Processes {
             _ => None,
         };
         if let Some(process) = process {
-            self.by_id.entry(process.id).or_default().push(process);
+            let by_start = self.by_id.entry(process.id).or_default();
+            by_start.insert(process.start_ns, process);
         }
     }
 
@@ -41,25 +52,55 @@ impl Processes {
         self.add(block.kind, block.body, ByteOrder::Little);
     }
 
-    /// Returns the process of a packet.
-    pub fn of_packet(&self, options: &PacketOptions<'_>) -> Option<PacketProcess> {
+    /// Returns the process of a packet, which an option or a comment names.
+    pub fn of_packet<'a>(
+        &'a self,
+        options: &PacketOptions<'a>,
+        time_ns: u64,
+    ) -> Option<NamedProcess<'a>> {
+        let commented = options.comments.iter().find_map(commented);
         let by_order = || {
             let id = *self.darwin.get(options.darwin_process? as usize)?;
             Some(PacketProcess { id, thread: 0 })
         };
-        options.process.or_else(by_order)
+        let by_comment = || {
+            Some(PacketProcess {
+                id: commented?.0,
+                thread: 0,
+            })
+        };
+        let process = options.process.or_else(by_order).or_else(by_comment)?;
+        let described = self.find(process.id, time_ns);
+        let in_comment = commented.filter(|(id, _)| *id == process.id);
+        Some(NamedProcess {
+            id: process.id,
+            thread: process.thread,
+            name: match described {
+                Some(described) => described.name.as_deref(),
+                None => in_comment.map(|(_, name)| name),
+            },
+            described,
+        })
     }
 
     /// Returns the description of a process at a time: the last one that began before, else the first.
     pub fn find(&self, id: u32, time_ns: u64) -> Option<&Process> {
-        let all = self.by_id.get(&id)?;
-        let has_begun = |process: &&Process| process.start_ns.is_none_or(|start| start <= time_ns);
-        let last = all
-            .iter()
-            .filter(has_begun)
-            .max_by_key(|process| process.start_ns);
-        last.or(all.first())
+        let by_start = self.by_id.get(&id)?;
+        let last = by_start.range(..=Some(time_ns)).next_back();
+        last.or(by_start.first_key_value())
+            .map(|(_, process)| process)
     }
+}
+
+/// Returns number and name of the process in a comment of `--process=comment`, which may be about a drop too.
+fn commented<'a>(comment: &Cow<'a, str>) -> Option<(u32, &'a str)> {
+    let Cow::Borrowed(text) = comment else {
+        return None;
+    };
+    let of_process = |text: &'a str| text.strip_prefix(block::PROCESS_COMMENT);
+    let named = of_process(text).or_else(|| text.split(' ').find_map(of_process))?;
+    let (name, id) = named.strip_suffix(']')?.rsplit_once('[')?;
+    (!name.is_empty()).then_some((id.parse().ok()?, name))
 }
 
 fn wireshark(body: &[u8], order: ByteOrder) -> Option<Process> {
@@ -142,6 +183,33 @@ mod tests {
         assert_eq!(processes.find(8, 200), None);
     }
 
+    #[test]
+    fn container_is_the_most_specific_name() {
+        for (comment, container) in [
+            (
+                "container=0123456789ab pod=8a6e cgroup=/x/y inner_pid=3",
+                Some("0123456789ab"),
+            ),
+            ("pod=8a6e cgroup=/x/y", Some("8a6e")),
+            (
+                "cgroup=/system.slice/ssh.service inner_pid=3",
+                Some("ssh.service"),
+            ),
+            (
+                "cgroup=/forged container=0123456789ab",
+                Some("forged container=0123456789ab"),
+            ),
+            ("inner_pid=3", None),
+        ] {
+            let process = Process {
+                comment: Some(comment.to_owned()),
+                ..Process::default()
+            };
+            assert_eq!(process.container(), container, "{comment}");
+        }
+        assert_eq!(Process::default().container(), None);
+    }
+
     /// The bytes of Wireshark's own example: pid 1234, curl, started by process 1 for user 1000.
     #[test]
     fn bytes_are_those_of_the_layout() {
@@ -191,9 +259,33 @@ mod tests {
             darwin_process: Some(0),
             ..PacketOptions::default()
         };
-        let found = processes.of_packet(&options).expect("a process");
-        assert_eq!(found.id, 99);
-        let name = processes.find(99, 0).and_then(|one| one.name.as_deref());
-        assert_eq!(name, Some("ssh"));
+        let found = processes.of_packet(&options, 0).expect("a process");
+        assert_eq!((found.id, found.name), (99, Some("ssh")));
+    }
+
+    #[test]
+    fn comments_name_processes_without_a_description() {
+        let mut out = Vec::new();
+        write::process(&mut out, &process(100, "sh"));
+        let mut processes = Processes::default();
+        block::blocks(&out).for_each(|block| processes.add_block(&block));
+        let named = |id: Option<u32>, comment: &'static str| {
+            let options = PacketOptions {
+                process: id.map(|id| PacketProcess { id, thread: 0 }),
+                comments: vec!["drop=NO_SOCKET".into(), comment.into()],
+                ..PacketOptions::default()
+            };
+            let found = processes.of_packet(&options, 200)?;
+            Some((found.id, found.name?.to_owned()))
+        };
+        let is = |id, name: &str| Some((id, name.to_owned()));
+        assert_eq!(named(Some(9), "process=a[1][9]"), is(9, "a[1]"));
+        assert_eq!(named(None, "process=curl[9]"), is(9, "curl"));
+        let dropped = "drop=SOCKET_RCVBUFF process=a_b[9] rcvbuf=4096";
+        assert_eq!(named(Some(9), dropped), is(9, "a_b"));
+        assert_eq!(named(Some(7), "process=curl[7]"), is(7, "sh"));
+        for comment in ["process=curl[8]", "process=[9]", "process=curl[9"] {
+            assert_eq!(named(Some(9), comment), None, "{comment}");
+        }
     }
 }

@@ -40,9 +40,11 @@ pub enum Field {
     LinkType,
     Minute,
     Second,
+    Process,
+    Container,
 }
 
-const NAMES: [(&str, Field); 28] = [
+const NAMES: [(&str, Field); 30] = [
     ("src", Field::Src),
     ("dst", Field::Dst),
     ("sport", Field::SrcPort),
@@ -71,6 +73,8 @@ const NAMES: [(&str, Field); 28] = [
     ("linktype", Field::LinkType),
     ("minute", Field::Minute),
     ("second", Field::Second),
+    ("process", Field::Process),
+    ("container", Field::Container),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +105,11 @@ impl Field {
     /// Returns all names, as they are typed.
     pub fn names() -> [&'static str; NAMES.len()] {
         NAMES.map(|(name, _)| name)
+    }
+
+    /// Returns true if a capture has to find the processes of packets.
+    pub fn is_about_processes(self) -> bool {
+        matches!(self, Self::Process | Self::Container)
     }
 
     /// Returns the packet's value; `-` if it has none.
@@ -147,6 +156,14 @@ impl Field {
             Self::LinkType => Some(link_type::described(packet.link_type)),
             Self::Minute => Some(begin_of(packet.timestamp_ns, 60)),
             Self::Second => Some(begin_of(packet.timestamp_ns, 1)),
+            Self::Process => packet.process.map(|process| {
+                let name = process.name.unwrap_or_default();
+                format!("{name}[{}]", process.id)
+            }),
+            Self::Container => packet
+                .process
+                .and_then(|process| process.described?.container())
+                .map(str::to_owned),
         };
         value.unwrap_or_else(|| "-".to_owned())
     }
