@@ -84,6 +84,20 @@ struct process_counts {
 	__u64 undecided;
 };
 
+/* A process and the interface of its packets; zero for a process that is unknown. */
+struct traffic_key {
+	__u32 process;
+	__u32 interface;
+	/* The number of the network namespace. */
+	__u32 netns;
+};
+
+/* The packets that arrived at sockets, and those that left them, with their bytes from the network header on. */
+struct traffic {
+	__u64 packets[2];
+	__u64 bytes[2];
+};
+
 #define FLOW_SLOTS 4096
 #define EPOCH_SLOTS 4096
 

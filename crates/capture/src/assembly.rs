@@ -141,7 +141,7 @@ impl Assembly {
 
     /// Attaches the programs that find the process of each packet, for the taps that follow.
     pub(crate) fn watch_processes(&mut self, plan: &ProcessPlan) -> Result<()> {
-        let processes = match process::attach(plan) {
+        let processes = match process::cgroups().and_then(|root| process::attach(plan, root)) {
             Err(error) if !plan.optional => return Err(error),
             Ok(processes) if !plan.optional || processes.watch.missing.is_empty() => processes,
             _ => return Ok(()),

@@ -80,6 +80,7 @@ pub mod session;
 pub mod sources;
 pub mod summary;
 pub mod taps;
+pub mod traffic;
 pub mod trigger;
 
 pub use options::TapChoice;

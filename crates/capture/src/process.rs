@@ -30,15 +30,19 @@ const CONTAINER_DIGITS: usize = 64;
 #[derive(Debug)]
 pub struct Processes {
     pub watch: ProcessWatch,
-    cgroups: Root,
+    pub cgroups: Root,
+}
+
+/// Opens the root of the cgroups.
+pub fn cgroups() -> Result<Root> {
+    Root::open().map_err(|e| {
+        Error::os("cannot find the processes of packets", e)
+            .fix("this requires root, and a kernel with cgroups of version 2")
+    })
 }
 
 /// Attaches the programs that find the process of each packet.
-pub fn attach(plan: &ProcessPlan) -> Result<Processes> {
-    let what = "cannot find the processes of packets";
-    let cgroups = Root::open().map_err(|e| {
-        Error::os(what, e).fix("this requires root, and a kernel with cgroups of version 2")
-    })?;
+pub fn attach(plan: &ProcessPlan, cgroups: Root) -> Result<Processes> {
     let settings = settings(plan, &cgroups)?;
     let watch = ProcessWatch::attach(cgroups.as_fd(), &settings)?;
     Ok(Processes { watch, cgroups })
@@ -121,7 +125,7 @@ struct Known {
     is_named: bool,
 }
 
-/// Describes processes in front of the packets that name them.
+/// Describes processes, in front of the packets that name them or on request.
 #[derive(Debug)]
 pub struct ProcessStage {
     processes: Rc<Processes>,
@@ -165,6 +169,19 @@ impl ProcessStage {
         if self.known.len() > MOST_KNOWN {
             self.known.clear();
         }
+    }
+
+    /// Takes in what happened since the last call.
+    pub fn refresh(&mut self) {
+        self.take_events();
+        self.out.clear();
+    }
+
+    /// Returns the last description of a process.
+    pub fn find(&mut self, id: u32) -> Option<&Process> {
+        self.name(id);
+        self.out.clear();
+        self.known.get(&id)?.all.last()
     }
 
     fn describe(&mut self, event: &ProcessEvent, is_new: bool) {
@@ -226,7 +243,7 @@ impl ProcessStage {
             user_id: Some(event.user),
             user: self.users.get(&event.user).cloned(),
             start_ns: Some(self.boot + event.started),
-            comment: comment(place.map(String::as_str), event),
+            comment: comment(place.map(String::as_str), event.process, event.inner),
         }
     }
 
@@ -288,7 +305,7 @@ fn write_process(out: &mut Vec<u8>, detail: ProcessDetail, process: &Process) {
 }
 
 /// Returns what no field of the block has: the container, the pod, the cgroup, and the number in the process's own namespace.
-fn comment(path: Option<&str>, event: &ProcessEvent) -> Option<String> {
+fn comment(path: Option<&str>, process: u32, inner: u32) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(path) = path {
         parts.extend(container_in(path).map(|id| format!("container={}", &id[..12])));
@@ -297,8 +314,8 @@ fn comment(path: Option<&str>, event: &ProcessEvent) -> Option<String> {
             parts.push(format!("cgroup={path}"));
         }
     }
-    if event.inner != event.process {
-        parts.push(format!("inner_pid={}", event.inner));
+    if inner != process {
+        parts.push(format!("inner_pid={inner}"));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
 }
@@ -331,6 +348,10 @@ fn running(
     let number = |name: &str| field(name)?.parse().ok();
     let path = fs::read_link(format!("{directory}/exe")).ok();
     let user_id = number("Uid:");
+    let cgroups = fs::read_to_string(format!("{directory}/cgroup")).unwrap_or_default();
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
+    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let inner = inner.and_then(|inner| inner.split_whitespace().last()?.parse().ok());
     let command = read("cmdline").filter(|command| with_command && !command.is_empty());
     Some(Process {
         id,
@@ -341,7 +362,7 @@ fn running(
         user_id,
         user: user_id.and_then(|id| users.get(&id).cloned()),
         start_ns: process::started(id).map(|ticks| boot + process::nanoseconds_of(ticks)),
-        comment: None,
+        comment: comment(cgroup, id, inner.unwrap_or(id)),
     })
 }
 

@@ -40,6 +40,20 @@ pub(crate) unsafe fn lookup<K, V>(
     exists(unsafe { libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.cast(), value.cast()) })
 }
 
+/// Reads the value under a key and removes the entry; returns false if it has none.
+///
+/// # Safety
+/// The key must be as long as the map's, with room for a whole value.
+pub(crate) unsafe fn take<K, V>(
+    map: BorrowedFd<'_>,
+    key: *const K,
+    value: *mut V,
+) -> io::Result<bool> {
+    let (key, value) = (key.cast(), value.cast());
+    // SAFETY: as the caller asserts.
+    exists(unsafe { libbpf_sys::bpf_map_lookup_and_delete_elem(map.as_raw_fd(), key, value) })
+}
+
 /// Removes an entry; returns true if it existed.
 ///
 /// # Safety

@@ -17,6 +17,7 @@ pub mod object;
 pub mod owners;
 pub mod prepared;
 pub mod probe;
+pub mod process_traffic;
 pub mod process_watch;
 pub mod program;
 pub mod redirect_events;

@@ -66,6 +66,11 @@ pub static OWNERS: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/owners.bpf.o")),
     read_kernel: true,
 };
+/// The programs that count the packets of processes.
+pub static TRAFFIC: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/process_traffic.bpf.o")),
+    read_kernel: true,
+};
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub static DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 

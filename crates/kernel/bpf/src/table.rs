@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::check;
 pub use super::entry::{ANY, NEW_ONLY};
-use super::entry::{delete, exists, lookup, update};
+use super::entry::{delete, exists, lookup, take, update};
 use super::info::{self, MapInfo};
 
 /// An open map with its key and value sizes.
@@ -72,6 +72,15 @@ impl Table {
         let mut value = vec![0u8; self.value_length];
         // SAFETY: the key is as long as the kernel reads, the value as long as it writes.
         let found = unsafe { lookup(self.as_fd(), key.as_ptr(), value.as_mut_ptr()) }?;
+        Ok(found.then_some(value))
+    }
+
+    /// Removes an entry, and returns its value as `lookup` does.
+    pub fn take(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.check_key(key)?;
+        let mut value = vec![0u8; self.value_length];
+        // SAFETY: the key is as long as the kernel reads, the value as long as it writes.
+        let found = unsafe { take(self.as_fd(), key.as_ptr(), value.as_mut_ptr()) }?;
         Ok(found.then_some(value))
     }
 

@@ -28,6 +28,10 @@ impl Root {
         Ok(Self(openat(&mount, ".", flags, Mode::empty())?))
     }
 
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }

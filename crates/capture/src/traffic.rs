@@ -1,0 +1,97 @@
+//! The traffic of each process, which the kernel counts where packets reach and leave sockets.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::process::Traffic;
+use trawl_bpf::process_traffic::ProcessTraffic;
+use trawl_sys::Result;
+use trawl_sys::cgroup::Root;
+
+use crate::options::{ProcessDetail, ProcessPlan};
+pub use crate::process::cgroups;
+use crate::process::{self, ProcessStage};
+
+/// The attached programs, and what they find about processes.
+#[derive(Debug)]
+pub struct TrafficWatch {
+    traffic: ProcessTraffic,
+    descriptions: ProcessStage,
+}
+
+/// A process with traffic, or all ended processes of one name and container; neither, if no process is known to own the sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub process: Option<u32>,
+    /// Number of ended processes.
+    pub ended: u32,
+    pub name: Option<String>,
+    pub container: Option<String>,
+}
+
+impl TrafficWatch {
+    /// Begins to count, below the root of the cgroups.
+    pub fn attach(cgroups: Root) -> Result<Self> {
+        let processes = process::attach(&ProcessPlan::default(), cgroups)?;
+        let traffic = ProcessTraffic::attach(processes.cgroups.as_fd(), &processes.watch)?;
+        Ok(Self {
+            traffic,
+            descriptions: ProcessStage::new(Rc::new(processes), ProcessDetail::Plain),
+        })
+    }
+
+    /// Returns the traffic of each process since the last call: on the whole machine, or at these interfaces, by the numbers
+    /// of their namespaces and their own.
+    pub fn take(&mut self, sites: Option<&HashSet<(u32, u32)>>) -> Result<Vec<(Counted, Traffic)>> {
+        let mut sums: BTreeMap<u32, Traffic> = BTreeMap::new();
+        for (key, traffic) in self.traffic.take()? {
+            if sites.is_none_or(|sites| sites.contains(&(key.netns, key.interface))) {
+                let sum = sums.entry(key.process).or_insert_with(Traffic::zeroed);
+                sum.add(&traffic);
+            }
+        }
+        self.refresh();
+        let mut counted = Vec::new();
+        let mut ended = BTreeMap::new();
+        for (id, traffic) in sums {
+            let known = (id != 0).then(|| self.descriptions.find(id)).flatten();
+            let name = known.and_then(|known| known.name.clone());
+            let container = known.and_then(|known| known.container().map(str::to_owned));
+            if id != 0 && trawl_sys::process::started(id).is_none() {
+                let none = (0, Traffic::zeroed());
+                let (count, sum) = ended.entry((name, container)).or_insert(none);
+                *count += 1;
+                sum.add(&traffic);
+                continue;
+            }
+            let row = Counted {
+                process: (id != 0).then_some(id),
+                ended: 0,
+                name,
+                container,
+            };
+            counted.push((row, traffic));
+        }
+        counted.extend(
+            ended
+                .into_iter()
+                .map(|((name, container), (ended, traffic))| {
+                    let row = Counted {
+                        process: None,
+                        ended,
+                        name,
+                        container,
+                    };
+                    (row, traffic)
+                }),
+        );
+        Ok(counted)
+    }
+
+    /// Takes in what happened to processes, before its memory is full.
+    pub fn refresh(&mut self) {
+        self.descriptions.refresh();
+    }
+}
