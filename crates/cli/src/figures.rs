@@ -1,6 +1,6 @@
 //! Statistics of this machine for live views and metrics: counters of interfaces, softnet, XDP programs and guards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::AsFd;
 
 use serde::Serialize;
@@ -168,6 +168,25 @@ impl NamespaceInterfaces {
         }
         Ok(selected)
     }
+
+    fn includes(&self, interface: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|one| names::matches(one, interface))
+    }
+
+    /// Returns the number of each interface's namespace, and the interface's own.
+    pub fn sites(selected: &[Self]) -> Result<HashSet<(u32, u32)>> {
+        let mut sites = HashSet::new();
+        for one in selected {
+            let namespace = match &one.namespace {
+                Some(namespace) => namespace.identity(),
+                None => Namespace::current()?.identity(),
+            };
+            let mut links = Netlink::open(one.namespace.as_ref())?.links()?;
+            links.retain(|link| one.includes(&link.name));
+            sites.extend(links.iter().map(|link| (namespace.1 as u32, link.index)));
+        }
+        Ok(sites)
+    }
 }
 
 impl Counters {
@@ -187,9 +206,7 @@ impl Counters {
 
     fn read(interfaces: &NamespaceInterfaces) -> Result<Self> {
         let NamespaceInterfaces {
-            netns,
-            namespace,
-            only,
+            netns, namespace, ..
         } = interfaces;
         let namespace = namespace.as_ref();
         let mut counters = Self {
@@ -197,7 +214,7 @@ impl Counters {
             ..Self::default()
         };
         for link in Netlink::open(namespace)?.links()? {
-            if !only.is_empty() && !only.iter().any(|one| names::matches(one, &link.name)) {
+            if !interfaces.includes(&link.name) {
                 continue;
             }
             // A user who may not inspect programs still sees their interfaces.

@@ -1,5 +1,6 @@
 //! `trawl top`: rates, drops, verdicts and flows of interfaces as they change.
 
+mod processes;
 mod redirects;
 mod view;
 
@@ -8,9 +9,12 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use processes::TrafficRates;
 use redirects::{RedirectRates, Redirects};
 use serde::Serialize;
 use trawl_bpf::{bpffs, info};
+use trawl_capture::traffic::{TrafficWatch, cgroups};
+use trawl_sys::cgroup::Root;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::keyboard::Keyboard;
 use trawl_sys::privilege::KeptPrivileges;
@@ -28,8 +32,8 @@ use crate::{terminal, units};
 /// Shows live rates, drops, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
-/// and flows. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, / filters, p pauses,
-/// the arrows scroll, h shows help, q ends it.
+/// and flows. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, w processes and
+/// containers, / filters, p pauses, the arrows scroll, h shows help, q ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
@@ -46,7 +50,8 @@ pub struct Args {
     /// Print JSON, one object for each frame
     #[arg(long)]
     json: bool,
-    /// First page: the overview, or redirects, exceptions, devmaps and cpumaps by the XDP tracepoints
+    /// First page: the overview; redirects, exceptions, devmaps and cpumaps by the XDP tracepoints; or the packets of each
+    /// process and container at its sockets, of the whole machine without -i and --netns
     #[arg(long, value_enum, default_value_t = Page::Overview)]
     page: Page,
     /// Initial order of interfaces, programs, protocols and flows
@@ -80,6 +85,12 @@ pub struct Look {
     pub redirects: Option<Vec<RedirectRates>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Captured>,
+    /// Absent while their page is not shown.
+    #[serde(flatten)]
+    pub traffic: Option<TrafficRates>,
+    /// The reason why processes cannot be found.
+    #[serde(skip)]
+    pub no_traffic: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -155,8 +166,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         history: VecDeque::new(),
         failed: None,
         redirects: redirects.ok(),
+        cgroups: cgroups(),
+        traffic: None,
         args: &args,
     };
+    if args.page == Page::Processes {
+        top.watch_traffic().as_ref().map_err(Error::clone)?;
+    }
     top.before = Counters::read_all(&top.selected)?;
     // If /sys hides it, it is found through other processes, which may not be inspected later.
     let _ = bpffs::hold();
@@ -207,6 +223,10 @@ struct Top<'a> {
     history: VecDeque<u64>,
     failed: Option<Error>,
     redirects: Option<Redirects>,
+    /// The root of the cgroups; a confined process may not open it.
+    cgroups: Result<Root>,
+    /// The programs that count the packets of processes, attached while their page is shown.
+    traffic: Option<Result<TrafficWatch>>,
 }
 
 /// Number of frames in the history.
@@ -220,6 +240,9 @@ impl Viewer for Top<'_> {
     fn rest(&mut self) -> bool {
         if self.keys() {
             return false;
+        }
+        if let Some(Ok(watch)) = &mut self.traffic {
+            watch.refresh();
         }
         if self.since.elapsed() < self.args.interval {
             return true;
@@ -267,6 +290,11 @@ impl Top<'_> {
             .redirects
             .as_mut()
             .map(|redirects| redirects.look(seconds));
+        match self.traffic(seconds) {
+            Some(Ok(rates)) => look.traffic = Some(rates),
+            Some(Err(error)) => look.no_traffic = Some(error.to_string()),
+            None => {}
+        }
         order.apply(&mut look);
         self.before = now;
         self.since = Instant::now();
@@ -292,6 +320,31 @@ impl Top<'_> {
                 terminal::write_to_reader(&terminal::printable(&text))
             }
         }
+    }
+
+    fn watch_traffic(&mut self) -> &mut Result<TrafficWatch> {
+        let cgroups = &self.cgroups;
+        self.traffic.get_or_insert_with(|| {
+            let cgroups = cgroups.as_ref().map_err(Error::clone)?.try_clone();
+            TrafficWatch::attach(cgroups.map_err(|e| Error::os("cannot hold a cgroup", e))?)
+        })
+    }
+
+    /// Returns the rates of processes if their page is shown.
+    fn traffic(&mut self, seconds: f64) -> Option<Result<TrafficRates>> {
+        let page = self.screen.as_ref().map_or(self.args.page, Screen::page);
+        if page != Page::Processes {
+            self.traffic = None;
+            return None;
+        }
+        let everywhere = self.args.interfaces.is_empty() && self.args.netns.is_none();
+        let sites = match everywhere {
+            true => None,
+            false => Some(NamespaceInterfaces::sites(&self.selected)),
+        };
+        let sites = sites.transpose();
+        let watch = self.watch_traffic().as_mut().map_err(|error| error.clone());
+        Some(watch.and_then(|watch| Ok(TrafficRates::new(watch.take(sites?.as_ref())?, seconds))))
     }
 
     fn difference(&self, now: &Counters, seconds: f64) -> Look {
@@ -350,8 +403,8 @@ impl Top<'_> {
             guard_rules: now.guard_rules.clone(),
             interfaces: interfaces.collect(),
             xdp_programs: programs.collect(),
-            redirects: None,
             captured,
+            ..Look::default()
         }
     }
 }
@@ -461,6 +514,22 @@ impl Order {
                 },
                 RedirectRates::label,
             );
+        }
+        if let Some(TrafficRates {
+            processes,
+            containers,
+        }) = &mut look.traffic
+        {
+            for rows in [processes, containers] {
+                self.sort(
+                    rows,
+                    |one| match key {
+                        Key::Bits => one.rx_bits_per_second + one.tx_bits_per_second,
+                        _ => one.rx_packets_per_second + one.tx_packets_per_second,
+                    },
+                    processes::Rates::label,
+                );
+            }
         }
         if let Some(captured) = &mut look.captured {
             let number = |packets: u64, bytes: u64| match key {

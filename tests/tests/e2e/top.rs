@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use trawl_lab::Station;
 use trawl_lab::program::{Does, Loaded};
 use trawl_sys::netns::run_in;
 use trawl_tests::bundled::done;
@@ -13,7 +15,9 @@ use trawl_tests::programs::object_file;
 use trawl_tests::tmux::Tmux;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{Lab, LineLab, Running, args, binary, frames, tools_or_skip, trawl, wait_until};
+use trawl_tests::{
+    Lab, LineLab, Running, args, binary, frames, skip, tools_or_skip, trawl, wait_until,
+};
 
 #[test]
 fn top_once_as_json_has_rates_verdicts_and_flows() {
@@ -67,6 +71,8 @@ fn top_in_a_terminal_obeys_its_keys() {
     for (keys, shown) in [
         (&["x"][..], "cpumap kthread"),
         (&["x"], "softnet:"),
+        (&["w"], "container"),
+        (&["w"], "softnet:"),
         (&["/", "l", "o"], "filter: lo_"),
         (&["Enter"], "filter: lo "),
     ] {
@@ -83,7 +89,7 @@ fn top_sorts_all_tables_by_one_key() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     // Closed ports would cause answers, and `top` sees sent packets too.
-    let bind = |port| std::net::UdpSocket::bind((lab.pair.b.ipv4, port)).expect("a port");
+    let bind = |port| UdpSocket::bind((lab.pair.b.ipv4, port)).expect("a port");
     let _listening = run_in(&lab.pair.b.namespace, || [1, 2, 3].map(bind)).expect("the namespace");
     let top = |key: &str| {
         let running = Running::start(
@@ -167,10 +173,22 @@ fn top_shows_interfaces_of_several_namespaces() {
     assert_eq!(names, wanted);
 }
 
-/// Sums the reports of `trawl top` while these frames arrive, until `rows` has reached `enough`.
-fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
+/// Sums the `rows` of a list in the reports of `trawl top` while these frames arrive, until they have reached `enough`.
+fn told(
+    namespace: &str,
+    list: &str,
+    send: &dyn Fn(),
+    rows: &dyn Fn(&Value) -> u64,
+    enough: u64,
+) -> u64 {
+    let page = match list {
+        "redirects" => list,
+        _ => "processes",
+    };
     let mut child = Command::new(binary::path())
-        .args(["top", "--json", "--interval", "200ms", "--netns", namespace])
+        .args(args!(
+            "top --json --interval 200ms --netns {namespace} --page {page}"
+        ))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -186,11 +204,13 @@ fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: 
     let mut packets = 0;
     for _ in 0..50 {
         let look = look();
-        packets += look["redirects"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(rows)
+        let found = look[list].as_array().expect("a list").iter();
+        packets += found
+            .map(|row| {
+                let mut row = row.clone();
+                row["seconds"] = look["seconds"].clone();
+                rows(&row)
+            })
             .sum::<u64>();
         if packets >= enough {
             break;
@@ -220,7 +240,7 @@ fn top_counts_successful_and_failed_redirects() {
             false => 0,
         };
         let send = || lab.send(&[frames::udp(b"hello")], 100);
-        told(&right.name, &send, &rows, 100)
+        told(&right.name, "redirects", &send, &rows, 100)
     };
     let passed = look("devmap", &|row| {
         row["interface"] == "left" && row["target_interface"] == "right" && row["drops"] == 0
@@ -278,11 +298,66 @@ fn top_counts_drops_of_a_cpumap() {
             _ => 0,
         }
     };
-    assert_eq!(told(&namespace, &send, &rows, 1000), 1000);
+    assert_eq!(told(&namespace, "redirects", &send, &rows, 1000), 1000);
     let [put, dropped, taken, bulks] = **sums.borrow();
     assert_eq!(put, 1000);
     assert!(dropped > 0);
     assert_eq!(taken, put - dropped);
     // The kernel passes on at most 8 at a time.
     assert!((125..=1000).contains(&bulks), "{bulks}");
+}
+
+/// Processes and containers have the packets of their sockets; the kernel's own answers belong to no process.
+#[test]
+fn top_counts_packets_of_processes_and_containers() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let group = format!("/sys/fs/cgroup/unified/trawl-top-{}", std::process::id());
+    let has_groups = std::fs::create_dir(&group).is_ok();
+    let listen = |station: &Station| {
+        let bound = run_in(&station.namespace, || UdpSocket::bind((station.ipv4, 9)));
+        bound.expect("the namespace").expect("a port")
+    };
+    let _listening = [a, b].map(listen);
+    let counts = |list: &str, send: &dyn Fn(), is_wanted: &dyn Fn(&Value) -> bool, field: &str| {
+        let rows = |row: &Value| {
+            let rate = row[format!("{field}_packets_per_second")].as_f64();
+            let count = rate.unwrap_or(0.0) * row["seconds"].as_f64().unwrap_or(0.0);
+            match is_wanted(row) {
+                true => count.round() as u64,
+                false => 0,
+            }
+        };
+        told(&b.name, list, send, &rows, 100)
+    };
+    let own = |row: &Value| row["pid"] == std::process::id();
+    let send = || lab.send(&[frames::udp(b"hello")], 100);
+    assert_eq!(counts("processes", &send, &own, "rx"), 100);
+    let ping = || {
+        let target = b.ipv4.to_string();
+        let ping = args!("netns exec {} ping -q -c 100 -i 0.002 {target}", a.name);
+        run("ip", &ping);
+    };
+    assert_eq!(
+        counts("processes", &ping, &|row| row["pid"].is_null(), "tx"),
+        100
+    );
+    if !has_groups {
+        skip("no cgroups of version 2 at /sys/fs/cgroup/unified");
+        return;
+    }
+    let send = || {
+        let script = format!(
+            "exec 3<>/dev/udp/{}/9; for i in $(seq 100); do echo >&3; done",
+            a.ipv4
+        );
+        // In the namespace, /sys is another one.
+        let inside = format!("exec ip netns exec {} bash -c '{script}'", b.name);
+        let enter = format!("echo $$ >{group}/cgroup.procs; {inside}");
+        run("bash", &["-c", &enter]);
+    };
+    let name = group.rsplit('/').next().unwrap_or_default();
+    let of_group = |row: &Value| row["container"] == name;
+    assert_eq!(counts("containers", &send, &of_group, "tx"), 100);
+    std::fs::remove_dir(&group).expect("an empty cgroup");
 }

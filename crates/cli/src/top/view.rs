@@ -16,6 +16,7 @@ pub(super) enum Page {
     #[default]
     Overview,
     Redirects,
+    Processes,
 }
 
 /// The page of a frame, and its options.
@@ -32,12 +33,17 @@ const HISTORY_WIDTH: usize = 60;
 const INTERFACE_WIDTH: usize = 15;
 
 pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
-    match (shown.page, &look.redirects) {
-        (Page::Overview, _) => overview(look, history, shown),
-        (Page::Redirects, Some(rows)) => redirects::text(rows, &shown.filter),
-        (Page::Redirects, None) => {
+    match (shown.page, &look.redirects, &look.traffic) {
+        (Page::Overview, ..) => overview(look, history, shown),
+        (Page::Redirects, Some(rows), _) => redirects::text(rows, &shown.filter),
+        (Page::Redirects, None, _) => {
             "the XDP tracepoints cannot be watched: run as root\n".to_owned()
         }
+        (Page::Processes, _, Some(rates)) => rates.text(&shown.filter),
+        (Page::Processes, _, None) => match &look.no_traffic {
+            Some(error) => format!("{error}\n"),
+            None => "counting begins\n".to_owned(),
+        },
     }
 }
 
@@ -179,6 +185,7 @@ const HELP: &str = "keys
   s  sort all tables by rate, bits, drops or name
   r  reverse the order
   x  redirects, exceptions, devmaps and cpumaps, or all again
+  w  the packets of processes and containers at their sockets, or all again
   /  show only lines that contain what is typed
      Enter ends typing, Escape shows all lines
   p  pause, and go on
@@ -274,6 +281,10 @@ impl Screen {
         self.shown.order
     }
 
+    pub fn page(&self) -> Page {
+        self.shown.page
+    }
+
     /// Handles typed keys; returns true if one of them ends the view.
     pub fn take(&mut self, typed: impl Iterator<Item = u8>) -> bool {
         let mut any = false;
@@ -319,13 +330,8 @@ impl Screen {
             }),
             RIGHT | b'>' => self.left += SIDEWAYS,
             LEFT | b'<' => self.left = self.left.saturating_sub(SIDEWAYS),
-            b'x' => {
-                (self.above, self.left) = (0, 0);
-                self.shown.page = match self.shown.page {
-                    Page::Overview => Page::Redirects,
-                    Page::Redirects => Page::Overview,
-                }
-            }
+            b'x' => self.turn_to(Page::Redirects),
+            b'w' => self.turn_to(Page::Processes),
             b'/' | b'f' => self.typing = true,
             b'p' | b' ' => self.paused = !self.paused,
             b'h' | b'?' => {
@@ -335,6 +341,15 @@ impl Screen {
             _ => {}
         }
         false
+    }
+
+    /// Turns to a page, or from it to the overview.
+    fn turn_to(&mut self, page: Page) {
+        (self.above, self.left) = (0, 0);
+        self.shown.page = match self.shown.page == page {
+            true => Page::Overview,
+            false => page,
+        };
     }
 
     /// Sorts the current frame at once.
@@ -383,8 +398,7 @@ impl Screen {
         };
         let order = self.shown.order.name();
         let head = format!("trawl top  {state}  sorted by {order}{filter}");
-        let keys =
-            "s sort, r reverse, x redirects, / filter, p pause, arrows scroll, h help, q end";
+        let keys = "s sort, r reverse, x redirects, w processes, / filter, p pause, arrows scroll, h help, q end";
         let heads = [
             format!("{head}{hidden}  ({keys})"),
             format!("{head}{hidden}  (h help, q end)"),
