@@ -2,6 +2,7 @@
 
 mod http;
 mod metrics;
+mod processes;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -31,6 +32,8 @@ use crate::live::{self, Viewer, Wanted};
 use crate::published::{self, Publisher, RunningCapture, RunningGenerator};
 use crate::terminal;
 
+use processes::{ProcessTotals, Processes};
+
 /// Serves Prometheus metrics, JSON, and a page with live plots
 ///
 /// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Readers need no password, so only this
@@ -43,6 +46,9 @@ pub struct Args {
     /// Capture on this interface, for verdicts, flows and a summary; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
+    /// Count the packets of each process and container at its sockets; of the whole machine without -i and --netns
+    #[arg(long)]
+    process: bool,
     #[command(flatten)]
     netns: NetnsArg,
 }
@@ -53,11 +59,20 @@ pub(crate) struct Figures {
     pub host: String,
     #[serde(flatten)]
     pub counters: Counters,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub capture: Option<Capture>,
+    #[serde(flatten)]
+    pub own: Own,
     /// The captures and generators of other commands that run on this machine.
     pub captures: Vec<RunningCapture>,
     pub generators: Vec<RunningGenerator>,
+}
+
+/// The statistics that this command itself collects.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Own {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Capture>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessTotals>,
 }
 
 /// The summary of this command's own capture.
@@ -101,7 +116,7 @@ pub(crate) struct NamedFlow {
     name: String,
 }
 
-type Shared = Arc<Mutex<Option<Capture>>>;
+type Shared = Arc<Mutex<Own>>;
 
 /// Locks a mutex, even if a thread panicked while holding it.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -123,6 +138,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .map_err(|e| Error::os("cannot find the address", e))?;
     // Before any thread is started, so that this one receives all signals.
     let signals = Signals::watch()?;
+    let is_selected = !args.interfaces.is_empty() || args.netns.is_some();
+    let of_processes =
+        is_selected.then(|| NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref()));
+    let mut processes = match args.process {
+        true => Some(Processes::attach(of_processes.transpose()?)?),
+        false => None,
+    };
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
     let takes = KeptPrivileges {
@@ -144,7 +166,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             Counters::read_all(&selected).map(|counters| Figures {
                 host: host::name(),
                 counters,
-                capture: locked(&served).clone(),
+                own: locked(&served).clone(),
                 captures: published::all(Publisher::Capture),
                 generators: published::all(Publisher::Generator),
             })
@@ -173,11 +195,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     if args.interfaces.is_empty() {
         published::ready(&serving);
+        let interval = if args.process { 1 } else { 3600 };
         while signals.next().is_none() {
-            events::wait(
-                &[std::os::fd::AsFd::as_fd(&signals)],
-                Duration::from_secs(3600),
-            )?;
+            let signals = [std::os::fd::AsFd::as_fd(&signals)];
+            events::wait(&signals, Duration::from_secs(interval))?;
+            if let Some(processes) = &mut processes {
+                locked(&shared).processes = processes.look()?;
+            }
         }
         published::stopping();
         return Ok(ExitCode::SUCCESS);
@@ -192,6 +216,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut viewer = Watching {
         shared,
+        processes,
         statistics: Statistics::of_a_view(),
         since: std::time::Instant::now(),
         netns: args.netns.as_deref().unwrap_or_default().to_owned(),
@@ -243,6 +268,7 @@ fn hosts() -> HashMap<IpAddr, String> {
 
 struct Watching {
     shared: Shared,
+    processes: Option<Processes>,
     statistics: Statistics,
     since: std::time::Instant,
     /// The namespace of interfaces given without one.
@@ -311,16 +337,23 @@ impl Viewer for Watching {
         };
         let mut verdicts: Vec<Verdict> = self.verdicts.iter().map(verdict).collect();
         verdicts.sort_by_key(|one| std::cmp::Reverse(one.packets));
-        let flows = report.flows.into_iter().map(|flow| self.named(flow));
+        let flows = report.flows.into_iter();
+        let flows = flows.map(|flow| self.named(flow)).collect();
         let total = &summary.total;
-        *locked(&self.shared) = Some(Capture {
+        // Counts that cannot be read now may be readable in a second.
+        let processes = self.processes.as_mut().map(Processes::look);
+        let mut shared = locked(&self.shared);
+        if let Some(Ok(processes)) = processes {
+            shared.processes = processes;
+        }
+        shared.capture = Some(Capture {
             seen: total.seen,
             filtered_out: total.filtered_out,
             recorded: total.recorded,
             lost: total.lost.clone(),
             verdicts,
             protocols: report.protocols,
-            flows: flows.collect(),
+            flows,
         });
     }
 }
@@ -398,7 +431,8 @@ fn sample(figures: &Figures) -> Sample {
             add(DROPS, format!("{name} {direction}: device"), dropped);
         }
     }
-    for verdict in figures.capture.iter().flat_map(|capture| &capture.verdicts) {
+    let capture = figures.own.capture.iter();
+    for verdict in capture.flat_map(|capture| &capture.verdicts) {
         match &verdict.reason {
             Some(reason) => add(DROPS, reason.clone(), verdict.packets),
             None => {

@@ -1,13 +1,15 @@
 //! `trawl serve` on a running lab: for a scraper, for a browser and for a service manager.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
+use trawl_sys::netns::run_in;
+use trawl_tests::witness::run;
 use trawl_tests::{Lab, Running, args, binary, frames, skip, wait_until};
 
 fn get(address: &str, target: &str, host: &str) -> String {
@@ -254,6 +256,46 @@ fn serve_lists_router_and_running_commands() {
     let figures: Value =
         serde_json::from_str(json.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
     assert!(figures["router"][0]["packets"].is_u64(), "{figures}");
+    serve.stop();
+}
+
+/// The packets of this process's socket, by its name; the kernel's answers have none.
+#[test]
+fn serve_counts_packets_of_processes() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let socket = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 9)));
+    let _socket = socket.expect("the namespace").expect("a port");
+    let namespace = &b.name;
+    let serve = Running::start(
+        &args!("serve --process --listen 127.0.0.1:0 --netns {namespace}"),
+        "serving http://",
+    );
+    let address = serve.said();
+    let address = address.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    lab.send(&[frames::udp(b"hello")], 100);
+    let target = b.ipv4.to_string();
+    run(
+        "ip",
+        &args!("netns exec {} ping -q -c 10 -i 0.002 {target}", a.name),
+    );
+    let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
+    let count = |process: &str, direction: &str| {
+        let text = get(&address, "/metrics", "localhost");
+        let line = text.lines().find(|line| {
+            line.starts_with(&format!(
+                "trawl_process_packets_total{{process=\"{process}\""
+            )) && line.contains(&format!("direction=\"{direction}\"}}"))
+        });
+        let value = line.and_then(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        value.unwrap_or(0)
+    };
+    wait_until("the packets are counted", || {
+        count(name.trim(), "in") == 100 && count("unknown", "out") == 10
+    });
+    let text = get(&address, "/metrics", "localhost");
+    lint(text.split_once("\r\n\r\n").expect("a body").1);
     serve.stop();
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use trawl_view::text;
 
 use super::Figures;
+use super::processes::ProcessTotals;
 use crate::figures::{InterfaceCounters, ProgramCounters, RouterCounters};
 use crate::published::{RunningCapture, RunningGenerator};
 
@@ -18,6 +19,7 @@ pub(super) fn text(figures: &Figures) -> String {
     machine(figures, &mut out);
     running(figures, &mut out);
     own_capture(figures, &mut out);
+    processes(figures, &mut out);
     out.0
 }
 
@@ -186,7 +188,7 @@ fn running(figures: &Figures, out: &mut Text) {
 }
 
 fn own_capture(figures: &Figures, out: &mut Text) {
-    let Some(capture) = &figures.capture else {
+    let Some(capture) = &figures.own.capture else {
         return;
     };
     let help = "Packets that the capture saw.";
@@ -217,6 +219,29 @@ fn own_capture(figures: &Figures, out: &mut Text) {
     out.add("capture_verdict_packets_total", help, verdicts);
     let help = "Packets that the kernel dropped, by its reason.";
     out.add("capture_drop_packets_total", help, drops);
+}
+
+fn processes(figures: &Figures, out: &mut Text) {
+    let values = |counts: fn(&ProcessTotals) -> [u64; 2]| {
+        let all = figures.own.processes.iter().flat_map(|one| {
+            let of_direction = |(direction, count): (&str, u64)| {
+                let labels = vec![
+                    ("process", one.process.clone()),
+                    ("container", one.container.clone()),
+                    ("direction", direction.to_owned()),
+                ];
+                (labels, count as f64)
+            };
+            ["in", "out"].into_iter().zip(counts(one)).map(of_direction)
+        });
+        all.collect()
+    };
+    let help = "Packets that the sockets of processes received and sent.";
+    let packets = values(|one| [one.rx_packets, one.tx_packets]);
+    out.add("process_packets_total", help, packets);
+    let help = "Bytes that the sockets of processes received and sent, from the IP header on.";
+    let bytes = values(|one| [one.rx_bytes, one.tx_bytes]);
+    out.add("process_bytes_total", help, bytes);
 }
 
 #[cfg(test)]
