@@ -175,8 +175,8 @@ static __always_inline void used(struct socket_owner *owner, const struct use *u
 {
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
 
-	if (owner->process == process && owner->how == OWNER_USED && owner->cookie == use->cookie &&
-	    owner->ports == (use->local << 16 | use->remote))
+	if (owner->process == process && owner->how == OWNER_USED && !(owner->flags & OWNER_SENT) &&
+	    owner->cookie == use->cookie && owner->ports == (use->local << 16 | use->remote))
 		return;
 	if (!by_kernel())
 		change_owner(owner, use);
@@ -193,7 +193,8 @@ static __always_inline int use_sock(struct bpf_sock *socket, __u32 local)
 	return ALLOW;
 }
 
-static __always_inline int use_address(struct bpf_sock_addr *address)
+/* Notes a use by a call with an address; `remote` is zero if the socket has its peer already, or none. */
+static __always_inline int use_address(struct bpf_sock_addr *address, __u32 remote, bool accepts)
 {
 	struct bpf_sock *socket = address->sk;
 	struct socket_owner *owner;
@@ -203,10 +204,14 @@ static __always_inline int use_address(struct bpf_sock_addr *address)
 		return ALLOW;
 	use.cookie = bpf_get_socket_cookie(address);
 	use.local = socket->src_port;
-	use.remote = bpf_ntohs(socket->dst_port);
+	use.remote = remote ?: bpf_ntohs(socket->dst_port);
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (owner)
-		used(owner, &use);
+	if (!owner)
+		return ALLOW;
+	/* To ask for the name of the peer is no use of a socket that has an owner; accept() asks for that of a new one. */
+	if (accepts && owner->process && owner->cookie == use.cookie && owner->how != OWNER_LISTENER)
+		return ALLOW;
+	used(owner, &use);
 	return ALLOW;
 }
 
@@ -241,22 +246,22 @@ int trawl_closed(struct bpf_sock *socket)
 	return ALLOW;
 }
 
-#define AT_ADDRESS(name, section)               \
-	SEC("?cgroup/" section)                 \
-	int name(struct bpf_sock_addr *address) \
-	{                                       \
-		return use_address(address);    \
+#define AT_ADDRESS(name, section, remote, accepts)                \
+	SEC("?cgroup/" section)                                   \
+	int name(struct bpf_sock_addr *address)                   \
+	{                                                         \
+		return use_address(address, (remote), (accepts)); \
 	}
 
-AT_ADDRESS(trawl_connect4, "connect4")
-AT_ADDRESS(trawl_connect6, "connect6")
-AT_ADDRESS(trawl_send4, "sendmsg4")
-AT_ADDRESS(trawl_send6, "sendmsg6")
-AT_ADDRESS(trawl_receive4, "recvmsg4")
-AT_ADDRESS(trawl_receive6, "recvmsg6")
+AT_ADDRESS(trawl_connect4, "connect4", bpf_ntohs(address->user_port), false)
+AT_ADDRESS(trawl_connect6, "connect6", bpf_ntohs(address->user_port), false)
+AT_ADDRESS(trawl_send4, "sendmsg4", 0, false)
+AT_ADDRESS(trawl_send6, "sendmsg6", 0, false)
+AT_ADDRESS(trawl_receive4, "recvmsg4", 0, false)
+AT_ADDRESS(trawl_receive6, "recvmsg6", 0, false)
 /* accept() asks for the peer's name, if its caller does. */
-AT_ADDRESS(trawl_accept4, "getpeername4")
-AT_ADDRESS(trawl_accept6, "getpeername6")
+AT_ADDRESS(trawl_accept4, "getpeername4", 0, true)
+AT_ADDRESS(trawl_accept6, "getpeername6", 0, true)
 
 /* A connection gets its local port after the program at connect() ran; and a new socket has its listener's owner, under
  * a cookie of its own. */

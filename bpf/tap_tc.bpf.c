@@ -79,7 +79,68 @@ static __always_inline __u64 head_of(struct __sk_buff *context)
 
 #include "include/flows.h"
 
-/* Returns the process of the socket that sent the packet. Outside of soft interrupts it is the current one. */
+/* Pointers to files in one piece of a process's table, and the number of pieces that are searched. */
+#define FILES_OF_PIECE (sizeof(((struct socket_start *)0)->bytes) / sizeof(__u64))
+#define FILE_PIECES 64
+
+static __always_inline __u64 word_at(__u64 address)
+{
+	__u64 word = 0;
+
+	bpf_probe_read_kernel(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+/* Returns 1 if the current process has the socket open, 0 if not, and -1 if it has too many files. */
+static __noinline int has_open(struct bpf_sock *socket)
+{
+	struct socket_start *start = socket_start();
+	__u64 file, table, list, *files;
+	__u32 length;
+
+	if (!start)
+		return -1;
+	/* The verifier refuses sums with a pointer to a socket, but not with a number. */
+	start->address = (__u64)socket;
+	barrier();
+	file = word_at(word_at(start->address + CONFIG(sock_socket_offset)) + CONFIG(socket_file_offset));
+	table = word_at(word_at(bpf_get_current_task() + CONFIG(task_files_offset)) + CONFIG(files_table_offset));
+	list = word_at(table + CONFIG(table_list_offset));
+	length = word_at(table + CONFIG(table_length_offset));
+	if (!file)
+		return 0;
+	files = (__u64 *)start->bytes;
+	for (__u32 piece = 0; piece < FILE_PIECES; piece++) {
+		if (piece * FILES_OF_PIECE >= length)
+			return 0;
+		if (bpf_probe_read_kernel(files, sizeof(start->bytes), (void *)(list + piece * sizeof(start->bytes))))
+			return -1;
+#pragma unroll
+		for (__u32 i = 0; i < FILES_OF_PIECE; i++) {
+			if (files[i] == file)
+				return 1;
+		}
+	}
+	return -1;
+}
+
+/* Makes a process the owner of the socket by which it sends, before the system call notes it. Returns the owner's flags. */
+static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_owner *owner, __u32 process)
+{
+	if (!owner)
+		return 0;
+	owner->cookie = bpf_get_socket_cookie(context);
+	owner->process = process;
+	owner->how = OWNER_USED;
+	owner->flags = tell_of(process) | OWNER_SENT;
+	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
+	begin_epoch(owner->ports >> 16, owner->ports & 0xffff);
+	return owner->flags;
+}
+
+/* Returns the process of the socket that sent the packet. Outside of soft interrupts it is the current one, unless this one
+ * only transports the packet: after a netfilter queue, for a resolved neighbour, or as the answer to a packet that it wrote
+ * to a device. */
 static __noinline __u64 sender_of(struct __sk_buff *context)
 {
 	struct bpf_sock *socket = context->sk, *whole;
@@ -87,14 +148,16 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	__u64 found, thread;
 	__u32 process;
 	char *task;
+	int opens;
 
 	if (!socket)
 		return 0;
 	whole = bpf_sk_fullsock(socket);
-	if (whole)
-		owner = bpf_sk_storage_get(&socket_owners, whole, NULL, 0);
-	else
+	if (!whole) {
 		owner = owner_by_cookie(socket, false);
+		return owner && owner->process ? process_of(owner) : 0;
+	}
+	owner = bpf_sk_storage_get(&socket_owners, whole, NULL, 0);
 	if (!owner || !owner->process)
 		return 0;
 	found = process_of(owner);
@@ -105,9 +168,13 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 		return found;
 	process = *(__u32 *)(task + CONFIG(task_process_offset));
 	thread = *(__u32 *)(task + CONFIG(task_thread_offset));
-	/* The first bytes of a process that was given the socket. */
-	if (process != owner->process)
-		found = process_with(process, tell_of(process));
+	if (process != owner->process) {
+		opens = has_open(whole);
+		if (opens <= 0)
+			return opens ? 0 : found;
+		/* The first bytes of a process that was given the socket. */
+		found = process_with(process, change_owner(context, owner, process));
+	}
 	return found | thread << 32;
 }
 

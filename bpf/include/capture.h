@@ -25,7 +25,7 @@ static __always_inline bool note_process(struct tap_context *context, struct sig
 {
 	__u64 found = FIND_PROCESS(context, sight->place);
 
-	sight->process = (__u32)found & ~PROCESS_WANTED;
+	sight->process = found & PROCESS_NUMBER;
 	sight->thread = found >> 32;
 	return !CONFIG(only_processes) || found & PROCESS_WANTED;
 }

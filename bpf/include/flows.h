@@ -28,14 +28,12 @@ struct {
 #define LOOKUPS_AT_ONCE 256
 #define LOOKUPS_THEN 16
 
-/* A received packet's flow. The tuple begins with the addresses, in one word if they are IPv4's. */
-struct received {
-	struct bpf_sock_tuple tuple;
-	__u32 size;
-	bool is_tcp;
-	/* It begins a connection. */
-	bool begins;
-};
+/* Properties of a received packet. */
+#define RECEIVED_TCP 1
+#define RECEIVED_IPV6 2
+#define RECEIVED_FIRST 4
+
+#define FLOW_UNKNOWN (~0ull)
 
 struct port_pair {
 	__be16 source;
@@ -47,38 +45,42 @@ struct port_pair {
 #define TCP_SYN_AND_ACK 0x12
 #define FRAGMENT_BITS 0x3fff
 
-/* Looks up the socket of a flow, and returns its process. */
-static __noinline __u64 look_up(struct tap_context *context, struct received *flow)
+/* Looks up the socket of a flow, whose tuple is at the beginning of `kept`, and notes its process there. Returns true if
+ * the result holds for further packets. */
+static __noinline bool look_up(struct tap_context *context, struct owned_flow *kept, __u32 received)
 {
+	struct bpf_sock_tuple *tuple = (void *)kept;
 	struct socket_owner *owner;
+	struct socket_start *start;
 	struct bpf_sock *socket;
 
-	if (!flow)
-		return 0;
-	if (flow->is_tcp && flow->size == sizeof(flow->tuple.ipv4))
-		socket = bpf_skc_lookup_tcp(context, &flow->tuple, sizeof(flow->tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	else if (flow->is_tcp)
-		socket = bpf_skc_lookup_tcp(context, &flow->tuple, sizeof(flow->tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
-	else if (flow->size == sizeof(flow->tuple.ipv4))
-		socket = bpf_sk_lookup_udp(context, &flow->tuple, sizeof(flow->tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!kept)
+		return false;
+	if ((received & (RECEIVED_TCP | RECEIVED_IPV6)) == RECEIVED_TCP)
+		socket = bpf_skc_lookup_tcp(context, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
+	else if (received & RECEIVED_TCP)
+		socket = bpf_skc_lookup_tcp(context, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
+	else if (!(received & RECEIVED_IPV6))
+		socket = bpf_sk_lookup_udp(context, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
 	else
-		socket = bpf_sk_lookup_udp(context, &flow->tuple, sizeof(flow->tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+		socket = bpf_sk_lookup_udp(context, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
+	kept->process = 0;
 	if (!socket)
-		return 0;
-	owner = owner_by_cookie(socket, flow->begins);
+		return true;
+	owner = owner_by_cookie(socket, received & RECEIVED_FIRST);
+	start = socket_start();
+	kept->process = PROCESS_UNDECIDED;
+	if (owner && owner->process && start && !is_steered(start))
+		kept->process = process_of(owner);
 	bpf_sk_release(socket);
-	return owner ? process_of(owner) : 0;
+	return start && start->stays;
 }
 
 /* Returns false if this tick had enough look-ups. */
-static __always_inline bool may_look_up(void)
+static __always_inline bool may_look_up(struct flow_lookups *lookups)
 {
-	__u32 zero = 0;
-	struct flow_lookups *lookups = bpf_map_lookup_elem(&flow_lookups, &zero);
 	__u64 tick = bpf_jiffies64();
 
-	if (!lookups)
-		return false;
 	if (lookups->tick != tick) {
 		lookups->tick = tick;
 		lookups->count = 0;
@@ -87,65 +89,76 @@ static __always_inline bool may_look_up(void)
 	return lookups->count <= LOOKUPS_AT_ONCE || lookups->count % LOOKUPS_THEN == 0;
 }
 
-/* Looks up the process of a flow that is not known, or not any more, and keeps it in a free one of two slots. */
-static __noinline __u64 learn(struct tap_context *context, __u64 slots, __u64 key, __u64 epoch)
+/* Looks up the process of the flow that receiver_of_flow() does not know, or not any more, and keeps it in a free one of
+ * two slots. */
+static __noinline __u64 learn(struct tap_context *context)
 {
 	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
-	__u32 first = slots & (FLOW_SLOTS - 1), second = slots >> 32 & (FLOW_SLOTS - 1);
-	struct received flow = {};
 	struct owned_flow *kept, *other;
+	struct flow_lookups *lookups;
+	struct bpf_sock_tuple *tuple;
+	__u32 zero = 0, received = 0;
 	struct port_pair *ports;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 	void *network;
+	__u8 *flags;
 
-	if (!may_look_up())
-		return 0;
+	lookups = bpf_map_lookup_elem(&flow_lookups, &zero);
+	if (!lookups || !may_look_up(lookups))
+		return PROCESS_UNDECIDED;
+	kept = bpf_map_lookup_elem(&owned_flows, &lookups->slots[0]);
+	other = bpf_map_lookup_elem(&owned_flows, &lookups->slots[1]);
+	if (!kept || !other)
+		return PROCESS_UNDECIDED;
+	if (other->ports == lookups->key)
+		other->ports = 0;
+	if (kept->ports && kept->ports != lookups->key && kept->epoch == lookups->epoch &&
+	    (!other->ports || bpf_get_prandom_u32() & 1))
+		kept = other;
+	kept->ports = 0;
+	tuple = (void *)kept;
 	if (skip_link_header(data, end, &network) == bpf_htons(ETH_P_IP)) {
 		ip = ipv4_header(network, end);
 		if (!ip)
 			return 0;
 		ports = network + ip->ihl * 4;
-		flow.is_tcp = ip->protocol == IPPROTO_TCP;
-		flow.tuple.ipv4.saddr = ip->saddr;
-		flow.tuple.ipv4.daddr = ip->daddr;
-		flow.size = sizeof(flow.tuple.ipv4);
+		if (ip->protocol == IPPROTO_TCP)
+			received = RECEIVED_TCP;
+		tuple->ipv4.saddr = ip->saddr;
+		tuple->ipv4.daddr = ip->daddr;
 	} else {
 		ip6 = ipv6_header(network, end);
 		if (!ip6)
 			return 0;
 		ports = (void *)(ip6 + 1);
-		flow.is_tcp = ip6->nexthdr == IPPROTO_TCP;
-		__builtin_memcpy(flow.tuple.ipv6.saddr, &ip6->saddr, 2 * sizeof(ip6->saddr));
-		flow.size = sizeof(flow.tuple.ipv6);
+		received = RECEIVED_IPV6;
+		if (ip6->nexthdr == IPPROTO_TCP)
+			received |= RECEIVED_TCP;
+		__builtin_memcpy(tuple->ipv6.saddr, &ip6->saddr, 2 * sizeof(ip6->saddr));
 	}
+	flags = (__u8 *)ports + TCP_FLAGS_AT;
 	if ((void *)(ports + 1) > end)
 		return 0;
-	if (flow.size == sizeof(flow.tuple.ipv4)) {
-		flow.tuple.ipv4.sport = ports->source;
-		flow.tuple.ipv4.dport = ports->destination;
+	if (received & RECEIVED_IPV6) {
+		tuple->ipv6.sport = ports->source;
+		tuple->ipv6.dport = ports->destination;
 	} else {
-		flow.tuple.ipv6.sport = ports->source;
-		flow.tuple.ipv6.dport = ports->destination;
+		tuple->ipv4.sport = ports->source;
+		tuple->ipv4.dport = ports->destination;
 	}
-	if (flow.is_tcp) {
-		__u8 *flags = (__u8 *)ports + TCP_FLAGS_AT;
-
+	if (received & RECEIVED_TCP) {
 		if ((void *)(flags + 1) > end)
 			return 0;
-		flow.begins = (*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE;
+		if ((*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE)
+			received |= RECEIVED_FIRST;
 	}
-	kept = bpf_map_lookup_elem(&owned_flows, &first);
-	other = bpf_map_lookup_elem(&owned_flows, &second);
-	if (!kept || !other)
-		return 0;
-	if (kept->ports && kept->epoch == (__u32)epoch && (!other->ports || bpf_get_prandom_u32() & 1))
-		kept = other;
-	kept->process = look_up(context, &flow);
-	__builtin_memcpy(kept->addresses, &flow.tuple, sizeof(kept->addresses));
-	kept->epoch = epoch;
+	kept->epoch = lookups->epoch;
 	/* The result of a SYN is not kept: the socket that it finds is not the connection's. */
-	kept->ports = flow.begins ? 0 : key;
+	if (look_up(context, kept, received) && !(received & RECEIVED_FIRST))
+		kept->ports = lookups->key;
+	else
+		kept->ports = 0;
 	return kept->process;
 }
 
@@ -156,28 +169,29 @@ static __always_inline bool is_flow(const struct owned_flow *kept, const __u64 *
 			   kept->addresses[3] == addresses[3]));
 }
 
-/* Returns the process that receives the packet; 0 if it is unknown, as for fragments and packets to a group. */
-static __noinline __u64 receiver_of_flow(struct tap_context *context, __u32 point)
+/* Returns the process that receives the packet, or FLOW_UNKNOWN after it noted the flow for learn(). */
+static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u32 point)
 {
 	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
-	__u32 zero = 0, epoch, slot, local, remote;
+	__u32 zero = 0, epoch, first, second, local, remote;
 	const __u64 *addresses;
 	struct port_pair *ports;
+	struct flow_lookups *lookups;
 	struct owned_flow *kept;
 	struct epochs *begun;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 	__u64 key, hash;
 	void *network;
-	__u8 protocol;
-	bool is_v6;
+	bool is_v6, begins = false;
+	__u8 protocol, *flags;
 
 	switch (skip_link_header(data, end, &network)) {
 	case bpf_htons(ETH_P_IP):
 		ip = ipv4_header(network, end);
 		/* Addresses from 224.0.0.0 on are of groups. */
 		if (!ip || ip->frag_off & bpf_htons(FRAGMENT_BITS) || (ip->daddr & 0xff) >= 224)
-			return 0;
+			return PROCESS_UNDECIDED;
 		is_v6 = false;
 		protocol = ip->protocol;
 		ports = network + ip->ihl * 4;
@@ -187,7 +201,7 @@ static __noinline __u64 receiver_of_flow(struct tap_context *context, __u32 poin
 	case bpf_htons(ETH_P_IPV6):
 		ip6 = ipv6_header(network, end);
 		if (!ip6 || ip6->daddr.in6_u.u6_addr8[0] == 0xff)
-			return 0;
+			return PROCESS_UNDECIDED;
 		is_v6 = true;
 		protocol = ip6->nexthdr;
 		ports = (void *)(ip6 + 1);
@@ -197,25 +211,52 @@ static __noinline __u64 receiver_of_flow(struct tap_context *context, __u32 poin
 	default:
 		return 0;
 	}
-	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || (void *)(ports + 1) > end)
-		return 0;
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return is_v6 && protocol != IPPROTO_ICMPV6 ? PROCESS_UNDECIDED : 0;
+	if ((void *)(ports + 1) > end)
+		return PROCESS_UNDECIDED;
+	if (protocol == IPPROTO_TCP) {
+		flags = (__u8 *)ports + TCP_FLAGS_AT;
+		if ((void *)(flags + 1) > end)
+			return PROCESS_UNDECIDED;
+		begins = (*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE;
+	}
 	local = bpf_ntohs(ports->destination);
 	remote = bpf_ntohs(ports->source);
 	key = (__u64)point << 40 | (__u64)protocol << 32 | local << 16 | remote;
 	begun = bpf_map_lookup_elem(&epochs, &zero);
 	if (!begun)
 		return 0;
-	epoch = READ_ONCE(begun->slots[epoch_slot(local, remote)]) + READ_ONCE(begun->slots[epoch_slot(local, 0)]);
+	/* A datagram socket gets its local port after its process has connected it. */
+	epoch = READ_ONCE(begun->slots[epoch_slot(local, remote)]) + READ_ONCE(begun->slots[epoch_slot(local, 0)]) +
+		READ_ONCE(begun->slots[epoch_slot(0, remote)]);
 	hash = (hash ^ key << 7) * 0x9e3779b97f4a7c15ull;
-	slot = hash >> 52;
-	kept = bpf_map_lookup_elem(&owned_flows, &slot);
-	if (kept && likely(is_flow(kept, addresses, key, epoch, is_v6)))
+	first = hash >> 52;
+	kept = bpf_map_lookup_elem(&owned_flows, &first);
+	/* A connection that begins is not the one that had its ports before. */
+	if (kept && !begins && likely(is_flow(kept, addresses, key, epoch, is_v6)))
 		return kept->process;
-	slot = hash >> 40 & (FLOW_SLOTS - 1);
-	kept = bpf_map_lookup_elem(&owned_flows, &slot);
-	if (kept && is_flow(kept, addresses, key, epoch, is_v6))
+	second = hash >> 40 & (FLOW_SLOTS - 1);
+	kept = bpf_map_lookup_elem(&owned_flows, &second);
+	if (kept && !begins && is_flow(kept, addresses, key, epoch, is_v6))
 		return kept->process;
-	return learn(context, hash >> 52 | (__u64)slot << 32, key, epoch);
+	lookups = bpf_map_lookup_elem(&flow_lookups, &zero);
+	if (!lookups)
+		return PROCESS_UNDECIDED;
+	lookups->key = key;
+	lookups->slots[0] = first;
+	lookups->slots[1] = second;
+	lookups->epoch = epoch;
+	return FLOW_UNKNOWN;
+}
+
+/* Returns the process that receives the packet; 0 if no socket here does, PROCESS_UNDECIDED if the receiver is unknown, as
+ * for fragments and packets to a group. The tap makes both calls, because each has its own part of the small stack. */
+static __always_inline __u64 receiver_of_flow(struct tap_context *context, __u32 point)
+{
+	__u64 found = receiver_of_known_flow(context, point);
+
+	return unlikely(found == FLOW_UNKNOWN) ? learn(context) : found;
 }
 
 #endif

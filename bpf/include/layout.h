@@ -196,9 +196,18 @@ struct tap_config {
 	__u32 socket_cookie_offset;
 	__u32 socket_listener_offset;
 	__u32 socket_state_offset;
+	/* Zero if the kernel has no such member. */
+	__u32 socket_group_offset;
+	__u32 group_program_offset;
 	__u32 task_flags_offset;
 	__u32 task_process_offset;
 	__u32 task_thread_offset;
+	__u32 task_files_offset;
+	__u32 files_table_offset;
+	__u32 table_length_offset;
+	__u32 table_list_offset;
+	__u32 sock_socket_offset;
+	__u32 socket_file_offset;
 	/* Maximum number of CPUs, rounded up to a power of two, minus one. */
 	__u32 cpu_mask;
 	/* Return value of this program. */

@@ -39,6 +39,9 @@ static __noinline int tell_of(__u32 process)
 /* A packet's process has its number in the lower half, with this bit if the filter by process selects it (numbers have 22
  * bits), and the thread in the upper half, or zero there. */
 #define PROCESS_WANTED 0x80000000ull
+/* Result of a look-up that finds a socket, but not its owner. */
+#define PROCESS_UNDECIDED 0x40000000ull
+#define PROCESS_NUMBER 0x3fffffff
 
 static __always_inline __u64 process_with(__u32 process, __u32 flags)
 {
@@ -53,9 +56,14 @@ static __always_inline __u64 process_of(struct socket_owner *owner)
 	return process_with(owner->process, owner->flags);
 }
 
-/* Room for the beginning of a socket in any state. */
+/* A socket in any state, for which the verifier allows no plain loads. */
 struct socket_start {
 	char bytes[128];
+	__u64 address;
+	__u32 state;
+	/* Non-zero: the owner stays until an epoch of the ports ends. Sockets that their process has closed may be replaced
+	 * without a notice. */
+	__u32 stays;
 };
 
 struct {
@@ -66,32 +74,58 @@ struct {
 } socket_starts SEC(".maps");
 
 #define STATE_TIMED_WAIT 6
+#define STATE_CLOSED 7
+#define STATE_LISTENING 10
 #define STATE_SYN_RECEIVED 12
+/* A flag of sockets that their process has closed. */
+#define SOCKET_DEAD 1
 
 /* The loader inserts the offset of the field. */
 #define START_FIELD(start, type, field) (*(type *)((start)->bytes + CONFIG(field)))
+
+static __always_inline struct socket_start *socket_start(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&socket_starts, &zero);
+}
 
 /* Returns the owner of a socket by its cookie. A connection that is being made is its listening socket's. `begins`: the
  * packet begins a connection; the listening socket that takes over the ports of a closed one is unknown, as one of a group
  * may. */
 static __noinline struct socket_owner *owner_by_cookie(const void *socket, bool begins)
 {
-	__u32 zero = 0;
-	struct socket_start *start = bpf_map_lookup_elem(&socket_starts, &zero);
+	struct socket_start *start = socket_start();
 	struct socket_owner *owner;
-	__u8 state;
 
-	if (!start || bpf_probe_read_kernel(start, sizeof(*start), socket))
+	if (!start || bpf_probe_read_kernel(start->bytes, sizeof(start->bytes), socket))
 		return NULL;
-	state = START_FIELD(start, __u8, socket_state_offset);
-	if (begins && state == STATE_TIMED_WAIT)
+	start->address = (__u64)socket;
+	start->state = START_FIELD(start, __u8, socket_state_offset);
+	/* Listening sockets of requests share memory with the flags of other sockets. */
+	start->stays = start->state != STATE_TIMED_WAIT && start->state != STATE_SYN_RECEIVED &&
+		       !(START_FIELD(start, __u64, socket_listener_offset) & SOCKET_DEAD);
+	if (begins && start->state == STATE_TIMED_WAIT)
 		return NULL;
 	owner = bpf_map_lookup_elem(&owners, &START_FIELD(start, __u64, socket_cookie_offset));
-	if (owner || state != STATE_SYN_RECEIVED)
+	if (owner || start->state != STATE_SYN_RECEIVED)
 		return owner;
-	if (bpf_probe_read_kernel(start, sizeof(*start), (void *)START_FIELD(start, __u64, socket_listener_offset)))
+	if (bpf_probe_read_kernel(start->bytes, sizeof(start->bytes), (void *)START_FIELD(start, __u64, socket_listener_offset)))
 		return NULL;
 	return bpf_map_lookup_elem(&owners, &START_FIELD(start, __u64, socket_cookie_offset));
+}
+
+/* Returns true if a program chooses the receivers of a group of sockets. It did not run for the look-up. */
+static __always_inline bool is_steered(const struct socket_start *start)
+{
+	__u64 group = 0, program = 0;
+
+	if (!CONFIG(socket_group_offset) || (start->state != STATE_CLOSED && start->state != STATE_LISTENING))
+		return false;
+	if (bpf_probe_read_kernel(&group, sizeof(group), (void *)(start->address + CONFIG(socket_group_offset))) || !group)
+		return false;
+	bpf_probe_read_kernel(&program, sizeof(program), (void *)(group + CONFIG(group_program_offset)));
+	return program;
 }
 
 #endif

@@ -13,9 +13,11 @@
 #define OWNER_EXISTING 3
 #define OWNER_SHARED 4
 
-/* Flags of an owner: user space knows that packets name the process; the filter by process selects it. */
+/* Flags of an owner: user space knows that packets name the process; the filter by process selects it; a tap saw it send,
+ * and no program at a system call has described it since. */
 #define OWNER_TOLD 1
 #define OWNER_WANTED 2
+#define OWNER_SENT 4
 
 /* The owner of a socket. */
 struct socket_owner {
@@ -110,17 +112,21 @@ struct owned_flow {
 	/* Addresses, ports, protocol, and the point at which the flow was seen. */
 	__u64 addresses[4];
 	__u64 ports;
-	/* The process; 0 if the flow has no socket here, or one without a known owner. */
+	/* The process; 0 if the flow has no socket here, PROCESS_UNDECIDED if the owner of its socket is unknown. */
 	__u64 process;
-	/* Sum of the epochs of the local port and of both ports. */
+	/* Sum of the epochs of the local port, of the remote port, and of both. */
 	__u32 epoch;
 	__u32 padding[3];
 };
 
-/* Look-ups of a CPU in one tick of the kernel's clock. */
+/* Look-ups of a CPU in one tick of the kernel's clock; and the flow to look up: its key, and its two slots. */
 struct flow_lookups {
 	__u64 tick;
 	__u64 count;
+	__u64 key;
+	__u32 slots[2];
+	__u32 epoch;
+	__u32 padding;
 };
 
 _Static_assert(sizeof(struct owned_flow) == 64, "a flow fills one cache line");
