@@ -1,5 +1,6 @@
 //! A strict reader of pcapng that shares no code with trawl's: blocks, options and packets.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -131,6 +132,7 @@ pub struct Contents {
     pub processes: Vec<(u32, OptionList)>,
     /// Packets of a process that no block before them describes.
     pub undescribed: usize,
+    described: HashSet<u32>,
     pub fillings: usize,
 }
 
@@ -196,8 +198,7 @@ impl Contents {
                     "an interface that is described"
                 );
                 assert!(packet.original as usize >= captured);
-                let is_described =
-                    |(id, _): (u32, u32)| self.processes.iter().any(|(one, _)| *one == id);
+                let is_described = |(id, _): (u32, u32)| self.described.contains(&id);
                 self.undescribed +=
                     usize::from(packet.process().is_some_and(|one| !is_described(one)));
                 self.packets.push(packet);
@@ -214,6 +215,7 @@ impl Contents {
                 );
                 let length = word(body, 8) as usize;
                 assert_eq!(length, body.len() - 12, "the entry fills the block");
+                self.described.insert(word(body, 12));
                 self.processes.push((word(body, 12), options(&body[16..])));
             }
             // Local use: pads a piece of the file to the disk's alignment.

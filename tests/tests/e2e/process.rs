@@ -1,6 +1,11 @@
 //! The process of each packet: the truth is in the payload.
 
-use std::collections::{HashMap, HashSet};
+mod cases;
+mod killed;
+mod many;
+mod senders;
+
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
@@ -25,164 +30,226 @@ fn python(station: &Station) -> Command {
     command
 }
 
-/// A server, and its first process, which answers datagrams.
-struct Server {
-    child: Child,
-    process: u32,
-}
+/// A running server.
+struct Server(Child);
 
 impl Server {
-    fn start(mode: &str, station: &Station, address: &str) -> Self {
-        let mut child = python(station)
-            .args(["serve", mode, address, &PORT.to_string()])
+    fn start(mode: &str, station: &Station, address: &str, port: u16) -> Self {
+        let mut command = python(station);
+        command.args(["serve", mode, address, &port.to_string()]);
+        Self::run(command)
+    }
+
+    fn run(mut command: Command) -> Self {
+        let mut child = command
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()
-            .expect("python3");
+            .expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe"))
             .read_line(&mut line)
             .expect("a line");
-        let process = line.trim().parse().expect("a number");
-        Self { child, process }
+        assert!(!line.is_empty(), "the server ended");
+        Self(child)
+    }
+
+    /// Returns the processes that are left of the server.
+    fn processes(&self) -> Vec<u32> {
+        let found = run("pgrep", &["-g", &self.0.id().to_string()]);
+        found.lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // Its workers too.
-        run("kill", &["-KILL", "--", &format!("-{}", self.child.id())]);
-        self.child.wait().expect("it ends");
+        run("kill", &["-KILL", "--", &format!("-{}", self.0.id())]);
+        self.0.wait().expect("it ends");
     }
 }
 
-/// The processes of one client's packets.
+/// The processes at the ends of one client's datagram and connection.
 #[derive(Clone, Copy, Debug)]
 struct Truth {
+    /// The client's port of the connection.
+    port: u16,
     client: u32,
-    server: u32,
+    /// The process that answered the datagram.
+    receiver: u32,
+    worker: u32,
 }
 
-/// The truth by protocol and by the client's port; `None` if two clients had the same port.
-type Truths = HashMap<(u8, u16), Option<Truth>>;
+impl Truth {
+    fn parse(line: &str) -> Self {
+        let numbers: Vec<u32> = line.split(' ').map_while(|n| n.parse().ok()).collect();
+        let [_, port, client, receiver, worker] = numbers[..] else {
+            panic!("{line}");
+        };
+        Self {
+            port: port as u16,
+            client,
+            receiver,
+            worker,
+        }
+    }
+}
 
-/// Runs clients, and returns the truth.
-fn ask(station: &Station, address: &str, count: usize, server: u32) -> Truths {
+/// Runs clients, and returns the truth in the order in which they ended.
+fn ask(mode: &str, station: &Station, address: &str, port: u16, count: usize) -> Vec<Truth> {
     let output = python(station)
-        .args(["ask", address, &PORT.to_string(), &count.to_string()])
+        .args(["ask", mode, address, &port.to_string(), &count.to_string()])
         .output()
         .expect("python3");
     let text = String::from_utf8(output.stdout).expect("text");
-    let mut truths = Truths::new();
-    for line in text.lines() {
-        let numbers: Vec<u32> = line
-            .split(' ')
-            .map(|n| n.parse().expect("a number"))
-            .collect();
-        let [datagram, connection, client, worker] = numbers[..] else {
-            panic!("{line}");
-        };
-        for (protocol, port, server) in [(UDP, datagram, server), (TCP, connection, worker)] {
-            let is_new = !truths.contains_key(&(protocol, port as u16));
-            let truth = is_new.then_some(Truth { client, server });
-            truths.insert((protocol, port as u16), truth);
-        }
-    }
-    assert_eq!(text.lines().count(), count, "{text}");
-    truths
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(text.lines().count(), count, "{mode}: {text} {said}");
+    text.lines().map(Truth::parse).collect()
 }
 
 /// Fields of a packet's headers.
 #[derive(Debug)]
 struct Headers {
     protocol: u8,
-    /// True if the server sent it.
-    is_answer: bool,
-    client_port: u16,
-    has_payload: bool,
-    /// One end has closed the connection: from now on, whoever closes the last descriptor sends segments.
-    ends: bool,
+    source: u16,
+    destination: u16,
+    /// Zero in datagrams.
+    flags: u8,
+    sequence: u32,
+    payload: Vec<u8>,
 }
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
 
 fn headers(packet: &Packet) -> Option<Headers> {
     let bytes = &packet.bytes;
-    let (protocol, at, end) = match u16::from_be_bytes([bytes[12], bytes[13]]) {
-        0x0800 => (
-            bytes[23],
-            34,
-            14 + usize::from(u16::from_be_bytes([bytes[16], bytes[17]])),
-        ),
-        0x86dd => (
-            bytes[20],
-            54,
-            54 + usize::from(u16::from_be_bytes([bytes[18], bytes[19]])),
-        ),
+    let pair = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let (protocol, at, end) = match pair(12) {
+        0x0800 => (bytes[23], 34, 14 + usize::from(pair(16))),
+        0x86dd => (bytes[20], 54, 54 + usize::from(pair(18))),
         _ => return None,
     };
-    if ![TCP, UDP].contains(&protocol) {
-        return None;
-    }
-    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let is_answer = port(at) == PORT;
-    let header = match protocol {
-        TCP => usize::from(bytes[at + 12] >> 4) * 4,
-        _ => 8,
+    let (flags, sequence, length) = match protocol {
+        TCP => (
+            bytes[at + 13],
+            u32::from(pair(at + 4)) << 16 | u32::from(pair(at + 6)),
+            usize::from(bytes[at + 12] >> 4) * 4,
+        ),
+        UDP => (0, 0, 8),
+        _ => return None,
     };
     Some(Headers {
         protocol,
-        is_answer,
-        client_port: if is_answer { port(at + 2) } else { port(at) },
-        has_payload: at + header < end,
-        ends: protocol == TCP && bytes[at + 13] & 1 == 1,
+        source: pair(at),
+        destination: pair(at + 2),
+        flags,
+        sequence,
+        payload: bytes[at + length..end].to_vec(),
     })
 }
 
-/// Compares the packets of a file with the truth, and returns the number of those whose process is as it has to be. Until
-/// a worker has used its connection, the connection is the listening socket's, which is one of the server's processes.
-fn compare(contents: &Contents, truths: &Truths, servers: &[u32], what: &str) -> usize {
-    let mut right = 0;
-    // Connections that their worker has answered, and that one end has closed.
-    let (mut answered, mut ended) = (HashSet::new(), HashSet::new());
+/// The processes of packets, compared with the truth.
+#[derive(Debug, Default)]
+struct Tally {
+    right: usize,
+    /// Packets for a connection that its worker has not used yet, or that one end has closed: they have the process of the
+    /// listening socket.
+    listener: usize,
+    /// Descriptions of packets without a process.
+    unknown: Vec<String>,
+    wrong: Vec<String>,
+}
+
+/// A connection in the order of packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Connection {
+    number: usize,
+    sequence: u32,
+    is_answered: bool,
+    has_ended: bool,
+}
+
+/// Compares the packets of a server with the truth. Until a worker has used its connection, the connection is the listening
+/// socket's, which is one of `listeners`.
+fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) -> Tally {
+    let by_client: HashMap<u32, &Truth> = truths.iter().map(|one| (one.client, one)).collect();
+    let mut by_port: HashMap<u16, Vec<&Truth>> = HashMap::new();
+    for truth in truths {
+        by_port.entry(truth.port).or_default().push(truth);
+    }
+    let mut connections: HashMap<u16, Connection> = HashMap::new();
+    let mut tally = Tally::default();
     for packet in &contents.packets {
         let Some(headers) = headers(packet) else {
             continue;
         };
-        let Some(truth) = truths[&(headers.protocol, headers.client_port)] else {
+        let is_answer = headers.source == port;
+        if !is_answer && headers.destination != port {
             continue;
-        };
+        }
         let is_sent = packet.flags() == Some(2);
-        let (process, thread) = packet.process().unwrap_or_else(|| panic!("{what}: none"));
-        let expected = match is_sent == headers.is_answer {
-            true => truth.server,
-            false => truth.client,
-        };
-        if headers.ends {
-            ended.insert(headers.client_port);
-        }
-        let is_answered =
-            answered.contains(&headers.client_port) && !ended.contains(&headers.client_port);
-        if expected == truth.server && headers.protocol == TCP && !is_answered {
-            let is_known = process == expected || servers.contains(&process);
-            assert!(is_known, "{what}: {process} for {truth:?}, {headers:?}");
+        let at_server = is_sent == is_answer;
+        let (truth, is_early) = if headers.protocol == UDP {
+            let text = String::from_utf8_lossy(&headers.payload).into_owned();
+            let client = text.split_whitespace().last().and_then(|n| n.parse().ok());
+            (by_client[&client.expect("a number")], false)
         } else {
-            assert_eq!(
-                process, expected,
-                "{what}: {truth:?}, sent: {is_sent}, {headers:?}"
-            );
+            let client = if is_answer {
+                headers.destination
+            } else {
+                headers.source
+            };
+            let is_new = !connections.contains_key(&client);
+            let connection = connections.entry(client).or_default();
+            if headers.flags & (SYN | ACK) == SYN && connection.sequence != headers.sequence {
+                *connection = Connection {
+                    number: connection.number + usize::from(!is_new),
+                    sequence: headers.sequence,
+                    ..Connection::default()
+                };
+            }
+            let is_early = !connection.is_answered || connection.has_ended;
+            connection.has_ended |= headers.flags & (FIN | RST) != 0;
+            connection.is_answered |= at_server && is_sent && !headers.payload.is_empty();
+            let truth = by_port[&client][connection.number];
+            // Whoever sends bytes is known.
+            (
+                truth,
+                is_early && !connection.is_answered || connection.has_ended,
+            )
+        };
+        let expected = match (at_server, headers.protocol) {
+            (false, _) => truth.client,
+            (true, UDP) => truth.receiver,
+            (true, _) => truth.worker,
+        };
+        let describe = |process: Option<u32>| {
+            let headers = Headers {
+                payload: Vec::new(),
+                ..headers
+            };
+            format!(
+                "{process:?} for {truth:?}, sent: {is_sent}, at the server: {at_server}, {headers:?}"
+            )
+        };
+        match packet.process() {
+            None => tally.unknown.push(describe(None)),
+            Some((process, thread)) => {
+                assert!(is_sent || thread == 0, "{thread}");
+                if process == expected {
+                    tally.right += 1;
+                } else if at_server && is_early && listeners.contains(&process) {
+                    tally.listener += 1;
+                } else {
+                    tally.wrong.push(describe(Some(process)));
+                }
+            }
         }
-        assert!(is_sent || thread == 0, "{what}: {thread}");
-        if headers.is_answer && headers.has_payload && headers.protocol == TCP && is_sent {
-            answered.insert(headers.client_port);
-        }
-        right += usize::from(process == expected);
     }
-    right
-}
-
-/// The processes of a server's group.
-fn group(server: &Server) -> Vec<u32> {
-    let found = run("pgrep", &["-g", &server.child.id().to_string()]);
-    found.lines().filter_map(|line| line.parse().ok()).collect()
+    tally
 }
 
 /// Returns true if the kernel shows who uses a socket that it did not make.
@@ -217,16 +284,21 @@ fn clients_and_workers_are_told_apart() {
                 lab.receiver()
             ),
         );
-        let server = Server::start(mode, &lab.pair.b, address);
-        let truths = ask(&lab.pair.a, address, 40, server.process);
-        let servers = group(&server);
+        let server = Server::start(mode, &lab.pair.b, address, PORT);
+        let truths = ask("each", &lab.pair.a, address, PORT, 40);
+        let servers = server.processes();
         capture.stop_well();
         drop(server);
         let contents = Contents::read(&file);
         assert_eq!(contents.undescribed, 0, "{mode}");
-        let right = compare(&contents, &truths, &servers, mode);
+        let tally = compare(&contents, PORT, &truths, &servers);
+        assert_eq!(
+            (tally.unknown.len(), tally.wrong.len()),
+            (0, 0),
+            "{mode}: {tally:#?}"
+        );
         // A datagram and its answer, and at least six segments, each seen twice.
-        assert!(right >= 36 * 8, "{mode}: {right}");
+        assert!(tally.right >= 40 * 8, "{mode}: {tally:?}");
     }
 }
 
@@ -249,13 +321,18 @@ fn xdp_names_the_receiver() {
                 lab.receiver()
             ),
         );
-        let server = Server::start("prefork", &lab.pair.b, &address);
-        let truths = ask(&lab.pair.a, &address, 40, server.process);
-        let servers = group(&server);
+        let server = Server::start("prefork", &lab.pair.b, &address, PORT);
+        let truths = ask("each", &lab.pair.a, &address, PORT, 40);
+        let servers = server.processes();
         capture.stop_well();
         drop(server);
-        let right = compare(&Contents::read(&file), &truths, &servers, tap);
-        assert!(right >= 36 * 2, "{tap}: {right}");
+        let tally = compare(&Contents::read(&file), PORT, &truths, &servers);
+        assert_eq!(
+            (tally.unknown.len(), tally.wrong.len()),
+            (0, 0),
+            "{tap}: {tally:#?}"
+        );
+        assert!(tally.right >= 40 * 2, "{tap}: {tally:?}");
     }
 }
 

@@ -1,0 +1,145 @@
+//! Each method by which a process comes to a socket, at tc on both ends and at XDP, in one capture for all.
+
+use trawl_tests::pcapng::Contents;
+use trawl_tests::{Capture, Lab, args};
+
+use super::{SYN, Server, Tally, ask, compare, shows_each_use};
+
+/// A server and its clients.
+struct Case {
+    server: &'static str,
+    clients: &'static str,
+    count: usize,
+    over_ipv6: bool,
+    /// The owner of the listening socket is certain: the process that will answer, or unknown.
+    knows_listener: bool,
+    /// Returns true for descriptions of packets whose process may be unknown.
+    may_be_unknown: fn(&str) -> bool,
+}
+
+const fn case(server: &'static str, clients: &'static str, count: usize) -> Case {
+    Case {
+        server,
+        clients,
+        count,
+        over_ipv6: false,
+        knows_listener: false,
+        may_be_unknown: |_| false,
+    }
+}
+
+const CASES: [Case; 14] = [
+    case("prefork", "each", 20),
+    case("prefork-address", "each", 20),
+    Case {
+        over_ipv6: true,
+        ..case("prefork-address", "each", 20)
+    },
+    Case {
+        knows_listener: true,
+        ..case("group", "each", 40)
+    },
+    Case {
+        knows_listener: true,
+        may_be_unknown: |packet| packet.contains("sent: false, at the server: true"),
+        ..case("steered", "each", 40)
+    },
+    case("pass", "each", 20),
+    case("exec", "each", 8),
+    case("first", "each", 20),
+    case("file", "each", 20),
+    case("ring", "each", 20),
+    case("ring-thread", "each", 20),
+    case("fork", "inherited", 20),
+    case("fork", "one-port", 20),
+    Case {
+        // A segment that begins a connection, at an end that waits for late packets of the one before.
+        may_be_unknown: |packet| packet.contains(&format!("flags: {SYN},")),
+        ..case("close", "time-wait", 20)
+    },
+];
+const FIRST_PORT: u16 = 7701;
+
+fn check(case: &Case, tally: &Tally, at_both_ends: bool) {
+    let what = format!(
+        "{} {}, at both ends: {at_both_ends}",
+        case.server, case.clients
+    );
+    assert!(tally.wrong.is_empty(), "{what}: {:#?}", tally.wrong);
+    let unknown: Vec<&String> = tally
+        .unknown
+        .iter()
+        .filter(|one| !(case.may_be_unknown)(one))
+        .collect();
+    assert!(unknown.is_empty(), "{what}: {unknown:#?}");
+    // A datagram and its answer, and at least six segments at the client; a datagram and a segment at the server.
+    let least = if at_both_ends { 10 } else { 2 };
+    assert!(tally.right >= least * case.count, "{what}: {tally:?}");
+}
+
+/// Returns the number of packets without a process, as the capture states it.
+fn unknown(said: &str) -> usize {
+    let number = |line: &str| {
+        line.strip_prefix("trawl: the process of ")?
+            .split(' ')
+            .next()?
+            .parse()
+            .ok()
+    };
+    said.lines().find_map(number).unwrap_or(0)
+}
+
+#[test]
+fn sockets_are_followed_from_process_to_process() {
+    let Some(lab) = Lab::open().filter(|_| shows_each_use()) else {
+        return;
+    };
+    let ports = format!("portrange {FIRST_PORT}-{}", FIRST_PORT + CASES.len() as u16);
+    let tc = lab.file("tc.pcapng");
+    let at_tc = args!(
+        "-i {} -i {} --tap tc --process -w {tc} {ports}",
+        lab.sender(),
+        lab.receiver()
+    );
+    let at_tc = Capture::start(&lab, &at_tc);
+    let xdp = lab.file("xdp.pcapng");
+    let at_xdp = args!("-i {} --tap xdp --process -w {xdp} {ports}", lab.receiver());
+    let at_xdp = Capture::start(&lab, &at_xdp);
+    let mut done = Vec::new();
+    for (case, port) in CASES.iter().zip(FIRST_PORT..) {
+        let address = match case.over_ipv6 {
+            true => lab.pair.b.ipv6.to_string(),
+            false => lab.pair.b.ipv4.to_string(),
+        };
+        let server = Server::start(case.server, &lab.pair.b, &address, port);
+        let truths = ask(case.clients, &lab.pair.a, &address, port, case.count);
+        let listeners = match case.knows_listener {
+            true => Vec::new(),
+            false => server.processes(),
+        };
+        done.push((case, port, truths, listeners));
+    }
+    for (capture, file, at_both_ends) in [(at_tc, tc, true), (at_xdp, xdp, false)] {
+        let finished = capture.stop();
+        finished.summary_of_success();
+        let contents = Contents::read(&file);
+        assert_eq!(contents.undescribed, 0, "{file}");
+        for (case, port, truths, listeners) in &done {
+            check(
+                case,
+                &compare(&contents, *port, truths, listeners),
+                at_both_ends,
+            );
+        }
+        let nameless = contents
+            .packets
+            .iter()
+            .filter(|one| one.process().is_none());
+        assert_eq!(
+            nameless.count(),
+            unknown(&finished.stderr),
+            "{}",
+            finished.stderr
+        );
+    }
+}

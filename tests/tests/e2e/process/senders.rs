@@ -1,0 +1,94 @@
+//! Packets that a process sends while it runs for another: the kernel sends them in the context of whoever happens to run.
+
+use std::process::{Command, Stdio};
+
+use trawl_lab::Station;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::run;
+use trawl_tests::{Capture, Lab, args};
+
+use super::{PORT, SCRIPT, Server};
+
+/// Runs a script of the shell in the namespace of a station, and returns its output.
+fn shell(station: &Station, script: &str) -> String {
+    run(
+        "ip",
+        &["netns", "exec", &station.name, "bash", "-c", script],
+    )
+}
+
+/// A datagram waits until another process enters the receiver's address.
+#[test]
+fn packet_that_waits_for_its_neighbour_is_its_senders() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let interface = &a.interface;
+    // A request for the address is not answered.
+    run("ip", &args!("-n {} link set {interface} arp on", a.name));
+    run(
+        "ip",
+        &args!("-n {} neigh flush dev {interface} nud permanent", a.name),
+    );
+    let file = lab.file("neighbour.pcapng");
+    let what = args!(
+        "-i {} --tap tc -Q out --process -c 1 -w {file} udp port {PORT}",
+        lab.sender()
+    );
+    let capture = Capture::start(&lab, &what);
+    let sender: u32 = shell(a, &format!("echo $$; echo x >/dev/udp/{}/{PORT}", b.ipv4))
+        .trim()
+        .parse()
+        .expect("a number");
+    let mac = b.mac.map(|byte| format!("{byte:02x}")).join(":");
+    run(
+        "ip",
+        &args!(
+            "-n {} neigh replace {} lladdr {mac} dev {interface}",
+            a.name,
+            b.ipv4
+        ),
+    );
+    capture.wait().summary_of_success();
+    let contents = Contents::read(&file);
+    let process = contents.packets[0].process();
+    assert_eq!(process.map(|(process, _)| process), Some(sender));
+}
+
+/// A process writes a segment to a device. The kernel answers it before the write returns.
+#[test]
+fn answer_to_a_written_packet_is_the_receivers() {
+    let Some(lab) = Lab::open() else { return };
+    let station = &lab.pair.b;
+    shell(
+        station,
+        "ip tuntap add dev written mode tap && ip addr add 10.99.0.1/24 dev written && ip link set written up && \
+         ip neigh replace 10.99.0.2 lladdr 02:00:00:00:00:09 dev written",
+    );
+    let file = lab.file("written.pcapng");
+    let what = args!(
+        "-i {}:written --tap tc -Q out --process -c 1 -w {file} tcp port {PORT}",
+        station.name
+    );
+    let capture = Capture::start(&lab, &what);
+    let server = Server::start("alone", station, "10.99.0.1", PORT);
+    let output = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            &station.name,
+            "python3",
+            SCRIPT,
+            "write",
+            "written",
+            &PORT.to_string(),
+        ])
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("python3");
+    assert!(output.status.success());
+    capture.wait().summary_of_success();
+    let contents = Contents::read(&file);
+    let (process, thread) = contents.packets[0].process().expect("a process");
+    assert!(server.processes().contains(&process), "{process}");
+    assert_eq!(thread, 0);
+}
