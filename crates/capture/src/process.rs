@@ -72,17 +72,18 @@ fn settings(plan: &ProcessPlan, cgroups: &Root) -> Result<ProcessSettings> {
 
 /// Finds a cgroup by its number, its path, its last component, or the beginning of its container's number.
 fn find_cgroup(wanted: &str, cgroups: &Root) -> Result<u64> {
-    if let Ok(number) = wanted.parse() {
-        return Ok(number);
-    }
-    let is_meant = |path: &str| {
+    let own = wanted.parse().ok();
+    let is_meant = |number: u64, path: &str| {
         let last = path.rsplit('/').next().unwrap_or(path);
-        path.trim_end_matches('/') == wanted.trim_end_matches('/')
+        own == Some(number)
+            || path.trim_end_matches('/') == wanted.trim_end_matches('/')
             || last == wanted
             || container_in(path).is_some_and(|id| wanted.len() >= 6 && id.starts_with(wanted))
     };
     let paths = cgroups.paths();
-    let mut found = paths.iter().filter(|(_, path)| is_meant(path));
+    let mut found = paths
+        .iter()
+        .filter(|(number, path)| is_meant(**number, path));
     let what = || format!("cannot choose the packets of {wanted}");
     match (found.next(), found.next()) {
         (Some((number, _)), None) => Ok(*number),
