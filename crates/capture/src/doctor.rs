@@ -5,12 +5,16 @@ mod interface;
 mod offload;
 mod veth;
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use serde::Serialize;
 use trawl_bpf::bpffs;
 use trawl_bpf::probe::{self, Capability, KernelFeature, ProbeAnswer};
+use trawl_bpf::process_watch::{self, Refusal};
 use trawl_io::dpdk::{self, Presence};
+
+use crate::process;
 
 pub use interface::examine as interface;
 
@@ -96,9 +100,36 @@ pub fn machine() -> Vec<Finding> {
             .iter()
             .map(|feature| judge(*feature, feature.probe())),
     );
+    findings.extend(processes());
     findings.push(file_system());
     findings.push(dpdk_helper());
     findings
+}
+
+/// Checks the hooks by which captures name the process of each packet.
+fn processes() -> Vec<Finding> {
+    let new = |state, text: String| Finding::new("kernel", "process", state, text);
+    let purpose = "the process of each packet (--process)";
+    let cgroups = match process::cgroups() {
+        Ok(cgroups) => cgroups,
+        Err(error) => {
+            let finding = new(CheckState::Warn, format!("not there: {purpose}"));
+            return vec![finding.why(error.why()).fix("run trawl as root")];
+        }
+    };
+    let refusals = process_watch::refusals(cgroups.as_fd());
+    if refusals.is_empty() {
+        return vec![new(CheckState::Ok, purpose.to_owned())];
+    }
+    let refused = |Refusal { hook, by }: Refusal| {
+        new(CheckState::Warn, format!("refused: {purpose} at {hook}"))
+            .why(format!("{by} is at the root cgroup and admits no other"))
+            .fix(format!(
+                "attach it so that it does: bpftool cgroup attach ROOT {hook} id {} multi",
+                by.program_id
+            ))
+    };
+    refusals.into_iter().map(refused).collect()
 }
 
 /// Checks the DPDK helper. Few machines have DPDK, so the helper is worth a warning only if it is installed and useless.

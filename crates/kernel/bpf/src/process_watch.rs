@@ -13,6 +13,7 @@ use crate::kernel_types;
 use crate::layout::process::{ProcessCounts, ProcessEvent, ProcessSettings};
 use crate::layout::{Shared, TapConfig};
 use crate::object::{OWNERS, TapProgram};
+use crate::probe::attached::{self, Exclusive};
 use crate::program::{self, LoadOptions, Traced};
 use crate::table::Table;
 use crate::{info, link, map};
@@ -20,8 +21,8 @@ use crate::{info, link, map};
 /// Place at which a program runs.
 #[derive(Clone, Copy, Debug)]
 enum Hook {
-    /// The root cgroup: kind of program, and attach type.
-    Cgroup(u32, u32),
+    /// The root cgroup: kind of program, attach type, and its name.
+    Cgroup(u32, u32, &'static str),
     /// A tracepoint with the types of its arguments.
     Typed(&'static str),
     Raw(&'static str),
@@ -37,57 +38,70 @@ const PROGRAMS: [(&str, Hook); 18] = [
     ("trawl_executed", Hook::Raw("sched_process_exec")),
     (
         "trawl_made",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE, "sock_create"),
     ),
     (
         "trawl_closed",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_RELEASE),
+        Hook::Cgroup(
+            SOCK,
+            libbpf_sys::BPF_CGROUP_INET_SOCK_RELEASE,
+            "sock_release",
+        ),
     ),
     (
         "trawl_bound4",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET4_POST_BIND),
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET4_POST_BIND, "post_bind4"),
     ),
     (
         "trawl_bound6",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET6_POST_BIND),
+        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET6_POST_BIND, "post_bind6"),
     ),
     (
         "trawl_connect4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_CONNECT),
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_CONNECT, "connect4"),
     ),
     (
         "trawl_connect6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_CONNECT),
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_CONNECT, "connect6"),
     ),
     (
         "trawl_send4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_SENDMSG),
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_SENDMSG, "sendmsg4"),
     ),
     (
         "trawl_send6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_SENDMSG),
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_SENDMSG, "sendmsg6"),
     ),
     (
         "trawl_receive4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_RECVMSG),
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_RECVMSG, "recvmsg4"),
     ),
     (
         "trawl_receive6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_RECVMSG),
+        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_RECVMSG, "recvmsg6"),
     ),
     (
         "trawl_accept4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME),
+        Hook::Cgroup(
+            ADDRESS,
+            libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME,
+            "getpeername4",
+        ),
     ),
     (
         "trawl_accept6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME),
+        Hook::Cgroup(
+            ADDRESS,
+            libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME,
+            "getpeername6",
+        ),
     ),
     (
         "trawl_connection",
         Hook::Cgroup(
             libbpf_sys::BPF_PROG_TYPE_SOCK_OPS,
             libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            "sock_ops",
         ),
     ),
     ("trawl_sent", Hook::Typed("sock_send_length")),
@@ -142,6 +156,27 @@ fn of_name<'m>(maps: &'m [(&'static str, OwnedFd)], name: &str) -> Result<&'m Ow
         .ok_or_else(|| fail(format!("no map {name}")))
 }
 
+/// A hook of the root cgroup at which a program of another admits none next to it.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub hook: &'static str,
+    pub by: Exclusive,
+}
+
+/// Returns the hooks that programs of others refuse.
+pub fn refusals(cgroup: BorrowedFd<'_>) -> Vec<Refusal> {
+    let refusal = |(_, hook): &(&str, Hook)| refusal(*hook, cgroup);
+    PROGRAMS.iter().filter_map(refusal).collect()
+}
+
+fn refusal(hook: Hook, cgroup: BorrowedFd<'_>) -> Option<Refusal> {
+    let Hook::Cgroup(_, attach_type, hook) = hook else {
+        return None;
+    };
+    let by = attached::exclusive(cgroup, attach_type)?;
+    Some(Refusal { hook, by })
+}
+
 impl ProcessWatch {
     /// Attaches the programs below a cgroup, and looks at the sockets that exist.
     pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
@@ -190,7 +225,7 @@ impl ProcessWatch {
     fn add(&mut self, name: &'static str, hook: Hook, cgroup: BorrowedFd<'_>) -> Result<()> {
         let mut options = LoadOptions::new(name, program::RAW_TRACEPOINT);
         match hook {
-            Hook::Cgroup(kind, attach_type) => {
+            Hook::Cgroup(kind, attach_type, _) => {
                 options.kind = kind;
                 options.expected_attach_type = attach_type;
             }
@@ -210,7 +245,7 @@ impl ProcessWatch {
         }
         let loaded = self.prepare(name)?.load(&options)?;
         let link = match hook {
-            Hook::Cgroup(_, attach_type) => {
+            Hook::Cgroup(_, attach_type, _) => {
                 link::attach_cgroup(loaded.as_fd(), cgroup, attach_type)
             }
             Hook::Typed(_) => link::attach_tracing(loaded.as_fd()),
@@ -218,17 +253,12 @@ impl ProcessWatch {
         };
         match link {
             Ok(link) => self.links.push(link),
-            // A program of another that accepts no other next to it.
-            Err(error)
-                if error.raw_os_error() == Some(errno::EPERM)
-                    && matches!(hook, Hook::Cgroup(..)) =>
-            {
-                self.missing.push(format!(
-                    "{} (another program is alone there)",
-                    name.trim_start_matches("trawl_")
-                ));
-            }
-            Err(error) => return Err(Error::os("cannot find the processes of packets", error)),
+            Err(error) => match refusal(hook, cgroup) {
+                Some(Refusal { hook, by }) if error.raw_os_error() == Some(errno::EPERM) => {
+                    self.missing.push(format!("{hook} ({by} is alone there)"));
+                }
+                _ => return Err(Error::os("cannot find the processes of packets", error)),
+            },
         }
         Ok(())
     }

@@ -1,6 +1,10 @@
-//! The tcx programs of an interface.
+//! The programs that a hook has: tcx programs of an interface, and programs of a cgroup.
 
+use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use crate::{info, program};
 
 /// A program on a tcx hook, with its link if it is attached by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,4 +49,46 @@ pub fn tcx(index: u32, ingress: bool) -> io::Result<Vec<TcxProgram>> {
             link_id: Some(link).filter(|id| *id != 0),
         })
         .collect())
+}
+
+/// A program that admits no other next to it at a hook of a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exclusive {
+    pub program_id: u32,
+    /// Empty if the kernel does not tell it.
+    pub name: String,
+}
+
+impl fmt::Display for Exclusive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => write!(f, "program {}", self.program_id),
+            name => write!(f, "program {} ({name})", self.program_id),
+        }
+    }
+}
+
+/// Returns the program that was attached to a hook of a cgroup without BPF_F_ALLOW_MULTI.
+pub fn exclusive(cgroup: BorrowedFd<'_>, hook: u32) -> Option<Exclusive> {
+    let mut programs = [0u32; MOST];
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        prog_ids: programs.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = MOST as u32;
+    // SAFETY: the array holds as many entries as `count` says and outlives the call; the descriptor is open.
+    let result =
+        unsafe { libbpf_sys::bpf_prog_query_opts(cgroup.as_raw_fd(), hook, &raw mut options) };
+    // SAFETY: both members of the union are the same number.
+    let count = unsafe { options.__bindgen_anon_1.count };
+    if result != 0 || count == 0 || options.attach_flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0 {
+        return None;
+    }
+    let opened = program::open_by_id(programs[0]).ok();
+    let about = opened.and_then(|program| info::program(program.as_fd()).ok());
+    Some(Exclusive {
+        program_id: programs[0],
+        name: about.map(|about| about.name).unwrap_or_default(),
+    })
 }
