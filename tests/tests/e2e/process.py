@@ -357,10 +357,24 @@ def write_segment(device, port):
             return
 
 
+def ping(address):
+    """Sends echo requests with this process's number, by a socket for them and by a raw one, and waits for the answers."""
+    protocol, request = (socket.IPPROTO_ICMPV6, 128) if ":" in address else (socket.IPPROTO_ICMP, 8)
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
+        pinging = socket.socket(family(address), kind, protocol)
+        message = struct.pack("!BBHHH", request, 0, 0, 1, 1) + struct.pack("!I", os.getpid())
+        if protocol == socket.IPPROTO_ICMP:
+            message = message[:2] + struct.pack("!H", checksum(message)) + message[4:]
+        pinging.sendto(message, (address, 0))
+        pinging.recv(64)
+
+
 if sys.argv[1] == "serve":
     serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
 elif sys.argv[1] == "answer":
     answer(socket.socket(fileno=int(sys.argv[2])))
+elif sys.argv[1] == "ping":
+    ping(sys.argv[2])
 elif sys.argv[1] == "write":
     write_segment(sys.argv[2], int(sys.argv[3]))
 else:

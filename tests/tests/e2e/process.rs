@@ -1,8 +1,11 @@
 //! The process of each packet: the truth is in the payload.
 
 mod cases;
+mod container;
+mod files;
 mod killed;
 mod many;
+mod refused;
 mod senders;
 
 use std::collections::HashMap;

@@ -92,3 +92,41 @@ fn answer_to_a_written_packet_is_the_receivers() {
     assert!(server.processes().contains(&process), "{process}");
     assert_eq!(thread, 0);
 }
+
+/// The kernel answers echo requests, so that nobody but their sender has a process.
+#[test]
+fn echo_requests_are_their_senders() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    shell(a, "sysctl -q -w net.ipv4.ping_group_range='0 2147483647'");
+    let file = lab.file("echo.pcapng");
+    let what = args!(
+        "-i {} -i {} --tap tc --process -w {file} 'icmp or icmp6'",
+        lab.sender(),
+        lab.receiver()
+    );
+    let capture = Capture::start(&lab, &what);
+    for address in [b.ipv4.to_string(), b.ipv6.to_string()] {
+        shell(a, &format!("exec python3 {SCRIPT} ping {address}"));
+    }
+    let said = capture.stop().stderr;
+    let contents = Contents::read(&file);
+    // A request and an answer by two kinds of sockets, of two protocols, seen at four hooks.
+    assert_eq!(contents.packets.len(), 2 * 2 * 2 * 2, "{said}");
+    let mut unknown = 0;
+    for packet in &contents.packets {
+        let bytes = &packet.bytes;
+        let at = if bytes[12..14] == [8, 0] { 34 } else { 54 };
+        let sender = u32::from_be_bytes(bytes[at + 8..at + 12].try_into().expect("four bytes"));
+        match (bytes[at], packet.process()) {
+            (8 | 128, Some((process, _))) => assert_eq!(process, sender),
+            (0 | 129, None) => unknown += 1,
+            other => panic!("{other:?}, flags {:?}", packet.flags()),
+        }
+    }
+    assert_eq!(unknown, 8, "{said}");
+    assert!(
+        said.contains("the process of 8 packets is unknown"),
+        "{said}"
+    );
+}
