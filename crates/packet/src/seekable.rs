@@ -62,12 +62,18 @@ impl<W: Write> Writer<W> {
 
     /// Adds bytes that stay in one frame, unless they are longer than a frame.
     pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.frame.len() + bytes.len() > FRAME_LEN {
-            self.end_frame()?;
-        }
+        self.make_room(bytes.len())?;
         self.taken += bytes.len() as u64;
         self.frame.extend_from_slice(bytes);
         Ok(())
+    }
+
+    /// Ends the current frame unless `length` bytes fit into it. Returns the number of ended frames.
+    pub fn make_room(&mut self, length: usize) -> io::Result<usize> {
+        if self.frame.len() + length > FRAME_LEN {
+            self.end_frame()?;
+        }
+        Ok(self.entries.len())
     }
 
     /// Returns the number of bytes to compress so far.

@@ -105,10 +105,12 @@ pub fn verdict(value: &[u8], order: ByteOrder) -> Option<Verdict<'_>> {
 
 fn process(value: &[u8], order: ByteOrder) -> Option<PacketProcess> {
     let (id, thread) = value.split_first_chunk()?;
-    Some(PacketProcess {
+    let process = PacketProcess {
         id: order.u32(*id),
         thread: order.u32(thread.try_into().ok()?),
-    })
+    };
+    // Zero stands for an unknown process.
+    (process.id != 0).then_some(process)
 }
 
 /// The machine and the program that wrote a section.

@@ -219,6 +219,29 @@ pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
     block.finish();
 }
 
+/// Appends an Enhanced Packet Block whose process a comment names, and no number: in this file, the number stands for another
+/// host's process.
+pub fn with_process_in_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
+    let start = out.len();
+    with_comment(out, packet, comment);
+    let block = &mut out[start..];
+    let parsed = block::blocks(block).next();
+    let Some(captured) = parsed.and_then(|one| Some(one.enhanced_packet()?.captured_len())) else {
+        return;
+    };
+    let end = block.len() - block::TRAILER_LEN;
+    let options = &mut block[block::HEADER_LEN + block::EPB_FIXED_LEN + padded(captured)..end];
+    let mut at = 0;
+    while let Some([c0, c1, l0, l1]) = options.get(at..).and_then(|rest| rest.first_chunk()) {
+        let value = at + 4..at + 4 + usize::from(u16::from_le_bytes([*l0, *l1]));
+        at = value.start + padded(value.len());
+        let is_process = [*c0, *c1] == block::EPB_PROCESS.to_le_bytes();
+        if let Some(value) = options.get_mut(value).filter(|_| is_process) {
+            value.fill(0);
+        }
+    }
+}
+
 /// Appends a description of a process, as Wireshark lays it out: little-endian in files of either order.
 pub fn process(out: &mut Vec<u8>, process: &Process) {
     let Process {
@@ -370,6 +393,7 @@ impl<'a> Open<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::PacketOptions;
     use super::*;
 
     #[test]
@@ -429,6 +453,29 @@ mod tests {
             assert_eq!(options[0].code, block::OPT_COMMENT);
             assert_eq!(options[0].value, b"why");
             assert_eq!(options.len(), 1 + usize::from(queue.is_some()));
+        }
+    }
+
+    #[test]
+    fn comment_replaces_the_number_of_a_process() {
+        for process in [None, Some(PacketProcess { id: 7, thread: 9 })] {
+            let mut plain = Vec::new();
+            let packet = EnhancedPacket {
+                captured: b"abcde",
+                original_len: 5,
+                queue: Some(3),
+                process,
+                ..Default::default()
+            };
+            enhanced_packet(&mut plain, &packet);
+            let mut out = Vec::new();
+            with_process_in_comment(&mut out, &plain, "process=curl[7]");
+            let mut walk = block::blocks(&out);
+            let parsed = walk.next().and_then(|one| one.enhanced_packet()).unwrap();
+            assert!(walk.next().is_none() && walk.rest().is_empty());
+            let options = PacketOptions::parse(parsed.options());
+            assert_eq!((options.process, options.queue), (None, Some(3)));
+            assert_eq!(options.comments, ["process=curl[7]"]);
         }
     }
 
