@@ -1,16 +1,19 @@
 //! A chunk being made: a pcapng file in the spool, compressed as it grows.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
+use trawl_packet::pcapng::block::EnhancedPacket;
 use trawl_packet::seekable;
 use trawl_sys::clock;
 
 use crate::key::Epoch;
 use crate::manifest::{Clock, FORMAT, Fates, Manifest, Origin, State, hex};
+use crate::processes::Descriptions;
 
 const LEVEL: i32 = 1;
 
@@ -41,6 +44,9 @@ pub struct OpenChunk {
     pub recorded: u64,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
+    /// Number of the current frame, and the processes that it describes.
+    frame: usize,
+    described: HashSet<u32>,
 }
 
 /// A finished chunk on the disk.
@@ -109,14 +115,49 @@ impl OpenChunk {
             recorded: 0,
             first_ns: None,
             last_ns: None,
+            frame: 0,
+            described: HashSet::new(),
         })
     }
 
-    pub fn packet(&mut self, block: &[u8], time_ns: u64) -> io::Result<()> {
+    /// Adds a packet's block, in a frame that describes its process. `packet` is its contents.
+    pub fn packet(
+        &mut self,
+        block: &[u8],
+        packet: &EnhancedPacket<'_>,
+        known: &Descriptions,
+    ) -> io::Result<()> {
+        if let Some((id, descriptions)) = known.of(packet) {
+            let length: usize = descriptions.iter().map(Vec::len).sum();
+            self.make_room(length + block.len())?;
+            if self.described.insert(id) {
+                for description in descriptions {
+                    self.writer.push(description)?;
+                }
+            }
+        }
+        let time_ns = packet.timestamp;
         self.recorded += 1;
         self.first_ns = Some(self.first_ns.map_or(time_ns, |first| first.min(time_ns)));
         self.last_ns = self.last_ns.max(Some(time_ns));
         self.writer.push(block)
+    }
+
+    /// Adds another description of a process, if packets of the current frame have this process.
+    pub fn process(&mut self, id: u32, description: &[u8]) -> io::Result<()> {
+        self.make_room(description.len())?;
+        match self.described.contains(&id) {
+            true => self.writer.push(description),
+            false => Ok(()),
+        }
+    }
+
+    fn make_room(&mut self, length: usize) -> io::Result<()> {
+        let frame = self.writer.make_room(length)?;
+        if std::mem::replace(&mut self.frame, frame) != frame {
+            self.described.clear();
+        }
+        Ok(())
     }
 
     pub fn other(&mut self, block: &[u8]) -> io::Result<()> {

@@ -14,6 +14,7 @@ use trawl_packet::pcapng::options::OptionList;
 use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;
 use crate::manifest::{Fates, InterfaceEnd, Manifest, Origin, State};
+use crate::processes::Descriptions;
 use crate::spool::Spool;
 use trawl_pipeline::plan::FullSpool;
 
@@ -52,6 +53,7 @@ pub struct Chunker {
     rows: Vec<Row>,
     /// Row and number of each interface block of the capture.
     interfaces: Vec<(usize, u32)>,
+    processes: Descriptions,
     /// Error that broke the spool.
     broken: Option<io::Error>,
 }
@@ -66,6 +68,7 @@ impl Chunker {
             section: Vec::new(),
             rows: Vec::new(),
             interfaces: Vec::new(),
+            processes: Descriptions::default(),
             broken: None,
         }
     }
@@ -96,8 +99,12 @@ impl Chunker {
                 INTERFACE_DESCRIPTION => self.describe(&block),
                 ENHANCED_PACKET | INTERFACE_STATISTICS => self.of_interface(&block),
                 _ => {
+                    let process = self.processes.add(&block);
                     for row in 0..self.rows.len() {
-                        self.put(row, |chunk| chunk.other(block.bytes));
+                        self.put(row, |chunk, _| match process {
+                            Some(id) => chunk.process(id, block.bytes),
+                            None => chunk.other(block.bytes),
+                        });
                     }
                 }
             }
@@ -131,7 +138,7 @@ impl Chunker {
         };
         // An open chunk lacks the new block.
         if self.rows[row].open.is_some() {
-            self.put(row, |chunk| chunk.other(block.bytes));
+            self.put(row, |chunk, _| chunk.other(block.bytes));
         }
         let at = &mut self.rows[row];
         self.interfaces.push((row, at.blocks));
@@ -154,9 +161,9 @@ impl Chunker {
         match block.enhanced_packet() {
             Some(packet) => {
                 self.rows[row].recorded += 1;
-                self.put(row, |chunk| chunk.packet(&bytes, packet.timestamp));
+                self.put(row, |chunk, known| chunk.packet(&bytes, &packet, known));
             }
-            None => self.put(row, |chunk| chunk.other(&bytes)),
+            None => self.put(row, |chunk, _| chunk.other(&bytes)),
         }
         let open = self.rows[row].open.as_ref();
         if open.is_some_and(|chunk| chunk.uncompressed() >= self.bounds.chunk_bytes) {
@@ -165,12 +172,16 @@ impl Chunker {
         }
     }
 
-    fn put(&mut self, row: usize, into: impl FnOnce(&mut OpenChunk) -> io::Result<()>) {
+    fn put(
+        &mut self,
+        row: usize,
+        into: impl FnOnce(&mut OpenChunk, &Descriptions) -> io::Result<()>,
+    ) {
         let Some(chunk) = &mut self.rows[row].open else {
             // The disk refused the chunk; packets are only counted.
             return;
         };
-        if let Err(error) = into(chunk) {
+        if let Err(error) = into(chunk, &self.processes) {
             self.give_up(row, error);
         }
     }

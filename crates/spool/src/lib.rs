@@ -5,6 +5,7 @@ pub mod chunk;
 mod chunker;
 pub mod key;
 pub mod manifest;
+pub mod processes;
 pub mod spool;
 mod uploader;
 mod writer;

@@ -11,6 +11,7 @@ use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;
 use trawl_spool::key::escaped;
 use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
+use trawl_spool::processes::Descriptions;
 use trawl_spool::spool::{
     BEGIN, CHUNK, END, LOCK, MANIFEST, PART, TARGET, UPLOAD_LOCK, chunk_name, failed, write_whole,
 };
@@ -197,9 +198,11 @@ impl Run {
         let again = path.with_extension("again");
         let _ = fs::remove_file(&again);
         let mut chunk = OpenChunk::create(&again, &[])?;
+        let mut processes = Descriptions::default();
         for block in blocks(&bytes) {
             match block.enhanced_packet() {
-                Some(packet) => chunk.packet(block.bytes, packet.timestamp)?,
+                Some(packet) => chunk.packet(block.bytes, &packet, &processes)?,
+                None if processes.add(&block).is_some() => {}
                 None => chunk.other(block.bytes)?,
             }
         }
