@@ -49,6 +49,9 @@ fn columns() -> Schema {
         number("frame", false),
         number("offset", false),
         number("ethertype", true),
+        Field::new("pid", DataType::UInt32, true),
+        text("comm", true),
+        text("container", true),
     ])
 }
 

@@ -6,9 +6,11 @@ use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
 use serde::Deserialize;
-use trawl_packet::pcapng::Interface;
-use trawl_packet::pcapng::block::{ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
+use trawl_packet::pcapng::block::{HEADER_LEN, INTERFACE_DESCRIPTION, PROCESS_COMMENT, blocks};
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{self, SectionHeader};
+use trawl_packet::pcapng::{Interface, NamedProcess, Process};
 use trawl_packet::seekable::{self, FRAME_LEN, Frame};
 
 use super::account::Inventory;
@@ -44,6 +46,18 @@ struct Chunk {
     next: usize,
 }
 
+/// A decompressed frame, and the processes of its packets.
+struct Content {
+    bytes: Vec<u8>,
+    processes: Processes,
+}
+
+/// The host of a process in the stream, and the process's descriptions so far.
+struct Described {
+    host: String,
+    processes: Vec<Process>,
+}
+
 /// A pcapng stream of the packets at `locations`, in that order.
 pub struct Packets<I> {
     store: Store,
@@ -54,10 +68,12 @@ pub struct Packets<I> {
     numbers: HashMap<String, usize>,
     /// `None` for a chunk that no longer exists.
     chunks: Vec<Option<Chunk>>,
-    held: HashMap<(usize, usize), Rc<Vec<u8>>>,
+    held: HashMap<(usize, usize), Rc<Content>>,
     /// Keys of `held`, the oldest first.
     order: VecDeque<(usize, usize)>,
     interfaces: Vec<Interface>,
+    /// By the process's number.
+    described: HashMap<u32, Described>,
     out: Vec<u8>,
     read: usize,
     counts: Rc<std::cell::RefCell<Fetched>>,
@@ -108,6 +124,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             held: HashMap::new(),
             order: VecDeque::new(),
             interfaces: Vec::new(),
+            described: HashMap::new(),
             out,
             read: 0,
             counts: Rc::default(),
@@ -175,7 +192,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     }
 
     /// Decompresses a frame, and the soon wanted frames close after it.
-    fn frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Vec<u8>>> {
+    fn frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Content>> {
         if let Some(held) = self.held.get(&(number, frame)) {
             return Ok(Rc::clone(held));
         }
@@ -206,7 +223,10 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             let compressed = bytes
                 .get(from..from + one.compressed as usize)
                 .ok_or_else(|| damaged(&key, "is shorter than its seek table says"))?;
-            let content = seekable::decompress(&one, compressed).map_err(|e| damaged(&key, e))?;
+            let bytes = seekable::decompress(&one, compressed).map_err(|e| damaged(&key, e))?;
+            let mut processes = Processes::default();
+            blocks(&bytes).for_each(|block| processes.add_block(&block));
+            let content = Content { bytes, processes };
             if self
                 .held
                 .insert((number, which), Rc::new(content))
@@ -235,7 +255,8 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             }
             let (next, host) = (chunk.next, chunk.host.clone());
             let content = self.frame(number, next)?;
-            for block in blocks(&content).filter(|block| block.kind == INTERFACE_DESCRIPTION) {
+            for block in blocks(&content.bytes).filter(|block| block.kind == INTERFACE_DESCRIPTION)
+            {
                 let Some(mut interface) = Interface::from_block(&block) else {
                     continue;
                 };
@@ -270,21 +291,50 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             return Ok(true);
         }
         let content = self.frame(number, location.frame)?;
-        let block = content
-            .get(location.offset..)
-            .and_then(|bytes| blocks(bytes).next())
-            .filter(|block| block.kind == ENHANCED_PACKET && block.body.len() >= 4)
-            .ok_or_else(|| damaged(&location.chunk, "has no packet where its index says"))?;
-        let id = block
-            .body
-            .first_chunk()
-            .map_or(0, |id| u32::from_le_bytes(*id));
-        let id = self.interface(number, id as usize)?;
-        let from = self.out.len() + 8;
-        self.out.extend_from_slice(block.bytes);
-        self.out[from..from + 4].copy_from_slice(&id.to_le_bytes());
+        let bytes = content.bytes.get(location.offset..).unwrap_or_default();
+        let found = blocks(bytes)
+            .next()
+            .and_then(|block| Some((block, block.enhanced_packet()?)));
+        let (block, packet) =
+            found.ok_or_else(|| damaged(&location.chunk, "has no packet where its index says"))?;
+        let id = self.interface(number, packet.interface_id as usize)?;
+        let options = PacketOptions::parse(packet.options());
+        let process = content.processes.of_packet(&options, packet.timestamp);
+        let mut copy = block.bytes.to_vec();
+        copy[HEADER_LEN..][..4].copy_from_slice(&id.to_le_bytes());
+        match process.filter(|process| !self.describe(number, process)) {
+            Some(process) => {
+                let name = process.name.unwrap_or_default();
+                let comment = format!("{PROCESS_COMMENT}{name}[{}]", process.id);
+                write::with_process_in_comment(&mut self.out, &copy, &comment);
+            }
+            None => self.out.extend_from_slice(&copy),
+        }
         self.counts.borrow_mut().packets += 1;
         Ok(true)
+    }
+
+    /// Describes a process before its first packet. Returns false if the number stands for another host's process:
+    /// numbers are unique in a file.
+    fn describe(&mut self, number: usize, process: &NamedProcess<'_>) -> bool {
+        let host = self.chunks[number].as_ref().map_or("", |chunk| &chunk.host);
+        let known = self
+            .described
+            .entry(process.id)
+            .or_insert_with(|| Described {
+                host: host.to_owned(),
+                processes: Vec::new(),
+            });
+        if known.host != host {
+            return false;
+        }
+        if let Some(described) = process.described
+            && !known.processes.contains(described)
+        {
+            write::process(&mut self.out, described);
+            known.processes.push(described.clone());
+        }
+        true
     }
 }
 

@@ -21,6 +21,7 @@ use parquet::schema::types::ColumnPath;
 use serde::Serialize;
 use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::seekable;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
@@ -50,6 +51,9 @@ const SCHEMA: &str = "message trawl {
     required int32 frame;
     required int32 offset;
     optional int32 ethertype;
+    optional int32 pid (INTEGER(32, false));
+    optional binary comm (STRING);
+    optional binary container (STRING);
 }";
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -119,7 +123,7 @@ impl Column {
 
 type Written<T> = std::result::Result<T, ParquetError>;
 
-const COLUMNS: usize = 18;
+const COLUMNS: usize = 21;
 
 /// The rows of a chunk as columns, in the order of the schema.
 #[derive(Debug, Default)]
@@ -133,7 +137,7 @@ struct Rows {
 #[derive(Debug, Default)]
 struct Texts {
     addresses: HashMap<IpAddr, ByteArray>,
-    /// Verdicts and reasons: few different ones.
+    /// Verdicts, reasons, and names of processes and containers: few different ones.
     known: HashMap<String, ByteArray>,
 }
 
@@ -228,6 +232,7 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
     let name = text(&manifest.key().packets());
     let mut rows = Rows::default();
     let mut links: Vec<u16> = Vec::new();
+    let mut processes = Processes::default();
     for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
         let from = frame.offset as usize;
         let compressed = chunk
@@ -248,10 +253,10 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
                         number as i32,
                         offset as i32,
                     );
-                    rows.packet(&block, &links, location)
+                    rows.packet(&block, &links, &processes, location)
                         .ok_or_else(|| damaged("a packet block is too short"))?;
                 }
-                _ => {}
+                _ => processes.add_block(&block),
             }
             offset += block.bytes.len();
         }
@@ -268,6 +273,7 @@ impl Rows {
         &mut self,
         block: &Block<'_>,
         links: &[u16],
+        processes: &Processes,
         location: (ByteArray, ByteArray, i32, i32),
     ) -> Option<()> {
         let packet = block.enhanced_packet()?;
@@ -278,6 +284,7 @@ impl Rows {
             .comments
             .iter()
             .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
+        let process = processes.of_packet(&options, packet.timestamp);
         let texts = &mut self.texts;
         let verdict = options.verdict.map(verdict::text);
         let verdict = verdict.map(|name| texts.shared(&name));
@@ -304,6 +311,13 @@ impl Rows {
             Some(Value::Int32(frame)),
             Some(Value::Int32(offset)),
             ethertype(&headers).map(Value::Int32),
+            process.map(|process| Value::Int32(process.id.cast_signed())),
+            process
+                .and_then(|process| process.name)
+                .map(|name| Value::Text(texts.shared(name))),
+            process
+                .and_then(|process| process.described?.container())
+                .map(|name| Value::Text(texts.shared(name))),
         ];
         self.count += 1;
         for (column, value) in self.columns.iter_mut().zip(row) {

@@ -20,7 +20,7 @@ use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::wait::wait_until;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, Running, args, binary, skip, trawl};
+use trawl_tests::{Capture, Lab, Running, args, binary, helper_or_skip, skip, trawl};
 
 const PORT: u16 = 7777;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/process.py");
@@ -513,4 +513,72 @@ fn statistics_count_by_process_and_container() {
     let report: serde_json::Value = serde_json::from_slice(&read.stdout).expect("JSON");
     assert_eq!(report["groups"][0]["values"], expected);
     std::fs::remove_dir(&group).expect("an empty cgroup");
+}
+
+/// Sends datagrams from a process of its own; returns the process's number.
+fn datagrams(lab: &Lab, port: u16, count: usize) -> u32 {
+    let to = format!("/dev/udp/{}/{port}", lab.pair.b.ipv4);
+    let send = format!("echo $$; for i in $(seq {count}); do echo x >{to}; done");
+    let said = run(
+        "ip",
+        &["netns", "exec", &lab.pair.a.name, "bash", "-c", &send],
+    );
+    said.trim().parse().expect("a number")
+}
+
+/// Two hosts have processes of the same numbers: here the same processes, captured by both.
+#[test]
+fn stored_packets_keep_their_processes() {
+    const COUNT: usize = 50;
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let url = format!("file://{}", lab.file("store"));
+    let sender = lab.sender();
+    let captures = ["alpha", "beta"].map(|host| {
+        let spool = lab.file(&format!("spool-{host}"));
+        let options = args!(
+            "-i {sender} --tap tc -Q out --process --store {url} --spool {spool} --chunk-size 4KiB udp"
+        );
+        Capture::start_on_host(host, &lab, &options)
+    });
+    let ids = [4001, 4002].map(|port| datagrams(&lab, port, COUNT));
+    for capture in captures {
+        capture.wait_recorded(2 * COUNT as u64);
+        capture.stop_well();
+    }
+    // Each chunk describes its processes.
+    let chunks = run("find", &[&lab.file("store"), "-name", "*.zst"]);
+    for chunk in chunks.lines() {
+        let shown = trawl(&["read", chunk]).stdout;
+        let shown = String::from_utf8(shown).expect("text");
+        assert!(shown.lines().all(|line| line.contains(" bash[")), "{shown}");
+    }
+    assert!(chunks.lines().count() >= 4, "{chunks}");
+    assert!(trawl(&["store", "index", &url]).status.success());
+    let query = |arguments: &[&str]| {
+        let base = args!("store query --store {url} --spool /nonexistent");
+        let answer = trawl(&[&base[..], arguments].concat());
+        assert!(answer.status.success(), "{answer:?}");
+        answer
+    };
+    let sql = "SELECT pid, comm, count(*) AS packets FROM packets GROUP BY ALL ORDER BY min(time)";
+    let table = query(&[sql, "--json"]).stdout;
+    let table: serde_json::Value = serde_json::from_slice(&table).expect("JSON");
+    let row = |pid| serde_json::json!({ "pid": pid, "comm": "bash", "packets": 2 * COUNT });
+    assert_eq!(table["rows"], serde_json::json!(ids.map(row)));
+    let found = lab.file("found.pcapng");
+    let chosen = format!("SELECT * FROM packets WHERE pid = {}", ids[1]);
+    query(&[&chosen, "--packets", &found]);
+    let read = String::from_utf8(trawl(&["read", &found]).stdout).expect("text");
+    let named = format!(" bash[{}]", ids[1]);
+    assert_eq!(read.matches(&named).count(), 2 * COUNT, "{read}");
+    let contents = Contents::read(&found);
+    assert_eq!(contents.processes.len(), 1);
+    for packet in &contents.packets {
+        let of_second = packet.options.text(1).is_some();
+        let id = if of_second { 0 } else { ids[1] };
+        assert_eq!(packet.process(), Some((id, id)), "{:?}", packet.options);
+    }
 }

@@ -153,3 +153,40 @@ fn duckdb_finds_each_packet_in_the_index() {
         Some("[(17, 200)]")
     );
 }
+
+/// An index from the time before the columns of processes has nulls in them.
+#[test]
+fn index_without_newer_columns_is_read() {
+    let Some(lab) = lab() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--store-index"]);
+    lab.send(&[frames::ipv4_udp(0)], 20);
+    capture.wait_recorded(20);
+    capture.stop_well();
+    for file in files_below(&places.store, ".parquet") {
+        let new = file.with_extension("new");
+        let without = format!(
+            "COPY (SELECT * EXCLUDE (pid, comm, container) FROM \
+             read_parquet('{}', hive_partitioning = false)) TO '{}' (FORMAT parquet)",
+            file.display(),
+            new.display()
+        );
+        if engine("duckdb", "duckdb.execute(sys.argv[1]).fetchall()", &without).is_none() {
+            return trawl_tests::skip("Python's duckdb is not installed: pip install duckdb");
+        }
+        fs::rename(new, file).expect("a file");
+    }
+    let count = |condition: &str| {
+        let sql = format!("SELECT count(*) AS packets FROM packets WHERE {condition}");
+        let base = args!(
+            "store query --store {} --spool /nonexistent --json",
+            places.url
+        );
+        json(&trawl(&[&base[..], &[&sql]].concat()))["rows"][0]["packets"].clone()
+    };
+    assert_eq!(
+        count("comm IS NULL AND pid IS NULL AND container IS NULL"),
+        20
+    );
+    assert_eq!(count("comm = 'bash' OR pid = 7 OR container = 'a'"), 0);
+}
