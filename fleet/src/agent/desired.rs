@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
+use trawl_capture::options::{ProcessDetail, ProcessPlan};
 use trawl_sys::{Error, Result, names};
 
 pub type Labels = BTreeMap<String, String>;
@@ -57,6 +58,18 @@ pub struct Capture {
     /// Set if the host indexes each chunk when it stores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub index: bool,
+    /// Records the process of each packet; a choice of processes implies `plain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessDetail>,
+    /// Only packets of processes of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+    /// Only packets of this user's processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Only packets of processes in this cgroup or container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
 }
 
 impl Desired {
@@ -98,6 +111,17 @@ pub fn is_name(text: &str) -> bool {
 }
 
 impl Capture {
+    pub fn process_plan(&self) -> Option<ProcessPlan> {
+        let plan = ProcessPlan {
+            detail: self.process.unwrap_or_default(),
+            name: self.comm.clone(),
+            user: self.uid,
+            cgroup: self.cgroup.clone(),
+            ..ProcessPlan::default()
+        };
+        (self.process.is_some() || plan.filters()).then_some(plan)
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
         let name = &self.name;
         if !is_name(name) {
@@ -196,6 +220,8 @@ mod tests {
         filter = "udp port 53"
         store = "file:///s"
         duration_seconds = 60
+        process = "full"
+        comm = "dig"
     "#;
 
     #[test]
@@ -205,6 +231,10 @@ mod tests {
         assert_eq!(Desired::parse(&json).unwrap(), desired);
         assert_eq!(desired.captures[0].duration_seconds, Some(60));
         assert_eq!(desired.labels["role"], "edge");
+        let plan = desired.captures[0].process_plan().unwrap();
+        assert_eq!(plan.detail, ProcessDetail::Full);
+        assert_eq!(plan.name.as_deref(), Some("dig"));
+        assert_eq!(Capture::default().process_plan(), None);
     }
 
     #[test]
@@ -216,6 +246,7 @@ mod tests {
             (capture("").repeat(2), "two captures"),
             (capture("duration_seconds = 0"), "is 0"),
             (capture("colour = 1"), "colour"),
+            (capture("process = \"all\""), "plain"),
             (capture("").replace("\"e\"", ""), "no interface"),
             (
                 capture("").replace("\"a\"", "\"../a\""),

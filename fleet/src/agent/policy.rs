@@ -1,6 +1,7 @@
 //! A host's policy, which limits every desired state: its own file, which no command changes.
 
 use serde::{Deserialize, Serialize};
+use trawl_capture::options::ProcessDetail;
 use trawl_sys::{Error, Result};
 use url::Url;
 
@@ -34,6 +35,8 @@ pub struct Policy {
     filter: Option<String>,
     /// Set if chunks may be indexed on this host, which costs CPU time.
     index: Option<bool>,
+    /// Permitted data about processes.
+    process: Option<Vec<ProcessDetail>>,
 }
 
 /// Reason for a refused capture.
@@ -73,6 +76,9 @@ pub enum Refusal {
         most: u32,
     },
     Index,
+    Process {
+        detail: ProcessDetail,
+    },
     /// Unbalanced brackets: the filter could escape the brackets around it.
     Filter {
         filter: String,
@@ -127,6 +133,14 @@ impl Policy {
         }
         if capture.index && self.index == Some(false) {
             return Some(Refusal::Index);
+        }
+        if let Some(allowed) = &self.process
+            && let Some(plan) = capture.process_plan()
+            && !allowed.contains(&plan.detail)
+        {
+            return Some(Refusal::Process {
+                detail: plan.detail,
+            });
         }
         self.exceeds(capture)
     }
@@ -369,6 +383,12 @@ mod tests {
         assert_eq!(asks("max_spool_bytes"), (false, true, false));
         assert!(refused("max_captures = 0", |_| ()).is_some());
         assert!(refused("taps = [\"xdp\"]", |_| ()).is_some());
+        let process = |detail| refused("process = [\"plain\"]", |capture| capture.process = detail);
+        assert_eq!(process(None), None);
+        assert_eq!(process(Some(ProcessDetail::Plain)), None);
+        assert!(process(Some(ProcessDetail::Full)).is_some());
+        let by_name = |capture: &mut Capture| capture.comm = Some("curl".to_owned());
+        assert!(refused("process = []", by_name).is_some());
         assert!(Policy::parse("max_colour = 1").is_err());
     }
 }

@@ -219,6 +219,7 @@ fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> 
             .map_or(usual.snaplen, |most| most.min(usual.snaplen)),
         count: capture.packets,
         duration: capture.duration_seconds.map(Duration::from_secs),
+        process: capture.process_plan(),
         ..usual
     };
     let store = StorePlan {

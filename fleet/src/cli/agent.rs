@@ -22,8 +22,9 @@ use crate::bus::shown;
 ///
 /// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists with
 /// *), filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
-/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). With --nats, operators (a list of public
-/// keys) names the operators whose commands are followed. Captures end with the agent, and go on while the bus is away.
+/// max_spool_bytes, max_snaplen, index (false: chunks are not indexed here) and process (a list of permitted data about
+/// processes: plain, full, comment). With --nats, operators (a list of public keys) names the operators whose commands are
+/// followed. Captures end with the agent, and go on while the bus is away.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes

@@ -7,6 +7,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use trawl_capture::options::ProcessDetail;
 use trawl_front::{exit_code, json, terminal};
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::{Error, Result, clock, units};
@@ -94,6 +95,18 @@ struct Start {
     /// Index each chunk on its host as it is stored
     #[arg(long)]
     index: bool,
+    /// Record the process of each packet, as capture --process: plain, full or comment
+    #[arg(long, value_name = "DETAIL", value_parser = detail)]
+    process: Option<ProcessDetail>,
+    /// Only packets of processes with this name
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    /// Only packets of processes of the user with this number
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// Only packets of processes in this cgroup or container, as for capture --cgroup and --container
+    #[arg(long, value_name = "CGROUP")]
+    cgroup: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -126,6 +139,10 @@ struct Status {
 struct Key {
     #[command(flatten)]
     bus: BusArgs,
+}
+
+fn detail(text: &str) -> std::result::Result<ProcessDetail, String> {
+    serde_json::from_value(text.into()).map_err(|why| why.to_string())
 }
 
 impl ServerArgs {
@@ -180,6 +197,10 @@ fn start(args: &Start) -> Result<ExitCode> {
         memory_bytes: args.memory,
         spool_bytes: None,
         index: args.index,
+        process: args.process,
+        comm: args.comm.clone(),
+        uid: args.uid,
+        cgroup: args.cgroup.clone(),
     };
     // A state that no agent could read is refused here.
     let alone = Desired {
@@ -302,6 +323,10 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::Interface { interface } => format!("policy: interface {interface}"),
         Refusal::Tap { tap } => format!("policy: tap {tap}"),
         Refusal::Index => "policy: no index".to_owned(),
+        Refusal::Process { detail } => {
+            let detail = format!("{detail:?}").to_lowercase();
+            format!("policy: process {detail}")
+        }
         Refusal::Filter { filter } => {
             format!("policy: the brackets of the filter '{filter}' do not match")
         }
