@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::num::ParseIntError;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -13,7 +14,9 @@ use parking_lot::Mutex;
 use trawl_attach::snapshot;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{At, CaptureOptions, Direction, Programs, Sample, Taps};
+use trawl_capture::options::{
+    At, CaptureOptions, Direction, ProcessDetail, ProcessPlan, Programs, Sample, Taps,
+};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_capture::taps::table::{self, Facts};
@@ -101,6 +104,18 @@ pub struct Args {
     /// Apply the filter to the packet inside a tunnel
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     inner: String,
+    /// Record the process of each packet
+    #[arg(long, value_name = "DETAIL", default_value = "")]
+    process: String,
+    /// Only packets of this process and its children
+    #[arg(long, value_name = "PID", default_value = "")]
+    pid: String,
+    /// Only packets of processes with this name
+    #[arg(long, value_name = "NAME", default_value = "")]
+    comm: String,
+    /// Only packets of processes in this container
+    #[arg(long, value_name = "ID", default_value = "")]
+    container: String,
 }
 
 #[derive(Debug, Subcommand)]
@@ -383,6 +398,7 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         sample: sample.map(Sample::Random),
         rate_limit,
         filter,
+        process: processes(asked)?,
         ..usual
     };
     let sources = Sources {
@@ -390,6 +406,26 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         ..Sources::default()
     };
     Ok(CapturePlan::new(sources, options))
+}
+
+/// Returns the plan for the fields about processes. Packets that are chosen by process have comments at least, which every
+/// Wireshark shows.
+fn processes(asked: &Args) -> Result<Option<ProcessPlan>> {
+    let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let detail = given(&asked.process).map(|text| serde_json::from_value(text.into()));
+    let process = given(&asked.pid).map(|text| text.parse());
+    let plan = ProcessPlan {
+        detail: detail
+            .unwrap_or(Ok(ProcessDetail::Comment))
+            .map_err(|e| wrong("--process", e.to_string()))?,
+        process: process
+            .transpose()
+            .map_err(|e: ParseIntError| wrong("--pid", e.to_string()))?,
+        name: given(&asked.comm),
+        cgroup: given(&asked.container),
+        ..ProcessPlan::default()
+    };
+    Ok((!asked.process.is_empty() || plan.filters()).then_some(plan))
 }
 
 fn wrong(option: &str, why: String) -> Error {

@@ -94,6 +94,33 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
     );
 }
 
+#[test]
+fn tshark_shows_processes_as_comments() {
+    let Some(lab) = Lab::open() else { return };
+    let name = format!("trawl:{}", lab.sender());
+    let module = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    let set = |option: &str| format!("extcap.{module}.{option}");
+    let (process, comm) = (set("process:comment"), set("comm:bash"));
+    let options = ["-i", &name, "-o", &process, "-o", &comm, "-c", "1"];
+    let shown = ["-T", "fields", "-e", "frame.comment"];
+    let Some(mut command) = tshark(&lab, &[&options[..], &shown].concat()) else {
+        return;
+    };
+    let child = command.stdout(Stdio::piped()).spawn().expect("tshark");
+    let mut tshark = Capturing(child);
+    let send = format!("echo x >/dev/udp/{}/4000", lab.pair.b.ipv4);
+    wait_until("tshark has its packet", || {
+        lab.send(&[frames::udp(b"hello")], 1);
+        let inside = ["netns", "exec", &lab.pair.a.name];
+        run("ip", &[&inside[..], &["bash", "-c", &send]].concat());
+        tshark.0.try_wait().expect("a child of ours").is_some()
+    });
+    let mut text = String::new();
+    let stdout = tshark.0.stdout.as_mut().expect("a pipe");
+    stdout.read_to_string(&mut text).expect("text");
+    assert!(text.starts_with("process=bash["), "{text}");
+}
+
 /// Wireshark 4.0 passes its version only when it lists interfaces, and knows these types of options.
 #[test]
 fn options_have_types_known_to_the_wireshark_version() {
@@ -113,7 +140,7 @@ fn options_have_types_known_to_the_wireshark_version() {
     };
     for version in [&[][..], &["--extcap-version", "4.0"], &["--extcap-version"]] {
         let types = types(version);
-        assert_eq!(types.len(), 9, "{types:?}");
+        assert_eq!(types.len(), 13, "{types:?}");
         assert!(
             types.iter().all(|one| KNOWN.contains(&one.as_str())),
             "{types:?}"
