@@ -189,7 +189,8 @@ impl ProcessStage {
         let process = self.process(event);
         let known = self.known.entry(event.process).or_default();
         if is_new {
-            *known = Known::default();
+            // A packet may have named the process before the system call that sent it described the process.
+            known.all.clear();
         }
         if known.is_named {
             write_process(&mut self.out, self.detail, &process);
