@@ -105,6 +105,14 @@ pub struct NamedProcess<'a> {
     pub described: Option<&'a Process>,
 }
 
+impl NamedProcess<'_> {
+    /// Returns the comment that names the process where its number stands for another one.
+    pub fn comment(&self) -> String {
+        let name = self.name.unwrap_or_default();
+        format!("{}{name}[{}]", block::PROCESS_COMMENT, self.id)
+    }
+}
+
 /// Description of a process, in a block of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
 use serde::Deserialize;
-use trawl_packet::pcapng::block::{HEADER_LEN, INTERFACE_DESCRIPTION, PROCESS_COMMENT, blocks};
+use trawl_packet::pcapng::block::{HEADER_LEN, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{self, SectionHeader};
@@ -304,9 +304,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         copy[HEADER_LEN..][..4].copy_from_slice(&id.to_le_bytes());
         match process.filter(|process| !self.describe(number, process)) {
             Some(process) => {
-                let name = process.name.unwrap_or_default();
-                let comment = format!("{PROCESS_COMMENT}{name}[{}]", process.id);
-                write::with_process_in_comment(&mut self.out, &copy, &comment);
+                write::with_process_in_comment(&mut self.out, &copy, &process.comment());
             }
             None => self.out.extend_from_slice(&copy),
         }

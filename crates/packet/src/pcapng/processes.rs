@@ -63,21 +63,18 @@ impl Processes {
             let id = *self.darwin.get(options.darwin_process? as usize)?;
             Some(PacketProcess { id, thread: 0 })
         };
-        let by_comment = || {
-            Some(PacketProcess {
-                id: commented?.0,
-                thread: 0,
-            })
+        let Some(process) = options.process.or_else(by_order) else {
+            // Here, the number may be that of another host's process.
+            return commented;
         };
-        let process = options.process.or_else(by_order).or_else(by_comment)?;
         let described = self.find(process.id, time_ns);
-        let in_comment = commented.filter(|(id, _)| *id == process.id);
+        let in_comment = commented.filter(|one| one.id == process.id);
         Some(NamedProcess {
             id: process.id,
             thread: process.thread,
             name: match described {
                 Some(described) => described.name.as_deref(),
-                None => in_comment.map(|(_, name)| name),
+                None => in_comment.and_then(|one| one.name),
             },
             described,
         })
@@ -92,15 +89,20 @@ impl Processes {
     }
 }
 
-/// Returns number and name of the process in a comment of `--process=comment`, which may be about a drop too.
-fn commented<'a>(comment: &Cow<'a, str>) -> Option<(u32, &'a str)> {
+/// Returns the process in a comment of `--process=comment`, which may be about a drop too.
+fn commented<'a>(comment: &Cow<'a, str>) -> Option<NamedProcess<'a>> {
     let Cow::Borrowed(text) = comment else {
         return None;
     };
     let of_process = |text: &'a str| text.strip_prefix(block::PROCESS_COMMENT);
     let named = of_process(text).or_else(|| text.split(' ').find_map(of_process))?;
     let (name, id) = named.strip_suffix(']')?.rsplit_once('[')?;
-    (!name.is_empty()).then_some((id.parse().ok()?, name))
+    Some(NamedProcess {
+        id: id.parse().ok()?,
+        thread: 0,
+        name: Some(name).filter(|name| !name.is_empty()),
+        described: None,
+    })
 }
 
 fn wireshark(body: &[u8], order: ByteOrder) -> Option<Process> {
@@ -284,6 +286,7 @@ mod tests {
         let dropped = "drop=SOCKET_RCVBUFF process=a_b[9] rcvbuf=4096";
         assert_eq!(named(Some(9), dropped), is(9, "a_b"));
         assert_eq!(named(Some(7), "process=curl[7]"), is(7, "sh"));
+        assert_eq!(named(None, "process=curl[7]"), is(7, "curl"));
         for comment in ["process=curl[8]", "process=[9]", "process=curl[9"] {
             assert_eq!(named(Some(9), comment), None, "{comment}");
         }
