@@ -9,10 +9,12 @@ use std::collections::{HashMap, HashSet};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN};
+use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{
     EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header,
+    with_process_in_comment,
 };
-use trawl_packet::read::CaptureReader;
+use trawl_packet::read::{CaptureReader, Packet};
 
 /// The format of an output file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct Rewriter {
     written_interfaces: u32,
     /// Interfaces whose descriptions were copied unchanged.
     carried: HashSet<u32>,
+    /// Processes that the new file describes.
+    processes: Processes,
     left_out: u64,
 }
 
@@ -62,6 +66,7 @@ impl Rewriter {
             interfaces: HashMap::new(),
             written_interfaces: 0,
             carried: HashSet::new(),
+            processes: Processes::default(),
             left_out: 0,
         }
     }
@@ -109,6 +114,7 @@ impl Rewriter {
             return;
         }
         self.start(out, reader);
+        let from = out.len();
         match kind {
             block::SECTION_HEADER => {}
             block::INTERFACE_DESCRIPTION => {
@@ -126,6 +132,7 @@ impl Rewriter {
             }
             _ => out.extend_from_slice(reader.raw()),
         }
+        block::blocks(&out[from..]).for_each(|block| self.processes.add_block(&block));
     }
 
     /// Appends the reader's current packet.
@@ -161,6 +168,31 @@ impl Rewriter {
             return Ok(());
         }
         let id = self.interface(out, file, packet.interface, reader);
+        let from = out.len();
+        self.pcapng_packet(out, reader, &packet, stored, id);
+        let (options, time) = (&packet.options, packet.timestamp_ns);
+        let process = options
+            .process
+            .and(reader.processes().of_packet(options, time));
+        // In another file, the number stands for another process.
+        if let Some(process) = process
+            && self.processes.find(process.id, time) != process.described
+        {
+            let block = out.split_off(from);
+            with_process_in_comment(out, &block, &process.comment());
+        }
+        Ok(())
+    }
+
+    /// Appends a packet's block under the number of its interface in the new file.
+    fn pcapng_packet(
+        &self,
+        out: &mut Vec<u8>,
+        reader: &CaptureReader<'_>,
+        packet: &Packet<'_>,
+        stored: &[u8],
+        id: u32,
+    ) {
         let raw = reader.raw();
         let is_block = reader.pcap_header().is_none();
         let is_enhanced = is_block
@@ -168,7 +200,7 @@ impl Rewriter {
             && raw.starts_with(&block::ENHANCED_PACKET.to_le_bytes());
         if is_enhanced {
             copy_with_interface(out, raw, id);
-            return Ok(());
+            return;
         }
         // In the units of the description that was copied.
         let is_carried = self.carried.contains(&id);
@@ -180,7 +212,7 @@ impl Rewriter {
         if is_block && packet.byte_order == ByteOrder::Big {
             let changed = (!is_carried).then_some(ticks);
             if big_endian::packet(out, raw, id, changed) {
-                return Ok(());
+                return;
             }
         }
         let comment = packet.options.comments.first();
@@ -200,7 +232,6 @@ impl Rewriter {
                 comment: comment.map(AsRef::as_ref),
             },
         );
-        Ok(())
     }
 
     /// Appends statistics of an interface under its number in the new file; an undescribed interface's are dropped.
@@ -271,5 +302,78 @@ fn copy_with_interface(out: &mut Vec<u8>, raw: &[u8], id: u32) {
     out.extend_from_slice(raw);
     if let Some(field) = out.get_mut(start + HEADER_LEN..start + HEADER_LEN + 4) {
         field.copy_from_slice(&id.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trawl_packet::pcapng::{PacketProcess, Process, write};
+    use trawl_packet::read::Step;
+
+    use super::*;
+
+    /// A file of one host: a description of process 7, and packets of it at these times.
+    fn file(name: &str, start: u64, times: &[u64]) -> Vec<u8> {
+        let mut out = Vec::new();
+        section_header(&mut out, &SectionHeader::default());
+        interface_description(&mut out, &Interface::default());
+        write::process(
+            &mut out,
+            &Process {
+                id: 7,
+                name: Some(name.to_owned()),
+                start_ns: Some(start),
+                ..Process::default()
+            },
+        );
+        for time in times {
+            let packet = EnhancedPacket {
+                timestamp_ns: *time,
+                process: Some(PacketProcess { id: 7, thread: 0 }),
+                ..EnhancedPacket::default()
+            };
+            enhanced_packet(&mut out, &packet);
+        }
+        out
+    }
+
+    #[test]
+    fn processes_of_two_files_are_told_apart() {
+        let files = [file("old", 100, &[150, 500]), file("new", 200, &[300, 600])];
+        let mut rewriter = Rewriter::new(Format::Pcapng, false, String::new());
+        let mut out = Vec::new();
+        for (number, file) in files.iter().enumerate() {
+            let mut reader = CaptureReader::new(&file[..]).expect("a header");
+            while let Some(step) = reader.step().expect("whole blocks") {
+                match step {
+                    Step::Packet => rewriter.packet(&mut out, number, &reader).expect("pcapng"),
+                    Step::Block { kind } => rewriter.block(&mut out, number, &reader, kind),
+                }
+            }
+        }
+        // The first file again: its packet at 500 is now that of a later process.
+        let mut reader = CaptureReader::new(&files[0][..]).expect("a header");
+        while reader.advance().expect("whole blocks") {
+            rewriter.packet(&mut out, 0, &reader).expect("pcapng");
+        }
+        let mut reader = CaptureReader::new(&out[..]).expect("a header");
+        let mut names = Vec::new();
+        while reader.advance().expect("whole blocks") {
+            let packet = reader.current().expect("a packet");
+            let time = packet.timestamp_ns;
+            let process = reader.processes().of_packet(&packet.options, time);
+            let name = process.and_then(|process| process.name?.parse().ok());
+            names.push((time, name, packet.options.process.is_some()));
+        }
+        let expected = [
+            (150, "old", true),
+            (500, "old", true),
+            (300, "new", true),
+            (600, "new", true),
+            (150, "old", true),
+            (500, "old", false),
+        ];
+        let expected = expected.map(|(time, name, has)| (time, Some(name.to_owned()), has));
+        assert_eq!(names, expected);
     }
 }
