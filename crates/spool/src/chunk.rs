@@ -190,3 +190,82 @@ impl OpenChunk {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trawl_packet::pcapng::block::blocks;
+    use trawl_packet::pcapng::options::PacketOptions;
+    use trawl_packet::pcapng::processes::Processes;
+    use trawl_packet::pcapng::{PacketProcess, Process, write};
+
+    use super::*;
+
+    #[test]
+    fn each_frame_describes_its_processes() {
+        let directory = std::env::temp_dir();
+        let path = directory.join(format!("trawl-chunk-{}", std::process::id()));
+        let mut chunk = OpenChunk::create(&path, &[]).expect("a file");
+        let mut known = Descriptions::default();
+        let mut block = Vec::new();
+        for number in 0..3000_u32 {
+            let id = 1 + number % 7;
+            // A new program from time to time.
+            if number % 100 < 7 {
+                block.clear();
+                write::process(
+                    &mut block,
+                    &Process {
+                        id,
+                        name: Some(format!("program-{}", number / 100)),
+                        start_ns: Some(number.into()),
+                        ..Process::default()
+                    },
+                );
+                let described = blocks(&block).next().expect("a block");
+                let id = known.add(&described).expect("a process");
+                chunk.process(id, &block).expect("a disk");
+            }
+            block.clear();
+            write::enhanced_packet(
+                &mut block,
+                &write::EnhancedPacket {
+                    timestamp_ns: number.into(),
+                    captured: &[0; 1000],
+                    original_len: 1000,
+                    process: Some(PacketProcess { id, thread: 0 }),
+                    ..write::EnhancedPacket::default()
+                },
+            );
+            let packet = blocks(&block).next().and_then(|one| one.enhanced_packet());
+            let packet = packet.expect("a packet");
+            chunk.packet(&block, &packet, &known).expect("a disk");
+        }
+        chunk.seal(&path).expect("a disk");
+        let file = std::fs::read(&path).expect("a file");
+        std::fs::remove_file(&path).expect("a file");
+        let frames = seekable::frames(&file).expect("a table");
+        assert!(frames.len() > 2, "{}", frames.len());
+        let mut packets = 0;
+        for frame in frames {
+            let from = frame.offset as usize;
+            let compressed = &file[from..from + frame.compressed as usize];
+            let bytes = seekable::decompress(&frame, compressed).expect("a frame");
+            let mut processes = Processes::default();
+            for block in blocks(&bytes) {
+                processes.add_block(&block);
+                let Some(packet) = block.enhanced_packet() else {
+                    continue;
+                };
+                let options = PacketOptions::parse(packet.options());
+                let process = processes.of_packet(&options, packet.timestamp);
+                // The last program that began in this process.
+                let (time, slot) = (packet.timestamp, packet.timestamp % 7);
+                let began = (0..=time).rev().find(|at| at % 100 < 7 && at % 7 == slot);
+                let expected = format!("program-{}", began.expect("one began") / 100);
+                assert_eq!(process.and_then(|one| one.name), Some(&*expected), "{time}");
+                packets += 1;
+            }
+        }
+        assert_eq!(packets, 3000);
+    }
+}
