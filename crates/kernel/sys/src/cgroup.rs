@@ -1,7 +1,7 @@
 //! The hierarchy of cgroups of version 2, wherever it is mounted.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -10,13 +10,25 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+use crate::mounts;
+
 /// The root of the hierarchy, as this process's cgroup namespace sees it.
 #[derive(Debug)]
 pub struct Root(OwnedFd);
 
 impl Root {
-    /// Opens the root by a mount of its own, which nobody else sees: `ip netns exec` hides the host's.
+    /// Opens the root by a mount of its own, which nobody else sees: `ip netns exec` hides the host's. A service that may not
+    /// mount uses the host's.
     pub fn open() -> io::Result<Self> {
+        Self::mount().or_else(|error| {
+            let mounts = mounts::of_kind("cgroup2", "self");
+            let root = mounts.iter().find(|mount| mount.part == "/");
+            let root = File::open(&root.ok_or(error)?.mount_point)?;
+            Ok(Self(root.into()))
+        })
+    }
+
+    fn mount() -> io::Result<Self> {
         let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(context.as_fd())?;
         let mount = fsmount(
