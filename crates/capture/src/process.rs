@@ -17,7 +17,7 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Process, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
 use trawl_sys::cgroup::Root;
-use trawl_sys::{Error, Result, clock, process};
+use trawl_sys::{Error, Result, clock, netns, process};
 
 use crate::options::{ProcessDetail, ProcessPlan};
 
@@ -135,6 +135,8 @@ pub struct ProcessStage {
     /// Nanoseconds since 1970 at which the machine started.
     boot: u64,
     paths: HashMap<u64, String>,
+    /// True if /proc has the processes by the numbers that programs see.
+    has_numbers: bool,
     users: HashMap<u32, String>,
     has_begun: bool,
     out: Vec<u8>,
@@ -147,6 +149,7 @@ impl ProcessStage {
             processes,
             detail,
             known: HashMap::new(),
+            has_numbers: netns::in_first_process_namespace(),
             boot: clock::wall().saturating_sub(clock::since_boot()),
             users: users(),
             has_begun: false,
@@ -185,6 +188,11 @@ impl ProcessStage {
         self.known.get(&id)?.all.last()
     }
 
+    /// Returns true for a process that has ended.
+    pub fn has_ended(&self, id: u32) -> bool {
+        self.has_numbers && process::started(id).is_none()
+    }
+
     fn describe(&mut self, event: &ProcessEvent, is_new: bool) {
         let process = self.process(event);
         let known = self.known.entry(event.process).or_default();
@@ -205,7 +213,7 @@ impl ProcessStage {
         }
         known.is_named = true;
         // It had its sockets before the capture began.
-        if known.all.is_empty() {
+        if known.all.is_empty() && self.has_numbers {
             let is_full = self.detail == ProcessDetail::Full;
             known
                 .all

@@ -59,7 +59,7 @@ impl TrafficWatch {
             let known = (id != 0).then(|| self.descriptions.find(id)).flatten();
             let name = known.and_then(|known| known.name.clone());
             let container = known.and_then(|known| known.container().map(str::to_owned));
-            if id != 0 && trawl_sys::process::started(id).is_none() {
+            if id != 0 && self.descriptions.has_ended(id) {
                 let none = (0, Traffic::zeroed());
                 let (count, sum) = ended.entry((name, container)).or_insert(none);
                 *count += 1;

@@ -276,7 +276,7 @@ pub fn split_namespace<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&
 }
 
 /// Returns true if the kernel's own threads are visible, and so all processes are.
-fn in_first_process_namespace() -> bool {
+pub fn in_first_process_namespace() -> bool {
     fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n")
 }
 
