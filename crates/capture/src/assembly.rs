@@ -151,10 +151,8 @@ impl Assembly {
             let map = map.map_err(|e| Error::os("cannot hold a map", e))?;
             self.rings.others.push((name, map));
         }
-        if !processes.watch.missing.is_empty() {
-            self.event(Event::ProcessesUnseen {
-                uses: processes.watch.missing.clone(),
-            });
+        if let Some(event) = processes.unseen() {
+            self.event(event);
         }
         self.processes = Some(Rc::new(processes));
         Ok(())

@@ -19,6 +19,7 @@ use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
 use trawl_sys::cgroup::Root;
 use trawl_sys::{Error, Result, clock, netns, process};
 
+use crate::event::Event;
 use crate::options::{ProcessDetail, ProcessPlan};
 
 /// Number of processes above which first those are forgotten that no packet has named, and then all.
@@ -31,6 +32,14 @@ const CONTAINER_DIGITS: usize = 64;
 pub struct Processes {
     pub watch: ProcessWatch,
     pub cgroups: Root,
+}
+
+impl Processes {
+    /// Returns an event if the programs do not see all uses of sockets.
+    pub fn unseen(&self) -> Option<Event> {
+        let uses = self.watch.missing.clone();
+        (!uses.is_empty()).then_some(Event::ProcessesUnseen { uses })
+    }
 }
 
 /// Opens the root of the cgroups.

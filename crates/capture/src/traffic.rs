@@ -10,6 +10,7 @@ use trawl_bpf::process_traffic::ProcessTraffic;
 use trawl_sys::Result;
 use trawl_sys::cgroup::Root;
 
+use crate::event::Event;
 use crate::options::{ProcessDetail, ProcessPlan};
 pub use crate::process::cgroups;
 use crate::process::{self, ProcessStage};
@@ -19,6 +20,8 @@ use crate::process::{self, ProcessStage};
 pub struct TrafficWatch {
     traffic: ProcessTraffic,
     descriptions: ProcessStage,
+    /// Reported if the programs do not see all uses of sockets.
+    pub unseen: Option<Event>,
 }
 
 /// A process with traffic, or all ended processes of one name and container; neither, if no process is known to own the sockets.
@@ -38,6 +41,7 @@ impl TrafficWatch {
         let traffic = ProcessTraffic::attach(processes.cgroups.as_fd(), &processes.watch)?;
         Ok(Self {
             traffic,
+            unseen: processes.unseen(),
             descriptions: ProcessStage::new(Rc::new(processes), ProcessDetail::Plain),
         })
     }

@@ -9,6 +9,7 @@ use trawl_capture::traffic::{TrafficWatch, cgroups};
 use trawl_sys::Result;
 
 use crate::figures::NamespaceInterfaces;
+use crate::json;
 
 /// Most pairs of a name and a container: with one more for the others, two metrics and two directions, 1,000 series.
 const MOST: usize = 249;
@@ -39,8 +40,10 @@ struct Totals(BTreeMap<(String, String), Traffic>);
 
 impl Processes {
     pub fn attach(selected: Option<Vec<NamespaceInterfaces>>) -> Result<Self> {
+        let watch = TrafficWatch::attach(cgroups()?)?;
+        watch.unseen.iter().for_each(json::event);
         Ok(Self {
-            watch: TrafficWatch::attach(cgroups()?)?,
+            watch,
             selected,
             totals: Totals::default(),
         })
