@@ -40,7 +40,6 @@ static __always_inline int count(struct __sk_buff *packet, bool is_sent)
 	struct traffic *counted, none = {};
 	struct bpf_sock *socket = packet->sk;
 	struct socket_owner *owner;
-	struct task_struct *task;
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
@@ -50,12 +49,6 @@ static __always_inline int count(struct __sk_buff *packet, bool is_sent)
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
 	if (owner)
 		key.process = owner->process;
-	if (is_sent && key.process && !in_soft_interrupt()) {
-		/* The first bytes of a process that was given the socket. */
-		task = (void *)bpf_get_current_task();
-		if (!(BPF_CORE_READ(task, flags) & KERNEL_THREAD))
-			key.process = BPF_CORE_READ(task, tgid);
-	}
 	counted = bpf_map_lookup_elem(&process_traffic, &key);
 	if (!counted) {
 		bpf_map_update_elem(&process_traffic, &key, &none, BPF_NOEXIST);
