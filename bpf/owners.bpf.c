@@ -320,6 +320,17 @@ int trawl_received(__u64 *arguments)
 	return use_typed((void *)arguments[0]);
 }
 
+#define STOP 19
+
+/* Stops a process that begins in a network namespace whose packets are not captured yet. */
+static __always_inline void stop_in_new_namespace(struct task_struct *task)
+{
+	__u32 enabled = 0, namespace = BPF_CORE_READ(task, nsproxy, net_ns, ns.inum);
+
+	if (bpf_map_lookup_elem(&known_namespaces, &enabled) && !bpf_map_lookup_elem(&known_namespaces, &namespace))
+		bpf_send_signal(STOP);
+}
+
 /* A program begins: the same process, with another name. */
 SEC("?raw_tp")
 int trawl_executed(__u64 *arguments)
@@ -344,6 +355,8 @@ int trawl_executed(__u64 *arguments)
 	event->path_length = length > 0 ? length - 1 : 0;
 	bpf_ringbuf_submit(event, 0);
 	new.flags = wanted_flag(task);
+	if (new.flags)
+		stop_in_new_namespace(task);
 	known = bpf_map_lookup_elem(&known_processes, &process);
 	if (known && known->started == new.started)
 		new.flags |= known->flags & OWNER_TOLD;

@@ -20,6 +20,10 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct nsproxy {
+	struct net *net_ns;
+};
+
 /* A device's name, which points back to the device. */
 struct netdev_name_node {
 	struct net_device *dev;
@@ -207,6 +211,7 @@ struct css_set {
 };
 
 struct task_struct {
+	struct nsproxy *nsproxy;
 	unsigned int flags;
 	int pid;
 	int tgid;

@@ -31,6 +31,15 @@ struct {
 	__type(value, struct known_process);
 } known_processes SEC(".maps");
 
+/* Network namespaces that are captured, by their inodes; zero if processes that the filter selects stop as they begin a
+ * program in another one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} known_namespaces SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 << 20);

@@ -31,6 +31,9 @@ pub struct CapturePlan {
     /// File for the summary, `-` for standard output.
     #[serde(default)]
     pub summary: Option<PathBuf>,
+    /// Command whose packets alone are captured, until it ends.
+    #[serde(default)]
+    pub command: Vec<String>,
     /// User whose rights the capture has once it is set up.
     #[serde(default)]
     pub user: Option<String>,
@@ -59,6 +62,7 @@ impl CapturePlan {
             store: None,
             tappable: None,
             summary: None,
+            command: Vec::new(),
             user: None,
             link_type: None,
             verifier_log: None,

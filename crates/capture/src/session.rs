@@ -14,6 +14,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trawl_bpf::process_watch::KnownNamespaces;
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
 use trawl_pipeline::account::PacketAccount;
@@ -52,6 +53,8 @@ pub enum Ended {
     Size,
     /// The requested number of events is over.
     Triggers,
+    /// The command whose packets are captured ended.
+    Command,
     /// All interfaces are gone; the last one's end.
     NoInterface(Gone),
     /// No tap sees packets any more, and none could be re-attached.
@@ -63,6 +66,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Signal => f.write_str("signal"),
+            Self::Command => f.write_str("command"),
             Self::Duration => f.write_str("duration"),
             Self::Count => f.write_str("count"),
             Self::Size => f.write_str("size"),
@@ -92,6 +96,16 @@ pub trait Observer {
         _unchanged: &[Option<Namespace>],
     ) -> Vec<CaptureSite> {
         Vec::new()
+    }
+
+    /// Returns true if `appeared` must be called at once.
+    fn is_urgent(&mut self) -> bool {
+        false
+    }
+
+    /// Returns true if the capture is to end.
+    fn is_over(&mut self) -> bool {
+        false
     }
 
     /// Returns the interval at which `figures` is called, if at all.
@@ -141,6 +155,14 @@ impl Attached {
         &self.0
     }
 
+    /// Makes the processes that the filter selects stop as they begin a program in a network namespace that is not among
+    /// these.
+    pub fn known_namespaces(&self) -> Result<Option<KnownNamespaces>> {
+        let processes = self.0.assembly.processes.as_ref();
+        let known = processes.map(|processes| processes.watch.known_namespaces());
+        known.transpose()
+    }
+
     /// Returns the warden that cuts files to their last whole block if trawl is killed.
     pub fn files_warden(&mut self) -> &mut Warden {
         &mut self.0.files
@@ -156,6 +178,10 @@ impl Attached {
         // Later interfaces need the same rights to attach.
         if self.0.options.joins {
             capabilities |= crate::TO_JOIN;
+            // Processes lead to the network namespaces of a command.
+            if self.0.options.across_namespaces && self.0.options.process.is_some() {
+                capabilities |= Capabilities::SYS_PTRACE;
+            }
         }
         // If /sys hides the BPF file system, only other processes lead to it, and they cannot be inspected from now on.
         let _ = bpffs::hold();

@@ -44,6 +44,7 @@ use shown::{Shown, packets};
 
 use crate::args::{JsonForm, begin_verifier_log};
 use crate::helpers::FLEET;
+use crate::subject::Subject;
 use crate::{json, published, terminal};
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -102,8 +103,11 @@ fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
 
 /// Captures as planned, and compiles the summary.
 fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> Result<ExitCode> {
-    let options = &plan.options;
-    let mut observer = Terminal::new(plan, display);
+    let mut options = plan.options.clone();
+    let joins = options.across_namespaces;
+    let subject = Subject::prepare(&plan.command, &mut options, joins)?;
+    let options = &options;
+    let mut observer = Terminal::new(plan, display, subject);
     let user = plan.user.as_deref().map(User::find).transpose()?;
     let account = plan.summary.as_deref();
     let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref()));
@@ -116,6 +120,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         None => Vec::new(),
     };
     let attached = session::attach(&sites, options, HostFeatures::this(), &mut observer)?;
+    observer.watch_subject(&attached)?;
     // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
     drop(sites);
     let geometry = attached.session().geometry();
@@ -148,8 +153,12 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     loans::give_back(loans, &mut observer);
     observer.finish();
     summary.notices = observer.said();
+    let is_done = observer.end_subject();
     let code = report(options.time, display, &summary, &ended, account)?;
-    Ok(if is_stored { code } else { ExitCode::FAILURE })
+    Ok(match is_stored && is_done {
+        true => code,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn report(
@@ -162,9 +171,12 @@ fn report(
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,
-        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Triggers => {
-            ExitCode::SUCCESS
-        }
+        Ended::Signal
+        | Ended::Duration
+        | Ended::Count
+        | Ended::Size
+        | Ended::Triggers
+        | Ended::Command => ExitCode::SUCCESS,
         // The reader closed the pipe, which is not a failure.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {

@@ -23,6 +23,7 @@ mod read;
 mod route;
 mod serve;
 mod stat;
+mod subject;
 mod top;
 mod why;
 mod xdp;

@@ -21,10 +21,10 @@ fn identity(site: &CaptureSite) -> (String, u32) {
 }
 
 impl Running<'_> {
-    /// Attaches to interfaces that have appeared. Fails only if the writer does.
-    pub(super) fn join(&mut self) -> Result<()> {
+    /// Attaches to interfaces that have appeared, in time or if that is urgent. Fails only if the writer does.
+    pub(super) fn join(&mut self, is_urgent: bool) -> Result<()> {
         let began = Instant::now();
-        if self.joins.next.is_some_and(|next| began < next) {
+        if !is_urgent && self.joins.next.is_some_and(|next| began < next) {
             return Ok(());
         }
         let present: Vec<CaptureSite> = self

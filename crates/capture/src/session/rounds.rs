@@ -62,15 +62,19 @@ impl Running<'_> {
             if self.is_full() {
                 return Ok(Ended::Size);
             }
-            if tended.elapsed() > TEND_EVERY {
+            let is_urgent = self.observer.is_urgent();
+            if tended.elapsed() > TEND_EVERY || is_urgent {
                 tended = Instant::now();
+                if self.observer.is_over() {
+                    return Ok(Ended::Command);
+                }
                 if let Some(ended) = self.tend()? {
                     return Ok(ended);
                 }
                 let session = &mut self.session;
                 self.observer.looked_after(&mut || session.figures());
                 if self.session.options.joins
-                    && let Err(error) = self.join()
+                    && let Err(error) = self.join(is_urgent)
                 {
                     return Ok(Ended::Output(error));
                 }

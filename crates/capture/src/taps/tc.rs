@@ -24,7 +24,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::Block;
 use crate::many::{Likeness, PacketStructure, TableEntry};
-use crate::options::{Direction, TimeSource};
+use crate::options::{Direction, ProcessPlan, TimeSource};
 use crate::point::Carries;
 use crate::taps::table::{self, Facts};
 use crate::taps::variant;
@@ -55,10 +55,13 @@ impl Tap for Tc {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
-        let direction = match (self, assembly.options.direction) {
+        let options = &assembly.options;
+        // The sender's process is known of one, the receiver's of the other.
+        let both_ends = options.process.as_ref().is_some_and(ProcessPlan::filters);
+        let direction = match (self, options.direction) {
             (Self::Sent, _) => Direction::Out,
             // Packets sent on the loopback interface are received there too, and would be recorded twice.
-            (Self::Asked, None) if site.interface.loopback => Direction::In,
+            (Self::Asked, None) if site.interface.loopback && !both_ends => Direction::In,
             (Self::Asked, direction) => direction.unwrap_or(Direction::Both),
         };
         let mut tap = AttachedTc {

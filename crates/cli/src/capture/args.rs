@@ -33,6 +33,7 @@ use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
 use crate::args::{JsonForm, NamedValue, NetnsArg, VerifierLog, choice, filter_in_file};
+use crate::subject::SubjectArgs;
 use crate::{completion, habits, terminal, units};
 
 /// Typical size of a record, in bytes.
@@ -87,6 +88,8 @@ pub struct Args {
     pod: PodArgs,
     #[command(flatten)]
     process: ProcessArgs,
+    #[command(flatten)]
+    subject: SubjectArgs,
     #[command(flatten)]
     pub(super) drops: DropArgs,
     #[command(flatten)]
@@ -378,8 +381,11 @@ impl Args {
             outputs::refuse_rotation(&rotation)?;
         }
         let mut plan = CapturePlan::new(self.sources(), options);
+        // Interfaces of the command's namespaces join those of this one.
+        plan.options.across_namespaces |= plan.options.joins && self.follows_command();
         plan.relinquish(self.user.as_ref().map(User::name));
         Ok(CapturePlan {
+            command: self.subject.words.clone(),
             outputs,
             rotation,
             files: FilePlan {
@@ -395,9 +401,20 @@ impl Args {
         })
     }
 
+    /// Returns true if the interfaces are those that a command uses.
+    fn follows_command(&self) -> bool {
+        let wanted = self.source.interfaces.is_empty() && self.source.netns.is_none();
+        let are_interfaces = self.source.tap.iter().any(|tap| *tap != TapName::Drop);
+        wanted && are_interfaces && !self.subject.words.is_empty() && self.pod.pods.is_empty()
+    }
+
     fn sources(&self) -> Sources {
+        let names = match self.follows_command() {
+            true => vec!["any".to_owned()],
+            false => self.source.interfaces.clone(),
+        };
         Sources {
-            names: self.source.interfaces.clone(),
+            names,
             netns: (*self.source.netns).clone(),
             pods: self.pod.pods.iter().map(ToString::to_string).collect(),
             cri_socket: self.pod.cri_socket.clone(),
@@ -442,7 +459,11 @@ impl Args {
 
     fn refuse_without_interface(&self, tap: TapChoice) -> Result<()> {
         let is_named = !self.source.interfaces.is_empty() || !self.pod.pods.is_empty();
-        if is_named || tap == TapChoice::Drop || self.source.list_interfaces {
+        if is_named
+            || self.follows_command()
+            || tap == TapChoice::Drop
+            || self.source.list_interfaces
+        {
             return Ok(());
         }
         let first = self

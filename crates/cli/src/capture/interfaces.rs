@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde::Serialize;
 use trawl_capture::TapChoice;
@@ -15,6 +16,7 @@ use trawl_sys::netns::Namespace;
 
 use super::pod::{self, PodWatcher};
 use crate::json;
+use crate::subject::Spaces;
 use crate::terminal::write_out;
 
 const IFF_UP: u32 = 1;
@@ -33,16 +35,26 @@ pub(super) struct Joining {
     pods: Option<PodWatcher>,
     /// The interfaces of the pods at the last query.
     of_pods: Option<Vec<String>>,
+    /// The namespaces of a command.
+    spaces: Option<Arc<Spaces>>,
 }
 
 impl Joining {
-    pub fn new(sources: &Sources, tap: TapChoice) -> Self {
+    pub fn new(sources: &Sources, tap: TapChoice, spaces: Option<&Arc<Spaces>>) -> Self {
         Self {
             sources: sources.clone(),
             tap,
             pods: PodWatcher::start(sources),
             of_pods: None,
+            spaces: spaces.cloned(),
         }
+    }
+
+    /// Returns true if a command waits for its interfaces to be captured.
+    pub fn is_urgent(&self) -> bool {
+        self.spaces
+            .as_ref()
+            .is_some_and(|spaces| spaces.is_urgent())
     }
 
     /// Returns matching interfaces that are not known yet.
@@ -54,6 +66,9 @@ impl Joining {
         let mut found = self.sources.appeared(self.tap, known, unchanged);
         let labels: HashSet<&str> = known.iter().map(|site| site.label.as_str()).collect();
         found.extend(self.pods_that_came_back(&labels));
+        if let Some(spaces) = &self.spaces {
+            found.extend(spaces.appeared(known));
+        }
         let mut labels = HashSet::new();
         found.retain(|site| labels.insert(site.label.clone()));
         found

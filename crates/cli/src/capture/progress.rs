@@ -7,14 +7,16 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
-use trawl_capture::session::Observer;
+use trawl_capture::session::{Attached, Observer};
 use trawl_capture::summary::Summary;
 use trawl_spool::Accounts;
+use trawl_sys::Result;
 use trawl_sys::netns::Namespace;
 
 use super::display::Display;
 use super::interfaces::Joining;
 use crate::published::{Published, Publisher, RunningCapture};
+use crate::subject::Subject;
 use crate::{json, published, terminal};
 
 /// Interval between updates of the live line.
@@ -38,10 +40,13 @@ pub(super) struct Terminal {
     published: Option<Published>,
     /// The store's copy of the summaries.
     accounts: Option<Accounts>,
+    subject: Option<Subject>,
+    /// The command could not begin.
+    is_refused: bool,
 }
 
 impl Terminal {
-    pub(super) fn new(plan: &CapturePlan, display: &Display) -> Self {
+    pub(super) fn new(plan: &CapturePlan, display: &Display, subject: Option<Subject>) -> Self {
         Self {
             quiet: display.quiet,
             json: display.json,
@@ -55,9 +60,15 @@ impl Terminal {
             live_line: false,
             said: Vec::new(),
             previous: None,
-            joining: Joining::new(&plan.sources, plan.options.tap),
+            joining: Joining::new(
+                &plan.sources,
+                plan.options.tap,
+                subject.as_ref().and_then(Subject::spaces),
+            ),
             published: Published::begin(Publisher::Capture),
             accounts: None,
+            subject,
+            is_refused: false,
         }
     }
 
@@ -69,6 +80,18 @@ impl Terminal {
     /// Returns all events so far.
     pub(super) fn said(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.said)
+    }
+
+    /// Makes the command wait in new network namespaces until those are captured.
+    pub(super) fn watch_subject(&mut self, attached: &Attached) -> Result<()> {
+        self.subject
+            .as_mut()
+            .map_or(Ok(()), |subject| subject.watch(attached))
+    }
+
+    /// Ends the command whose packets were captured. Returns false if it failed.
+    pub(super) fn end_subject(&mut self) -> bool {
+        self.subject.take().is_none_or(Subject::end) && !self.is_refused
     }
 
     pub(super) fn finish(&mut self) {
@@ -103,6 +126,11 @@ impl Observer for Terminal {
         }
         let labels: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
         published::ready(&format!("capturing on {}", labels.join(", ")));
+        let begun = self.subject.as_mut().map_or(Ok(()), Subject::begin);
+        if let Err(error) = begun {
+            terminal::say(&error.to_string());
+            self.is_refused = true;
+        }
     }
 
     fn appeared(
@@ -111,6 +139,14 @@ impl Observer for Terminal {
         unchanged: &[Option<Namespace>],
     ) -> Vec<CaptureSite> {
         self.joining.appeared(known, unchanged)
+    }
+
+    fn is_urgent(&mut self) -> bool {
+        self.joining.is_urgent()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.subject.as_mut().is_some_and(Subject::is_over)
     }
 
     fn interval(&self) -> Option<Duration> {

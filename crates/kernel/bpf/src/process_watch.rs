@@ -111,7 +111,7 @@ const PROGRAMS: [(&str, Hook); 18] = [
 const EXISTING: &str = "trawl_existing";
 const ITERATOR: &str = "bpf_iter_task_file";
 /// Maps of bpf/include/owners.h.
-const MAPS: [&str; 8] = [
+const MAPS: [&str; 9] = [
     "socket_owners",
     "owners",
     "known_processes",
@@ -120,10 +120,12 @@ const MAPS: [&str; 8] = [
     COUNTS,
     "soft_interrupts",
     "epochs",
+    NAMESPACES,
 ];
 const EVENTS: &str = "process_events";
 const SETTINGS: &str = "process_settings";
 const COUNTS: &str = "process_counts";
+const NAMESPACES: &str = "known_namespaces";
 
 type Found = Rc<RefCell<Vec<Vec<u8>>>>;
 
@@ -287,6 +289,14 @@ impl ProcessWatch {
             .collect()
     }
 
+    /// Makes the selected processes stop as they begin a program in a network namespace that is not among these.
+    pub fn known_namespaces(&self) -> Result<KnownNamespaces> {
+        let map = of_name(&self.maps, NAMESPACES)?.try_clone().map_err(fail)?;
+        let known = KnownNamespaces(Table::new(map).map_err(fail)?);
+        known.add(0)?;
+        Ok(known)
+    }
+
     /// Returns the events since the last call.
     pub fn events(&self) -> Vec<ProcessEvent> {
         // An interrupted call leaves the events for the next one.
@@ -315,5 +325,18 @@ impl ProcessWatch {
             }
         }
         Ok(sum)
+    }
+}
+
+/// Network namespaces in which processes do not stop.
+#[derive(Debug)]
+pub struct KnownNamespaces(Table);
+
+impl KnownNamespaces {
+    /// Adds a namespace by its inode.
+    pub fn add(&self, inode: u32) -> Result<()> {
+        self.0
+            .update(&inode.to_ne_bytes(), &0u32.to_ne_bytes(), 0)
+            .map_err(fail)
     }
 }

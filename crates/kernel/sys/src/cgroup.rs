@@ -6,7 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use crate::process;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -60,6 +62,105 @@ impl AsFd for Root {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Name of the file with a cgroup's processes; a process that writes its number, or zero, moves there.
+const PROCESSES: &str = "cgroup.procs";
+/// Time in which processes that end leave their cgroup.
+const TO_LEAVE: Duration = Duration::from_millis(500);
+
+/// A cgroup that trawl makes for a command, below its own.
+#[derive(Debug)]
+pub struct Group {
+    root: OwnedFd,
+    /// Path below the root.
+    name: String,
+    number: u64,
+}
+
+impl Group {
+    pub fn make(root: &Root) -> io::Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+        let name = format!("{}/trawl-{}", own.unwrap_or_default(), std::process::id());
+        let root = root.0.try_clone()?;
+        let made = Self {
+            root,
+            name,
+            number: 0,
+        };
+        fs::create_dir(made.path())?;
+        let number = fs::metadata(made.path())?.ino();
+        Ok(Self { number, ..made })
+    }
+
+    /// Returns the path by the descriptor of the root, which a forked process has too.
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}/{}", self.root.as_raw_fd(), self.name).into()
+    }
+
+    /// Returns the kernel's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Opens the file by which a process moves into the cgroup.
+    pub fn entrance(&self) -> io::Result<OwnedFd> {
+        let path = self.path().join(PROCESSES);
+        Ok(fs::OpenOptions::new().write(true).open(path)?.into())
+    }
+
+    /// Returns the processes in it and below.
+    pub fn processes(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        for directory in directories(&self.path()) {
+            found.extend(processes_in(&directory));
+        }
+        found
+    }
+
+    /// Removes it. Processes that still run move to trawl's own cgroup.
+    pub fn remove(&self) -> io::Result<()> {
+        let path = self.path();
+        let began = Instant::now();
+        loop {
+            for process in self.processes() {
+                let _ = process::go_on(process);
+                let _ = fs::write(path.join("..").join(PROCESSES), process.to_string());
+            }
+            // Those below come first.
+            let removed = directories(&path).iter().rev().try_for_each(fs::remove_dir);
+            match removed {
+                // A process that has ended stays in its cgroup for a moment.
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy
+                        && began.elapsed() < TO_LEAVE =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Returns the descriptor that a process needs to remove it.
+    pub fn root(&self) -> i32 {
+        self.root.as_raw_fd()
+    }
+}
+
+fn processes_in(directory: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(directory.join(PROCESSES)).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Returns a cgroup's directory and those below it, the upper ones first.
+fn directories(directory: &Path) -> Vec<PathBuf> {
+    let mut found = vec![directory.to_owned()];
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    found.extend(below.flat_map(|entry| directories(&entry.path())));
+    found
 }
 
 fn add(directory: &Path, name: &str, found: &mut HashMap<u64, String>) {

@@ -206,6 +206,18 @@ pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::proces
     unsafe { command.pre_exec(arm) }
 }
 
+/// Stops a process until it goes on.
+pub fn stop(process: u32) -> Result<()> {
+    kill_process(pid(process)?, Signal::STOP)
+        .map_err(|e| Error::os(format!("cannot stop process {process}"), e.into()))
+}
+
+/// Lets a stopped process go on.
+pub fn go_on(process: u32) -> Result<()> {
+    kill_process(pid(process)?, Signal::CONT)
+        .map_err(|e| Error::os(format!("cannot continue process {process}"), e.into()))
+}
+
 /// Ends a process at once.
 pub fn kill(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::KILL)

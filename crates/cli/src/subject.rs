@@ -1,0 +1,281 @@
+//! `-- COMMAND`: a command in a cgroup of its own, until whose end its packets alone are captured.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::{AsFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use trawl_bpf::process_watch::KnownNamespaces;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::options::CaptureOptions;
+use trawl_capture::session::Attached;
+use trawl_sys::cgroup::{Group, Root};
+use trawl_sys::held::HeldCommand;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::{Error, Result, process};
+
+use crate::terminal;
+
+/// Time after the command's end in which its connections are closed.
+const LAST_PACKETS: Duration = Duration::from_millis(200);
+/// Time in which a command ends that was asked to.
+const TO_END: Duration = Duration::from_secs(2);
+/// Interval at which its processes' network namespaces are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Longest time for which its processes wait for a capture in a new namespace.
+const TO_JOIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub struct SubjectArgs {
+    /// Run this command, and end with it: only its packets, and those of its children, are recorded
+    #[arg(id = "subject", last = true, value_name = "COMMAND", conflicts_with_all = ["cgroup", "container"])]
+    pub words: Vec<String>,
+}
+
+/// The command whose packets are captured.
+#[derive(Debug)]
+pub struct Subject {
+    name: String,
+    held: HeldCommand,
+    /// Removes the cgroup with rights that the capture has given up, and if trawl is killed.
+    warden: Warden,
+    ended: Option<Instant>,
+    spaces: Option<Arc<Spaces>>,
+}
+
+#[derive(Debug)]
+struct Vacate(Arc<Group>);
+
+impl Undo for Vacate {
+    fn undo(&self) -> Result<()> {
+        let removed = self.0.remove();
+        removed.map_err(|e| Error::os("cannot remove the cgroup of the command", e))
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.0.root()]
+    }
+}
+
+impl Subject {
+    /// Starts the command, which waits, and limits the capture to its packets. Interfaces of its network namespaces join the
+    /// capture if none is named.
+    pub fn prepare(
+        words: &[String],
+        options: &mut CaptureOptions,
+        joins: bool,
+    ) -> Result<Option<Self>> {
+        let Some(name) = words.first().cloned() else {
+            return Ok(None);
+        };
+        let fail = |e| {
+            Error::os(format!("cannot make a cgroup for {name}"), e)
+                .fix("this requires root, and a kernel with cgroups of version 2")
+        };
+        let root = Root::open().map_err(fail)?;
+        let group = Arc::new(Group::make(&root).map_err(fail)?);
+        let mut warden = Warden::default();
+        warden.watch([Box::new(Vacate(Arc::clone(&group))) as Box<dyn Undo>])?;
+        let entrance = group.entrance().map_err(fail)?;
+        let held =
+            HeldCommand::start(words, entrance.as_fd()).inspect_err(|_| warden.carry_out())?;
+        options.process.get_or_insert_default().cgroup = Some(group.number().to_string());
+        let spaces = joins.then(|| Arc::new(Spaces::new(group)));
+        Ok(Some(Self {
+            name,
+            held,
+            warden,
+            ended: None,
+            spaces,
+        }))
+    }
+
+    /// Makes the command's processes wait in new network namespaces until those are captured.
+    pub fn watch(&mut self, attached: &Attached) -> Result<()> {
+        if let (Some(spaces), Some(known)) = (&self.spaces, attached.known_namespaces()?) {
+            spaces.known.get_or_init(|| known);
+        }
+        Ok(())
+    }
+
+    /// Lets the command begin: its packets are seen now.
+    pub fn begin(&mut self) -> Result<()> {
+        if let Some(spaces) = &self.spaces {
+            spaces.watched.call_once(|| Spaces::watch(spaces));
+        }
+        self.held.release()
+    }
+
+    /// Returns true some time after the command ended.
+    pub fn is_over(&mut self) -> bool {
+        if self.ended.is_none() && self.held.ended().is_some() {
+            self.ended = Some(Instant::now());
+        }
+        self.ended
+            .is_some_and(|ended| ended.elapsed() >= LAST_PACKETS)
+    }
+
+    /// Returns the network namespaces of the command, if their interfaces are captured.
+    pub fn spaces(&self) -> Option<&Arc<Spaces>> {
+        self.spaces.as_ref()
+    }
+
+    /// Ends the command if it still runs. Returns false, and says why, if it failed by itself.
+    pub fn end(mut self) -> bool {
+        let Some(status) = self.held.ended() else {
+            return true;
+        };
+        if !status.success() {
+            terminal::say(&format!("{}: {status}", self.name));
+        }
+        status.success()
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        if let Some(spaces) = &self.spaces {
+            spaces.is_over.store(true, Ordering::Relaxed);
+        }
+        self.held.terminate();
+        let asked = Instant::now();
+        while self.held.ended().is_none() && asked.elapsed() < TO_END {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.warden.carry_out();
+    }
+}
+
+/// The network namespaces of a command's processes.
+#[derive(Debug)]
+pub struct Spaces {
+    group: Arc<Group>,
+    known: OnceLock<KnownNamespaces>,
+    /// Number of namespaces that were found, and of those whose interfaces are captured.
+    found: AtomicU64,
+    joined: AtomicU64,
+    /// The value of `found` for which interfaces are being searched.
+    joining: AtomicU64,
+    watched: Once,
+    is_over: AtomicBool,
+}
+
+type Identity = (u64, u64);
+
+fn identity_of(process: &str) -> Option<Identity> {
+    let about = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
+    Some((about.dev(), about.ino()))
+}
+
+impl Spaces {
+    fn new(group: Arc<Group>) -> Self {
+        Self {
+            group,
+            known: OnceLock::new(),
+            found: AtomicU64::new(0),
+            joined: AtomicU64::new(0),
+            joining: AtomicU64::new(0),
+            watched: Once::new(),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the namespaces, with the processes in them.
+    fn all(&self) -> HashMap<Identity, Vec<u32>> {
+        let mut all: HashMap<Identity, Vec<u32>> = HashMap::new();
+        for process in self.group.processes() {
+            if let Some(identity) = identity_of(&process.to_string()) {
+                all.entry(identity).or_default().push(process);
+            }
+        }
+        all
+    }
+
+    /// Starts a thread that looks for namespaces. Processes in a new one stand still until its interfaces are captured.
+    fn watch(spaces: &Arc<Self>) {
+        let spaces = Arc::clone(spaces);
+        let own = identity_of("self");
+        spaces.note(own);
+        thread::spawn(move || {
+            let mut known: HashSet<Identity> = own.into_iter().collect();
+            while !spaces.is_over.load(Ordering::Relaxed) {
+                for (identity, processes) in spaces.all() {
+                    if known.insert(identity) {
+                        spaces.wait_for_join(&processes);
+                        spaces.note([identity]);
+                        // Further ones were stopped as they began.
+                        for process in spaces.all().remove(&identity).unwrap_or_default() {
+                            let _ = process::go_on(process);
+                        }
+                    }
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+        });
+    }
+
+    fn note(&self, namespaces: impl IntoIterator<Item = Identity>) {
+        for (_, inode) in namespaces {
+            let added = self.known.get().map(|known| known.add(inode as u32));
+            // Its processes go on all the same.
+            let _ = added.transpose();
+        }
+    }
+
+    fn wait_for_join(&self, processes: &[u32]) {
+        for process in processes {
+            let _ = process::stop(*process);
+        }
+        let began = Instant::now();
+        let number = self.found.fetch_add(1, Ordering::Relaxed) + 1;
+        while self.joined.load(Ordering::Relaxed) < number
+            && began.elapsed() < TO_JOIN
+            && !self.is_over.load(Ordering::Relaxed)
+        {
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Returns true if processes wait for interfaces to be captured. What the last call of `appeared` found is captured by now.
+    pub fn is_urgent(&self) -> bool {
+        let joined = self.joining.load(Ordering::Relaxed);
+        self.joined.store(joined, Ordering::Relaxed);
+        self.found.load(Ordering::Relaxed) > joined
+    }
+
+    /// Returns the interfaces that are not among the known ones.
+    pub fn appeared(&self, known: &[CaptureSite]) -> Vec<CaptureSite> {
+        self.joining
+            .store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
+        let known: HashSet<(Identity, u32)> = known
+            .iter()
+            .filter_map(|site| Some((site.namespace.as_ref()?.identity(), site.interface.index)))
+            .collect();
+        let names: HashMap<Identity, String> = netns::list()
+            .into_iter()
+            .filter_map(|name| Some((netns::identity_of(&name)?, name)))
+            .collect();
+        let mut found = Vec::new();
+        let own = identity_of("self");
+        for (identity, processes) in self.all() {
+            let Some(process) = processes.first().filter(|_| Some(identity) != own) else {
+                continue;
+            };
+            let name = names.get(&identity).cloned();
+            let name = name.unwrap_or_else(|| process.to_string());
+            let links = Namespace::open(&name).and_then(|open| Netlink::open(Some(&open))?.links());
+            for link in links.unwrap_or_default() {
+                if !known.contains(&(identity, link.index)) {
+                    found.extend(CaptureSite::find(&format!("{name}:{}", link.name), None));
+                }
+            }
+        }
+        found
+    }
+}
