@@ -157,6 +157,7 @@ static __noinline int change_owner(struct socket_owner *owner, const struct use 
 	owner->how = OWNER_USED;
 	owner->flags = wanted_flag(task);
 	owner->ports = use->local << 16 | use->remote;
+	owner->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
 	meet(BPF_CORE_READ(task, group_leader));
 	bpf_map_update_elem(&owners, &use->cookie, owner, BPF_ANY);
 	begin_epoch(use->local, use->remote);
@@ -433,6 +434,7 @@ int trawl_existing(struct file_of_task *found)
 		owner->how = OWNER_EXISTING;
 		owner->cookie = bpf_get_socket_cookie(sock);
 		owner->ports = (__u32)sock->__sk_common.skc_num << 16 | bpf_ntohs(sock->__sk_common.skc_dport);
+		owner->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
 	}
 	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
 	return 0;

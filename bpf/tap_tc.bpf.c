@@ -77,6 +77,8 @@ static __always_inline __u64 head_of(struct __sk_buff *context)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 
+#define INTERFACE_OF(context) ((context)->ifindex)
+
 #include "include/flows.h"
 
 /* Pointers to files in one piece of a process's table, and the number of pieces that are searched. */
@@ -153,14 +155,17 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	if (!socket)
 		return 0;
 	whole = bpf_sk_fullsock(socket);
-	if (!whole) {
+	if (!whole)
 		owner = owner_by_cookie(socket, false);
-		return owner && owner->process ? process_of(owner) : 0;
-	}
-	owner = bpf_sk_storage_get(&socket_owners, whole, NULL, 0);
+	else
+		owner = bpf_sk_storage_get(&socket_owners, whole, NULL, 0);
 	if (!owner || !owner->process)
 		return 0;
 	found = process_of(owner);
+	if (CONFIG(write_socket))
+		note_owner(owner);
+	if (!whole)
+		return found;
 	if (CONFIG(first.direction) != DIRECTION_OUTBOUND || in_soft_interrupt())
 		return found;
 	task = (char *)bpf_get_current_task_btf();
@@ -178,14 +183,53 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	return found | thread << 32;
 }
 
+/* Time after which another process may use a number of requests. */
+#define ECHO_AGE_NS 10000000000ull
+
+/* Keeps the process that asks for an echo. If another one has used the number just now, the answer is nobody's. */
+static __noinline int note_asker(struct __sk_buff *context, __u64 process)
+{
+	struct asker new = {}, *before;
+	struct echo echo = {};
+
+	if (find_echo(context, &echo) != ECHO_REQUEST)
+		return 0;
+	new.process = (__u32)process;
+	new.cookie = bpf_get_socket_cookie(context);
+	new.time = bpf_ktime_get_ns();
+	before = bpf_map_lookup_elem(&askers, &echo);
+	if (before && before->process != new.process && new.time - before->time < ECHO_AGE_NS)
+		new.process = 0;
+	bpf_map_update_elem(&askers, &echo, &new, BPF_ANY);
+	return 0;
+}
+
+/* Returns the sender of a packet that comes in: behind a veth pair, it is still its sender's. */
+static __always_inline __u64 known_as_sender(struct __sk_buff *context)
+{
+	__u64 found = sender_of(context);
+	struct socket_facts *facts;
+
+	if (CONFIG(write_socket) && found) {
+		facts = facts_of_socket();
+		if (facts)
+			facts->how = OWNER_SENDER;
+	}
+	return found;
+}
+
 static __always_inline __u64 find_process(struct __sk_buff *context, const struct interface_place *place)
 {
-	__u64 found = 0;
+	__u64 found;
 
-	if (CONFIG(first.direction) == DIRECTION_INBOUND)
-		found = receiver_of_flow(context, place ? place->point : CONFIG(first.point));
-	/* Behind a veth pair, a packet that comes in is still its sender's. */
-	return found ?: sender_of(context);
+	if (CONFIG(first.direction) == DIRECTION_INBOUND) {
+		found = receiver_of_flow(context, place ? place->point : CONFIG(first.point)) ?: asker_of(context);
+		return found ?: known_as_sender(context);
+	}
+	found = sender_of(context);
+	if (found)
+		note_asker(context, found);
+	return found;
 }
 
 #define FIND_PROCESS(context, place) find_process(context, place)

@@ -88,9 +88,17 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 
+#define INTERFACE_OF(context) ((context)->ingress_ifindex)
+
 #include "include/flows.h"
 
-#define FIND_PROCESS(context, place) receiver_of_flow(context, (place) ? (place)->point : CONFIG(first.point))
+/* Returns the process that receives the packet. */
+static __always_inline __u64 find_process(struct xdp_md *context, const struct interface_place *place)
+{
+	return receiver_of_flow(context, place ? place->point : CONFIG(first.point)) ?: asker_of(context);
+}
+
+#define FIND_PROCESS(context, place) find_process(context, place)
 
 #include "include/capture.h"
 #include "include/ends.h"

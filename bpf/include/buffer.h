@@ -176,6 +176,8 @@ static __always_inline __u64 find_process(struct tap_context *packet)
 {
 	struct socket_owner *owner = owner_by_cookie((void *)packet->scratch->seen.socket, false);
 
+	if (CONFIG(write_socket))
+		note_owner(owner);
 	return owner ? process_of(owner) : 0;
 }
 

@@ -27,6 +27,8 @@ static __always_inline bool note_process(struct tap_context *context, struct sig
 
 	sight->process = found & PROCESS_NUMBER;
 	sight->thread = found >> 32;
+	if (CONFIG(write_socket))
+		sight->socket = facts_of_socket();
 	return !CONFIG(only_processes) || found & PROCESS_WANTED;
 }
 

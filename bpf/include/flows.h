@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* Finds the process that receives a packet, at XDP and at the ingress of tc: by a look-up of the packet's socket, whose
  * result each CPU keeps for the flow until an owner of its ports changes. A tap includes this header after it has defined
- * `tap_context`. */
+ * `tap_context`, and INTERFACE_OF(context), the interface's number. */
 #ifndef TRAWL_FLOWS_H
 #define TRAWL_FLOWS_H
 
+#include <linux/icmp.h>
+#include <linux/icmpv6.h>
 #include <linux/in.h>
 #include "headers.h"
 #include "packet_owner.h"
@@ -70,8 +72,10 @@ static __noinline bool look_up(struct tap_context *context, struct owned_flow *k
 	owner = owner_by_cookie(socket, received & RECEIVED_FIRST);
 	start = socket_start();
 	kept->process = PROCESS_UNDECIDED;
-	if (owner && owner->process && start && !is_steered(start))
+	if (owner && owner->process && start && !is_steered(start)) {
 		kept->process = process_of(owner);
+		kept->cookie = owner->cookie;
+	}
 	bpf_sk_release(socket);
 	return start && start->stays;
 }
@@ -159,6 +163,7 @@ static __noinline __u64 learn(struct tap_context *context)
 		kept->ports = lookups->key;
 	else
 		kept->ports = 0;
+	note_socket_of(&kept->cookie);
 	return kept->process;
 }
 
@@ -223,7 +228,7 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	}
 	local = bpf_ntohs(ports->destination);
 	remote = bpf_ntohs(ports->source);
-	key = (__u64)point << 40 | (__u64)protocol << 32 | local << 16 | remote;
+	key = (__u64)is_v6 << 63 | (__u64)point << 40 | (__u64)protocol << 32 | local << 16 | remote;
 	begun = bpf_map_lookup_elem(&epochs, &zero);
 	if (!begun)
 		return 0;
@@ -234,12 +239,16 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	first = hash >> 52;
 	kept = bpf_map_lookup_elem(&owned_flows, &first);
 	/* A connection that begins is not the one that had its ports before. */
-	if (kept && !begins && likely(is_flow(kept, addresses, key, epoch, is_v6)))
+	if (kept && !begins && likely(is_flow(kept, addresses, key, epoch, is_v6))) {
+		note_socket_of(&kept->cookie);
 		return kept->process;
+	}
 	second = hash >> 40 & (FLOW_SLOTS - 1);
 	kept = bpf_map_lookup_elem(&owned_flows, &second);
-	if (kept && !begins && is_flow(kept, addresses, key, epoch, is_v6))
+	if (kept && !begins && is_flow(kept, addresses, key, epoch, is_v6)) {
+		note_socket_of(&kept->cookie);
 		return kept->process;
+	}
 	lookups = bpf_map_lookup_elem(&flow_lookups, &zero);
 	if (!lookups)
 		return PROCESS_UNDECIDED;
@@ -257,6 +266,66 @@ static __always_inline __u64 receiver_of_flow(struct tap_context *context, __u32
 	__u64 found = receiver_of_known_flow(context, point);
 
 	return unlikely(found == FLOW_UNKNOWN) ? learn(context) : found;
+}
+
+#define NO_ECHO 0
+#define ECHO_REQUEST 1
+#define ECHO_REPLY 2
+
+/* Returns whether the packet asks for an echo or is one, and finds what both have in common. */
+static __always_inline int find_echo(struct tap_context *context, struct echo *echo)
+{
+	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
+	struct icmp6hdr *icmp6;
+	struct icmphdr *icmp;
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+	void *network;
+	bool asks;
+
+	echo->interface = INTERFACE_OF(context);
+	switch (skip_link_header(data, end, &network)) {
+	case bpf_htons(ETH_P_IP):
+		ip = ipv4_header(network, end);
+		if (!ip || ip->protocol != IPPROTO_ICMP || ip->frag_off & bpf_htons(FRAGMENT_BITS))
+			return NO_ECHO;
+		icmp = network + ip->ihl * 4;
+		if ((void *)(icmp + 1) > end || (icmp->type != ICMP_ECHO && icmp->type != ICMP_ECHOREPLY))
+			return NO_ECHO;
+		asks = icmp->type == ICMP_ECHO;
+		echo->address[0] = asks ? ip->daddr : ip->saddr;
+		echo->number = icmp->un.echo.id;
+		return asks ? ECHO_REQUEST : ECHO_REPLY;
+	case bpf_htons(ETH_P_IPV6):
+		ip6 = ipv6_header(network, end);
+		if (!ip6 || ip6->nexthdr != IPPROTO_ICMPV6)
+			return NO_ECHO;
+		icmp6 = (void *)(ip6 + 1);
+		if ((void *)(icmp6 + 1) > end ||
+		    (icmp6->icmp6_type != ICMPV6_ECHO_REQUEST && icmp6->icmp6_type != ICMPV6_ECHO_REPLY))
+			return NO_ECHO;
+		asks = icmp6->icmp6_type == ICMPV6_ECHO_REQUEST;
+		__builtin_memcpy(echo->address, asks ? &ip6->daddr : &ip6->saddr, sizeof(echo->address));
+		echo->number = 0x10000 | icmp6->icmp6_dataun.u_echo.identifier;
+		return asks ? ECHO_REQUEST : ECHO_REPLY;
+	default:
+		return NO_ECHO;
+	}
+}
+
+/* Returns the process that asked for this echo; 0 if it is none, or if several may have asked. */
+static __noinline __u64 asker_of(struct tap_context *context)
+{
+	struct echo echo = {};
+	struct asker *asker;
+
+	if (find_echo(context, &echo) != ECHO_REPLY)
+		return 0;
+	asker = bpf_map_lookup_elem(&askers, &echo);
+	if (!asker)
+		return 0;
+	note_socket_of(&asker->cookie);
+	return asker->process;
 }
 
 #endif

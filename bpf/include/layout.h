@@ -192,6 +192,8 @@ struct tap_config {
 	__u32 write_comment;
 	/* Non-zero: only packets of some processes are wanted. */
 	__u32 only_processes;
+	/* Non-zero: the facts of its socket are written with the process of a packet. */
+	__u32 write_socket;
 	/* Offsets in the kernel's structures of a socket and of a task. */
 	__u32 socket_cookie_offset;
 	__u32 socket_listener_offset;
@@ -334,6 +336,7 @@ struct kernel_addresses {
 #define COUNT_LENGTH 12
 #define VERDICT_LENGTH 16
 #define PROCESS_LENGTH 12
+#define SOCKET_LENGTH 24
 #define END_OF_OPTIONS_LENGTH 4
 
 #define VERDICT_NONE 0

@@ -75,6 +75,14 @@ struct {
 	__type(value, struct epochs);
 } epochs SEC(".maps");
 
+/* Processes of this host that ask for echoes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct echo);
+	__type(value, struct asker);
+} askers SEC(".maps");
+
 #define KERNEL_THREAD 0x00200000
 
 static __always_inline bool in_soft_interrupt(void)

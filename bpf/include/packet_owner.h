@@ -56,6 +56,40 @@ static __always_inline __u64 process_of(struct socket_owner *owner)
 	return process_with(owner->process, owner->flags);
 }
 
+/* The facts of the packet's socket, for --process=full. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct socket_facts);
+} noted_socket SEC(".maps");
+
+static __always_inline struct socket_facts *facts_of_socket(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&noted_socket, &zero);
+}
+
+static __noinline int note_owner(const struct socket_owner *owner)
+{
+	struct socket_facts *facts = facts_of_socket();
+
+	if (!facts || !owner)
+		return 0;
+	facts->cookie = owner->cookie;
+	facts->cgroup = owner->cgroup;
+	facts->how = owner->how;
+	return 0;
+}
+
+/* Notes a socket by its cookie. */
+static __always_inline void note_socket_of(const __u64 *cookie)
+{
+	if (CONFIG(write_socket))
+		note_owner(bpf_map_lookup_elem(&owners, cookie));
+}
+
 /* A socket in any state, for which the verifier allows no plain loads. */
 struct socket_start {
 	char bytes[128];

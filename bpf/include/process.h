@@ -7,11 +7,12 @@
 #include <linux/types.h>
 
 /* How the owner of a socket is known: it has used the socket; it owns the listening socket that the connection came by;
- * it had the socket open when the capture began, alone or among others. */
+ * it had the socket open when the capture began, alone or among others. Of a packet: it is known as the sender alone. */
 #define OWNER_USED 1
 #define OWNER_LISTENER 2
 #define OWNER_EXISTING 3
 #define OWNER_SHARED 4
+#define OWNER_SENDER 5
 
 /* Flags of an owner: user space knows that packets name the process; the filter by process selects it; a tap saw it send,
  * and no program at a system call has described it since. */
@@ -27,6 +28,18 @@ struct socket_owner {
 	__u32 flags;
 	/* The ports whose epoch began with this owner: the local one in the upper half, the remote one in the lower. */
 	__u32 ports;
+	/* Number of the owner's cgroup when it became the owner. */
+	__u64 cgroup;
+};
+
+/* What a record says of a packet's socket for --process=full, which user space turns into text, and the code of its
+ * option. */
+#define SOCKET_CODE 32770
+
+struct socket_facts {
+	__u64 cookie;
+	__u64 cgroup;
+	__u64 how;
 };
 
 /* A process that user space knows by an event. */
@@ -114,9 +127,24 @@ struct owned_flow {
 	__u64 ports;
 	/* The process; 0 if the flow has no socket here, PROCESS_UNDECIDED if the owner of its socket is unknown. */
 	__u64 process;
+	__u64 cookie;
 	/* Sum of the epochs of the local port, of the remote port, and of both. */
 	__u32 epoch;
-	__u32 padding[3];
+	__u32 padding;
+};
+
+/* A process that asked for an echo (ping), by the answer: the host that answers, the interface, and the number of the
+ * process's requests. */
+struct echo {
+	__u32 address[4];
+	__u32 interface;
+	__u32 number;
+};
+
+struct asker {
+	__u64 process;
+	__u64 cookie;
+	__u64 time;
 };
 
 /* Look-ups of a CPU in one tick of the kernel's clock; and the flow to look up: its key, and its two slots. */

@@ -4,6 +4,7 @@
 #define TRAWL_RECORD_H
 
 #include "clock.h"
+#include "process.h"
 
 #define BLOCK_ENHANCED_PACKET 6
 #define OPTION(code, length) ((__u32)(code) | (__u32)(length) << 16)
@@ -57,6 +58,8 @@ struct sighting {
 	bool names_process;
 	__u32 process;
 	__u32 thread;
+	/* The facts of its socket, SOCKET_LENGTH bytes with the option's header; NULL if they are not wanted. */
+	const struct socket_facts *socket;
 	/* For a program on many interfaces: the point at which the packet counts. Else NULL: the point is in the
 	 * configuration. */
 	const struct interface_place *place;
@@ -112,7 +115,7 @@ static __always_inline __u64 record_size(const struct sighting *sight, enum whic
 	__u64 size = CONFIG_OF(which, fixed_length) + padded(sight->captured);
 
 	if (has_process(sight))
-		size += PROCESS_LENGTH;
+		size += sight->socket ? PROCESS_LENGTH + SOCKET_LENGTH : PROCESS_LENGTH;
 	if (comment)
 		size += OPTION_HEADER_LENGTH + padded(comment);
 	if (NOTE_LENGTH)
@@ -216,6 +219,12 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 		put(at, PAIR(OPTION_PROCESS, sight->process));
 		*(__u32 *)(at + 8) = sight->thread;
 		at += PROCESS_LENGTH;
+		if (sight->socket) {
+			put(at, PAIR(OPTION(SOCKET_CODE, SOCKET_LENGTH - OPTION_HEADER_LENGTH), sight->socket->how));
+			put(at + 8, sight->socket->cookie);
+			put(at + 16, sight->socket->cgroup);
+			at += SOCKET_LENGTH;
+		}
 	}
 	at = write_comment(at, sight);
 	if (NOTE_LENGTH)

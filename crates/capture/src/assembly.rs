@@ -27,7 +27,7 @@ use crate::many::{
     Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
 };
 use crate::options::{
-    CaptureOptions, Direction, ProcessPlan, Readings, Sample, TapChoice, TimeSource,
+    CaptureOptions, Direction, ProcessDetail, ProcessPlan, Readings, Sample, TapChoice, TimeSource,
 };
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
@@ -382,6 +382,12 @@ impl Assembly {
                     .process
                     .as_ref()
                     .is_some_and(ProcessPlan::filters),
+            ),
+            write_socket: u32::from(
+                self.options
+                    .process
+                    .as_ref()
+                    .is_some_and(|plan| plan.detail == ProcessDetail::Full),
             ),
             socket_cookie_offset: self.offset_for_process("sock_common", "skc_cookie"),
             socket_listener_offset: self.offset_for_process("sock_common", "skc_listener"),

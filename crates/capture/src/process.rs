@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use trawl_bpf::layout::process::{
     PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
+    SOCKET_CODE,
 };
 use trawl_bpf::layout::{ALL, Shared, text_in};
 use trawl_bpf::process_watch::ProcessWatch;
-use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Process, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
@@ -126,6 +127,16 @@ fn pod_in(path: &str) -> Option<String> {
     };
     path.rsplit('/').find_map(uid)
 }
+
+/// Words for the way in which a socket's owner is known, by the kernel programs' numbers. One that used it is certain.
+const HOW: [Option<&str>; 6] = [
+    None,
+    None,
+    Some("listener"),
+    Some("existing"),
+    Some("shared"),
+    Some("sender"),
+];
 
 /// Descriptions of the processes with one number.
 #[derive(Debug, Default)]
@@ -248,10 +259,7 @@ impl ProcessStage {
             .flat_map(|word| word.to_ne_bytes())
             .collect();
         let command = &command[..command.len().min(event.command_length as usize)];
-        if !self.paths.contains_key(&event.cgroup) {
-            self.paths = self.processes.cgroups.paths();
-        }
-        let place = self.paths.get(&event.cgroup);
+        let comment = comment(self.path_of(event.cgroup), event.process, event.inner);
         Process {
             id: event.process,
             name: Some(text_in(&event.name)),
@@ -262,32 +270,76 @@ impl ProcessStage {
             user_id: Some(event.user),
             user: self.users.get(&event.user).cloned(),
             start_ns: Some(self.boot + event.started),
-            comment: comment(place.map(String::as_str), event.process, event.inner),
+            comment,
         }
     }
 
-    /// Adds to each packet the name of its process as a comment.
+    /// Adds a comment to each packet whose process is known.
     fn comment_packets(&mut self, bytes: &[u8]) {
-        let mut text = String::new();
         for block in blocks(bytes) {
-            let packet = block.enhanced_packet();
-            let process = packet.and_then(|packet| PacketOptions::parse(packet.options()).process);
-            let Some(process) = process else {
-                self.out.extend_from_slice(block.bytes);
-                continue;
-            };
-            text.clear();
-            let known = self
-                .known
-                .get(&process.id)
-                .and_then(|known| known.all.last());
-            let name = known.and_then(|known| known.name.as_deref());
-            let _ = match name {
-                Some(name) => write!(text, "process={name}[{}]", process.id),
-                None => write!(text, "process=[{}]", process.id),
-            };
-            write::with_comment(&mut self.out, block.bytes, &text);
+            let text = block
+                .enhanced_packet()
+                .and_then(|packet| match self.detail {
+                    ProcessDetail::Full => self.about_socket(&packet),
+                    _ => self.about_process(&packet),
+                });
+            match text {
+                Some(text) => {
+                    write::with_comment(
+                        &mut self.out,
+                        block.bytes,
+                        &text,
+                        Some(SOCKET_CODE as u16),
+                    );
+                }
+                None => self.out.extend_from_slice(block.bytes),
+            }
         }
+    }
+
+    fn about_process(&self, packet: &EnhancedPacket<'_>) -> Option<String> {
+        let process = PacketOptions::parse(packet.options()).process?;
+        let known = self.known.get(&process.id);
+        let known = known.and_then(|known| known.all.last());
+        let name = known.and_then(|known| known.name.as_deref());
+        Some(format!(
+            "process={}[{}]",
+            name.unwrap_or_default(),
+            process.id
+        ))
+    }
+
+    /// Returns the cookie of the packet's socket, the cgroup, and how the process is known if the process has not used the
+    /// socket.
+    fn about_socket(&mut self, packet: &EnhancedPacket<'_>) -> Option<String> {
+        let mut options = packet.options();
+        let facts = options.find(|option| usize::from(option.code) == SOCKET_CODE)?;
+        let (how, rest) = facts.value.split_first_chunk()?;
+        let (cookie, rest) = rest.split_first_chunk()?;
+        let cgroup = u64::from_le_bytes(*rest.first_chunk()?);
+        let how = HOW
+            .get(u32::from_le_bytes(*how) as usize)
+            .copied()
+            .flatten();
+        let mut text = format!("socket={}", u64::from_le_bytes(*cookie));
+        let _ = match self.path_of(cgroup) {
+            Some(path) => write!(text, " cgroup={path}"),
+            None => write!(text, " cgroup={cgroup}"),
+        };
+        if let Some(how) = how {
+            let _ = write!(text, " owner={how}");
+        }
+        Some(text)
+    }
+
+    /// Returns the path of a cgroup, unless it was removed before it was first asked for.
+    fn path_of(&mut self, cgroup: u64) -> Option<&str> {
+        if !self.paths.contains_key(&cgroup) {
+            self.paths = self.processes.cgroups.paths();
+        }
+        // The tree is not searched for each packet of a removed one.
+        let path = self.paths.entry(cgroup).or_default();
+        Some(path.as_str()).filter(|path| !path.is_empty())
     }
 
     fn send(&mut self, next: &mut dyn Writer) -> Result<()> {
@@ -306,7 +358,7 @@ impl Stage for ProcessStage {
         }
         self.take_events();
         self.send(next)?;
-        if self.detail != ProcessDetail::Comment || blocks.bytes().is_empty() {
+        if self.detail == ProcessDetail::Plain || blocks.bytes().is_empty() {
             return next.write(blocks);
         }
         self.comment_packets(blocks.bytes());

@@ -392,7 +392,7 @@ impl Armed<'_> {
         Ok(match self.trigger.comment.take() {
             Some(text) => {
                 let mut block = Vec::new();
-                write::with_comment(&mut block, bytes, &text);
+                write::with_comment(&mut block, bytes, &text, None);
                 Fate::Commented(block)
             }
             None => Fate::AsItIs,

@@ -103,6 +103,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let is_whole = point.site.is_none();
             is_whole.then(|| format!("following packets on {} (experimental)", point.label))
         },
+        subject: None,
     };
     let attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
@@ -121,7 +122,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let text = format!("steps: {}", summary.total);
     json::event_as(&Event::Account(summary.total), &text);
     match ended {
-        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
+            Ok(ExitCode::SUCCESS)
+        }
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to follow packets", other)),
     }

@@ -33,8 +33,8 @@ const TO_JOIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct SubjectArgs {
-    /// Run this command, and end with it: only its packets, and those of its children, are recorded
-    #[arg(id = "subject", last = true, value_name = "COMMAND", conflicts_with_all = ["cgroup", "container"])]
+    /// Run this command, end with it, and see its packets and its children's alone
+    #[arg(id = "subject", last = true, value_name = "COMMAND")]
     pub words: Vec<String>,
 }
 
@@ -46,6 +46,8 @@ pub struct Subject {
     /// Removes the cgroup with rights that the capture has given up, and if trawl is killed.
     warden: Warden,
     ended: Option<Instant>,
+    /// The command could not begin.
+    is_refused: bool,
     spaces: Option<Arc<Spaces>>,
 }
 
@@ -92,6 +94,7 @@ impl Subject {
             held,
             warden,
             ended: None,
+            is_refused: false,
             spaces,
         }))
     }
@@ -105,11 +108,14 @@ impl Subject {
     }
 
     /// Lets the command begin: its packets are seen now.
-    pub fn begin(&mut self) -> Result<()> {
+    pub fn begin(&mut self) {
         if let Some(spaces) = &self.spaces {
             spaces.watched.call_once(|| Spaces::watch(spaces));
         }
-        self.held.release()
+        if let Err(error) = self.held.release() {
+            terminal::say(&error.to_string());
+            self.is_refused = true;
+        }
     }
 
     /// Returns true some time after the command ended.
@@ -126,10 +132,10 @@ impl Subject {
         self.spaces.as_ref()
     }
 
-    /// Ends the command if it still runs. Returns false, and says why, if it failed by itself.
+    /// Ends the command if it still runs. Returns false, with a message, if the command failed.
     pub fn end(mut self) -> bool {
-        let Some(status) = self.held.ended() else {
-            return true;
+        let Some(status) = self.held.ended().filter(|_| !self.is_refused) else {
+            return !self.is_refused;
         };
         if !status.success() {
             terminal::say(&format!("{}: {status}", self.name));

@@ -26,7 +26,8 @@ use trawl_view::record::RingPackets;
 use trawl_view::why::Tally;
 
 use crate::args::{LibpcapArg, NamespacesArg};
-use crate::{capture, json, terminal, units};
+use crate::subject::{Subject, SubjectArgs};
+use crate::{capture, exit_code, json, terminal, units};
 
 use report::{Advice, Counted, Differences, LossReport};
 
@@ -36,6 +37,8 @@ const RING_SIZE: u64 = 4 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows lost packets: the reason, the location, and how to fix it
+///
+/// With a command, the losses of its processes, until it ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -53,25 +56,28 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Filter in tcpdump's syntax; counters are then left out, since they have no packets
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    #[arg(value_name = "FILTER")]
     expression: Vec<String>,
+    #[command(flatten)]
+    subject: SubjectArgs,
     #[command(flatten)]
     libpcap: LibpcapArg,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
-    let plan = plan(&args);
+    let mut plan = plan(&args);
     let sites = capture::interfaces::find(&plan)?;
     let namespaces = args.namespaces.open()?;
     let mut observer = Watcher {
         json: args.json,
         started: |point| Some(format!("looking for drops on {}", point.label)),
+        subject: Subject::prepare(&args.subject.words, &mut plan.options, false)?,
     };
     let confined =
         session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?.keep_rights();
-    // An expression cannot select among counters.
-    let counted = args.expression.is_empty();
+    // Neither an expression nor a command selects among counters.
+    let counted = args.expression.is_empty() && args.subject.words.is_empty();
     let counted = counted
         .then(|| Counted::new(&sites, namespaces).map(Rc::new))
         .transpose()?;
@@ -88,6 +94,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.clear();
+    let is_done = observer.subject.is_none_or(Subject::end);
     let mut advice = std::mem::take(&mut sink.advice);
     drop(sink);
     let tally = tally.take();
@@ -98,7 +105,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         terminal::say(&text);
     }
     match ended {
-        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
+            Ok(exit_code(is_done))
+        }
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to look for drops", other)),
     }
@@ -153,6 +162,7 @@ pub(crate) struct Watcher {
     pub(crate) json: bool,
     /// The message for a point that was attached.
     pub(crate) started: fn(&Point) -> Option<String>,
+    pub(crate) subject: Option<Subject>,
 }
 
 impl Observer for Watcher {
@@ -174,6 +184,13 @@ impl Observer for Watcher {
                 false => terminal::say(&text),
             }
         }
+        if let Some(subject) = &mut self.subject {
+            subject.begin();
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.subject.as_mut().is_some_and(Subject::is_over)
     }
 
     fn figures(&mut self, summary: &Summary) {

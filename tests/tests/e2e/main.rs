@@ -70,6 +70,7 @@ mod serve;
 mod sharing;
 mod stamp;
 mod store;
+mod subject;
 mod tappable;
 mod tcpdump_options;
 mod tools;

@@ -44,13 +44,18 @@ pub struct ProcessArgs {
     #[arg(long, value_name = "USER", value_parser = user_number, add = completion::users(), hide_short_help = true)]
     uid: Option<u32>,
     /// Only packets of processes in this cgroup or below: its path, its last component, or its number
-    #[arg(long, value_name = "CGROUP", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "CGROUP",
+        conflicts_with = "subject",
+        hide_short_help = true
+    )]
     cgroup: Option<String>,
     /// Only packets of processes in this container: the beginning of its number
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with = "cgroup",
+        conflicts_with_all = ["cgroup", "subject"],
         hide_short_help = true
     )]
     container: Option<String>,

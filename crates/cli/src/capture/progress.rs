@@ -41,8 +41,6 @@ pub(super) struct Terminal {
     /// The store's copy of the summaries.
     accounts: Option<Accounts>,
     subject: Option<Subject>,
-    /// The command could not begin.
-    is_refused: bool,
 }
 
 impl Terminal {
@@ -68,7 +66,6 @@ impl Terminal {
             published: Published::begin(Publisher::Capture),
             accounts: None,
             subject,
-            is_refused: false,
         }
     }
 
@@ -91,7 +88,7 @@ impl Terminal {
 
     /// Ends the command whose packets were captured. Returns false if it failed.
     pub(super) fn end_subject(&mut self) -> bool {
-        self.subject.take().is_none_or(Subject::end) && !self.is_refused
+        self.subject.take().is_none_or(Subject::end)
     }
 
     pub(super) fn finish(&mut self) {
@@ -126,10 +123,8 @@ impl Observer for Terminal {
         }
         let labels: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
         published::ready(&format!("capturing on {}", labels.join(", ")));
-        let begun = self.subject.as_mut().map_or(Ok(()), Subject::begin);
-        if let Err(error) = begun {
-            terminal::say(&error.to_string());
-            self.is_refused = true;
+        if let Some(subject) = &mut self.subject {
+            subject.begin();
         }
     }
 

@@ -111,7 +111,7 @@ const PROGRAMS: [(&str, Hook); 18] = [
 const EXISTING: &str = "trawl_existing";
 const ITERATOR: &str = "bpf_iter_task_file";
 /// Maps of bpf/include/owners.h.
-const MAPS: [&str; 9] = [
+const MAPS: [&str; 10] = [
     "socket_owners",
     "owners",
     "known_processes",
@@ -120,6 +120,7 @@ const MAPS: [&str; 9] = [
     COUNTS,
     "soft_interrupts",
     "epochs",
+    "askers",
     NAMESPACES,
 ];
 const EVENTS: &str = "process_events";

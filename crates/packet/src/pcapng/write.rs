@@ -197,8 +197,8 @@ pub fn filling(room: &mut [u8]) {
     }
 }
 
-/// Appends an Enhanced Packet Block with a comment added before its options.
-pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
+/// Appends an Enhanced Packet Block with a comment before its options, of which those with a code are left out.
+pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str, without: Option<u16>) {
     let Some(parsed) = block::blocks(packet)
         .next()
         .and_then(|one| one.enhanced_packet())
@@ -207,15 +207,14 @@ pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
         return;
     };
     let options = block::HEADER_LEN + block::EPB_FIXED_LEN + padded(parsed.captured_len());
-    let end = packet.len() - block::TRAILER_LEN;
     let mut block = Open::new(out, block::ENHANCED_PACKET);
     block
         .out
         .extend_from_slice(&packet[block::HEADER_LEN..options]);
     block.text(block::OPT_COMMENT, Some(comment));
-    // The existing options include an end mark.
-    block.has_options = options == end;
-    block.out.extend_from_slice(&packet[options..end]);
+    for option in parsed.options().filter(|one| Some(one.code) != without) {
+        block.option(option.code, option.value);
+    }
     block.finish();
 }
 
@@ -444,7 +443,7 @@ mod tests {
             };
             enhanced_packet(&mut plain, &packet);
             let mut out = Vec::new();
-            with_comment(&mut out, &plain, "why");
+            with_comment(&mut out, &plain, "why", None);
             let mut walk = block::blocks(&out);
             let parsed = walk.next().and_then(|one| one.enhanced_packet()).unwrap();
             assert!(walk.next().is_none() && walk.rest().is_empty());

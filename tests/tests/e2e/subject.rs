@@ -1,0 +1,226 @@
+//! `trawl capture -- COMMAND`, and `why` and `follow` of a command.
+
+use std::fs;
+use std::process::{Child, Command, Output};
+
+use trawl_lab::Station;
+use trawl_sys::cgroup::Root;
+use trawl_tests::pcapng::{Contents, Packet};
+use trawl_tests::wait::wait_until;
+use trawl_tests::witness::output;
+use trawl_tests::{Lab, args, binary};
+
+/// Runs trawl in a station's namespace, with a command as its last arguments.
+fn capture(at: &Station, arguments: &[&str], command: &[&str]) -> Output {
+    let trawl = binary::path().to_string_lossy();
+    let before = ["netns", "exec", &at.name, &trawl];
+    output("ip", &[&before[..], arguments, &["--"], command].concat())
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A process that sends the same packets as the command, until it is dropped.
+struct Other(Child);
+
+impl Other {
+    fn pings(from: &Station, address: &str) -> Self {
+        let mut ping = Command::new("ip");
+        ping.args([
+            "netns", "exec", &from.name, "ping", "-q", "-i", "0.02", address,
+        ]);
+        Self(
+            ping.stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("ip"),
+        )
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the cgroups that captures made.
+fn groups_of(process: u32) -> Vec<String> {
+    let paths = Root::open().expect("cgroups").paths().into_values();
+    let own = format!("trawl-{process}");
+    paths.filter(|path| path.ends_with(&own)).collect()
+}
+
+/// Only the command's packets, and all of them: from the first one in a namespace that another command entered.
+#[test]
+fn command_is_captured_in_its_namespaces() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let address = a.ipv4.to_string();
+    let _other = Other::pings(b, &address);
+    let file = lab.file("entered.pcapng");
+    let ping = format!("ip netns exec {} ping -q -c 3 -i 0.05 {address}", b.name);
+    let done = capture(a, &args!("capture -w {file}"), &args!("{ping}"));
+    assert!(done.status.success(), "{}", said(&done));
+    let contents = Contents::read(&file);
+    let is_of_b = |packet: &&Packet| {
+        let interface = &contents.interfaces[packet.interface as usize];
+        interface.name().starts_with(&b.name)
+    };
+    let of_b: Vec<_> = contents.packets.iter().filter(is_of_b).collect();
+    // Three requests and three answers, each named.
+    assert_eq!(of_b.len(), 6, "{}", said(&done));
+    assert!(of_b.iter().all(|packet| packet.process().is_some()));
+    assert_eq!(contents.undescribed, 0);
+}
+
+/// The first packet is recorded in a namespace that the command made, too.
+#[test]
+fn new_namespace_is_captured_from_the_first_packet() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("made.pcapng");
+    let script = lab.file("script");
+    fs::write(&script, "ip link set lo up; exec ping -q -c 1 127.0.0.1").expect("a file");
+    let done = capture(
+        &lab.pair.a,
+        &args!("capture -w {file} icmp"),
+        &args!("unshare -n sh {script}"),
+    );
+    assert!(done.status.success(), "{}", said(&done));
+    let contents = Contents::read(&file);
+    let requests = contents
+        .packets
+        .iter()
+        .filter(|packet| packet.bytes[34] == 8);
+    assert!(requests.count() >= 1, "{}", said(&done));
+}
+
+/// The capture ends with its command, and says how that ended.
+#[test]
+fn failure_of_the_command_is_reported() {
+    let Some(lab) = Lab::open() else { return };
+    let script = lab.file("script");
+    fs::write(&script, "exit 3").expect("a file");
+    for (command, reason) in [
+        (format!("sh {script}"), "sh: exit status: 3"),
+        (
+            "no-such-command".to_owned(),
+            "cannot run \"no-such-command\": no directory of PATH",
+        ),
+        (script.clone(), "no program has this path"),
+    ] {
+        let done = capture(&lab.pair.a, &args!("capture"), &args!("{command}"));
+        assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+        assert!(said(&done).contains(reason), "{}", said(&done));
+    }
+}
+
+/// Neither the command nor its cgroup outlives trawl.
+#[test]
+fn command_ends_with_a_killed_capture() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("killed.pcapng");
+    let address = lab.pair.b.ipv4.to_string();
+    for signal in ["-KILL", "-INT"] {
+        let trawl = binary::path().to_string_lossy();
+        let words = format!(
+            "netns exec {} {trawl} capture -w {file} -- ping -q {address}",
+            lab.pair.a.name
+        );
+        let mut child = Command::new("ip")
+            .args(words.split(' '))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("ip");
+        let number = child.id();
+        let ping = || {
+            let children = output("pgrep", &["-P", &number.to_string(), "-x", "ping"]);
+            String::from_utf8_lossy(&children.stdout)
+                .trim()
+                .parse::<u32>()
+                .ok()
+        };
+        wait_until("the command runs", || ping().is_some());
+        let ping = ping().expect("it runs");
+        output("kill", &[signal, &number.to_string()]);
+        child.wait().expect("it ends");
+        wait_until("the command and its cgroup are gone", || {
+            let state = fs::read_to_string(format!("/proc/{ping}/stat")).unwrap_or_default();
+            let is_gone = state.is_empty() || state.contains(") Z ");
+            is_gone && groups_of(number).is_empty()
+        });
+    }
+}
+
+/// A capture that has enough packets ends its command.
+#[test]
+fn enough_packets_end_the_command() {
+    let Some(lab) = Lab::open() else { return };
+    let address = lab.pair.b.ipv4.to_string();
+    let done = capture(
+        &lab.pair.a,
+        &args!("capture -c 2 --json icmp"),
+        &args!("ping -q -i 0.05 {address}"),
+    );
+    assert!(done.status.success(), "{}", said(&done));
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(shown.matches("\"name\":\"ping\"").count(), 2, "{shown}");
+}
+
+/// The losses of the command's sockets alone.
+#[test]
+fn why_shows_losses_of_the_command() {
+    let Some(lab) = Lab::open() else { return };
+    let a = &lab.pair.a;
+    let script = lab.file("script");
+    let lines = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)\n\
+        s.bind(('127.0.0.1', 4000))\nfor _ in range(50): s.sendto(bytes(1000), ('127.0.0.1', 4000))\n";
+    fs::write(&script, lines).expect("a file");
+    let done = capture(a, &args!("why --json"), &args!("python3 {script}"));
+    assert!(done.status.success(), "{}", said(&done));
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let text = report.to_string();
+    assert!(
+        text.contains("SOCKET_RCVBUFF") && text.contains("python3"),
+        "{text}"
+    );
+}
+
+/// With --process=full, a connection's packets say their socket, and that the first ones are the listener's.
+#[test]
+fn full_descriptions_name_the_socket() {
+    let Some(lab) = Lab::open() else { return };
+    let b = &lab.pair.b;
+    let file = lab.file("full.pcapng");
+    let script = lab.file("script");
+    let lines = format!(
+        "import os, socket, time\ns = socket.create_server(('{0}', 4001))\n\
+         if os.fork() == 0:\n time.sleep(0.3); c = s.accept()[0]; c.recv(9); c.send(b'x'); c.recv(9); os._exit(0)\n\
+         c = socket.create_connection(('{0}', 4001)); c.send(b'x'); c.recv(9); c.close(); os.wait()\n",
+        b.ipv4
+    );
+    fs::write(&script, lines).expect("a file");
+    let done = capture(
+        b,
+        &args!("capture --process=full -w {file} tcp port 4001"),
+        &args!("python3 {script}"),
+    );
+    assert!(done.status.success(), "{}", said(&done));
+    let contents = Contents::read(&file);
+    let comment = |packet: &Packet| packet.options.text(1).unwrap_or_default();
+    let comments: Vec<String> = contents.packets.iter().map(comment).collect();
+    assert!(
+        comments.iter().all(|text| text.contains("socket=")),
+        "{comments:?}"
+    );
+    assert!(
+        comments.iter().any(|text| text.contains("owner=listener")),
+        "{comments:?}"
+    );
+    assert!(
+        comments.iter().any(|text| !text.contains("owner=")),
+        "{comments:?}"
+    );
+}
