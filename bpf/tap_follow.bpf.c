@@ -8,6 +8,7 @@
  * much time for the shared program. */
 #include <stdbool.h>
 #include <linux/bpf.h>
+#include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include "include/loss.h"
 
@@ -258,10 +259,66 @@ struct {
 	__type(value, __u32);
 } shared_program SEC(".maps");
 
+#define IP_LENGTH_MAX 60
+#define IP6_LENGTH 40
+#define ECHO_NUMBER_AT 4
+
+/* Returns true if a selected process sends the packet, or has sent one that it may answer. */
+static __noinline bool is_wanted(struct sk_buff *buffer)
+{
+	void *socket = BPF_CORE_READ(buffer, sk);
+	__u64 network;
+	struct socket_start *start = socket_start();
+	struct socket_owner *owner;
+	struct wanted_flow *flow;
+	__u32 one = 1, at;
+	bool is_sent = false;
+	__u16 *ports;
+	char *bytes;
+
+	if (!start)
+		return false;
+	if (socket) {
+		owner = owner_by_cookie(socket, false);
+		is_sent = owner && owner->flags & OWNER_WANTED;
+	}
+	bytes = start->bytes;
+	/* The stack has no room for it. */
+	flow = (void *)(bytes + IP_LENGTH_MAX + 8);
+	__builtin_memset(flow, 0, sizeof(*flow));
+	network = (__u64)BPF_CORE_READ(buffer, data);
+	/* The data of a received packet begin with this header, which is not noted yet. */
+	if (!(BIT(CONFIG(step) & 31) & ON_ARRIVAL))
+		network = (__u64)BPF_CORE_READ(buffer, head) + BPF_CORE_READ(buffer, network_header);
+	if (bpf_probe_read_kernel(bytes, IP_LENGTH_MAX + 8, (void *)network))
+		return is_sent;
+	if ((bytes[0] & 0xf0) == 0x40) {
+		at = (bytes[0] & 0xf) * 4;
+		flow->protocol = (__u8)bytes[PROTOCOL_AT_MOST];
+		__builtin_memcpy(flow->remote, is_sent ? bytes + 16 : bytes + 12, 4);
+	} else {
+		at = IP6_LENGTH;
+		flow->protocol = (__u8)bytes[PROTOCOL_AT_IP6];
+		__builtin_memcpy(flow->remote, is_sent ? bytes + 24 : bytes + 8, sizeof(flow->remote));
+	}
+	if (at > IP_LENGTH_MAX)
+		return is_sent;
+	ports = (__u16 *)(bytes + at);
+	if (flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP) {
+		flow->remote_port = is_sent ? ports[1] : ports[0];
+		flow->local_port = is_sent ? ports[0] : ports[1];
+	} else {
+		flow->local_port = ports[ECHO_NUMBER_AT / 2];
+	}
+	if (is_sent)
+		bpf_map_update_elem(&wanted_flows, flow, &one, BPF_ANY);
+	return is_sent || bpf_map_lookup_elem(&wanted_flows, flow);
+}
+
 /* Calls the shared program. Most packets are not followed: only their address is looked up, unless this step may be
- * their first. */
+ * their first. `by_process`: then only packets of the selected processes are. */
 static __always_inline void take_step(void *context, __u64 buffer, __u64 socket, __u32 hook, struct end_of_packet how,
-				      bool may_be_first)
+				      bool may_be_first, bool by_process)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct scratch *scratch;
@@ -278,7 +335,7 @@ static __always_inline void take_step(void *context, __u64 buffer, __u64 socket,
 	scratch->seen.buffer = buffer;
 	scratch->seen.socket = socket;
 	scratch->seen.step = CONFIG(step);
-	scratch->seen.may_be_first = may_be_first;
+	scratch->seen.may_be_first = may_be_first && (!by_process || is_wanted((void *)buffer));
 	bpf_tail_call(context, &shared_program, 0);
 	end(scratch);
 }
@@ -322,23 +379,24 @@ int trawl_steps_f(void *context)
 
 /* A program of a tracepoint: `argument` is the index of the buffer, `may_be_first` is true if a packet may be seen
  * there first. The step is in the configuration. */
-#define STEP(name, argument, may_be_first)                                                                   \
+#define STEP(name, argument, may_be_first, by_process)                                                                   \
 	SEC("?raw_tp")                                                                                   \
 	int name(__u64 *arguments)                                                                       \
 	{                                                                                                \
-		take_step(arguments, arguments[argument], 0, 0, (struct end_of_packet){}, may_be_first);             \
+		take_step(arguments, arguments[argument], 0, 0, (struct end_of_packet){}, may_be_first, by_process); \
 		return 0;                                                                                \
 	}
 
-STEP(trawl_enter, 0, true)
-STEP(trawl_pass, 0, false)
-STEP(trawl_pass_third, 2, false)
-STEP(trawl_pass_fourth, 3, false)
+STEP(trawl_enter, 0, true, false)
+STEP(trawl_enter_p, 0, true, true)
+STEP(trawl_pass, 0, false, false)
+STEP(trawl_pass_third, 2, false, false)
+STEP(trawl_pass_fourth, 3, false, false)
 
 SEC("?raw_tp")
 int trawl_segment(__u64 *arguments)
 {
-	take_step(arguments, arguments[1], arguments[0], 0, (struct end_of_packet){}, false);
+	take_step(arguments, arguments[1], arguments[0], 0, (struct end_of_packet){}, false, false);
 	return 0;
 }
 
@@ -350,7 +408,7 @@ int trawl_consume(__u64 *arguments)
 	/* Kernels that name the receiver at a drop also report the location of an orderly end. */
 	if (CONFIG(names_receiver))
 		how.location = arguments[1];
-	take_step(arguments, arguments[0], 0, 0, how, false);
+	take_step(arguments, arguments[0], 0, 0, how, false, false);
 	return 0;
 }
 
@@ -359,7 +417,7 @@ int trawl_free(__u64 *arguments)
 {
 	struct end_of_packet how = {.location = arguments[1], .reason = arguments[2]};
 
-	take_step(arguments, arguments[0], 0, 0, how, false);
+	take_step(arguments, arguments[0], 0, 0, how, false, false);
 	return 0;
 }
 
@@ -399,23 +457,34 @@ int trawl_ready(__u64 *arguments)
 		return 0;
 	buffer = READ_ONCE(scratch->state.latest);
 	if (buffer && is_for((void *)arguments[0], (void *)buffer))
-		take_step(arguments, buffer, arguments[0], 0, (struct end_of_packet){}, false);
+		take_step(arguments, buffer, arguments[0], 0, (struct end_of_packet){}, false, false);
 	return 0;
 }
 
 /* Netfilter's programs get the hook's state and the buffer. */
-SEC("?netfilter")
-int trawl_hook(__u64 *arguments)
+static __always_inline int at_end_of_hook(__u64 *arguments, bool by_process)
 {
 	struct nf_hook_state *state = (void *)arguments[0];
 	__u32 hook = state->hook;
 
 	/* Packets that this host sends are seen here first. */
 	if (CONFIG(step) == STEP_NETFILTER_FIRST && hook == HOOK_OUTPUT)
-		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, true);
+		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, true, by_process);
 	else
-		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, false);
+		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, false, false);
 	return NF_ACCEPT;
+}
+
+SEC("?netfilter")
+int trawl_hook(__u64 *arguments)
+{
+	return at_end_of_hook(arguments, false);
+}
+
+SEC("?netfilter")
+int trawl_hook_p(__u64 *arguments)
+{
+	return at_end_of_hook(arguments, true);
 }
 
 static __always_inline int at_hook(__u64 *arguments, bool filtered)
@@ -457,7 +526,7 @@ static __always_inline struct sk_buff *buffer_of(struct __sk_buff *context)
 SEC("?tc")
 int trawl_traffic(struct __sk_buff *context)
 {
-	take_step(context, (__u64)buffer_of(context), 0, 0, (struct end_of_packet){}, false);
+	take_step(context, (__u64)buffer_of(context), 0, 0, (struct end_of_packet){}, false, false);
 	return TC_ACT_UNSPEC;
 }
 

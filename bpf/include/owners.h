@@ -83,6 +83,14 @@ struct {
 	__type(value, struct asker);
 } askers SEC(".maps");
 
+/* Flows of which a selected process has sent a packet, for `trawl follow`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct wanted_flow);
+	__type(value, __u32);
+} wanted_flows SEC(".maps");
+
 #define KERNEL_THREAD 0x00200000
 
 static __always_inline bool in_soft_interrupt(void)

@@ -133,6 +133,16 @@ struct owned_flow {
 	__u32 padding;
 };
 
+/* A flow of the processes that the filter selects, as the packets have it that they receive. An echo's number is in place of
+ * the local port. */
+struct wanted_flow {
+	__u32 remote[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 protocol;
+	__u32 padding;
+};
+
 /* A process that asked for an echo (ping), by the answer: the host that answers, the interface, and the number of the
  * process's requests. */
 struct echo {

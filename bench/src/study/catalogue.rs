@@ -5,7 +5,7 @@ use trawl_sys::{Error, Result};
 
 use super::definition::{Definition, Space};
 use super::{
-    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, pdump,
+    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, owners, pdump,
     programs, read, rfc2544, store,
 };
 use crate::model::{Experiment, Finding};
@@ -87,6 +87,12 @@ pub static ALL: &[Entry] = &[
         programs::judge_with_peers
     ),
     entry!("guard-rules", guard::cases, guard::judge),
+    entry!("process", owners::rates, owners::judge_rates),
+    entry!(
+        "process-connections",
+        owners::connections,
+        owners::judge_connections
+    ),
     entry!("drop-reasons", drops::cases, drops::judge),
     entry!("read", read::cases, read::judge),
 ];

@@ -128,7 +128,7 @@ fn pod_in(path: &str) -> Option<String> {
     path.rsplit('/').find_map(uid)
 }
 
-/// Words for the way in which a socket's owner is known, by the kernel programs' numbers. One that used it is certain.
+/// Texts for how a socket's owner is known, by the kernel programs' numbers. An owner that used the socket is certain.
 const HOW: [Option<&str>; 6] = [
     None,
     None,

@@ -22,8 +22,9 @@ use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{PacketView, RingPackets, ShortId};
 
 use crate::args::{LibpcapArg, NamespacesArg};
+use crate::subject::{Subject, SubjectArgs};
 use crate::why::{Watcher, watching_drops};
-use crate::{capture, json, terminal, units};
+use crate::{capture, exit_code, json, terminal, units};
 
 /// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -33,7 +34,7 @@ const AGE_NS: u64 = 10_000_000_000;
 
 /// Shows the path of single packets through the kernel (experimental)
 ///
-/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each packet
+/// With a command, the packets of its processes, and the answers. Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each packet
 /// ended.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -58,8 +59,10 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Filter in tcpdump's syntax
-    #[arg(value_name = "FILTER", trailing_var_arg = true, required = true)]
+    #[arg(value_name = "FILTER", required_unless_present = "subject")]
     expression: Vec<String>,
+    #[command(flatten)]
+    subject: SubjectArgs,
     #[command(flatten)]
     libpcap: LibpcapArg,
 }
@@ -92,7 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         ..Drops::default()
     };
     let sites = Along::find(&drops)?.with_programs();
-    let options = CaptureOptions {
+    let mut options = CaptureOptions {
         at: Some(At::Both),
         memory: Memory::growing_to(args.memory.map_or(MemorySize::Usual, MemorySize::Total)),
         ..watching_drops(drops, &args.expression, args.duration)
@@ -103,7 +106,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let is_whole = point.site.is_none();
             is_whole.then(|| format!("following packets on {} (experimental)", point.label))
         },
-        subject: None,
+        subject: Subject::prepare(&args.subject.words, &mut options, false)?,
     };
     let attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
@@ -119,11 +122,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.end_all()?;
+    let is_done = observer.subject.is_none_or(Subject::end);
     let text = format!("steps: {}", summary.total);
     json::event_as(&Event::Account(summary.total), &text);
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
-            Ok(ExitCode::SUCCESS)
+            Ok(exit_code(is_done))
         }
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to follow packets", other)),

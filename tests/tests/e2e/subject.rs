@@ -188,6 +188,28 @@ fn why_shows_losses_of_the_command() {
     );
 }
 
+/// The command's packets and the answers, among the same packets of another process.
+#[test]
+fn follow_shows_packets_of_the_command() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let _other = Other::pings(a, &b.ipv4.to_string());
+    // The filter needs the same room as the choice by process.
+    for filter in ["", "icmp"] {
+        let arguments = args!("follow --json {filter}");
+        let done = capture(a, &arguments, &args!("ping -q -c 2 -i 0.1 {}", b.ipv4));
+        assert!(done.status.success(), "{}", said(&done));
+        assert!(!said(&done).contains("not shown"), "{}", said(&done));
+        let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+        let count = |what: &str| shown.lines().filter(|line| line.contains(what)).count();
+        assert_eq!(
+            (count("echo request"), count("echo reply")),
+            (2, 2),
+            "{shown}"
+        );
+    }
+}
+
 /// With --process=full, a connection's packets say their socket, and that the first ones are the listener's.
 #[test]
 fn full_descriptions_name_the_socket() {

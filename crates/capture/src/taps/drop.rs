@@ -161,7 +161,12 @@ pub fn attach(
     Ok((
         Box::new(attached),
         ids.interface,
-        DropConverter::new(reasons, symbols, asked.follow, assembly.processes.is_none()),
+        DropConverter::new(
+            reasons,
+            symbols,
+            asked.follow,
+            asked.follow || assembly.processes.is_none(),
+        ),
     ))
 }
 

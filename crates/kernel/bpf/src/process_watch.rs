@@ -111,7 +111,7 @@ const PROGRAMS: [(&str, Hook); 18] = [
 const EXISTING: &str = "trawl_existing";
 const ITERATOR: &str = "bpf_iter_task_file";
 /// Maps of bpf/include/owners.h.
-const MAPS: [&str; 10] = [
+const MAPS: [&str; 11] = [
     "socket_owners",
     "owners",
     "known_processes",
@@ -121,6 +121,7 @@ const MAPS: [&str; 10] = [
     "soft_interrupts",
     "epochs",
     "askers",
+    "wanted_flows",
     NAMESPACES,
 ];
 const EVENTS: &str = "process_events";

@@ -221,24 +221,7 @@ pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str, without: Op
 /// Appends an Enhanced Packet Block whose process a comment names, and no number: in this file, the number stands for another
 /// host's process.
 pub fn with_process_in_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
-    let start = out.len();
-    with_comment(out, packet, comment);
-    let block = &mut out[start..];
-    let parsed = block::blocks(block).next();
-    let Some(captured) = parsed.and_then(|one| Some(one.enhanced_packet()?.captured_len())) else {
-        return;
-    };
-    let end = block.len() - block::TRAILER_LEN;
-    let options = &mut block[block::HEADER_LEN + block::EPB_FIXED_LEN + padded(captured)..end];
-    let mut at = 0;
-    while let Some([c0, c1, l0, l1]) = options.get(at..).and_then(|rest| rest.first_chunk()) {
-        let value = at + 4..at + 4 + usize::from(u16::from_le_bytes([*l0, *l1]));
-        at = value.start + padded(value.len());
-        let is_process = [*c0, *c1] == block::EPB_PROCESS.to_le_bytes();
-        if let Some(value) = options.get_mut(value).filter(|_| is_process) {
-            value.fill(0);
-        }
-    }
+    with_comment(out, packet, comment, Some(block::EPB_PROCESS));
 }
 
 /// Appends a description of a process, as Wireshark lays it out: little-endian in files of either order.

@@ -132,6 +132,9 @@ const STEPS: [Step; 13] = [
     step(STEP_GRO, "napi_gro_frags_entry", "trawl_enter"),
 ];
 
+/// Programs of steps at which packets may be seen first. They choose packets by their process.
+const FIRST_SEEN: [&str; 2] = ["trawl_enter", "trawl_hook"];
+
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
 const FAMILIES: [u32; 2] = [2, 10];
 const HOOKS: [u32; 5] = [0, 1, 2, 3, 4];
@@ -233,7 +236,7 @@ impl Steps<'_> {
             ..*self.config
         };
         let map = map::create_prog_array("trawl_shared", 1)?;
-        let mut maps = self.maps.to_vec();
+        let mut maps = self.maps_for_known();
         maps.push(("shared_program", map.as_fd()));
         let (ready, name) = prepare_program(object::FOLLOW, name, &config, &maps, self.block)?;
         let loaded = ready.load(&program_options(&name, kind, attach_type))?;
@@ -242,13 +245,23 @@ impl Steps<'_> {
         Ok(map)
     }
 
+    /// Returns the maps of programs that do not choose packets by their process.
+    fn maps_for_known(&self) -> Vec<(&str, BorrowedFd<'_>)> {
+        let maps = self.maps.iter().copied();
+        maps.filter(|(name, _)| *name != object::OWNERS_MAP)
+            .collect()
+    }
+
     /// Loads the program of one step.
     fn load(&self, step: usize, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<OwnedFd> {
         let config = TapConfig {
             step: step as u32,
             ..*self.config
         };
-        let mut maps = self.maps.to_vec();
+        let mut maps = match FIRST_SEEN.contains(&options.name) {
+            true => self.maps.to_vec(),
+            false => self.maps_for_known(),
+        };
         maps.push(("shared_program", shared.as_fd()));
         let (ready, _) = prepare_program(object::FOLLOW, options.name, &config, &maps, None)?;
         ready.load(options)
