@@ -52,10 +52,13 @@ class Ring:
         self.entries[:64] = struct.pack("=BBHiQQIIQ24x", operation, 0, 0, descriptor, 0, address, length, 0, 1)
         struct.pack_into("=I", self.requests, self.submitted[6] + 4 * (tail & mask), 0)
         struct.pack_into("=I", self.requests, self.submitted[1], tail + 1)
-        # Waits for an answer, and wakes the kernel's thread if that sleeps.
-        if LIBC.syscall(self.ENTER, self.descriptor, 1, 1, 3, None, 0) < 0:
-            raise OSError(ctypes.get_errno(), "io_uring_enter")
         head, mask = self.word(self.answers, self.completed[0]), self.word(self.answers, self.completed[2])
+        to_submit = 1
+        while self.word(self.answers, self.completed[1]) == head:
+            # Waits for an answer, and wakes the kernel's thread if that sleeps.
+            if LIBC.syscall(self.ENTER, self.descriptor, to_submit, 1, 3, None, 0) < 0:
+                raise OSError(ctypes.get_errno(), "io_uring_enter")
+            to_submit = 0
         result = struct.unpack_from("=i", self.answers, self.completed[5] + 16 * (head & mask) + 8)[0]
         struct.pack_into("=I", self.answers, self.completed[0], head + 1)
         if result < 0:
