@@ -167,6 +167,16 @@ struct Tally {
     wrong: Vec<String>,
 }
 
+impl Tally {
+    /// Returns the packets that have a wrong process, and those without one. A segment that begins a connection may have none:
+    /// its ports may be those of a connection that waits for late packets.
+    fn faults(&self) -> Vec<&String> {
+        let begins = format!("flags: {SYN},");
+        let unknown = self.unknown.iter().filter(|one| !one.contains(&begins));
+        self.wrong.iter().chain(unknown).collect()
+    }
+}
+
 /// A connection in the order of packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Connection {
@@ -294,11 +304,7 @@ fn clients_and_workers_are_told_apart() {
         let contents = Contents::read(&file);
         assert!(contents.undescribed == 0 || !shows_each_use(), "{mode}");
         let tally = compare(&contents, PORT, &truths, &servers);
-        assert_eq!(
-            (tally.unknown.len(), tally.wrong.len()),
-            (0, 0),
-            "{mode}: {tally:#?}"
-        );
+        assert!(tally.faults().is_empty(), "{mode}: {tally:#?}");
         // A datagram and its answer, and at least six segments, each seen twice.
         assert!(tally.right >= count * 8, "{mode}: {tally:?}");
     }
@@ -328,11 +334,7 @@ fn xdp_names_the_receiver() {
         capture.stop_well();
         drop(server);
         let tally = compare(&Contents::read(&file), PORT, &truths, &servers);
-        assert_eq!(
-            (tally.unknown.len(), tally.wrong.len()),
-            (0, 0),
-            "{tap}: {tally:#?}"
-        );
+        assert!(tally.faults().is_empty(), "{tap}: {tally:#?}");
         assert!(
             tally.right >= count * (1 + usize::from(shows_each_use())),
             "{tap}: {tally:?}"
