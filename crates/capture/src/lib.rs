@@ -84,5 +84,6 @@ pub mod traffic;
 pub mod trigger;
 
 pub use options::TapChoice;
+pub use process::pod_in;
 pub use taps::{AttachedTap, Tap};
 use taps::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};

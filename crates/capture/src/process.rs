@@ -118,7 +118,7 @@ fn container_in(path: &str) -> Option<&str> {
 }
 
 /// Returns the number of the pod whose cgroup this is.
-fn pod_in(path: &str) -> Option<String> {
+pub fn pod_in(path: &str) -> Option<String> {
     let uid = |part: &str| {
         let (_, uid) = part.trim_end_matches(".slice").rsplit_once("pod")?;
         let plain = uid.replace('_', "-");

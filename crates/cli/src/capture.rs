@@ -51,7 +51,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
         return drops::list_reasons();
     }
-    let plan = match &args.plan {
+    let mut plan = match &args.plan {
         Some(file) => args.only_plan(file)?,
         None => args.resolve(&Environment::here())?,
     };
@@ -75,6 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         // Refused before anything is attached.
         FLEET.command()?;
     }
+    pod::choose_processes(&mut plan)?;
     let sites = interfaces::find(&plan)?;
     outputs::check(&plan, &display, &sites)?;
     if let Some(wanted) = &plan.link_type {

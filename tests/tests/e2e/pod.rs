@@ -1,12 +1,13 @@
 //! `--pod`: asks a container runtime for a pod's veth. `crictl` is a script of the test, and pods are network namespaces; no
 //! cluster is needed.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 use trawl_lab::sender::Engine;
-use trawl_tests::lab::send_from;
+use trawl_tests::lab::{Mounted, send_from};
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, args, frames, trawl};
 
@@ -181,4 +182,80 @@ fn restarted_pod_joins_again() {
     let rows = tshark(&file, &["frame.interface_name"]);
     let of = |name: &str| rows.iter().filter(|row| row[0] == name).count();
     assert_eq!((of(old), of("cali7")), (7, 5), "{rows:?}");
+}
+
+/// Without a pair of interfaces, a pod is captured inside; one that uses the host's network, by its cgroup.
+#[test]
+fn pods_without_a_pair_are_captured_too() {
+    let Some(lab) = Lab::open() else { return };
+    let (host, pod) = (&lab.pair.a, &lab.pair.b);
+    let cgroups = Mounted::at(&lab, "cgroup2", "rw");
+    let uid = "8a6e0804_2bd0_4672_b79d_d97027f9071a";
+    let group = format!(
+        "{}/kubepods-{}-pod{uid}.slice",
+        cgroups.path,
+        std::process::id()
+    );
+    std::fs::create_dir(&group).expect("a cgroup");
+    let mut sender = Command::new("ip")
+        .args(["netns", "exec", &host.name, "bash", "-c"])
+        .arg(format!("read; echo mine >/dev/udp/{}/4001", pod.ipv4))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip");
+    std::fs::write(format!("{group}/cgroup.procs"), sender.id().to_string()).expect("a cgroup");
+    let info = |name: &str, pid: u32| {
+        let path = format!("/run/netns/{name}");
+        json!({"pid": pid, "runtimeSpec": {"linux": {"namespaces": [{"type": "network", "path": path}]}}})
+    };
+    let pods = json!([
+        {"id": "a1", "name": "own", "namespace": "default", "info": info(&pod.name, 0)},
+        {"id": "b2", "name": "node", "namespace": "default", "info": info(&host.name, sender.id())},
+    ]);
+    let runtime = Runtime::start(&lab, &pods);
+    let path = [("PATH", runtime.path.as_str())];
+    let file = lab.file("node.pcapng");
+    let words = args!(
+        "--cri-socket {} --pod default/node -c 1 -w {file} udp",
+        runtime.socket
+    );
+    let capture = Capture::start_inside_with(&path, host, &lab, &words);
+    let other = format!("echo other >/dev/udp/{}/4002", pod.ipv4);
+    run("ip", &["netns", "exec", &host.name, "bash", "-c", &other]);
+    writeln!(sender.stdin.take().expect("a pipe")).expect("it reads");
+    assert!(sender.wait().expect("it ends").success());
+    capture.wait().summary_of_success();
+    // tshark counts the descriptions of processes as frames.
+    let mut rows = tshark(&file, &["udp.dstport"]);
+    rows.retain(|row| !row[0].is_empty());
+    assert_eq!(rows, [["4001"]]);
+    std::fs::remove_dir(&group).expect("an empty cgroup");
+    let file = lab.file("own.pcapng");
+    let words = args!(
+        "capture --cri-socket {} --pod default/own -c 1 -w {file} udp",
+        runtime.socket
+    );
+    // The pair leads to another namespace than the one in which trawl runs.
+    let mut capture = Command::new(trawl_tests::binary::path())
+        .args(words)
+        .env("PATH", &runtime.path)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("trawl runs");
+    let mut said = BufReader::new(capture.stderr.take().expect("a pipe")).lines();
+    let begins = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains(":veth0 at"));
+    assert!(said.any(begins), "it captures inside");
+    run(
+        "ip",
+        &[
+            "netns",
+            "exec",
+            &pod.name,
+            "bash",
+            "-c",
+            &format!("echo x >/dev/udp/{}/4003", host.ipv4),
+        ],
+    );
+    assert!(capture.wait().expect("it ends").success());
+    assert_eq!(tshark(&file, &["udp.dstport"]), [["4003"]]);
 }

@@ -1,5 +1,5 @@
-//! `--pod NAMESPACE/NAME`: the host's end of a Kubernetes pod's veth, found by asking the container runtime (CRI) with
-//! `crictl`.
+//! `--pod NAMESPACE/NAME`: the host's end of a Kubernetes pod's veth, its interfaces inside if it has no such pair, or the
+//! packets of its processes if it uses the host's network. `crictl` asks the container runtime (CRI) for the pod.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::pod_in;
 use trawl_capture::sources::Sources;
 use trawl_sys::helper::{Duty, Helper, HelperAnswer};
 use trawl_sys::netlink::{LinkRecord, Netlink};
@@ -118,20 +120,67 @@ struct NamespaceSpec {
     path: String,
 }
 
-/// Returns the host's interfaces of all requested pods.
+/// Returns the interfaces of all requested pods.
 pub(super) fn interfaces(sources: &Sources) -> Result<Vec<String>> {
+    let found = pods(sources)?.into_iter().map(|(pod, info)| {
+        let namespace = namespace_of(&pod, &info)?;
+        if is_own(&namespace)? {
+            let why = "it uses the host's network: it has no interface of its own";
+            return Err(Error::failed(trouble(&pod), why)
+                .fix("capture it without other pods, or name the host's interface with -i"));
+        }
+        ends(&namespace)
+    });
+    Ok(found.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// Makes a capture of one pod that uses the host's network one of its processes' packets on all interfaces: no interface is
+/// the pod's own.
+pub(super) fn choose_processes(plan: &mut CapturePlan) -> Result<()> {
+    if plan.sources.pods.len() != 1 {
+        return Ok(());
+    }
+    for (pod, info) in pods(&plan.sources)? {
+        if !is_own(&namespace_of(&pod, &info)?)? {
+            return Ok(());
+        }
+        let Some(group) = group_of(info.pid) else {
+            let why =
+                "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
+            return Err(Error::failed(trouble(&pod), why).fix("name the host's interface with -i"));
+        };
+        plan.options.process.get_or_insert_default().cgroup = Some(group);
+    }
+    plan.sources.pods.clear();
+    if plan.sources.names.is_empty() {
+        plan.sources.names.push("any".to_owned());
+    }
+    Ok(())
+}
+
+/// Returns the path of the pod's cgroup that a process is in.
+fn group_of(process: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let parts: Vec<&str> = path.split('/').collect();
+    let pod = parts.iter().position(|part| pod_in(part).is_some())?;
+    Some(parts[..=pod].join("/"))
+}
+
+/// Returns the requested pods, and what the runtime knows about each.
+fn pods(sources: &Sources) -> Result<Vec<(PodName, Info)>> {
     if sources.pods.is_empty() {
         return Ok(Vec::new());
     }
     let sandboxes = crictl::<Listing>(sources, &["pods"])?.items;
     let found = sources.pods.iter().map(|pod| {
-        let pod = &PodName::parse(pod)
+        let pod = PodName::parse(pod)
             .map_err(|why| Error::usage(format!("cannot capture at the pod {pod}"), why))?;
-        let sandbox = choose(pod, &sandboxes)?;
+        let sandbox = choose(&pod, &sandboxes)?;
         let status: Status = crictl(sources, &["inspectp", &sandbox.id])?;
-        host_ends(pod, &namespace_of(pod, &status.info)?)
+        Ok((pod, status.info))
     });
-    Ok(found.collect::<Result<Vec<_>>>()?.concat())
+    found.collect()
 }
 
 /// Runs crictl and parses its answer.
@@ -243,25 +292,25 @@ fn namespace_of(pod: &PodName, info: &Info) -> Result<Namespace> {
     let network = namespaces.iter().find(|one| one.r#type == "network");
     let path = network.map_or("", |one| one.path.as_str());
     // In a container that shares the host's processes the path may not exist.
-    let namespace = match (path.is_empty() || !Path::new(path).exists(), info.pid) {
-        (false, _) => Namespace::from_path(Path::new(path))?,
+    match (path.is_empty() || !Path::new(path).exists(), info.pid) {
+        (false, _) => Namespace::from_path(Path::new(path)),
         (true, 0) => {
             let why = "the runtime reports neither its network namespace nor a process in it";
-            return Err(Error::failed(trouble(pod), why));
+            Err(Error::failed(trouble(pod), why))
         }
-        (true, pid) => Namespace::of_pid(pid)?,
-    };
-    if namespace.identity() == Namespace::current()?.identity() {
-        let why = "it uses the host's network: it has no interface of its own";
-        return Err(Error::failed(trouble(pod), why).fix("name the host's interface with -i"));
+        (true, pid) => Namespace::of_pid(pid),
     }
-    Ok(namespace)
 }
 
-fn host_ends(pod: &PodName, namespace: &Namespace) -> Result<Vec<String>> {
+fn is_own(namespace: &Namespace) -> Result<bool> {
+    Ok(namespace.identity() == Namespace::current()?.identity())
+}
+
+/// Returns the host's ends of a pod's pairs of interfaces; its interfaces inside if it has none, as with macvlan.
+fn ends(namespace: &Namespace) -> Result<Vec<String>> {
     let inside = Netlink::open(Some(namespace))?.links()?;
     let here = Netlink::open(None)?.links()?;
-    let is_veth = |link: &&LinkRecord| link.kind.as_deref() == Some("veth");
+    let is_end = |link: &&LinkRecord| matches!(link.kind.as_deref(), Some("veth" | "netkit"));
     let is_pair = |one: &LinkRecord, other: &LinkRecord| {
         one.peer_namespace_id.is_some()
             && one.peer_index == Some(other.index)
@@ -269,16 +318,17 @@ fn host_ends(pod: &PodName, namespace: &Namespace) -> Result<Vec<String>> {
     };
     let ends: Vec<String> = here
         .iter()
-        .filter(is_veth)
-        .filter(|host| inside.iter().filter(is_veth).any(|end| is_pair(end, host)))
+        .filter(is_end)
+        .filter(|host| inside.iter().filter(is_end).any(|end| is_pair(end, host)))
         .map(|host| host.name.clone())
         .collect();
-    if ends.is_empty() {
-        let why = "no veth leads from it to this host's namespace";
-        let inside = format!("capture inside: -i '{}:*'", namespace.label());
-        return Err(Error::failed(trouble(pod), why).fix(inside));
+    if !ends.is_empty() {
+        return Ok(ends);
     }
-    Ok(ends)
+    let own = inside.iter().filter(|link| link.name != "lo");
+    Ok(own
+        .map(|link| format!("{}:{}", namespace.label(), link.name))
+        .collect())
 }
 
 #[cfg(test)]
