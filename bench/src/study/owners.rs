@@ -11,7 +11,7 @@ use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, compared, named};
 use crate::capture::{Recorder, Running, Setting};
 use crate::model::{Experiment, Finding};
-use crate::process::Peer;
+use crate::process::{self, Peer};
 use crate::scratch;
 use crate::traffic::{SENDER_CPU, Traffic, capture_cpu};
 
@@ -81,12 +81,13 @@ pub fn connections(space: &Space) -> Result<Vec<Case>> {
 
 fn connection_rate(bench: &Bench, names_processes: bool, time: Duration) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
+    let loopback = ["-n", &lab.a.name, "link", "set", "dev", "lo", "up"];
+    process::run(process::command("ip").args(loopback))?;
     let interface = format!("{}:{}", lab.b.name, lab.b.interface);
     let mut capture = bench.command(&[
         "capture",
         "--tap",
         "tc",
-        "-q",
         "-w",
         "/dev/null",
         "-i",
