@@ -12,6 +12,8 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define ALLOW 1
+/* The type of TCP's sockets. */
+#define STREAM 1
 #define FAMILY_OF_IPV4 2
 #define FAMILY_OF_IPV6 10
 /* Levels of parents among which --pid is searched. */
@@ -143,23 +145,48 @@ struct use {
 	__u64 cookie;
 	__u32 local;
 	__u32 remote;
+	/* No packet belongs to the socket yet: TCP's connect or listen first. */
+	bool is_idle;
 };
 
-/* Makes the current process the owner of a socket. */
+/* Puts an owner into the table by cookie. */
+static __always_inline void list_owner(struct socket_owner *owner)
+{
+	owner->flags |= OWNER_LISTED;
+	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
+}
+
+/* Makes the current process the owner of a socket, or notes new ports of a socket that it owns already: the table has it
+ * then, and an update takes longer than all else. */
 static __noinline int change_owner(struct socket_owner *owner, const struct use *use)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
+	__u32 process = BPF_CORE_READ(task, tgid), wanted = wanted_flag(task);
+	struct socket_owner *listed;
 
 	if (!owner || !use)
 		return 0;
-	owner->cookie = use->cookie;
-	owner->process = BPF_CORE_READ(task, tgid);
-	owner->how = OWNER_USED;
-	owner->flags = wanted_flag(task);
 	owner->ports = use->local << 16 | use->remote;
-	owner->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
-	meet(BPF_CORE_READ(task, group_leader));
-	bpf_map_update_elem(&owners, &use->cookie, owner, BPF_ANY);
+	if (owner->process == process && owner->cookie == use->cookie &&
+	    (owner->flags & (OWNER_WANTED | OWNER_SENT)) == wanted) {
+		listed = NULL;
+		if (owner->flags & OWNER_LISTED)
+			listed = bpf_map_lookup_elem(&owners, &use->cookie);
+		owner->how = OWNER_USED;
+		if (listed)
+			listed->how = OWNER_USED;
+		else if (!use->is_idle)
+			list_owner(owner);
+	} else {
+		owner->cookie = use->cookie;
+		owner->process = process;
+		owner->how = OWNER_USED;
+		owner->flags = wanted;
+		owner->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+		meet(BPF_CORE_READ(task, group_leader));
+		if (!use->is_idle)
+			list_owner(owner);
+	}
 	begin_epoch(use->local, use->remote);
 	return 0;
 }
@@ -186,7 +213,11 @@ static __always_inline void used(struct socket_owner *owner, const struct use *u
 /* Contexts of new and of bound sockets show fewer fields than others. */
 static __always_inline int use_sock(struct bpf_sock *socket, __u32 local)
 {
-	struct use use = { .cookie = bpf_get_socket_cookie(socket), .local = local };
+	struct use use = {
+		.cookie = bpf_get_socket_cookie(socket),
+		.local = local,
+		.is_idle = !local && socket->type == STREAM,
+	};
 	struct socket_owner *owner = bpf_sk_storage_get(&socket_owners, socket, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 
 	if (owner)
@@ -283,7 +314,7 @@ int trawl_connection(struct bpf_sock_ops *event)
 	if (event->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		owner->cookie = bpf_get_socket_cookie(event);
 		owner->how = OWNER_LISTENER;
-		bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
+		list_owner(owner);
 	}
 	begin_epoch(owner->ports >> 16, owner->ports & 0xffff);
 	return ALLOW;

@@ -19,6 +19,8 @@
 #define OWNER_TOLD 1
 #define OWNER_WANTED 2
 #define OWNER_SENT 4
+/* The table by cookie has it. */
+#define OWNER_LISTED 8
 
 /* The owner of a socket. */
 struct socket_owner {
