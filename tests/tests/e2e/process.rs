@@ -569,8 +569,8 @@ fn stored_packets_keep_their_processes() {
     let contents = Contents::read(&found);
     assert_eq!(contents.processes.len(), 1);
     for packet in &contents.packets {
-        let of_second = packet.options.text(1).is_some();
-        let id = if of_second { 0 } else { ids[1] };
-        assert_eq!(packet.process(), Some((id, id)), "{:?}", packet.options);
+        let in_comment = packet.options.text(1).is_some();
+        let by_number = (!in_comment).then_some((ids[1], ids[1]));
+        assert_eq!(packet.process(), by_number, "{:?}", packet.options);
     }
 }
