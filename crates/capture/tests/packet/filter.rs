@@ -268,12 +268,15 @@ fn every_kind_of_expression_passes_the_verifier() {
         let captured = capture(&[site(&pair.b)], &options, || {
             send_from(&pair.a, &mixed(), 9, 0);
         });
-        let notices: &[&str] = match text.contains("protochain") {
-            // Chains too long for the kernel's program are followed in user space.
-            true => &["LongChainsInUserSpace"],
-            false => &[],
-        };
-        assert_eq!(captured.notices, notices);
+        let notices = &captured.notices;
+        match text.contains("protochain") {
+            // Chains too long for the kernel's program are followed in user space, and all on a busy machine.
+            true => assert!(
+                matches!(&notices[..], [one] if one.contains("InUserSpace")),
+                "{notices:?}"
+            ),
+            false => assert!(notices.is_empty(), "{notices:?}"),
+        }
         let total = &captured.summary.total;
         assert_eq!(total.seen, 9, "{}", &text[..20.min(text.len())]);
     }
