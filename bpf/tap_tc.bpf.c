@@ -134,6 +134,8 @@ static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_ow
 	owner->cookie = bpf_get_socket_cookie(context);
 	owner->process = process;
 	owner->how = OWNER_USED;
+	/* The system call notes it. */
+	owner->cgroup = 0;
 	owner->flags = tell_of(process) | OWNER_SENT;
 	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
 	begin_epoch(owner->ports >> 16, owner->ports & 0xffff);
@@ -162,8 +164,9 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	if (!owner || !owner->process)
 		return 0;
 	found = process_of(owner);
+	/* Behind a veth pair, a packet that comes in is still its sender's. */
 	if (CONFIG(write_socket))
-		note_owner(owner);
+		note_owner(owner, CONFIG(first.direction) == DIRECTION_INBOUND ? OWNER_SENDER : owner->how);
 	if (!whole)
 		return found;
 	if (CONFIG(first.direction) != DIRECTION_OUTBOUND || in_soft_interrupt())
@@ -180,6 +183,8 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 		/* The first bytes of a process that was given the socket. */
 		found = process_with(process, change_owner(context, owner, process));
 	}
+	if (CONFIG(write_socket))
+		note_owner(owner, OWNER_USED);
 	return found | thread << 32;
 }
 
@@ -204,27 +209,13 @@ static __noinline int note_asker(struct __sk_buff *context, __u64 process)
 	return 0;
 }
 
-/* Returns the sender of a packet that comes in: behind a veth pair, it is still its sender's. */
-static __always_inline __u64 known_as_sender(struct __sk_buff *context)
-{
-	__u64 found = sender_of(context);
-	struct socket_facts *facts;
-
-	if (CONFIG(write_socket) && found) {
-		facts = facts_of_socket();
-		if (facts)
-			facts->how = OWNER_SENDER;
-	}
-	return found;
-}
-
 static __always_inline __u64 find_process(struct __sk_buff *context, const struct interface_place *place)
 {
 	__u64 found;
 
 	if (CONFIG(first.direction) == DIRECTION_INBOUND) {
 		found = receiver_of_flow(context, place ? place->point : CONFIG(first.point)) ?: asker_of(context);
-		return found ?: known_as_sender(context);
+		return found ?: sender_of(context);
 	}
 	found = sender_of(context);
 	if (found)

@@ -176,9 +176,11 @@ static __always_inline __u64 find_process(struct tap_context *packet)
 {
 	struct socket_owner *owner = owner_by_cookie((void *)packet->scratch->seen.socket, false);
 
+	if (!owner)
+		return 0;
 	if (CONFIG(write_socket))
-		note_owner(owner);
-	return owner ? process_of(owner) : 0;
+		note_owner(owner, owner->how);
+	return process_of(owner);
 }
 
 #define FIND_PROCESS(packet, place) ((void)(place), find_process(packet))

@@ -23,12 +23,17 @@
 /* Notes the packet's process. Returns false if only packets of others are wanted. */
 static __always_inline bool note_process(struct tap_context *context, struct sighting *sight)
 {
-	__u64 found = FIND_PROCESS(context, sight->place);
+	struct socket_facts *facts = CONFIG(write_socket) ? facts_of_socket() : NULL;
+	__u64 found;
 
+	/* Those of the packet before. */
+	if (facts)
+		facts->cookie = 0;
+	found = FIND_PROCESS(context, sight->place);
 	sight->process = found & PROCESS_NUMBER;
 	sight->thread = found >> 32;
-	if (CONFIG(write_socket))
-		sight->socket = facts_of_socket();
+	if (facts && facts->cookie)
+		sight->socket = facts;
 	return !CONFIG(only_processes) || found & PROCESS_WANTED;
 }
 

@@ -71,7 +71,8 @@ static __always_inline struct socket_facts *facts_of_socket(void)
 	return bpf_map_lookup_elem(&noted_socket, &zero);
 }
 
-static __noinline int note_owner(const struct socket_owner *owner)
+/* Notes the packet's socket, and how its owner is known. */
+static __noinline int note_owner(const struct socket_owner *owner, __u64 how)
 {
 	struct socket_facts *facts = facts_of_socket();
 
@@ -79,15 +80,20 @@ static __noinline int note_owner(const struct socket_owner *owner)
 		return 0;
 	facts->cookie = owner->cookie;
 	facts->cgroup = owner->cgroup;
-	facts->how = owner->how;
+	facts->how = how;
 	return 0;
 }
 
 /* Notes a socket by its cookie. */
 static __always_inline void note_socket_of(const __u64 *cookie)
 {
-	if (CONFIG(write_socket))
-		note_owner(bpf_map_lookup_elem(&owners, cookie));
+	const struct socket_owner *owner;
+
+	if (!CONFIG(write_socket))
+		return;
+	owner = bpf_map_lookup_elem(&owners, cookie);
+	if (owner)
+		note_owner(owner, owner->how);
 }
 
 /* A socket in any state, for which the verifier allows no plain loads. */

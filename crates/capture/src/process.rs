@@ -324,6 +324,7 @@ impl ProcessStage {
         let mut text = format!("socket={}", u64::from_le_bytes(*cookie));
         let _ = match self.path_of(cgroup) {
             Some(path) => write!(text, " cgroup={path}"),
+            None if cgroup == 0 => Ok(()),
             None => write!(text, " cgroup={cgroup}"),
         };
         if let Some(how) = how {
@@ -335,7 +336,7 @@ impl ProcessStage {
     /// Returns the path of a cgroup, unless it was removed before it was first asked for.
     fn path_of(&mut self, cgroup: u64) -> Option<&str> {
         if !self.paths.contains_key(&cgroup) {
-            self.paths = self.processes.cgroups.paths();
+            self.paths.extend(self.processes.cgroups.paths());
         }
         // The tree is not searched for each packet of a removed one.
         let path = self.paths.entry(cgroup).or_default();

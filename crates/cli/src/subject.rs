@@ -87,7 +87,10 @@ impl Subject {
         let entrance = group.entrance().map_err(fail)?;
         let held =
             HeldCommand::start(words, entrance.as_fd()).inspect_err(|_| warden.carry_out())?;
-        options.process.get_or_insert_default().cgroup = Some(group.number().to_string());
+        let plan = options.process.get_or_insert_default();
+        plan.cgroup = Some(group.number().to_string());
+        // Without it, the packets of all processes would be the command's.
+        plan.optional = false;
         let spaces = joins.then(|| Arc::new(Spaces::new(group)));
         Ok(Some(Self {
             name,
@@ -229,7 +232,7 @@ impl Spaces {
     fn note(&self, namespaces: impl IntoIterator<Item = Identity>) {
         for (_, inode) in namespaces {
             let added = self.known.get().map(|known| known.add(inode as u32));
-            // Its processes go on all the same.
+            // A failure is no reason to end the capture.
             let _ = added.transpose();
         }
     }
