@@ -145,7 +145,9 @@ impl TapProgram {
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
                 map.reuse_fd(*fd)
                     .map_err(|e| fail(format!("map {name}: {e}")))?;
-            } else if !names_processes && OF_PROCESSES.contains(&name.as_str()) {
+            } else if !names_processes
+                && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
+            {
                 // The instructions that use it are removed below.
                 map.set_autocreate(false)
                     .map_err(|e| fail(format!("map {name}: {e}")))?;
@@ -231,9 +233,8 @@ impl TapProgram {
     }
 }
 
-/// Maps of bpf/include/owners.h and flows.h, for captures that name processes.
-pub const OWNERS_MAP: &str = "owners";
-const OF_PROCESSES: [&str; 11] = [
+/// Maps of bpf/include/owners.h, which the programs that find processes share with the taps.
+pub const OWNERS_MAPS: [&str; 11] = [
     OWNERS_MAP,
     "socket_owners",
     "known_processes",
@@ -242,9 +243,17 @@ const OF_PROCESSES: [&str; 11] = [
     "process_counts",
     "soft_interrupts",
     "epochs",
+    "askers",
+    "wanted_flows",
+    "known_namespaces",
+];
+pub const OWNERS_MAP: &str = "owners";
+/// Maps of a tap's own, for captures that name processes.
+const OF_TAP: [&str; 4] = [
     "socket_starts",
     "owned_flows",
     "flow_lookups",
+    "noted_socket",
 ];
 
 /// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.

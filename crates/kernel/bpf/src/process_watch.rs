@@ -12,7 +12,7 @@ use trawl_sys::{Error, Result, errno};
 use crate::kernel_types;
 use crate::layout::process::{ProcessCounts, ProcessEvent, ProcessSettings};
 use crate::layout::{Shared, TapConfig};
-use crate::object::{OWNERS, TapProgram};
+use crate::object::{OWNERS, OWNERS_MAPS, TapProgram};
 use crate::probe::attached::{self, Exclusive};
 use crate::program::{self, LoadOptions, Traced};
 use crate::table::Table;
@@ -110,20 +110,6 @@ const PROGRAMS: [(&str, Hook); 18] = [
 /// The program that looks at the sockets that exist, and the kernel's function that it runs for.
 const EXISTING: &str = "trawl_existing";
 const ITERATOR: &str = "bpf_iter_task_file";
-/// Maps of bpf/include/owners.h.
-const MAPS: [&str; 11] = [
-    "socket_owners",
-    "owners",
-    "known_processes",
-    EVENTS,
-    SETTINGS,
-    COUNTS,
-    "soft_interrupts",
-    "epochs",
-    "askers",
-    "wanted_flows",
-    NAMESPACES,
-];
 const EVENTS: &str = "process_events";
 const SETTINGS: &str = "process_settings";
 const COUNTS: &str = "process_counts";
@@ -185,7 +171,7 @@ impl ProcessWatch {
     /// Attaches the programs below a cgroup, and looks at the sockets that exist.
     pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
         let first = TapProgram::prepare(OWNERS, PROGRAMS[0].0, &TapConfig::zeroed(), &[])?;
-        let maps = MAPS
+        let maps = OWNERS_MAPS
             .map(|name| {
                 let map = first
                     .map(name)
