@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -19,8 +18,6 @@ const BEING_FREED: usize = 2;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Waiting time after which the user is informed.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// Executable by anyone.
-const EXECUTABLE: u32 = 0o111;
 
 #[derive(Debug)]
 pub struct Finished {
@@ -149,17 +146,7 @@ pub fn wait_for_commands(
 
 /// Refuses a command for finished files that is not a program.
 pub fn check_command(command: &str) -> Result<()> {
-    let is_program = |path: &Path| {
-        std::fs::metadata(path)
-            .is_ok_and(|about| about.is_file() && about.permissions().mode() & EXECUTABLE != 0)
-    };
-    let is_there = match command.contains('/') {
-        true => is_program(Path::new(command)),
-        false => process::in_path(command)
-            .iter()
-            .any(|path| is_program(path)),
-    };
-    match is_there {
+    match process::is_program(command) {
         true => Ok(()),
         false => {
             let what = format!("cannot run '{command}' for -z");

@@ -52,9 +52,17 @@ impl Root {
 
     /// Returns the paths of all cgroups below the root, by the kernel's numbers.
     pub fn paths(&self) -> HashMap<u64, String> {
-        let mut found = HashMap::new();
-        add(&self.path(), "/", &mut found);
-        found
+        let root = self.path();
+        let numbered = |directory: PathBuf| {
+            // A cgroup may go away meanwhile.
+            let number = fs::metadata(&directory).ok()?.ino();
+            let below = directory.strip_prefix(&root).ok()?;
+            Some((number, format!("/{}", below.to_string_lossy())))
+        };
+        directories(&root)
+            .into_iter()
+            .filter_map(numbered)
+            .collect()
     }
 }
 
@@ -128,7 +136,7 @@ impl Group {
                 let _ = process::go_on(process);
                 let _ = fs::write(path.join("..").join(PROCESSES), process.to_string());
             }
-            // Those below come first.
+            // Directories below come first.
             let removed = directories(&path).iter().rev().try_for_each(fs::remove_dir);
             match removed {
                 // A process that has ended stays in its cgroup for a moment.
@@ -161,21 +169,4 @@ fn directories(directory: &Path) -> Vec<PathBuf> {
     let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     found.extend(below.flat_map(|entry| directories(&entry.path())));
     found
-}
-
-fn add(directory: &Path, name: &str, found: &mut HashMap<u64, String>) {
-    if let Ok(about) = fs::metadata(directory) {
-        found.insert(about.ino(), name.to_owned());
-    }
-    // A cgroup may go away meanwhile.
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let below = format!(
-                "{}/{}",
-                name.trim_end_matches('/'),
-                entry.file_name().to_string_lossy()
-            );
-            add(&entry.path(), &below, found);
-        }
-    }
 }

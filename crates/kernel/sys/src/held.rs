@@ -3,17 +3,13 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::process::in_path;
+use crate::process::{end_with_parent, is_program, unblock_signals};
 use crate::{Error, Result, errno};
-
-const ANY_MAY_RUN: u32 = 0o111;
 
 /// A child process that runs a command once it is released.
 #[derive(Debug)]
@@ -33,7 +29,13 @@ impl HeldCommand {
     pub fn start(words: &[String], group: BorrowedFd<'_>) -> Result<Self> {
         let name = words.first().cloned().unwrap_or_default();
         let fail = |e| Error::os(format!("cannot run {name}"), e);
-        find(&name)?;
+        if !is_program(&name) {
+            let why = match name.contains('/') {
+                true => "no program has this path",
+                false => "no directory of PATH has such a program",
+            };
+            return Err(Error::failed(format!("cannot run {name:?}"), why));
+        }
         let words: Vec<CString> = words
             .iter()
             .map(|word| CString::new(word.as_str()))
@@ -102,27 +104,6 @@ impl HeldCommand {
     }
 }
 
-/// Finds a command's file, as execvp(3) will.
-fn find(name: &str) -> Result<()> {
-    let may_run = |path: &PathBuf| {
-        let about = path.metadata();
-        about.is_ok_and(|about| about.is_file() && about.permissions().mode() & ANY_MAY_RUN != 0)
-    };
-    let found = match name.contains('/') {
-        true => Some(Path::new(name).to_owned()).filter(may_run),
-        false => in_path(name).into_iter().find(may_run),
-    };
-    let what = || format!("cannot run {name:?}");
-    match found {
-        Some(_) => Ok(()),
-        None if name.contains('/') => Err(Error::failed(what(), "no program has this path")),
-        None => Err(Error::failed(
-            what(),
-            "no directory of PATH has such a program",
-        )),
-    }
-}
-
 /// Waits in the child for its release, and runs the command. Returns the number of the error if that fails.
 fn begin(
     words: &[*const libc::c_char],
@@ -138,25 +119,12 @@ fn begin(
     if let Err(error) = rustix::io::write(group, b"0") {
         return error.raw_os_error();
     }
-    let own_error = || {
-        io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(errno::EIO)
-    };
-    // SAFETY: the calls take numbers, and a set of signals on this stack that sigemptyset fills.
-    unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
-            return own_error();
-        }
-        // The parent may have ended before.
-        if u32::try_from(libc::getppid()) != Ok(parent) {
-            return errno::ESRCH;
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    let number = |error: io::Error| error.raw_os_error().unwrap_or(errno::EIO);
+    if let Err(error) = end_with_parent(parent, libc::SIGTERM).and_then(|()| unblock_signals()) {
+        return number(error);
     }
+    // SAFETY: the call takes numbers; the runtime has made trawl ignore the signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let mut byte = [0];
     match rustix::io::retry_on_intr(|| rustix::io::read(watched, &mut byte)) {
         Ok(1) => {}
@@ -164,5 +132,5 @@ fn begin(
     }
     // SAFETY: the pointers lead to words that end in NUL, and the list ends in a null pointer.
     unsafe { libc::execvp(words[0], words.as_ptr()) };
-    own_error()
+    number(io::Error::last_os_error())
 }

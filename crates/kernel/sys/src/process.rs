@@ -11,6 +11,8 @@ use crate::{Error, Result};
 
 /// The nice value of the highest priority.
 const FIRST: i32 = -20;
+/// The mode bits of files that anyone may run.
+const ANY_MAY_RUN: u32 = 0o111;
 
 fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process)
@@ -163,47 +165,61 @@ pub fn in_path(name: &str) -> Vec<std::path::PathBuf> {
     directories.map(|directory| directory.join(name)).collect()
 }
 
-/// Unblocks all signals in the program that a command starts. A signal that this thread blocks stays blocked in its children,
-/// and a program unaware of that could not be interrupted.
-pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::Command {
-    use std::os::unix::process::CommandExt;
-    let unblock = || {
-        // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork
-        // and exec.
-        let result = unsafe {
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
-        };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(std::io::Error::last_os_error())
-        }
+/// Returns true if a command's name, or its path, leads to a program.
+pub fn is_program(command: &str) -> bool {
+    let may_run = |path: &Path| {
+        let about = path.metadata();
+        about.is_ok_and(|about| about.is_file() && about.mode() & ANY_MAY_RUN != 0)
     };
-    // SAFETY: the closure only makes the two calls above, which are async-signal-safe, and allocates nothing.
-    unsafe { command.pre_exec(unblock) }
+    match command.contains('/') {
+        true => may_run(Path::new(command)),
+        false => in_path(command).iter().any(|path| may_run(path)),
+    }
 }
 
-/// Interrupts the program that a command starts when the starting thread ends, for any reason. This persists in a program
-/// that gives up privileges later.
+/// Unblocks all signals of this process, which has just been forked: what one thread blocks stays blocked in its children,
+/// and a program unaware of that could not be interrupted.
+pub(crate) fn unblock_signals() -> std::io::Result<()> {
+    // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork and exec.
+    let result = unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Makes this process, which has just been forked, get a signal when the parent's starting thread ends, for any reason. This
+/// persists in a program that gives up privileges later.
+pub(crate) fn end_with_parent(parent: u32, signal: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: the call takes numbers only, and a system call is safe between fork and exec.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it takes nothing and cannot fail.
+    match u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
+        true => Ok(()),
+        // The parent ended before it could be watched.
+        false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+/// Unblocks all signals in the program that a command starts.
+pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: the function only makes calls that are async-signal-safe, and allocates nothing.
+    unsafe { command.pre_exec(unblock_signals) }
+}
+
+/// Interrupts the program that a command starts when the starting thread ends.
 pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt;
     let parent = std::process::id();
-    let arm = move || {
-        // SAFETY: the call takes numbers only, and a system call is safe between fork and exec.
-        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: it takes nothing and cannot fail.
-        match u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
-            true => Ok(()),
-            // The parent ended before it could be watched.
-            false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
-        }
-    };
-    // SAFETY: the closure makes the two system calls above and allocates nothing.
-    unsafe { command.pre_exec(arm) }
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(move || end_with_parent(parent, libc::SIGINT)) }
 }
 
 /// Stops a process until it goes on.
