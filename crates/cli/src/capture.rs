@@ -75,8 +75,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         // Refused before anything is attached.
         FLEET.command()?;
     }
-    pod::choose_processes(&mut plan)?;
-    let sites = interfaces::find(&plan)?;
+    let of_pods = pod::find(&mut plan)?;
+    let sites = plan.sources.find(plan.options.tap, of_pods)?;
     outputs::check(&plan, &display, &sites)?;
     if let Some(wanted) = &plan.link_type {
         tcpdump::check_link_type(wanted, &sites)?;

@@ -137,7 +137,7 @@ pub fn run_into(plan: &CapturePlan, writer: &mut dyn Writer) -> Result<()> {
 }
 
 fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Attached> {
-    let sites = capture::interfaces::find(plan)?;
+    let sites = plan.sources.find(plan.options.tap, Vec::new())?;
     session::attach(&sites, &plan.options, HostFeatures::this(), observer)
 }
 

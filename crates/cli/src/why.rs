@@ -67,7 +67,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     let mut plan = plan(&args);
-    let sites = capture::interfaces::find(&plan)?;
+    let sites = plan.sources.find(plan.options.tap, Vec::new())?;
     let namespaces = args.namespaces.open()?;
     let mut observer = Watcher {
         json: args.json,

@@ -14,18 +14,12 @@ use trawl_sys::Result;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 
-use super::pod::{self, PodWatcher};
+use super::pod::PodWatcher;
 use crate::json;
 use crate::subject::Spaces;
 use crate::terminal::write_out;
 
 const IFF_UP: u32 = 1;
-
-/// Finds the interfaces of a plan.
-pub(crate) fn find(plan: &CapturePlan) -> Result<Vec<CaptureSite>> {
-    let of_pods = pod::interfaces(&plan.sources)?;
-    plan.sources.find(plan.options.tap, of_pods)
-}
 
 /// Sources of interfaces that a capture joins while it runs.
 #[derive(Debug)]

@@ -120,42 +120,39 @@ struct NamespaceSpec {
     path: String,
 }
 
-/// Returns the interfaces of all requested pods.
-pub(super) fn interfaces(sources: &Sources) -> Result<Vec<String>> {
-    let found = pods(sources)?.into_iter().map(|(pod, info)| {
-        let namespace = namespace_of(&pod, &info)?;
+/// Returns the interfaces of all requested pods. A capture of one pod that uses the host's network becomes one of its
+/// processes' packets on all interfaces: no interface is the pod's own.
+pub(super) fn find(plan: &mut CapturePlan) -> Result<Vec<String>> {
+    let pods = pods(&plan.sources)?;
+    let [(pod, info)] = &pods[..] else {
+        return interfaces(&pods);
+    };
+    if !is_own(&namespace_of(pod, info)?)? {
+        return interfaces(&pods);
+    }
+    let Some(group) = group_of(info.pid) else {
+        let why = "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
+        return Err(Error::failed(trouble(pod), why).fix("name the host's interface with -i"));
+    };
+    plan.options.process.get_or_insert_default().cgroup = Some(group);
+    plan.sources.pods.clear();
+    if plan.sources.names.is_empty() {
+        plan.sources.names.push("any".to_owned());
+    }
+    Ok(Vec::new())
+}
+
+fn interfaces(pods: &[(PodName, Info)]) -> Result<Vec<String>> {
+    let found = pods.iter().map(|(pod, info)| {
+        let namespace = namespace_of(pod, info)?;
         if is_own(&namespace)? {
             let why = "it uses the host's network: it has no interface of its own";
-            return Err(Error::failed(trouble(&pod), why)
+            return Err(Error::failed(trouble(pod), why)
                 .fix("capture it without other pods, or name the host's interface with -i"));
         }
         ends(&namespace)
     });
     Ok(found.collect::<Result<Vec<_>>>()?.concat())
-}
-
-/// Makes a capture of one pod that uses the host's network one of its processes' packets on all interfaces: no interface is
-/// the pod's own.
-pub(super) fn choose_processes(plan: &mut CapturePlan) -> Result<()> {
-    if plan.sources.pods.len() != 1 {
-        return Ok(());
-    }
-    for (pod, info) in pods(&plan.sources)? {
-        if !is_own(&namespace_of(&pod, &info)?)? {
-            return Ok(());
-        }
-        let Some(group) = group_of(info.pid) else {
-            let why =
-                "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
-            return Err(Error::failed(trouble(&pod), why).fix("name the host's interface with -i"));
-        };
-        plan.options.process.get_or_insert_default().cgroup = Some(group);
-    }
-    plan.sources.pods.clear();
-    if plan.sources.names.is_empty() {
-        plan.sources.names.push("any".to_owned());
-    }
-    Ok(())
 }
 
 /// Returns the path of the pod's cgroup that a process is in.
@@ -250,7 +247,7 @@ impl Duty for Watched {
             ..self.0.clone()
         });
         let found: Vec<String> = each
-            .filter_map(|one| interfaces(&one).ok())
+            .filter_map(|one| interfaces(&pods(&one).ok()?).ok())
             .flatten()
             .collect();
         // An empty message would end the conversation.
