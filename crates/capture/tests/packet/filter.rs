@@ -245,6 +245,9 @@ fn packets_over_the_rate_are_lost_as_rate_limit() {
     assert_eq!(total.lost["rate_limit"], 4000 - total.recorded);
 }
 
+/// Attempts to load a program within the time limit.
+const ATTEMPTS: u32 = 10;
+
 #[test]
 fn every_kind_of_expression_passes_the_verifier() {
     if !root_or_skip() {
@@ -265,18 +268,23 @@ fn every_kind_of_expression_passes_the_verifier() {
             filter: expression(text),
             ..at_once()
         };
-        let captured = capture(&[site(&pair.b)], &options, || {
-            send_from(&pair.a, &mixed(), 9, 0);
-        });
-        let notices = &captured.notices;
-        match text.contains("protochain") {
-            // Chains too long for the kernel's program are followed in user space, and all on a busy machine.
-            true => assert!(
-                matches!(&notices[..], [one] if one.contains("InUserSpace")),
-                "{notices:?}"
-            ),
-            false => assert!(notices.is_empty(), "{notices:?}"),
-        }
+        let attempt = |_| {
+            capture(&[site(&pair.b)], &options, || {
+                send_from(&pair.a, &mixed(), 9, 0);
+            })
+        };
+        // Other work on the machine may use up the verifier's time.
+        let is_late = |text: &String| text.contains("did not finish");
+        let mut attempts = (1..=ATTEMPTS).map(attempt);
+        let captured = attempts
+            .find(|one| !one.notices.iter().any(is_late))
+            .expect("time for the verifier");
+        let notices: &[&str] = match text.contains("protochain") {
+            // Chains too long for the kernel's program are followed in user space.
+            true => &["LongChainsInUserSpace"],
+            false => &[],
+        };
+        assert_eq!(captured.notices, notices);
         let total = &captured.summary.total;
         assert_eq!(total.seen, 9, "{}", &text[..20.min(text.len())]);
     }
