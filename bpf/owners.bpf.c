@@ -240,7 +240,7 @@ static __always_inline int use_address(struct bpf_sock_addr *address, __u32 remo
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!owner)
 		return ALLOW;
-	/* To ask for the name of the peer is no use of a socket that has an owner; accept() asks for that of a new one. */
+	/* A process that asks for the peer's name does not use a socket that has an owner. accept() asks for a new socket. */
 	if (accepts && owner->process && owner->cookie == use.cookie && owner->how != OWNER_LISTENER)
 		return ALLOW;
 	used(owner, &use);

@@ -351,7 +351,7 @@ mod tests {
                 }
             }
         }
-        // The first file again: its packet at 500 is now that of a later process.
+        // A later process has the number of the first file's packet at 500 now.
         let mut reader = CaptureReader::new(&files[0][..]).expect("a header");
         while reader.advance().expect("whole blocks") {
             rewriter.packet(&mut out, 0, &reader).expect("pcapng");

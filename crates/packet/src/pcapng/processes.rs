@@ -64,7 +64,7 @@ impl Processes {
             Some(PacketProcess { id, thread: 0 })
         };
         let Some(process) = options.process.or_else(by_order) else {
-            // Here, the number may be that of another host's process.
+            // In this file, another host's process may have the number.
             return commented;
         };
         let described = self.find(process.id, time_ns);
