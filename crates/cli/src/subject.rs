@@ -29,7 +29,7 @@ const TO_END: Duration = Duration::from_secs(2);
 /// Interval at which its processes' network namespaces are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Longest time for which its processes wait for a capture in a new namespace.
-const TO_JOIN: Duration = Duration::from_secs(1);
+const TO_JOIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub struct SubjectArgs {

@@ -218,9 +218,9 @@ fn full_descriptions_name_the_socket() {
     let file = lab.file("full.pcapng");
     let script = lab.file("script");
     let lines = format!(
-        "import os, socket, time\ns = socket.create_server(('{0}', 4001))\n\
-         if os.fork() == 0:\n time.sleep(0.3); c = s.accept()[0]; c.recv(9); c.send(b'x'); c.recv(9); os._exit(0)\n\
-         c = socket.create_connection(('{0}', 4001)); c.send(b'x'); c.recv(9); c.close(); os.wait()\n",
+        "import os, socket\nr, w = os.pipe()\ns = socket.create_server(('{0}', 4001))\n\
+         if os.fork() == 0:\n os.read(r, 1); c = s.accept()[0]; c.recv(9); c.send(b'x'); c.recv(9); os._exit(0)\n\
+         c = socket.create_connection(('{0}', 4001)); c.send(b'x'); os.write(w, b'x'); c.recv(9); c.close(); os.wait()\n",
         b.ipv4
     );
     fs::write(&script, lines).expect("a file");
