@@ -5,7 +5,6 @@
 #ifndef TRAWL_FLOWS_H
 #define TRAWL_FLOWS_H
 
-#include <linux/icmp.h>
 #include <linux/icmpv6.h>
 #include <linux/in.h>
 #include "headers.h"
@@ -272,12 +271,16 @@ static __always_inline __u64 receiver_of_flow(struct tap_context *context, __u32
 #define ECHO_REQUEST 1
 #define ECHO_REPLY 2
 
+/* The types in IPv4, as in <linux/icmp.h>, which needs headers of the C library for 32 bits. */
+#define ICMP_ECHO_REQUEST 8
+#define ICMP_ECHO_REPLY 0
+
 /* Returns whether the packet asks for an echo or is one, and finds what both have in common. */
 static __always_inline int find_echo(struct tap_context *context, struct echo *echo)
 {
 	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
-	struct icmp6hdr *icmp6;
-	struct icmphdr *icmp;
+	/* An echo has the same header in IPv4. */
+	struct icmp6hdr *icmp;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 	void *network;
@@ -290,23 +293,24 @@ static __always_inline int find_echo(struct tap_context *context, struct echo *e
 		if (!ip || ip->protocol != IPPROTO_ICMP || ip->frag_off & bpf_htons(FRAGMENT_BITS))
 			return NO_ECHO;
 		icmp = network + ip->ihl * 4;
-		if ((void *)(icmp + 1) > end || (icmp->type != ICMP_ECHO && icmp->type != ICMP_ECHOREPLY))
+		if ((void *)(icmp + 1) > end ||
+		    (icmp->icmp6_type != ICMP_ECHO_REQUEST && icmp->icmp6_type != ICMP_ECHO_REPLY))
 			return NO_ECHO;
-		asks = icmp->type == ICMP_ECHO;
+		asks = icmp->icmp6_type == ICMP_ECHO_REQUEST;
 		echo->address[0] = asks ? ip->daddr : ip->saddr;
-		echo->number = icmp->un.echo.id;
+		echo->number = icmp->icmp6_dataun.u_echo.identifier;
 		return asks ? ECHO_REQUEST : ECHO_REPLY;
 	case bpf_htons(ETH_P_IPV6):
 		ip6 = ipv6_header(network, end);
 		if (!ip6 || ip6->nexthdr != IPPROTO_ICMPV6)
 			return NO_ECHO;
-		icmp6 = (void *)(ip6 + 1);
-		if ((void *)(icmp6 + 1) > end ||
-		    (icmp6->icmp6_type != ICMPV6_ECHO_REQUEST && icmp6->icmp6_type != ICMPV6_ECHO_REPLY))
+		icmp = (void *)(ip6 + 1);
+		if ((void *)(icmp + 1) > end ||
+		    (icmp->icmp6_type != ICMPV6_ECHO_REQUEST && icmp->icmp6_type != ICMPV6_ECHO_REPLY))
 			return NO_ECHO;
-		asks = icmp6->icmp6_type == ICMPV6_ECHO_REQUEST;
+		asks = icmp->icmp6_type == ICMPV6_ECHO_REQUEST;
 		__builtin_memcpy(echo->address, asks ? &ip6->daddr : &ip6->saddr, sizeof(echo->address));
-		echo->number = 0x10000 | icmp6->icmp6_dataun.u_echo.identifier;
+		echo->number = 0x10000 | icmp->icmp6_dataun.u_echo.identifier;
 		return asks ? ECHO_REQUEST : ECHO_REPLY;
 	default:
 		return NO_ECHO;
