@@ -4,6 +4,7 @@
 
 use std::io::{self, Cursor, Read};
 
+use trawl_packet::anonymize::Addresses;
 use trawl_packet::decode;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block;
@@ -14,7 +15,7 @@ use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer};
 use trawl_view::record::{PacketSource, PacketView};
-use trawl_view::rewrite::{Format, Rewriter};
+use trawl_view::rewrite::{Format, Privacy, Rewriter};
 use trawl_view::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
 
 /// Reads a whole file, prints its packets, and summarises them and the blocks between.
@@ -59,11 +60,42 @@ pub fn capture_file(bytes: &[u8]) {
     let report = statistics.report(vec![file], 3);
     assert!(report.text(str::to_owned).ends_with('\n'));
     for format in [Format::Pcapng, Format::Pcap] {
+        anonymized(bytes, format);
         rewritten(bytes, format, false);
         if (format == Format::Pcap) == reader.pcap_header().is_some() {
             rewritten(bytes, format, true);
         }
     }
+}
+
+/// Anonymizes a file and checks that the copy holds as many packets and no damage.
+fn anonymized(bytes: &[u8], format: Format) {
+    let (Ok(mut reader), Ok(addresses)) = (CaptureReader::new(bytes), Addresses::new(&[7; 32]))
+    else {
+        return;
+    };
+    let verbatim = (format == Format::Pcap) == reader.pcap_header().is_some();
+    let privacy = Privacy::new(true, Some(addresses));
+    let mut rewriter = Rewriter::new(format, verbatim, "trawl".to_owned()).with_privacy(privacy);
+    let (mut copy, mut packets) = (Vec::new(), 0);
+    while let Ok(Some(step)) = reader.step() {
+        match step {
+            Step::Block { kind } => rewriter.block(&mut copy, 0, &reader, kind),
+            Step::Packet if rewriter.packet(&mut copy, 0, &reader).is_err() => break,
+            Step::Packet => packets += 1,
+        }
+    }
+    rewriter.start(&mut copy, &reader);
+    let mut copied = match CaptureReader::new(&copy[..]) {
+        Ok(copied) => copied,
+        Err(_) if packets == 0 => return,
+        Err(error) => panic!("{format:?}, anonymized: {error}"),
+    };
+    let mut there = 0;
+    while copied.advance().expect("a file that is whole") {
+        there += 1;
+    }
+    assert_eq!(there, packets, "{format:?}, anonymized");
 }
 
 /// Rewrites a file and checks that the copy holds the same packets and no damage.

@@ -4,6 +4,7 @@ mod args;
 mod files;
 mod input;
 mod output;
+mod privacy;
 mod selection;
 
 use std::process::ExitCode;

@@ -43,6 +43,19 @@ impl Sum {
     }
 }
 
+/// Returns the difference of a one's complement sum over these bytes when they change (RFC 1624).
+pub fn difference(before: &[u8], after: &[u8]) -> u64 {
+    let sum = |bytes: &[u8]| Sum::default().add(bytes).0;
+    // Each word is added as its complement.
+    let complements = 0xffff * (before.len().div_ceil(2) as u64) - sum(before);
+    complements + sum(after)
+}
+
+/// Returns a stored checksum after such a difference.
+pub fn adjusted(stored: u16, difference: u64) -> u16 {
+    Sum(u64::from(!stored) + difference).finish()
+}
+
 /// Addresses that transport checksums cover.
 #[derive(Debug, Clone, Copy)]
 pub enum Addresses {

@@ -28,6 +28,7 @@
 //! # Ok::<(), trawl_packet::read::ReadError>(())
 //! ```
 
+pub mod anonymize;
 pub mod build;
 pub mod checksum;
 pub mod decode;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::pcapng::block;
 
 /// Maximum depth of tunnels inside tunnels.
-const MAX_DEPTH: u8 = 4;
+pub(crate) const MAX_DEPTH: u8 = 4;
 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
@@ -14,11 +14,15 @@ const VLAN: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
 const IPV6: u16 = 0x86dd;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
 const PPPOE_SESSION: u16 = 0x8864;
+const TRANSPARENT_ETHERNET: u16 = 0x6558;
 
-const ICMP: u8 = 1;
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const IGMP: u8 = 2;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
-const DCCP: u8 = 33;
+pub(crate) const DCCP: u8 = 33;
+pub(crate) const GRE: u8 = 47;
+const ESP: u8 = 50;
 pub const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
 pub const UDP_LITE: u8 = 136;
@@ -57,6 +61,8 @@ pub struct Headers<'a> {
     len: usize,
     /// Captured bytes after the last recognised header.
     pub payload: &'a [u8],
+    /// Offset of the payload.
+    pub payload_at: usize,
     /// Length of the payload according to the headers.
     pub payload_len: usize,
 }
@@ -105,7 +111,9 @@ pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
         block::LINKTYPE_ETHERNET => ethernet(&mut headers, bytes),
         block::LINKTYPE_LINUX_SLL => typed(&mut headers, bytes, 14, 16),
         block::LINKTYPE_LINUX_SLL2 => typed(&mut headers, bytes, 0, 20),
-        block::LINKTYPE_RAW => ip(&mut headers, bytes),
+        block::LINKTYPE_RAW | block::LINKTYPE_IPV4 | block::LINKTYPE_IPV6 => {
+            ip(&mut headers, bytes)
+        }
         block::LINKTYPE_NULL => bytes.get(4..).and_then(|rest| ip(&mut headers, rest)),
         _ => Some(()),
     };
@@ -153,6 +161,7 @@ fn typed<'a>(headers: &mut Headers<'a>, bytes: &'a [u8], at: usize, len: usize) 
 
 fn follow<'a>(headers: &mut Headers<'a>, kind: u16, rest: &'a [u8]) -> Option<()> {
     headers.payload = rest;
+    headers.payload_at = headers.len - rest.len();
     headers.payload_len = rest.len();
     match kind {
         IPV4 | IPV6 => ip(headers, rest),
@@ -236,6 +245,7 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         total
     };
     headers.payload = trimmed(bytes, total).get(header_len..)?;
+    headers.payload_at = headers.len - bytes.len() + header_len;
     headers.payload_len = total.saturating_sub(header_len);
     if offset != 0 {
         return Some(());
@@ -246,6 +256,7 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     let extension = (usize::from(*headers.payload.get(1)?) + 2) * 4;
     headers.ip.as_mut()?.protocol = *headers.payload.first()?;
     headers.payload = headers.payload.get(extension..)?;
+    headers.payload_at += extension;
     headers.payload_len = headers.payload_len.saturating_sub(extension);
     transport(headers, header_len + extension)
 }
@@ -308,8 +319,10 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
     headers.payload = rest;
     headers.payload_len = left;
+    let after = 40 + len.min(all.len()) - rest.len();
+    headers.payload_at = headers.len - bytes.len() + after;
     match first {
-        true => transport(headers, 40 + len.min(all.len()) - rest.len()),
+        true => transport(headers, after),
         false => Some(()),
     }
 }
@@ -342,26 +355,78 @@ fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
         _ => return Some(()),
     };
     headers.payload = bytes.get(header_len..)?;
+    headers.payload_at += header_len;
     headers.payload_len = headers.payload_len.saturating_sub(header_len);
     Some(())
 }
 
+/// Returns the length of the header of this protocol that `bytes` begin with, as far as they have it.
+pub(crate) fn transport_len(protocol: u8, bytes: &[u8]) -> usize {
+    let len = match protocol {
+        TCP => match bytes.get(12) {
+            Some(offset) => usize::from(offset >> 4).max(5) * 4,
+            None => 20,
+        },
+        UDP | UDP_LITE | ICMP | ICMPV6 | IGMP | ESP => 8,
+        SCTP | DCCP => 12,
+        GRE => {
+            let flags = bytes.first().copied().unwrap_or_default();
+            // Checksum, key, sequence number.
+            let optional = [0x80, 0x20, 0x10];
+            4 + 4 * optional.iter().filter(|bit| flags & **bit != 0).count()
+        }
+        _ => 0,
+    };
+    len.min(bytes.len())
+}
+
+/// Returns the length of a packet's headers, with those inside tunnels: up to the end of the innermost transport header. If no
+/// transport header is known, the network or link header is the last.
+pub fn headers_len(link_type: u16, bytes: &[u8]) -> usize {
+    let (at, headers) = walk(link_type, bytes).innermost();
+    at + headers.end()
+}
+
 impl<'a> Headers<'a> {
-    /// Returns the packet inside a VXLAN, GENEVE, GRE or IP-in-IP tunnel.
-    pub fn inner(&self) -> Option<Headers<'a>> {
-        inner(self, 0)
+    /// Returns the offset of the end of the last header.
+    fn end(&self) -> usize {
+        let known = self.payload_at;
+        let Some(network) = self.network_at else {
+            return known;
+        };
+        if let Some(arp) = &self.arp {
+            return network + 8 + 2 * (arp.sender_mac.len() + arp.sender_ip.len());
+        }
+        let Some(ip) = self.ip else {
+            return known;
+        };
+        if known <= network {
+            // The header is cut, or contradicts itself.
+            let fixed = if ip.src.is_ipv4() { 20 } else { 40 };
+            return network + fixed;
+        }
+        match self.transport_at {
+            Some(at) if at == known => known + transport_len(ip.protocol, self.payload),
+            _ => known,
+        }
     }
 
-    /// Returns the innermost headers that can be read.
-    pub fn innermost(&self) -> Headers<'a> {
-        let mut headers = *self;
+    /// Returns the offset of the packet inside a tunnel of fewer than `depth` others, and its headers.
+    pub(crate) fn inner_at(&self, depth: u8) -> Option<(usize, Headers<'a>)> {
+        let inner = inner(self, depth)?;
+        Some((self.payload_at + self.payload.len() - inner.len, inner))
+    }
+
+    /// Returns the offset of the innermost packet that can be read, and its headers.
+    pub fn innermost(&self) -> (usize, Headers<'a>) {
+        let (mut at, mut headers) = (0, *self);
         for depth in 0..MAX_DEPTH {
-            match inner(&headers, depth) {
-                Some(deeper) => headers = deeper,
-                None => break,
-            }
+            let Some((inner_at, inner)) = headers.inner_at(depth) else {
+                break;
+            };
+            (at, headers) = (at + inner_at, inner);
         }
-        headers
+        (at, headers)
     }
 
     /// Returns the numbers of the VLAN tags, the outermost first.
@@ -385,22 +450,22 @@ fn inner<'a>(headers: &Headers<'a>, depth: u8) -> Option<Headers<'a>> {
         (UDP, Some((_, GENEVE_PORT))) => {
             let options = usize::from(bytes.first()? & 0x3f) * 4;
             let rest = bytes.get(8 + options..)?;
-            Some(match half(bytes, 2)? {
-                0x6558 => as_ethernet(rest),
-                _ => as_ip(rest),
-            })
+            tunnelled(half(bytes, 2)?, rest)
         }
         (4 | 41, _) => Some(as_ip(bytes)),
-        (47, _) => {
-            let flags = half(bytes, 0)?;
-            let optional = [0x8000, 0x2000, 0x1000];
-            let words = optional.iter().filter(|bit| flags & **bit != 0).count();
-            let rest = bytes.get(4 + words * 4..)?;
-            Some(match half(bytes, 2)? {
-                0x6558 => as_ethernet(rest),
-                _ => as_ip(rest),
-            })
+        (GRE, _) => {
+            let rest = bytes.get(transport_len(GRE, bytes)..)?;
+            tunnelled(half(bytes, 2)?, rest)
         }
+        _ => None,
+    }
+}
+
+/// Reads a packet of this ethertype in a tunnel.
+fn tunnelled(kind: u16, bytes: &[u8]) -> Option<Headers<'_>> {
+    match kind {
+        TRANSPARENT_ETHERNET => Some(walk(block::LINKTYPE_ETHERNET, bytes)),
+        IPV4 | IPV6 => Some(walk(block::LINKTYPE_RAW, bytes)),
         _ => None,
     }
 }
@@ -446,7 +511,7 @@ mod tests {
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
             .udp(7, 8)
             .build();
-        assert_eq!(walk(1, &frame).innermost().ports, Some((7, 8)));
+        assert_eq!(walk(1, &frame).innermost().1.ports, Some((7, 8)));
     }
 
     #[test]
@@ -462,7 +527,7 @@ mod tests {
             .build();
         for cut in 0..frame.len() {
             for link_type in [0, 1, 101, 113, 276] {
-                let _ = walk(link_type, &frame[..cut]).innermost();
+                assert!(headers_len(link_type, &frame[..cut]) <= cut);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! become usual ones. Several files, or one in another format, become one section with the interfaces of all files.
 
 mod big_endian;
+mod privacy;
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,6 +16,9 @@ use trawl_packet::pcapng::write::{
     with_process_in_comment,
 };
 use trawl_packet::read::{CaptureReader, Packet};
+
+use privacy::Written;
+pub use privacy::{LeftOut, Privacy};
 
 /// The format of an output file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,7 @@ pub struct Rewriter {
     /// Processes that the new file describes.
     processes: Processes,
     left_out: u64,
+    privacy: Option<Privacy>,
 }
 
 impl Rewriter {
@@ -68,7 +73,22 @@ impl Rewriter {
             carried: HashSet::new(),
             processes: Processes::default(),
             left_out: 0,
+            privacy: None,
         }
+    }
+
+    /// Removes parts of packets and blocks from now on. Records of pcap are then not copied as they are.
+    pub fn with_privacy(self, privacy: Privacy) -> Self {
+        Self {
+            verbatim: self.verbatim && self.format == Format::Pcapng,
+            privacy: Some(privacy),
+            ..self
+        }
+    }
+
+    /// Returns the parts left out for privacy.
+    pub fn private(&self) -> Option<LeftOut> {
+        self.privacy.as_ref().map(Privacy::left_out)
     }
 
     /// Returns the number of blocks that could not be copied, from big-endian sections and with an unknown layout of numbers.
@@ -105,6 +125,29 @@ impl Rewriter {
 
     /// Appends the reader's current block without a packet.
     pub fn block(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>, kind: u32) {
+        let from = out.len();
+        self.append_block(out, file, reader, kind);
+        let order = self.order_written(reader);
+        if let Some(privacy) = &mut self.privacy {
+            privacy.blocks(out, from, order, None);
+        }
+    }
+
+    /// Returns the byte order of blocks that were appended.
+    fn order_written(&self, reader: &CaptureReader<'_>) -> ByteOrder {
+        match self.verbatim {
+            true => reader.byte_order(),
+            false => ByteOrder::Little,
+        }
+    }
+
+    fn append_block(
+        &mut self,
+        out: &mut Vec<u8>,
+        file: usize,
+        reader: &CaptureReader<'_>,
+        kind: u32,
+    ) {
         if self.format == Format::Pcap {
             return;
         }
@@ -143,6 +186,28 @@ impl Rewriter {
         reader: &CaptureReader<'_>,
     ) -> Result<(), RewriteError> {
         self.start(out, reader);
+        let from = out.len();
+        self.append_packet(out, file, reader)?;
+        let order = self.order_written(reader);
+        if let (Some(privacy), Some(packet), Some(stored)) =
+            (&mut self.privacy, reader.current(), reader.stored())
+        {
+            let link_type = packet.link_type;
+            let written = Written { link_type, stored };
+            match self.format {
+                Format::Pcap => privacy.record(out, from, written),
+                Format::Pcapng => privacy.blocks(out, from, order, Some(written)),
+            }
+        }
+        Ok(())
+    }
+
+    fn append_packet(
+        &mut self,
+        out: &mut Vec<u8>,
+        file: usize,
+        reader: &CaptureReader<'_>,
+    ) -> Result<(), RewriteError> {
         if self.verbatim {
             match reader.pcap_record() {
                 // Files with equal headers may be of different variants.

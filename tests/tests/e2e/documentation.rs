@@ -120,6 +120,7 @@ impl Desk {
         for (file, body) in files(&read("docs/GUIDE.md")) {
             std::fs::write(path.join(file), body).expect("a file of the guide");
         }
+        std::fs::write(path.join("key"), "0123456789abcdef".repeat(4)).expect("a key");
         std::fs::write(path.join("blocklist.txt"), "203.0.113.0/24\n").expect("a list");
         for file in [
             "yesterday.pcapng",

@@ -50,6 +50,7 @@ mod printing;
 mod privileges;
 mod process;
 mod query;
+mod read_privacy;
 mod read_series;
 mod receive;
 mod records;

@@ -71,6 +71,12 @@ pub struct ReadArgs {
     /// Run this with the name of each finished file
     #[arg(short = 'z', value_name = "COMMAND", hide_short_help = true)]
     command: Option<String>,
+    /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
+    #[arg(long, value_name = "KEY", requires = "write", conflicts_with = "print", value_hint = clap::ValueHint::FilePath)]
+    anonymize: Option<PathBuf>,
+    /// Cut packets after their headers, also inside tunnels
+    #[arg(long, requires = "write", conflicts_with = "print")]
+    headers: bool,
     /// Show the packets as well as write them
     #[arg(long, hide_short_help = true)]
     print: bool,
@@ -188,6 +194,10 @@ pub(crate) struct Request {
     /// Limits of files, in the packets' time.
     pub series: SeriesPlan,
     pub compression: Option<Compression>,
+    /// Replaces the addresses in the file written.
+    pub anonymize: Option<PathBuf>,
+    /// Cuts packets after their headers.
+    pub headers: bool,
     /// `None` if packets are only written.
     pub form: Option<Form>,
     pub print: PrintOptions,
@@ -196,8 +206,6 @@ pub(crate) struct Request {
     pub flush_each: bool,
     pub user: Option<String>,
 }
-
-impl Request {}
 
 impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {
@@ -236,6 +244,8 @@ impl ReadArgs {
                 .write
                 .as_deref()
                 .and_then(|path| compression(self.compress, path)),
+            anonymize: self.anonymize.clone(),
+            headers: self.headers,
             form: (self.write.is_none() || self.print || self.count).then_some(form),
             print: PrintOptions {
                 datagrams: self.tcpdump.datagrams()?,

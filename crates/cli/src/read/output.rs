@@ -17,6 +17,7 @@ use trawl_view::rewrite::{Format, Rewriter};
 use super::args::{Form, Request, format_by_name};
 use super::files::{Files, Written};
 use super::input::Input;
+use super::privacy;
 use crate::json;
 use crate::terminal;
 
@@ -106,9 +107,13 @@ impl Output {
             rewritten.files.end()?;
             rewritten.files.wait_for_commands()?;
         }
-        let left_out = self
-            .rewritten
-            .map_or(0, |rewritten| rewritten.rewriter.left_out());
+        let Some(rewriter) = self.rewritten.map(|rewritten| rewritten.rewriter) else {
+            return Ok(());
+        };
+        if let Some(left_out) = rewriter.private() {
+            privacy::report(left_out);
+        }
+        let left_out = rewriter.left_out();
         if left_out > 0 {
             let blocks = if left_out == 1 { "block" } else { "blocks" };
             let text = format!(
@@ -272,8 +277,13 @@ impl Rewritten {
         // The files of a ring are consecutive sections.
         let verbatim = verbatim && !(request.follow && inputs.len() > 1);
         let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
+        let rewriter = Rewriter::new(format, verbatim, application);
         Ok(Self {
-            rewriter: Rewriter::new(format, verbatim, application),
+            // The key is read before the file is made.
+            rewriter: match privacy::of(request)? {
+                Some(privacy) => rewriter.with_privacy(privacy),
+                None => rewriter,
+            },
             format,
             buffer: Vec::with_capacity(2 * GATHER),
             is_series: request.series.is_asked_for(),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::str::FromStr;
 
+use trawl_packet::checksum::{adjusted, difference};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::walk::{ICMPV6, TCP, UDP, UDP_LITE, is_tag, walk};
 
@@ -129,19 +130,7 @@ fn change_mac(fixed: Option<[u8; 6]>, map: &[([u8; 6], [u8; 6])], at: &mut [u8])
     }
 }
 
-/// Returns the difference of a one's complement sum over these bytes when they change (RFC 1624).
-fn difference(before: &[u8], after: &[u8]) -> u32 {
-    let sum = |bytes: &[u8], keep: u16| -> u32 {
-        let (words, _) = bytes.as_chunks::<2>();
-        words
-            .iter()
-            .map(|word| u32::from(u16::from_be_bytes(*word) ^ keep))
-            .sum()
-    };
-    sum(before, 0xffff) + sum(after, 0)
-}
-
-fn fix(frame: &mut [u8], checksum: Checksum, change: u32) {
+fn fix(frame: &mut [u8], checksum: Checksum, change: u64) {
     let Some(stored) = frame.get(checksum.at..).and_then(|rest| rest.first_chunk()) else {
         return;
     };
@@ -149,11 +138,7 @@ fn fix(frame: &mut [u8], checksum: Checksum, change: u32) {
     if checksum.zero_is_none && stored == 0 {
         return;
     }
-    let mut sum = u32::from(!stored) + change;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    let mut new = !(sum as u16);
+    let mut new = adjusted(stored, change);
     if checksum.zero_is_none && new == 0 {
         new = 0xffff;
     }

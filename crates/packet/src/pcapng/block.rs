@@ -97,6 +97,8 @@ pub const LINKTYPE_PPP_ETHER: u16 = 51;
 pub const LINKTYPE_RAW: u16 = 101;
 pub const LINKTYPE_C_HDLC: u16 = 104;
 pub const LINKTYPE_LINUX_SLL: u16 = 113;
+pub const LINKTYPE_IPV4: u16 = 228;
+pub const LINKTYPE_IPV6: u16 = 229;
 pub const LINKTYPE_LINUX_SLL2: u16 = 276;
 
 /// Type and total length in front of a block's body.

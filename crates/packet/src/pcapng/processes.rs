@@ -23,8 +23,13 @@ pub struct Processes {
 impl Process {
     /// Returns the process that a little-endian block describes, if it does.
     pub fn from_block(block: &Block<'_>) -> Option<Self> {
-        (block.kind == block::CUSTOM).then_some(())?;
-        wireshark(block.body, ByteOrder::Little)
+        Self::parse(block.kind, block.body, ByteOrder::Little)
+    }
+
+    /// Returns the process that the body of a block in Wireshark's layout describes.
+    pub fn parse(kind: u32, body: &[u8], order: ByteOrder) -> Option<Self> {
+        (kind == block::CUSTOM).then_some(())?;
+        wireshark(body, order)
     }
 }
 

@@ -1,0 +1,186 @@
+use trawl_packet::build::Template;
+use trawl_packet::pcapng::{PacketProcess, Process};
+use trawl_packet::read::{CaptureReader, Step};
+
+use super::super::{Format, Rewriter};
+use super::*;
+
+const SECRET: &str = "secret";
+const ADDRESS: [u8; 4] = [10, 1, 2, 3];
+
+fn secret() -> Option<String> {
+    Some(SECRET.to_owned())
+}
+
+/// Returns a file whose blocks all contain a secret text or an address.
+fn file() -> Vec<u8> {
+    let mut out = Vec::new();
+    write::section_header(
+        &mut out,
+        &write::SectionHeader {
+            os: Some("Linux"),
+            comment: Some(SECRET),
+            ..write::SectionHeader::default()
+        },
+    );
+    let interface = Interface {
+        name: Some(format!("{SECRET}:eth0")),
+        description: secret(),
+        filter: Some(format!("host {SECRET}")),
+        mac: Some([2, 10, 1, 2, 3, 9]),
+        comments: vec![SECRET.to_owned()],
+        ..Interface::default()
+    };
+    write::interface_description(&mut out, &interface);
+    let process = Process {
+        id: 7,
+        name: secret(),
+        path: secret(),
+        command: Some(SECRET.into()),
+        parent: Some(3),
+        user_id: Some(1000),
+        user: secret(),
+        start_ns: Some(5),
+        comment: secret(),
+    };
+    write::process(&mut out, &process);
+    let frame = Template::new().ethernet([2, 10, 1, 2, 3, 9], [4; 6]);
+    let frame = frame
+        .ipv4(ADDRESS, [10, 9, 8, 7])
+        .udp(1, 2)
+        .payload(SECRET)
+        .build();
+    write::enhanced_packet(
+        &mut out,
+        &write::EnhancedPacket {
+            captured: &frame,
+            original_len: frame.len() as u32,
+            timestamp_ns: 9,
+            packet_id: Some(11),
+            process: Some(PacketProcess { id: 7, thread: 8 }),
+            comment: Some(SECRET),
+            ..write::EnhancedPacket::default()
+        },
+    );
+    let mut other = |kind, body: &[u8]| {
+        let mut block = Open::new(&mut out, ByteOrder::Little, kind);
+        block.bytes(body);
+        block.finish();
+    };
+    let name = [&[1, 0, 11, 0][..], &ADDRESS, b"secret\0\0\0\0\0\0"].concat();
+    other(block::NAME_RESOLUTION, &name);
+    other(
+        block::DECRYPTION_SECRETS,
+        &[b"LKST\x06\0\0\0", SECRET.as_bytes()].concat(),
+    );
+    other(JOURNAL, b"MESSAGE=secret\n__REALTIME_TIMESTAMP=123\n\0");
+    other(
+        CUSTOM_NOT_COPIED,
+        &[&[1, 2, 3, 4], SECRET.as_bytes()].concat(),
+    );
+    other(
+        block::SIMPLE_PACKET,
+        &[&(frame.len() as u32).to_le_bytes(), &frame[..]].concat(),
+    );
+    write::interface_statistics(
+        &mut out,
+        &write::InterfaceStatistics {
+            if_received: Some(2),
+            comment: Some(SECRET),
+            ..write::InterfaceStatistics::default()
+        },
+    );
+    out
+}
+
+fn rewritten(file: &[u8], format: Format, verbatim: bool, privacy: Privacy) -> (Vec<u8>, LeftOut) {
+    let mut reader = CaptureReader::new(file).expect("a header");
+    let mut rewriter = Rewriter::new(format, verbatim, "trawl".to_owned()).with_privacy(privacy);
+    let mut out = Vec::new();
+    while let Some(step) = reader.step().expect("whole blocks") {
+        match step {
+            Step::Packet => rewriter.packet(&mut out, 0, &reader).expect("a packet"),
+            Step::Block { kind } => rewriter.block(&mut out, 0, &reader, kind),
+        }
+    }
+    let left_out = rewriter.private().expect("what was left out");
+    (out, left_out)
+}
+
+fn anonymous() -> Privacy {
+    let addresses = Addresses::new(&[7; 32]).expect("a long key");
+    Privacy::new(false, Some(addresses))
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|one| one == part)
+}
+
+fn kinds(bytes: &[u8]) -> Vec<u32> {
+    block::blocks(bytes).map(|block| block.kind).collect()
+}
+
+#[test]
+fn every_block_stays_without_its_secrets() {
+    let file = file();
+    for verbatim in [true, false] {
+        let (out, left_out) = rewritten(&file, Format::Pcapng, verbatim, anonymous());
+        assert!(!contains(&out, SECRET.as_bytes()) && !contains(&out, &ADDRESS));
+        let expected = kinds(&file).into_iter().map(|kind| match kind {
+            block::SIMPLE_PACKET => block::ENHANCED_PACKET,
+            kind => kind,
+        });
+        assert_eq!(kinds(&out), expected.collect::<Vec<_>>());
+        let comments = if verbatim { 4 } else { 3 };
+        let expected = LeftOut {
+            contents: 0,
+            comments,
+            blocks: 3,
+        };
+        assert_eq!(left_out, expected);
+
+        assert!(contains(&out, b"__REALTIME_TIMESTAMP=123\n"));
+
+        let mut reader = CaptureReader::new(&out[..]).expect("a header");
+        let packet = reader.next_packet().expect("whole").expect("a packet");
+        assert_eq!((packet.captured.len(), packet.original_len), (42, 48));
+        assert_eq!(
+            (packet.timestamp_ns, packet.options.packet_id),
+            (9, Some(11))
+        );
+        let name = reader.interfaces()[0].name.as_deref().expect("a name");
+        assert!(
+            name.starts_with("host-") && name.ends_with(":eth0"),
+            "{name}"
+        );
+        let process = reader.processes().find(7, 9).expect("a process");
+        assert_eq!(
+            (process.parent, process.start_ns, &process.name),
+            (Some(3), Some(5), &None)
+        );
+    }
+}
+
+#[test]
+fn pcap_records_are_cut() {
+    let (pcap, _) = rewritten(&file(), Format::Pcap, false, anonymous());
+    assert!(!contains(&pcap, SECRET.as_bytes()) && !contains(&pcap, &ADDRESS));
+    let (again, _) = rewritten(&pcap, Format::Pcap, true, Privacy::new(true, None));
+    assert_eq!(again, pcap);
+}
+
+#[test]
+fn cut_packets_keep_addresses_options_and_other_blocks() {
+    let (out, left_out) = rewritten(&file(), Format::Pcapng, true, Privacy::new(true, None));
+    assert_eq!(left_out, LeftOut::default());
+    assert!(contains(&out, &ADDRESS));
+    let mut reader = CaptureReader::new(&out[..]).expect("a header");
+    while let Some(packet) = reader.next_packet().expect("whole blocks") {
+        assert_eq!((packet.captured.len(), packet.original_len), (42, 48));
+    }
+    let comment = block::blocks(&out).filter_map(|block| block.enhanced_packet());
+    let comments = comment
+        .flat_map(|packet| packet.options())
+        .filter(|one| one.code == block::OPT_COMMENT);
+    assert_eq!(comments.count(), 1);
+}
