@@ -62,6 +62,7 @@ static __always_inline bool hardware_time(struct tap_context *packet, __u64 *tim
 	return false;
 }
 
+#define READ_BYTES(packet, at, to, length) read_bytes(packet, at, to, length)
 #define HEAD_OF(packet) ((packet)->head)
 #define NETWORK_OF(packet) network_of_frame((packet)->data)
 

@@ -3,6 +3,8 @@
  *   struct tap_context                           the argument of its programs,
  *   copy_packet(context, to, sighting)           copies `sighting->captured` bytes and returns 0,
  *   hardware_time(context, time)                 returns true if the hardware gave a time stamp,
+ *   READ_BYTES(context, at, to, length)          reads bytes of the packet and returns 0, if it has them,
+ *   HEADERS_BEGIN(context)                       what the packet begins with, see headers_end.h, if not the configured,
  *   REACHABLE(context, length)                   the number of bytes that can be copied, if not always all,
  *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the packet's memory and of its IP header,
  *   ROOM_OF(context)                             room for a struct known_packet, if not on the stack,
@@ -12,11 +14,16 @@
 #define TRAWL_CAPTURE_H
 
 #include "filter.h"
+#include "headers_end.h"
 #include "link.h"
 #include "record.h"
 
 #ifndef REACHABLE
 #define REACHABLE(context, length) (length)
+#endif
+
+#ifndef HEADERS_BEGIN
+#define HEADERS_BEGIN(context) (CONFIG(headers) == HEADERS_OF_IP ? BEGINS_IP : BEGINS_ETHERNET)
 #endif
 
 #ifdef FIND_PROCESS
@@ -73,6 +80,22 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 	return account_at(control, NULL, which);
 }
 
+/* Returns the number of bytes that can be captured and, with --headers, belong to headers. */
+static __always_inline __u32 length_wanted(struct tap_context *context, struct ring_control *control,
+					   const struct sighting *sight)
+{
+	__u32 length = REACHABLE(context, sight->original), end;
+
+	if (CONFIG(headers)) {
+		end = headers_end(context, control, HEADERS_BEGIN(context)) + (sight->tag ? sizeof(sight->tag) : 0);
+		if (end < length)
+			length = end;
+	} else {
+		NOT_CONFIGURED();
+	}
+	return length;
+}
+
 /* Returns the number of bytes to capture. The verifier checks the straight path first, with an unknown length, and its
  * result also covers the constant snap length of the other path. In the compiler's order, it would check all following
  * code twice. */
@@ -98,7 +121,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	__u32 interface;
 	char *block;
 
-	sight->captured = bounded(REACHABLE(context, sight->original));
+	sight->captured = bounded(length_wanted(context, control, sight));
 	size = record_size(sight, which);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {

@@ -15,7 +15,7 @@ static __always_inline void hold(struct tap_context *context, struct ring_contro
 	__u64 position, size, unreported = READ_ONCE(account->losses_unreported);
 	char *block;
 
-	sight->captured = bounded(REACHABLE(context, sight->original));
+	sight->captured = bounded(length_wanted(context, control, sight));
 	size = record_size(sight, FIRST);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {

@@ -85,7 +85,9 @@ struct ring_control {
 	__u32 first_segment;
 	/* With `clock_follows`: the clock is read for records whose number in their poll has none of these bits. */
 	__u32 reading_mask;
-	__u64 padding1[4];
+	/* With `headers`: the offset reached in the packet, and in the upper half what begins there. */
+	__u64 headers;
+	__u64 padding1[3];
 
 	/* Written by the producer at the first of several points that see a packet in turn: its identifier, or PACKET_…
 	 * if the other points do not want it either. */
@@ -173,6 +175,8 @@ struct tap_config {
 	__u32 record_limit_low;
 	__u32 record_limit_high;
 	__u32 snaplen;
+	/* HEADERS_…: packets are cut after their headers, which begin with this. */
+	__u32 headers;
 	/* Size of a segment, and the part of it that records can fill. */
 	__u32 segment_size;
 	__u32 segment_room;
@@ -309,6 +313,9 @@ struct kernel_addresses {
 #define PACKET_RATE_LIMITED 0xffffffffffffffff
 
 /* Treatment of a first point's record if the verdict decides about it. */
+#define HEADERS_OF_ETHERNET 1
+#define HEADERS_OF_IP 2
+
 #define HOLD_NOTHING 0
 #define HOLD_AT_ENTRY 1
 #define HOLD_UNTIL_EXIT 2

@@ -58,6 +58,14 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 	packet->in_fragments = BPF_CORE_READ(shared, xdp_frags_size);
 }
 
+/* Reads bytes of the first buffer; returns 0 if it has them. */
+static __always_inline long read_bytes(const struct tap_context *packet, __u32 at, void *to, __u32 length)
+{
+	if (at + length > packet->linear)
+		return -1;
+	return bpf_probe_read_kernel(to, length, (void *)(packet->data + at));
+}
+
 #define PAGE_SHIFT 12
 
 #if defined(__TARGET_ARCH_x86)

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
-use trawl_bpf::layout::{ALL, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig};
+use trawl_bpf::layout::{
+    ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig,
+};
 use trawl_bpf::object::TapProgram;
 use trawl_bpf::program::LoadOptions;
 use trawl_bpf::table::Table;
@@ -23,6 +25,7 @@ use trawl_sys::{Error, Result, host};
 
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
+use crate::extent::Extent;
 use crate::many::{
     Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
 };
@@ -317,6 +320,14 @@ impl Assembly {
         self.options.snaplen.min(self.rings.geometry.max_captured())
     }
 
+    /// Returns the extent of records of a source without a program, with packets of this link type.
+    pub(crate) fn extent(&self, snaplen: u32, link_type: u16) -> Extent {
+        Extent {
+            snaplen,
+            headers_of: self.options.headers.then_some(link_type),
+        }
+    }
+
     /// Returns the offset of a member in a kernel structure, for programs that look for packets seen by others.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> u32 {
         match self.links == LINKS_NONE as u32 {
@@ -366,6 +377,10 @@ impl Assembly {
             record_limit_low: limit as u32,
             record_limit_high: (limit >> 32) as u32,
             snaplen: self.snaplen(),
+            headers: match self.options.headers {
+                true => HEADERS_OF_ETHERNET as u32,
+                false => 0,
+            },
             segment_size: geometry.segment_size as u32,
             segment_room: geometry.segment_room() as u32,
             bank_mask: geometry.bank_size() as u32 - 1,

@@ -67,6 +67,7 @@ pub mod capture_chain;
 pub mod capture_site;
 pub mod doctor;
 pub mod event;
+pub mod extent;
 pub mod filter;
 pub mod many;
 pub mod merge;

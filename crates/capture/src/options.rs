@@ -407,6 +407,9 @@ pub struct CaptureOptions {
     /// Maximum number of records a second.
     pub rate_limit: Option<u64>,
     pub snaplen: u32,
+    /// Cuts packets after their headers.
+    #[serde(default)]
+    pub headers: bool,
     pub count: Option<u64>,
     #[serde(default, rename = "duration_ns", with = "nanoseconds::option")]
     pub duration: Option<Duration>,
@@ -551,6 +554,7 @@ impl CaptureOptions {
             sample: None,
             rate_limit: None,
             snaplen: SNAPLEN,
+            headers: false,
             count: None,
             duration: None,
             memory,

@@ -10,6 +10,7 @@ use trawl_filter::expression;
 use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::walk::headers_len;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 
@@ -67,6 +68,8 @@ pub(crate) struct SecondLook {
     sampling: Option<Sampling>,
     /// Length to which packets are cut after filtering.
     snaplen: u32,
+    /// Set if packets are cut after their headers, once filtered.
+    headers: bool,
     /// Decisions at entry, if both ends of programs are recorded.
     entries: Option<Entries>,
     /// By interface block, true if its packets were seen at their exit.
@@ -153,6 +156,7 @@ impl SecondLook {
         };
         look.sampling = Some(Sampling::new(options));
         look.snaplen = options.snaplen;
+        look.headers = options.headers;
         Ok(Some(look))
     }
 
@@ -183,6 +187,7 @@ impl SecondLook {
                 sample: None,
                 rate_limit: None,
                 snaplen: SNAPLEN,
+                headers: false,
                 ..all
             },
         }
@@ -223,6 +228,7 @@ impl SecondLook {
             most: options.count,
             sampling: None,
             snaplen: u32::MAX,
+            headers: false,
             entries: (options.at == Some(At::Both)).then(Entries::default),
             exits: Vec::new(),
             fates: Rc::default(),
@@ -345,6 +351,20 @@ impl SecondLook {
         }
     }
 
+    /// Returns the most bytes that are kept of a packet.
+    fn extent(&self, packet: &EnhancedPacket<'_>) -> u32 {
+        if !self.headers {
+            return self.snaplen;
+        }
+        let site = self.sites.get(packet.interface_id as usize);
+        let selector = self.selectors.get(site.copied().unwrap_or_default());
+        let link_type = selector.map_or(LINKTYPE_ETHERNET, |(_, link_type)| *link_type);
+        let (frame, _) = as_frame(packet);
+        let added = frame.len() - packet.captured.len();
+        let headers = headers_len(link_type, &frame).saturating_sub(added);
+        self.snaplen.min(headers as u32)
+    }
+
     /// Hands on matching packets, cut to the snap length.
     fn push_cut(
         &mut self,
@@ -355,7 +375,7 @@ impl SecondLook {
         for block in blocks(bytes) {
             match block.enhanced_packet() {
                 Some(packet) if !self.wants(&packet).map_err(|error| (0, error))? => {}
-                Some(_) => push_cut(block.bytes, self.snaplen, &mut cut),
+                Some(packet) => push_cut(block.bytes, self.extent(&packet), &mut cut),
                 None => cut.extend_from_slice(block.bytes),
             }
         }
@@ -371,7 +391,7 @@ impl SecondLook {
 impl Stage for SecondLook {
     fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
         let bytes = blocks.bytes();
-        let pushed = match self.snaplen as usize >= RECORD_MAX_CAPTURED {
+        let pushed = match self.snaplen as usize >= RECORD_MAX_CAPTURED && !self.headers {
             true => self.push_whole(bytes, next),
             false => self.push_cut(bytes, next),
         };

@@ -27,6 +27,7 @@ mod gen_frames;
 mod gen_runs;
 mod grammar;
 mod guard;
+mod headers;
 mod hosts;
 mod identity;
 mod json;

@@ -136,7 +136,7 @@ fn refused_filters_apply_to_bare_ip() {
 }
 
 /// Returns combinations that are no list, and that the verifier needs minutes for.
-fn refused(count: usize, wanted: &str) -> String {
+pub(super) fn refused(count: usize, wanted: &str) -> String {
     let pairs = (0..count).map(|n| {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
         format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)

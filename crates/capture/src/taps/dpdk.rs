@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use trawl_io::dpdk::{self, Cleaner, DpdkLine, DpdkRequest, Helper, PROGRAM, VARIABLE};
 use trawl_io::packet_socket::Instruction;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::Geometry;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result};
@@ -119,7 +120,7 @@ impl Tap for Dpdk {
             DpdkPlan {
                 ports: points.clone(),
                 queue_rings,
-                snaplen: snaplen.min(own.max_captured()),
+                extent: assembly.extent(snaplen.min(own.max_captured()), LINKTYPE_ETHERNET),
                 meta: options.recording.meta,
                 sampling: Sampling::new(&options),
             },

@@ -97,7 +97,7 @@ impl Tap for Packet {
         let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
         let point = PacketPoint {
             ids,
-            snaplen,
+            extent: assembly.extent(snaplen, site.interface.link_type),
             queue: queue.filter(|_| options.recording.meta.queue),
             ethernet,
             meta: options.recording.meta,
@@ -302,7 +302,7 @@ fn attach_member(
     let interface = site.interface.index;
     let point = PacketPoint {
         ids,
-        snaplen: group.snaplen,
+        extent: assembly.extent(group.snaplen, LINKTYPE_ETHERNET),
         queue: site.has_one_queue().then_some(0).filter(|_| meta.queue),
         ethernet: true,
         meta,

@@ -129,7 +129,7 @@ impl Tap for Pcap {
             .set_note(ids.point, format!("by {}{precision}", library.version()));
         let point = PcapPoint {
             ids,
-            snaplen,
+            extent: assembly.extent(snaplen, link_type),
             directions: match options.direction {
                 Some(Direction::In) => Directions::All(DIRECTION_INBOUND),
                 Some(Direction::Out) => Directions::All(DIRECTION_OUTBOUND),

@@ -6,12 +6,13 @@ mod clsact;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use trawl_bpf::layout::TapConfig;
+use trawl_bpf::layout::{HEADERS_OF_IP, TapConfig};
 use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{info, probe};
 use trawl_filter::lower::Target;
+use trawl_packet::pcapng::block::LINKTYPE_RAW;
 use trawl_ring::Rings;
 use trawl_sys::netlink::tc::Direction as Side;
 use trawl_sys::netns::run_maybe_in;
@@ -235,6 +236,9 @@ impl AttachedTc {
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;
         config.head_offset = assembly.offset("sk_buff", "head");
+        if assembly.options.headers && site.interface.link_type == LINKTYPE_RAW {
+            config.headers = HEADERS_OF_IP as u32;
+        }
         match side {
             Side::Ingress => {
                 config.queue_offset = site.interface.received_queue_offset();

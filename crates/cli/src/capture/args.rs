@@ -179,6 +179,9 @@ struct FilterArgs {
         default_value_t = 0
     )]
     snaplen: u64,
+    /// Cut packets after their headers, also inside tunnels
+    #[arg(long)]
+    headers: bool,
     /// Read the expression from a file, as tcpdump's -F; `#` begins a comment
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"], hide_short_help = true)]
     filter_file: Option<PathBuf>,
@@ -600,6 +603,7 @@ impl Args {
             },
             rate_limit: self.filtering.limit_rate,
             snaplen: self.kept()?,
+            headers: self.filtering.headers,
             count: self.count,
             duration: self.duration,
             memory: self.memory(),

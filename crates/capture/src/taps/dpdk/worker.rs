@@ -11,6 +11,7 @@ use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
 use trawl_ring::producer::{Noted, Producer, Sighting};
 
 use crate::event::ReadFailure;
+use crate::extent::Extent;
 use crate::options::Meta;
 use crate::point::PointIds;
 use crate::sampling::Sampling;
@@ -43,7 +44,7 @@ pub struct DpdkPlan {
     /// Ports in the order of the helper.
     pub ports: Vec<Port>,
     pub queue_rings: QueueRings,
-    pub snaplen: u32,
+    pub extent: Extent,
     pub meta: Meta,
     pub sampling: Sampling,
 }
@@ -276,7 +277,7 @@ impl Recorder {
         let DpdkPlan {
             ports,
             queue_rings,
-            snaplen,
+            extent,
             meta,
             sampling,
         } = &mut self.plan;
@@ -305,7 +306,7 @@ impl Recorder {
             identified: meta.id,
             queue: seen.queue.filter(|_| meta.queue),
             original: seen.original,
-            snaplen: *snaplen,
+            snaplen: extent.of(seen.bytes, 0),
             bytes: [seen.bytes, &[], &[]],
         });
         self.limit_reached |= outcome == Noted::LimitReached;

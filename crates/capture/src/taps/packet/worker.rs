@@ -12,6 +12,7 @@ use trawl_ring::producer::{Noted, Producer, Sighting};
 use trawl_sys::{Result, clock, events};
 
 use crate::event::ReadFailure;
+use crate::extent::Extent;
 use crate::options::Meta;
 use crate::point::PointIds;
 use crate::sampling::Sampling;
@@ -34,7 +35,7 @@ const PROMISCUOUS: u32 = 4 << 2;
 #[derive(Clone, Copy, Debug)]
 pub struct PacketPoint {
     pub ids: PointIds,
-    pub snaplen: u32,
+    pub extent: Extent,
     pub queue: Option<u32>,
     /// True if the bytes begin with an Ethernet header, into which a VLAN tag belongs.
     pub ethernet: bool,
@@ -259,7 +260,7 @@ impl Recorder {
     fn record(&mut self, point: PacketPoint, frame: &RingFrame<'_>) -> Noted {
         let PacketPoint {
             ids,
-            snaplen,
+            extent,
             queue,
             ethernet,
             meta,
@@ -285,7 +286,7 @@ impl Recorder {
             identified: meta.id,
             queue,
             original: frame.original + tag.len() as u32,
-            snaplen,
+            snaplen: extent.of(frame.bytes, tag.len()),
             bytes: [addresses, reached, rest],
         })
     }

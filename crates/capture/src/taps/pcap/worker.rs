@@ -15,6 +15,7 @@ use trawl_sys::events::{self, Wake};
 use trawl_sys::{Result, clock};
 
 use crate::event::{Event, ReadFailure};
+use crate::extent::Extent;
 use crate::options::Meta;
 use crate::point::PointIds;
 use crate::sampling::Sampling;
@@ -41,7 +42,7 @@ const SENT: u8 = 4;
 #[derive(Clone, Debug)]
 pub struct PcapPoint {
     pub ids: PointIds,
-    pub snaplen: u32,
+    pub extent: Extent,
     pub directions: Directions,
     pub stamped_by_card: bool,
     /// True if the library waits for packets despite non-blocking mode: it is called only when packets are ready.
@@ -261,7 +262,7 @@ impl Recorder {
         }
         let PcapPoint {
             ids,
-            snaplen,
+            extent,
             directions,
             stamped_by_card,
             asks_first: _,
@@ -298,7 +299,7 @@ impl Recorder {
             identified: meta.id,
             queue: None,
             original: packet.original,
-            snaplen,
+            snaplen: extent.of(bytes, 0),
             bytes: [bytes, &[], &[]],
         });
         outcome != Noted::LimitReached
