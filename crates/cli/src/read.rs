@@ -1,6 +1,7 @@
 //! `trawl read`: the packets of capture files, as lines, as JSON, or as another file.
 
 mod args;
+mod dedup;
 mod files;
 mod input;
 mod output;
@@ -27,6 +28,7 @@ use trawl_view::record::PacketSource;
 pub use args::ReadArgs;
 use args::Request;
 pub(crate) use args::split_files;
+use dedup::Dedup;
 use files::Written;
 pub(crate) use input::Input;
 use output::Output;
@@ -123,6 +125,7 @@ struct Reading<'a> {
     output: Output,
     filter: Option<FileFilter<'a>>,
     selection: Selection,
+    dedup: Option<Dedup>,
     /// Number of packets still wanted, if limited.
     remaining: Option<u64>,
     failed: bool,
@@ -139,6 +142,7 @@ impl<'a> Reading<'a> {
             sources: Merge::new(inputs),
             filter,
             selection: request.selection.clone(),
+            dedup: request.dedup.map(Dedup::new),
             remaining: request.count,
             failed: false,
         })
@@ -175,6 +179,7 @@ impl<'a> Reading<'a> {
         }
         self.sources.sources().for_each(Input::report_flawed_times);
         self.output.finish(self.sources.source())?;
+        self.dedup.iter().for_each(Dedup::report);
         Ok(exit_code(!self.failed))
     }
 
@@ -199,6 +204,12 @@ impl<'a> Reading<'a> {
             if !filter.matches(kind, bytes, length)? {
                 return Ok(Written::Taken);
             }
+        }
+        if let Some(dedup) = &mut self.dedup
+            && let Some(packet) = input.reader.current()
+            && dedup.is_seen(index, &packet)
+        {
+            return Ok(Written::Taken);
         }
         self.remaining = self.remaining.map(|count| count - 1);
         self.output.packet(index, input)

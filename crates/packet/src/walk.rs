@@ -387,6 +387,39 @@ pub fn headers_len(link_type: u16, bytes: &[u8]) -> usize {
     at + headers.end()
 }
 
+/// A packet, split at what differs between the points of its way through bridges, veth and VLANs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bridged<'a> {
+    /// The link header, with tags and labels.
+    pub link: &'a [u8],
+    /// The bytes from the network header on, without the frame's padding, before and after the checksum of TCP or UDP: a card
+    /// may compute it later.
+    pub same: [&'a [u8]; 2],
+}
+
+/// Splits a packet; `link_type` is a LINKTYPE_ value.
+pub fn bridged(link_type: u16, bytes: &[u8]) -> Bridged<'_> {
+    let headers = walk(link_type, bytes);
+    let at = headers.network_at.unwrap_or(headers.payload_at);
+    let end = match headers.network_at {
+        Some(_) if headers.arp.is_some() => headers.end(),
+        Some(network) if headers.payload_at > network => headers.payload_at + headers.payload.len(),
+        _ => bytes.len(),
+    };
+    let checksum = match headers.ip.map(|ip| ip.protocol) {
+        Some(TCP) => Some(16),
+        Some(UDP) => Some(6),
+        _ => None,
+    };
+    let checksum = headers.transport_at.zip(checksum);
+    let before = checksum.map_or(end, |(transport, offset)| transport + offset);
+    let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
+    Bridged {
+        link: part(0..at),
+        same: [part(at..before.min(end)), part(before + 2..end)],
+    }
+}
+
 impl<'a> Headers<'a> {
     /// Returns the offset of the end of the last header.
     fn end(&self) -> usize {
@@ -515,6 +548,26 @@ mod tests {
     }
 
     #[test]
+    fn bridged_copies_of_a_packet_differ_in_the_link_header_only() {
+        let of = |template: Template| {
+            let packet = template.ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(5, 6);
+            packet.payload(b"hello").build()
+        };
+        let plain = of(Template::new().ethernet([2; 6], [4; 6]));
+        let padded = [&plain[..], &[0; 13]].concat();
+        let tagged = of(Template::new().ethernet([2; 6], [6; 6]).vlan(7));
+        let parts = bridged(1, &plain);
+        let lengths = (parts.link.len(), parts.same.map(<[u8]>::len));
+        assert_eq!(lengths, (14, [26, 5]));
+        assert_eq!(bridged(1, &padded), parts);
+        assert_eq!(bridged(1, &tagged).link.len(), 18);
+        let mut partial = tagged;
+        partial[44..46].fill(0);
+        assert_eq!(bridged(1, &partial).same, parts.same);
+        assert_eq!(bridged(9999, &plain).same, [&plain[..], &[]]);
+    }
+
+    #[test]
     fn any_cut_is_accepted() {
         let frame = Template::new()
             .ethernet([2; 6], [4; 6])
@@ -528,6 +581,8 @@ mod tests {
         for cut in 0..frame.len() {
             for link_type in [0, 1, 101, 113, 276] {
                 assert!(headers_len(link_type, &frame[..cut]) <= cut);
+                let parts = bridged(link_type, &frame[..cut]);
+                assert!(parts.link.len() + parts.same.concat().len() <= cut);
             }
         }
     }

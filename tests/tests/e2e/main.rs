@@ -51,6 +51,7 @@ mod printing;
 mod privileges;
 mod process;
 mod query;
+mod read_dedup;
 mod read_privacy;
 mod read_series;
 mod receive;

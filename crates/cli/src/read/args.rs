@@ -13,7 +13,7 @@ use trawl_front::lines::LineArgs;
 use trawl_packet::pcapng::Direction;
 use trawl_pipeline::plan::{Compression, Rotation};
 use trawl_sink::SeriesPlan;
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, units};
 use trawl_view::print::{Datagrams, PrintOptions};
 use trawl_view::rewrite;
 
@@ -77,6 +77,9 @@ pub struct ReadArgs {
     /// Cut packets after their headers, also inside tunnels
     #[arg(long, requires = "write", conflicts_with = "print")]
     headers: bool,
+    /// Leave out packets that another interface or direction saw within this time, such as 5ms; retransmissions stay
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    dedup: Option<Duration>,
     /// Show the packets as well as write them
     #[arg(long, hide_short_help = true)]
     print: bool,
@@ -194,6 +197,8 @@ pub(crate) struct Request {
     /// Limits of files, in the packets' time.
     pub series: SeriesPlan,
     pub compression: Option<Compression>,
+    /// Leaves out packets that another point saw within this time.
+    pub dedup: Option<Duration>,
     /// Replaces the addresses in the file written.
     pub anonymize: Option<PathBuf>,
     /// Cuts packets after their headers.
@@ -244,6 +249,7 @@ impl ReadArgs {
                 .write
                 .as_deref()
                 .and_then(|path| compression(self.compress, path)),
+            dedup: self.dedup,
             anonymize: self.anonymize.clone(),
             headers: self.headers,
             form: (self.write.is_none() || self.print || self.count).then_some(form),
