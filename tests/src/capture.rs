@@ -427,6 +427,7 @@ impl Finished {
             filtered_out,
             recorded,
             not_kept,
+            merged,
             ..
         } = &summary;
         let lost = summary.lost_total();
@@ -434,8 +435,12 @@ impl Finished {
             0 => String::new(),
             count => format!("{count} not kept, "),
         };
+        let merged = match merged {
+            0 => String::new(),
+            count => format!("{count} merged, "),
+        };
         let line = format!(
-            "trawl: {seen} seen, {filtered_out} filtered out, {recorded} recorded, {not_kept}{lost} lost"
+            "trawl: {seen} seen, {filtered_out} filtered out, {recorded} recorded, {not_kept}{merged}{lost} lost"
         );
         let last = self.stderr.lines().last().unwrap_or_default();
         assert!(

@@ -12,6 +12,9 @@ pub struct Summary {
     /// Packets recorded into memory only.
     #[serde(default)]
     pub not_kept: u64,
+    /// Further sightings of recorded packets.
+    #[serde(default)]
+    pub merged: u64,
     pub lost: BTreeMap<String, u64>,
     pub seconds: f64,
     pub ended: String,
@@ -40,6 +43,9 @@ pub struct Interface {
     /// Packets recorded into memory only.
     #[serde(default)]
     pub not_kept: u64,
+    /// Further sightings of recorded packets.
+    #[serde(default)]
+    pub merged: u64,
     pub lost: BTreeMap<String, u64>,
     /// Figures of a library that reads the packets.
     #[serde(default)]
@@ -72,14 +78,14 @@ impl Summary {
 
     /// Checks that the totals, each interface, and their sums add up: done for each summary that a test reads.
     fn assert_adds_up(&self) {
-        let adds_up = |seen: u64, others: [u64; 3], lost: &BTreeMap<String, u64>| {
+        let adds_up = |seen: u64, others: [u64; 4], lost: &BTreeMap<String, u64>| {
             let others = others.iter().sum::<u64>();
             assert_eq!(seen, others + lost.values().sum::<u64>(), "{self:#?}");
         };
-        let others = [self.filtered_out, self.recorded, self.not_kept];
+        let others = [self.filtered_out, self.recorded, self.not_kept, self.merged];
         adds_up(self.seen, others, &self.lost);
         for one in &self.interfaces {
-            let others = [one.filtered_out, one.recorded, one.not_kept];
+            let others = [one.filtered_out, one.recorded, one.not_kept, one.merged];
             adds_up(one.seen, others, &one.lost);
         }
         let sum = |figure: fn(&Interface) -> u64| self.interfaces.iter().map(figure).sum::<u64>();

@@ -109,6 +109,8 @@ impl HostFeatures {
 }
 
 /// Points per site: entry and exit of each program of a chain.
+/// Taps that read their sources by threads.
+const TAPS_WITHOUT_PROGRAM: [&str; 3] = ["packet", "pcap", "dpdk"];
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
 /// Number of sites above which they share programs. A program for a single interface is faster.
@@ -133,7 +135,11 @@ impl Assembly {
             sites,
             links: links(options, sites),
             points: Points::new(max),
-            rings: RingSet::new(options.memory.on_this_host()?, clock, options.count),
+            rings: RingSet::new(
+                options.memory.on_this_host()?,
+                clock,
+                options.record_limit(),
+            ),
             many: Many::default(),
             undo: UndoList::default(),
             news: News::default(),
@@ -169,6 +175,23 @@ impl Assembly {
     /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
     pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
         self.rings.apart(self.points.max(), self.knows_again())
+    }
+
+    /// Reports points that do not recognise packets which other points have seen.
+    pub(crate) fn tell_of_unlinked(&mut self) {
+        let is_linked = self.links != LINKS_NONE as u32;
+        let mut taps: Vec<String> = (self.points.iter())
+            .filter(|point| !is_linked || TAPS_WITHOUT_PROGRAM.contains(&point.tap))
+            .map(|point| point.tap.to_owned())
+            .collect();
+        taps.sort();
+        taps.dedup();
+        if !taps.is_empty() {
+            self.event(Event::NotMerged {
+                taps,
+                needs_kernel: !is_linked,
+            });
+        }
     }
 
     /// Returns true if programs recognise packets that earlier programs have seen.
@@ -360,7 +383,7 @@ impl Assembly {
     /// Returns the part of a program's configuration that all taps share.
     pub fn config(&self, rings: &Rings) -> TapConfig {
         let geometry = rings.geometry();
-        let limit = self.options.count.unwrap_or(0);
+        let limit = self.options.record_limit().unwrap_or(0);
         let (interval, tolerance) = self.options.rate_limit.map_or((0, 0), rate_times);
         let nowhere = PointIds {
             point: 0,
@@ -583,8 +606,11 @@ fn offset(structure: &str, member: &str) -> u32 {
 /// Returns the method of recognising packets seen before, which requires several points and recorded identifiers.
 fn links(options: &CaptureOptions, sites: usize) -> u32 {
     let adds_drops = options.drops.is_some() && options.tap != TapChoice::Drop;
-    let several =
-        sites > 1 || adds_drops || options.with_tc || options.direction == Some(Direction::Both);
+    let several = sites > 1
+        || adds_drops
+        || options.with_tc
+        || options.once.is_some()
+        || options.direction == Some(Direction::Both);
     let links = match (options.follows(), several && options.recording.meta.id) {
         (true, _) => LINKS_FOLLOWED,
         (false, true) => LINKS_POINTS,

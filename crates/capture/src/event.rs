@@ -179,6 +179,12 @@ pub enum Event {
         output: String,
         packets: u64,
     },
+    /// Sightings of these taps are all recorded, in spite of --once.
+    NotMerged {
+        taps: Vec<String>,
+        /// The kernel does not let programs recognise packets.
+        needs_kernel: bool,
+    },
     /// Packets are kept in memory until an event.
     Armed {
         before_ns: u64,
@@ -803,6 +809,16 @@ impl fmt::Display for Event {
             Self::NotRead { output, packets } => format!(
                 "{output}: its reader does not read; {packets} recorded packets did not reach it"
             ),
+            Self::NotMerged { taps, needs_kernel } => {
+                let taps = taps.join(", ");
+                let why = match needs_kernel {
+                    true => "programs can look at the packets' memory from Linux 6.2 on",
+                    false => {
+                        "only programs recognise packets that other points have seen; use --tap tc or xdp"
+                    }
+                };
+                format!("--once keeps all records of {taps}: {why}")
+            }
             Self::Armed {
                 before_ns,
                 memory_bytes,

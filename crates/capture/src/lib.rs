@@ -71,6 +71,7 @@ pub mod extent;
 pub mod filter;
 pub mod many;
 pub mod merge;
+mod once;
 pub mod options;
 pub mod plan;
 pub mod point;

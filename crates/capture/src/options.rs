@@ -413,6 +413,9 @@ pub struct CaptureOptions {
     pub count: Option<u64>,
     #[serde(default, rename = "duration_ns", with = "nanoseconds::option")]
     pub duration: Option<Duration>,
+    /// Keeps one record of a packet that several points see; it waits this long for further sightings.
+    #[serde(default, rename = "once_ns", with = "nanoseconds::option")]
+    pub once: Option<Duration>,
     pub memory: Memory,
     pub recording: Recording,
     /// Writes packets only around events.
@@ -557,6 +560,7 @@ impl CaptureOptions {
             headers: false,
             count: None,
             duration: None,
+            once: None,
             memory,
             recording: Recording::default(),
             trigger: None,
@@ -566,6 +570,11 @@ impl CaptureOptions {
             across_namespaces: false,
             peers: Peers::default(),
         }
+    }
+
+    /// Returns the number of records that the taps make at most. Records that are merged first are counted afterwards.
+    pub(crate) fn record_limit(&self) -> Option<u64> {
+        self.count.filter(|_| self.once.is_none())
     }
 
     /// Checks that the chosen CPU exists.

@@ -177,7 +177,8 @@ impl SecondLook {
     /// Returns the options without the parts done in user space.
     pub fn in_kernel(&self, options: &CaptureOptions) -> CaptureOptions {
         let all = CaptureOptions {
-            count: None,
+            // Merged records are counted behind this stage.
+            count: options.count.filter(|_| options.once.is_some()),
             ..options.clone()
         };
         match self.which {
@@ -225,7 +226,7 @@ impl SecondLook {
             which,
             selectors,
             sites: Vec::new(),
-            most: options.count,
+            most: options.record_limit(),
             sampling: None,
             snaplen: u32::MAX,
             headers: false,

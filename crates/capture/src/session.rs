@@ -32,6 +32,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, Gap, Gone};
 use crate::filter::Filter;
 use crate::merge::Merge;
+use crate::once::{Once, OnceState};
 use crate::options::{CaptureOptions, TimeSource};
 use crate::point::Point;
 use crate::process::ProcessStage;
@@ -258,6 +259,8 @@ pub struct Session {
     fates: Option<Rc<RefCell<Fates>>>,
     /// State of the trigger, if any.
     triggered: Option<Rc<RefCell<TriggerState>>>,
+    /// State of the stage that merges sightings, if any.
+    merged: Option<Rc<RefCell<OnceState>>>,
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
     merge: Merge,
@@ -407,11 +410,19 @@ impl Session {
                 presence.add(index, site)?;
             }
         }
+        if options.once.is_some() {
+            assembly.tell_of_unlinked();
+        }
         tell(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
         if let Some((point, mut converter)) = converter {
             converter.begin(point, &interfaces);
             stages.push(Box::new(converter));
+        }
+        let once = options.once.map(|wait| Once::new(wait, options.count));
+        let merged = once.as_ref().map(|one| Rc::clone(&one.shared));
+        if let Some(once) = once {
+            stages.push(Box::new(once));
         }
         let foreign_clock = options.time == TimeSource::Hardware;
         let trigger = options
@@ -432,6 +443,7 @@ impl Session {
             stages,
             fates: None,
             triggered,
+            merged,
             interfaces,
             taps,
             merge: Merge::new(std::mem::take(&mut assembly.rings.streams), foreign_clock),
@@ -472,10 +484,15 @@ impl Session {
     pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, PacketAccount)>> {
         let points = self.assembly.points.to_vec();
         let joined = Rc::clone(&self.joined);
+        let merged = self.merged.clone();
         Box::new(move || {
             let of = |point: &Point| {
                 let first = point.interfaces.first().copied().unwrap_or(0);
-                (first, PacketAccount::from_ring(&point.account()))
+                let mut account = PacketAccount::from_ring(&point.account());
+                if let Some(merged) = &merged {
+                    merged.borrow().correct(&mut account, &point.interfaces);
+                }
+                (first, account)
             };
             points.iter().chain(&*joined.borrow()).map(of).collect()
         })

@@ -16,6 +16,9 @@ pub struct PacketAccount {
     /// Recorded into memory only, and overwritten before an event.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_kept: u64,
+    /// Further sightings of packets that are recorded once.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub merged: u64,
     pub lost: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -51,6 +54,7 @@ impl PacketAccount {
             filtered_out,
             recorded,
             not_kept: 0,
+            merged: 0,
             lost,
         }
     }
@@ -83,11 +87,18 @@ impl PacketAccount {
         self.not_kept += count;
     }
 
+    /// Moves further sightings of packets out of the recorded ones.
+    pub fn set_merged(&mut self, count: u64) {
+        self.recorded = self.recorded.saturating_sub(count);
+        self.merged += count;
+    }
+
     pub fn add(&mut self, other: &Self) {
         self.seen += other.seen;
         self.filtered_out += other.filtered_out;
         self.recorded += other.recorded;
         self.not_kept += other.not_kept;
+        self.merged += other.merged;
         for (reason, count) in &other.lost {
             *self.lost.entry(reason.clone()).or_default() += count;
         }
@@ -101,6 +112,7 @@ impl fmt::Display for PacketAccount {
             filtered_out,
             recorded,
             not_kept,
+            merged,
             lost,
         } = self;
         write!(
@@ -109,6 +121,9 @@ impl fmt::Display for PacketAccount {
         )?;
         if *not_kept > 0 {
             write!(f, "{not_kept} not kept, ")?;
+        }
+        if *merged > 0 {
+            write!(f, "{merged} merged, ")?;
         }
         write!(f, "{} lost", self.lost_total())?;
         let reasons: Vec<String> = lost

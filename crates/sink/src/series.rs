@@ -203,7 +203,8 @@ impl Series {
             let accepted = lost.map(|lost| written + lost);
             let earliest = current.earliest.get(id as usize);
             let start = earliest.map_or(current.began_wall, |one| current.began_wall.min(*one));
-            let left_out = since(|account| account.filtered_out + account.not_kept);
+            let left_out =
+                since(|account| account.filtered_out + account.not_kept + account.merged);
             interface_statistics(
                 &mut trailer,
                 &InterfaceStatistics {

@@ -40,6 +40,7 @@ mod machine;
 mod memory;
 mod merge;
 mod mutations;
+mod once;
 mod outputs;
 mod package;
 mod packet_frames;

@@ -113,6 +113,9 @@ impl Running<'_> {
             ended = Ended::Output(error);
         }
         let mut outcome = self.feed.finish();
+        if let Some(merged) = &self.session.merged {
+            merged.borrow().take_merged(&mut outcome.added);
+        }
         if let Some(error) = outcome.error.take() {
             ended = Ended::Output(error);
         }
@@ -210,9 +213,10 @@ impl Running<'_> {
         {
             return Ok(Some(Ended::Duration));
         }
-        let recorded = || match &self.session.fates {
-            Some(fates) => fates.borrow().passed.total(),
-            None => self
+        let recorded = || match (&self.session.merged, &self.session.fates) {
+            (Some(merged), _) => merged.borrow().written,
+            (None, Some(fates)) => fates.borrow().passed.total(),
+            (None, None) => self
                 .session
                 .assembly
                 .points
@@ -221,8 +225,9 @@ impl Running<'_> {
                 .sum::<u64>(),
         };
         // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
-        let may_be_over =
-            self.session.fates.is_some() || self.session.assembly.rings.tickets.exhausted();
+        let may_be_over = self.session.merged.is_some()
+            || self.session.fates.is_some()
+            || self.session.assembly.rings.tickets.exhausted();
         if self
             .session
             .options

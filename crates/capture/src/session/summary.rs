@@ -60,6 +60,9 @@ impl Session {
                 if let Some(fates) = &self.fates {
                     fates.borrow().correct(&mut account, &point.interfaces);
                 }
+                if let Some(merged) = &self.merged {
+                    merged.borrow().correct(&mut account, &point.interfaces);
+                }
                 if let Some(shared) = &self.triggered {
                     account.set_not_kept(shared.borrow().not_kept(&point.interfaces));
                 }

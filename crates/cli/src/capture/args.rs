@@ -232,6 +232,11 @@ struct OutputArgs {
     /// Permissions of created files, in octal [default: 600, restricted by the umask]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode, hide_short_help = true)]
     file_mode: Option<u32>,
+    /// Keep one record of a packet that several interfaces or hooks see, with the list of them in a comment
+    ///
+    /// A record waits this long for further sightings [default: 100ms]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "100ms", value_parser = units::duration)]
+    once: Option<Duration>,
     /// Show packets as JSON
     ///
     /// One object a line; array: one document
@@ -576,6 +581,20 @@ impl Args {
             .transpose();
         let verdicts = verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?;
         let meta = self.recording.meta()?;
+        if self.output.once.is_some() && !meta.id {
+            return Err(Error::usage(
+                "cannot keep one record of each packet",
+                "the records have no identifiers",
+            )
+            .fix("add id to --meta"));
+        }
+        if self.output.once.is_some() && self.source.at == Some(At::Both) {
+            return Err(Error::usage(
+                "cannot keep one record of each packet",
+                "--at both asks for two",
+            )
+            .fix("leave out --once or --at both"));
+        }
         let available = environment.available_memory;
         let trigger = self.trigger.plan(meta.verdict, available)?;
         if let Some(plan) = &trigger {
@@ -606,6 +625,7 @@ impl Args {
             headers: self.filtering.headers,
             count: self.count,
             duration: self.duration,
+            once: self.output.once,
             memory: self.memory(),
             recording: Recording {
                 meta,
