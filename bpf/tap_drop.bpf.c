@@ -5,6 +5,12 @@
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+
+#define header_source scratch
+#define READ_BYTES(scratch, at, to, length) read_bytes(&(scratch)->copying, at, to, length)
+#define HEADER_SOURCE(packet) (show_bytes(&(packet)->scratch->copying, packet), (packet)->scratch)
+#define HEADERS_BEGIN(packet) ((packet)->network ? BEGINS_IP : BEGINS_ETHERNET)
+
 #include "include/loss.h"
 
 char LICENSE[] SEC("license") = "GPL";

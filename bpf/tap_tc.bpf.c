@@ -74,7 +74,7 @@ static __always_inline __u64 head_of(struct __sk_buff *context)
 	return head;
 }
 
-#define READ_BYTES(context, at, to, length) bpf_skb_load_bytes(context, at, to, length)
+#define READ_BYTES(source, at, to, length) bpf_skb_load_bytes(source, at, to, length)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 

@@ -62,7 +62,9 @@ static __always_inline bool hardware_time(struct tap_context *packet, __u64 *tim
 	return false;
 }
 
-#define READ_BYTES(packet, at, to, length) read_bytes(packet, at, to, length)
+#define header_source scratch
+#define READ_BYTES(scratch, at, to, length) read_bytes(&(scratch)->copying, at, to, length)
+#define HEADER_SOURCE(packet) (show_bytes(&(packet)->scratch->copying, packet), (packet)->scratch)
 #define HEAD_OF(packet) ((packet)->head)
 #define NETWORK_OF(packet) network_of_frame((packet)->data)
 
@@ -114,6 +116,7 @@ static __always_inline void alone(struct tap_context *packet, struct ring_contro
 		rate_limited(control, false);
 	} else {
 		sight->packet_id = CONFIG(shared_id) ? control->current_packet : identify(packet, control);
+		look_at_headers(packet, control);
 		record(packet, control, sight, FIRST, false);
 	}
 }

@@ -85,7 +85,7 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 	return bpf_xdp_get_buff_len(context);
 }
 
-#define READ_BYTES(context, at, to, length) bpf_xdp_load_bytes(context, at, to, length)
+#define READ_BYTES(source, at, to, length) bpf_xdp_load_bytes(source, at, to, length)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 

@@ -184,8 +184,6 @@ static __always_inline __u64 find_process(struct tap_context *packet)
 }
 
 #define FIND_PROCESS(packet, place) ((void)(place), find_process(packet))
-#define READ_BYTES(packet, at, to, length) read_bytes(packet, at, to, length)
-#define HEADERS_BEGIN(packet) ((packet)->network ? BEGINS_IP : BEGINS_ETHERNET)
 #define HEAD_OF(packet) ((packet)->head)
 #define NETWORK_OF(packet) ((packet)->network ?: network_of_frame((packet)->data))
 #define ROOM_OF(packet) (&(packet)->scratch->state_of_packet)

@@ -3,7 +3,8 @@
  *   struct tap_context                           the argument of its programs,
  *   copy_packet(context, to, sighting)           copies `sighting->captured` bytes and returns 0,
  *   hardware_time(context, time)                 returns true if the hardware gave a time stamp,
- *   READ_BYTES(context, at, to, length)          reads bytes of the packet and returns 0, if it has them,
+ *   READ_BYTES(source, at, to, length)           for --headers: reads bytes of the packet and returns 0, if it has them,
+ *   HEADER_SOURCE(context)                       the source of these bytes, of type header_source, if not the context,
  *   HEADERS_BEGIN(context)                       what the packet begins with, see headers_end.h, if not the configured,
  *   REACHABLE(context, length)                   the number of bytes that can be copied, if not always all,
  *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the packet's memory and of its IP header,
@@ -14,12 +15,22 @@
 #define TRAWL_CAPTURE_H
 
 #include "filter.h"
-#include "headers_end.h"
 #include "link.h"
 #include "record.h"
 
+#ifdef READ_BYTES
+#ifndef header_source
+#define header_source tap_context
+#endif
+#include "headers_end.h"
+#endif
+
 #ifndef REACHABLE
 #define REACHABLE(context, length) (length)
+#endif
+
+#ifndef HEADER_SOURCE
+#define HEADER_SOURCE(context) (context)
 #endif
 
 #ifndef HEADERS_BEGIN
@@ -80,14 +91,24 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 	return account_at(control, NULL, which);
 }
 
-/* Returns the number of bytes that can be captured and, with --headers, belong to headers. */
-static __always_inline __u32 length_wanted(struct tap_context *context, struct ring_control *control,
-					   const struct sighting *sight)
+#ifdef READ_BYTES
+/* Finds the end of the packet's headers, if packets are cut there. This comes before record(), which keeps more on the
+ * stack. */
+static __always_inline void look_at_headers(struct tap_context *context, struct ring_control *control)
 {
-	__u32 length = REACHABLE(context, sight->original), end;
+	if (CONFIG(headers))
+		find_headers_end(HEADER_SOURCE(context), control, HEADERS_BEGIN(context));
+	else
+		NOT_CONFIGURED();
+}
+
+/* Returns how many of `length` bytes belong to headers, if packets are cut there, else all. */
+static __always_inline __u32 length_wanted(__u32 length, struct ring_control *control, const struct sighting *sight)
+{
+	__u32 end;
 
 	if (CONFIG(headers)) {
-		end = headers_end(context, control, HEADERS_BEGIN(context)) + (sight->tag ? sizeof(sight->tag) : 0);
+		end = (__u32)READ_ONCE(control->headers) + (sight->tag ? sizeof(sight->tag) : 0);
 		if (end < length)
 			length = end;
 	} else {
@@ -95,6 +116,10 @@ static __always_inline __u32 length_wanted(struct tap_context *context, struct r
 	}
 	return length;
 }
+#else
+#define look_at_headers(context, control)
+#define length_wanted(length, control, sight) (length)
+#endif
 
 /* Returns the number of bytes to capture. The verifier checks the straight path first, with an unknown length, and its
  * result also covers the constant snap length of the other path. In the compiler's order, it would check all following
@@ -121,7 +146,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	__u32 interface;
 	char *block;
 
-	sight->captured = bounded(length_wanted(context, control, sight));
+	sight->captured = bounded(length_wanted(REACHABLE(context, sight->original), control, sight));
 	size = record_size(sight, which);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
@@ -238,6 +263,7 @@ static __always_inline __u64 identify(struct tap_context *context, struct ring_c
 static __always_inline void record_points(struct tap_context *context, struct ring_control *control,
 					  struct sighting *sight, bool twice, bool use_hardware_time)
 {
+	look_at_headers(context, control);
 	sight->packet_id = identify_at(context, control, sight->place);
 	if (record(context, control, sight, FIRST, use_hardware_time) && twice)
 		record(context, control, sight, SECOND, use_hardware_time);

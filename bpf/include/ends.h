@@ -15,7 +15,7 @@ static __always_inline void hold(struct tap_context *context, struct ring_contro
 	__u64 position, size, unreported = READ_ONCE(account->losses_unreported);
 	char *block;
 
-	sight->captured = bounded(length_wanted(context, control, sight));
+	sight->captured = bounded(length_wanted(REACHABLE(context, sight->original), control, sight));
 	size = record_size(sight, FIRST);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
@@ -100,12 +100,14 @@ static __always_inline void settle(struct tap_context *context, struct ring_cont
 	if (sight->packet_id == PACKET_NONE)
 		return;
 	control->held = HELD_NONE;
-	if (sight->packet_id == PACKET_RATE_LIMITED)
+	if (sight->packet_id == PACKET_RATE_LIMITED) {
 		rate_limited(control, false);
-	else if (held == HELD_NONE)
+	} else if (held == HELD_NONE) {
 		reject(false);
-	else if (publish_held(control, held))
+	} else if (publish_held(control, held)) {
+		look_at_headers(context, control);
 		record(context, control, sight, FIRST, false);
+	}
 }
 
 /* Decides about a packet at the first point, and stores the decision for the others. */
@@ -127,6 +129,7 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 		if (!CONFIG(silent))
 			rate_limited(control, false);
 	} else {
+		look_at_headers(context, control);
 		sight->packet_id = identify(context, control);
 		control->current_packet = sight->packet_id;
 		if (CONFIG(hold) == HOLD_AT_ENTRY)
@@ -154,14 +157,17 @@ static __always_inline void follow(struct tap_context *context, struct ring_cont
 	sight->packet_id = control->current_packet;
 	if (sight->packet_id == PACKET_NONE)
 		return;
-	if (CONFIG(unwanted) || sight->packet_id == PACKET_UNWANTED)
+	if (CONFIG(unwanted) || sight->packet_id == PACKET_UNWANTED) {
 		reject(false);
-	else if (sight->packet_id == PACKET_RATE_LIMITED)
+	} else if (sight->packet_id == PACKET_RATE_LIMITED) {
 		rate_limited(control, false);
-	else if (CONFIG(hold) == HOLD_AT_ENTRY)
-		hold(context, control, sight);
-	else
-		record(context, control, sight, FIRST, false);
+	} else {
+		look_at_headers(context, control);
+		if (CONFIG(hold) == HOLD_AT_ENTRY)
+			hold(context, control, sight);
+		else
+			record(context, control, sight, FIRST, false);
+	}
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* Finds the end of a packet's headers, with those inside tunnels: VXLAN, GENEVE, GRE, IP in IP. It agrees with
- * headers_len() in crates/packet/src/walk.rs. A tap defines READ_BYTES(context, at, to, length) before: it returns 0 if
+ * headers_len() in crates/packet/src/walk.rs. A tap defines READ_BYTES(source, at, to, length) before: it returns 0 if
  * the packet has these bytes. */
 #ifndef TRAWL_HEADERS_END_H
 #define TRAWL_HEADERS_END_H
@@ -30,11 +30,11 @@ static __always_inline __u64 step_into(__u32 length, __be16 ethertype)
 	return HEADER(length, BEGINS_PAYLOAD);
 }
 
-static __always_inline __u64 step_udp(struct tap_context *context, __u32 at, __be16 port, bool in_fragment)
+static __always_inline __u64 step_udp(struct header_source *source, __u32 at, __be16 port, bool in_fragment)
 {
 	__u8 tunnel[8] __attribute__((aligned(8))) = {};
 
-	if (in_fragment || READ_BYTES(context, at + 8, tunnel, sizeof(tunnel)))
+	if (in_fragment || READ_BYTES(source, at + 8, tunnel, sizeof(tunnel)))
 		return HEADER(8, BEGINS_PAYLOAD);
 	if (port == bpf_htons(4789))
 		return HEADER(16, BEGINS_ETHERNET);
@@ -47,19 +47,19 @@ static __always_inline __u64 step_udp(struct tap_context *context, __u32 at, __b
 }
 
 /* Returns the length of what begins `at` an offset, and what follows. Nothing follows a header that is cut. */
-static __noinline __u64 header_step(struct tap_context *context, __u32 at, __u32 begins)
+static __noinline __u64 header_step(struct header_source *source, __u32 at, __u32 begins)
 {
 	__u8 bytes[16] __attribute__((aligned(8))) = {};
 	bool in_fragment = begins & IN_FRAGMENT;
 	__u32 kind = begins & ~IN_FRAGMENT, length;
 
 	if (kind == BEGINS_ETHERNET) {
-		if (READ_BYTES(context, at + 12, bytes, 2))
+		if (READ_BYTES(source, at + 12, bytes, 2))
 			return HEADER(0, BEGINS_PAYLOAD);
 		return HEADER(14, BEGINS_ETHERTYPE | bpf_ntohs(*(__be16 *)bytes));
 	}
 	/* The shortest of the other headers that are read. */
-	if (READ_BYTES(context, at, bytes, 8))
+	if (READ_BYTES(source, at, bytes, 8))
 		return HEADER(0, BEGINS_PAYLOAD);
 	switch (kind) {
 	case BEGINS_ETHERTYPE | 0x8100:
@@ -82,7 +82,7 @@ static __noinline __u64 header_step(struct tap_context *context, __u32 at, __u32
 		if (bytes[0] >> 4 == 6)
 			return HEADER(40, bytes[6]);
 		length = (bytes[0] & 15) * 4;
-		if (bytes[0] >> 4 != 4 || length < 20 || READ_BYTES(context, at + 8, bytes + 8, 4))
+		if (bytes[0] >> 4 != 4 || length < 20 || READ_BYTES(source, at + 8, bytes + 8, 4))
 			return HEADER(0, BEGINS_PAYLOAD);
 		if (bytes[6] & 0x1f || bytes[7])
 			return HEADER(length, BEGINS_PAYLOAD);
@@ -98,12 +98,12 @@ static __noinline __u64 header_step(struct tap_context *context, __u32 at, __u32
 	case 51:
 		return HEADER((bytes[1] + 2) * 4, bytes[0] | (begins & IN_FRAGMENT));
 	case 6:
-		if (READ_BYTES(context, at + 12, bytes + 8, 1))
+		if (READ_BYTES(source, at + 12, bytes + 8, 1))
 			return HEADER(20, BEGINS_PAYLOAD);
 		length = (bytes[8] >> 4) * 4;
 		return HEADER(length < 20 ? 20 : length, BEGINS_PAYLOAD);
 	case 17:
-		return step_udp(context, at, *(__be16 *)(bytes + 2), in_fragment);
+		return step_udp(source, at, *(__be16 *)(bytes + 2), in_fragment);
 	case 1:
 	case 2:
 	case 50:
@@ -127,9 +127,9 @@ static __noinline __u64 header_step(struct tap_context *context, __u32 at, __u32
 	}
 }
 
-/* Returns the offset of the end of the headers. The state between two steps is in memory that the verifier does not
- * track: it checks a step once for all states. */
-static __noinline __u32 headers_end(struct tap_context *context, struct ring_control *control, __u32 begins)
+/* Leaves the offset of the end of the headers in the control block. The state between two steps is there too, because the
+ * verifier does not track it: it checks a step once for all states. */
+static __noinline int find_headers_end(struct header_source *source, struct ring_control *control, __u32 begins)
 {
 	WRITE_ONCE(control->headers, HEADER(0, begins));
 	for (int i = 0; i < HEADERS_MOST; i++) {
@@ -138,10 +138,10 @@ static __noinline __u32 headers_end(struct tap_context *context, struct ring_con
 
 		if (state >> 32 == BEGINS_PAYLOAD)
 			break;
-		step = header_step(context, at, state >> 32);
+		step = header_step(source, at, state >> 32);
 		WRITE_ONCE(control->headers, step + at);
 	}
-	return READ_ONCE(control->headers);
+	return 0;
 }
 
 #endif

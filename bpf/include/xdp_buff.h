@@ -58,14 +58,6 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 	packet->in_fragments = BPF_CORE_READ(shared, xdp_frags_size);
 }
 
-/* Reads bytes of the first buffer; returns 0 if it has them. */
-static __always_inline long read_bytes(const struct tap_context *packet, __u32 at, void *to, __u32 length)
-{
-	if (at + length > packet->linear)
-		return -1;
-	return bpf_probe_read_kernel(to, length, (void *)(packet->data + at));
-}
-
 #define PAGE_SHIFT 12
 
 #if defined(__TARGET_ARCH_x86)
@@ -100,6 +92,21 @@ struct copying {
 	__u64 first_address;
 	__u64 first_page;
 };
+
+/* Reads bytes of the first buffer, which show_bytes() has noted; returns 0 if it has them. */
+static __always_inline long read_bytes(const struct copying *copying, __u32 at, void *to, __u32 length)
+{
+	if (at + length > READ_ONCE(copying->left))
+		return -1;
+	return bpf_probe_read_kernel(to, length, (void *)(READ_ONCE(copying->piece) + at));
+}
+
+/* Notes the first buffer. A function that got the address of `packet` would need all of it on the stack. */
+static __always_inline void show_bytes(struct copying *copying, const struct tap_context *packet)
+{
+	copying->piece = packet->data;
+	copying->left = packet->linear;
+}
 
 /* The code below has as few branches as possible: the verifier follows it once for each possible iteration, and follows
  * all later code again for each branch. Lengths and counts have far fewer than 63 bits. */

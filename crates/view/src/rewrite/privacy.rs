@@ -216,7 +216,10 @@ impl Privacy {
         for option in OptionList::new(options, block.order) {
             let value = match (option.code, option.value) {
                 (block::IF_NAME, name) => self.interface_name(name),
-                (block::IF_DESCRIPTION, text) if is_of_trawl(text) => text.to_vec(),
+                (block::IF_DESCRIPTION, text) => match hook_and_clock(text) {
+                    Some(text) => text.to_vec(),
+                    None => continue,
+                },
                 (block::OPT_COMMENT, _) => {
                     self.left_out.comments += 1;
                     continue;
@@ -348,14 +351,15 @@ impl Privacy {
     }
 }
 
-/// Returns true if a capture of trawl described the interface.
-fn is_of_trawl(description: &[u8]) -> bool {
-    let description = Some(String::from_utf8_lossy(description).into_owned());
+/// Returns the beginning of a description that a capture of trawl wrote; what follows may name a device.
+fn hook_and_clock(description: &[u8]) -> Option<&[u8]> {
+    let text = std::str::from_utf8(description).ok()?;
     let interface = Interface {
-        description,
+        description: Some(text.to_owned()),
         ..Interface::default()
     };
-    interface.hook().is_some()
+    let clock = interface.hook().and_then(|_| text.find(" clock"))?;
+    description.get(..clock + " clock".len())
 }
 
 /// Returns the line with the time of a journal's entry.

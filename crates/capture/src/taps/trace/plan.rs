@@ -255,7 +255,7 @@ mod tests {
         };
         let site = CaptureSite::find("lo", None).expect("every namespace has one");
         let filter = "udp port 53 or ip6 or greater 1000";
-        // The last one holds back the record at the entry.
+        // The last one holds back the record at the entry, and cuts packets after their headers.
         for (filter, verdicts) in [
             (None, None),
             (Some(filter), None),
@@ -264,6 +264,7 @@ mod tests {
             let mut options = options(filter);
             let set = |text| VerdictSet::parse(VerdictKind::Xdp, text).expect("a verdict");
             options.verdicts = verdicts.map(set);
+            options.headers = verdicts.is_some();
             let mut assembly = Assembly::new(&options, host.clone(), 1).expect("memory");
             let plan = TracePlan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
             let rings = assembly.program_rings().expect("rings");

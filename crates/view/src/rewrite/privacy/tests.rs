@@ -6,6 +6,7 @@ use super::super::{Format, Rewriter};
 use super::*;
 
 const SECRET: &str = "secret";
+const MASK: [u8; 4] = [255, 255, 254, 0];
 const ADDRESS: [u8; 4] = [10, 1, 2, 3];
 
 fn secret() -> Option<String> {
@@ -25,7 +26,9 @@ fn file() -> Vec<u8> {
     );
     let interface = Interface {
         name: Some(format!("{SECRET}:eth0")),
-        description: secret(),
+        description: Some(format!(
+            "tc ingress, time stamps from the system clock, {SECRET}"
+        )),
         filter: Some(format!("host {SECRET}")),
         mac: Some([2, 10, 1, 2, 3, 9]),
         comments: vec![SECRET.to_owned()],
@@ -69,6 +72,8 @@ fn file() -> Vec<u8> {
     };
     let name = [&[1, 0, 11, 0][..], &ADDRESS, b"secret\0\0\0\0\0\0"].concat();
     other(block::NAME_RESOLUTION, &name);
+    let address = [&[1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 8, 0][..], &ADDRESS, &MASK].concat();
+    other(block::INTERFACE_DESCRIPTION, &address);
     other(
         block::DECRYPTION_SECRETS,
         &[b"LKST\x06\0\0\0", SECRET.as_bytes()].concat(),
@@ -139,6 +144,7 @@ fn every_block_stays_without_its_secrets() {
         };
         assert_eq!(left_out, expected);
 
+        assert!(contains(&out, &MASK));
         assert!(contains(&out, b"__REALTIME_TIMESTAMP=123\n"));
 
         let mut reader = CaptureReader::new(&out[..]).expect("a header");
@@ -148,6 +154,7 @@ fn every_block_stays_without_its_secrets() {
             (packet.timestamp_ns, packet.options.packet_id),
             (9, Some(11))
         );
+        assert_eq!(reader.interfaces()[0].hook(), Some("tc ingress"));
         let name = reader.interfaces()[0].name.as_deref().expect("a name");
         assert!(
             name.starts_with("host-") && name.ends_with(":eth0"),
