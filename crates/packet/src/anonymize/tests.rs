@@ -257,3 +257,31 @@ fn options_with_addresses_are_replaced_or_padded() {
     assert_eq!(after.bytes.len(), 14 + 40 + 24 + 8);
     assert_eq!(after.bytes[62..78], new.octets());
 }
+
+/// The transport checksum covers the last address of a route that is not reached yet.
+#[test]
+fn checksum_of_a_routed_packet_stays_right() {
+    let [source, next, last]: [Ipv6Addr; 3] =
+        ["2001:db8::1", "2001:db8::2", "2001:db8::3"].map(|text| text.parse().expect("an address"));
+    let packet = |source: Ipv6Addr, next: Ipv6Addr, last: Ipv6Addr| {
+        // Segment routing: next header UDP, two addresses, one of them left, the last one first.
+        let addresses = [last.octets(), next.octets()].concat();
+        let route = [&[17, 4, 4, 1, 1, 0, 0, 0][..], &addresses].concat();
+        let datagram = Template::new().ipv6(source, last).udp(5, 6);
+        let datagram = datagram.payload([0x41; 9]).build().split_off(40);
+        let frame = Template::new().ethernet([2; 6], [4; 6]).ipv6(source, next);
+        let frame = frame.layer(Layer::Raw {
+            bytes: route,
+            ethertype: None,
+            protocol: Some(43),
+        });
+        frame.payload(datagram).build()
+    };
+    let mut anonymizer = anonymizer(1);
+    let [a, b, c] = [source, next, last].map(|address| anonymizer.addresses.v6(address));
+    let expected = packet(a, b, c);
+    let before = packet(source, next, last);
+    let after = anonymizer.packet(ETHERNET, &before);
+    assert_eq!(after.bytes.len(), 14 + 40 + 40 + 8);
+    assert_eq!(after.bytes[14..], expected[14..after.bytes.len()]);
+}
