@@ -109,6 +109,8 @@ pub const TRAILER_LEN: usize = 4;
 pub const MIN_BLOCK_LEN: usize = HEADER_LEN + TRAILER_LEN;
 /// Interface, timestamp high and low, captured and original length.
 pub const EPB_FIXED_LEN: usize = 20;
+/// Interface, and time high and low.
+pub const ISB_FIXED_LEN: usize = 12;
 /// Longest block that a reader accepts: a 16 MiB packet and its options. A longer one is damage.
 pub const MAX_BLOCK_LEN: u32 = 32 << 20;
 

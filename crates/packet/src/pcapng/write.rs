@@ -1,6 +1,7 @@
 //! Appends finished little-endian blocks to a buffer.
 
-use super::block::{self, padded};
+use super::block::{self, Block, ByteOrder, padded};
+use super::options::{OptionList, PacketOptions};
 use super::{Interface, PacketProcess, Process, Verdict};
 
 /// Contents of the Section Header Block: the host and the program that made a file.
@@ -199,6 +200,26 @@ pub fn filling(room: &mut [u8]) {
 
 /// Appends an Enhanced Packet Block with a comment before its options, of which those with a code are left out.
 pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str, without: Option<u16>) {
+    with_option(out, packet, without, |block, _| {
+        block.text(block::OPT_COMMENT, Some(comment));
+    });
+}
+
+/// Appends an Enhanced Packet Block that reports additional losses before it.
+pub fn with_drop_count(out: &mut Vec<u8>, packet: &[u8], lost: u64) {
+    with_option(out, packet, Some(block::EPB_DROPCOUNT), |block, packet| {
+        let before = PacketOptions::parse(packet.options()).drop_count;
+        block.number(block::EPB_DROPCOUNT, Some(before.unwrap_or(0) + lost));
+    });
+}
+
+/// Appends an Enhanced Packet Block with an option before the others, of which those with a code are left out.
+fn with_option(
+    out: &mut Vec<u8>,
+    packet: &[u8],
+    without: Option<u16>,
+    first: impl FnOnce(&mut Open<'_>, block::EnhancedPacket<'_>),
+) {
     let Some(parsed) = block::blocks(packet)
         .next()
         .and_then(|one| one.enhanced_packet())
@@ -211,9 +232,29 @@ pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str, without: Op
     block
         .out
         .extend_from_slice(&packet[block::HEADER_LEN..options]);
-    block.text(block::OPT_COMMENT, Some(comment));
+    first(&mut block, parsed);
     for option in parsed.options().filter(|one| Some(one.code) != without) {
         block.option(option.code, option.value);
+    }
+    block.finish();
+}
+
+/// Appends an Interface Statistics Block with the deliveries and the additional losses of one reader.
+pub fn with_deliveries(out: &mut Vec<u8>, statistics: &Block<'_>, delivered: u64, lost: u64) {
+    let order = ByteOrder::Little;
+    let Some((fixed, options)) = statistics.body.split_at_checked(block::ISB_FIXED_LEN) else {
+        out.extend_from_slice(statistics.bytes);
+        return;
+    };
+    let mut block = Open::new(out, block::INTERFACE_STATISTICS);
+    block.out.extend_from_slice(fixed);
+    for option in OptionList::new(options, order) {
+        let number = option.value.try_into().map(|bytes| order.u64(bytes));
+        match (option.code, number) {
+            (block::ISB_USRDELIV, Ok(_)) => block.number(option.code, Some(delivered)),
+            (block::ISB_IFDROP, Ok(dropped)) => block.number(option.code, Some(dropped + lost)),
+            _ => block.option(option.code, option.value),
+        }
     }
     block.finish();
 }
@@ -375,7 +416,6 @@ impl<'a> Open<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::PacketOptions;
     use super::*;
 
     #[test]
@@ -411,6 +451,51 @@ mod tests {
             },
         );
         assert_eq!(out.len(), block::MIN_BLOCK_LEN + block::EPB_FIXED_LEN + 60);
+    }
+
+    #[test]
+    fn losses_are_added_to_those_of_a_packet() {
+        for before in [None, Some(2)] {
+            let mut plain = Vec::new();
+            let packet = EnhancedPacket {
+                captured: b"abcde",
+                queue: Some(3),
+                drop_count: before,
+                ..Default::default()
+            };
+            enhanced_packet(&mut plain, &packet);
+            let mut out = Vec::new();
+            with_drop_count(&mut out, &plain, 40);
+            let parsed = block::blocks(&out).next().unwrap();
+            let parsed = parsed.enhanced_packet().unwrap();
+            let options = PacketOptions::parse(parsed.options());
+            assert_eq!(options.drop_count, Some(40 + before.unwrap_or(0)));
+            assert_eq!((options.queue, parsed.captured), (Some(3), &b"abcde"[..]));
+        }
+    }
+
+    #[test]
+    fn statistics_name_what_one_reader_got() {
+        let statistics = InterfaceStatistics {
+            interface_id: 2,
+            if_received: Some(100),
+            if_dropped: Some(5),
+            user_delivered: Some(95),
+            ..Default::default()
+        };
+        let mut whole = Vec::new();
+        interface_statistics(&mut whole, &statistics);
+        let mut out = Vec::new();
+        let block = block::blocks(&whole).next().unwrap();
+        with_deliveries(&mut out, &block, 60, 35);
+        let mut expected = Vec::new();
+        let of_reader = InterfaceStatistics {
+            if_dropped: Some(40),
+            user_delivered: Some(60),
+            ..statistics
+        };
+        interface_statistics(&mut expected, &of_reader);
+        assert_eq!(out, expected);
     }
 
     #[test]
