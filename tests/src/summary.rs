@@ -22,6 +22,9 @@ pub struct Summary {
     /// Outputs after the first.
     #[serde(default)]
     pub outputs: Vec<serde_json::Value>,
+    /// Readers of outputs on a socket.
+    #[serde(default)]
+    pub readers: Vec<serde_json::Value>,
     /// Events that a capture waited for.
     #[serde(default)]
     pub triggers: Option<serde_json::Value>,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -158,6 +159,29 @@ pub enum Event {
     /// An output is a named pipe, which is opened once it has a reader.
     WaitsForReader {
         output: String,
+    },
+    /// An output waits for readers.
+    Listening {
+        output: String,
+        address: SocketAddr,
+        tls: bool,
+        /// True if the kernel chose the port.
+        any_port: bool,
+    },
+    /// Readers of an output cause this traffic, and it is not recorded.
+    OwnTraffic {
+        traffic: String,
+    },
+    ReaderJoined {
+        output: String,
+        reader: SocketAddr,
+    },
+    /// A reader that has left, or whose stream has ended.
+    Reader(ReaderSummary),
+    ReaderRefused {
+        output: String,
+        reader: SocketAddr,
+        why: String,
     },
     /// A file goes through the page cache.
     NotDirect {
@@ -495,6 +519,9 @@ pub struct OutputSummary {
     pub name: String,
     /// Recorded packets in this output; `lost` counts the others.
     pub recorded: u64,
+    /// Packets that came while no reader was connected.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_kept: u64,
     pub lost: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -504,6 +531,41 @@ pub struct OutputSummary {
     /// Number of CPUs, if the losses are packets that these could not compress in time.
     #[serde(skip)]
     pub too_few_cpus: Option<usize>,
+}
+
+/// A reader that connected to an output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReaderSummary {
+    pub output: String,
+    pub reader: SocketAddr,
+    pub sent: u64,
+    /// Packets that came while it was connected, and were not sent to it.
+    pub lost: u64,
+    /// Reason for which it left before the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
+}
+
+impl fmt::Display for ReaderSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            output,
+            reader,
+            sent,
+            lost,
+            left,
+        } = self;
+        write!(f, "{output}: reader {reader}: {sent} sent, {lost} lost")?;
+        match (left, lost) {
+            (Some(why), _) => write!(f, "; {why}"),
+            (None, 0) => Ok(()),
+            (None, _) => f.write_str(": it could not keep up"),
+        }
+    }
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Statistics of a library that reads packets for a tap.
@@ -780,6 +842,27 @@ impl fmt::Display for Event {
             Self::WaitsForReader { output } => {
                 format!("{output} is a named pipe: the capture begins once it has a reader")
             }
+            Self::Listening {
+                output,
+                address,
+                tls: false,
+                ..
+            } => {
+                format!("{output}: waiting for readers, for example: wireshark -k -i TCP@{address}")
+            }
+            Self::Listening { output, .. } => {
+                format!("{output}: waiting for readers with TLS and a certificate")
+            }
+            Self::OwnTraffic { traffic } => {
+                format!("not recording the readers' own traffic: {traffic}")
+            }
+            Self::ReaderJoined { output, reader } => format!("{output}: reader {reader} connected"),
+            Self::Reader(reader) => reader.to_string(),
+            Self::ReaderRefused {
+                output,
+                reader,
+                why,
+            } => format!("{output}: {reader} does not become a reader: {why}"),
             Self::NotDirect { output, why } => {
                 format!("{output}: written through the page cache: {why}")
             }
@@ -916,13 +999,25 @@ impl fmt::Display for Event {
                 format!("time stamps are wrong by at most {at_most_ns} ns")
             }
             Self::Output(output) => {
+                let OutputSummary {
+                    name,
+                    lost,
+                    not_kept,
+                    ..
+                } = output;
                 let why = match (&output.error, output.too_few_cpus) {
                     (Some(_), _) => String::new(),
                     (None, Some(cpus)) => format!(": {}", compression_limit(cpus)),
                     (None, None) => ": it could not keep up".to_owned(),
                 };
-                let OutputSummary { name, lost, .. } = output;
-                format!("{name}: {lost} recorded packets lost{why}")
+                let losses = format!("{lost} recorded packets lost{why}");
+                let alone =
+                    format!("{not_kept} recorded packets came while no reader was connected");
+                match (lost, not_kept) {
+                    (_, 0) => format!("{name}: {losses}"),
+                    (0, _) => format!("{name}: {alone}"),
+                    _ => format!("{name}: {alone}, {losses}"),
+                }
             }
             Self::OutputFailed { error } => error.clone(),
             Self::CompressionTooSlow { threads, .. } => compression_limit(*threads),

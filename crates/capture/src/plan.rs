@@ -96,7 +96,7 @@ impl CapturePlan {
 mod tests {
     use std::time::Duration;
 
-    use trawl_pipeline::plan::Compression;
+    use trawl_pipeline::plan::{Compression, ListenPlan, TlsPlan};
 
     use super::*;
     use crate::TapChoice;
@@ -120,6 +120,14 @@ mod tests {
                 format: Format::Pcap,
                 compression: Some(Compression::Zstd),
                 snaplen: Some(64),
+                listen: Some(ListenPlan {
+                    address: ([127, 0, 0, 1], 57012).into(),
+                    tls: Some(TlsPlan {
+                        cert: "a.pem".into(),
+                        key: "a.key".into(),
+                        client_ca: "ca.pem".into(),
+                    }),
+                }),
             }],
             rotation: Rotation {
                 time: Some(Duration::from_secs(300)),

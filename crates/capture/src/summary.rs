@@ -3,7 +3,7 @@
 use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
 
-use crate::event::{Event, Gap, LibraryFigures, OutputSummary, TriggerReport};
+use crate::event::{Event, Gap, LibraryFigures, OutputSummary, ReaderSummary, TriggerReport};
 use crate::options::Stamps;
 
 /// One hook point's part of a summary.
@@ -47,6 +47,9 @@ pub struct Summary {
     /// The outputs after the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<OutputSummary>,
+    /// The latest readers of outputs on a socket.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub readers: Vec<ReaderSummary>,
     /// The events of a triggered capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triggers: Option<TriggerReport>,
@@ -63,6 +66,12 @@ impl Summary {
     pub fn accounts(&self) -> impl Iterator<Item = (&str, &PacketAccount)> + Clone {
         let points = self.interfaces.iter();
         points.map(|point| (point.interface.as_str(), &point.account))
+    }
+
+    /// Moves recorded packets of a hook point that no reader was connected for to those not kept.
+    pub fn set_not_kept(&mut self, point: usize, packets: u64) {
+        self.interfaces[point].account.set_not_kept(packets);
+        self.total.set_not_kept(packets);
     }
 
     /// Moves recorded packets of a hook point that did not reach their output to the losses.

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod display;
 mod drops;
 pub(crate) mod interfaces;
+mod listening;
 mod loans;
 mod named_output;
 mod outputs;
@@ -107,7 +108,6 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     let mut options = plan.options.clone();
     let joins = options.across_namespaces;
     let subject = Subject::prepare(&plan.command, &mut options, joins)?;
-    let options = &options;
     let mut observer = Terminal::new(plan, display, subject);
     let user = plan.user.as_deref().map(User::find).transpose()?;
     let account = plan.summary.as_deref();
@@ -116,6 +116,14 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     let shape = display.form.as_ref();
     let prints = !plan.outputs.is_empty() && shape.is_some();
     let outputs = Outputs::open(plan, prints, user, &mut observer)?;
+    for address in outputs.addresses() {
+        if let Some(traffic) = listening::own_traffic(address, &sites)
+            && listening::leave_out(&mut options.filter, &traffic)
+        {
+            observer.event(&Event::OwnTraffic { traffic });
+        }
+    }
+    let options = &options;
     let loans = match &plan.tappable {
         Some(file) => loans::take(&plan.sources, file, &mut observer)?,
         None => Vec::new(),
@@ -152,6 +160,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     };
     published::stopping();
     loans::give_back(loans, &mut observer);
+    summary.readers = observer.readers();
     observer.finish();
     summary.notices = observer.said();
     let is_done = observer.end_subject();
@@ -220,7 +229,11 @@ fn report(
     let points = summary.interfaces.iter();
     let libraries = points.filter_map(|point| point.library.clone().map(Event::Library));
     let triggers = summary.triggers.clone().map(Event::Triggers);
-    for event in gaps.chain(libraries).chain(triggers) {
+    // The others left with a notice, and lost nothing.
+    let readers = summary.readers.iter();
+    let readers = readers.filter(|reader| reader.left.is_none() || reader.lost > 0);
+    let readers = readers.cloned().map(Event::Reader);
+    for event in gaps.chain(libraries).chain(triggers).chain(readers) {
         json::event(&event);
     }
     let packets = summary.total.lost.get(COMPRESSION_LIMIT).copied();

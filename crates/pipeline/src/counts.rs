@@ -43,6 +43,11 @@ impl Counts {
         interfaces.iter().filter_map(of).sum()
     }
 
+    /// Takes the packets of an interface block out.
+    pub fn take(&mut self, interface: u32) -> u64 {
+        self.0.get_mut(interface as usize).map_or(0, std::mem::take)
+    }
+
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -117,8 +117,13 @@ impl Patience {
 
     /// Returns whether the reader read too little for too long, or another signal requests the end.
     pub fn is_over(&mut self, reader: &Reader) -> bool {
-        if reader.taken.saturating_sub(self.taken) >= Self::LEAST {
-            (self.since, self.taken) = (Instant::now(), reader.taken);
+        self.is_over_at(reader.taken)
+    }
+
+    /// Does the same as [`Self::is_over`] for a reader that has read this number of bytes.
+    pub fn is_over_at(&mut self, taken: u64) -> bool {
+        if taken.saturating_sub(self.taken) >= Self::LEAST {
+            (self.since, self.taken) = (Instant::now(), taken);
         }
         self.since.elapsed() >= Self::TIME || events::signal_is_pending()
     }
@@ -189,6 +194,8 @@ pub struct WriteOutcome {
     pub lost: Vec<Loss>,
     /// Packets not written because of an error, or of a reader that does not read.
     pub unwritten: Counts,
+    /// Packets that came while no reader was connected.
+    pub not_kept: Counts,
     /// Packets still in the file, if the disk or another process removed some.
     pub left: Option<Counts>,
     /// Interface blocks added after the first ones of the file, and the number of packets of each.

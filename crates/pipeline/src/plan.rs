@@ -1,11 +1,12 @@
 //! The outputs of a capture as plain data.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// One file or pipe.
+/// One file or pipe, or a socket for readers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputPlan {
@@ -17,6 +18,29 @@ pub struct OutputPlan {
     /// Snap length of this output, if shorter than the capture's.
     #[serde(default)]
     pub snaplen: Option<u32>,
+    /// Waits for readers instead; the path is the name of the output.
+    #[serde(default)]
+    pub listen: Option<ListenPlan>,
+}
+
+/// Address at which an output waits for readers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenPlan {
+    pub address: SocketAddr,
+    /// `None`: packets are sent unencrypted, to every reader that connects.
+    #[serde(default)]
+    pub tls: Option<TlsPlan>,
+}
+
+/// PEM files for TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsPlan {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    /// Authorities that sign the certificates of readers.
+    pub client_ca: PathBuf,
 }
 
 impl OutputPlan {

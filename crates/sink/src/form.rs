@@ -42,6 +42,12 @@ impl Encoder {
         }
     }
 
+    /// Returns the file's header, for streams that begin with it one by one.
+    pub(crate) fn take_header(&mut self) -> Vec<u8> {
+        self.header = 0;
+        std::mem::take(&mut self.out)
+    }
+
     pub(crate) fn is_pcap(&self) -> bool {
         matches!(self.form, OutputForm::Pcap { .. })
     }

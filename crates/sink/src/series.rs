@@ -1,10 +1,9 @@
 //! A series of files instead of a single one: by size, by time, as a ring; each file is complete.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::time::Instant;
 
-use trawl_packet::pcapng::block::{self, Block, blocks};
+use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
@@ -12,6 +11,7 @@ use trawl_sys::{Error, Result, clock};
 
 use crate::next_files::NextFiles;
 use crate::packed::is_nearly_full;
+use crate::preamble::Preamble;
 use crate::series_plan::SeriesPlan;
 
 /// Opens the writer of a file of the series, with its name.
@@ -50,31 +50,6 @@ impl std::fmt::Debug for Series {
     }
 }
 
-/// Blocks that each file begins with.
-#[derive(Default)]
-struct Preamble {
-    /// The section and its interfaces.
-    header: Vec<u8>,
-    /// The last descriptions of processes.
-    processes: VecDeque<Vec<u8>>,
-}
-
-impl Preamble {
-    /// Adds a block, if further files need it too.
-    fn add(&mut self, block: &Block<'_>) {
-        match block.kind {
-            block::INTERFACE_DESCRIPTION => self.header.extend_from_slice(block.bytes),
-            block::CUSTOM => {
-                if self.processes.len() == MOST_PROCESSES {
-                    self.processes.pop_front();
-                }
-                self.processes.push_back(block.bytes.to_vec());
-            }
-            _ => {}
-        }
-    }
-}
-
 struct Current {
     file: Box<dyn FileWriter>,
     began: Instant,
@@ -86,8 +61,6 @@ struct Current {
 
 /// Maximum length of the padding around a segment, up to disk units.
 const FILLING: u64 = 2 * (4096 + 32);
-/// Number of processes that each file describes at its beginning.
-const MOST_PROCESSES: usize = 4096;
 /// Maximum length of an interface's statistics at the end of a file.
 const TRAILER: u64 = 160;
 
@@ -119,9 +92,8 @@ impl Series {
     fn begin(&mut self) -> Result<()> {
         let (file, name) = self.files.begin()?;
         let mut file = (self.open)(file, name)?;
-        self.pressure = file.write(Blocks::Bytes(&self.preamble.header))?;
-        for process in &self.preamble.processes {
-            self.pressure = file.write(Blocks::Bytes(process))?;
+        for part in self.preamble.parts() {
+            self.pressure = file.write(Blocks::Bytes(part))?;
         }
         self.pressure = file.flush()?;
         self.current = Some(Current {
@@ -328,7 +300,7 @@ impl Series {
         match blocks(bytes).next().map(|block| block.kind) {
             None => Ok(()),
             Some(block::SECTION_HEADER) => {
-                self.preamble.header = bytes.to_vec();
+                blocks(bytes).for_each(|block| self.preamble.add(&block));
                 self.written = (self.accounts)();
                 match self.plan.by_event {
                     true => Ok(()),

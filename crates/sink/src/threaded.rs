@@ -41,6 +41,8 @@ struct Queue {
 pub struct OutputFate {
     pub name: String,
     pub recorded: u64,
+    /// Packets that came while no reader was connected.
+    pub not_kept: u64,
     pub lost: u64,
     pub error: Option<Error>,
     /// True if it failed for another reason than a reader that closed the pipe.
@@ -64,7 +66,8 @@ impl OutputFate {
         let is_broken = |error: &Error| error.errno() != Some(errno::EPIPE);
         Self {
             name: name.to_owned(),
-            recorded: handed.saturating_sub(lost),
+            recorded: handed.saturating_sub(lost + outcome.not_kept.total()),
+            not_kept: outcome.not_kept.total(),
             lost,
             failed: outcome.not_read.is_none() && error.as_ref().is_some_and(is_broken),
             compresses_too_slowly: error.is_none() && compressing > 0,

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need more than a test's machine has, with the reason.
-const NOT_RUN: [(&str, &str); 13] = [
+const NOT_RUN: [(&str, &str); 14] = [
     (
         "trawl fleet",
         "it needs a NATS server; tests of its own start one",
@@ -25,6 +25,10 @@ const NOT_RUN: [(&str, &str); 13] = [
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),
+    (
+        "client-ca=",
+        "it needs certificates; a test of its own makes them",
+    ),
     ("https://", "it asks a server on the Internet"),
     (
         "--on root@",

@@ -55,6 +55,7 @@ mod query;
 mod read_dedup;
 mod read_privacy;
 mod read_series;
+mod readers;
 mod receive;
 mod records;
 mod redirect;

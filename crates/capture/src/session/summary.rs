@@ -32,6 +32,9 @@ impl Session {
                 summary.take_back(at, loss.reason, loss.packets);
             }
         }
+        for (at, point) in self.assembly.points.iter().enumerate() {
+            summary.set_not_kept(at, outcome.not_kept.sum(&point.interfaces));
+        }
         if let Some(left) = &outcome.left {
             let reason = match ended {
                 Ended::Output(error) if error.errno().is_some() => reason_of_unwritten(ended),
@@ -109,6 +112,7 @@ impl Session {
             ended: String::new(),
             interfaces: points,
             outputs: Vec::new(),
+            readers: Vec::new(),
             triggers: self
                 .triggered
                 .as_ref()

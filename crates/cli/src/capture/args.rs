@@ -223,7 +223,8 @@ struct OutputArgs {
     /// Write the packets to this file; '-' for a pipe
     ///
     /// Several times for several outputs. The name may be followed by ,snaplen=N ,format=pcap|pcapng
-    /// ,compress=zstd|lz4|gzip|none for this output alone
+    /// ,compress=zstd|lz4|gzip|none for this output alone. tcp-listen:ADDRESS:PORT waits for readers that connect, such as
+    /// Wireshark; beyond loopback with ,cert=FILE,key=FILE,client-ca=FILE for TLS, or ,plain
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Vec<PathBuf>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
@@ -517,12 +518,14 @@ impl Args {
                 snaplen,
                 format,
                 compress,
+                listen,
             } = named?;
             Ok(OutputPlan {
                 format: format.unwrap_or_else(|| self.format_of(&path)),
                 compression: self.recording.compression(&path, compress),
                 snaplen: snaplen.or(is_longer.then_some(common)),
                 path,
+                listen,
             })
         });
         planned.collect()

@@ -1,11 +1,12 @@
-//! One `-w`: a path, and after commas the options of that output alone.
+//! One `-w`: a path, or an address for readers, and after commas the options of that output alone.
 
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use trawl_pipeline::plan::Format;
+use trawl_pipeline::plan::{Format, ListenPlan};
 use trawl_sys::{Error, Result};
 
+use super::listening::{self, LISTEN};
 use super::recording::snaplen;
 use crate::args::Packing;
 
@@ -16,49 +17,75 @@ pub(super) struct NamedOutput {
     pub(super) snaplen: Option<u32>,
     pub(super) format: Option<Format>,
     pub(super) compress: Option<Packing>,
+    pub(super) listen: Option<ListenPlan>,
 }
 
 impl NamedOutput {
-    /// Parses an output. A part after a comma that does not look like an option belongs to the name.
     pub(super) fn parse(text: &Path) -> Result<Self> {
+        match text.to_str() {
+            Some(name) => match name.strip_prefix(LISTEN) {
+                Some(address) => listening::parse(name, address),
+                None => Self::of_file(name),
+            },
+            None => Ok(Self {
+                path: text.to_owned(),
+                ..Self::default()
+            }),
+        }
+    }
+
+    /// Parses a file's name. A part after a comma that does not look like an option belongs to the name.
+    fn of_file(text: &str) -> Result<Self> {
         let mut wanted = Self::default();
-        let Some(mut rest) = text.to_str().map(str::to_owned) else {
-            wanted.path = text.to_owned();
-            return Ok(wanted);
-        };
-        let refused = |why| Error::usage(format!("cannot write to {}", text.display()), why);
-        let not_among = |name: &str, all| refused(format!("'{name}' is not one of {all}"));
+        let mut rest = text;
         let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         while let Some((front, word)) = rest.rsplit_once(',') {
             match word.split_once('=') {
-                Some(("snaplen", value)) => {
-                    let length = value
-                        .parse()
-                        .map_err(|_| refused(format!("'{value}' is not a number of bytes")))?;
-                    wanted.snaplen = Some(snaplen(length)?);
-                }
-                Some(("compress", name)) => {
-                    let packing = Packing::from_str(name, false)
-                        .map_err(|_| not_among(name, "none, zstd, lz4, gzip"))?;
-                    wanted.compress = Some(packing);
-                }
-                Some(("format", "pcap")) => wanted.format = Some(Format::Pcap),
-                Some(("format", "pcapng")) => wanted.format = Some(Format::Pcapng),
-                Some(("format", name)) => return Err(not_among(name, "pcap, pcapng")),
+                Some((name, value)) if wanted.set(text, name, value)? => {}
                 Some((name, value)) if is_word(name) && is_word(value) => {
-                    return Err(not_among(name, "snaplen, format, compress"));
+                    return Err(not_among(text, name, "snaplen, format, compress"));
                 }
                 _ => break,
             }
-            rest = front.to_owned();
+            rest = front;
         }
         if rest.is_empty() {
-            let what = format!("cannot write to '{}'", text.display());
+            let what = format!("cannot write to '{text}'");
             return Err(Error::usage(what, "no file is named").fix("-w FILE,snaplen=N"));
         }
         wanted.path = PathBuf::from(rest);
         Ok(wanted)
     }
+
+    /// Sets an option that all outputs have; returns false for another one.
+    pub(super) fn set(&mut self, text: &str, name: &str, value: &str) -> Result<bool> {
+        match (name, value) {
+            ("snaplen", value) => {
+                let length = value
+                    .parse()
+                    .map_err(|_| refused(text, format!("'{value}' is not a number of bytes")))?;
+                self.snaplen = Some(snaplen(length)?);
+            }
+            ("compress", name) => {
+                let packing = Packing::from_str(name, false)
+                    .map_err(|_| not_among(text, name, "none, zstd, lz4, gzip"))?;
+                self.compress = Some(packing);
+            }
+            ("format", "pcap") => self.format = Some(Format::Pcap),
+            ("format", "pcapng") => self.format = Some(Format::Pcapng),
+            ("format", name) => return Err(not_among(text, name, "pcap, pcapng")),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn refused(text: &str, why: String) -> Error {
+    Error::usage(format!("cannot write to {text}"), why)
+}
+
+pub(super) fn not_among(text: &str, name: &str, all: &str) -> Error {
+    refused(text, format!("'{name}' is not one of {all}"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! The outputs of a capture: files, pipes, and a series of files. They are opened before anything is attached, since a named
-//! pipe makes trawl wait for its reader, and become writers once the capture is set up.
+//! The outputs of a capture: files, pipes, sockets for readers, and a series of files. They are opened before anything is
+//! attached, since a named pipe makes trawl wait for its reader, and become writers once the capture is set up.
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -13,17 +14,18 @@ use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Attached, Ended, Observer, Session};
 use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
-use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, OutputPlan, Rotation};
+use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, ListenPlan, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
 use trawl_sink::{
-    DirectFile, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, Series, SeriesPlan,
-    Several, ThreadedOutput, compression_threads,
+    DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, Series,
+    SeriesPlan, Several, ThreadedOutput, compression_threads,
 };
 use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_sys::{Error, Result, create};
 
 use super::display::{Display, Form as Shape};
+use super::listening::LISTEN;
 use super::progress::Terminal;
 use super::shown::{Shown, packets};
 use crate::{json, outfile, terminal};
@@ -174,12 +176,11 @@ impl Output {
     /// Refuses compression of a pipe, since the frame table has to be written at a fixed position.
     fn check_compression(&self, compression: Option<Compression>) -> Result<()> {
         let is_device = self.identity().is_none();
-        if compression.is_none() || self.regular || is_device {
-            return Ok(());
+        match compression.is_none() || self.regular || is_device {
+            true => Ok(()),
+            false => Err(not_compressed(&self.name)
+                .fix("name a file, or compress after it: trawl capture -w - | zstd")),
         }
-        let what = format!("cannot compress the output to {}", self.name);
-        Err(Error::usage(what, "it is not a named file")
-            .fix("name a file, or compress after it: trawl capture -w - | zstd"))
     }
 
     /// Empties a file; returns the number of bytes that a kill leaves in it, or `None` for a pipe.
@@ -199,15 +200,56 @@ impl Output {
     }
 }
 
+fn not_compressed(name: &str) -> Error {
+    let what = format!("cannot compress the output to {name}");
+    Error::usage(what, "it is not a named file")
+}
+
 fn cannot_write(name: &str, error: io::Error) -> Error {
     Error::os(format!("cannot write to {name}"), error)
+}
+
+/// An open output.
+#[derive(Debug)]
+pub(super) enum Opened {
+    File(Output),
+    /// A socket, and the name of the output with its port.
+    Readers(Listener, String),
+}
+
+impl Opened {
+    fn file(&self) -> Option<&Output> {
+        match self {
+            Self::File(output) => Some(output),
+            Self::Readers(..) => None,
+        }
+    }
+
+    /// Listens for readers, and tells the address.
+    fn listen(output: &OutputPlan, plan: &ListenPlan, observer: &mut Terminal) -> Result<Self> {
+        let name = output.path.display().to_string();
+        if output.compression.is_some() {
+            return Err(not_compressed(&name).fix("leave out --compress and compress="));
+        }
+        let listener = Listener::bind(plan)?;
+        let address = listener.address();
+        let name = format!("{LISTEN}{address}");
+        observer.event(&Event::Listening {
+            output: name.clone(),
+            address,
+            tls: plan.tls.is_some(),
+            any_port: plan.address.port() == 0,
+        });
+        observer.watch_readers(name.clone(), listener.log());
+        Ok(Self::Readers(listener, name))
+    }
 }
 
 /// All outputs of a capture.
 #[derive(Debug)]
 pub(super) struct Outputs {
     pub(super) first: First,
-    others: Vec<(OutputPlan, Output)>,
+    others: Vec<(OutputPlan, Opened)>,
     files: FilePlan,
     pub(super) user: Option<User>,
 }
@@ -217,7 +259,7 @@ pub(super) struct Outputs {
 pub(super) enum First {
     /// Packets go to a store, or are only shown.
     None,
-    One(OutputPlan, Output),
+    One(OutputPlan, Opened),
     Series(OutputPlan, SeriesPlan),
 }
 
@@ -232,12 +274,16 @@ impl Outputs {
         let files = plan.files;
         let by_event = plan.options.trigger.is_some();
         let mut open = |one: &OutputPlan| {
+            if let Some(listen) = &one.listen {
+                return Opened::listen(one, listen, observer);
+            }
             if is_named_pipe(&one.path) {
                 let output = one.path.display().to_string();
                 observer.event(&Event::WaitsForReader { output });
             }
             let output = Output::open(&one.path, files.mode, user.as_ref())?;
-            output.check_compression(one.compression).map(|()| output)
+            output.check_compression(one.compression)?;
+            Ok(Opened::File(output))
         };
         let series = series(plan.outputs.first(), &plan.rotation, files.io, by_event)?;
         let mut plans = plan.outputs.iter().cloned();
@@ -264,14 +310,27 @@ impl Outputs {
         Ok(all)
     }
 
-    /// Returns the outputs that are open.
-    fn opened(&self) -> impl Iterator<Item = (&OutputPlan, &Output)> {
+    fn all(&self) -> impl Iterator<Item = (&OutputPlan, &Opened)> {
         let first = match &self.first {
             First::One(plan, output) => Some((plan, output)),
             First::None | First::Series(..) => None,
         };
         let others = self.others.iter().map(|(plan, output)| (plan, output));
         first.into_iter().chain(others)
+    }
+
+    /// Returns the files and pipes that are open.
+    fn opened(&self) -> impl Iterator<Item = (&OutputPlan, &Output)> {
+        self.all()
+            .filter_map(|(plan, output)| Some((plan, output.file()?)))
+    }
+
+    /// Returns the addresses at which readers connect.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.all().filter_map(|(_, output)| match output {
+            Opened::Readers(listener, _) => Some(listener.address()),
+            Opened::File(_) => None,
+        })
     }
 
     /// Refuses two outputs to one file, which would destroy each other's data.
@@ -340,14 +399,21 @@ impl Outputs {
         let (name, open) = match first {
             // A slow pipe must not stall the other outputs, so it gets its own queue.
             First::One(plan, output)
-                if !output.regular && (!others.is_empty() || shape.is_some()) =>
+                if output.file().is_none_or(|file| !file.regular)
+                    && (!others.is_empty() || shape.is_some()) =>
             {
                 others.insert(0, (plan, output));
                 (String::new(), nothing)
             }
-            First::One(plan, output) => {
+            First::One(plan, Opened::File(output)) => {
                 let how = How::of(&plan, files.io, attached.session());
                 (output.name.clone(), of_file(how, output, &mut attached)?)
+            }
+            First::One(plan, Opened::Readers(listener, name)) => {
+                let form = How::of(&plan, files.io, attached.session()).form;
+                let open: Opener =
+                    Box::new(move || Ok(Box::new(listener.serve(form)?) as Box<dyn Writer>));
+                (name, open)
             }
             First::Series(plan, series) => {
                 let how = How {
@@ -462,7 +528,8 @@ fn series(
     by_event: bool,
 ) -> Result<Option<SeriesPlan>> {
     let is_file = |output: &&OutputPlan| {
-        !is_open_already(&output.path)
+        output.listen.is_none()
+            && !is_open_already(&output.path)
             && std::fs::metadata(&output.path).map_or(true, |about| about.is_file())
     };
     let first = first.filter(is_file);
@@ -491,17 +558,23 @@ fn series(
 
 /// Starts the writers of outputs after the first, and the display of packets in addition to them.
 fn beside(
-    opened: Vec<(OutputPlan, Output)>,
+    opened: Vec<(OutputPlan, Opened)>,
     io: Io,
     session: &Session,
     shape: Option<&Shape>,
 ) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
-    for (plan, mut output) in opened {
-        let whole = output.empty()?;
-        output.keep();
-        let Output { file, name, .. } = output;
-        let writer = How::of(&plan, io, session).open_any(file, name.clone(), whole)?;
+    for (plan, output) in opened {
+        let how = How::of(&plan, io, session);
+        let (name, writer): (String, Box<dyn Writer + Send>) = match output {
+            Opened::File(mut output) => {
+                let whole = output.empty()?;
+                output.keep();
+                let Output { file, name, .. } = output;
+                (name.clone(), how.open_any(file, name, whole)?)
+            }
+            Opened::Readers(listener, name) => (name, Box::new(listener.serve(how.form)?)),
+        };
         all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }
     if let Some(shape) = shape {
@@ -520,6 +593,7 @@ fn account_of(fate: OutputFate) -> OutputSummary {
     let output = OutputSummary {
         name: fate.name,
         recorded: fate.recorded,
+        not_kept: fate.not_kept,
         lost: fate.lost,
         failed: fate.failed,
         error: fate.error.map(|error| error.to_string()),
@@ -528,7 +602,7 @@ fn account_of(fate: OutputFate) -> OutputSummary {
     if let Some(error) = output.error.clone() {
         json::event(&Event::OutputFailed { error });
     }
-    if output.lost > 0 {
+    if output.lost + output.not_kept > 0 {
         json::event(&Event::Output(output.clone()));
     }
     output

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::event::Event;
+use trawl_capture::event::{Event, ReaderSummary};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{Attached, Observer};
 use trawl_capture::summary::Summary;
+use trawl_sink::{ReaderFate, ReaderLog, ReaderNews};
 use trawl_spool::Accounts;
 use trawl_sys::Result;
 use trawl_sys::netns::Namespace;
@@ -40,6 +41,8 @@ pub(super) struct Terminal {
     published: Option<Published>,
     /// The store's copy of the summaries.
     accounts: Option<Accounts>,
+    /// Outputs with readers, by their names.
+    readers: Vec<(String, ReaderLog)>,
     subject: Option<Subject>,
 }
 
@@ -65,6 +68,7 @@ impl Terminal {
             ),
             published: Published::begin(Publisher::Capture),
             accounts: None,
+            readers: Vec::new(),
             subject,
         }
     }
@@ -72,6 +76,31 @@ impl Terminal {
     /// Reports the statistics to a store from time to time.
     pub(super) fn tell_accounts(&mut self, accounts: Accounts) {
         self.accounts = Some(accounts);
+    }
+
+    /// Reports the events of an output's readers.
+    pub(super) fn watch_readers(&mut self, output: String, log: ReaderLog) {
+        self.readers.push((output, log));
+    }
+
+    /// Returns what became of all readers, once the outputs have ended.
+    pub(super) fn readers(&mut self) -> Vec<ReaderSummary> {
+        self.tell_of_readers();
+        let logs = std::mem::take(&mut self.readers);
+        let fates = logs.iter().flat_map(|(output, log)| {
+            let fates = log.fates().into_iter();
+            fates.map(|fate| reader_summary(output, fate))
+        });
+        fates.collect()
+    }
+
+    fn tell_of_readers(&mut self) {
+        let news = self.readers.iter().flat_map(|(output, log)| {
+            let news = log.news().into_iter();
+            news.map(|news| reader_event(output.clone(), news))
+        });
+        let news: Vec<Event> = news.collect();
+        news.iter().for_each(|event| self.event(event));
     }
 
     /// Returns all events so far.
@@ -98,11 +127,37 @@ impl Terminal {
     }
 }
 
+fn reader_event(output: String, news: ReaderNews) -> Event {
+    match news {
+        ReaderNews::Joined(reader) => Event::ReaderJoined { output, reader },
+        ReaderNews::Left(fate) => Event::Reader(reader_summary(&output, fate)),
+        ReaderNews::Refused { reader, why } => Event::ReaderRefused {
+            output,
+            reader,
+            why,
+        },
+    }
+}
+
+fn reader_summary(output: &str, fate: ReaderFate) -> ReaderSummary {
+    ReaderSummary {
+        output: output.to_owned(),
+        reader: fate.reader,
+        sent: fate.sent,
+        lost: fate.lost,
+        left: fate.left,
+    }
+}
+
 impl Observer for Terminal {
     fn event(&mut self, event: &Event) {
         self.said.push(event.clone());
-        // Gaps in a capture are reported even if it is quiet.
-        if !self.quiet || matches!(event, Event::Blind(_) | Event::SeesAgain(_)) {
+        // Gaps in a capture are reported even if it is quiet, and a port that nobody else knows.
+        let is_needed = matches!(
+            event,
+            Event::Blind(_) | Event::SeesAgain(_) | Event::Listening { any_port: true, .. }
+        );
+        if !self.quiet || is_needed {
             self.finish();
             match self.json {
                 true => json::notice(None, event, &event.to_string()),
@@ -149,6 +204,7 @@ impl Observer for Terminal {
     }
 
     fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
+        self.tell_of_readers();
         if let Some(accounts) = &self.accounts {
             accounts.set(summary().accounts());
         }

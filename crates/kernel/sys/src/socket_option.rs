@@ -1,7 +1,8 @@
-//! The calls that set a socket's option and read one.
+//! The calls that set a socket's options and read them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use libc::c_int;
 
@@ -48,4 +49,15 @@ pub fn get<T: Copy>(
     } else {
         Ok(value)
     }
+}
+
+/// Makes the kernel end a TCP connection whose other host does not answer for about a minute.
+pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+    use rustix::net::sockopt;
+    const QUIET: Duration = Duration::from_secs(30);
+    const EVERY: Duration = Duration::from_secs(10);
+    sockopt::set_tcp_keepidle(socket, QUIET)?;
+    sockopt::set_tcp_keepintvl(socket, EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
 }

@@ -243,6 +243,7 @@ pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
         format: Format::Pcapng,
         compression: None,
         snaplen: None,
+        listen: None,
     };
     let mut plan = CapturePlan {
         outputs: match whole.store {

@@ -38,6 +38,11 @@ impl Output {
         let form = match (outputs, &display.form) {
             ([], Some(form)) => Form::Shown(form.writer()),
             ([], None) => Form::Shown(Box::new(JsonLines)),
+            ([output], _) if output.listen.is_some() => {
+                let what = format!("cannot write to {}", output.path.display());
+                let why = "captures of other hosts have no readers on a socket";
+                return Err(Error::usage(what, why).fix("name a file, or '-' for a pipe"));
+            }
             ([output], _) => {
                 let name = output.path.display();
                 if output.compression.is_some() {

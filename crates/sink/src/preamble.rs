@@ -1,0 +1,40 @@
+//! The blocks that packets refer to, for files and readers that begin in the middle of a capture.
+
+use std::collections::VecDeque;
+
+use trawl_packet::pcapng::block::{self, Block};
+
+/// Blocks that each file and each reader's stream begins with.
+#[derive(Debug, Default)]
+pub(crate) struct Preamble {
+    /// The section and its interfaces.
+    header: Vec<u8>,
+    /// The last descriptions of processes.
+    processes: VecDeque<Vec<u8>>,
+}
+
+/// Number of processes that are described at the beginning.
+const MOST_PROCESSES: usize = 4096;
+
+impl Preamble {
+    /// Adds a block, if later packets may refer to it.
+    pub(crate) fn add(&mut self, block: &Block<'_>) {
+        match block.kind {
+            block::SECTION_HEADER => self.header = block.bytes.to_vec(),
+            block::INTERFACE_DESCRIPTION => self.header.extend_from_slice(block.bytes),
+            block::CUSTOM => {
+                if self.processes.len() == MOST_PROCESSES {
+                    self.processes.pop_front();
+                }
+                self.processes.push_back(block.bytes.to_vec());
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the blocks in pieces.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let processes = self.processes.iter().map(Vec::as_slice);
+        std::iter::once(self.header.as_slice()).chain(processes)
+    }
+}

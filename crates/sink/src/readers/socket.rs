@@ -1,0 +1,153 @@
+//! The connection of a reader, without and with TLS. No call waits.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustls::{ServerConfig, ServerConnection};
+use trawl_sys::socket_option::keep_alive;
+
+/// Number of bytes that are encrypted at a time.
+const PIECE: usize = 64 << 10;
+/// Reads at a time of a reader that sends something.
+const MOST_READS: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug)]
+struct Tls {
+    connection: ServerConnection,
+    /// Number of bytes that were encrypted, but not all sent.
+    encrypted: usize,
+}
+
+/// Returns the result of an action, or `None` if it would have to wait.
+fn at_once<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
+        let connection = config.map(ServerConnection::new).transpose();
+        let tls = connection.map_err(io::Error::other)?.map(|connection| Tls {
+            connection,
+            encrypted: 0,
+        });
+        Ok(Self { stream, tls })
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        let connection = self.tls.as_ref().map(|tls| &tls.connection);
+        connection.is_some_and(|connection| connection.is_handshaking())
+    }
+
+    /// Returns true if encrypted bytes wait to be sent.
+    pub(super) fn wants_write(&self) -> bool {
+        self.tls
+            .as_ref()
+            .is_some_and(|tls| tls.connection.wants_write())
+    }
+
+    /// Reads what the reader sends, which has no meaning except for TLS. Returns false once it sends nothing more.
+    pub(super) fn hear(&mut self) -> io::Result<bool> {
+        let mut scratch = [0; 4096];
+        for _ in 0..MOST_READS {
+            let Some(tls) = &mut self.tls else {
+                match at_once(self.stream.read(&mut scratch))? {
+                    Some(0) => return Ok(false),
+                    Some(_) => continue,
+                    None => break,
+                }
+            };
+            match at_once(tls.connection.read_tls(&mut self.stream))? {
+                Some(0) => return Ok(false),
+                Some(_) => {}
+                None => break,
+            }
+            let state = tls.connection.process_new_packets().map_err(|error| {
+                // The alert that explains the end; a failure here is the same end.
+                let _ = tls.connection.write_tls(&mut self.stream);
+                io::Error::other(error)
+            })?;
+            while at_once(tls.connection.reader().read(&mut scratch))?.is_some_and(|read| read > 0)
+            {
+            }
+            if state.peer_has_closed() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends encrypted bytes. Returns true if none is left.
+    pub(super) fn push(&mut self) -> io::Result<bool> {
+        let Some(tls) = &mut self.tls else {
+            return Ok(true);
+        };
+        while tls.connection.wants_write() {
+            if at_once(tls.connection.write_tls(&mut self.stream))?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends from the front of `bytes`, and returns the number of bytes that the kernel accepted; 0 if the caller must wait,
+    /// and offer the same bytes again.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else {
+            return Ok(at_once(self.stream.write(bytes))?.unwrap_or(0));
+        };
+        if tls.encrypted == 0 {
+            let piece = &bytes[..bytes.len().min(PIECE)];
+            tls.encrypted = tls.connection.writer().write(piece)?;
+        }
+        let is_sent = self.push()?;
+        let encrypted = self.tls.as_mut().map(|tls| &mut tls.encrypted);
+        Ok(encrypted.filter(|_| is_sent).map_or(0, std::mem::take))
+    }
+
+    /// Returns the error of a connection that nothing is sent on.
+    pub(super) fn error(&self) -> io::Result<()> {
+        self.stream.take_error()?.map_or(Ok(()), Err)
+    }
+
+    /// Ends the stream after the bytes sent so far.
+    pub(super) fn close(mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.connection.send_close_notify();
+        }
+        // A reader that is gone has no use for the end.
+        let _ = self.push();
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

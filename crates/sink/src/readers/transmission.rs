@@ -1,0 +1,192 @@
+//! The thread of a reader: it sends the reader's queue, and notices its end.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use trawl_packet::pcapng::block::MIN_BLOCK_LEN;
+use trawl_packet::pcapng::write::filling;
+use trawl_pipeline::Patience;
+use trawl_sys::events::{self, Wake};
+
+use super::Hub;
+use super::log::ReaderFate;
+use super::queue::{Item, Reader};
+use super::socket::Socket;
+
+/// Time in which a connection must become a reader.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longest sleep, and the longest while the end of the connection shows only in its state.
+const IDLE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time after the capture in which a reader that makes progress receives the rest.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+pub(super) struct Transmission<'h> {
+    hub: &'h Hub,
+    reader: &'h Reader,
+    socket: &'h mut Socket,
+    /// The batch at hand, and the number of its bytes that were sent.
+    taken: Option<(Item, usize)>,
+    sent: u64,
+    /// True once the reader has closed its side of the connection.
+    is_mute: bool,
+    /// Beginning of the end, once the capture is over.
+    farewell: Option<(Instant, Patience)>,
+}
+
+impl<'h> Transmission<'h> {
+    /// Serves a connection to its end.
+    pub(super) fn run(hub: &'h Hub, stream: TcpStream, address: SocketAddr) {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        let admitted = Socket::new(stream, hub.tls.clone())
+            .and_then(|mut socket| begin(&mut socket, &hub.closing).map(|()| socket));
+        let mut socket = match admitted {
+            Ok(socket) => socket,
+            Err(error) => return hub.log.refuse(address, error.to_string()),
+        };
+        let reader = match hub.admit(address) {
+            Ok(Some(reader)) => reader,
+            Ok(None) => return,
+            Err(error) => return hub.log.refuse(address, error.to_string()),
+        };
+        let mut transmission = Transmission {
+            hub,
+            reader: &reader,
+            socket: &mut socket,
+            taken: None,
+            sent: 0,
+            is_mute: false,
+            farewell: None,
+        };
+        let left = transmission.send_all();
+        let (sent, lost) = reader.end(transmission.taken);
+        hub.remove(&reader);
+        let fate = ReaderFate {
+            reader: address,
+            sent,
+            lost,
+            left: left.as_ref().err().map(reason),
+        };
+        hub.log.leave(fate, !hub.is_ending());
+        socket.close();
+    }
+
+    /// Sends all packets until the streams end. An error is the reason for which the reader leaves earlier.
+    fn send_all(&mut self) -> io::Result<()> {
+        loop {
+            self.listen()?;
+            if self.reader.is_cut() {
+                return Err(io::Error::other("it was too far behind"));
+            }
+            if self.send_some()? {
+                continue;
+            }
+            if self.taken.is_none() && self.hub.is_closed() {
+                return Ok(());
+            }
+            if self.hub.is_ending() && self.taken.is_some() {
+                let (since, patience) = self
+                    .farewell
+                    .get_or_insert_with(|| (Instant::now(), Patience::begin()));
+                if since.elapsed() > FAREWELL
+                    || patience.is_over_at(self.sent)
+                    || self.hub.is_closed()
+                {
+                    return Err(io::Error::other("it did not read the rest in time"));
+                }
+            }
+            self.wait();
+        }
+    }
+
+    /// Sends from the batch at hand, or the next one. Returns false if nothing was sent.
+    fn send_some(&mut self) -> io::Result<bool> {
+        if self.taken.is_none() {
+            self.taken = self.reader.next().map(|item| (item, 0));
+        }
+        let Some((item, done)) = &mut self.taken else {
+            self.socket.push()?;
+            return Ok(false);
+        };
+        let count = self.socket.send(&item.bytes()[*done..])?;
+        *done += count;
+        self.sent += count as u64;
+        item.note_sent(*done);
+        if *done == item.bytes().len()
+            && let Some((item, _)) = self.taken.take()
+        {
+            self.reader.sent(item);
+            return Ok(true);
+        }
+        Ok(count > 0)
+    }
+
+    /// Notices a reader that closes the connection.
+    fn listen(&mut self) -> io::Result<()> {
+        if self.is_mute {
+            return self.socket.error();
+        }
+        if self.socket.hear()? {
+            return Ok(());
+        }
+        if self.socket.is_encrypted() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.is_mute = true;
+        // The reader may have closed its side alone. If it is gone, its host answers the next bytes with a reset.
+        if self.reader.is_pcapng() {
+            let mut probe = vec![0; MIN_BLOCK_LEN];
+            filling(&mut probe);
+            self.reader.describe(probe);
+        }
+        Ok(())
+    }
+
+    /// Waits for packets, for the reader, or for the end.
+    fn wait(&self) {
+        let mut awaited = vec![self.reader.wake.as_fd(), self.hub.closing.as_fd()];
+        if !self.is_mute {
+            awaited.push(self.socket.as_fd());
+        }
+        let is_blocked = self.taken.is_some() || self.socket.wants_write();
+        let outlet = is_blocked.then(|| self.socket.as_fd());
+        let at_most = match self.is_mute || self.hub.is_ending() {
+            true => LOOK_EVERY,
+            false => IDLE,
+        };
+        // A failed wait is only a short one.
+        let _ = events::wait_also(&awaited, outlet, at_most);
+        self.reader.wake.hush();
+    }
+}
+
+/// Carries out the handshake of TLS, if any.
+fn begin(socket: &mut Socket, closing: &Wake) -> io::Result<()> {
+    let began = Instant::now();
+    while socket.is_handshaking() {
+        let left = HANDSHAKE.saturating_sub(began.elapsed());
+        if left.is_zero() || events::is_readable(closing.as_fd()) {
+            return Err(io::Error::other("it did not finish the handshake of TLS"));
+        }
+        let outlet = socket.wants_write().then(|| socket.as_fd());
+        let _ = events::wait_also(&[closing.as_fd(), socket.as_fd()], outlet, left);
+        if !socket.hear()? {
+            return Err(io::Error::other("it ended the handshake of TLS"));
+        }
+        socket.push()?;
+    }
+    socket.push().map(drop)
+}
+
+/// Returns the reason for which a reader left, for people.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            "it closed the connection".to_owned()
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable => "its host is gone".to_owned(),
+        _ => error.to_string(),
+    }
+}
