@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
+use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_pipeline::plan::{ListenPlan, TlsPlan};
 use trawl_sys::Result;
 
@@ -76,7 +77,12 @@ fn address(text: &str, address: &str) -> Result<SocketAddr> {
 /// would make more of it.
 pub(super) fn own_traffic(address: SocketAddr, sites: &[CaptureSite]) -> Option<String> {
     let ip = address.ip().to_canonical();
-    let passes = |site: &CaptureSite| site.interface.loopback || !ip.is_loopback();
+    // The expression has no meaning for other frames, and devices of a library alone do not carry the host's connections.
+    let passes = |CaptureSite { interface, .. }: &CaptureSite| {
+        (interface.loopback || !ip.is_loopback())
+            && interface.index > 0
+            && [LINKTYPE_ETHERNET, LINKTYPE_RAW].contains(&interface.link_type)
+    };
     let port = format!("tcp port {}", address.port());
     sites.iter().any(passes).then(|| match ip.is_unspecified() {
         true => port,
@@ -137,6 +143,21 @@ mod tests {
         ] {
             let error = plan(text).expect_err(text).to_string();
             assert!(error.contains(fix), "{error}");
+        }
+    }
+
+    #[test]
+    fn own_traffic_is_left_out_besides_the_filter() {
+        let udp = || Some(Filter::Expression("udp".to_owned()));
+        for (mut filter, whole) in [
+            (None, Some("not (tcp port 1)")),
+            (udp(), Some("not (tcp port 1) and (udp)")),
+            (Some(Filter::Inner("udp".to_owned())), None),
+        ] {
+            assert_eq!(leave_out(&mut filter, "tcp port 1"), whole.is_some());
+            if let Some(whole) = whole {
+                assert_eq!(filter, Some(Filter::Expression(whole.to_owned())));
+            }
         }
     }
 }

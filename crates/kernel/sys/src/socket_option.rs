@@ -1,18 +1,18 @@
 //! The calls that set a socket's options and read them.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use libc::c_int;
 
 /// Sets an option. A value with pointers in it must come with the memory they point to: the kernel reads that as well.
-pub fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+pub fn set<T>(socket: &impl AsFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes at most from the value, which outlives the call.
     let result = unsafe {
         libc::setsockopt(
-            socket.as_raw_fd(),
+            socket.as_fd().as_raw_fd(),
             level,
             option,
             std::ptr::from_ref(value).cast(),
@@ -60,4 +60,9 @@ pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(socket, EVERY)?;
     sockopt::set_tcp_keepcnt(socket, 3)?;
     Ok(sockopt::set_socket_keepalive(socket, true)?)
+}
+
+/// Limits the bytes that a TCP socket accepts before it can send them. A larger limit makes room at once.
+pub fn limit_unsent(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes)
 }

@@ -121,6 +121,28 @@ impl Item {
         &self.encoded().bytes
     }
 
+    /// Returns bytes from an offset on, at most this many, up to the end of a block if possible.
+    pub(super) fn piece(&self, from: usize, most: usize) -> &[u8] {
+        let Encoded { bytes, units } = self.encoded();
+        let limit = from.saturating_add(most);
+        if bytes.len() <= limit {
+            return &bytes[from..];
+        }
+        let behind = units.partition_point(|unit| unit.end <= limit);
+        let whole = behind.checked_sub(1).map_or(0, |last| units[last].end);
+        &bytes[from..if whole > from { whole } else { limit }]
+    }
+
+    /// Returns the end of the block that contains the last of the first bytes.
+    pub(super) fn block_end(&self, bytes: usize) -> usize {
+        let Encoded { bytes: all, units } = self.encoded();
+        let ends = units.partition_point(|unit| unit.end < bytes);
+        match bytes {
+            0 => 0,
+            _ => units.get(ends).map_or(all.len(), |unit| unit.end),
+        }
+    }
+
     /// Notes that the first bytes were sent.
     pub(super) fn note_sent(&self, bytes: usize) {
         let units = &self.encoded().units;

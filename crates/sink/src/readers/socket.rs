@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustls::{ServerConfig, ServerConnection};
-use trawl_sys::socket_option::keep_alive;
+use trawl_sys::socket_option::{keep_alive, limit_unsent};
 
-/// Number of bytes that are encrypted at a time.
-const PIECE: usize = 64 << 10;
+/// Largest record of TLS.
+const RECORD: usize = 16 << 10;
+/// Bytes that the kernel holds for a reader that does not read. More of its memory stays free for the rest of a block.
+const UNSENT: u32 = 16 << 10;
 /// Reads at a time of a reader that sends something.
 const MOST_READS: usize = 16;
 
@@ -47,6 +49,7 @@ impl Socket {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
+        limit_unsent(&stream, UNSENT)?;
         let connection = config.map(ServerConnection::new).transpose();
         let tls = connection.map_err(io::Error::other)?.map(|connection| Tls {
             connection,
@@ -57,6 +60,16 @@ impl Socket {
 
     pub(super) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// Returns the number of bytes to send at a time: TLS shows a reader whole records only.
+    pub(super) fn piece(&self) -> usize {
+        self.tls.as_ref().map_or(usize::MAX, |_| RECORD)
+    }
+
+    /// Returns the number of bytes that `send` has encrypted, but not sent yet.
+    pub(super) fn encrypted(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.encrypted)
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -122,8 +135,7 @@ impl Socket {
             return Ok(at_once(self.stream.write(bytes))?.unwrap_or(0));
         };
         if tls.encrypted == 0 {
-            let piece = &bytes[..bytes.len().min(PIECE)];
-            tls.encrypted = tls.connection.writer().write(piece)?;
+            tls.encrypted = tls.connection.writer().write(bytes)?;
         }
         let is_sent = self.push()?;
         let encrypted = self.tls.as_mut().map(|tls| &mut tls.encrypted);
@@ -135,13 +147,19 @@ impl Socket {
         self.stream.take_error()?.map_or(Ok(()), Err)
     }
 
+    /// Makes room for the rest of a block.
+    pub(super) fn lift_limit(&self) -> io::Result<()> {
+        limit_unsent(&self.stream, u32::MAX)
+    }
+
     /// Ends the stream after the bytes sent so far.
     pub(super) fn close(mut self) {
         if let Some(tls) = &mut self.tls {
             tls.connection.send_close_notify();
         }
-        // A reader that is gone has no use for the end.
+        // A reader that is gone has no use for the end. Bytes from the reader that nobody read would turn it into a reset.
         let _ = self.push();
+        let _ = self.hear();
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 }

@@ -61,6 +61,9 @@ impl<'h> Transmission<'h> {
             farewell: None,
         };
         let left = transmission.send_all();
+        if left.is_err() {
+            transmission.finish_block();
+        }
         let (sent, lost) = reader.end(transmission.taken);
         hub.remove(&reader);
         let fate = ReaderFate {
@@ -110,7 +113,7 @@ impl<'h> Transmission<'h> {
             self.socket.push()?;
             return Ok(false);
         };
-        let count = self.socket.send(&item.bytes()[*done..])?;
+        let count = self.socket.send(item.piece(*done, self.socket.piece()))?;
         *done += count;
         self.sent += count as u64;
         item.note_sent(*done);
@@ -121,6 +124,23 @@ impl<'h> Transmission<'h> {
             return Ok(true);
         }
         Ok(count > 0)
+    }
+
+    /// Sends the rest of the block at hand, so that the stream of a reader that is given up ends with a whole block.
+    fn finish_block(&mut self) {
+        let Some((item, done)) = &mut self.taken else {
+            return;
+        };
+        let end = item.block_end(*done + self.socket.encrypted());
+        // Without more room, or a connection, the block stays cut.
+        let _ = self.socket.lift_limit();
+        while *done < end {
+            match self.socket.send(&item.bytes()[*done..end]) {
+                Ok(sent @ 1..) => *done += sent,
+                _ => break,
+            }
+        }
+        item.note_sent(*done);
     }
 
     /// Notices a reader that closes the connection.
