@@ -168,9 +168,11 @@ pub enum Event {
         /// True if the kernel chose the port.
         any_port: bool,
     },
-    /// Readers of an output cause this traffic, and it is not recorded.
+    /// Readers of an output cause this traffic.
     OwnTraffic {
         traffic: String,
+        /// True if the filter leaves it out.
+        left_out: bool,
     },
     ReaderJoined {
         output: String,
@@ -848,14 +850,22 @@ impl fmt::Display for Event {
                 tls: false,
                 ..
             } => {
-                format!("{output}: waiting for readers, for example: wireshark -k -i TCP@{address}")
+                let host = match address.ip().is_unspecified() {
+                    true => format!("HOST:{}", address.port()),
+                    false => address.to_string(),
+                };
+                format!("{output}: waiting for readers, for example: wireshark -k -i TCP@{host}")
             }
             Self::Listening { output, .. } => {
                 format!("{output}: waiting for readers with TLS and a certificate")
             }
-            Self::OwnTraffic { traffic } => {
-                format!("not recording the readers' own traffic: {traffic}")
-            }
+            Self::OwnTraffic {
+                traffic,
+                left_out: true,
+            } => format!("not recording the readers' own traffic: {traffic}"),
+            Self::OwnTraffic { traffic, .. } => format!(
+                "recording the readers' own traffic, which makes more of it; let the filter leave it out: {traffic}"
+            ),
             Self::ReaderJoined { output, reader } => format!("{output}: reader {reader} connected"),
             Self::Reader(reader) => reader.to_string(),
             Self::ReaderRefused {

@@ -117,10 +117,9 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     let prints = !plan.outputs.is_empty() && shape.is_some();
     let outputs = Outputs::open(plan, prints, user, &mut observer)?;
     for address in outputs.addresses() {
-        if let Some(traffic) = listening::own_traffic(address, &sites)
-            && listening::leave_out(&mut options.filter, &traffic)
-        {
-            observer.event(&Event::OwnTraffic { traffic });
+        if let Some(traffic) = listening::own_traffic(address, &sites) {
+            let left_out = listening::leave_out(&mut options.filter, &traffic);
+            observer.event(&Event::OwnTraffic { traffic, left_out });
         }
     }
     let options = &options;
