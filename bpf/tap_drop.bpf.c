@@ -11,6 +11,7 @@
 #define HEADER_SOURCE(packet) (show_bytes(&(packet)->scratch->copying, packet), (packet)->scratch)
 #define HEADERS_BEGIN(packet) ((packet)->network ? BEGINS_IP : BEGINS_ETHERNET)
 
+#include "include/buffer.h"
 #include "include/loss.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -10,6 +10,7 @@
 #include <linux/bpf.h>
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
+#include "include/buffer.h"
 #include "include/loss.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Reads a socket buffer: the packet's device, namespace, socket and bytes. The tap at drops and the programs that
- * follow packets share this code. If the verifier knows the type of a pointer (`typed`), fields are read by plain
- * loads, else by a helper. */
+/* Reads a socket buffer: the packet's socket and bytes. The tap at drops and the programs that follow packets share this
+ * code. */
 #ifndef TRAWL_BUFFER_H
 #define TRAWL_BUFFER_H
 
 #include <bpf/bpf_endian.h>
 #include "layout.h"
 #include "ring.h"
+#include "device.h"
 #include "drop.h"
 #include "packet_owner.h"
 
@@ -30,23 +30,10 @@
 #define ETHERNET_LENGTH 14
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
-#define PROTOCOL_IP 0x0800
-#define PROTOCOL_IPV6 0x86dd
-/* ARPHRD_ETHER and ARPHRD_LOOPBACK. */
-#define DEVICE_ETHERNET 1
-#define DEVICE_LOOPBACK 772
-#define NO_HEADER 0xffff
-#define PACKET_MULTICAST 2
-#define FAMILY_IPV4 2
-#define FAMILY_IPV6 10
-#define PROTOCOL_TCP 6
-/* States of sockets that are not full sockets. */
+/* Sockets in this state and in STATE_NEW_SYN_RECV are not full sockets. */
 #define STATE_TIME_WAIT 6
-#define STATE_NEW_SYN_RECV 12
 #define DIRECTION_INBOUND 1
 #define DIRECTION_OUTBOUND 2
-/* Bit in the buffer's pointer to a route that is set if the pointer holds no reference. */
-#define NO_REFERENCE 1ul
 
 /* Addresses and lengths of a packet's bytes: see settle_bytes(). */
 struct bytes {
@@ -108,17 +95,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct scratch);
 } drop_scratch SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct drop_settings);
-} drop_settings SEC(".maps");
-
-/* Reads a field of a kernel structure, by a load if the verifier knows the pointer's type. */
-#define GET(typed, from, field) ((typed) ? (from)->field : BPF_CORE_READ(from, field))
 
 static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
 {
@@ -190,37 +166,6 @@ static __always_inline __u64 find_process(struct tap_context *packet)
 
 #include "capture.h"
 
-/* Notes the device, or returns false. In some queues, other data share the memory of skb->dev: only the name node of a
- * device points back to it. */
-static __always_inline bool note_device(struct net_device *device, bool typed, struct drop_note *note, __u32 *kind)
-{
-	struct netdev_name_node *node;
-	struct net *net;
-
-	if (!device)
-		return false;
-	node = GET(typed, device, name_node);
-	if (!node || GET(typed, node, dev) != device)
-		return false;
-	net = GET(typed, device, nd_net.net);
-	if (!net)
-		return false;
-	note->ifindex = GET(typed, device, ifindex);
-	note->netns = GET(typed, net, ns.inum);
-	*kind = GET(typed, device, type);
-	return true;
-}
-
-static __always_inline void note_name(struct net_device *device, bool typed, struct drop_note *note)
-{
-	if (typed) {
-		((__u64 *)note->name)[0] = *(__u64 *)&device->name[0];
-		((__u64 *)note->name)[1] = *(__u64 *)&device->name[8];
-	} else {
-		BPF_CORE_READ_INTO(&note->name, device, name);
-	}
-}
-
 static __always_inline void note_segments(const struct tap_context *packet, struct drop_note *note)
 {
 	__u16 segments;
@@ -228,18 +173,6 @@ static __always_inline void note_segments(const struct tap_context *packet, stru
 	if (!bpf_probe_read_kernel(&segments, sizeof(segments),
 				   (char *)(packet->fragments & ~IN_LIST) + bpf_core_field_offset(struct skb_shared_info, gso_segs)))
 		note->segments = segments;
-}
-
-/* Notes the packet's namespace, by its socket. */
-static __always_inline void note_socket_space(struct sock *socket, bool typed, struct drop_note *note)
-{
-	struct net *net;
-
-	if (!socket || note->netns)
-		return;
-	net = GET(typed, socket, __sk_common.skc_net.net);
-	if (net)
-		note->netns = GET(typed, net, ns.inum);
 }
 
 static __always_inline void note_socket(struct sock *socket, bool typed, struct drop_note *note)
@@ -279,21 +212,6 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 	inode = GET(typed, file, f_inode);
 	if (inode)
 		note->inode = GET(typed, inode, i_ino);
-}
-
-/* Notes the outgoing device of the packet's route, for a buffer that names no device. */
-static __always_inline bool note_route(struct sk_buff *buffer, bool typed, struct drop_note *note, __u32 *kind)
-{
-	struct dst_entry *route = (void *)(GET(typed, buffer, _skb_refdst) & ~NO_REFERENCE);
-	struct net_device *device;
-
-	if (!route || bpf_probe_read_kernel(&device, sizeof(device),
-					    (char *)route + bpf_core_field_offset(struct dst_entry, dev)))
-		return false;
-	if (!note_device(device, false, note, kind))
-		return false;
-	note_name(device, false, note);
-	return true;
 }
 
 /* Finds where the packet's bytes begin, and with which header. Returns false if the buffer holds no packet. */
@@ -383,22 +301,6 @@ static __always_inline __u32 tag_of(struct sk_buff *buffer, bool typed)
 	return (__u32)bpf_htons(GET(typed, buffer, vlan_tci)) << 16 | kind;
 }
 
-static __always_inline bool is_among(const struct drop_site *sites, __u32 count, const struct drop_note *note)
-{
-	for (__u32 i = 0; i < DROP_SITES; i++) {
-		if (i >= count)
-			break;
-		if (sites[i].netns == note->netns && (!sites[i].ifindex || sites[i].ifindex == note->ifindex))
-			return true;
-	}
-	return false;
-}
-
-static __always_inline bool is_among_or_all(const struct drop_settings *settings, const struct drop_note *note)
-{
-	return !settings->sites || is_among(settings->only, settings->sites, note);
-}
-
 /* Runs the filter on a copy of the packet. It always sees an Ethernet frame: raw IP gets a header without addresses. Of
  * a list of socket buffers it sees the first, which has the headers. */
 static __always_inline bool matches_packet(struct tap_context *packet, struct scratch *scratch,
@@ -438,46 +340,6 @@ static __always_inline bool matches_packet(struct tap_context *packet, struct sc
 			return false;
 	}
 	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
-}
-
-/* Notes a packet's device and namespace, and finds the kind of the device. Returns the device that the buffer names, or
- * NULL. Reads the buffer's own fields by loads if it is `typed`, and the structures that it points to if
- * `pointers_typed`. */
-static __always_inline struct net_device *find_place(struct sk_buff *buffer, struct sock *socket, bool typed,
-						     bool pointers_typed, struct drop_note *note, __u32 *kind)
-{
-	struct net_device *device;
-	__u32 received_on;
-
-	note->ifindex = 0;
-	note->netns = 0;
-	note->segments = 0;
-	note->protocol = 0;
-	note->family = 0;
-	note->port = 0;
-	note->inode = 0;
-	note->receive_buffer = 0;
-	((__u64 *)note->name)[0] = 0;
-	((__u64 *)note->name)[1] = 0;
-	received_on = GET(typed, buffer, skb_iif);
-	note->received_on = received_on;
-	device = GET(typed, buffer, dev);
-	if (note_device(device, pointers_typed, note, kind))
-		return device;
-	note_socket_space(socket, pointers_typed, note);
-	if (received_on) {
-		/* User space finds the name, by the index and the namespace. */
-		if (!note->netns) {
-			note_route(buffer, typed, note, kind);
-			((__u64 *)note->name)[0] = 0;
-			((__u64 *)note->name)[1] = 0;
-		}
-		note->ifindex = note->netns ? received_on : 0;
-		*kind = DEVICE_ETHERNET;
-	} else {
-		note_route(buffer, typed, note, kind);
-	}
-	return NULL;
 }
 
 /* Claims the CPU's scratch memory, or counts the packet as interrupted: a softirq may interrupt a process, but the ring

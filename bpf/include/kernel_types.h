@@ -81,6 +81,7 @@ struct sock {
 
 struct dst_entry {
 	struct net_device *dev;
+	int (*input)(void);
 };
 
 struct sk_buff {

@@ -5,7 +5,7 @@
 #ifndef TRAWL_LOSS_H
 #define TRAWL_LOSS_H
 
-#include "buffer.h"
+#include "device.h"
 
 #define PROTOCOL_ICMP 1
 #define PROTOCOL_UDP 17
@@ -13,6 +13,14 @@
 #define DHCP_CLIENT_PORT 68
 #define DHCPV6_CLIENT_PORT 546
 #define TCP_SYN 2
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct drop_settings);
+} drop_settings SEC(".maps");
 
 static __always_inline bool has_bit(const __u64 *words, __u32 bit)
 {

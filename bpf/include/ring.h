@@ -5,6 +5,7 @@
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include "config.h"
 #include "layout.h"
 
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
@@ -46,24 +47,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct capture_shared);
 } capture_shared SEC(".maps");
-
-/* A field of struct tap_config: a marked number in the instructions, whose lower half is the field's offset. The loader
- * replaces the number by the field's value. */
-#define CONFIG_MARK 0x74770000u
-#define CONFIG_NAME(field) (CONFIG_MARK | __builtin_offsetof(struct tap_config, field))
-#define CONFIG(field)                                                         \
-	({                                                                    \
-		__u32 value;                                                  \
-		asm volatile("%0 = %1" : "=w"(value) : "i"(CONFIG_NAME(field)));       \
-		value;                                                        \
-	})
-/* Two 32-bit words as one 64-bit number; each is a number or the name of a field. */
-#define CONFIG_PAIR(low, high)                                                \
-	({                                                                    \
-		__u64 pair;                                                   \
-		asm volatile("%0 = %1 ll" : "=r"(pair) : "i"((__u64)(high) << 32 | (low))); \
-		pair;                                                         \
-	})
 
 /* The loader replaces this mark by the number of the kernel's function bpf_cast_to_kern_ctx. */
 #define CAST_MARK 0x7477fff9
