@@ -142,6 +142,8 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	        > $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	for file in preferences colorfilters; do \
 	    install -D -m 644 packaging/wireshark/$$file $(DESTDIR)$(PROFILES)/trawl/$$file; done
+	for file in grafana.json alerts.yml; do \
+	    install -D -m 644 packaging/prometheus/$$file $(ROOT)/share/trawl/$$file; done
 	install -d $(DESTDIR)$(EXTCAP)
 	printf '#!/bin/sh\n# Written by trawl extcap install.\nexec %s extcap "$$@"\n' '$(PREFIX)/bin/trawl' \
 	    > $(DESTDIR)$(EXTCAP)/trawl
@@ -153,7 +155,7 @@ uninstall: ## Remove the files that `make install` installed
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	rm -f $(DESTDIR)$(EXTCAP)/trawl
-	rm -rf $(DESTDIR)$(PROFILES)/trawl
+	rm -rf $(DESTDIR)$(PROFILES)/trawl $(ROOT)/share/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 
 site: ## Check the links of the documentation, and build it as a site, target/site/html

@@ -167,8 +167,9 @@ struct drop_settings {
 	__u32 wanted_of_subsystems;
 	/* Non-losses are recorded as well. */
 	__u32 no_losses_too;
-	/* Number of the reason XDP; 0 if the kernel has no such reason. */
+	/* Numbers of the reasons XDP and NETFILTER_DROP; 0 if the kernel has no such reason. */
 	__u32 reason_xdp;
+	__u32 reason_netfilter;
 	/* Number of entries of `only`, `xdp` and `runs_xdp`. */
 	__u32 sites;
 	__u32 xdp_sites;
@@ -180,6 +181,7 @@ struct drop_settings {
 	/* Numbers of entries of `raw`, the functions that pass copies to raw sockets, and of `tcp`, TCP's functions. */
 	__u32 raws;
 	__u32 tcps;
+	__u32 padding0;
 	/* Sites where drops are recorded; all if there is no entry. */
 	struct drop_site only[DROP_SITES];
 	/* Sites where another tap sees the drops of XDP programs. */
@@ -190,6 +192,32 @@ struct drop_settings {
 	struct drop_function purge[DROP_FUNCTIONS];
 	struct drop_function raw[DROP_FUNCTIONS];
 	struct drop_function tcp[DROP_FUNCTIONS];
+};
+
+/* What counted drops have in common. */
+struct counted_drop {
+	__u64 location;
+	/* Distinguishes netfilter's hooks, which drop at the same location. */
+	__u64 way;
+	__u32 reason;
+	/* 0: unknown. */
+	__u32 netns;
+	__u32 ifindex;
+	__u32 process;
+};
+
+/* Number of kinds that each CPU counts without searching a table. */
+#define FREQUENT_DROPS 64
+struct frequent_drop {
+	/* Comes first, because user space reads it first: not zero if the rest is complete. */
+	__u64 packets;
+	struct counted_drop kind;
+};
+
+/* More about the first of these drops: the device's name, and for netfilter the functions that led there. */
+struct first_drop {
+	__u32 name[4];
+	struct drop_stack stack;
 };
 
 /* Size of a CPU's scratch memory, and the state at its beginning. */

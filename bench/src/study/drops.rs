@@ -1,5 +1,6 @@
 //! The cost of the tap at drops. A rule of nftables drops every frame: alone, with a tap that rejects them by its filter,
-//! and with a tap that records them. Then an XDP program takes the frames, for which the tap is not called.
+//! with a tap that records them, and counted for metrics. Then an XDP program takes the frames, for which the tap is not
+//! called.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{self, Engine};
@@ -15,18 +16,31 @@ use crate::process::Peer;
 use crate::scratch::Scratch;
 use crate::traffic::{CHECKSUM, SENDER_CPU, capture_cpu, label, send_frames};
 
-/// True if a rule drops the frames, false if an XDP program takes them; and the filter of the tap, if any.
-type Contender = (bool, Option<&'static str>);
+/// The observer of the drops.
+#[derive(Clone, Copy)]
+enum Watch {
+    Nothing,
+    /// The tap, with this filter.
+    Tap(&'static str),
+    Metrics,
+}
 
-const CONTENDERS: [(&str, Contender); 5] = [
-    ("bare drop", (true, None)),
+/// True if a rule drops the frames, false if an XDP program takes them.
+type Contender = (bool, Watch);
+
+const CONTENDERS: [(&str, Contender); 6] = [
+    ("bare drop", (true, Watch::Nothing)),
     (
         "drop, rejected by the tap's filter",
-        (true, Some("tcp port 1")),
+        (true, Watch::Tap("tcp port 1")),
     ),
-    ("drop, recorded to a file", (true, Some("udp"))),
-    ("not dropped", (false, None)),
-    ("not dropped, with the tap", (false, Some("tcp port 1"))),
+    ("drop, recorded to a file", (true, Watch::Tap("udp"))),
+    ("drop, counted for metrics", (true, Watch::Metrics)),
+    ("not dropped", (false, Watch::Nothing)),
+    (
+        "not dropped, with the tap",
+        (false, Watch::Tap("tcp port 1")),
+    ),
 ];
 
 pub fn cases(space: &Space) -> Result<Vec<Case>> {
@@ -38,12 +52,18 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
 }
 
 pub fn judge(experiment: &Experiment) -> Finding {
-    let [bare, rejected, recorded, not_dropped, with_tap] = CONTENDERS.map(|(name, _)| name);
-    let pairs = [(rejected, bare), (recorded, bare), (with_tap, not_dropped)];
+    let [bare, rejected, recorded, counted, not_dropped, with_tap] =
+        CONTENDERS.map(|(name, _)| name);
+    let pairs = [
+        (rejected, bare),
+        (recorded, bare),
+        (counted, bare),
+        (with_tap, not_dropped),
+    ];
     compared(experiment, &pairs, "ns", Comparison::More("ns a frame"))
 }
 
-fn measure(bench: &Bench, (is_dropped, filter): Contender, frames: u64, size: usize) -> Outcome {
+fn measure(bench: &Bench, (is_dropped, watch): Contender, frames: u64, size: usize) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     let _program = match is_dropped {
         true => {
@@ -54,13 +74,25 @@ fn measure(bench: &Bench, (is_dropped, filter): Contender, frames: u64, size: us
         false => Some(Loaded::native(Does::Drop, &lab.b)?),
     };
     let file = Scratch::new(&bench.scratch, "drops.pcapng")?;
-    let start = |filter| {
-        let site = label(&lab.b);
-        let mut trawl = bench.command(&["capture", "--tap", "drop", "-i", &site, "-s", "64", "-w"]);
-        trawl.arg(file.path()).arg(filter);
-        Peer::start("trawl", &mut trawl, capture_cpu(), "capturing on")
+    let site = label(&lab.b);
+    let peer = match watch {
+        Watch::Nothing => None,
+        Watch::Tap(filter) => {
+            let mut trawl =
+                bench.command(&["capture", "--tap", "drop", "-i", &site, "-s", "64", "-w"]);
+            trawl.arg(file.path()).arg(filter);
+            Some(Peer::start(
+                "trawl",
+                &mut trawl,
+                capture_cpu(),
+                "capturing on",
+            )?)
+        }
+        Watch::Metrics => {
+            let mut trawl = bench.command(&["serve", "--listen", "127.0.0.1:0"]);
+            Some(Peer::start("trawl", &mut trawl, capture_cpu(), "serving")?)
+        }
     };
-    let peer = filter.map(start).transpose()?;
     let frame = sender::udp_from(lab.a.mac, size - CHECKSUM)?;
     let sent = send_frames(&lab, Engine::Live, &[frame], frames, None, SENDER_CPU)?;
     let said = peer.map(Peer::finish).transpose()?;

@@ -201,6 +201,10 @@ impl ProcessStage {
         self.out.clear();
     }
 
+    pub fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
     /// Returns the last description of a process.
     pub fn find(&mut self, id: u32) -> Option<&Process> {
         self.name(id);

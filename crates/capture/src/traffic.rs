@@ -7,6 +7,7 @@ use std::rc::Rc;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::process::Traffic;
 use trawl_bpf::process_traffic::ProcessTraffic;
+use trawl_bpf::process_watch::ProcessWatch;
 use trawl_sys::Result;
 use trawl_sys::cgroup::Root;
 
@@ -92,6 +93,19 @@ impl TrafficWatch {
                 }),
         );
         Ok(counted)
+    }
+
+    /// Returns the name and the container of a process, as far as they are known.
+    pub fn describe(&mut self, id: u32) -> (Option<String>, Option<String>) {
+        let known = self.descriptions.find(id);
+        let name = known.and_then(|known| known.name.clone());
+        let container = known.and_then(|known| known.container());
+        (name, container.map(str::to_owned))
+    }
+
+    /// The programs that find the owners of sockets, for others that use them too.
+    pub fn owners(&self) -> &ProcessWatch {
+        &self.descriptions.processes().watch
     }
 
     /// Takes in what happened to processes, before its memory is full.

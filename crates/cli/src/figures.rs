@@ -7,6 +7,8 @@ use serde::Serialize;
 use trawl_bpf::{info, program};
 use trawl_guard::Guard;
 use trawl_program::bundled::route;
+use trawl_program::bundled::stats::ProgramAccount;
+use trawl_program::{Installed, Site};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::privilege::Capabilities;
@@ -18,6 +20,7 @@ pub struct Counters {
     pub interfaces: Vec<InterfaceCounters>,
     pub softnet: Softnet,
     pub xdp_programs: Vec<ProgramCounters>,
+    pub xdp_verdicts: Vec<VerdictCounters>,
     pub guard_rules: Vec<RuleCounters>,
     pub router: Vec<RouterCounters>,
 }
@@ -110,6 +113,17 @@ pub struct ProgramCounters {
     pub run_time_ns: u64,
 }
 
+/// Packets of a bundled XDP program, by verdict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerdictCounters {
+    pub interface: String,
+    pub netns: String,
+    pub id: u32,
+    pub program: String,
+    pub verdict: &'static str,
+    pub packets: u64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RuleCounters {
     pub id: u32,
@@ -120,11 +134,12 @@ pub struct RuleCounters {
 }
 
 /// Capabilities to read the counters: programs, guards and routers are found by their numbers and pins, in other namespaces
-/// too.
+/// too, and namespaces by their processes.
 pub const TAKES: Capabilities = Capabilities::BPF
     .union(Capabilities::NET_ADMIN)
     .union(Capabilities::PERFMON)
     .union(Capabilities::SYS_ADMIN)
+    .union(Capabilities::SYS_PTRACE)
     .union(Capabilities::DAC_READ_SEARCH);
 
 /// A namespace, and its selected interfaces: names and patterns, or all.
@@ -169,7 +184,7 @@ impl NamespaceInterfaces {
         Ok(selected)
     }
 
-    fn includes(&self, interface: &str) -> bool {
+    pub fn includes(&self, interface: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|one| names::matches(one, interface))
     }
 
@@ -198,6 +213,7 @@ impl Counters {
             all.softnet = here.softnet;
             all.interfaces.extend(here.interfaces);
             all.xdp_programs.extend(here.xdp_programs);
+            all.xdp_verdicts.extend(here.xdp_verdicts);
             all.guard_rules.extend(here.guard_rules);
             all.router.extend(here.router);
         }
@@ -232,6 +248,10 @@ impl Counters {
                     runs: about.run_count,
                     run_time_ns: about.run_time_ns,
                 }));
+            if !link.xdp.is_empty() {
+                let verdicts = verdicts(netns, &link.name);
+                counters.xdp_verdicts.extend(verdicts.unwrap_or_default());
+            }
             let counted = link.statistics;
             counters.interfaces.push(InterfaceCounters {
                 up: link.is_up(),
@@ -271,6 +291,30 @@ impl Counters {
         }
         Ok(counters)
     }
+}
+
+/// Returns the verdicts of the bundled programs on an interface.
+fn verdicts(netns: &str, interface: &str) -> Result<Vec<VerdictCounters>> {
+    let site = Site::find(&label(netns, interface), None)?;
+    let mut all = Vec::new();
+    for installed in Installed::all(&site)? {
+        let Some(account) = ProgramAccount::read(&installed)? else {
+            continue;
+        };
+        all.extend(
+            account
+                .verdicts()
+                .map(|(verdict, packets)| VerdictCounters {
+                    interface: interface.to_owned(),
+                    netns: netns.to_owned(),
+                    id: account.id,
+                    program: account.program.clone(),
+                    verdict,
+                    packets,
+                }),
+        );
+    }
+    Ok(all)
 }
 
 fn softnet() -> Softnet {

@@ -6,13 +6,12 @@ use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, ProcessPlan, Taps};
+use trawl_capture::options::{CaptureOptions, Memory, MemorySize, ProcessPlan, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
-use trawl_capture::taps::table;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_ring::SHARE_MIN;
 use trawl_sys::privilege::Capabilities;
@@ -40,8 +39,6 @@ pub struct Wanted {
     pub filter: Vec<String>,
     /// Captures all bytes of each packet, not the headers only.
     pub whole: bool,
-    /// Captures packets that the kernel drops too, if supported.
-    pub drops: bool,
     /// Finds the process of each packet.
     pub processes: bool,
     /// Capabilities that the viewer itself needs, in addition to the capture's.
@@ -57,7 +54,6 @@ impl Default for Wanted {
             count: None,
             filter: Vec::new(),
             whole: false,
-            drops: false,
             processes: false,
             keeps: Capabilities::empty(),
         }
@@ -87,15 +83,11 @@ impl Wanted {
         let taps = Taps {
             tap: TapChoice::Auto,
             with_tc: false,
-            with_drops: self.drops && table::DROP.missing().is_empty(),
+            with_drops: false,
         };
         let usual = taps.usual();
         let expression = self.filter.join(" ");
         let options = CaptureOptions {
-            drops: usual.drops.clone().map(|drops| Drops {
-                namespaces: self.netns.iter().cloned().collect(),
-                ..drops
-            }),
             filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
             snaplen: if self.whole { usual.snaplen } else { HEADERS },
             count: self.count,

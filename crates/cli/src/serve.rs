@@ -1,6 +1,7 @@
 //! `trawl serve`: statistics of this machine over HTTP: for Prometheus, as JSON, and as one small page.
 
 mod http;
+mod losses;
 mod metrics;
 mod processes;
 
@@ -21,7 +22,6 @@ use trawl_packet::verdict;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result, clock, host};
-use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};
 
@@ -32,6 +32,7 @@ use crate::live::{self, Viewer, Wanted};
 use crate::published::{self, Publisher, RunningCapture, RunningGenerator};
 use crate::terminal;
 
+use losses::{Losses, Lost};
 use processes::{ProcessTotals, Processes};
 
 /// Serves Prometheus metrics, JSON, and a page with live plots
@@ -71,6 +72,8 @@ pub(crate) struct Figures {
 pub(crate) struct Own {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Capture>,
+    #[serde(flatten)]
+    pub lost: Lost,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessTotals>,
 }
@@ -90,15 +93,13 @@ pub(crate) struct Capture {
     pub flows: Vec<NamedFlow>,
 }
 
-/// Packets with a verdict at a hook, or with the kernel's reason for dropping them.
+/// Packets with a verdict at a hook.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
     pub interface: String,
     pub netns: String,
     pub hook: String,
     pub verdict: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
     pub packets: u64,
 }
 
@@ -123,7 +124,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Most verdicts and reasons that are counted separately, on all interfaces.
+/// Most verdicts that are counted separately, on all interfaces.
 const MOST_VERDICTS: usize = 1000;
 /// Number of flows that are shown.
 const FLOWS: usize = 20;
@@ -139,12 +140,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // Before any thread is started, so that this one receives all signals.
     let signals = Signals::watch()?;
     let is_selected = !args.interfaces.is_empty() || args.netns.is_some();
-    let of_processes =
-        is_selected.then(|| NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref()));
-    let mut processes = match args.process {
-        true => Some(Processes::attach(of_processes.transpose()?)?),
-        false => None,
+    let chosen = || {
+        is_selected
+            .then(|| NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref()))
+            .transpose()
     };
+    let mut events = Events::attach(args.process, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
     let takes = KeptPrivileges {
@@ -195,13 +196,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     if args.interfaces.is_empty() {
         published::ready(&serving);
-        let interval = if args.process { 1 } else { 3600 };
         while signals.next().is_none() {
             let signals = [std::os::fd::AsFd::as_fd(&signals)];
-            events::wait(&signals, Duration::from_secs(interval))?;
-            if let Some(processes) = &mut processes {
-                locked(&shared).processes = processes.look()?;
-            }
+            events::wait(&signals, LOOK_EVERY)?;
+            events.look(&shared)?;
         }
         published::stopping();
         return Ok(ExitCode::SUCCESS);
@@ -211,12 +209,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         interfaces: args.interfaces,
         netns: args.netns.as_deref().map(str::to_owned),
         keeps: figures::TAKES,
-        drops: true,
         ..Wanted::default()
     };
     let mut viewer = Watching {
         shared,
-        processes,
+        events,
         statistics: Statistics::of_a_view(),
         since: std::time::Instant::now(),
         netns: args.netns.as_deref().unwrap_or_default().to_owned(),
@@ -251,8 +248,8 @@ fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
     }
 }
 
-/// Interface, hook, verdict, and the kernel's reason for the drop.
-type Judged = (String, String, String, Option<String>);
+/// Interface, hook and verdict.
+type Judged = (String, String, String);
 
 /// Returns the names of addresses in /etc/hosts, without queries to the network.
 fn hosts() -> HashMap<IpAddr, String> {
@@ -266,9 +263,41 @@ fn hosts() -> HashMap<IpAddr, String> {
     text.lines().rev().filter_map(entry).collect()
 }
 
+/// Programs that count what happens on this machine.
+struct Events {
+    losses: Losses,
+    processes: Option<Processes>,
+}
+
+impl Events {
+    /// Begins to count; `selected` finds the selected interfaces.
+    fn attach(
+        of_processes: bool,
+        selected: impl Fn() -> Result<Option<Vec<NamespaceInterfaces>>>,
+    ) -> Result<Self> {
+        let processes = match of_processes {
+            true => Some(Processes::attach(selected()?)?),
+            false => None,
+        };
+        Ok(Self {
+            losses: Losses::attach(selected()?, processes.as_ref())?,
+            processes,
+        })
+    }
+
+    fn look(&mut self, shared: &Shared) -> Result<()> {
+        let lost = self.losses.look(self.processes.as_mut())?;
+        let processes = self.processes.as_mut().map(Processes::look).transpose()?;
+        let mut shared = locked(shared);
+        shared.lost = lost;
+        shared.processes = processes.unwrap_or_default();
+        Ok(())
+    }
+}
+
 struct Watching {
     shared: Shared,
-    processes: Option<Processes>,
+    events: Events,
     statistics: Statistics,
     since: std::time::Instant,
     /// The namespace of interfaces given without one.
@@ -282,24 +311,11 @@ struct Watching {
 
 impl Viewer for Watching {
     fn packet(&mut self, packet: &PacketView<'_>) {
-        let dropped = packet.comment.and_then(Drop::parse);
-        let reason = dropped.as_ref().map(|drop| drop.reason.to_owned());
-        // The packet was seen before it was dropped.
-        if reason.is_none() {
-            self.statistics.add(packet);
-        }
-        if packet.verdict.is_some() || reason.is_some() {
+        self.statistics.add(packet);
+        if let Some(verdict) = packet.verdict {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-            let verdict = packet.verdict.map(verdict::text).unwrap_or_default();
-            let mut label = text(packet.interface);
-            // A drop names its namespace separately from the device.
-            if let Some(netns) = dropped
-                .and_then(|drop| drop.netns)
-                .filter(|_| !label.contains(':'))
-            {
-                label = figures::label(netns, &label);
-            }
-            let key = (label, text(packet.hook), verdict, reason);
+            let verdict = verdict::text(verdict);
+            let key = (text(packet.interface), text(packet.hook), verdict);
             if self.verdicts.len() < MOST_VERDICTS || self.verdicts.contains_key(&key) {
                 *self.verdicts.entry(key).or_default() += 1;
             }
@@ -315,7 +331,7 @@ impl Viewer for Watching {
     }
 
     fn interval(&self) -> Option<Duration> {
-        Some(Duration::from_secs(1))
+        Some(LOOK_EVERY)
     }
 
     fn figures(&mut self, summary: &Summary) {
@@ -324,14 +340,13 @@ impl Viewer for Watching {
             self.since = std::time::Instant::now();
             self.statistics = Statistics::of_a_view();
         }
-        let verdict = |((label, hook, verdict, reason), packets): (&Judged, &u64)| {
+        let verdict = |((label, hook, verdict), packets): (&Judged, &u64)| {
             let (netns, interface) = label.split_once(':').unwrap_or((&self.netns, label));
             Verdict {
                 interface: interface.to_owned(),
                 netns: netns.to_owned(),
                 hook: hook.clone(),
                 verdict: verdict.clone(),
-                reason: reason.clone(),
                 packets: *packets,
             }
         };
@@ -341,12 +356,8 @@ impl Viewer for Watching {
         let flows = flows.map(|flow| self.named(flow)).collect();
         let total = &summary.total;
         // Counts that cannot be read now may be readable in a second.
-        let processes = self.processes.as_mut().map(Processes::look);
-        let mut shared = locked(&self.shared);
-        if let Some(Ok(processes)) = processes {
-            shared.processes = processes;
-        }
-        shared.capture = Some(Capture {
+        let _ = self.events.look(&self.shared);
+        locked(&self.shared).capture = Some(Capture {
             seen: total.seen,
             filtered_out: total.filtered_out,
             recorded: total.recorded,
@@ -377,6 +388,7 @@ impl Watching {
     }
 }
 
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_secs(5);
 const STEPS: usize = 15 * 60 / 5;
 /// Most lines of a plot; the rest is one line, so that forged names do not fill the memory.
@@ -433,13 +445,13 @@ fn sample(figures: &Figures) -> Sample {
     }
     let capture = figures.own.capture.iter();
     for verdict in capture.flat_map(|capture| &capture.verdicts) {
-        match &verdict.reason {
-            Some(reason) => add(DROPS, reason.clone(), verdict.packets),
-            None => {
-                let line = format!("{} {} {}", verdict.label(), verdict.hook, verdict.verdict);
-                add(VERDICTS, line, verdict.packets);
-            }
-        }
+        let line = format!("{} {} {}", verdict.label(), verdict.hook, verdict.verdict);
+        add(VERDICTS, line, verdict.packets);
+    }
+    for drop in &figures.own.lost.drops {
+        let reason = drop.labels.iter().find(|(name, _)| *name == "reason");
+        let reason = reason.map_or(String::new(), |(_, reason)| reason.clone());
+        add(DROPS, reason, drop.packets);
     }
     sample
 }

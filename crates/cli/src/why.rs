@@ -2,7 +2,8 @@
 //! counters show.
 
 mod advice;
-mod report;
+pub(crate) mod counted;
+pub(crate) mod report;
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -29,7 +30,8 @@ use crate::args::{LibpcapArg, NamespacesArg};
 use crate::subject::{Subject, SubjectArgs};
 use crate::{capture, exit_code, json, terminal, units};
 
-use report::{Advice, Counted, Differences, LossReport};
+use counted::{Counted, Differences};
+use report::{Advice, LossReport};
 
 /// Bytes of a packet that contain its addresses and ports, even through tunnels.
 const SNAPLEN: u32 = 256;

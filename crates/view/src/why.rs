@@ -152,12 +152,10 @@ impl Tally {
         let decoded = summary(packet.link_type, packet.captured);
         let is_received = is_for_socket(&drop, &decoded);
         let function = drop.function();
-        let by_xdp = RUN_XDP.contains(&function);
-        let reason = if by_xdp { REASON_XDP } else { drop.reason };
         let key = DropKey {
-            reason: reason.to_owned(),
+            reason: reason(drop.reason, function).to_owned(),
             function: function.to_owned(),
-            hook: hook(&drop),
+            hook: hook(drop.reason, drop.stack.iter().copied()),
             interface: packet
                 .interface
                 .filter(|name| *name != "unknown")
@@ -235,11 +233,23 @@ impl Tally {
     }
 }
 
-fn hook(drop: &Drop<'_>) -> Option<&'static str> {
-    if drop.reason != NETFILTER {
+/// Returns the reason for a drop by this function: XDP if it runs XDP programs.
+pub fn reason<'a>(reason: &'a str, function: &str) -> &'a str {
+    match RUN_XDP.contains(&function) {
+        true => REASON_XDP,
+        false => reason,
+    }
+}
+
+/// Returns the netfilter hook that dropped a packet, by the functions that led there.
+pub fn hook<'a>(
+    reason: &str,
+    mut functions: impl Iterator<Item = &'a str>,
+) -> Option<&'static str> {
+    if reason != NETFILTER {
         return None;
     }
-    drop.stack.iter().find_map(|at| {
+    functions.find_map(|at| {
         let function = at.split(['+', '.']).next()?;
         HOOKS
             .iter()

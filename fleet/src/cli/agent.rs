@@ -1,14 +1,16 @@
 //! `trawl fleet agent`: follows the desired state of this host, from a file or a bus, within the limits of the host's policy.
 //! `Machine` makes the decisions; this module has the clock, and carries them out.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use trawl_front::{json, published, terminal};
 use trawl_spool::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
+use trawl_sys::process::{self, trawl_binary};
 use trawl_sys::{Error, Result, clock, create, host, run, text_file};
 
 use super::bus::BusArgs;
@@ -52,6 +54,9 @@ pub struct Args {
     /// Directory in which the agent remembers its captures, and locks them: one agent a directory
     #[arg(long, value_name = "DIR", default_value = "/var/lib/trawl/agent")]
     memory: PathBuf,
+    /// Serve this host's metrics for Prometheus at this address, as trawl serve --listen does
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Write the state to this file when it changes
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -62,6 +67,8 @@ pub struct Args {
 
 /// Interval at which processes and files are checked.
 const LOOK: Duration = Duration::from_millis(100);
+/// Minimum time between two starts of the command that serves metrics.
+const SERVE_AGAIN: Duration = Duration::from_secs(5);
 /// Interval at which the counts of running captures are read.
 const COUNT: Duration = Duration::from_secs(1);
 
@@ -108,6 +115,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         reported: None,
         counted: Instant::now(),
     };
+    let mut metrics = args.metrics.map(Metrics::start).transpose()?;
     agent.source.check()?;
     let status = format!("following {}", agent.source);
     terminal::say(&status);
@@ -121,11 +129,53 @@ pub fn run(args: Args) -> Result<ExitCode> {
             }
         }
         agent.look()?;
+        metrics.iter_mut().try_for_each(Metrics::keep)?;
         events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
     }
     agent.tell()?;
     agent.source.end();
     Ok(ExitCode::SUCCESS)
+}
+
+/// A `trawl serve` that ends with the agent, and is started again if it ends before.
+struct Metrics {
+    address: SocketAddr,
+    child: Child,
+    started: Instant,
+}
+
+impl Metrics {
+    fn start(address: SocketAddr) -> Result<Self> {
+        let what = || format!("cannot serve metrics at {address}");
+        let mut command = Command::new(trawl_binary()?);
+        command
+            .args(["serve", "--listen", &address.to_string()])
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        process::with_signals(&mut command);
+        process::ends_with_parent(&mut command);
+        Ok(Self {
+            address,
+            child: command.spawn().map_err(|e| Error::os(what(), e))?,
+            started: Instant::now(),
+        })
+    }
+
+    fn keep(&mut self) -> Result<()> {
+        let has_ended = !matches!(self.child.try_wait(), Ok(None));
+        if has_ended && self.started.elapsed() >= SERVE_AGAIN {
+            *self = Self::start(self.address)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        let _ = process::interrupt(self.child.id());
+        let _ = self.child.wait();
+    }
 }
 
 fn now() -> Now {

@@ -1,7 +1,7 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -69,6 +69,28 @@ fn agent(lab: &Lab, more: &[&str]) -> Running {
     let base = ["fleet", "agent", "--spool", &spool, "--memory", &memory];
     let base = [&base[..], &["--report", &report], more].concat();
     Running::start(&base, "following")
+}
+
+/// `trawl serve` runs for the agent, and ends with it.
+#[test]
+fn agent_serves_metrics() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("agent.toml");
+    fs::write(&file, "").expect("a file");
+    let agent = agent(&lab, &["--state", &file, "--metrics", "127.0.0.1:0"]);
+    agent.wait_said("serving http://");
+    let said = agent.said();
+    let address = said.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    let mut stream = TcpStream::connect(&address).expect("it listens");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    assert!(text.contains("trawl_drops_missed_total "), "{text}");
+    agent.kill();
+    wait_until("nothing listens any more", || {
+        TcpStream::connect(&address).is_err()
+    });
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `trawl serve` on a running lab: for a scraper, for a browser and for a service manager.
 
+mod losses;
+
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
@@ -20,9 +22,8 @@ fn get(address: &str, target: &str, host: &str) -> String {
     text
 }
 
-/// Runs Prometheus' own check, if promtool is installed or was unpacked by scripts/install.
-#[track_caller]
-fn lint(metrics: &str) {
+/// Runs promtool, if it is installed or was unpacked by scripts/install. Returns what it printed, and whether it succeeded.
+fn promtool(arguments: &[&str], input: &str) -> Option<(String, bool)> {
     let target = binary::path().parent().and_then(Path::parent);
     let unpacked = target
         .expect("a target directory")
@@ -32,23 +33,46 @@ fn lint(metrics: &str) {
         false => "promtool".into(),
     };
     let started = Command::new(tool)
-        .args(["check", "metrics"])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut child) = started else {
-        return skip("promtool is not there: the metrics were not checked");
+        skip("promtool is not there: nothing was checked");
+        return None;
     };
     let mut stdin = child.stdin.take().expect("a pipe");
-    stdin.write_all(metrics.as_bytes()).expect("it reads");
+    // A command that needs no input may have ended.
+    let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let judged = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&[judged.stdout, judged.stderr].concat()).into_owned();
-    assert!(
-        judged.status.success() && said.is_empty(),
-        "{said}\n{metrics}"
-    );
+    Some((said, judged.status.success()))
+}
+
+#[track_caller]
+fn lint(metrics: &str) {
+    if let Some((said, is_fine)) = promtool(&["check", "metrics"], metrics) {
+        assert!(is_fine && said.is_empty(), "{said}\n{metrics}");
+    }
+}
+
+/// Starts `trawl serve` on a free port, and returns its address too.
+#[track_caller]
+fn serve(arguments: &[&str]) -> (Running, String) {
+    let all = [&["serve", "--listen", "127.0.0.1:0"], arguments].concat();
+    let running = Running::start(&all, "serving http://");
+    let said = running.said();
+    let address = said.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    (running, address)
+}
+
+/// Returns the metrics without the header of the answer.
+fn metrics(address: &str) -> String {
+    let answer = get(address, "/metrics", "localhost");
+    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
 #[test]
@@ -200,13 +224,7 @@ fn serve_lists_router_and_running_commands() {
     let (sender, receiver) = (lab.sender(), lab.receiver());
     trawl_tests::xdp::succeeds(&["route", "load", &receiver]);
     let namespace = lab.pair.b.name.clone();
-    let serve = Running::start(
-        &["serve", "--listen", "127.0.0.1:0", "--netns", &namespace],
-        "serving http://",
-    );
-    let address = serve.said();
-    let address = address.split_once("http://").expect("an address").1;
-    let address = address.split('/').next().expect("an address").to_owned();
+    let (serve, address) = serve(&["--netns", &namespace]);
     let capture = Running::start(
         &args!("capture -i {sender} --tap packet -Z nobody -w /dev/null"),
         "capturing on",
@@ -215,7 +233,7 @@ fn serve_lists_router_and_running_commands() {
         &args!("gen udp -i {sender} --dst 10.77.0.2 --rate 1000 --duration 60s"),
         "",
     );
-    let metrics = || get(&address, "/metrics", "localhost");
+    let metrics = || metrics(&address);
     let generator_pid = generator.id();
     wait_until("the generator's frames are counted", || {
         let frames = format!(
@@ -241,7 +259,7 @@ fn serve_lists_router_and_running_commands() {
         text.contains("trawl_router_packets_total{interface="),
         "{text}"
     );
-    lint(text.split_once("\r\n\r\n").expect("a body").1);
+    lint(&text);
     generator.stop();
     capture.stop();
     // A process that could not remove its file is no longer listed.
@@ -267,13 +285,7 @@ fn serve_counts_packets_of_processes() {
     let socket = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 9)));
     let _socket = socket.expect("the namespace").expect("a port");
     let namespace = &b.name;
-    let serve = Running::start(
-        &args!("serve --process --listen 127.0.0.1:0 --netns {namespace}"),
-        "serving http://",
-    );
-    let address = serve.said();
-    let address = address.split_once("http://").expect("an address").1;
-    let address = address.split('/').next().expect("an address").to_owned();
+    let (serve, address) = serve(&args!("--process --netns {namespace}"));
     lab.send(&[frames::udp(b"hello")], 100);
     let target = b.ipv4.to_string();
     run(
@@ -282,7 +294,7 @@ fn serve_counts_packets_of_processes() {
     );
     let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
     let count = |process: &str, direction: &str| {
-        let text = get(&address, "/metrics", "localhost");
+        let text = metrics(&address);
         let line = text.lines().find(|line| {
             line.starts_with(&format!(
                 "trawl_process_packets_total{{process=\"{process}\""
@@ -294,18 +306,14 @@ fn serve_counts_packets_of_processes() {
     wait_until("the packets are counted", || {
         count(name.trim(), "in") == 100 && count("unknown", "out") == 10
     });
-    let text = get(&address, "/metrics", "localhost");
-    lint(text.split_once("\r\n\r\n").expect("a body").1);
+    lint(&metrics(&address));
     serve.stop();
 }
 
 /// A silent client has two seconds; other clients are answered meanwhile.
 #[test]
 fn idle_connections_delay_no_other() {
-    let running = Running::start(&["serve", "--listen", "127.0.0.1:0"], "serving");
-    let said = running.said();
-    let address = said.split("http://").nth(1).expect("an address");
-    let address = address.split('/').next().expect("an address").to_owned();
+    let (running, address) = serve(&[]);
     let idle: Vec<TcpStream> = (0..10)
         .map(|_| TcpStream::connect(&address).expect("it listens"))
         .collect();

@@ -1,6 +1,7 @@
 //! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some, by a
 //! program at the tracepoint skb:kfree_skb. It belongs to no single interface, so it is attached once for a capture.
 
+mod counts;
 mod follow;
 mod programs;
 pub mod reasons;
@@ -16,7 +17,7 @@ use trawl_bpf::layout::drop::{
     DropSite, DropState, LINKS_FOLLOWED,
 };
 use trawl_bpf::layout::{Shared, TRACE_COPY};
-use trawl_bpf::{info, map, probe};
+use trawl_bpf::{info, map, object};
 use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
@@ -28,8 +29,9 @@ use crate::options::Drops;
 use crate::point::Carries;
 use crate::taps::table;
 use crate::{AttachedTap, TapChoice};
+pub use counts::{CountedDrop, DropWatch};
 pub use follow::Along;
-use programs::{TRACEPOINT, load_at_drops};
+use programs::{TRACEPOINT, attach_at_drops, load_typed_or_raw, prepare_at_drops};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use text::{DropConverter, HOOK, as_frame};
 
@@ -122,10 +124,7 @@ pub fn attach(
         DROP_SCRATCH_SIZE as u32,
         events::cpu_count() as u32,
     )?;
-    let settings_map =
-        map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
-    map::write(settings_map.as_fd(), 0, &settings)
-        .map_err(|e| Error::os("cannot configure the program", e))?;
+    let settings_map = settings_map(&settings)?;
     let block = match &assembly.options.filter {
         Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
         None => None,
@@ -133,17 +132,20 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", settings_map.as_fd()));
-    let drops = |typed: bool| load_at_drops(typed, &config, &maps, block.as_deref());
-    let (mode, attached) = match (&along, probe::is_unwanted("tp_btf")) {
-        (Some(along), _) => {
+    let (mode, attached) = match &along {
+        Some(along) => {
             let attached = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
             ("tp_btf", attached)
         }
-        (None, true) => ("raw_tp", vec![drops(false)?]),
-        (None, false) => match drops(true) {
-            Ok(attached) => ("tp_btf", vec![attached]),
-            Err(error) => ("raw_tp", vec![drops(false).map_err(|_| error)?]),
-        },
+        None => {
+            let program = (object::DROP, "trawl_drop");
+            let (mode, loaded) = load_typed_or_raw(|typed| {
+                let block = block.as_deref();
+                let (ready, name) = prepare_at_drops(program, typed, &config, &maps, block)?;
+                attach_at_drops(&ready, &name, typed)
+            })?;
+            (mode, vec![loaded])
+        }
     };
     let mut programs = Vec::new();
     let mut links = Vec::new();
@@ -182,6 +184,13 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
         })
 }
 
+fn settings_map(settings: &DropSettings) -> Result<OwnedFd> {
+    let map = map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
+    map::write(map.as_fd(), 0, settings)
+        .map_err(|e| Error::os("cannot configure the program", e))?;
+    Ok(map)
+}
+
 fn settings(
     sites: &[CaptureSite],
     at_xdp: &[&CaptureSite],
@@ -201,12 +210,14 @@ fn settings(
         wanted_of_subsystems: 1,
         no_losses_too: u32::from(asked.no_losses || asked.reasons.is_some()),
         reason_xdp: reasons.xdp(),
+        reason_netfilter: reasons.netfilter(),
         sites: 0,
         xdp_sites: 0,
         functions: 0,
         purges: 0,
         raws: 0,
         tcps: 0,
+        padding0: 0,
         reason_none: reasons.none(),
         purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],

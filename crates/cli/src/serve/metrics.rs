@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use trawl_view::text;
 
 use super::Figures;
+use super::losses::{Labelled, Lost};
 use super::processes::ProcessTotals;
 use crate::figures::{InterfaceCounters, ProgramCounters, RouterCounters};
 use crate::published::{RunningCapture, RunningGenerator};
@@ -19,6 +20,7 @@ pub(super) fn text(figures: &Figures) -> String {
     machine(figures, &mut out);
     running(figures, &mut out);
     own_capture(figures, &mut out);
+    losses(&figures.own.lost, &mut out);
     processes(figures, &mut out);
     out.0
 }
@@ -123,6 +125,18 @@ fn machine(figures: &Figures, out: &mut Text) {
     let help = "Time that an XDP program ran, while the kernel counts it.";
     let seconds = programs(|one| one.run_time_ns as f64 / 1e9);
     out.add("xdp_program_run_seconds_total", help, seconds);
+    let verdicts = counters.xdp_verdicts.iter().map(|one| {
+        let labels = vec![
+            ("interface", one.interface.clone()),
+            ("netns", one.netns.clone()),
+            ("program", one.program.clone()),
+            ("id", one.id.to_string()),
+            ("verdict", one.verdict.to_owned()),
+        ];
+        (labels, one.packets as f64)
+    });
+    let help = "Packets of a bundled XDP program, by its verdict.";
+    out.add("xdp_verdicts_total", help, verdicts.collect());
     let rules = counters.guard_rules.iter().map(|rule| {
         let labels = vec![("id", rule.id.to_string()), ("rule", rule.rule.clone())];
         (labels, rule.packets as f64)
@@ -201,24 +215,33 @@ fn own_capture(figures: &Figures, out: &mut Text) {
     let lost = lost.map(|(reason, count)| (vec![("reason", reason.to_string())], *count as f64));
     let help = "Packets that the capture lost, by reason.";
     out.add("capture_lost_total", help, lost.collect());
-    let (mut verdicts, mut drops) = (Vec::new(), Vec::new());
-    for one in &capture.verdicts {
-        let (values, label) = match &one.reason {
-            Some(reason) => (&mut drops, ("reason", reason.clone())),
-            None => (&mut verdicts, ("verdict", one.verdict.clone())),
-        };
+    let verdicts = capture.verdicts.iter().map(|one| {
         let labels = vec![
             ("interface", one.interface.clone()),
             ("netns", one.netns.clone()),
             ("hook", one.hook.clone()),
-            label,
+            ("verdict", one.verdict.clone()),
         ];
-        values.push((labels, one.packets as f64));
-    }
+        (labels, one.packets as f64)
+    });
     let help = "Packets that the capture saw, by verdict.";
-    out.add("capture_verdict_packets_total", help, verdicts);
-    let help = "Packets that the kernel dropped, by its reason.";
-    out.add("capture_drop_packets_total", help, drops);
+    out.add("capture_verdict_packets_total", help, verdicts.collect());
+}
+
+fn losses(lost: &Lost, out: &mut Text) {
+    let values = |all: &[Labelled]| {
+        let all = all.iter();
+        all.map(|one| (one.labels.clone(), one.packets as f64))
+            .collect()
+    };
+    let help = "Packets that the kernel dropped, by reason and place, since this command began.";
+    out.add("drops_total", help, values(&lost.drops));
+    let help = "Drops that could not be counted, because they happened within another one.";
+    out.add_one("drops_missed_total", help, lost.drops_missed);
+    let help = "Counters of lost packets of the kernel and of drivers, since this command began.";
+    out.add("kernel_losses_total", help, values(&lost.kernel_counters));
+    let help = "Packets that XDP lost without a socket buffer, since this command began.";
+    out.add("xdp_losses_total", help, values(&lost.xdp_losses));
 }
 
 fn processes(figures: &Figures, out: &mut Text) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::process::Traffic;
+use trawl_bpf::process_watch::ProcessWatch;
 use trawl_capture::traffic::{TrafficWatch, cgroups};
 use trawl_sys::Result;
 
@@ -47,6 +48,20 @@ impl Processes {
             selected,
             totals: Totals::default(),
         })
+    }
+
+    pub fn owners(&self) -> &ProcessWatch {
+        self.watch.owners()
+    }
+
+    /// Takes in which processes began.
+    pub fn refresh(&mut self) {
+        self.watch.refresh();
+    }
+
+    /// Returns the name and the container of a process, as far as they are known.
+    pub fn describe(&mut self, id: u32) -> (Option<String>, Option<String>) {
+        self.watch.describe(id)
     }
 
     /// Adds the traffic since the last call, and returns all totals.

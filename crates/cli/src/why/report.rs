@@ -4,20 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::Serialize;
-use serde_json::json;
-use trawl_bpf::xdp_events::{Event, XdpEvents, XdpOutcome};
-use trawl_capture::capture_site::CaptureSite;
+use trawl_bpf::xdp_events::XdpOutcome;
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_pipeline::account::PacketAccount;
-use trawl_sys::Result;
-use trawl_sys::counters::{self, CounterKey, Counters};
-use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::{Namespace, NamespaceSearch};
+use trawl_sys::counters::CounterKey;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
-use crate::json;
+use super::counted::{CountedLoss, Differences};
 
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
@@ -172,14 +167,14 @@ impl ReportRow {
 }
 
 /// A counter of the kernel's protocols or of the queues of CPUs, and the drops of the same packets.
-struct KnownCounter {
-    name: &'static str,
+pub struct KnownCounter {
+    pub name: &'static str,
     reasons: Vec<&'static str>,
     protocol: Option<&'static str>,
     what: &'static str,
 }
 
-fn known_counters() -> impl Iterator<Item = KnownCounter> {
+pub fn known_counters() -> impl Iterator<Item = KnownCounter> {
     let lines = include_str!("known.txt").lines();
     let lines = lines.filter(|line| !line.starts_with('#'));
     let column = |rest: &'static str| rest.trim_start().split_once(' ');
@@ -329,50 +324,52 @@ fn of_device(
     }
 }
 
+/// Returns the name of the tracepoint.
+pub fn event_name(what: &XdpOutcome) -> &'static str {
+    match what {
+        XdpOutcome::Exception { .. } => "xdp:xdp_exception",
+        XdpOutcome::Redirect { .. } => "xdp:xdp_redirect_err",
+        XdpOutcome::Devmap { .. } => "xdp:xdp_devmap_xmit",
+        XdpOutcome::Cpumap { .. } => "xdp:xdp_cpumap_enqueue",
+    }
+}
+
+/// Returns the verdict of the program.
+pub fn event_verdict(what: &XdpOutcome) -> String {
+    match *what {
+        XdpOutcome::Exception { verdict } => verdict::text(Verdict::Xdp(verdict.into())),
+        _ => "REDIRECT".to_owned(),
+    }
+}
+
+pub fn error_text(errno: u32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno as i32).to_string();
+    let before = text.split(" (os error").next();
+    before.unwrap_or_default().to_owned()
+}
+
 /// Returns the line of a loss that an XDP tracepoint counted.
 fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
     let (netns, interface) = (loss.netns.as_deref(), loss.interface.as_deref());
     let event = &loss.event;
-    let error = |errno: u32| {
-        let text = std::io::Error::from_raw_os_error(errno as i32).to_string();
-        text.split(" (os error")
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
     let in_rows = match event.freed_buffer {
         true => tally.of_xdp(interface, netns).min(loss.packets),
         false => 0,
     };
-    let verdict = match event.what {
-        XdpOutcome::Exception { verdict } => verdict::text(Verdict::Xdp(verdict.into())),
-        _ => "REDIRECT".to_owned(),
-    };
-    let (name, errno, what) = match event.what {
-        XdpOutcome::Exception { verdict: 0 } => {
-            ("exception", None, "the program failed".to_owned())
-        }
-        XdpOutcome::Exception { .. } => {
-            let what = "the verdict could not be carried out".to_owned();
-            ("exception", None, what)
-        }
+    let what = match event.what {
+        XdpOutcome::Exception { verdict: 0 } => "the program failed".to_owned(),
+        XdpOutcome::Exception { .. } => "the verdict could not be carried out".to_owned(),
         XdpOutcome::Redirect { errno, map } => {
             let through = map.map_or(String::new(), |map| format!(" through map {map}"));
-            let what = format!("no redirect{through}: {}", error(errno));
-            ("redirect_err", Some(errno), what)
+            format!("no redirect{through}: {}", error_text(errno))
         }
-        XdpOutcome::Devmap { errno: 0 } => {
-            let what = "the interface accepted no more packets".to_owned();
-            ("devmap_xmit", None, what)
-        }
+        XdpOutcome::Devmap { errno: 0 } => "the interface accepted no more packets".to_owned(),
         XdpOutcome::Devmap { errno } => {
-            let why = error(errno);
-            let what = format!("the interface did not take redirected packets: {why}");
-            ("devmap_xmit", Some(errno), what)
+            let why = error_text(errno);
+            format!("the interface did not take redirected packets: {why}")
         }
         XdpOutcome::Cpumap { map, cpu } => {
-            let what = format!("the queue of CPU {cpu} in cpumap {map} was full");
-            ("cpumap_enqueue", None, what)
+            format!("the queue of CPU {cpu} in cpumap {map} was full")
         }
     };
     let program = (event.program != 0).then(|| advice::ProgramName::of(event.program));
@@ -381,13 +378,13 @@ fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
         XdpOutcome::Exception { .. } | XdpOutcome::Redirect { .. }
     );
     Counter {
-        name: format!("xdp:xdp_{name}"),
+        name: event_name(&event.what).to_owned(),
         netns: loss.netns.clone(),
         interface: loss.interface.clone(),
         advice: advice::of_event(&event.what, program.as_ref(), interface, netns),
         program,
-        verdict: Some(verdict),
-        errno,
+        verdict: Some(event_verdict(&event.what)),
+        errno: event.what.errno(),
         mode: is_run.then_some(if event.skb_mode { "skb" } else { "native" }),
         function: event.function.clone(),
         difference: loss.packets,
@@ -498,160 +495,5 @@ impl fmt::Display for LossReport {
             writeln!(f, "no packet was dropped")?;
         }
         Ok(())
-    }
-}
-
-/// Limit, since each namespace requires reading the counters of all its devices.
-const MOST_NAMESPACES: usize = 64;
-
-/// Counters from before, to be compared with those after.
-#[derive(Debug)]
-pub struct Counted {
-    namespaces: Vec<Namespace>,
-    /// Set if all namespaces are included: events in unknown ones are reported too.
-    everywhere: bool,
-    /// The selected interfaces with their namespaces, if only some are watched.
-    interfaces: Vec<(Namespace, String, u32)>,
-    before: Counters,
-    events: Option<XdpEvents>,
-}
-
-/// The increases since then.
-#[derive(Debug, Default)]
-pub struct Differences {
-    pub counters: Counters,
-    pub events: Vec<CountedLoss>,
-}
-
-/// Packets that XDP lost, with names for the kernel's numbers.
-#[derive(Debug)]
-pub struct CountedLoss {
-    pub event: Event,
-    pub packets: u64,
-    pub netns: Option<String>,
-    pub interface: Option<String>,
-}
-
-impl Counted {
-    /// Reads the first counters: of these namespaces, of all that can be found if none is named, or of some interfaces alone.
-    pub fn new(sites: &[CaptureSite], named: Vec<Namespace>) -> Result<Self> {
-        let everywhere = sites.is_empty() && named.is_empty();
-        let mut namespaces = Vec::new();
-        let mut interfaces = Vec::new();
-        if sites.is_empty() && !everywhere {
-            namespaces = named;
-        } else if everywhere {
-            NamespaceSearch::default().find(|one| {
-                namespaces.push(one.clone());
-                false
-            });
-            if namespaces.len() > MOST_NAMESPACES {
-                let (compared, all) = (MOST_NAMESPACES, namespaces.len());
-                let text = format!(
-                    "counters of {compared} of {all} network namespaces are compared: choose one by --netns"
-                );
-                json::say(
-                    "namespaces_left_out",
-                    json!({ "compared": compared, "all": all }),
-                    &text,
-                );
-                namespaces.truncate(MOST_NAMESPACES);
-            }
-        }
-        for site in sites {
-            let namespace = match &site.namespace {
-                Some(namespace) => namespace.clone(),
-                None => Namespace::current()?,
-            };
-            interfaces.push((namespace, site.interface.name.clone(), site.interface.index));
-        }
-        let events = match XdpEvents::watch() {
-            Ok(events) => Some(events),
-            Err(error) => {
-                let text = error.to_string();
-                json::say("not_watched", json!({ "error": text.clone() }), &text);
-                None
-            }
-        };
-        let mut counted = Self {
-            namespaces,
-            everywhere,
-            interfaces,
-            before: Counters::new(),
-            events,
-        };
-        counted.before = counted.look();
-        Ok(counted)
-    }
-
-    /// Reads the counters, and skips any that cannot be read, as in a namespace that is gone by now.
-    fn look(&self) -> Counters {
-        let mut all = counters::of_cpus();
-        let mut add = |found: Result<Counters>| all.extend(found.unwrap_or_default());
-        for namespace in &self.namespaces {
-            add(counters::of_protocols(namespace));
-            add(counters::of_devices(namespace, None));
-            add(counters::of_traps(namespace));
-        }
-        for (namespace, interface, _) in &self.interfaces {
-            add(counters::of_devices(namespace, Some(interface)));
-        }
-        all
-    }
-
-    pub fn differences(&self) -> Result<Differences> {
-        let events = self.events.as_ref().map(XdpEvents::counts).transpose()?;
-        Ok(Differences {
-            counters: counters::differences(&self.before, &self.look()),
-            events: self.losses(events.unwrap_or_default()),
-        })
-    }
-
-    fn losses(&self, events: Vec<(Event, u64)>) -> Vec<CountedLoss> {
-        let mut names = BTreeMap::new();
-        let mut losses = Vec::new();
-        for (event, packets) in events {
-            let Some((netns, interface)) = self.find(&event, &mut names) else {
-                continue;
-            };
-            losses.push(CountedLoss {
-                event,
-                packets,
-                netns,
-                interface,
-            });
-        }
-        losses
-    }
-
-    /// Returns the names of namespace and interface; `None` if the event is outside the selection.
-    fn find(
-        &self,
-        event: &Event,
-        names: &mut BTreeMap<(u32, u32), Option<String>>,
-    ) -> Option<(Option<String>, Option<String>)> {
-        let is_there = |namespace: &Namespace| namespace.identity().1 == u64::from(event.netns);
-        if let Some((namespace, name, _)) = self
-            .interfaces
-            .iter()
-            .find(|(namespace, _, index)| is_there(namespace) && *index == event.ifindex)
-        {
-            return Some((Some(counters::label(namespace)), Some(name.clone())));
-        }
-        if let Some(namespace) = self.namespaces.iter().find(|one| is_there(one)) {
-            let interface = names
-                .entry((event.netns, event.ifindex))
-                .or_insert_with(|| {
-                    let mut netlink = Netlink::open(Some(namespace)).ok()?;
-                    let link = netlink.find_link_by_index(event.ifindex).ok()??;
-                    Some(link.name)
-                });
-            return Some((Some(counters::label(namespace)), interface.clone()));
-        }
-        // A namespace created since, or none at all: cpumaps belong to no namespace.
-        self.everywhere.then(|| {
-            let number = (event.netns != 0).then(|| event.netns.to_string());
-            (number, None)
-        })
     }
 }

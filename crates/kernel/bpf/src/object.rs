@@ -56,6 +56,11 @@ pub static DROP: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
     read_kernel: true,
 };
+/// The counter of drops.
+pub static DROP_COUNTS: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/drop_counts.bpf.o")),
+    read_kernel: true,
+};
 /// The taps that follow packets through the network stack.
 pub static FOLLOW: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),

@@ -44,6 +44,16 @@ pub enum XdpOutcome {
     Cpumap { map: u32, cpu: u32 },
 }
 
+impl XdpOutcome {
+    /// Returns the error that the kernel gave, if it was one.
+    pub fn errno(&self) -> Option<u32> {
+        match *self {
+            Self::Redirect { errno, .. } | Self::Devmap { errno } => (errno != 0).then_some(errno),
+            Self::Exception { .. } | Self::Cpumap { .. } => None,
+        }
+    }
+}
+
 /// Packets with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event {

@@ -191,6 +191,22 @@ impl ProgramAccount {
         })
     }
 
+    /// Returns the packets of each verdict.
+    pub fn verdicts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let dropped = self.outcomes.iter();
+        let dropped = dropped.filter(|one| [TARGET_GONE, IN_PIECES].contains(&one.name));
+        let dropped: u64 = dropped.map(|one| one.packets).sum();
+        let usual = match self.program.as_str() {
+            "pass" => "PASS",
+            "aborted" => "ABORTED",
+            "tx" => "TX",
+            "redirect" => "REDIRECT",
+            _ => "DROP",
+        };
+        let all = [(usual, self.packets - dropped), ("DROP", dropped)];
+        all.into_iter().filter(|(_, packets)| *packets > 0)
+    }
+
     /// Returns the rates since an earlier reading; `None` if that was of another program.
     pub fn since(&self, before: &Self, took: Duration) -> Option<Rate> {
         if self.id != before.id {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use trawl_bpf::layout::TapConfig;
 use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::program::{self, LoadOptions, Traced};
-use trawl_bpf::{kernel_types, link};
+use trawl_bpf::{kernel_types, link, probe};
 use trawl_ebpf::Insn;
 use trawl_sys::{Error, Result};
 
@@ -15,6 +15,19 @@ pub const TRACEPOINT: &str = "kfree_skb";
 
 /// A loaded program, and the descriptors that keep it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);
+
+/// Loads and attaches the typed program, or the other one if the kernel refuses it. Returns its kind, too.
+pub fn load_typed_or_raw(
+    mut load: impl FnMut(bool) -> Result<Loaded>,
+) -> Result<(&'static str, Loaded)> {
+    if probe::is_unwanted("tp_btf") {
+        return Ok(("raw_tp", load(false)?));
+    }
+    match load(true) {
+        Ok(loaded) => Ok(("tp_btf", loaded)),
+        Err(error) => Ok(("raw_tp", load(false).map_err(|_| error)?)),
+    }
+}
 
 /// Prepares a program, with the filter if given: programs with a filter, and those that name processes, have a name of
 /// their own.
@@ -42,20 +55,24 @@ pub fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> Load
     }
 }
 
-/// Loads the program at the tracepoint of drops and attaches it; typed programs read the kernel's structures.
-pub fn load_at_drops(
+/// Prepares a program for the tracepoint of drops; typed programs read the kernel's structures.
+pub fn prepare_at_drops(
+    (object, program): (Taps, &str),
     typed: bool,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,
-) -> Result<Loaded> {
-    let program = if typed {
-        "trawl_drop"
-    } else {
-        "trawl_drop_raw"
+) -> Result<(TapProgram, String)> {
+    let program = match typed {
+        true => program.to_owned(),
+        false => format!("{program}_raw"),
     };
-    let (ready, name) = prepare_program(object::DROP, program, config, maps, block)?;
-    let mut options = program_options(&name, program::RAW_TRACEPOINT, 0);
+    prepare_program(object, &program, config, maps, block)
+}
+
+/// Loads a prepared program, and attaches it.
+pub fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded> {
+    let mut options = program_options(name, program::RAW_TRACEPOINT, 0);
     if typed {
         let found = kernel_types::tracepoint(TRACEPOINT)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;

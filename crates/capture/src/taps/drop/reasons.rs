@@ -59,6 +59,7 @@ pub const FILTERED: [&str; 1] = ["SOCKET_FILTER"];
 const LIKE_LEAST: usize = 3;
 const LIKE_MOST: usize = 6;
 const REASON_XDP: &str = "XDP";
+const REASON_NETFILTER: &str = "NETFILTER_DROP";
 const REASON_NONE: &str = "NOT_SPECIFIED";
 
 /// One bit for each reason.
@@ -108,6 +109,10 @@ impl Reasons {
 
     pub fn xdp(&self) -> u32 {
         self.number(REASON_XDP).unwrap_or(0)
+    }
+
+    pub fn netfilter(&self) -> u32 {
+        self.number(REASON_NETFILTER).unwrap_or(0)
     }
 
     /// Returns the reason for unspecified drops.

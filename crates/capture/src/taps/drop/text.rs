@@ -385,6 +385,12 @@ fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &Symbols, address:
         })
 }
 
+/// Returns the function at an address, or the address.
+pub fn function(symbols: &Symbols, address: u64) -> String {
+    let found = symbols.find(address);
+    found.map_or_else(|| format!("{address:#x}"), |at| at.function.to_owned())
+}
+
 /// Returns the direction: received packets have an interface, packets sent by a socket have none.
 fn direction(note: &DropNote) -> Option<Direction> {
     match (note.received_on, note.family) {

@@ -1,0 +1,292 @@
+//! Lost packets since the command began, under the names that `trawl why` gives them: the kernel's drops, its counters of
+//! drops without a packet, and losses by XDP.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::json;
+use trawl_capture::taps::drop::{CountedDrop, DropWatch};
+use trawl_sys::Result;
+use trawl_sys::counters::{self, CounterKey};
+use trawl_sys::netns::Namespace;
+use trawl_view::why;
+
+use super::processes::Processes;
+use crate::figures::NamespaceInterfaces;
+use crate::json;
+use crate::why::counted::{Counted, CountedLoss};
+use crate::why::report::{error_text, event_name, event_verdict, known_counters};
+
+/// Most series of a metric, with the one for all others.
+const MOST: usize = 1000;
+const OTHER: &str = "other";
+/// Drivers take time to read their counters.
+const COUNTERS_EVERY: Duration = Duration::from_secs(5);
+const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
+
+/// Names and values of labels.
+pub(crate) type Labels = Vec<(&'static str, String)>;
+
+/// A number of packets with its labels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Labelled {
+    #[serde(serialize_with = "as_map")]
+    pub labels: Labels,
+    pub packets: u64,
+}
+
+fn as_map<S: serde::Serializer>(labels: &Labels, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_map(labels.iter().map(|(name, value)| (name, value)))
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Lost {
+    pub drops: Vec<Labelled>,
+    /// Drops that happened while another one was counted.
+    pub drops_missed: u64,
+    /// Counters of the kernel and of drivers that increased.
+    pub kernel_counters: Vec<Labelled>,
+    /// Packets that XDP lost without a socket buffer.
+    pub xdp_losses: Vec<Labelled>,
+}
+
+/// Counts by labels. The first label sets have series of their own, further ones share one.
+#[derive(Debug, Default)]
+struct Series(BTreeMap<Labels, u64>);
+
+impl Series {
+    fn add(&mut self, labels: Labels, packets: u64) {
+        let labels = match self.0.len() + 1 < MOST || self.0.contains_key(&labels) {
+            true => labels,
+            false => {
+                let all = labels.into_iter();
+                all.map(|(name, _)| (name, OTHER.to_owned())).collect()
+            }
+        };
+        *self.0.entry(labels).or_default() += packets;
+    }
+
+    fn all(&self) -> Vec<Labelled> {
+        let all = self.0.iter().map(|(labels, packets)| Labelled {
+            labels: labels.clone(),
+            packets: *packets,
+        });
+        all.collect()
+    }
+}
+
+pub(super) struct Losses {
+    watch: Option<DropWatch>,
+    counted: Counted,
+    /// `None`: the whole machine.
+    selected: Option<Vec<NamespaceInterfaces>>,
+    /// The name of this command's own namespace among counters, which metrics leave out.
+    own: String,
+    drops: Series,
+    read: Option<Instant>,
+    searched: Instant,
+    lost: Lost,
+}
+
+impl Losses {
+    /// Begins to count. Drops of processes are counted separately if processes are counted.
+    pub fn attach(
+        selected: Option<Vec<NamespaceInterfaces>>,
+        processes: Option<&Processes>,
+    ) -> Result<Self> {
+        let owners = processes.map(Processes::owners);
+        let watch = match DropWatch::attach(owners) {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                let text = error.to_string();
+                json::say("drops_not_counted", json!({ "error": text }), &text);
+                None
+            }
+        };
+        let current = Namespace::current()?;
+        let all = selected.iter().flatten();
+        let namespaces = all.map(|one| one.namespace.clone().unwrap_or_else(|| current.clone()));
+        Ok(Self {
+            watch,
+            counted: Counted::new(&[], namespaces.collect())?,
+            selected,
+            own: counters::label(&current),
+            drops: Series::default(),
+            read: None,
+            searched: Instant::now(),
+            lost: Lost::default(),
+        })
+    }
+
+    /// Adds what was lost since the last call, and returns all.
+    pub fn look(&mut self, mut processes: Option<&mut Processes>) -> Result<Lost> {
+        if let Some(mut watch) = self.watch.take() {
+            let taken = watch.take()?;
+            processes
+                .iter_mut()
+                .for_each(|processes| processes.refresh());
+            for (drop, packets) in taken {
+                if let Some(drop) = drop {
+                    self.add(&drop, packets, processes.as_deref_mut());
+                } else if packets > 0 {
+                    let labels = drop_labels(OTHER, [OTHER; 4].map(str::to_owned));
+                    self.drops.add(labels, packets);
+                }
+            }
+            self.lost.drops_missed += watch.missed();
+            self.watch = Some(watch);
+        }
+        self.lost.drops = self.drops.all();
+        if self
+            .read
+            .is_none_or(|read| read.elapsed() >= COUNTERS_EVERY)
+        {
+            self.read = Some(Instant::now());
+            self.look_at_counters()?;
+        }
+        Ok(self.lost.clone())
+    }
+
+    fn add(&mut self, drop: &CountedDrop, packets: u64, processes: Option<&mut Processes>) {
+        let netns = self.netns(drop.netns.as_deref());
+        let interface = drop.interface.as_deref();
+        if !self.includes(&netns, interface) {
+            return;
+        }
+        let hook = why::hook(&drop.reason, drop.stack.iter().map(String::as_str));
+        let reason = why::reason(&drop.reason, &drop.function);
+        let mut labels = drop_labels(
+            reason,
+            [
+                drop.function.clone(),
+                netns,
+                interface.unwrap_or_default().to_owned(),
+                hook.unwrap_or_default().to_owned(),
+            ],
+        );
+        if let Some(processes) = processes {
+            let (name, container) = drop
+                .process
+                .map_or((None, None), |id| processes.describe(id));
+            labels.push(("process", name.unwrap_or_default()));
+            labels.push(("container", container.unwrap_or_default()));
+        }
+        self.drops.add(labels, packets);
+    }
+
+    fn look_at_counters(&mut self) -> Result<()> {
+        if self.searched.elapsed() >= NAMESPACES_EVERY {
+            self.searched = Instant::now();
+            self.counted.find_namespaces();
+        }
+        let found = self.counted.differences()?;
+        let mut series = Series::default();
+        let known: Vec<&str> = known_counters().map(|one| one.name).collect();
+        let counts = |key: &&CounterKey| key.device.is_some() || known.contains(&key.name.as_str());
+        for key in found.counters.keys().filter(counts) {
+            let netns = self.netns(key.netns.as_deref());
+            let device = key.device.as_deref();
+            if self.includes(&netns, device) {
+                let labels = vec![
+                    ("counter", key.name.clone()),
+                    ("netns", netns),
+                    ("interface", device.unwrap_or_default().to_owned()),
+                ];
+                series.add(labels, found.counters[key]);
+            }
+        }
+        self.lost.kernel_counters = series.all();
+        let mut series = Series::default();
+        for loss in &found.events {
+            let netns = self.netns(loss.netns.as_deref());
+            if self.includes(&netns, loss.interface.as_deref()) {
+                series.add(xdp_labels(loss, netns), loss.packets);
+            }
+        }
+        self.lost.xdp_losses = series.all();
+        Ok(())
+    }
+
+    /// Returns a namespace's label: empty for the own one.
+    fn netns(&self, name: Option<&str>) -> String {
+        let name = name.unwrap_or_default();
+        match name == self.own {
+            true => String::new(),
+            false => name.to_owned(),
+        }
+    }
+
+    fn includes(&self, netns: &str, interface: Option<&str>) -> bool {
+        let Some(selected) = &self.selected else {
+            return true;
+        };
+        selected
+            .iter()
+            .filter(|one| one.netns == netns)
+            .any(|one| match interface {
+                Some(interface) => one.includes(interface),
+                None => one.only.is_empty(),
+            })
+    }
+}
+
+fn drop_labels(reason: &str, [function, netns, interface, hook]: [String; 4]) -> Labels {
+    vec![
+        ("reason", reason.to_owned()),
+        ("where", function),
+        ("netns", netns),
+        ("interface", interface),
+        ("hook", hook),
+    ]
+}
+
+fn xdp_labels(loss: &CountedLoss, netns: String) -> Labels {
+    let event = &loss.event;
+    let number = |number: u32| match number {
+        0 => String::new(),
+        number => number.to_string(),
+    };
+    vec![
+        ("event", event_name(&event.what).to_owned()),
+        ("netns", netns),
+        ("interface", loss.interface.clone().unwrap_or_default()),
+        ("id", number(event.program)),
+        ("verdict", event_verdict(&event.what)),
+        (
+            "error",
+            event.what.errno().map_or(String::new(), error_text),
+        ),
+        (
+            "mode",
+            if event.skb_mode { "skb" } else { "native" }.to_owned(),
+        ),
+        ("where", event.function.clone()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_beyond_the_limit_are_counted_together() {
+        let mut series = Series::default();
+        for number in 0..2 * MOST {
+            series.add(vec![("where", format!("f{number}"))], 2);
+            series.add(vec![("where", "f0".to_owned())], 1);
+        }
+        let all = series.all();
+        assert_eq!(all.len(), MOST);
+        let count = |value: &str| {
+            let of = |one: &&Labelled| one.labels == [("where", value.to_owned())];
+            all.iter().find(of).expect("it has a series").packets
+        };
+        assert_eq!(count("f0"), 2 + 2 * MOST as u64);
+        assert_eq!(count(OTHER), 2 * (MOST as u64 + 1));
+        assert_eq!(
+            all.iter().map(|one| one.packets).sum::<u64>(),
+            6 * MOST as u64
+        );
+    }
+}

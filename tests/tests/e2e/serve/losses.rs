@@ -1,0 +1,218 @@
+//! Lost packets as metrics, under the names of `trawl why`; the alerts and the dashboard made of them.
+
+use std::net::UdpSocket;
+
+use serde_json::Value;
+use trawl_packet::build::Template;
+use trawl_sys::netns::run_in;
+use trawl_tests::witness::run;
+use trawl_tests::xdp::succeeds;
+use trawl_tests::{Lab, args, wait_until};
+
+use super::{lint, metrics, promtool, serve};
+
+const ALERTS: &str = include_str!("../../../../packaging/prometheus/alerts.yml");
+const DASHBOARD: &str = include_str!("../../../../packaging/prometheus/grafana.json");
+
+fn udp(lab: &Lab, port: u16) -> Vec<u8> {
+    Template::new()
+        .ethernet(lab.pair.a.mac, lab.pair.b.mac)
+        .ipv4(lab.pair.a.ipv4.octets(), lab.pair.b.ipv4.octets())
+        .udp(40000, port)
+        .payload([0; 18])
+        .build()
+}
+
+/// Adds up the series of a metric that have all these labels.
+fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
+    let of_metric = text
+        .lines()
+        .filter(|line| line.starts_with(&format!("{name}{{")));
+    let chosen = of_metric.filter(|line| labels.iter().all(|label| line.contains(label)));
+    chosen
+        .map(|line| {
+            line.rsplit_once(' ')
+                .expect("a value")
+                .1
+                .parse::<u64>()
+                .expect("a number")
+        })
+        .sum()
+}
+
+fn inside(lab: &Lab, command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    run(
+        "ip",
+        &[&["netns", "exec", &lab.pair.b.name], &words[..]].concat(),
+    );
+}
+
+/// Each drop is counted once, with reason, function, hook and interface, also at hooks with the same function.
+#[test]
+fn drops_are_metrics() {
+    let Some(lab) = Lab::open() else { return };
+    let name = &lab.pair.b.name;
+    inside(&lab, "nft add table inet f");
+    for (chain, port) in [("prerouting", 5554), ("input", 5555), ("output", 5556)] {
+        let hook = format!("{{ type filter hook {chain} priority 0; }}");
+        let add = ["nft", "add", "chain", "inet", "f", chain, &hook];
+        run("ip", &[&["netns", "exec", name][..], &add].concat());
+        inside(
+            &lab,
+            &format!("nft add rule inet f {chain} udp dport {port} drop"),
+        );
+    }
+    let (running, address) = serve(&["--netns", name]);
+    let frames = [5554, 5555, 5555, 7, 7, 7].map(|port| udp(&lab, port));
+    lab.send(&frames, 600);
+    let (b, to) = (&lab.pair.b, lab.pair.a.ipv4);
+    run_in(&b.namespace, || {
+        let socket = UdpSocket::bind((b.ipv4, 0)).expect("a port");
+        for _ in 0..50 {
+            assert!(
+                socket.send_to(b"x", (to, 5556)).is_err(),
+                "the rule refuses it"
+            );
+        }
+    })
+    .expect("the namespace");
+    let (netns, device) = (format!("netns=\"{name}\""), "interface=\"veth0\"");
+    let drops = |labels: &[&str]| value(&metrics(&address), "trawl_drops_total", labels);
+    for (hook, count) in [("prerouting", 100), ("input", 200), ("output", 50)] {
+        let hook = format!("hook=\"{hook}\"");
+        wait_until(&hook, || {
+            drops(&["reason=\"NETFILTER_DROP\"", &hook, &netns, device]) == count
+        });
+    }
+    let no_socket = [
+        "reason=\"NO_SOCKET\"",
+        "where=\"__udp4_lib_rcv\"",
+        &netns,
+        device,
+    ];
+    wait_until("packets without a socket", || drops(&no_socket) == 300);
+    let counter = ["counter=\"UdpNoPorts\"", &netns];
+    wait_until("the counter", || {
+        value(&metrics(&address), "trawl_kernel_losses_total", &counter) == 300
+    });
+    let text = metrics(&address);
+    // The metrics are of one namespace, and say nothing of others.
+    let all = value(&text, "trawl_drops_total", &[]);
+    assert_eq!(all, value(&text, "trawl_drops_total", &[&netns]), "{text}");
+    lint(&text);
+    running.stop();
+}
+
+/// With --process, a full receive buffer has the process that reads too slowly.
+#[test]
+fn drops_name_the_process() {
+    let Some(lab) = Lab::open() else { return };
+    let (b, netns) = (&lab.pair.b, &lab.pair.b.name);
+    let (running, address) = serve(&args!("--process --netns {netns}"));
+    let socket = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 9)));
+    let _socket = socket.expect("the namespace").expect("a port");
+    lab.send(&[udp(&lab, 9)], 2000);
+    let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
+    let process = format!("process=\"{}\"", name.trim());
+    let dropped = ["reason=\"SOCKET_RCVBUFF\"", &process];
+    let counter = ["counter=\"UdpRcvbufErrors\""];
+    wait_until("the drops are as many as the counter says", || {
+        let text = metrics(&address);
+        let dropped = value(&text, "trawl_drops_total", &dropped);
+        dropped > 0 && dropped == value(&text, "trawl_kernel_losses_total", &counter)
+    });
+    lint(&metrics(&address));
+    running.stop();
+}
+
+#[test]
+fn xdp_verdicts_and_losses_are_metrics() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = trawl_tests::xdp::CleanUp::of(&lab);
+    let (receiver, netns) = (lab.receiver(), &lab.pair.b.name);
+    let (running, address) = serve(&["--netns", netns]);
+    succeeds(&["xdp", "load", &receiver, "drop"]);
+    lab.send(&[udp(&lab, 7)], 100);
+    let verdict = [
+        "interface=\"veth0\"",
+        "program=\"drop\"",
+        "verdict=\"DROP\"",
+    ];
+    wait_until("the verdicts", || {
+        value(&metrics(&address), "trawl_xdp_verdicts_total", &verdict) == 100
+    });
+    succeeds(&["xdp", "unload", &receiver]);
+    succeeds(&["xdp", "load", &receiver, "aborted"]);
+    lab.send(&[udp(&lab, 7)], 100);
+    let lost = [
+        "event=\"xdp:xdp_exception\"",
+        "interface=\"veth0\"",
+        "verdict=\"ABORTED\"",
+    ];
+    wait_until("the exceptions", || {
+        value(&metrics(&address), "trawl_xdp_losses_total", &lost) == 100
+    });
+    lint(&metrics(&address));
+    running.stop();
+}
+
+/// Prometheus accepts the alerts, and one fires when it should.
+#[test]
+fn alerts_are_accepted_and_fire() {
+    let Some(lab) = Lab::open() else { return };
+    let (alerts, tests) = (lab.file("alerts.yml"), lab.file("tests.yml"));
+    std::fs::write(&alerts, ALERTS).expect("a file");
+    let series = r#"trawl_drops_total{instance="h", reason="NO_SOCKET", where="f", netns="", interface="eth0", hook=""}"#;
+    let test = format!(
+        "rule_files: [{alerts}]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n      - \
+         {{series: '{series}', values: '0+6000x20'}}\n    alert_rule_test:\n      - {{eval_time: 3m, alertname: \
+         PacketsDropped}}\n      - eval_time: 15m\n        alertname: PacketsDropped\n        exp_alerts:\n          - \
+         exp_labels: {{severity: warning, instance: h, reason: NO_SOCKET, where: f, interface: eth0}}\n            \
+         exp_annotations:\n              summary: 'h drops 100 packets a second: NO_SOCKET'\n              description: \
+         \"f  at interface eth0 in namespace ''. trawl why names the flows, the process and the command to type.\"\n"
+    );
+    std::fs::write(&tests, test).expect("a file");
+    for arguments in [["check", "rules", &alerts], ["test", "rules", &tests]] {
+        let Some((said, is_fine)) = promtool(&arguments, "") else {
+            return;
+        };
+        assert!(is_fine, "{said}");
+    }
+}
+
+/// The queries of the dashboard are PromQL, and ask for metrics that exist.
+#[test]
+fn dashboard_asks_for_metrics_that_exist() {
+    let Some(lab) = Lab::open() else { return };
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let queries: Vec<&str> = targets
+        .map(|target| target["expr"].as_str().expect("a query"))
+        .collect();
+    let rules = queries.iter().enumerate().map(|(number, query)| {
+        let query = query
+            .replace("$__rate_interval", "5m")
+            .replace("$instance", ".*");
+        format!("      - {{record: 'panel:{number}', expr: '{query}'}}\n")
+    });
+    let rules: String = rules.collect();
+    let file = lab.file("dashboard.yml");
+    let head = "groups:\n  - name: dashboard\n    rules:\n";
+    std::fs::write(&file, format!("{head}{rules}")).expect("a file");
+    if let Some((said, is_fine)) = promtool(&["check", "rules", &file], "") {
+        assert!(is_fine, "{said}");
+    }
+    let metrics = include_str!("../../../../crates/cli/src/serve/metrics.rs");
+    for text in queries.iter().copied().chain([ALERTS]) {
+        for name in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            let Some(name) = name.strip_prefix("trawl_") else {
+                continue;
+            };
+            assert!(metrics.contains(&format!("\"{name}\"")), "trawl_{name}");
+        }
+    }
+}
