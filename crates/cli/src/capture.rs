@@ -7,7 +7,7 @@ pub(crate) mod interfaces;
 mod listening;
 mod loans;
 mod named_output;
-mod outputs;
+pub(crate) mod outputs;
 mod peers;
 mod pod;
 mod processes;

@@ -27,7 +27,7 @@ use trawl_view::record::PacketSource;
 
 pub use args::ReadArgs;
 use args::Request;
-pub(crate) use args::split_files;
+pub(crate) use args::{looks_like_a_file, split_files};
 use dedup::Dedup;
 use files::Written;
 pub(crate) use input::Input;

@@ -3,9 +3,12 @@
 
 mod advice;
 pub(crate) mod counted;
+mod culprits;
+mod record;
 pub(crate) mod report;
 
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,6 +23,7 @@ use trawl_capture::point::Point;
 use trawl_capture::session::{self, Ended, Observer};
 use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
+use trawl_front::bound::{Bound, parse_bound};
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
@@ -27,20 +31,27 @@ use trawl_view::record::RingPackets;
 use trawl_view::why::Tally;
 
 use crate::args::{LibpcapArg, NamespacesArg};
+use crate::program_args::refuse_options;
+use crate::read::{Input, looks_like_a_file, split_files};
 use crate::subject::{Subject, SubjectArgs};
 use crate::{capture, exit_code, json, terminal, units};
 
 use counted::{Counted, Differences};
-use report::{Advice, LossReport};
+use culprits::Culprits;
+use record::Recording;
+use report::{Knowledge, LossReport};
 
 /// Bytes of a packet that contain its addresses and ports, even through tunnels.
 const SNAPLEN: u32 = 256;
 const RING_SIZE: u64 = 4 << 20;
+/// Number of rows of which the objects that dropped the packets are found.
+const MOST_EXPLAINED: usize = 32;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows lost packets: the reason, the location, and how to fix it
 ///
-/// With a command, the losses of its processes, until it ends.
+/// With files, those that --record, or a capture at the tap drop, recorded. With a command, the losses of its processes,
+/// until it ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -54,12 +65,21 @@ pub struct Args {
     /// Show non-losses as well: queues of closing sockets, and groups that no socket has joined
     #[arg(long)]
     all: bool,
+    /// Record the dropped packets to this pcapng file as well, with the counters and the advice
+    #[arg(long, value_name = "FILE", conflicts_with = "since")]
+    record: Option<PathBuf>,
+    /// Only what a file holds from this time on: 14:30:00, '2026-01-31 14:30:00', -10min, +1h after the first packet
+    #[arg(long, value_name = "TIME", value_parser = parse_bound, allow_hyphen_values = true)]
+    since: Option<Bound>,
+    /// Show only what is new since this recording, or at least ten times as frequent
+    #[arg(long, value_name = "FILE", add = crate::completion::paths())]
+    diff: Option<String>,
     /// Show the result as JSON, one document at the end
     #[arg(long)]
     json: bool,
-    /// Filter in tcpdump's syntax; counters are then left out, since they have no packets
-    #[arg(value_name = "FILTER")]
-    expression: Vec<String>,
+    /// Files to read, and a filter in tcpdump's syntax; with a filter, counters are left out, since they have no packets
+    #[arg(value_name = "FILE… [EXPRESSION]", add = crate::completion::paths())]
+    words: Vec<String>,
     #[command(flatten)]
     subject: SubjectArgs,
     #[command(flatten)]
@@ -68,6 +88,16 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
+    let (files, words) = existing_files(&args.words);
+    if !files.is_empty() {
+        return read(&args, files, words);
+    }
+    if args.since.is_some() {
+        let why = "only files hold what happened before";
+        return Err(Error::usage("cannot use --since", why).fix("name one: trawl why FILE --since"));
+    }
+    let reference = args.diff.as_deref().map(open_reference).transpose()?;
+    let started = Instant::now();
     let mut plan = plan(&args);
     let sites = plan.sources.find(plan.options.tap, Vec::new())?;
     let namespaces = args.namespaces.open()?;
@@ -76,36 +106,59 @@ pub fn run(args: Args) -> Result<ExitCode> {
         started: |point| Some(format!("looking for drops on {}", point.label)),
         subject: Subject::prepare(&args.subject.words, &mut plan.options, false)?,
     };
-    let confined =
-        session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?.keep_rights();
+    let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
+    let recording = args.record.as_deref();
+    let mut file = recording
+        .map(|path| capture::outputs::one_file(path, &mut attached))
+        .transpose()?;
+    let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
-    let counted = args.expression.is_empty() && args.subject.words.is_empty();
+    let counted = args.words.is_empty() && args.subject.words.is_empty();
     let counted = counted
         .then(|| Counted::new(&sites, namespaces).map(Rc::new))
         .transpose()?;
+    let mut culprits = Culprits::default();
+    if let Some(counted) = &counted {
+        culprits.begin(counted.namespaces());
+    }
     let tally = Rc::new(RefCell::new(Tally::default()));
-    let mut sink = Tallying {
+    let tallying = Tallying {
         tally: Rc::clone(&tally),
         no_losses_too: args.all,
         packets: capture::shown::packets(confined.session()),
         counted: counted.clone(),
-        advice: Advice::new(),
+        known: Knowledge::default(),
+        culprits,
+        looked_at: 0,
         shown: Instant::now(),
         lines: 0,
         live: !args.json && terminal::stdout_is_terminal(),
     };
+    let mut sink = Recording {
+        counts: tallying,
+        file: file.as_mut().map(|file| &mut **file as &mut dyn Writer),
+    };
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
-    sink.clear();
+    sink.counts.clear();
+    let seconds = started.elapsed().as_secs_f64();
     let is_done = observer.subject.is_none_or(Subject::end);
-    let mut advice = std::mem::take(&mut sink.advice);
+    let mut known = std::mem::take(&mut sink.counts.known);
+    let culprits = std::mem::take(&mut sink.counts.culprits);
     drop(sink);
     let tally = tally.take();
-    let differences = differences(counted.as_deref())?;
-    let report = LossReport::new(&tally, &differences, &summary.total, &mut advice);
-    json::print_as(args.json, &report, || report.to_string())?;
-    if let (false, Some(text)) = (args.json, report.account()) {
-        terminal::say(&text);
+    for (key, row) in tally.sorted().into_iter().take(MOST_EXPLAINED) {
+        known.culprits.insert(key.clone(), culprits.of(key, row));
     }
+    let differences = differences(counted.as_deref())?;
+    let mut report = LossReport::new(&tally, &differences, &summary.total, &mut known);
+    if let Some(file) = &mut file {
+        record::append(&mut **file, &report)?;
+    }
+    if let Some(reference) = reference {
+        let reference = record::read(reference, "", None, false)?;
+        report.compare(seconds, &reference.report, reference.seconds);
+    }
+    show(&report, args.json)?;
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
             Ok(exit_code(is_done))
@@ -113,6 +166,57 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to look for drops", other)),
     }
+}
+
+/// Splits the files at the beginning from the expression after them.
+fn existing_files(words: &[String]) -> (&[String], &[String]) {
+    let (files, rest) = split_files(words);
+    // No expression begins with such a word: it is a missing file.
+    let is_file =
+        |name: &String| name == "-" || Path::new(name).exists() || looks_like_a_file(name);
+    match files.first().is_some_and(is_file) {
+        true => (files, rest),
+        false => (&[], words),
+    }
+}
+
+fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
+    let given = [
+        (!args.interfaces.is_empty(), "-i"),
+        (!args.namespaces.given().is_empty(), "--netns"),
+        (args.namespaces.are_all(), "--all-namespaces"),
+        (args.duration.is_some(), "--duration"),
+        (args.record.is_some(), "--record"),
+        (!args.subject.words.is_empty(), "a command"),
+    ];
+    refuse_options(
+        "cannot look for drops now",
+        &given,
+        "is not about files, and files are named",
+    )?;
+    let reference = args.diff.as_deref().map(open_reference).transpose()?;
+    let inputs = record::open(files)?;
+    let mut found = record::read(inputs, &words.join(" "), args.since, args.all)?;
+    if let Some(reference) = reference {
+        let reference = record::read(reference, "", None, false)?;
+        found
+            .report
+            .compare(found.seconds, &reference.report, reference.seconds);
+    }
+    show(&found.report, args.json)?;
+    Ok(exit_code(found.is_whole))
+}
+
+fn open_reference(file: &str) -> Result<Vec<Input>> {
+    record::open(&[file.to_owned()])
+}
+
+fn show(report: &LossReport, as_json: bool) -> Result<()> {
+    json::print_as(as_json, report, || report.to_string())?;
+    if let (false, Some(text)) = (as_json, report.account()) {
+        terminal::say(&text);
+    }
+    Ok(())
 }
 
 fn plan(args: &Args) -> CapturePlan {
@@ -133,7 +237,7 @@ fn plan(args: &Args) -> CapturePlan {
             optional: true,
             ..ProcessPlan::default()
         }),
-        ..watching_drops(drops, &args.expression, args.duration)
+        ..watching_drops(drops, &args.words, args.duration)
     };
     CapturePlan::new(sources, options)
 }
@@ -206,7 +310,10 @@ struct Tallying {
     no_losses_too: bool,
     packets: RingPackets,
     counted: Option<Rc<Counted>>,
-    advice: Advice,
+    known: Knowledge,
+    culprits: Culprits,
+    /// Number of rows of which the objects that may have dropped packets were read.
+    looked_at: usize,
     shown: Instant,
     lines: usize,
     live: bool,
@@ -221,7 +328,7 @@ impl Tallying {
         self.shown = Instant::now();
         let differences = differences(self.counted.as_deref()).unwrap_or_default();
         let (tally, account) = (self.tally.borrow(), PacketAccount::default());
-        let report = LossReport::new(&tally, &differences, &account, &mut self.advice);
+        let report = LossReport::new(&tally, &differences, &account, &mut self.known);
         let (text, lines) = terminal::fitted(&report.to_string());
         self.lines = lines;
         // A closed terminal ends the command by a signal.
@@ -248,6 +355,12 @@ impl Writer for Tallying {
     }
 
     fn flush(&mut self) -> Result<Pressure> {
+        let tally = self.tally.borrow();
+        if tally.rows.len() > self.looked_at {
+            self.looked_at = tally.rows.len();
+            tally.rows.keys().for_each(|key| self.culprits.look(key));
+        }
+        drop(tally);
         self.show();
         Ok(Pressure::Idle)
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_packet::decode::{Summary, Transport, summary};
 
 use crate::drop::Drop;
@@ -50,14 +50,14 @@ const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
 pub const REASON_XDP: &str = "XDP";
 
 /// The properties that packets of one row share.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DropKey {
     pub reason: String,
     /// The function that dropped them.
     pub function: String,
     /// The netfilter hook, if one is involved.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hook: Option<&'static str>,
+    pub hook: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,7 +155,7 @@ impl Tally {
         let key = DropKey {
             reason: reason(drop.reason, function).to_owned(),
             function: function.to_owned(),
-            hook: hook(drop.reason, drop.stack.iter().copied()),
+            hook: hook(drop.reason, drop.stack.iter().copied()).map(str::to_owned),
             interface: packet
                 .interface
                 .filter(|name| *name != "unknown")
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!((tally.packets(), tally.others), (3, 1));
         assert_eq!(tally.no_losses["QUEUE_PURGE"], 1);
         let rows = tally.sorted();
-        assert_eq!(rows[0].0.hook, Some("input"));
+        assert_eq!(rows[0].0.hook.as_deref(), Some("input"));
         assert_eq!(rows[0].1.most_concerned(1), [("udp to 53", 2)]);
         assert_eq!(rows[0].1.process(), Some((7, "dig", 2)));
         assert_eq!(rows[0].1.processes[&8], ("host".to_owned(), 1));

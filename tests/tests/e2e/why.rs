@@ -14,6 +14,9 @@ use trawl_tests::{Lab, Running, binary, skip, trawl, wait_until};
 
 use crate::drop::reasons::shoots;
 
+mod culprits;
+mod record;
+
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 

@@ -28,6 +28,7 @@ use super::display::{Display, Form as Shape};
 use super::listening::LISTEN;
 use super::progress::Terminal;
 use super::shown::{Shown, packets};
+use crate::args::compression;
 use crate::{json, outfile, terminal};
 
 const STDOUT: &str = "/proc/self/fd/1";
@@ -445,6 +446,20 @@ impl Outputs {
         }
         ran
     }
+}
+
+/// Opens one file for all packets of a capture, compressed if its name has such an ending.
+pub(crate) fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>> {
+    let plan = OutputPlan {
+        path: path.to_owned(),
+        format: Format::Pcapng,
+        compression: compression(None, path),
+        snaplen: None,
+    };
+    let output = Output::open(path, None, None)?;
+    output.check_compression(plan.compression)?;
+    let how = How::of(&plan, Io::Auto, attached.session());
+    of_file(how, output, attached)?()
 }
 
 /// Opens a writer once the process has given up its rights.

@@ -350,7 +350,8 @@ fn listed(list: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn looks_like_a_file(word: &str) -> bool {
+/// Returns true for a word that is a file's name, and no part of an expression.
+pub(crate) fn looks_like_a_file(word: &str) -> bool {
     const ENDINGS: [&str; 9] = [
         ".pcap", ".pcapng", ".cap", ".ntar", ".dump", ".dmp", ".gz", ".zst", ".lz4",
     ];

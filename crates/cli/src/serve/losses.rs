@@ -16,7 +16,7 @@ use super::processes::Processes;
 use crate::figures::NamespaceInterfaces;
 use crate::json;
 use crate::why::counted::{Counted, CountedLoss};
-use crate::why::report::{error_text, event_name, event_verdict, known_counters};
+use crate::why::report::{error_text, event_name, event_verdict, known_counters, mode};
 
 /// Most series of a metric, with the one for all others.
 const MOST: usize = 1000;
@@ -257,10 +257,7 @@ fn xdp_labels(loss: &CountedLoss, netns: String) -> Labels {
             "error",
             event.what.errno().map_or(String::new(), error_text),
         ),
-        (
-            "mode",
-            if event.skb_mode { "skb" } else { "native" }.to_owned(),
-        ),
+        ("mode", mode(event).to_owned()),
         ("where", event.function.clone()),
     ]
 }

@@ -116,7 +116,7 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
 }
 
 /// An XDP program by number and name.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProgramName {
     pub id: u32,
     /// `None` if the program is gone.
@@ -320,7 +320,7 @@ fn commands(key: &DropKey, versions: &[u8]) -> Vec<String> {
     let mut commands: Vec<String> = chains()
         .unwrap_or_default()
         .iter()
-        .filter(|chain| chain.is_at(key.hook) && chain.takes(versions))
+        .filter(|chain| chain.is_at(key.hook.as_deref()) && chain.takes(versions))
         .map(Chain::command)
         .collect();
     // On newer kernels nftables frees the packets that it drops.
@@ -328,7 +328,7 @@ fn commands(key: &DropKey, versions: &[u8]) -> Vec<String> {
         for (version, names, command) in LEGACY {
             if versions.contains(&version) {
                 let names = std::fs::read_to_string(names).unwrap_or_default();
-                commands.extend(legacy(&names, key.hook, command));
+                commands.extend(legacy(&names, key.hook.as_deref(), command));
             }
         }
     }
@@ -409,7 +409,7 @@ fn chains() -> Option<Vec<Chain>> {
 }
 
 /// Returns the namespace of a drop, if it can be found; the inner `None` is the current one.
-fn namespace(key: &DropKey) -> Option<Option<Namespace>> {
+pub fn namespace(key: &DropKey) -> Option<Option<Namespace>> {
     match &key.netns {
         None => Some(None),
         Some(name) => match Namespace::by_name(name) {

@@ -89,6 +89,12 @@ impl Counted {
         Ok(counted)
     }
 
+    /// Returns the namespaces whose counters are read.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        let of_interfaces = self.interfaces.iter().map(|(namespace, ..)| namespace);
+        self.namespaces.iter().chain(of_interfaces)
+    }
+
     /// Finds the namespaces that exist now, if all are included. Returns the number of those beyond the limit.
     pub fn find_namespaces(&mut self) -> usize {
         if !self.everywhere {

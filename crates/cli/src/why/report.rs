@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use serde::Serialize;
-use trawl_bpf::xdp_events::XdpOutcome;
+use serde::{Deserialize, Serialize};
+use trawl_bpf::xdp_events::{Event, XdpOutcome};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_pipeline::account::PacketAccount;
@@ -13,15 +13,20 @@ use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
 use super::counted::{CountedLoss, Differences};
+use super::culprits::Culprit;
 
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
+/// Multiple of the reference's rate from which on a row is shown.
+const FREQUENT: f64 = 10.0;
 #[derive(Debug, Serialize)]
 pub struct LossReport {
     rows: Vec<ReportRow>,
     counters: Vec<Counter>,
     /// Packets that no socket wanted any more, by reason.
     no_losses: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<Compared>,
     account: Sums,
 }
 
@@ -39,6 +44,12 @@ struct ReportRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     receive_buffer: Option<u32>,
     flows: Vec<Flow>,
+    /// The change since the reference, if there is one.
+    #[serde(flatten)]
+    change: Option<Change>,
+    /// The rules, qdiscs or programs that dropped them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    culprits: Vec<Culprit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
@@ -57,8 +68,9 @@ struct Flow {
 }
 
 /// A counter that went up.
-#[derive(Debug, Default, Serialize)]
-struct Counter {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counter {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     netns: Option<String>,
@@ -72,7 +84,7 @@ struct Counter {
     #[serde(skip_serializing_if = "Option::is_none")]
     errno: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
+    mode: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     function: String,
     difference: u64,
@@ -82,6 +94,8 @@ struct Counter {
     counter_only: u64,
     #[serde(skip_serializing_if = "String::is_empty")]
     what: String,
+    #[serde(flatten, skip_deserializing)]
+    change: Option<Change>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
@@ -94,15 +108,57 @@ struct Sums {
     lost: u64,
 }
 
-/// Advice that was found before, since finding it runs other commands.
-pub type Advice = HashMap<DropKey, Option<String>>;
+/// Facts about rows that their packets do not tell.
+#[derive(Debug, Default)]
+pub struct Knowledge {
+    /// Advice that was found before, since finding it runs other commands.
+    pub advice: HashMap<DropKey, Option<String>>,
+    /// The objects that dropped the packets.
+    pub culprits: HashMap<DropKey, Vec<Culprit>>,
+}
+
+impl Knowledge {
+    /// Takes over what a file tells of rows; nothing more can be found about them.
+    pub fn of_file(rows: Vec<RowFacts>, tally: &Tally) -> Self {
+        let mut known = Self::default();
+        for row in rows {
+            known.advice.insert(row.key.clone(), row.advice);
+            known.culprits.insert(row.key, row.culprits);
+        }
+        for key in tally.rows.keys() {
+            known.advice.entry(key.clone()).or_insert(None);
+        }
+        known
+    }
+}
+
+/// Facts about a row that its packets do not tell.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RowFacts {
+    #[serde(flatten)]
+    key: DropKey,
+    advice: Option<String>,
+    #[serde(default)]
+    culprits: Vec<Culprit>,
+}
 
 impl LossReport {
     pub fn new(
         tally: &Tally,
         differences: &Differences,
         account: &PacketAccount,
-        known: &mut Advice,
+        known: &mut Knowledge,
+    ) -> Self {
+        let counters = counters(tally, differences, known);
+        Self::with_counters(tally, counters, account, known)
+    }
+
+    /// Makes a report with these lines of counters.
+    pub fn with_counters(
+        tally: &Tally,
+        counters: Vec<Counter>,
+        account: &PacketAccount,
+        known: &mut Knowledge,
     ) -> Self {
         let no_losses: u64 = tally.no_losses.values().sum();
         let rows = tally.sorted().into_iter();
@@ -110,7 +166,8 @@ impl LossReport {
             rows: rows
                 .map(|(key, row)| ReportRow::new(key, row, known))
                 .collect(),
-            counters: counters(tally, differences, known),
+            counters,
+            reference: None,
             no_losses: tally.no_losses.clone(),
             account: Sums {
                 seen: account.seen,
@@ -119,6 +176,52 @@ impl LossReport {
                 lost: account.lost_total(),
             },
         }
+    }
+
+    /// Returns the lines of counters, and facts about each row: all that the packets do not tell.
+    pub fn beside_packets(&self) -> (Vec<Counter>, Vec<RowFacts>) {
+        let rows = self.rows.iter().map(|row| RowFacts {
+            key: row.key.clone(),
+            advice: row.advice.clone(),
+            culprits: row.culprits.clone(),
+        });
+        (self.counters.clone(), rows.collect())
+    }
+
+    /// Keeps what is new since the reference, or at least ten times as frequent. Both are given with the seconds that they took.
+    pub fn compare(&mut self, seconds: f64, reference: &Self, reference_seconds: f64) {
+        let times = (1.0 / seconds, 1.0 / reference_seconds);
+        let mut as_before = 0;
+        let mut keep = |packets: u64, before: u64, to: &mut Option<Change>| {
+            *to = Change::of(packets as f64 * times.0, before as f64 * times.1);
+            as_before += usize::from(to.is_none());
+            to.is_some()
+        };
+        // Sockets differ from run to run.
+        let place = |key: &DropKey| DropKey {
+            socket: None,
+            ..key.clone()
+        };
+        let mut before: HashMap<DropKey, u64> = HashMap::new();
+        for row in &reference.rows {
+            *before.entry(place(&row.key)).or_default() += row.packets;
+        }
+        let mut now: HashMap<DropKey, u64> = HashMap::new();
+        for row in &self.rows {
+            *now.entry(place(&row.key)).or_default() += row.packets;
+        }
+        self.rows.retain_mut(|row| {
+            let place = place(&row.key);
+            let before = before.get(&place).copied().unwrap_or(0);
+            keep(now[&place], before, &mut row.change)
+        });
+        self.counters.retain(|counter| counter.counter_only > 0);
+        self.counters.retain_mut(|counter| {
+            let same = reference.counters.iter().filter(|one| one.is_like(counter));
+            let before = same.map(|one| one.counter_only).sum();
+            keep(counter.counter_only, before, &mut counter.change)
+        });
+        self.reference = Some(Compared { as_before });
     }
 
     /// Returns the sum of the rows, and the number of drops missing from them; `None` without either.
@@ -137,12 +240,12 @@ impl LossReport {
 }
 
 impl ReportRow {
-    fn new(key: &DropKey, row: &Row, known: &mut Advice) -> Self {
+    fn new(key: &DropKey, row: &Row, known: &mut Knowledge) -> Self {
         let flow = |(flow, packets): (&str, u64)| Flow {
             flow: flow.to_owned(),
             packets,
         };
-        let advice = known.entry(key.clone()).or_insert_with(|| {
+        let advice = known.advice.entry(key.clone()).or_insert_with(|| {
             let protocols: Vec<&str> = row.protocols.keys().map(String::as_str).collect();
             advice::of(key, row.destination.as_deref(), &row.versions(), &protocols)
         });
@@ -161,7 +264,47 @@ impl ReportRow {
                 .checked_sub(1)
                 .filter(|&others| others > 0),
             flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
+            change: None,
+            culprits: known.culprits.get(key).cloned().unwrap_or_default(),
             advice: advice.clone(),
+        }
+    }
+}
+
+/// Comparison with a reference.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Compared {
+    /// Number of rows and counters that are left out.
+    as_before: usize,
+}
+
+/// A difference from the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Change {
+    /// True: the reference has none of it.
+    New(bool),
+    /// The rate in multiples of the reference's.
+    Times(f64),
+}
+
+impl Change {
+    /// Compares two rates; `None` if the first is neither new nor ten times the other.
+    fn of(now: f64, before: f64) -> Option<Self> {
+        match before == 0.0 {
+            true => Some(Self::New(true)),
+            false => Some(now / before)
+                .filter(|times| *times >= FREQUENT)
+                .map(|times| Self::Times(times.round())),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::New(_) => write!(f, "new"),
+            Self::Times(times) => write!(f, "{times} times as frequent"),
         }
     }
 }
@@ -192,22 +335,20 @@ pub fn known_counters() -> impl Iterator<Item = KnownCounter> {
 }
 
 /// Finds the advice about packets that only a counter shows.
-fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Advice) -> Option<String> {
+fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Knowledge) -> Option<String> {
     let drop_key = DropKey {
         reason: reason.to_owned(),
-        function: String::new(),
-        hook: None,
         interface: key.device.clone(),
         netns: key.netns.clone(),
-        socket: None,
+        ..DropKey::default()
     };
-    let advice = known.entry(drop_key.clone());
+    let advice = known.advice.entry(drop_key.clone());
     advice
         .or_insert_with(|| advice::of(&drop_key, None, &[4, 6], &[]))
         .clone()
 }
 
-fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec<Counter> {
+fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> Vec<Counter> {
     let mut all: Vec<Counter> = Vec::new();
     for one in known_counters() {
         let found = differences.counters.iter();
@@ -303,7 +444,7 @@ fn of_device(
     key: &CounterKey,
     difference: u64,
     explained: &mut ExplainedLosses,
-    known: &mut Advice,
+    known: &mut Knowledge,
 ) -> Counter {
     if !key.name.contains("xdp_drop") {
         let mut counter = Counter::new(key, difference, 0);
@@ -316,7 +457,7 @@ fn of_device(
     let mut counter = Counter::new(key, difference, take(&mut explained.rows, difference));
     counter.counter_only -= take(&mut explained.exceptions, counter.counter_only);
     Counter {
-        mode: Some("native"),
+        mode: Some("native".to_owned()),
         verdict: Some("DROP".to_owned()),
         what: "dropped by an XDP program".to_owned(),
         advice: advice_for_counter(key, REASON_XDP, known),
@@ -339,6 +480,14 @@ pub fn event_verdict(what: &XdpOutcome) -> String {
     match *what {
         XdpOutcome::Exception { verdict } => verdict::text(Verdict::Xdp(verdict.into())),
         _ => "REDIRECT".to_owned(),
+    }
+}
+
+/// Returns the mode in which the program ran.
+pub fn mode(event: &Event) -> &'static str {
+    match event.skb_mode {
+        true => "skb",
+        false => "native",
     }
 }
 
@@ -385,20 +534,39 @@ fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
         program,
         verdict: Some(event_verdict(&event.what)),
         errno: event.what.errno(),
-        mode: is_run.then_some(if event.skb_mode { "skb" } else { "native" }),
+        mode: is_run.then(|| mode(event).to_owned()),
         function: event.function.clone(),
         difference: loss.packets,
         in_rows,
         counter_only: loss.packets - in_rows,
         what,
+        change: None,
     }
 }
 
 impl ReportRow {
+    /// Returns a line for each object that dropped packets, or one for all that may have.
+    fn culprit_lines(&self) -> impl Iterator<Item = String> {
+        let certain = self.culprits.iter().filter(|one| one.is_certain);
+        let lines = certain.map(|one| match one.packets {
+            Some(packets) => format!("{} ({packets})", one.name),
+            None => one.name.clone(),
+        });
+        let uncertain = self.culprits.iter().filter(|one| !one.is_certain);
+        let uncertain: Vec<&str> = uncertain.map(|one| one.name.as_str()).collect();
+        let word = if uncertain.len() == 1 {
+            "perhaps"
+        } else {
+            "one of"
+        };
+        let rest = (!uncertain.is_empty()).then(|| format!("{word}: {}", uncertain.join("; ")));
+        lines.chain(rest)
+    }
+
     /// Returns the location of the drops, and the owner of the packets.
     fn columns(&self) -> (String, String) {
         let key = &self.key;
-        let hook = key.hook.map(str::to_owned);
+        let hook = key.hook.clone();
         let mut at = vec![hook.unwrap_or_else(|| key.function.clone())];
         at.extend(key.interface.clone());
         at.extend(key.netns.as_ref().map(|netns| format!("({netns})")));
@@ -423,7 +591,10 @@ impl ReportRow {
         let flows: Vec<String> = flows
             .map(|flow| format!("{} ({})", flow.flow, flow.packets))
             .collect();
-        let parts = [who.join(" "), flows.join(", ")];
+        let change = self
+            .change
+            .map_or(String::new(), |change| change.to_string());
+        let parts = [change, who.join(" "), flows.join(", ")];
         let parts: Vec<&str> = parts
             .iter()
             .map(String::as_str)
@@ -434,6 +605,15 @@ impl ReportRow {
 }
 
 impl Counter {
+    /// Returns true for a counter of the same losses at the same place.
+    fn is_like(&self, other: &Self) -> bool {
+        let facts = |one: &Self| {
+            let place = (one.netns.clone(), one.interface.clone());
+            (one.name.clone(), place, one.verdict.clone(), one.errno)
+        };
+        facts(self) == facts(other)
+    }
+
     fn label(&self) -> String {
         let mut at = vec![self.name.clone()];
         at.extend(self.interface.clone());
@@ -445,7 +625,8 @@ impl Counter {
         let mut words = vec![self.what.clone()];
         // A driver's counter is described by its name.
         words.extend(self.program.as_ref().map(advice::ProgramName::to_string));
-        words.extend(self.mode.map(|mode| format!("{mode} mode")));
+        words.extend(self.mode.as_ref().map(|mode| format!("{mode} mode")));
+        words.extend(self.change.map(|change| change.to_string()));
         words.extend((self.in_rows > 0).then(|| format!("{} more are in rows", self.in_rows)));
         words.retain(|word| !word.is_empty());
         words.join(", ")
@@ -454,21 +635,20 @@ impl Counter {
 
 impl fmt::Display for LossReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |packets: u64, name: &str, at: &str, who: &str, advice: Option<&String>| {
+        let mut line = |packets: u64, name: &str, at: &str, who: &str, more: &[String]| {
             let line = format!("{packets:>8}  {name:<18} {at:<34} {who}");
             writeln!(f, "{}", line.trim_end())?;
-            match advice {
-                Some(advice) => writeln!(f, "{:>10}{advice}", ""),
-                None => Ok(()),
-            }
+            more.iter()
+                .try_for_each(|text| writeln!(f, "{:>10}{text}", ""))
         };
         for row in &self.rows {
             let (at, who) = row.columns();
-            line(row.packets, &row.key.reason, &at, &who, row.advice.as_ref())?;
+            let more: Vec<String> = row.culprit_lines().chain(row.advice.clone()).collect();
+            line(row.packets, &row.key.reason, &at, &who, &more)?;
         }
         let counters = self.counters.iter();
         for counter in counters.filter(|counter| counter.counter_only > 0) {
-            let advice = counter.advice.as_ref();
+            let advice = counter.advice.as_slice();
             let (at, what) = (counter.label(), counter.columns());
             line(counter.counter_only, "counter only", &at, &what, advice)?;
         }
@@ -492,7 +672,16 @@ impl fmt::Display for LossReport {
                 .iter()
                 .all(|counter| counter.counter_only == 0)
         {
-            writeln!(f, "no packet was dropped")?;
+            match self.reference {
+                Some(_) => writeln!(f, "nothing is new, or ten times as frequent")?,
+                None => writeln!(f, "no packet was dropped")?,
+            }
+        }
+        if let Some(Compared { as_before }) = self.reference
+            && as_before > 0
+        {
+            let rows = if as_before == 1 { "row is" } else { "rows are" };
+            writeln!(f, "{as_before} {rows} as in the reference, and left out")?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::layout::{Shared, TapConfig};
 use crate::link;
 use crate::object::{TRAFFIC, TapProgram};
 use crate::process_watch::ProcessWatch;
-use crate::program::LoadOptions;
+use crate::program::{CGROUP_SKB, LoadOptions};
 use crate::table::Table;
 
 const MAP: &str = "process_traffic";
@@ -41,7 +41,7 @@ impl ProcessTraffic {
             let ready = TapProgram::prepare(TRAFFIC, name, &TapConfig::zeroed(), &maps)?;
             let loaded = ready.load(&LoadOptions {
                 expected_attach_type: attach_type,
-                ..LoadOptions::new(name, libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB)
+                ..LoadOptions::new(name, CGROUP_SKB)
             })?;
             let link = link::attach_cgroup(loaded.as_fd(), cgroup, attach_type);
             links.push(link.map_err(|e| Error::os("cannot count the packets of processes", e))?);

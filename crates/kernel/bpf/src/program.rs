@@ -13,6 +13,7 @@ use crate::probe::{Capability, lack_of};
 
 pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
 pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
+pub const CGROUP_SKB: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB;
 pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
 pub const RAW_TRACEPOINT: u32 = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
 pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;

@@ -50,6 +50,13 @@ impl Root {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
+    /// Opens the cgroup of a process.
+    pub fn of_process(&self, process: u32) -> io::Result<File> {
+        let text = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/"));
+        File::open(self.path().join(path.unwrap_or_default()))
+    }
+
     /// Returns the paths of all cgroups below the root, by the kernel's numbers.
     pub fn paths(&self) -> HashMap<u64, String> {
         let root = self.path();

@@ -130,9 +130,13 @@ pub struct Names {
 }
 
 /// An Interface Statistics Block: the interface's number in its section, and the packets that did not get into the file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InterfaceCounts {
     pub interface: u32,
+    /// Begin and end of the capture, in the interface's units of time.
+    pub start: Option<u64>,
+    pub end: Option<u64>,
+    pub comments: Vec<String>,
     pub received: Option<u64>,
     pub interface_dropped: Option<u64>,
     pub os_dropped: Option<u64>,
@@ -189,7 +193,18 @@ impl InterfaceCounts {
         };
         for RawOption { code, value } in OptionList::new(body.get(FIXED_LEN..)?, order) {
             let count = value.try_into().ok().map(|bytes| order.u64(bytes));
+            // High half first.
+            let time = count.map(|time| match order {
+                ByteOrder::Little => time.rotate_left(32),
+                ByteOrder::Big => time,
+            });
             match code {
+                block::ISB_STARTTIME => counts.start = time,
+                block::ISB_ENDTIME => counts.end = time,
+                block::OPT_COMMENT => {
+                    let text = String::from_utf8_lossy(value);
+                    counts.comments.push(text.into_owned());
+                }
                 block::ISB_IFRECV => counts.received = count,
                 block::ISB_IFDROP => counts.interface_dropped = count,
                 block::ISB_OSDROP => counts.os_dropped = count,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use crate::{info, program};
+use crate::{check, info, program};
 
 /// A program on a tcx hook, with its link if it is attached by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +68,15 @@ impl fmt::Display for Exclusive {
     }
 }
 
-/// Returns the program that was attached to a hook of a cgroup without BPF_F_ALLOW_MULTI.
-pub fn exclusive(cgroup: BorrowedFd<'_>, hook: u32) -> Option<Exclusive> {
+/// The hook of packets that processes in a cgroup send.
+pub const EGRESS: u32 = libbpf_sys::BPF_CGROUP_INET_EGRESS;
+
+/// Returns the programs at a hook of a cgroup, and how the first was attached.
+fn query(cgroup: BorrowedFd<'_>, hook: u32, flags: u32) -> io::Result<(Vec<u32>, u32)> {
     let mut programs = [0u32; MOST];
     let mut options = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        query_flags: flags,
         prog_ids: programs.as_mut_ptr(),
         ..Default::default()
     };
@@ -80,9 +84,21 @@ pub fn exclusive(cgroup: BorrowedFd<'_>, hook: u32) -> Option<Exclusive> {
     // SAFETY: the array holds as many entries as `count` says and outlives the call; the descriptor is open.
     let result =
         unsafe { libbpf_sys::bpf_prog_query_opts(cgroup.as_raw_fd(), hook, &raw mut options) };
+    check(result)?;
     // SAFETY: both members of the union are the same number.
-    let count = unsafe { options.__bindgen_anon_1.count };
-    if result != 0 || count == 0 || options.attach_flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0 {
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    Ok((programs[..count.min(MOST)].to_vec(), options.attach_flags))
+}
+
+/// Returns the programs that run at a hook for a cgroup: the programs of its ancestors too.
+pub fn in_force(cgroup: BorrowedFd<'_>, hook: u32) -> io::Result<Vec<u32>> {
+    query(cgroup, hook, libbpf_sys::BPF_F_QUERY_EFFECTIVE).map(|(programs, _)| programs)
+}
+
+/// Returns the program that was attached to a hook of a cgroup without BPF_F_ALLOW_MULTI.
+pub fn exclusive(cgroup: BorrowedFd<'_>, hook: u32) -> Option<Exclusive> {
+    let (programs, flags) = query(cgroup, hook, 0).ok()?;
+    if programs.is_empty() || flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0 {
         return None;
     }
     let opened = program::open_by_id(programs[0]).ok();

@@ -1,0 +1,449 @@
+//! Names of the objects that dropped packets: rules and policies of nftables, queueing disciplines, programs of cgroups. An
+//! object is certain if its counter went up, or if no other one can have dropped the packets.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+use trawl_bpf::probe::attached;
+use trawl_sys::cgroup::Root;
+use trawl_sys::counters;
+use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_view::why::{DropKey, Row};
+
+use super::advice::{ProgramName, namespace};
+
+/// Namespaces of which the counters are read before the first drop; of others, at the first drop.
+const MOST_AT_START: usize = 16;
+/// Number of uncertain objects that a row names.
+const MOST_NAMED: usize = 3;
+
+/// An object that may have dropped packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Culprit {
+    pub name: String,
+    /// Packets that its counter counted meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    pub is_certain: bool,
+}
+
+/// The state of a namespace's objects at the beginning.
+#[derive(Debug, Default)]
+pub struct Culprits {
+    before: HashMap<Option<String>, Snapshot>,
+}
+
+#[derive(Debug, Default)]
+struct Snapshot {
+    chains: Vec<Chain>,
+    queues: Vec<Queue>,
+}
+
+impl Culprits {
+    /// Reads the counters of these namespaces, up to a limit.
+    pub fn begin<'n>(&mut self, namespaces: impl Iterator<Item = &'n Namespace>) {
+        for namespace in namespaces.take(MOST_AT_START) {
+            let label = Some(counters::label(namespace));
+            self.before.insert(label, Snapshot::take(Some(namespace)));
+        }
+    }
+
+    /// Reads the counters of the namespace of a drop, unless they are known.
+    pub fn look(&mut self, key: &DropKey) {
+        if kind(key).is_none() || self.before.contains_key(&key.netns) {
+            return;
+        }
+        let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
+        self.before
+            .insert(key.netns.clone(), found.unwrap_or_default());
+    }
+
+    /// Returns the objects that dropped the packets of a row, or may have.
+    pub fn of(&self, key: &DropKey, row: &Row) -> Vec<Culprit> {
+        let Some(kind) = kind(key) else {
+            return Vec::new();
+        };
+        if kind == Kind::Program {
+            return programs(key, row);
+        }
+        let Some(namespace) = namespace(key) else {
+            return Vec::new();
+        };
+        let now = Snapshot::take(namespace.as_ref());
+        let none = Snapshot::default();
+        let before = self.before.get(&key.netns).unwrap_or(&none);
+        let versions = row.versions();
+        let candidates = |snapshot: &Snapshot| match kind {
+            Kind::Rule => rules(&snapshot.chains, key.hook.as_deref(), &versions),
+            _ => queues(&snapshot.queues, key.interface.as_deref()),
+        };
+        // Rules of the older iptables are not among those of nftables.
+        let is_complete = kind == Kind::Rule && key.hook.is_some() && !has_legacy(key);
+        let mut found = judge(&candidates(before), &candidates(&now), is_complete);
+        if kind == Kind::Queue {
+            keep_innermost(&now.queues, &mut found);
+        }
+        found
+    }
+}
+
+/// Kinds of objects that drop packets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Rule,
+    Queue,
+    Program,
+}
+
+fn kind(key: &DropKey) -> Option<Kind> {
+    match key.reason.as_str() {
+        "NETFILTER_DROP" => Some(Kind::Rule),
+        "BPF_CGROUP_EGRESS" => Some(Kind::Program),
+        reason if reason.starts_with("QDISC_") => Some(Kind::Queue),
+        _ => None,
+    }
+}
+
+/// An object and its counter, if it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Candidate {
+    name: String,
+    packets: Option<u64>,
+}
+
+/// Returns the candidates whose counters went up; otherwise the only one, or some of them. `is_complete`: no other object can
+/// have dropped the packets.
+fn judge(before: &[Candidate], now: &[Candidate], is_complete: bool) -> Vec<Culprit> {
+    let increase = |one: &Candidate| {
+        let same = before.iter().find(|old| old.name == one.name);
+        let old = same.and_then(|old| old.packets).unwrap_or(0);
+        Some(one.packets?.saturating_sub(old)).filter(|increase| *increase > 0)
+    };
+    let counted: Vec<Culprit> = now
+        .iter()
+        .filter_map(|one| {
+            Some(Culprit {
+                name: one.name.clone(),
+                packets: Some(increase(one)?),
+                is_certain: true,
+            })
+        })
+        .collect();
+    if !counted.is_empty() {
+        return counted;
+    }
+    let silent = now.iter().filter(|one| one.packets.is_none());
+    let is_certain = is_complete && now.len() == 1;
+    silent
+        .take(MOST_NAMED)
+        .map(|one| Culprit {
+            name: one.name.clone(),
+            packets: None,
+            is_certain,
+        })
+        .collect()
+}
+
+impl Snapshot {
+    fn take(namespace: Option<&Namespace>) -> Self {
+        let read = || Self {
+            chains: chains(&printed("nft", &["-a", "-t", "list", "ruleset"])),
+            queues: serde_json::from_str(&printed("tc", &["-j", "-s", "qdisc", "show"]))
+                .unwrap_or_default(),
+        };
+        run_maybe_in(namespace, read).unwrap_or_default()
+    }
+}
+
+/// Returns the output of a command; empty if it is missing or fails.
+fn printed(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.ok().filter(|output| output.status.success());
+    output.map_or(String::new(), |output| {
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    })
+}
+
+fn has_legacy(key: &DropKey) -> bool {
+    // On newer kernels nftables frees the packets that it drops.
+    let names = || {
+        ["ip_tables_names", "ip6_tables_names"].iter().any(|file| {
+            let names = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+            names.is_ok_and(|names| !names.is_empty())
+        })
+    };
+    let found = namespace(key).and_then(|one| run_maybe_in(one.as_ref(), names).ok());
+    !key.function.starts_with("nft_") && found.unwrap_or(true)
+}
+
+/// A chain in the output of `nft -a list ruleset`.
+#[derive(Debug, Default)]
+struct Chain {
+    family: String,
+    table: String,
+    name: String,
+    hook: Option<String>,
+    drops_by_default: bool,
+    /// Handle and text of each rule.
+    rules: Vec<(String, String)>,
+}
+
+fn chains(text: &str) -> Vec<Chain> {
+    let mut chains: Vec<Chain> = Vec::new();
+    let (mut family, mut table) = (String::new(), String::new());
+    let mut in_chain = false;
+    for line in text.lines().map(str::trim) {
+        let (body, handle) = line.rsplit_once("# handle ").unwrap_or((line, ""));
+        let body = body.trim();
+        let words: Vec<&str> = body.split_whitespace().collect();
+        match &words[..] {
+            ["table", of, name, "{"] => (family, table) = ((*of).to_owned(), (*name).to_owned()),
+            ["chain", name, "{"] => {
+                in_chain = true;
+                chains.push(Chain {
+                    family: family.clone(),
+                    table: table.clone(),
+                    name: (*name).to_owned(),
+                    ..Chain::default()
+                });
+            }
+            ["}"] => in_chain = false,
+            _ if !in_chain => {}
+            ["type", _, "hook", hook, ..] => {
+                if let Some(chain) = chains.last_mut() {
+                    chain.hook = Some((*hook).to_owned());
+                    chain.drops_by_default = body.contains("policy drop;");
+                }
+            }
+            _ if !handle.is_empty() => {
+                if let Some(chain) = chains.last_mut() {
+                    chain.rules.push((handle.to_owned(), body.to_owned()));
+                }
+            }
+            _ => {}
+        }
+    }
+    chains
+}
+
+impl Chain {
+    /// Returns true for a chain where packets enter at this hook.
+    fn is_entered(&self, hook: Option<&str>, versions: &[u8]) -> bool {
+        let takes = match self.family.as_str() {
+            "ip" => versions.contains(&4),
+            "ip6" => versions.contains(&6),
+            _ => true,
+        };
+        takes
+            && match (hook, self.hook.as_deref()) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some("bridge"), Some(_)) => self.family == "bridge",
+                (Some(hook), Some(own)) => own == hook && self.family != "bridge",
+            }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        (&self.family, &self.table, &self.name) == (&other.family, &other.table, &other.name)
+    }
+}
+
+/// Returns the rules and policies that drop packets at a hook.
+fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candidate> {
+    let entered = chains.iter().filter(|one| one.is_entered(hook, versions));
+    let mut reached: Vec<&Chain> = entered.collect();
+    let mut candidates = Vec::new();
+    let mut at = 0;
+    while let Some(chain) = reached.get(at).copied() {
+        at += 1;
+        let place = format!("{} {} {}", chain.family, chain.table, chain.name);
+        for (handle, text) in &chain.rules {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let onward = words
+                .windows(2)
+                .filter(|pair| ["jump", "goto"].contains(&pair[0]));
+            for pair in onward {
+                let name = pair[1].trim_end_matches(',');
+                let target = chains.iter().find(|one| {
+                    (&one.family, &one.table) == (&chain.family, &chain.table) && one.name == name
+                });
+                if let Some(target) = target
+                    && !reached.iter().any(|one| one.is(target))
+                {
+                    reached.push(target);
+                }
+            }
+            let drops = |word: &&str| ["drop", "reject"].contains(&word.trim_end_matches(','));
+            if words.iter().any(drops) {
+                let (text, packets) = without_counter(&words);
+                candidates.push(Candidate {
+                    name: format!("rule {handle} of {place}: {text}"),
+                    packets,
+                });
+            }
+        }
+        if chain.drops_by_default {
+            candidates.push(Candidate {
+                name: format!("policy of {place}: drop"),
+                packets: None,
+            });
+        }
+    }
+    candidates
+}
+
+/// Returns a rule's text without the numbers of its counter, and the number of packets.
+fn without_counter(words: &[&str]) -> (String, Option<u64>) {
+    let mut text = Vec::new();
+    let mut packets = None;
+    let mut rest = words;
+    while let [first, more @ ..] = rest {
+        rest = match rest {
+            ["counter", "packets", count, "bytes", _, after @ ..] => {
+                packets = count.parse().ok();
+                after
+            }
+            _ => {
+                text.push(*first);
+                more
+            }
+        };
+    }
+    (text.join(" "), packets)
+}
+
+/// A queueing discipline in the output of `tc -j -s qdisc show`.
+#[derive(Clone, Debug, Deserialize)]
+struct Queue {
+    kind: String,
+    handle: String,
+    dev: String,
+    #[serde(default)]
+    parent: Option<String>,
+    #[serde(default)]
+    drops: u64,
+}
+
+impl Queue {
+    fn name(&self) -> String {
+        let Self {
+            kind, handle, dev, ..
+        } = self;
+        match &self.parent {
+            Some(class) => format!("qdisc {kind} {handle} of {dev}, class {class}"),
+            None => format!("qdisc {kind} {handle} of {dev}"),
+        }
+    }
+}
+
+fn queues(all: &[Queue], interface: Option<&str>) -> Vec<Candidate> {
+    let here = all.iter().filter(|one| Some(one.dev.as_str()) == interface);
+    here.map(|one| Candidate {
+        name: one.name(),
+        packets: Some(one.drops),
+    })
+    .collect()
+}
+
+/// Leaves out qdiscs that count the drops of the qdiscs in their classes.
+fn keep_innermost(all: &[Queue], found: &mut Vec<Culprit>) {
+    let of = |culprit: &Culprit| all.iter().find(|one| one.name() == culprit.name);
+    let outer = |one: &Queue| {
+        let (major, _) = one.parent.as_deref()?.split_once(':')?;
+        Some((one.dev.clone(), format!("{major}:")))
+    };
+    let outer: Vec<_> = found.iter().filter_map(of).filter_map(outer).collect();
+    found.retain(|culprit| {
+        of(culprit).is_none_or(|one| !outer.contains(&(one.dev.clone(), one.handle.clone())))
+    });
+}
+
+/// Returns the programs at the cgroup of the process that sent the packets.
+fn programs(key: &DropKey, row: &Row) -> Vec<Culprit> {
+    let Some((process, ..)) = row.process() else {
+        return Vec::new();
+    };
+    let ids = Root::open().ok().and_then(|root| {
+        let cgroup: File = root.of_process(process).ok()?;
+        attached::in_force(cgroup.as_fd(), attached::EGRESS).ok()
+    });
+    let ids = ids.unwrap_or_default();
+    let is_certain = ids.len() == 1 && key.reason == "BPF_CGROUP_EGRESS";
+    ids.into_iter()
+        .take(MOST_NAMED)
+        .map(|id| Culprit {
+            name: format!("cgroup {}", ProgramName::of(id)),
+            packets: None,
+            is_certain,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULESET: &str = "table inet f { # handle 1
+	set s { # handle 9
+		type ipv4_addr
+	}
+
+	chain in { # handle 1
+		type filter hook input priority filter; policy drop;
+		udp dport 53 counter packets 7 bytes 210 drop # handle 4
+		tcp dport 22 accept # handle 5
+		ip saddr @s jump deeper # handle 6
+	}
+
+	chain deeper { # handle 2
+		meta l4proto icmp reject # handle 8
+	}
+
+	chain out { # handle 3
+		type filter hook output priority filter; policy accept;
+		udp dport 54 drop # handle 7
+	}
+}
+";
+
+    #[test]
+    fn rules_that_drop_are_found_through_jumps() {
+        let chains = chains(RULESET);
+        let found = rules(&chains, Some("input"), &[4]);
+        let expected = [
+            ("rule 4 of inet f in: udp dport 53 drop", Some(7)),
+            ("policy of inet f in: drop", None),
+            ("rule 8 of inet f deeper: meta l4proto icmp reject", None),
+        ];
+        let expected = expected.map(|(name, packets)| Candidate {
+            name: name.to_owned(),
+            packets,
+        });
+        assert_eq!(found, expected);
+        let out = rules(&chains, Some("output"), &[6]);
+        assert_eq!(out.len(), 1);
+        assert!(rules(&chains, Some("forward"), &[4]).is_empty());
+    }
+
+    #[test]
+    fn counters_decide_and_the_only_candidate_is_certain() {
+        let one = |name: &str, packets| Candidate {
+            name: name.to_owned(),
+            packets,
+        };
+        let before = [one("a", Some(5)), one("b", Some(1)), one("c", None)];
+        let now = [one("a", Some(8)), one("b", Some(1)), one("c", None)];
+        let counted = judge(&before, &now, true);
+        assert_eq!((counted.len(), counted[0].packets), (1, Some(3)));
+        assert!(counted[0].is_certain);
+        let silent = judge(&before, &before, true);
+        assert_eq!((silent.len(), silent[0].name.as_str()), (1, "c"));
+        assert!(!silent[0].is_certain);
+        let alone = [one("c", None)];
+        assert!(judge(&alone, &alone, true)[0].is_certain);
+        assert!(!judge(&alone, &alone, false)[0].is_certain);
+    }
+}

@@ -1,0 +1,210 @@
+//! Drops in files: recording them with `--record`, and reading the report from them later.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use trawl_capture::filter::Filter;
+use trawl_front::bound::Bound;
+use trawl_packet::pcapng::block::INTERFACE_STATISTICS;
+use trawl_packet::pcapng::options::InterfaceCounts;
+use trawl_packet::pcapng::write;
+use trawl_packet::read::Step;
+use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_sys::{Error, Result, clock, privilege};
+use trawl_view::merge::Merge;
+use trawl_view::record::PacketSource;
+use trawl_view::why::Tally;
+
+use super::report::{Counter, Knowledge, LossReport, RowFacts};
+use crate::json;
+use crate::read::{Input, file_filter};
+
+/// Beginning of the comment that holds what packets do not tell.
+const MARK: &str = "trawl why: ";
+/// Maximum length of the comment: the length of an option is a 16-bit number.
+const LONGEST: usize = 60_000;
+
+/// The part of a report that cannot be made from packets.
+#[derive(Default, Serialize, Deserialize)]
+struct BesidePackets {
+    counters: Vec<Counter>,
+    rows: Vec<RowFacts>,
+}
+
+/// A writer that counts packets, and records them if a file is given.
+pub struct Recording<'a, T> {
+    pub counts: T,
+    pub file: Option<&'a mut (dyn Writer + 'a)>,
+}
+
+impl<T: Writer> Writer for Recording<'_, T> {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        self.counts.write(Blocks::Bytes(blocks.bytes()))?;
+        match &mut self.file {
+            Some(file) => file.write(blocks),
+            None => Ok(Pressure::Idle),
+        }
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        self.counts.flush()?;
+        match &mut self.file {
+            Some(file) => file.flush(),
+            None => Ok(Pressure::Idle),
+        }
+    }
+
+    fn finish(&mut self) -> WriteOutcome {
+        let file = self.file.as_mut();
+        file.map_or_else(WriteOutcome::default, |file| file.finish())
+    }
+}
+
+/// Appends what the packets do not tell to a finished recording.
+pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
+    let (counters, rows) = report.beside_packets();
+    let mut beside = BesidePackets { counters, rows };
+    let text = loop {
+        let text = serde_json::to_string(&beside)
+            .map_err(|e| Error::failed("cannot encode the counters as JSON", e))?;
+        if text.len() <= LONGEST {
+            break text;
+        }
+        // The first rows have the most packets.
+        beside.rows.truncate(beside.rows.len() / 2);
+        if beside.rows.is_empty() {
+            beside.counters.truncate(beside.counters.len() / 2);
+        }
+    };
+    let mut block = Vec::new();
+    let comment = format!("{MARK}{text}");
+    let statistics = write::InterfaceStatistics {
+        timestamp_ns: clock::wall(),
+        comment: Some(&comment),
+        ..Default::default()
+    };
+    write::interface_statistics(&mut block, &statistics);
+    file.write(Blocks::Bytes(&block))?;
+    match file.finish().error {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// The result of reading files.
+pub struct Read {
+    pub report: LossReport,
+    /// Duration of the recording, in seconds.
+    pub seconds: f64,
+    /// Set unless a file could not be read to its end.
+    pub is_whole: bool,
+}
+
+/// Opens files.
+pub fn open(files: &[String]) -> Result<Vec<Input>> {
+    let open = |name: &String| Input::open(Path::new(name), None, None);
+    files.iter().map(open).collect()
+}
+
+/// Reads drops from files, and makes the report. Gives up all rights.
+pub fn read(
+    inputs: Vec<Input>,
+    expression: &str,
+    since: Option<Bound>,
+    no_losses_too: bool,
+) -> Result<Read> {
+    let names: Vec<String> = inputs.iter().map(|input| input.name.clone()).collect();
+    let filter = (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned()));
+    let mut filter = file_filter(filter.as_ref(), inputs.first())?;
+    // All files are open: untrusted bytes are parsed with no more rights than that needs.
+    privilege::keep_none()?;
+    privilege::forbid_all_but_files();
+    let mut tally = Tally::default();
+    let mut account = PacketAccount::default();
+    let (mut rows, mut counters) = (Vec::new(), Vec::new());
+    let (mut first, mut last) = (u64::MAX, 0);
+    let mut from = None;
+    let mut is_whole = true;
+    let mut sources = Merge::new(inputs);
+    loop {
+        let step = sources.step();
+        let Some(input) = sources.source() else { break };
+        match step {
+            Ok(Some(Step::Packet)) => {
+                let Some(packet) = PacketSource::current(input) else {
+                    continue;
+                };
+                let time = packet.timestamp_ns;
+                let from = *from.get_or_insert_with(|| {
+                    let bound =
+                        |bound: Bound| bound.absolute(time, clock::wall(), clock::local_offset());
+                    since.map_or(0, bound)
+                });
+                if time < from {
+                    continue;
+                }
+                first = first.min(time);
+                last = last.max(time);
+                if let Some(filter) = &mut filter {
+                    let kind = (packet.link_type, input.reader.byte_order());
+                    if !filter.matches(kind, packet.captured, packet.original_len)? {
+                        account.filtered_out += 1;
+                        continue;
+                    }
+                }
+                tally.count(&packet, no_losses_too);
+            }
+            Ok(Some(Step::Block { kind })) if kind == INTERFACE_STATISTICS => {
+                let reader = &input.reader;
+                let Some(counts) = InterfaceCounts::parse(reader.raw(), reader.byte_order()) else {
+                    continue;
+                };
+                let lost = [counts.interface_dropped, counts.os_dropped];
+                let lost = lost.into_iter().flatten().fold(0, u64::saturating_add);
+                if lost > 0 {
+                    *account.lost.entry("before".into()).or_default() += lost;
+                }
+                // trawl counts in nanoseconds.
+                first = first.min(counts.start.unwrap_or(first));
+                last = last.max(counts.end.unwrap_or(last));
+                let comments = counts.comments.iter();
+                for text in comments.filter_map(|text| text.strip_prefix(MARK)) {
+                    let beside: BesidePackets = serde_json::from_str(text).unwrap_or_default();
+                    counters.extend(beside.counters);
+                    rows.extend(beside.rows);
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) if error.would_block() => {}
+            Err(error) => {
+                let error = error.to_string();
+                let text = format!("cannot read {}: {error}", input.name);
+                let remark = json!({ "file": &input.name, "error": error });
+                json::say("cannot_read", remark, &text);
+                is_whole = false;
+            }
+        }
+    }
+    if tally.others > 0 && tally.rows.is_empty() {
+        let what = format!("cannot find drops in {}", names.join(", "));
+        let why = "its packets were not recorded by trawl where the kernel drops them";
+        return Err(Error::failed(what, why).fix("trawl why --record FILE records drops"));
+    }
+    // Advice of now would be about this machine as it is now.
+    let mut known = Knowledge::of_file(rows, &tally);
+    // Counters belong to the whole recording.
+    if filter.is_some() || since.is_some() {
+        counters.clear();
+    }
+    account.recorded = tally.packets() + tally.no_losses.values().sum::<u64>();
+    account.seen = account.recorded + account.filtered_out;
+    let from = from.map_or(first, |from| first.max(from));
+    Ok(Read {
+        report: LossReport::with_counters(&tally, counters, &account, &mut known),
+        seconds: last.saturating_sub(from).max(1) as f64 / 1e9,
+        is_whole,
+    })
+}

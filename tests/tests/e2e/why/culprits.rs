@@ -1,0 +1,192 @@
+//! The objects that dropped packets, by name: rules of nftables, qdiscs, programs of cgroups.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use rustix::process::Pid;
+use serde_json::{Value, json};
+use trawl_bpf::program::{self, LoadOptions};
+use trawl_bpf::{link, probe::attached};
+use trawl_ebpf::op;
+use trawl_tests::lab::Mounted;
+use trawl_tests::witness::run;
+use trawl_tests::{Lab, Running};
+
+use super::{row, udp};
+
+fn inside(lab: &Lab, command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    run(
+        "ip",
+        &[&["netns", "exec", &lab.pair.b.name], &words[..]].concat(),
+    );
+}
+
+/// Returns the culprits of the row with this reason, while `act` causes it.
+fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
+    let name = &lab.pair.b.name;
+    let why = Running::start(&["why", "--netns", name, "--json"], "looking");
+    act();
+    let report: Value = serde_json::from_str(&why.stop().stdout).expect("JSON");
+    row(&report, reason)["culprits"].clone()
+}
+
+/// The only rule that drops is certain, and so are rules whose counters went up; of several others, any may have dropped.
+#[test]
+fn rules_of_nftables_are_named() {
+    let Some(lab) = Lab::open() else { return };
+    inside(&lab, "nft add table inet f");
+    let chain = "{ type filter hook input priority 0; }";
+    let add = ["nft", "add", "chain", "inet", "f", "in", chain];
+    run(
+        "ip",
+        &[&["netns", "exec", &lab.pair.b.name][..], &add].concat(),
+    );
+    let send = |ports: &[u16]| {
+        let frames: Vec<_> = ports.iter().map(|port| udp(&lab, *port)).collect();
+        culprits(&lab, "NETFILTER_DROP", || lab.send_long(&frames))
+    };
+    inside(&lab, "nft add rule inet f in udp dport 5555 drop");
+    let name = "rule 2 of inet f in: udp dport 5555 drop";
+    assert_eq!(send(&[5555]), json!([{ "name": name, "is_certain": true }]));
+    inside(&lab, "nft add rule inet f in udp dport 5556 drop");
+    let either = send(&[5556]);
+    assert_eq!(either.as_array().map(Vec::len), Some(2), "{either}");
+    assert_eq!(either[0]["is_certain"], false, "{either}");
+    inside(&lab, "nft flush chain inet f in");
+    inside(&lab, "nft add chain inet f deeper");
+    inside(&lab, "nft add rule inet f in meta l4proto udp jump deeper");
+    inside(
+        &lab,
+        "nft add rule inet f deeper udp dport 5555 counter drop",
+    );
+    inside(
+        &lab,
+        "nft add rule inet f deeper udp dport 5556 counter reject",
+    );
+    let both = send(&[5555, 5555, 5556]);
+    let counts: Vec<_> = (0..2)
+        .map(|at| {
+            let one = &both[at];
+            let name = one["name"].as_str().expect("a name");
+            let text = name.split_once(" of inet f deeper: ").expect("a chain").1;
+            (
+                text.to_owned(),
+                one["packets"].as_u64(),
+                one["is_certain"] == true,
+            )
+        })
+        .collect();
+    let expected = [("udp dport 5555 drop", 2), ("udp dport 5556 reject", 1)];
+    let expected = expected.map(|(text, count)| (text.to_owned(), Some(count), true));
+    assert_eq!(counts, expected, "{both}");
+}
+
+#[test]
+fn policy_and_iptables_are_named() {
+    let Some(lab) = Lab::open() else { return };
+    let send = |port| culprits(&lab, "NETFILTER_DROP", || lab.send_long(&[udp(&lab, port)]));
+    inside(&lab, "iptables-nft -A INPUT -p udp --dport 5555 -j DROP");
+    let found = send(5555);
+    assert_eq!(found[0]["packets"], 1, "{found}");
+    assert!(
+        found[0]["name"]
+            .as_str()
+            .is_some_and(|name| name.contains("of ip filter INPUT: "))
+    );
+    inside(&lab, "iptables-nft -F INPUT");
+    inside(&lab, "iptables-nft -P INPUT DROP");
+    let found = send(5557);
+    let expected = json!([{ "name": "policy of ip filter INPUT: drop", "is_certain": true }]);
+    assert_eq!(found, expected);
+}
+
+/// The innermost qdisc that drops is named with its class.
+#[test]
+fn qdisc_and_class_are_named() {
+    let Some(lab) = Lab::open() else { return };
+    let to = lab.pair.a.ipv4.to_string();
+    inside(&lab, "tc qdisc add dev veth0 root handle 1: htb default 10");
+    inside(
+        &lab,
+        "tc class add dev veth0 parent 1: classid 1:10 htb rate 100kbit",
+    );
+    inside(
+        &lab,
+        "tc qdisc add dev veth0 parent 1:10 handle 10: pfifo limit 3",
+    );
+    let found = culprits(&lab, "QDISC_DROP", || {
+        // Its exit status tells of the lost answers.
+        let flood = format!(
+            "ip netns exec {} ping -q -f -c 40 -W 1 -s 1000 {to}",
+            lab.pair.b.name
+        );
+        let _ = Command::new("sh")
+            .args(["-c", &flood])
+            .stdout(Stdio::null())
+            .status();
+    });
+    assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
+    assert_eq!(found[0]["name"], "qdisc pfifo 10: of veth0, class 1:10");
+    assert!(
+        found[0]["packets"]
+            .as_u64()
+            .is_some_and(|packets| packets > 0),
+        "{found}"
+    );
+}
+
+/// A cgroup that is removed at the end, once it has no process.
+struct Group(String);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn program_of_a_cgroup_is_named() {
+    let Some(lab) = Lab::open() else { return };
+    let cgroups = Mounted::at(&lab, "cgroup2", "rw");
+    let name = format!("trawl-test-{}", std::process::id());
+    let group = Group(format!("{}/{name}", cgroups.path));
+    fs::create_dir(&group.0).expect("a cgroup");
+    let drops = [op::mov32_imm(0, 0), op::exit()];
+    let options = LoadOptions {
+        expected_attach_type: attached::EGRESS,
+        ..LoadOptions::new("refuses", program::CGROUP_SKB)
+    };
+    let refuses = program::load(&drops, &options).expect("the kernel takes it");
+    let directory = File::open(&group.0).expect("a cgroup");
+    let link = link::attach_cgroup(refuses.as_fd(), directory.as_fd(), attached::EGRESS);
+    let _link = link.expect("it is attached");
+    let to = lab.pair.a.ipv4.to_string();
+    let send = format!(
+        "echo $$ > {}/cgroup.procs; exec ip netns exec {} ping -q -c 1000 -i 0.05 -W 1 {to}",
+        group.0, lab.pair.b.name
+    );
+    let mut child = Command::new("sh")
+        .args(["-c", &send])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell");
+    let name = lab.pair.b.name.clone();
+    let why = Running::start(
+        &["why", "--netns", &name, "--json", "--duration", "1s"],
+        "looking",
+    );
+    let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
+    rustix::process::kill_process(Pid::from_child(&child), rustix::process::Signal::KILL)
+        .expect("it runs");
+    child.wait().expect("it ends");
+    let found = row(&report, "BPF_CGROUP_EGRESS");
+    let name = found["culprits"][0]["name"].as_str();
+    assert!(
+        name.is_some_and(|name| name.starts_with("cgroup program refuses (id ")),
+        "{found}"
+    );
+    assert_eq!(found["culprits"][0]["is_certain"], true, "{found}");
+}
