@@ -119,6 +119,28 @@ static __always_inline void describe(struct scratch *scratch, __u32 number)
 	}
 }
 
+/* Bits of the pointer to a packet's connection that hold the packet's state. */
+#define TRACKING_BITS 7ul
+
+/* Notes the state of the packet in connection tracking. */
+static __always_inline void note_tracking(const struct sk_buff *buffer, struct follow_note *follow)
+{
+	unsigned long tracked;
+
+	follow->tracking = 0;
+	follow->connection = 0;
+	if (!bpf_core_field_exists(buffer->_nfct))
+		return;
+	tracked = buffer->_nfct;
+	if (!tracked)
+		return;
+	follow->tracking = (tracked & TRACKING_BITS) + 1;
+	tracked &= ~TRACKING_BITS;
+	if (tracked && bpf_core_field_exists(struct nf_conn, status))
+		bpf_probe_read_kernel(&follow->connection, sizeof(follow->connection),
+				      (char *)tracked + bpf_core_field_offset(struct nf_conn, status));
+}
+
 /* Stores the packet by its memory, in which an XDP program may see it next, and after transmission also by its content,
  * because the driver may copy it for an XDP program. */
 static __always_inline void leave_word(const struct tap_context *packet, const struct known_packet *state, __u32 step)
@@ -242,6 +264,7 @@ static __always_inline void follow(struct scratch *scratch, struct views from, b
 	/* Packets end only at tracepoints, and netfilter's program has no stack left for find_loss(). */
 	note->no_loss = !pointers_typed && step == STEP_DROPPED ? find_loss(settings, note, buffer, true) : DROP_LOSS_YES;
 	describe(scratch, state->number);
+	note_tracking(buffer, &scratch->follow);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);
 }

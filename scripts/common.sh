@@ -16,7 +16,7 @@ readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev et
 readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # Packages for the virtual machine and its tests, which are skipped if these cannot be installed. bison and flex
 # generate libpcap's parsers, for netmap and PF_RING (scripts/build-peers).
-readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
+readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 wireguard-tools xdp-tools)
 
 # Packages for building and checking a release (scripts/dist), among them generators of libpcap's parsers, a compiler
 # and an emulator for arm64, and RPM.

@@ -80,7 +80,10 @@ struct follow_note {
 	__u32 command[4];
 	/* Number of this step of the packet, from 1 on. A missing number means that its record was lost. */
 	__u32 number;
-	__u32 padding0;
+	/* The packet's state in connection tracking, enum ip_conntrack_info, plus one; 0: it is not tracked. */
+	__u32 tracking;
+	/* The connection's status bits: IPS_…. */
+	__u64 connection;
 };
 
 #define FOUND_NEW 0

@@ -84,11 +84,17 @@ struct dst_entry {
 	int (*input)(void);
 };
 
+/* A tracked connection. */
+struct nf_conn {
+	unsigned long status;
+};
+
 struct sk_buff {
 	struct sk_buff *next;
 	struct net_device *dev;
 	struct sock *sk;
 	unsigned long _skb_refdst;
+	unsigned long _nfct;
 	unsigned int len;
 	unsigned int data_len;
 	__u8 cloned : 1;

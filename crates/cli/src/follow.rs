@@ -1,12 +1,16 @@
-//! `trawl follow`: one packet's path through the kernel's network stack, to its end. Experimental.
+//! `trawl follow`: one packet's path through the kernel's network stack, to its end.
+
+mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::json;
 use trawl_bpf::layout::drop::FOLLOW_BRANCH;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
@@ -23,19 +27,23 @@ use trawl_view::record::{PacketView, RingPackets, ShortId};
 
 use crate::args::{LibpcapArg, NamespacesArg};
 use crate::subject::{Subject, SubjectArgs};
-use crate::why::{Watcher, watching_drops};
+use crate::why::{SNAPLEN, Watcher, watching_drops};
 use crate::{capture, exit_code, json, terminal, units};
+
+use file::StepFile;
 
 /// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Memory for steps at the beginning. More is added on demand, but a burst would come before it.
+const AT_FIRST: u64 = 16 << 20;
 /// Time after which a packet is no longer recognized: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
 
-/// Shows the path of single packets through the kernel (experimental)
+/// Shows the path of single packets through the kernel
 ///
-/// With a command, the packets of its processes, and the answers. Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each packet
-/// ended.
+/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each packet
+/// ended. With a command, the packets of its processes, and the answers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// End after this many packets
@@ -55,6 +63,12 @@ pub struct Args {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
+    /// Write each step to this pcapng file, with an interface for each step, and print no paths
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Print the paths as well as write them
+    #[arg(long, requires = "write")]
+    print: bool,
     /// One JSON object a line for each packet
     #[arg(long)]
     json: bool,
@@ -97,18 +111,24 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = Along::find(&drops)?.with_programs();
     let mut options = CaptureOptions {
         at: Some(At::Both),
-        memory: Memory::growing_to(args.memory.map_or(MemorySize::Usual, MemorySize::Total)),
+        memory: Memory {
+            size: args.memory.map_or(MemorySize::Usual, MemorySize::Total),
+            at_first: Some(AT_FIRST),
+        },
         ..watching_drops(drops, &args.expression, args.duration)
     };
     let mut observer = Watcher {
         json: args.json,
         started: |point| {
             let is_whole = point.site.is_none();
-            is_whole.then(|| format!("following packets on {} (experimental)", point.label))
+            is_whole.then(|| format!("following packets on {}", point.label))
         },
         subject: Subject::prepare(&args.subject.words, &mut options, false)?,
     };
-    let attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
+    let mut attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
+    let file = args.write.as_deref();
+    let file = file.map(|path| capture::outputs::one_file(path, &mut attached));
+    let file = file.transpose()?.map(StepFile::new).transpose()?;
     let confined = attached.confine(None, Capabilities::empty())?;
     let mut sink = Following {
         packets: capture::shown::packets(confined.session()),
@@ -116,6 +136,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         joined: Joined::default(),
         left: args.count,
         json: args.json,
+        prints: args.write.is_none() || args.print,
+        file,
+        ends: BTreeMap::new(),
         now: 0,
         came: false,
         looked: Instant::now(),
@@ -123,6 +146,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.end_all()?;
     let is_done = observer.subject.is_none_or(Subject::end);
+    if let Some(file) = sink.file.take() {
+        file.finish(&summary.total)?;
+    }
+    sink.tell_ends();
     let text = format!("steps: {}", summary.total);
     json::event_as(&Event::Account(summary.total), &text);
     match ended {
@@ -142,6 +169,10 @@ struct Following {
     /// Number of packets whose path is still to be shown.
     left: u64,
     json: bool,
+    prints: bool,
+    file: Option<StepFile>,
+    /// Number of packets by their end.
+    ends: BTreeMap<End, u64>,
     /// The time of the last record, or later.
     now: u64,
     /// Set if records arrived since the last check of paths.
@@ -160,6 +191,11 @@ impl Following {
         let Some(seen) = Seen::new(packet) else {
             return Ok(());
         };
+        if self.left > 0
+            && let Some(file) = &mut self.file
+        {
+            file.add(packet, &seen.step)?;
+        }
         self.joined.note(id, &seen);
         let path = self
             .open
@@ -231,11 +267,36 @@ impl Following {
         if self.left == 0 {
             process::interrupt(std::process::id())?;
         }
+        *self.ends.entry(path.end).or_default() += 1;
+        if !self.prints {
+            return Ok(());
+        }
         let text = match self.json {
             true => json::line(path)?,
             false => path.to_string(),
         };
         terminal::write_out(&text)
+    }
+}
+
+impl Following {
+    /// Tells the number of packets, and how they ended.
+    fn tell_ends(&self) {
+        let total: u64 = self.ends.values().sum();
+        let ends = self.ends.iter();
+        let ends: Vec<String> = ends
+            .map(|(end, count)| format!("{count} {}", end.word()))
+            .collect();
+        let packets = if total == 1 { "packet" } else { "packets" };
+        let text = match ends.is_empty() {
+            true => "no packet was followed".to_owned(),
+            false => format!("{total} {packets}: {}", ends.join(", ")),
+        };
+        json::say(
+            "followed",
+            json!({ "packets": total, "ends": self.ends }),
+            &text,
+        );
     }
 }
 
@@ -249,7 +310,9 @@ impl Writer for Following {
             }
         });
         self.packets = packets;
-        taken.map(|()| Pressure::Idle)
+        taken?;
+        self.file.iter_mut().try_for_each(StepFile::flush)?;
+        Ok(Pressure::Idle)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
@@ -301,6 +364,13 @@ pub struct Step {
     /// Number of segments that the packet stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<u32>,
+    /// The packet's state in connection tracking: `new`, `established`, `related`, followed by `,reply` in that direction;
+    /// `untracked`. Absent before it is tracked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conntrack: Option<String>,
+    /// Translation in this step: `snat`, `dnat`, or both. Replies are translated back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nat: Option<&'static str>,
     /// Evidence that it is the same packet, other than its socket buffer: `memory` or `content`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
@@ -337,6 +407,8 @@ pub struct Seen {
 pub type Outline = [u8; OUTLINE];
 const OUTLINE: usize = 40;
 const SOCKET: &str = "socket";
+/// Marks a step of a connection whose addresses are translated, until it is known whether this step does.
+const TRANSLATED: &str = "nat";
 const ETHERNET: u16 = 1;
 const ETHERNET_LENGTH: usize = 14;
 
@@ -390,6 +462,8 @@ fn of_stack(packet: &PacketView<'_>, comment: &str) -> (Step, Side, Option<u32>)
         socket: at_socket("sock"),
         by: word("by").or_else(|| owner.map(|(name, id)| format!("{name}[{id}]"))),
         segments: word("segs").and_then(|count| count.parse().ok()),
+        conntrack: word("ct"),
+        nat: word("nat").map(|_| TRANSLATED),
         found: word("found").filter(|how| how != "new" && how != "buffer"),
         ..Step::default()
     };
@@ -443,6 +517,24 @@ fn outline(packet: &PacketView<'_>) -> Outline {
     outline
 }
 
+/// Returns the parts of the addresses and ports that differ.
+fn translation(before: &Outline, after: &Outline) -> Option<&'static str> {
+    // Protocol, addresses and ports follow each other; the first byte is of IPv4 alone.
+    let (source, destination, ports) = match before[0] >> 4 {
+        4 => (2..6, 6..10, 10),
+        _ => (1..17, 17..33, 33),
+    };
+    let differs = |part: std::ops::Range<usize>| before[part.clone()] != after[part];
+    let source = differs(source) || differs(ports..ports + 2);
+    let destination = differs(destination) || differs(ports + 2..ports + 4);
+    match (source, destination) {
+        (true, true) => Some("snat,dnat"),
+        (true, false) => Some("snat"),
+        (false, true) => Some("dnat"),
+        (false, false) => None,
+    }
+}
+
 /// Returns the packet in tcpdump's format.
 pub fn line(packet: &PacketView<'_>) -> String {
     let mut line = String::new();
@@ -493,7 +585,7 @@ const OFFLOAD: &str = "gro";
 /// Receive offload holds segments no longer than this. A later one may be a retransmission.
 const OFFLOAD_NS: u64 = 20_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// A socket received the packet.
@@ -507,6 +599,19 @@ pub enum End {
     Dropped,
     /// The packet was not seen any more, or not recognized with certainty.
     Gap,
+}
+
+impl End {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Sent => "sent",
+            Self::Consumed => "consumed",
+            Self::Joined => "joined",
+            Self::Dropped => "dropped",
+            Self::Gap => "not seen to the end",
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -561,6 +666,9 @@ impl PacketPath {
             segment,
         } = seen;
         let changed = (self.outline != outline).then(|| line(packet));
+        let is_end = side == Side::Last;
+        let translated = step.nat.take().filter(|_| is_end && changed.is_some());
+        step.nat = translated.and_then(|_| translation(&self.outline, &outline));
         self.outline = outline;
         if step.step != CONSUMED {
             self.segment = segment;
@@ -575,6 +683,8 @@ impl PacketPath {
             begun.took_ns = Some(step.time_ns.saturating_sub(begun.time_ns));
             begun.packet = changed.or(begun.packet.take());
             begun.verdict = step.verdict;
+            begun.nat = step.nat;
+            begun.conntrack = step.conntrack.or(begun.conntrack.take());
             begun.interface = step.interface.or(begun.interface.take());
             return;
         }
@@ -676,7 +786,11 @@ impl fmt::Display for PacketPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.packet)?;
         let first = self.steps.first().map_or(0, |step| step.time_ns);
+        let mut tracking = None;
         for step in &self.steps {
+            let is_news = step.conntrack.is_some() && step.conntrack != tracking;
+            let conntrack = step.conntrack.clone().filter(|_| is_news);
+            tracking = step.conntrack.clone().or(tracking);
             let micros = step.time_ns.saturating_sub(first) as f64 / 1000.0;
             let mut at = step.interface.clone().unwrap_or_default();
             if let Some(netns) = &step.netns {
@@ -710,6 +824,8 @@ impl fmt::Display for PacketPath {
                 named("by ", &step.by, ""),
                 step.segments.map(|count| format!("{count} segments")),
                 took.map(|took| format!("took {took:.1} us")),
+                named("conntrack ", &conntrack, ""),
+                step.nat.map(str::to_owned),
                 named("now ", &step.packet, ""),
                 named("(known by its ", &step.found, ")"),
             ];

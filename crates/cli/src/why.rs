@@ -42,7 +42,7 @@ use record::Recording;
 use report::{Knowledge, LossReport};
 
 /// Bytes of a packet that contain its addresses and ports, even through tunnels.
-const SNAPLEN: u32 = 256;
+pub const SNAPLEN: u32 = 256;
 const RING_SIZE: u64 = 4 << 20;
 /// Number of rows of which the objects that dropped the packets are found.
 const MOST_EXPLAINED: usize = 32;

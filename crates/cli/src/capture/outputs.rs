@@ -455,6 +455,7 @@ pub(crate) fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn W
         format: Format::Pcapng,
         compression: compression(None, path),
         snaplen: None,
+        listen: None,
     };
     let output = Output::open(path, None, None)?;
     output.check_compression(plan.compression)?;

@@ -54,6 +54,19 @@ const STEPS: [&str; STEP_DROPPED] = [
 ];
 /// Netfilter's hooks, in the order of NF_INET_….
 const NETFILTER_HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
+/// States of packets in connection tracking, in the order of enum ip_conntrack_info.
+const TRACKING: [&str; 8] = [
+    "established",
+    "related",
+    "new",
+    "established,reply",
+    "related,reply",
+    "unknown",
+    "unknown",
+    "untracked",
+];
+/// Status bits of a connection whose addresses are translated: IPS_SRC_NAT and IPS_DST_NAT.
+const TRANSLATIONS: [(u64, &str); 2] = [(1 << 4, "src"), (1 << 5, "dst")];
 /// Methods by which a packet was recognised, in the order of FOUND_….
 const FOUND: [&str; 4] = ["new", "buffer", "memory", "content"];
 /// Name of the tap in interface blocks and counters.
@@ -367,6 +380,15 @@ fn describe_step(
         write!(comment, " found={found}")?;
     }
     write!(comment, " number={}", step.number)?;
+    if let Some(state) = TRACKING.get((step.tracking as usize).wrapping_sub(1)) {
+        write!(comment, " ct={state}")?;
+        let kinds = TRANSLATIONS.iter();
+        let kinds = kinds.filter(|(bit, _)| step.connection & bit != 0);
+        let kinds: Vec<&str> = kinds.map(|(_, name)| *name).collect();
+        if !kinds.is_empty() {
+            write!(comment, " nat={}", kinds.join(","))?;
+        }
+    }
     if step.pid != 0 {
         let bytes = step.command.iter().flat_map(|word| word.to_ne_bytes());
         let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
