@@ -201,6 +201,10 @@ fn traffic_between_hosts_is_counted_at_the_receiver() {
 }
 
 fn capture_on(setup: &Setup, directory: &Directory, words: &[&str]) -> Child {
+    capture_by_ssh(setup, directory, &[&["--push"], words].concat())
+}
+
+fn capture_by_ssh(setup: &Setup, directory: &Directory, words: &[&str]) -> Child {
     let key = directory.0.join("key");
     let ssh = format!(
         "ssh -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
@@ -211,7 +215,7 @@ fn capture_on(setup: &Setup, directory: &Directory, words: &[&str]) -> Child {
     std::fs::create_dir_all(home).expect("it can be made");
     setup
         .at("m", trawl)
-        .args(["capture", "--push", "--ssh", &ssh])
+        .args(["capture", "--ssh", &ssh])
         .args(["--on", "ssh://root@10.77.1.2:22", "--on", "root@10.77.2.2"])
         .args(words)
         .stdout(Stdio::piped())
@@ -363,6 +367,49 @@ fn hosts_stop_when_the_requesting_host_is_gone() {
             !String::from_utf8_lossy(&text).contains("trawl")
         })
     });
+}
+
+/// Some interfaces are of one host alone, and a later capture finds the copied trawl.
+#[test]
+fn hosts_have_interfaces_of_their_own() {
+    let directory = Directory::new("on-own");
+    let Some(setup) = Setup::up(&directory) else {
+        return;
+    };
+    let file = directory.0.join("both.pcapng");
+    let file = file.to_str().expect("UTF-8");
+    let words = args!("-i data -i 10.77.1.2:ssh --tap tc -w {file} icmp");
+    let mut child = capture_on(&setup, &directory, &words);
+    let said = ready(&mut child);
+    pings(&setup, 10);
+    for address in ["10.77.1.2", "10.77.2.2"] {
+        let ping = setup.at("m", "ping").args(["-c", "1", address]).output();
+        assert!(ping.expect("ping").status.success(), "{address}");
+    }
+    interrupt(&child);
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", said.join().expect("text"));
+    let rows = fields(file, &["frame.interface_name"]);
+    for (name, count) in [
+        ("10.77.1.2:data", 20),
+        ("10.77.2.2:data", 20),
+        ("10.77.1.2:ssh", 2),
+        ("10.77.2.2:ssh", 0),
+    ] {
+        let found = rows.iter().filter(|row| *row == name).count();
+        assert_eq!(found, count, "{name}: {rows:?}");
+    }
+    let mut child = capture_by_ssh(&setup, &directory, &["-i", "data", "--tap", "tc"]);
+    let said = ready(&mut child);
+    interrupt(&child);
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", said.join().expect("text"));
+    let none = capture_by_ssh(&setup, &directory, &["-i", "10.77.1.2:data"]);
+    let none = none.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot capture on 10.77.2.2"), "{said}");
+    no_capture_is_left(&setup);
 }
 
 #[test]

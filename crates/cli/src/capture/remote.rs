@@ -14,7 +14,7 @@ use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::Step;
 use trawl_sys::events::{self, Signal, Signals, Wake};
 use trawl_sys::privilege::User;
-use trawl_sys::process::own_binary;
+use trawl_sys::process::{companion, own_binary};
 use trawl_sys::ssh::Ssh;
 use trawl_sys::{Error, Result, clock};
 
@@ -23,6 +23,7 @@ use super::outputs::Output as File;
 use far::{Far, HostState};
 use output::Output;
 
+use crate::helpers::FLEET;
 use crate::terminal;
 
 /// Options for other hosts and their connections.
@@ -30,7 +31,7 @@ use crate::terminal;
 #[command(next_help_heading = "Other hosts")]
 pub(super) struct HostArgs {
     /// Capture on this host, by ssh with your own configuration and keys: HOST, USER@HOST or ssh://USER@HOST:PORT; may
-    /// be given several times. All other options apply on that host
+    /// be given several times. All other options apply on that host; -i HOST:IF on this one alone
     #[arg(
         long = "on",
         value_name = "HOST",
@@ -77,13 +78,29 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
         Some(_) => None,
         None => Some(Output::open(&plan.outputs, display, open)?),
     };
-    let far_plan = far::plan(plan);
-    let hosts = hosts.hosts().and_then(|hosts| {
-        let start = |(name, ssh, trawl): &(String, Ssh, String)| {
-            Far::start(name.clone(), ssh, trawl, &far_plan, display, &wake)
+    let destinations = hosts.destinations()?;
+    let names: Vec<&str> = destinations.iter().map(|(name, _)| name.as_str()).collect();
+    let plans = names.iter().map(|name| far::plan(plan, name, &names));
+    let plans = plans.collect::<Result<Vec<_>>>()?;
+    let started = destinations.iter().zip(&plans).map(|((name, ssh), plan)| {
+        let pushed = match hosts.push {
+            true => Some(pushed(ssh, plan.store.is_some())?),
+            false => None,
         };
-        hosts.iter().map(start).collect::<Result<Vec<_>>>()
-    })?;
+        Ok((name, ssh, pushed, plan))
+    });
+    let hosts = started.collect::<Result<Vec<_>>>()?;
+    let started = hosts.iter().map(|(name, ssh, pushed, plan)| {
+        Far::start(
+            (*name).clone(),
+            ssh,
+            pushed.as_deref(),
+            plan,
+            display,
+            &wake,
+        )
+    });
+    let hosts = started.collect::<Result<Vec<_>>>()?;
     let mut timeline = Timeline {
         hosts,
         remaining: plan.options.count,
@@ -115,14 +132,10 @@ impl HostArgs {
         !self.on.is_empty()
     }
 
-    /// Returns each host's name, its connection, and its trawl command.
-    fn hosts(&self) -> Result<Vec<(String, Ssh, String)>> {
+    /// Returns each host's name and its connection.
+    fn destinations(&self) -> Result<Vec<(String, Ssh)>> {
         let program: Vec<String> = self.ssh.split_whitespace().map(str::to_owned).collect();
-        let local = match self.push {
-            true => Some(own_binary()?),
-            false => None,
-        };
-        let mut hosts: Vec<(String, Ssh, String)> = Vec::new();
+        let mut hosts: Vec<(String, Ssh)> = Vec::new();
         for destination in &self.on {
             if destination.starts_with('-') || destination.is_empty() {
                 let what = format!("cannot capture on '{destination}'");
@@ -133,25 +146,24 @@ impl HostArgs {
                 destination: destination.clone(),
             };
             let short = short_name(destination);
-            let name = match hosts.iter().any(|(name, ..)| name == short) {
+            let name = match hosts.iter().any(|(name, _)| name == short) {
                 true => destination.trim_start_matches("ssh://").to_owned(),
                 false => short.to_owned(),
             };
-            let trawl = match &local {
-                Some(local) => pushed(&ssh, local)?,
-                None => "trawl".to_owned(),
-            };
-            hosts.push((name, ssh, trawl));
+            hosts.push((name, ssh));
         }
         Ok(hosts)
     }
 }
 
-/// Copies the binary into a directory that only the user can write to.
-fn pushed(ssh: &Ssh, local: &Path) -> Result<String> {
+/// Copies the binary, and the one that stores packets, into a directory that only the user can write to.
+fn pushed(ssh: &Ssh, stores: bool) -> Result<String> {
     let directory = ssh.run("umask 077; mkdir -p ~/.cache/trawl && cd ~/.cache/trawl && pwd")?;
     let path = format!("{directory}/trawl");
-    ssh.provide(local, &path)?;
+    ssh.provide(&own_binary()?, &path)?;
+    if stores && let Some(fleet) = companion(FLEET.program)? {
+        ssh.provide(&fleet, &format!("{directory}/{}", FLEET.program))?;
+    }
     Ok(path)
 }
 

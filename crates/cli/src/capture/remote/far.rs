@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_sys::events::Wake;
@@ -75,12 +76,12 @@ impl Far {
     pub fn start(
         name: String,
         ssh: &Ssh,
-        trawl: &str,
+        pushed: Option<&str>,
         plan: &CapturePlan,
         display: &Display,
         wake: &Wake,
     ) -> Result<Self> {
-        let script = script(trawl, plan, display.quiet)?;
+        let script = script(pushed, plan, display.quiet);
         let (quiet, json) = (display.quiet, display.json);
         let mut child = ssh
             .script(&script)
@@ -236,8 +237,32 @@ impl Far {
 /// The file for the summary of a host, opened by the script.
 const ACCOUNT_FILE: &str = "/dev/fd/4";
 
+/// Returns the interfaces to capture on at one host: HOST:IF selects that host alone, IF every host.
+fn sources(whole: &Sources, host: &str, hosts: &[&str]) -> Result<Sources> {
+    let on = |name: &str, host: &str| {
+        let rest = name.strip_prefix(host)?.strip_prefix(':')?;
+        Some(rest.to_owned())
+    };
+    let names = whole.names.iter().filter_map(|name| {
+        on(name, host).or_else(|| {
+            let is_others = hosts.iter().any(|other| on(name, other).is_some());
+            (!is_others).then(|| name.clone())
+        })
+    });
+    let names: Vec<String> = names.collect();
+    if names.is_empty() && !whole.names.is_empty() {
+        let what = format!("cannot capture on {host}");
+        let why = "each -i is for another host";
+        return Err(Error::usage(what, why).fix(format!("-i {host}:IF")));
+    }
+    Ok(Sources {
+        names,
+        ..whole.clone()
+    })
+}
+
 /// Makes the plan of a host's part: packets are sent here, unless they stay on the host in a store.
-pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
+pub(super) fn plan(whole: &CapturePlan, host: &str, hosts: &[&str]) -> Result<CapturePlan> {
     let stdout = OutputPlan {
         path: "-".into(),
         format: Format::Pcapng,
@@ -246,6 +271,7 @@ pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
         listen: None,
     };
     let mut plan = CapturePlan {
+        sources: sources(&whole.sources, host, hosts)?,
         outputs: match whole.store {
             Some(_) => Vec::new(),
             None => vec![stdout],
@@ -256,18 +282,25 @@ pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
         ..whole.clone()
     };
     plan.options.memory.at_first = None;
-    plan
+    plan.options.across_namespaces |= plan.sources.span_namespaces(plan.options.tap);
+    Ok(plan)
 }
 
+/// Finds trawl on a host: an installed one, or one that was copied there before.
+const FIND: &str = "trawl=$(command -v trawl) || trawl=~/.cache/trawl/trawl
+[ -x \"$trawl\" ] || { echo 'trawl is not installed on this host; --push copies it there' >&2; exit 127; }";
+
 /// Runs trawl until it or standard input ends, and answers each input line with the clock.
-fn script(trawl: &str, plan: &CapturePlan, quiet: bool) -> Result<String> {
+fn script(pushed: Option<&str>, plan: &CapturePlan, quiet: bool) -> String {
+    let trawl = pushed.map_or(FIND.to_owned(), |path| format!("trawl={}", word(path)));
     let plan = plan.to_json().to_string();
     let quiet = if quiet { " -q" } else { "" };
-    Ok(format!(
-        "d=$(mktemp -d) || exit 1\n\
+    format!(
+        "{trawl}\n\
+         d=$(mktemp -d) || exit 1\n\
          exec 3<&0\n\
          printf %s {} > \"$d/plan\"\n\
-         {} capture --collected --plan \"$d/plan\"{quiet} </dev/null 3<&- 4>\"$d/account\" &\n\
+         \"$trawl\" capture --collected --plan \"$d/plan\"{quiet} </dev/null 3<&- 4>\"$d/account\" &\n\
          p=$!\n\
          (while read -r line <&3; do echo \"{TIME}$(date +%s%N)\" >&2; done; kill -TERM $p) >/dev/null &\n\
          w=$!\n\
@@ -278,8 +311,7 @@ fn script(trawl: &str, plan: &CapturePlan, quiet: bool) -> Result<String> {
          rm -rf \"$d\"\n\
          exit $c\n",
         word(&plan),
-        word(trawl),
-    ))
+    )
 }
 
 /// Receives everything that a host sends, so that its rings need not hold it.
@@ -367,5 +399,32 @@ impl Read for Pieces {
         let count = (&self.rest[self.at..]).read(buffer)?;
         self.at += count;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_with_a_host_are_for_it_alone() {
+        let hosts = ["web1", "10.0.0.2"];
+        let names = |typed: &[&str], host: &str| {
+            let whole = Sources {
+                names: typed.iter().map(|&name| name.to_owned()).collect(),
+                ..Sources::default()
+            };
+            sources(&whole, host, &hosts).map(|sources| sources.names)
+        };
+        let typed = ["lo", "web1:eth0", "10.0.0.2:eth1", "blue:eth2"];
+        assert_eq!(names(&typed, "web1").unwrap(), ["lo", "eth0", "blue:eth2"]);
+        assert_eq!(
+            names(&typed, "10.0.0.2").unwrap(),
+            ["lo", "eth1", "blue:eth2"]
+        );
+        assert_eq!(names(&["web1:web1:eth0"], "web1").unwrap(), ["web1:eth0"]);
+        let error = names(&["web1:eth0"], "10.0.0.2").unwrap_err().to_string();
+        assert!(error.contains("10.0.0.2"), "{error}");
+        assert!(names(&[], "web1").unwrap().is_empty());
     }
 }
