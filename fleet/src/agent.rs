@@ -14,6 +14,6 @@ mod source;
 pub use desired::{Capture, Desired, Labels, Selector};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal};
-pub use report::{CaptureReport, Counts, HostReport};
-pub use running::{Refused, Running, push};
+pub use report::{CaptureReport, Counts, HostReport, Phase};
+pub use running::{Place, Refused, Running, push};
 pub use source::Source;

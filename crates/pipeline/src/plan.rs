@@ -122,6 +122,9 @@ pub struct StorePlan {
     pub url: String,
     /// The capture's name in the store.
     pub name: String,
+    /// The host's name in the store; `None`: the machine's.
+    #[serde(default)]
+    pub host: Option<String>,
     /// `None`: the default directory.
     pub spool: Option<PathBuf>,
     pub spool_bytes: u64,
@@ -136,6 +139,18 @@ pub struct StorePlan {
     pub patience: Duration,
     /// True if each chunk gets its index when stored.
     pub index: bool,
+    /// Set by an agent, which keeps the capture running.
+    #[serde(default)]
+    pub kept: Option<Kept>,
+}
+
+/// Place of a run among the runs of a capture that an agent keeps running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    First,
+    /// An earlier run ended although the capture should have gone on.
+    Again,
 }
 
 impl StorePlan {
@@ -149,6 +164,7 @@ impl StorePlan {
         Self {
             url,
             name,
+            host: None,
             spool: None,
             spool_bytes: Self::SPOOL_BYTES,
             full: FullSpool::Stop,
@@ -157,6 +173,7 @@ impl StorePlan {
             size: None,
             patience: Self::PATIENCE,
             index: false,
+            kept: None,
         }
     }
 }

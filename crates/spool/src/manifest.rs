@@ -133,6 +133,9 @@ pub struct Begin {
     pub epoch: Epoch,
     pub began_ns: u64,
     pub interfaces: Vec<String>,
+    /// True if an earlier run ended although the capture should have gone on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continues: bool,
     pub clock: Clock,
     #[serde(flatten)]
     pub origin: Origin,
@@ -155,6 +158,9 @@ pub struct End {
     pub epoch: Epoch,
     pub ended_ns: u64,
     pub reason: String,
+    /// True if it ended because its agent was gone, and should have gone on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub orphaned: bool,
     pub account: Fates,
     pub interfaces: Vec<InterfaceEnd>,
     pub clock: Clock,

@@ -2,6 +2,7 @@
 //! waits for neither the network nor the store.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::plan::StorePlan;
+use trawl_pipeline::plan::{Kept, StorePlan};
 use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
 use trawl_sys::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
@@ -62,6 +63,7 @@ impl Config {
             epoch: epoch.clone(),
             began_ns,
             interfaces,
+            continues: self.plan.kept == Some(Kept::Again),
             clock: Clock::now(),
             origin: self.origin(),
             seal: String::new(),
@@ -185,6 +187,8 @@ pub struct StoreWriter {
     size: Option<u64>,
     root: PathBuf,
     url: String,
+    /// The agent that keeps the capture running, if it has one.
+    keeper: Option<u32>,
 }
 
 impl std::fmt::Debug for StoreWriter {
@@ -257,6 +261,7 @@ impl StoreWriter {
             taken: 0,
             size: plan.size,
             root: config.spool(),
+            keeper: plan.kept.map(|_| parent_id()),
             url: plan.url.clone(),
         })
     }
@@ -307,6 +312,7 @@ impl StoreWriter {
             epoch: self.spool.target.epoch.clone(),
             ended_ns: clock::wall(),
             reason: reason.to_owned(),
+            orphaned: self.keeper.is_some_and(|keeper| keeper != parent_id()),
             account,
             interfaces,
             clock: Clock::now(),

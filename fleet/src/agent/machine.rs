@@ -7,6 +7,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use trawl_pipeline::plan::Kept;
 
 use super::desired::{Capture, Desired, Labels};
 use super::policy::{Policy, Refusal};
@@ -62,8 +63,12 @@ pub enum End {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Starts the capture with its remaining bounds.
-    Start { run: u64, capture: Box<Capture> },
+    /// Starts the capture with its remaining bounds, for the first time or again.
+    Start {
+        run: u64,
+        capture: Box<Capture>,
+        kept: Kept,
+    },
     /// Stops the capture: by a signal first, later by force.
     Stop { run: u64, force: bool },
     /// Stores the captures' leftovers in the spool.
@@ -88,6 +93,8 @@ pub struct Machine {
     /// Revision of the desired state; `None` before the first one.
     revision: Option<u64>,
     error: Option<String>,
+    /// The captures of the desired state, as the operator wrote them.
+    desired: Vec<Capture>,
     entries: BTreeMap<String, Entry>,
     last_run: u64,
     stopping: bool,
@@ -112,6 +119,7 @@ impl Machine {
             policy,
             revision: None,
             error: None,
+            desired: Vec::new(),
             entries: entries.collect(),
             last_run: 0,
             stopping: false,
@@ -170,11 +178,26 @@ impl Machine {
         for entry in self.entries.values_mut() {
             entry.desire(None);
         }
-        for (number, capture) in desired.captures.into_iter().enumerate() {
-            let refused = self.policy.refuses(&capture, number);
-            let capture = self.policy.limited(&capture);
+        for capture in &desired.captures {
             let entry = self.entries.entry(capture.name.clone()).or_default();
-            entry.desire(Some((capture, refused)));
+            entry.desire(Some(self.policy.limited(capture)));
+        }
+        self.desired = desired.captures;
+    }
+
+    /// Applies the policy. A finished capture counts against no limit, so that the next one may start.
+    fn judge(&mut self, now: Now) {
+        let mut number = 0;
+        for capture in &self.desired {
+            let Some(entry) = self.entries.get_mut(&capture.name) else {
+                continue;
+            };
+            let is_finished = entry.is_finished(now);
+            entry.refused = match is_finished {
+                true => None,
+                false => self.policy.refuses(capture, number),
+            };
+            number += usize::from(!is_finished);
         }
     }
 
@@ -186,6 +209,7 @@ impl Machine {
 
     /// Returns the actions that lead to the desired state.
     fn settle(&mut self, now: Now) -> Vec<Action> {
+        self.judge(now);
         let mut actions = Vec::new();
         for entry in self.entries.values_mut() {
             let last = &mut self.last_run;
@@ -272,12 +296,8 @@ impl Entry {
         }
     }
 
-    pub fn desire(&mut self, desired: Option<(Capture, Option<Refusal>)>) {
-        let (capture, refused) = match desired {
-            Some((capture, refused)) => (Some(capture), refused),
-            None => (None, None),
-        };
-        self.refused = refused;
+    pub fn desire(&mut self, capture: Option<Capture>) {
+        self.refused = None;
         if let Some(capture) = &capture
             && self.of.as_ref() != Some(capture)
         {
@@ -338,6 +358,12 @@ impl Entry {
         }
     }
 
+    /// Returns whether the capture has ended at its bounds, or has none left to start again with.
+    fn is_finished(&mut self, now: Now) -> bool {
+        self.finished |= self.run.is_none() && self.desired.is_some() && self.rest(now).is_none();
+        self.finished
+    }
+
     /// Returns the capture with its remaining bounds; `None` if one is reached.
     fn rest(&self, now: Now) -> Option<Capture> {
         let mut rest = self.desired.clone()?;
@@ -388,10 +414,7 @@ impl Entry {
             return None;
         }
         let desired = self.desired.clone()?;
-        let Some(capture) = self.rest(now) else {
-            self.finished = true;
-            return None;
-        };
+        let capture = self.rest(now)?;
         self.begun_wall.get_or_insert(now.wall);
         self.starts += 1;
         let number = number();
@@ -407,6 +430,10 @@ impl Entry {
         Some(Action::Start {
             run: number,
             capture: Box::new(capture),
+            kept: match self.starts {
+                0 | 1 => Kept::First,
+                _ => Kept::Again,
+            },
         })
     }
 

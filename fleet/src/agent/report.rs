@@ -41,6 +41,8 @@ pub enum Phase {
     Finished,
     /// Not allowed by the policy.
     Refused,
+    /// The operator's view of a capture whose agent is not heard any more.
+    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

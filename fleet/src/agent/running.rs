@@ -15,7 +15,7 @@ use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_front::published::{self, Publisher};
 use trawl_front::terminal;
-use trawl_pipeline::plan::StorePlan;
+use trawl_pipeline::plan::{Kept, StorePlan};
 use trawl_sys::process::{self, own_binary, trawl_binary};
 use trawl_sys::{Error, Result};
 
@@ -23,6 +23,13 @@ use super::{Capture, Counts, End};
 
 /// Start of the sd_notify message that a capture sends once it is attached.
 const READY: &[u8] = b"READY=1";
+
+/// Name of the host, and the agent's directories: its memory, and the spool.
+pub struct Place {
+    pub host: String,
+    pub directory: PathBuf,
+    pub spool: PathBuf,
+}
 
 pub struct Running {
     pub run: u64,
@@ -87,9 +94,10 @@ impl Running {
     pub fn start(
         run: u64,
         capture: &Capture,
-        directory: &Path,
-        spool: &Path,
+        kept: Kept,
+        place: &Place,
     ) -> std::result::Result<Self, Refused> {
+        let directory = place.directory.as_path();
         let lock = lock(directory, &capture.name)?;
         let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
@@ -99,7 +107,7 @@ impl Running {
         let made = notices.set_nonblocking(true);
         made.map_err(|e| Error::os(what(), e))?;
         let plan_file = OwnFile::new(directory.join(format!("{}.plan", capture.name)));
-        let plan = plan(capture, &summary.0, spool)?;
+        let plan = plan(capture, kept, place, &summary.0)?;
         let text = serde_json::to_string(&plan).map_err(|e| Error::failed(what(), e))?;
         std::fs::write(&plan_file.0, text).map_err(|e| Error::os(what(), e))?;
         let mut command = Command::new(trawl_binary()?);
@@ -202,7 +210,7 @@ fn taps(names: &[String]) -> Result<Taps> {
 }
 
 /// Makes the plan of a desired capture.
-fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> {
+fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<CapturePlan> {
     let usual = taps(&capture.taps)?.usual();
     let memory = Memory {
         size: capture
@@ -223,7 +231,9 @@ fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> 
         ..usual
     };
     let store = StorePlan {
-        spool: Some(spool.to_owned()),
+        host: Some(place.host.clone()),
+        kept: Some(kept),
+        spool: Some(place.spool.clone()),
         spool_bytes: capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES),
         size: capture.size_bytes,
         index: capture.index,

@@ -108,7 +108,7 @@ impl Host {
         while let Some(event) = events.pop() {
             for action in self.machine.step(now, event) {
                 match action {
-                    Action::Start { run, capture } => {
+                    Action::Start { run, capture, .. } => {
                         let (capture, counts) = (*capture, Counts::default());
                         let held = self.orphans.iter().any(|one| one.name == capture.name);
                         let end = match held {

@@ -15,8 +15,8 @@ use trawl_sys::{Error, Result, clock, create, host, run, text_file};
 
 use super::bus::BusArgs;
 use crate::agent::{
-    Action, Counts, End, Event, HostReport, Machine, Memory, Now, Policy, Refused, Running, Source,
-    push,
+    Action, Counts, End, Event, HostReport, Machine, Memory, Now, Place, Policy, Refused, Running,
+    Source, push,
 };
 use crate::bus::shown;
 
@@ -45,7 +45,7 @@ pub struct Args {
     /// Policy of this host: the limits of its captures
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// The host's name on the bus [default: the machine's host name]
+    /// The host's name on the bus and in stores [default: the machine's host name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// Directory in which chunks wait until they are stored
@@ -103,9 +103,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut agent = Agent {
         machine: Machine::new(policy, remembered.clone()),
         source,
-        directory: args.memory,
-        spool: args.spool,
-        host,
+        place: Place {
+            host,
+            directory: args.memory,
+            spool: args.spool,
+        },
         running: Vec::new(),
         push: None,
         memory,
@@ -194,9 +196,7 @@ fn remembered(path: &Path) -> Vec<Memory> {
 struct Agent {
     machine: Machine,
     source: Source,
-    directory: PathBuf,
-    spool: PathBuf,
-    host: String,
+    place: Place,
     running: Vec<Running>,
     push: Option<Child>,
     memory: PathBuf,
@@ -220,9 +220,9 @@ impl Agent {
     /// Carries out an action of the machine; returns its immediate result.
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Start { run, capture } => {
+            Action::Start { run, capture, kept } => {
                 let counts = Counts::default();
-                let end = match Running::start(run, &capture, &self.directory, &self.spool) {
+                let end = match Running::start(run, &capture, kept, &self.place) {
                     Ok(running) => {
                         self.running.push(running);
                         return None;
@@ -240,7 +240,7 @@ impl Agent {
                 these.by_ref().for_each(|one| one.stop(force));
                 None
             }
-            Action::Push => match push(&self.spool) {
+            Action::Push => match push(&self.place.spool) {
                 Ok(child) => {
                     self.push = Some(child);
                     None
@@ -296,7 +296,7 @@ impl Agent {
         }
         let report = self
             .machine
-            .report(&self.host, env!("CARGO_PKG_VERSION"), now());
+            .report(&self.place.host, env!("CARGO_PKG_VERSION"), now());
         let is_news = self.reported.as_ref().is_none_or(|old| {
             let same_time = HostReport {
                 time_ns: old.time_ns,

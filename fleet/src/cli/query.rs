@@ -16,7 +16,7 @@ use trawl_sys::{Error, Result, clock, process};
 use trawl_view::text;
 
 use crate::query::{Answer, Conditions};
-use crate::store::{Coverage, Inventory, PacketLocation, Packets, Scope, Store, coverage};
+use crate::store::{Coverage, Inventory, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
@@ -260,6 +260,28 @@ pub fn say_coverage(rows: &[Coverage], url: &str) {
     }
 }
 
+/// Most pauses of a host that are named one by one.
+const PAUSES_SHOWN: usize = 3;
+
+/// Describes a time in which a capture should have run and did not.
+pub fn pause_text(pause: &Pause) -> String {
+    let Pause {
+        capture,
+        from_ns,
+        to_ns,
+        ..
+    } = pause;
+    let from = terminal::date_and_time(*from_ns);
+    match to_ns {
+        Some(to) => {
+            let seconds = to.saturating_sub(*from_ns) as f64 / 1e9;
+            let to = terminal::date_and_time(*to);
+            format!("'{capture}' recorded nothing from {from} to {to} ({seconds:.3} s)")
+        }
+        None => format!("'{capture}' has recorded nothing since {from}"),
+    }
+}
+
 fn sentence(row: &Coverage, url: &str) -> String {
     let mut parts = Vec::new();
     let mut count = |number: u64, text: &str| {
@@ -275,6 +297,11 @@ fn sentence(row: &Coverage, url: &str) -> String {
         row.runs_without_end,
         "runs without an end, whose last packets are unknown",
     );
+    parts.extend(row.not_recording.iter().take(PAUSES_SHOWN).map(pause_text));
+    if row.not_recording.len() > PAUSES_SHOWN {
+        let more = row.not_recording.len() - PAUSES_SHOWN;
+        parts.push(format!("{more} more such times"));
+    }
     if row.not_indexed_chunks > 0 {
         parts.push(format!(
             "{} in {} not indexed (trawl store index {url})",
@@ -297,12 +324,21 @@ mod tests {
             unknown: 3,
             not_indexed: 7,
             not_indexed_chunks: 2,
+            not_recording: vec![Pause {
+                host: "a".to_owned(),
+                capture: "c".to_owned(),
+                from_ns: 1_500_000_000,
+                to_ns: Some(4_000_000_000),
+            }],
             ..Coverage::default()
         };
         assert!(!row.is_whole());
-        assert_eq!(
-            sentence(&row, "file:///s"),
-            "host a: 3 packets unknown, 7 packets in 2 chunks not indexed (trawl store index file:///s)"
-        );
+        let text = sentence(&row, "file:///s");
+        for part in [
+            "host a: 3 packets unknown, 'c' recorded nothing from ",
+            " (2.500 s), 7 packets in 2 chunks not indexed (trawl store index file:///s)",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }

@@ -13,7 +13,9 @@ use trawl_sys::{Error, Result, units};
 use trawl_view::text::count;
 
 use super::{query, trace};
-use crate::store::{self, Account, EpochAccount, Finding, Inventory, Limits, Problem, Store};
+use crate::store::{
+    self, Account, EpochAccount, Finding, Inventory, Limits, Pause, Problem, Store,
+};
 
 /// Manages a store of captures, which trawl capture --store fills
 #[derive(Debug, clap::Args)]
@@ -120,6 +122,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 #[derive(Serialize)]
 struct Listing {
     captures: Vec<EpochAccount>,
+    not_recording: Vec<Pause>,
     total: Account,
 }
 
@@ -127,11 +130,15 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
     let (_, inventory) = args.open()?;
     let listing = Listing {
         captures: inventory.epochs(),
+        not_recording: inventory.pauses(),
         total: inventory.total(),
     };
     let mut out = String::new();
     for capture in &listing.captures {
         describe(&mut out, capture);
+    }
+    for pause in &listing.not_recording {
+        let _ = writeln!(out, "host {}: {}", pause.host, query::pause_text(pause));
     }
     let _ = writeln!(out, "total: {}", account(&listing.total));
     json::print_as(args.json, &listing, || out)?;

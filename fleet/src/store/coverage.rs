@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::account::Inventory;
 use super::index;
+use super::pause::Pause;
 use trawl_spool::manifest::{Manifest, State};
 
 /// Part of a store that a question is about.
@@ -49,6 +50,8 @@ pub struct Coverage {
     pub gaps_of_unknown_size: u64,
     /// Runs that go on or were killed: their last packets are unknown.
     pub runs_without_end: u64,
+    /// Times in which captures should have run and did not.
+    pub not_recording: Vec<Pause>,
 }
 
 impl Coverage {
@@ -64,7 +67,7 @@ impl Coverage {
 
 /// Returns a row for each host in the scope.
 pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
-    let mut rows: BTreeMap<&str, Coverage> = BTreeMap::new();
+    let mut rows: BTreeMap<String, Coverage> = BTreeMap::new();
     let in_scope = |manifest: &Manifest| {
         scope.has_host(&manifest.epoch.host)
             && scope.overlaps(manifest.first_ns, manifest.last_ns.or(manifest.first_ns))
@@ -73,7 +76,7 @@ pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
         if !in_scope(manifest) {
             continue;
         }
-        let row = rows.entry(&manifest.epoch.host).or_default();
+        let row = rows.entry(manifest.epoch.host.clone()).or_default();
         let recorded = manifest.recorded;
         match manifest.state {
             State::Stored if inventory.tombstones.contains_key(key) => row.evicted += recorded,
@@ -93,7 +96,7 @@ pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
         .iter()
         .filter(|manifest| in_scope(manifest))
     {
-        rows.entry(&manifest.epoch.host).or_default().spooled += manifest.recorded;
+        rows.entry(manifest.epoch.host.clone()).or_default().spooled += manifest.recorded;
     }
     let epochs = inventory.epochs();
     for epoch in &epochs {
@@ -104,15 +107,18 @@ pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
         if !scope.has_host(host) || !scope.overlaps(first, last) {
             continue;
         }
-        let row = rows.entry(host).or_default();
+        let row = rows.entry(host.clone()).or_default();
         row.unknown += epoch.gaps.iter().filter_map(|gap| gap.packets).sum::<u64>();
         let sizes_unknown = epoch.gaps.iter().filter(|gap| gap.packets.is_none());
         row.gaps_of_unknown_size += sizes_unknown.count() as u64;
         row.runs_without_end += u64::from(epoch.ended.is_none());
     }
-    let named = rows.into_iter().map(|(host, row)| Coverage {
-        host: host.to_owned(),
-        ..row
-    });
+    for pause in inventory.pauses() {
+        if scope.has_host(&pause.host) && scope.overlaps(Some(pause.from_ns), pause.to_ns) {
+            let row = rows.entry(pause.host.clone()).or_default();
+            row.not_recording.push(pause);
+        }
+    }
+    let named = rows.into_iter().map(|(host, row)| Coverage { host, ..row });
     named.collect()
 }

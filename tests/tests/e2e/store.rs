@@ -371,6 +371,46 @@ fn kill_loses_no_sealed_chunk_and_the_rest_is_unknown() {
     assert_eq!(packets as u64, places.account()[1]);
 }
 
+#[test]
+fn time_after_a_kill_is_counted_for_the_named_host() {
+    let Some(lab) = lab() else { return };
+    let places = Places::of(&lab);
+    places.start(&lab, &["--host", "web7"]).kill();
+    let capture = places.start(&lab, &["--host", "web7"]);
+    let pushed = places.command("push", &[]);
+    assert!(pushed.status.success(), "{pushed:?}");
+    let listing = json(&places.command("ls", &[]));
+    assert_eq!(listing["captures"][1]["host"], "web7", "{listing}");
+    let pauses = listing["not_recording"].as_array().expect("a list");
+    assert_eq!(pauses.len(), 1, "{listing}");
+    assert_eq!(pauses[0]["host"], "web7", "{listing}");
+    assert_eq!(
+        pauses[0]["to_ns"], listing["captures"][1]["began_ns"],
+        "{listing}"
+    );
+    let query = args!(
+        "store query --store {} --spool {}",
+        places.url,
+        places.spool
+    );
+    let answer = trawl_in(&[], &[&query[..], &["--filter", "udp"]].concat());
+    let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+    assert!(
+        said.contains("host web7: ") && said.contains("'trawl' recorded nothing from "),
+        "{said}"
+    );
+    // A capture that was stopped should not have gone on.
+    assert!(capture.stop().status.success());
+    let capture = places.start(&lab, &["--host", "web7"]);
+    let listing = json(&places.command("ls", &[]));
+    assert_eq!(
+        listing["not_recording"].as_array().map(Vec::len),
+        Some(1),
+        "{listing}"
+    );
+    assert!(capture.stop().status.success());
+}
+
 /// Manifests include the capture's counts while it runs, even if packets are filtered in user space before they reach the store.
 #[test]
 fn manifests_count_packets_filtered_in_user_space() {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::NonEmptyStringValueParser;
 use trawl_capture::event::Event;
 use trawl_capture::session::{Attached, Ended};
 use trawl_capture::summary::Summary;
@@ -33,6 +34,16 @@ pub(super) struct StoreArgs {
         hide_short_help = true
     )]
     store_name: String,
+    /// The host's name in the store [default: the machine's host name]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "store",
+        conflicts_with = "on",
+        value_parser = NonEmptyStringValueParser::new(),
+        hide_short_help = true
+    )]
+    host: Option<String>,
     /// Directory in which chunks wait until they are stored [default: /var/lib/trawl/spool]
     #[arg(long, value_name = "DIR", requires = "store", hide_short_help = true)]
     spool: Option<PathBuf>,
@@ -83,6 +94,7 @@ impl StoreArgs {
             return Err(Error::usage(what, "1 byte to 1 GiB is possible"));
         }
         Ok(Some(StorePlan {
+            host: self.host.clone(),
             spool: self.spool.clone(),
             spool_bytes: self.spool_size,
             full: match self.spool_full {
@@ -103,7 +115,7 @@ fn config(plan: &StorePlan) -> Config {
     let arguments = std::env::args_os().skip(1);
     Config {
         plan: plan.clone(),
-        host: host::name(),
+        host: plan.host.clone().unwrap_or_else(host::name),
         boot: host::boot_id(),
         options: arguments
             .map(|argument| argument.to_string_lossy().into_owned())

@@ -72,6 +72,15 @@ fn start(run: u64, capture: &Capture) -> Action {
     Action::Start {
         run,
         capture: Box::new(capture.clone()),
+        kept: Kept::First,
+    }
+}
+
+fn start_again(run: u64, capture: &Capture) -> Action {
+    Action::Start {
+        run,
+        capture: Box::new(capture.clone()),
+        kept: Kept::Again,
     }
 }
 
@@ -134,7 +143,7 @@ fn failures_back_off_by_doubling() {
         host.end(run, End::Failed("no such interface".to_owned()));
         assert_eq!(host.phases(), [Phase::Waiting]);
         let failed = host.now;
-        while !host.step(Event::Tick).contains(&start(run + 1, &a)) {
+        while !host.step(Event::Tick).contains(&start_again(run + 1, &a)) {
             host.now += 1;
         }
         waits.push(host.now - failed);
@@ -162,7 +171,7 @@ fn bounds_count_over_all_starts() {
         size_bytes: Some(5000),
         ..capture("a")
     };
-    assert!(actions.contains(&start(2, &rest)), "{actions:?}");
+    assert!(actions.contains(&start_again(2, &rest)), "{actions:?}");
     // An agent that restarts later continues with these counts.
     let mut memory = host.machine.memory();
     let mut again = Host::new("", memory.clone());
@@ -242,6 +251,35 @@ fn refused_captures_never_start_and_running_ones_stop() {
     assert_eq!(host.phases(), [Phase::Refused]);
     let report = host.machine.report("h", "0", at(0));
     assert!(report.captures[0].refused.is_some());
+}
+
+#[test]
+fn finished_captures_leave_room_for_others() {
+    let mut host = Host::new("max_captures = 1", Vec::new());
+    let a = Capture {
+        packets: Some(10),
+        ..capture("a")
+    };
+    let b = capture("b");
+    host.desire(&[a.clone(), b.clone()]);
+    assert_eq!(host.phases(), [Phase::Starting, Phase::Refused]);
+    assert_eq!(host.end(1, End::Well), [start(2, &b)]);
+    assert_eq!(host.phases(), [Phase::Finished, Phase::Starting]);
+    // A third one has no room, and neither has one of the finished when it changes.
+    let changed = Capture {
+        packets: Some(20),
+        ..a.clone()
+    };
+    assert_eq!(host.desire(&[b.clone(), changed, capture("c")]), []);
+    let expected = [Phase::Refused, Phase::Starting, Phase::Refused];
+    assert_eq!(host.phases(), expected);
+    // An agent that restarts remembers which are finished.
+    host.desire(&[a.clone(), b.clone()]);
+    let mut memory = host.machine.memory();
+    memory.retain(|one| one.capture.name == "a");
+    memory[0].counts.recorded = 10;
+    let mut again = Host::new("max_captures = 1", memory);
+    assert_eq!(again.desire(&[a, b.clone()]), [start(1, &b)]);
 }
 
 #[test]
