@@ -15,8 +15,8 @@ use crate::bus::{Config, News, shown};
 const READ_EVERY: Duration = Duration::from_millis(500);
 /// Time between two starts of the connection, if it ends.
 const RESTART: Duration = Duration::from_secs(2);
-/// Time between two puts of an unchanged state: the bus may have lost its bucket.
-const PUT_EVERY: Duration = Duration::from_secs(5);
+/// Time between two puts of an unchanged state, by which operators see that the agent runs.
+const PUT_EVERY: Duration = Duration::from_secs(3);
 
 pub enum Source {
     File {

@@ -13,8 +13,8 @@ use async_nats::jetstream::{Context, Message};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
 use tokio::sync::mpsc::UnboundedReceiver;
-use trawl_sys::Result;
 use trawl_sys::events::Wake;
+use trawl_sys::{Result, clock};
 
 use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM, Signed};
 use super::{Config, News, Reporter};
@@ -53,6 +53,8 @@ pub enum Answer {
     State {
         host: String,
         value: String,
+        /// Time at which the server received it, by this host's clock.
+        heard_ns: u64,
     },
     /// The existing states have been listed; changes follow.
     Listed,
@@ -108,8 +110,14 @@ fn streams() -> [stream::Config; 2] {
     ]
 }
 
-/// Watches a stream; returns its messages and their current number.
-async fn watch(context: &Context, config: stream::Config) -> Done<(Ordered, u64)> {
+/// A stream's messages, their number at the start, and the lead of the server's clock over this host's.
+struct Watched {
+    messages: Ordered,
+    waiting: u64,
+    lead_ns: i128,
+}
+
+async fn watch(context: &Context, config: stream::Config) -> Done<Watched> {
     let (name, subject) = (config.name.clone(), config.subjects.concat());
     let fail = |e: &dyn std::fmt::Display| format!("cannot read the stream {name}: {e}");
     let stream = match context.get_stream(&name).await {
@@ -126,16 +134,24 @@ async fn watch(context: &Context, config: stream::Config) -> Done<(Ordered, u64)
         ..OrderedConfig::default()
     };
     let consumer = stream.create_consumer(wanted).await.map_err(|e| fail(&e))?;
-    let waiting = consumer.cached_info().num_pending;
-    Ok((consumer.messages().await.map_err(|e| fail(&e))?, waiting))
+    let info = consumer.cached_info();
+    let lead_ns = info.created.unix_timestamp_nanos() - i128::from(clock::wall());
+    let waiting = info.num_pending;
+    Ok(Watched {
+        messages: consumer.messages().await.map_err(|e| fail(&e))?,
+        waiting,
+        lead_ns,
+    })
 }
 
-fn answer(message: &Message, operators: Option<&[String]>) -> Option<Answer> {
-    let number = message.info().ok()?.stream_sequence;
+fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Option<Answer> {
+    let info = message.info().ok()?;
+    let number = info.stream_sequence;
     if let Some(host) = message.subject.strip_prefix(STATE) {
         return Some(Answer::State {
             host: host.to_owned(),
             value: String::from_utf8_lossy(&message.payload).into_owned(),
+            heard_ns: u64::try_from(info.published.unix_timestamp_nanos() - lead_ns).unwrap_or(0),
         });
     }
     let host = message.subject.strip_prefix(DESIRED)?.to_owned();
@@ -204,10 +220,11 @@ async fn run(
     let mut context = async_nats::jetstream::new(config.connect(false, &news).await?);
     context.set_timeout(Duration::from_secs(5));
     let [desired, states] = streams();
-    let (desired, waiting) = watch(&context, desired).await?;
-    let (states, more) = watch(&context, states).await?;
-    let mut all = futures_util::stream::select(desired, states);
-    let mut waiting = waiting + more;
+    let desired = watch(&context, desired).await?;
+    let states = watch(&context, states).await?;
+    let lead_ns = states.lead_ns;
+    let mut waiting = desired.waiting + states.waiting;
+    let mut all = futures_util::stream::select(desired.messages, states.messages);
     if waiting == 0 {
         news.send(News::Message(Answer::Listed));
     }
@@ -215,7 +232,7 @@ async fn run(
         tokio::select! {
             message = all.next() => {
                 let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
-                if let Some(answer) = answer(&message, operators) {
+                if let Some(answer) = answer(&message, operators, lead_ns) {
                     news.send(News::Message(answer));
                 }
                 if waiting == 1 {

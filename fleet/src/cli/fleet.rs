@@ -15,7 +15,7 @@ use trawl_view::text::steers;
 
 use super::agent;
 use super::bus::BusArgs;
-use crate::agent::{Capture, CaptureReport, Desired, HostReport, Labels, Refusal, Selector};
+use crate::agent::{Capture, CaptureReport, Desired, HostReport, Labels, Phase, Refusal, Selector};
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, check_name, shown};
 
@@ -52,10 +52,13 @@ struct ServerArgs {
 }
 
 /// Requests a capture from the hosts, each of which applies its own policy
+///
+/// Fails if a host refuses the capture or does not answer within 10 s; the hosts that accepted it go on. A host without an
+/// agent follows its desired state as soon as an agent runs.
 #[derive(Debug, clap::Args)]
 struct Start {
-    /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name need not have
-    /// an agent yet
+    /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name selects a
+    /// host that has never reported, too
     #[arg(value_name = "SELECTOR")]
     selector: String,
     /// Filter in tcpdump's syntax; all packets if there is none
@@ -92,6 +95,9 @@ struct Start {
     /// Memory for packets that are not stored yet
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
+    /// Wait until the capture runs on each host, at most this time; fail if it does not
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s", value_parser = units::duration)]
+    wait: Option<Duration>,
     /// Index each chunk on its host as it is stored
     #[arg(long)]
     index: bool,
@@ -180,8 +186,15 @@ struct Change {
     host: String,
     /// Revision of the desired state; absent if it could not be put.
     revision: Option<u64>,
+    /// Reason why the host was not changed, or why its capture does not run.
     error: Option<String>,
+    /// State of a started capture; absent without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<Phase>,
 }
+
+/// Time for agents to answer: they ask for missed commands every 5 s.
+const ANSWER: Duration = Duration::from_secs(10);
 
 fn start(args: &Start) -> Result<ExitCode> {
     let capture = Capture {
@@ -209,20 +222,28 @@ fn start(args: &Start) -> Result<ExitCode> {
     };
     let text = serde_json::to_string(&alone);
     Desired::parse(&text.map_err(|e| Error::failed("cannot write JSON", e))?)?;
-    change(&args.server, &args.selector, |desired| {
+    let (mut operator, mut changes) = change(&args.server, &args.selector, |desired| {
         desired.captures.retain(|one| one.name != capture.name);
         desired.captures.push(capture.clone());
-    })
+    })?;
+    operator.await_start(&mut changes, &capture.name, args.wait)?;
+    report(&args.server, operator, changes)
 }
 
 fn stop(args: &Stop) -> Result<ExitCode> {
-    change(&args.server, &args.selector, |desired| {
+    let (operator, changes) = change(&args.server, &args.selector, |desired| {
         let is_meant = |one: &Capture| args.name.as_ref().is_none_or(|name| *name == one.name);
         desired.captures.retain(|one| !is_meant(one));
-    })
+    })?;
+    report(&args.server, operator, changes)
 }
 
-fn change(server: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<ExitCode> {
+/// Changes the desired states of the selected hosts.
+fn change(
+    server: &ServerArgs,
+    selector: &str,
+    change: impl Fn(&mut Desired),
+) -> Result<(Operator, Vec<Change>)> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(selector)?;
     let mut operator = server.open(&wake)?;
@@ -246,8 +267,13 @@ fn change(server: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) ->
             host,
             revision: put.as_ref().ok().copied(),
             error: put.err(),
+            phase: None,
         });
     }
+    Ok((operator, changes))
+}
+
+fn report(server: &ServerArgs, operator: Operator, changes: Vec<Change>) -> Result<ExitCode> {
     operator.end();
     let failed = changes.iter().any(|one| one.error.is_some());
     if server.json {
@@ -257,7 +283,10 @@ fn change(server: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) ->
             match (&one.error, one.revision) {
                 (Some(why), _) => terminal::say(&format!("{}: {why}", one.host)),
                 (None, Some(revision)) => {
-                    terminal::write_out(&format!("{}: desired state {revision}\n", one.host))?;
+                    let phase = one.phase.map(|phase| format!(", {}", phase_text(phase)));
+                    let phase = phase.unwrap_or_default();
+                    let text = format!("{}: desired state {revision}{phase}\n", one.host);
+                    terminal::write_out(&text)?;
                 }
                 (None, None) => {}
             }
@@ -290,19 +319,27 @@ fn watch(args: &Status) -> Result<ExitCode> {
         wake.hush();
         operator.listen()?;
         let fleet = operator.fleet(&wanted);
-        if shown.as_ref() != Some(&fleet) {
+        let text = match args.server.json {
+            true => json::line(&fleet)?,
+            false => table(&fleet),
+        };
+        // For programs, time alone is no change.
+        let compared = match args.server.json {
+            true => json::line(&fleet.without_ages())?,
+            false => text.clone(),
+        };
+        if shown.as_ref() != Some(&compared) {
             let goes_on = match args.server.json {
-                true => terminal::write_to_reader(&json::line(&fleet)?)?,
+                true => terminal::write_to_reader(&text)?,
                 false => {
-                    let text = terminal::frame(SHOW_EVERY, &table(&fleet));
-                    terminal::write_control(&text)?;
+                    terminal::write_control(&terminal::frame(SHOW_EVERY, &text))?;
                     true
                 }
             };
             if !goes_on {
                 break;
             }
-            shown = Some(fleet);
+            shown = Some(compared);
         }
         events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
         if signals.next().is_some_and(|signal| signal.ends()) {
@@ -342,12 +379,19 @@ fn refusal_text(refusal: &Refusal) -> String {
     }
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Serialize)]
 struct Fleet {
     pub hosts: Vec<Host>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
+impl Fleet {
+    fn without_ages(mut self) -> Self {
+        self.hosts.iter_mut().for_each(|host| host.age_ns = None);
+        self
+    }
+}
+
+#[derive(Debug, Serialize)]
 struct Host {
     pub host: String,
     pub labels: Labels,
@@ -357,8 +401,27 @@ struct Host {
     pub follows: bool,
     /// Error in the desired state.
     pub error: Option<String>,
-    /// The host's last report, if it ever sent one.
+    /// Age of the host's last report, if it ever sent one.
+    pub age_ns: Option<u64>,
+    /// True if the agent should have reported since: it was killed, or it has no connection.
+    pub silent: bool,
     pub state: Option<HostReport>,
+}
+
+/// Age at which a report is too old: agents repeat theirs every 3 s.
+const SILENT_NS: u64 = 10 * NANOSECONDS;
+
+fn age_text(ns: u64) -> String {
+    match ns / NANOSECONDS {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn phase_text(phase: Phase) -> String {
+    format!("{phase:?}").to_lowercase()
 }
 
 /// Characters of the widest column.
@@ -379,16 +442,24 @@ fn state_of(host: &Host) -> String {
         (Some(state), None) => match (&state.error, host.follows) {
             (Some(error), _) => error.clone(),
             _ if state.stopping => "the agent has ended".to_owned(),
+            _ if host.silent => not_heard(host.age_ns),
             (None, false) => format!("follows {} of {}", state.revision, host.revision),
             (None, true) => String::new(),
         },
     }
 }
 
+fn not_heard(age_ns: Option<u64>) -> String {
+    format!("not heard for {}", age_text(age_ns.unwrap_or(0)))
+}
+
 fn table(fleet: &Fleet) -> String {
-    let header = ["HOST", "CAPTURE", "STATE", "SEEN", "RECORDED", "LOST"];
+    let header = [
+        "HOST", "CAPTURE", "STATE", "SEEN", "RECORDED", "LOST", "AGE",
+    ];
     let mut rows: Vec<(Vec<String>, String)> = Vec::new();
     for host in &fleet.hosts {
+        let age = host.age_ns.map_or("-".to_owned(), age_text);
         let captures = host.state.iter().flat_map(|state| &state.captures);
         let before = rows.len();
         for capture in captures {
@@ -400,17 +471,19 @@ fn table(fleet: &Fleet) -> String {
             let cells = vec![
                 host.host.clone(),
                 capture.capture.name.clone(),
-                format!("{:?}", capture.phase).to_lowercase(),
+                phase_text(capture.phase),
                 account.seen.to_string(),
                 account.recorded.to_string(),
                 lost.to_string(),
+                age.clone(),
             ];
             rows.push((cells, remark(capture)));
         }
         let said = state_of(host);
         if rows.len() == before || !said.is_empty() {
             let mut cells = vec![host.host.clone()];
-            cells.resize(header.len(), "-".to_owned());
+            cells.resize(header.len() - 1, "-".to_owned());
+            cells.push(age);
             rows.push((cells, said));
         }
     }
@@ -463,6 +536,64 @@ type Changed = std::result::Result<u64, String>;
 struct Known {
     desired: Entry,
     state: Option<HostReport>,
+    /// Time of the last report.
+    heard_ns: u64,
+}
+
+impl Known {
+    fn age_ns(&self) -> Option<u64> {
+        let age = clock::wall().saturating_sub(self.heard_ns);
+        self.state.as_ref().map(|_| age)
+    }
+
+    /// Returns whether an agent that has not announced its end no longer reports.
+    fn is_silent(&self) -> bool {
+        let ended = self.state.as_ref().is_some_and(|state| state.stopping);
+        !ended && self.age_ns().is_some_and(|age| age >= SILENT_NS)
+    }
+
+    /// Returns the last report, in which the captures of a silent agent have no known phase.
+    fn current_state(&self) -> Option<HostReport> {
+        let mut state = self.state.clone()?;
+        if self.is_silent() {
+            let captures = state.captures.iter_mut();
+            captures.for_each(|one| one.phase = Phase::Unknown);
+        }
+        Some(state)
+    }
+
+    /// Returns the capture's phase once the agent follows this revision, or the reason why it does not run.
+    fn answer(&self, revision: u64, name: &str) -> Option<std::result::Result<Phase, String>> {
+        let state = self.state.as_ref().filter(|one| one.revision >= revision)?;
+        let Some(capture) = state.captures.iter().find(|one| one.capture.name == name) else {
+            return Some(Err("another operator has removed the capture".to_owned()));
+        };
+        Some(match (&capture.refused, &capture.error) {
+            (Some(refusal), _) => Err(format!("refused by its {}", refusal_text(refusal))),
+            (None, Some(error)) if capture.phase == Phase::Waiting => Err(error.clone()),
+            _ => Ok(capture.phase),
+        })
+    }
+
+    /// Returns the reason why an agent has not answered.
+    fn why_unanswered(&self) -> String {
+        match &self.state {
+            None => "no agent has reported; the capture starts when one does".to_owned(),
+            Some(state) if state.stopping => {
+                "the agent has ended; the capture starts when it is back".to_owned()
+            }
+            Some(_) if self.is_silent() => {
+                let since = not_heard(self.age_ns());
+                format!("{since}; the capture starts when its agent is back")
+            }
+            Some(HostReport {
+                error: Some(error), ..
+            }) => error.clone(),
+            Some(_) => "the agent does not follow: operators in its policy must list the key that \
+                        trawl fleet key shows"
+                .to_owned(),
+        }
+    }
 }
 
 struct Operator {
@@ -516,8 +647,14 @@ impl Operator {
             News::Refused(why) => self.refused = Some(why),
             News::Connected | News::Disconnected => {}
             News::Message(Answer::Desired { host, entry }) => self.known(&host).desired = entry,
-            News::Message(Answer::State { host, value }) => {
-                self.known(&host).state = parsed_report(&value);
+            News::Message(Answer::State {
+                host,
+                value,
+                heard_ns,
+            }) => {
+                let known = self.known(&host);
+                known.state = parsed_report(&value);
+                known.heard_ns = heard_ns;
             }
             News::Message(answer) => return Ok(Some(answer)),
         }
@@ -570,7 +707,9 @@ impl Operator {
                     .as_ref()
                     .is_some_and(|state| state.revision == revision),
                 error: desired.err(),
-                state: known.state.clone(),
+                age_ns: known.age_ns(),
+                silent: known.is_silent(),
+                state: known.current_state(),
             })
         };
         Fleet {
@@ -618,6 +757,58 @@ impl Operator {
             }
         }
         Ok(Err("other operators keep changing it".to_owned()))
+    }
+
+    /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
+    fn await_start(
+        &mut self,
+        changes: &mut [Change],
+        name: &str,
+        wait: Option<Duration>,
+    ) -> Result<()> {
+        let patience = wait.unwrap_or(ANSWER);
+        let until = Instant::now() + patience;
+        loop {
+            let mut is_settled = true;
+            for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+                let revision = change.revision.unwrap_or(0);
+                let answer = self.known(&change.host).answer(revision, name);
+                let runs = |phase| matches!(phase, Phase::Running | Phase::Finished);
+                match answer {
+                    Some(Ok(phase)) => {
+                        change.phase = Some(phase);
+                        is_settled &= wait.is_none() || runs(phase);
+                    }
+                    Some(Err(why)) => change.error = Some(why),
+                    None => is_settled = false,
+                }
+            }
+            if is_settled {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            match self.next(until.min(Instant::now() + LOOK)) {
+                Err(error) if self.is_over => return Err(error),
+                _ => {}
+            }
+        }
+        for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+            change.error = match change.phase {
+                None => Some(self.known(&change.host).why_unanswered()),
+                Some(Phase::Running | Phase::Finished) => None,
+                Some(phase) if wait.is_some() => {
+                    let seconds = patience.as_secs_f64();
+                    Some(format!(
+                        "the capture is still {} after {seconds} s",
+                        phase_text(phase)
+                    ))
+                }
+                Some(_) => None,
+            };
+        }
+        Ok(())
     }
 
     pub fn end(self) {

@@ -1,5 +1,7 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
+mod start;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -403,13 +405,18 @@ impl Nats {
 
     /// Starts an agent as this host, with the key of another.
     fn agent(&self, lab: &Lab, host: &str, key: &str) -> Running {
+        self.agent_within(lab, host, key, "")
+    }
+
+    /// Starts an agent with these limits in its policy.
+    fn agent_within(&self, lab: &Lab, host: &str, key: &str, limits: &str) -> Running {
         let (spool, memory, policy) = (
             lab.file(&format!("spool-{host}")),
             lab.file(&format!("memory-{host}")),
             lab.file(&format!("policy-{host}")),
         );
         let operators = format!("operators = {:?}", [OPERATOR[1], OPERATOR_BY_CREDENTIALS]);
-        let text = format!("{operators}\n[labels]\nrole = \"{host}\"");
+        let text = format!("{operators}\n{limits}\n[labels]\nrole = \"{host}\"");
         fs::write(&policy, text).expect("a file");
         let place = self.place(key);
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
