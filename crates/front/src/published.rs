@@ -1,4 +1,5 @@
-//! Statistics that running captures and generators publish for `trawl serve`: a file each below /run/trawl.
+//! Statistics that running captures and generators publish: for `trawl serve` in a file each below /run/trawl, for the agent
+//! of a capture on its socket.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -70,13 +71,21 @@ const PRIVATE: u32 = 0o600;
 /// Longer files are damaged.
 const MOST: u64 = 65_536;
 
-/// The file of this process. It is open before privileges are given up; if they are gone at the end, a reader removes the
-/// file.
+/// Begin of an agent's message with the counts of its capture, in JSON.
+pub const COUNTS: &str = "X_TRAWL_COUNTS=";
+
+/// The file of this process, or the socket of its agent. They are open before privileges are given up; if these are gone at
+/// the end, a reader removes the file.
 #[derive(Debug)]
 pub struct Published {
-    file: File,
-    path: PathBuf,
+    to: To,
     updated: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum To {
+    File(File, PathBuf),
+    Agent(UnixDatagram),
 }
 
 impl Published {
@@ -89,8 +98,20 @@ impl Published {
         let _ = std::fs::remove_file(&path);
         let file = create::new_file(&path, PRIVATE).ok()?;
         Some(Self {
-            file,
-            path,
+            to: To::File(file, path),
+            updated: None,
+        })
+    }
+
+    /// Begins to report to the agent that started this process; returns `None` without one.
+    pub fn to_agent() -> Option<Self> {
+        let address = notify_address()?.ok()?;
+        let socket = UnixDatagram::unbound().ok()?;
+        socket.connect_addr(&address).ok()?;
+        // An agent that does not read must not stop the capture.
+        socket.set_nonblocking(true).ok()?;
+        Some(Self {
+            to: To::Agent(socket),
             updated: None,
         })
     }
@@ -106,18 +127,27 @@ impl Published {
         let Ok(text) = serde_json::to_vec(figures) else {
             return;
         };
-        // Readers lock the file too, so none sees half of it. If one holds the lock now, the next update follows.
-        if self.file.try_lock().is_ok() {
-            let _ = self.file.set_len(text.len() as u64);
-            let _ = self.file.write_all_at(&text, 0);
-            let _ = self.file.unlock();
+        match &self.to {
+            // Readers lock the file too, so none sees half of it. If one holds the lock now, the next update follows.
+            To::File(file, _) => {
+                if file.try_lock().is_ok() {
+                    let _ = file.set_len(text.len() as u64);
+                    let _ = file.write_all_at(&text, 0);
+                    let _ = file.unlock();
+                }
+            }
+            To::Agent(socket) => {
+                let _ = socket.send(&[COUNTS.as_bytes(), &text].concat());
+            }
         }
     }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if let To::File(_, path) = &self.to {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -154,11 +184,6 @@ pub fn all<T: DeserializeOwned>(kind: Publisher) -> Vec<T> {
     found.into_iter().map(|(_, one)| one).collect()
 }
 
-/// Returns the statistics of a running command.
-pub fn of<T: DeserializeOwned>(kind: Publisher, process: u32) -> Option<T> {
-    read(&kind.directory()?.join(process.to_string()))
-}
-
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let file = File::open(path).ok()?;
     file.lock_shared().ok()?;
@@ -177,13 +202,18 @@ pub fn stopping() {
     tell("STOPPING=1");
 }
 
-fn tell(text: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    let address = match path.as_bytes().strip_prefix(b"@") {
+/// Returns the address of the socket on which the service manager or an agent listens.
+fn notify_address() -> Option<io::Result<SocketAddr>> {
+    let path = std::env::var_os("NOTIFY_SOCKET")?;
+    Some(match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
+    })
+}
+
+fn tell(text: &str) {
+    let Some(address) = notify_address() else {
+        return;
     };
     let send = |address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address);
     // A manager that does not listen does not end the command.

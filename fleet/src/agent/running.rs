@@ -13,16 +13,18 @@ use trawl_capture::filter::Filter;
 use trawl_capture::options::{CaptureOptions, Memory, MemorySize, TapChoice, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
-use trawl_front::published::{self, Publisher};
+use trawl_front::published::COUNTS;
 use trawl_front::terminal;
 use trawl_pipeline::plan::{Kept, StorePlan};
 use trawl_sys::process::{self, own_binary, trawl_binary};
 use trawl_sys::{Error, Result};
 
-use super::{Capture, Counts, End};
+use super::{Capture, Counts, End, Event};
 
 /// Start of the sd_notify message that a capture sends once it is attached.
 const READY: &[u8] = b"READY=1";
+/// Longest message: counts with every reason of a loss.
+const MESSAGE: usize = 16 << 10;
 
 /// Name of the host, and the agent's directories: its memory, and the spool.
 pub struct Place {
@@ -34,7 +36,7 @@ pub struct Place {
 pub struct Running {
     pub run: u64,
     child: Child,
-    /// Socket on which the capture reports that it is attached.
+    /// Socket on which the capture reports that it is attached, and its counts.
     notices: UnixDatagram,
     _socket: OwnFile,
     is_ready: bool,
@@ -138,14 +140,23 @@ impl Running {
         })
     }
 
-    /// Returns true when the capture first reports that it is attached.
-    pub fn became_ready(&mut self) -> bool {
-        let mut message = [0; 4096];
-        let was_ready = self.is_ready;
+    /// Reads what the capture reports: that it is attached, and its counts.
+    pub fn events(&mut self) -> Vec<Event> {
+        let run = self.run;
+        let mut events = Vec::new();
+        let mut message = [0; MESSAGE];
         while let Ok(length) = self.notices.recv(&mut message) {
-            self.is_ready |= message[..length].starts_with(READY);
+            let text = &message[..length];
+            let counts = text.strip_prefix(COUNTS.as_bytes());
+            if let Some(counts) = counts.and_then(|text| serde_json::from_slice(text).ok()) {
+                let counts = with_losses(counts);
+                events.push(Event::Counted { run, counts });
+            } else if text.starts_with(READY) && !self.is_ready {
+                self.is_ready = true;
+                events.push(Event::Ready { run });
+            }
         }
-        self.is_ready && !was_ready
+        events
     }
 
     pub fn stop(&self, force: bool) {
@@ -154,10 +165,6 @@ impl Running {
             true => process::kill(self.child.id()),
             false => process::interrupt(self.child.id()),
         };
-    }
-
-    pub fn counts(&self) -> Option<Counts> {
-        published::of(Publisher::Capture, self.child.id()).map(with_losses)
     }
 
     /// Returns the outcome, once the capture has ended.

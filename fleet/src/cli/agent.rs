@@ -69,8 +69,6 @@ pub struct Args {
 const LOOK: Duration = Duration::from_millis(100);
 /// Minimum time between two starts of the command that serves metrics.
 const SERVE_AGAIN: Duration = Duration::from_secs(5);
-/// Interval at which the counts of running captures are read.
-const COUNT: Duration = Duration::from_secs(1);
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let what = "cannot run an agent";
@@ -115,7 +113,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         report: args.report,
         json: args.json,
         reported: None,
-        counted: Instant::now(),
     };
     let mut metrics = args.metrics.map(Metrics::start).transpose()?;
     agent.source.check()?;
@@ -204,7 +201,6 @@ struct Agent {
     report: Option<PathBuf>,
     json: bool,
     reported: Option<HostReport>,
-    counted: Instant,
 }
 
 impl Agent {
@@ -256,21 +252,12 @@ impl Agent {
             self.step(event);
         }
         let mut events = Vec::new();
-        let counting = self.counted.elapsed() >= COUNT;
-        if counting {
-            self.counted = Instant::now();
-        }
         self.running.retain_mut(|one| {
             let run = one.run;
-            if one.became_ready() {
-                events.push(Event::Ready { run });
-            }
+            events.extend(one.events());
             if let Some((end, counts)) = one.ended() {
                 events.push(Event::Ended { run, end, counts });
                 return false;
-            }
-            if counting && let Some(counts) = one.counts() {
-                events.push(Event::Counted { run, counts });
             }
             true
         });

@@ -106,6 +106,21 @@ fn agent_follows_its_file() {
     wait_until("it counts", || {
         report(&path)["captures"][0]["account"]["recorded"] == 100
     });
+    // The counts do not depend on the files for `trawl serve`.
+    let captures = children(agent.id());
+    let published = captures
+        .iter()
+        .map(|pid| format!("/run/trawl/captures/{pid}"));
+    assert!(
+        published
+            .filter(|path| fs::remove_file(path).is_ok())
+            .count()
+            > 0
+    );
+    lab.send(&[frames::silent(64)], 50);
+    wait_until("it counts on", || {
+        report(&path)["captures"][0]["account"]["recorded"] == 150
+    });
     // An unreadable file changes nothing.
     fs::write(&file, "[[capture").expect("a file");
     wait_until("it says so", || report(&path)["error"].is_string());

@@ -37,8 +37,8 @@ pub(super) struct Terminal {
     said: Vec<Event>,
     previous: Option<(f64, u64)>,
     joining: Joining,
-    /// Live statistics for `trawl serve`.
-    published: Option<Published>,
+    /// Live statistics for `trawl serve`, and for the agent of this capture.
+    published: Vec<Published>,
     /// The store's copy of the summaries.
     accounts: Option<Accounts>,
     /// Outputs with readers, by their names.
@@ -48,6 +48,15 @@ pub(super) struct Terminal {
 
 impl Terminal {
     pub(super) fn new(plan: &CapturePlan, display: &Display, subject: Option<Subject>) -> Self {
+        let has_agent = plan
+            .store
+            .as_ref()
+            .is_some_and(|store| store.kept.is_some());
+        let published = [
+            Published::begin(Publisher::Capture),
+            has_agent.then(Published::to_agent).flatten(),
+        ]
+        .into_iter();
         Self {
             quiet: display.quiet,
             json: display.json,
@@ -66,7 +75,7 @@ impl Terminal {
                 plan.options.tap,
                 subject.as_ref().and_then(Subject::spaces),
             ),
-            published: Published::begin(Publisher::Capture),
+            published: published.flatten().collect(),
             accounts: None,
             readers: Vec::new(),
             subject,
@@ -208,7 +217,7 @@ impl Observer for Terminal {
         if let Some(accounts) = &self.accounts {
             accounts.set(summary().accounts());
         }
-        if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
+        for published in self.published.iter_mut().filter(|one| one.is_due()) {
             published.tell(&RunningCapture::new(&summary().total));
         }
     }
