@@ -180,7 +180,7 @@ struct FilterArgs {
     )]
     snaplen: u64,
     /// Cut packets after their headers, also inside tunnels
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     headers: bool,
     /// Read the expression from a file, as tcpdump's -F; `#` begins a comment
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"], hide_short_help = true)]
@@ -236,7 +236,7 @@ struct OutputArgs {
     /// Keep one record of a packet that several interfaces or hooks see, with the list of them in a comment
     ///
     /// A record waits this long for further sightings [default: 100ms]
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "100ms", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "100ms", value_parser = units::duration, hide_short_help = true)]
     once: Option<Duration>,
     /// Show packets as JSON
     ///
