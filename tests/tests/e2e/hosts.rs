@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
-use trawl_tests::{args, root_or_skip, skip, trawl, wait_until};
+use trawl_tests::{args, helper_or_skip, root_or_skip, skip, trawl, wait_until};
 
 use crate::bench::{Directory, results};
 
@@ -372,6 +372,9 @@ fn hosts_stop_when_the_requesting_host_is_gone() {
 /// Some interfaces are of one host alone, and a later capture finds the copied trawl.
 #[test]
 fn hosts_have_interfaces_of_their_own() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
     let directory = Directory::new("on-own");
     let Some(setup) = Setup::up(&directory) else {
         return;
@@ -404,6 +407,19 @@ fn hosts_have_interfaces_of_their_own() {
     interrupt(&child);
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(0), "{}", said.join().expect("text"));
+    // The hosts store their own packets, with the program for it that was copied, too.
+    let at = |name: &str| directory.0.join(name).to_str().expect("UTF-8").to_owned();
+    let (store, spool) = (format!("file://{}", at("store")), at("spool"));
+    let words = args!("-i data --tap tc --store {store} --spool {spool} icmp");
+    let mut child = capture_on(&setup, &directory, &words);
+    let said = ready(&mut child);
+    pings(&setup, 10);
+    interrupt(&child);
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", said.join().expect("text"));
+    let listing = trawl(&args!("store ls {store} --spool {spool} --json"));
+    let listing: Value = serde_json::from_slice(&listing.stdout).expect("JSON");
+    assert_eq!(listing["total"]["stored"], 40, "{listing}");
     let none = capture_by_ssh(&setup, &directory, &["-i", "10.77.1.2:data"]);
     let none = none.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
