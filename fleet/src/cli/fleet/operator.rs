@@ -1,0 +1,358 @@
+//! The operator's side: the hosts' desired states and reports as the server has them, their changes, and the answers of agents.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use trawl_sys::events::Wake;
+use trawl_sys::{Error, Result, clock};
+use trawl_view::text::steers;
+
+use super::{Change, Fleet, Host, LOOK, NANOSECONDS, not_heard, phase_text, refusal_text};
+use crate::agent::{Desired, HostReport, Labels, Phase, Selector};
+use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
+use crate::bus::{Config, News, shown};
+
+/// Time limit of the connection and the list, or of one answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Time for agents to answer: they ask for missed commands every 5 s.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Age at which a report is too old: agents repeat theirs every 3 s.
+const SILENT_NS: u64 = 10 * NANOSECONDS;
+/// Attempts, since two operators may change the same host at once.
+const ATTEMPTS: u32 = 10;
+
+/// Outcome of a change: the stored revision, or the error.
+pub type Changed = std::result::Result<u64, String>;
+
+#[derive(Default)]
+struct Known {
+    desired: Entry,
+    state: Option<HostReport>,
+    /// Time of the last report.
+    heard_ns: u64,
+}
+
+impl Known {
+    fn age_ns(&self) -> Option<u64> {
+        let age = clock::wall().saturating_sub(self.heard_ns);
+        self.state.as_ref().map(|_| age)
+    }
+
+    /// Returns whether an agent that has not announced its end no longer reports.
+    fn is_silent(&self) -> bool {
+        let ended = self.state.as_ref().is_some_and(|state| state.stopping);
+        !ended && self.age_ns().is_some_and(|age| age >= SILENT_NS)
+    }
+
+    /// Returns the last report, in which the captures of a silent agent have no known phase.
+    fn current_state(&self) -> Option<HostReport> {
+        let mut state = self.state.clone()?;
+        if self.is_silent() {
+            let captures = state.captures.iter_mut();
+            captures.for_each(|one| one.phase = Phase::Unknown);
+        }
+        Some(state)
+    }
+
+    /// Returns the capture's phase once the agent follows this revision, or the reason why it does not run.
+    fn answer(&self, revision: u64, name: &str) -> Option<std::result::Result<Phase, String>> {
+        let state = self.state.as_ref().filter(|one| one.revision >= revision)?;
+        let Some(capture) = state.captures.iter().find(|one| one.capture.name == name) else {
+            return Some(Err("another operator has removed the capture".to_owned()));
+        };
+        Some(match (&capture.refused, &capture.error) {
+            (Some(refusal), _) => Err(format!("refused by its {}", refusal_text(refusal))),
+            (None, Some(error)) if capture.phase == Phase::Waiting => Err(error.clone()),
+            _ => Ok(capture.phase),
+        })
+    }
+
+    /// Returns the reason why an agent has not answered.
+    fn why_unanswered(&self) -> String {
+        match &self.state {
+            None => "no agent has reported; the capture starts when one does".to_owned(),
+            Some(state) if state.stopping => {
+                "the agent has ended; the capture starts when it is back".to_owned()
+            }
+            Some(_) if self.is_silent() => {
+                let since = not_heard(self.age_ns());
+                format!("{since}; the capture starts when its agent is back")
+            }
+            Some(HostReport {
+                error: Some(error), ..
+            }) => error.clone(),
+            Some(_) => "the agent does not follow: operators in its policy must list the key that \
+                        trawl fleet key shows"
+                .to_owned(),
+        }
+    }
+}
+
+pub struct Operator {
+    bus: Bus,
+    url: String,
+    hosts: BTreeMap<String, Known>,
+    /// Reason of the server's last refusal.
+    refused: Option<String>,
+    is_over: bool,
+}
+
+impl Operator {
+    /// Connects, and returns once the complete current state is known.
+    pub fn open(config: Config, wake: &Wake) -> Result<Self> {
+        let mut operator = Self {
+            url: shown(&config.url),
+            bus: fleet::start(config, wake)?,
+            hosts: BTreeMap::new(),
+            refused: None,
+            is_over: false,
+        };
+        while !matches!(
+            operator.next(Instant::now() + PATIENCE)?,
+            Some(Answer::Listed)
+        ) {}
+        Ok(operator)
+    }
+
+    /// Waits for the next news; returns the answer to a request, if it is one.
+    fn next(&mut self, until: Instant) -> Result<Option<Answer>> {
+        let left = until.saturating_duration_since(Instant::now());
+        let news = match self.bus.news.recv_timeout(left) {
+            Ok(news) => news,
+            Err(RecvTimeoutError::Timeout) => {
+                let what = format!("cannot ask {}", self.url);
+                return Err(Error::failed(what, "it does not answer"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                News::Ended("the connection is closed".to_owned())
+            }
+        };
+        match news {
+            News::Ended(why) => {
+                self.is_over = true;
+                let why = match &self.refused {
+                    Some(refused) if !why.contains(refused) => format!("{refused}: {why}"),
+                    _ => why,
+                };
+                return Err(Error::failed(format!("cannot ask {}", self.url), why));
+            }
+            News::Refused(why) => self.refused = Some(why),
+            News::Connected | News::Disconnected => {}
+            News::Message(Answer::Desired { host, entry }) => self.known(&host).desired = entry,
+            News::Message(Answer::State {
+                host,
+                value,
+                heard_ns,
+            }) => {
+                let known = self.known(&host);
+                known.state = parsed_report(&value);
+                known.heard_ns = heard_ns;
+            }
+            News::Message(answer) => return Ok(Some(answer)),
+        }
+        Ok(None)
+    }
+
+    fn known(&mut self, host: &str) -> &mut Known {
+        self.hosts.entry(host.to_owned()).or_default()
+    }
+
+    /// Handles the messages that have arrived.
+    pub fn listen(&mut self) -> Result<()> {
+        loop {
+            match self.next(Instant::now()) {
+                Ok(_) => {}
+                Err(error) if self.is_over => return Err(error),
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    pub fn hosts(&self, wanted: &Selector) -> Vec<String> {
+        let fleet = self.fleet(wanted).hosts;
+        fleet.into_iter().map(|host| host.host).collect()
+    }
+
+    pub fn fleet(&self, wanted: &Selector) -> Fleet {
+        let host = |(name, known): (&String, &Known)| {
+            let Entry {
+                revision,
+                value,
+                refused,
+                ..
+            } = &known.desired;
+            let revision = *revision;
+            let desired = match refused {
+                Some(why) => Err(why.clone()),
+                None => Desired::parse(value).map_err(|error| error.to_string()),
+            };
+            let mut labels = desired
+                .as_ref()
+                .map_or_else(|_| Labels::new(), |desired| desired.labels.clone());
+            labels.extend(known.state.iter().flat_map(|state| state.labels.clone()));
+            wanted.selects(name, &labels).then(|| Host {
+                host: name.clone(),
+                labels,
+                revision,
+                follows: known
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.revision == revision),
+                error: desired.err(),
+                age_ns: known.age_ns(),
+                silent: known.is_silent(),
+                state: known.current_state(),
+            })
+        };
+        Fleet {
+            hosts: self.hosts.iter().filter_map(host).collect(),
+        }
+    }
+
+    /// Changes the desired state of a host; if another operator was faster, the change applies to that operator's state. A
+    /// state that is unsigned or cannot be read is replaced.
+    pub fn change(&mut self, host: &str, change: &dyn Fn(&mut Desired)) -> Result<Changed> {
+        for _ in 0..ATTEMPTS {
+            let entry = self.known(host).desired.clone();
+            let mut desired = Desired::parse(&entry.value).unwrap_or_default();
+            change(&mut desired);
+            // A server that lost its data counts anew, and agents follow no older revision.
+            let revision = (entry.revision + 1).max(clock::wall() / NANOSECONDS);
+            let value = serde_json::to_string(&desired);
+            let value = value.map_err(|e| Error::failed("cannot write JSON", e))?;
+            self.bus.send(Put {
+                host: host.to_owned(),
+                number: entry.number,
+                revision,
+                value: value.clone(),
+            });
+            let until = Instant::now() + PATIENCE;
+            loop {
+                match self.next(until)? {
+                    Some(Answer::Stored { host: of, number }) if of == host => {
+                        self.known(host).desired = Entry {
+                            number,
+                            revision,
+                            value,
+                            refused: None,
+                        };
+                        return Ok(Ok(revision));
+                    }
+                    Some(Answer::Failed { host: of, why }) if of == host => return Ok(Err(why)),
+                    // The other operator's change is on its way.
+                    Some(Answer::Conflict { host: of }) if of == host => break,
+                    _ => {}
+                }
+            }
+            while self.known(host).desired.number == entry.number {
+                self.next(until)?;
+            }
+        }
+        Ok(Err("other operators keep changing it".to_owned()))
+    }
+
+    /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
+    pub fn await_start(
+        &mut self,
+        changes: &mut [Change],
+        name: &str,
+        wait: Option<Duration>,
+    ) -> Result<()> {
+        let patience = wait.unwrap_or(ANSWER);
+        let until = Instant::now() + patience;
+        loop {
+            let mut is_settled = true;
+            for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+                let revision = change.revision.unwrap_or(0);
+                let answer = self.known(&change.host).answer(revision, name);
+                let runs = |phase| matches!(phase, Phase::Running | Phase::Finished);
+                match answer {
+                    Some(Ok(phase)) => {
+                        change.phase = Some(phase);
+                        is_settled &= wait.is_none() || runs(phase);
+                    }
+                    Some(Err(why)) => change.error = Some(why),
+                    None => is_settled = false,
+                }
+            }
+            if is_settled {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            match self.next(until.min(Instant::now() + LOOK)) {
+                Err(error) if self.is_over => return Err(error),
+                _ => {}
+            }
+        }
+        for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+            change.error = match change.phase {
+                None => Some(self.known(&change.host).why_unanswered()),
+                Some(Phase::Running | Phase::Finished) => None,
+                Some(phase) if wait.is_some() => {
+                    let seconds = patience.as_secs_f64();
+                    Some(format!(
+                        "the capture is still {} after {seconds} s",
+                        phase_text(phase)
+                    ))
+                }
+                Some(_) => None,
+            };
+        }
+        Ok(())
+    }
+
+    pub fn end(self) {
+        self.bus.end();
+    }
+}
+
+/// Most bytes of a name or message that another host reports, and most entries of its lists.
+const LONGEST_TEXT: usize = 512;
+const MOST_ENTRIES: usize = 10_000;
+
+/// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or control
+/// the terminal, lists are cut.
+fn parsed_report(text: &str) -> Option<HostReport> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    serde_json::from_value(bounded(value)).ok()
+}
+
+fn bounded(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    let text = |text: String| -> String {
+        let plain = text
+            .chars()
+            .map(|letter| if steers(letter) { '.' } else { letter });
+        plain.take(LONGEST_TEXT).collect()
+    };
+    match value {
+        Value::String(one) => Value::String(text(one)),
+        Value::Array(all) => all.into_iter().take(MOST_ENTRIES).map(bounded).collect(),
+        Value::Object(all) => {
+            let entries = all.into_iter().take(MOST_ENTRIES);
+            Value::Object(
+                entries
+                    .map(|(key, value)| (text(key), bounded(value)))
+                    .collect(),
+            )
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_hosts_are_cut_and_forge_no_rows() {
+        let long = "n".repeat(400_000);
+        let hostile = serde_json::json!([long, {"a\nb": "x\n\u{1b}[2J\u{202e}y"}]);
+        let bounded = bounded(hostile);
+        assert_eq!(bounded[0].as_str().map(str::len), Some(LONGEST_TEXT));
+        assert_eq!(bounded[1]["a.b"], "x..[2J.y");
+    }
+}
