@@ -123,7 +123,7 @@ static __always_inline bool count_infrequent(const struct counted_drop *kind)
 static __always_inline int look(__u64 *arguments, bool typed, bool names_process)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
-	__u32 zero = 0, device_kind = DEVICE_ETHERNET, protocol, place;
+	__u32 zero = 0, device_kind = DEVICE_UNKNOWN, protocol, place;
 	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
 	struct counted_drop kind = { .location = arguments[1], .reason = arguments[2] };
 	struct net_device *device;

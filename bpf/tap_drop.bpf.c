@@ -58,7 +58,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	struct ring_control *control;
 	struct tap_context packet = {};
 	struct net_device *device;
-	__u32 kind = DEVICE_ETHERNET;
+	__u32 kind = DEVICE_UNKNOWN;
 
 	note->location = arguments[1];
 	note->reason = arguments[2];

@@ -84,14 +84,14 @@ static __always_inline struct known_packet *find_elsewhere(const struct tap_cont
 	return take_by_content(contents->whole, now);
 }
 
-/* Returns true if the pool has had room for new packets for CROWDED_NS. The rest of the pool is for the steps of
- * packets that are already followed: a path is recorded completely or not at all. */
+/* Returns true if half of the pool has been free for CROWDED_NS. That half is for the steps of packets that are already
+ * followed: a path is recorded completely or not at all. */
 static __always_inline bool has_room_for_entries(struct drop_state *own, __u64 now)
 {
 	__u32 zero = 0;
 	struct pool_state *state = bpf_map_lookup_elem(&pool_state, &zero);
 
-	if (state && READ_ONCE(state->in_use) <= CONFIG(segments_for_entries))
+	if (state && READ_ONCE(state->in_use) * 2 <= READ_ONCE(state->segments))
 		return now - own->crowded > CROWDED_NS;
 	own->crowded = now;
 	return false;
@@ -187,7 +187,7 @@ static __always_inline struct sock *socket_of(const struct scratch *scratch, con
 static __always_inline void follow(struct scratch *scratch, struct views from, bool pointers_typed, __u32 cpu,
 				   bool may_be_first, bool filtered)
 {
-	__u32 kind = DEVICE_ETHERNET, zero = 0;
+	__u32 kind = DEVICE_UNKNOWN, zero = 0;
 	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
 	struct drop_note *note = &scratch->note;
 	struct known_packet *known, *state = &scratch->state_of_packet;

@@ -228,12 +228,13 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	__u32 tail = GET(typed, buffer, tail);
 	__u32 at = data - head, begin;
 	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
-	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK;
+	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK || kind == DEVICE_UNKNOWN;
 
 	note->link = DROP_LINK_ETHERNET;
 	if (is_ethernet && at + ETHERNET_LENGTH == network)
 		begin = at;
-	else if (is_ethernet && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail)
+	else if (is_ethernet && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail &&
+		 (kind != DEVICE_UNKNOWN || mac != network))
 		begin = mac;
 	else if ((protocol == PROTOCOL_IP || protocol == PROTOCOL_IPV6) && network && network <= tail) {
 		begin = network;

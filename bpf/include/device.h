@@ -14,6 +14,8 @@
 /* ARPHRD_ETHER and ARPHRD_LOOPBACK. */
 #define DEVICE_ETHERNET 1
 #define DEVICE_LOOPBACK 772
+/* The packet's device is not known. Most have Ethernet headers. */
+#define DEVICE_UNKNOWN 0xffff
 #define NO_HEADER 0xffff
 #define PACKET_MULTICAST 2
 #define FAMILY_IPV4 2
@@ -135,7 +137,7 @@ static __always_inline struct net_device *find_place(struct sk_buff *buffer, str
 			((__u64 *)note->name)[1] = 0;
 		}
 		note->ifindex = note->netns ? received_on : 0;
-		*kind = DEVICE_ETHERNET;
+		*kind = DEVICE_UNKNOWN;
 	} else {
 		note_route(buffer, typed, note, kind);
 	}

@@ -114,7 +114,9 @@ struct pool_state {
 	__u64 free;
 	/* Number of segments that are not on the stack. */
 	__u64 in_use;
-	__u64 padding[6];
+	/* Number of segments. A pool that grows has more later. */
+	__u64 segments;
+	__u64 padding[5];
 	struct closed_segment closed[POOL_MAX_SEGMENTS];
 	/* For each free segment: the one below it on the stack. */
 	__u32 below[POOL_MAX_SEGMENTS];
@@ -263,9 +265,6 @@ struct tap_config {
 	 * functions that led to the drop are recorded. */
 	__u32 names_receiver;
 	__u32 with_stack;
-	/* For programs that follow packets: with more segments in use, they select no new packets. The remaining
-	 * segments are for the steps of packets that are already followed. */
-	__u32 segments_for_entries;
 	/* Treatment of packets that other programs of the capture have seen: LINKS_… of drop.h; and the offset of the
 	 * address of the packet's memory in the kernel's own structure. */
 	__u32 links;

@@ -475,7 +475,6 @@ impl Assembly {
             first_page_high: 0,
             names_receiver: 0,
             with_stack: 0,
-            segments_for_entries: 0,
             links: self.links,
             head_offset: self.offset("xdp_buff", "data_hard_start"),
             flags_offset: flags_offset(),

@@ -2,7 +2,7 @@
 
 mod file;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,6 +20,9 @@ use trawl_capture::taps::drop::Along;
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_sys::counters;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
@@ -108,7 +111,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         within: args.within(),
         ..Drops::default()
     };
-    let sites = Along::find(&drops)?.with_programs();
+    let along = Along::find(&drops)?;
+    let namespaces = along.namespaces.clone();
+    let sites = along.with_programs();
     let mut options = CaptureOptions {
         at: Some(At::Both),
         memory: Memory {
@@ -139,6 +144,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         prints: args.write.is_none() || args.print,
         file,
         ends: BTreeMap::new(),
+        devices: LastDevices::find(&namespaces),
+        told: Told::default(),
         now: 0,
         came: false,
         looked: Instant::now(),
@@ -173,6 +180,8 @@ struct Following {
     file: Option<StepFile>,
     /// Number of packets by their end.
     ends: BTreeMap<End, u64>,
+    devices: LastDevices,
+    told: Told,
     /// The time of the last record, or later.
     now: u64,
     /// Set if records arrived since the last check of paths.
@@ -191,6 +200,9 @@ impl Following {
         let Some(seen) = Seen::new(packet) else {
             return Ok(());
         };
+        if self.told.has(id) {
+            return Ok(());
+        }
         if self.left > 0
             && let Some(file) = &mut self.file
         {
@@ -250,6 +262,9 @@ impl Following {
     }
 
     fn close(&mut self, mut path: PacketPath) -> Result<()> {
+        if path.end == End::Gap && self.devices.ends(&path) {
+            path.end = End::Sent;
+        }
         if matches!(path.end, End::Gap | End::Consumed)
             && let Some(into) = self.joined.has(&path)
         {
@@ -268,6 +283,7 @@ impl Following {
             process::interrupt(std::process::id())?;
         }
         *self.ends.entry(path.end).or_default() += 1;
+        self.told.add(path.packet_id, path.last_time());
         if !self.prints {
             return Ok(());
         }
@@ -276,6 +292,59 @@ impl Following {
             false => path.to_string(),
         };
         terminal::write_out(&text)
+    }
+}
+
+/// Packets that ended lately. A last step, such as the end of a buffer after its socket, may be read after that.
+#[derive(Debug, Default)]
+struct Told {
+    now: HashSet<u64>,
+    before: HashSet<u64>,
+    since: u64,
+}
+
+impl Told {
+    fn add(&mut self, id: u64, time: u64) {
+        if time.saturating_sub(self.since) > AGE_NS {
+            self.before = std::mem::take(&mut self.now);
+            self.since = time;
+        }
+        self.now.insert(id);
+    }
+
+    fn has(&self, id: u64) -> bool {
+        self.now.contains(&id) || self.before.contains(&id)
+    }
+}
+
+/// Devices that packets leave this host by, or that encrypt them: transmitted packets are not seen as the same any more. By
+/// namespace and name.
+#[derive(Debug, Default)]
+struct LastDevices(HashSet<(String, String)>);
+
+impl LastDevices {
+    fn find(namespaces: &[Namespace]) -> Self {
+        let mut found = HashSet::new();
+        for namespace in namespaces {
+            // A namespace may be gone by now.
+            let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
+            let links = links.unwrap_or_default().into_iter();
+            let last = links.filter(|link| match link.kind.as_deref() {
+                None => link.name != "lo",
+                Some(kind) => kind == "wireguard",
+            });
+            found.extend(last.map(|link| (counters::label(namespace), link.name)));
+        }
+        Self(found)
+    }
+
+    /// Returns true if the packet's last step was its transmission by one of them.
+    fn ends(&self, path: &PacketPath) -> bool {
+        let last = path.steps.last().filter(|step| step.step == TRANSMITTED);
+        last.is_some_and(|step| {
+            let place = step.netns.clone().zip(step.interface.clone());
+            place.is_some_and(|place| self.0.contains(&place))
+        })
     }
 }
 
@@ -581,6 +650,7 @@ const UDP: u8 = 17;
 /// Stands for steps that were not recorded.
 const GAP: &str = "gap";
 const CONSUMED: &str = "consumed";
+const TRANSMITTED: &str = "transmitted";
 const OFFLOAD: &str = "gro";
 /// Receive offload holds segments no longer than this. A later one may be a retransmission.
 const OFFLOAD_NS: u64 = 20_000_000;
@@ -728,7 +798,7 @@ impl PacketPath {
             },
             "consumed" => match last {
                 "socket" | "read" => End::Delivered,
-                "transmitted" => End::Sent,
+                TRANSMITTED => End::Sent,
                 // Sockets of datagrams are read without a step of their own.
                 "input" if self.is_for_socket() => End::Delivered,
                 _ => End::Consumed,

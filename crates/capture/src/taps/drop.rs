@@ -110,7 +110,6 @@ pub fn attach(
     config.write_flags = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
-    config.segments_for_entries = (assembly.rings.geometry.segments() / 2) as u32;
     if asked.follow {
         config.links = LINKS_FOLLOWED as u32;
     }

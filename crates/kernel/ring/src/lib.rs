@@ -447,6 +447,13 @@ impl State {
         atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, in_use)))
     }
 
+    pub(crate) fn segments<'a>(self) -> &'a AtomicU64 {
+        atomic64(
+            self.0
+                .wrapping_add(std::mem::offset_of!(PoolState, segments)),
+        )
+    }
+
     /// Pushes a segment onto the stack of free ones.
     fn push_free(self, segment: u32) {
         let mut free = self.free().load(Ordering::Acquire);

@@ -141,6 +141,8 @@ pub(super) fn free(state: State, segments: Range<usize>) {
     if segments.start == 0 {
         state.free().store(u64::from(NO_SEGMENT), Ordering::Relaxed);
     }
+    let count = segments.len() as u64;
+    state.segments().fetch_add(count, Ordering::Relaxed);
     segments
         .rev()
         .for_each(|segment| state.push_free(segment as u32));

@@ -119,8 +119,8 @@ fn lab(kind: &str) -> Option<LineLab> {
         "wireguard" => &[
             "a ip link add wg0 type wireguard",
             "b ip link add wg0 type wireguard",
-            "a echo AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHl8= | wg set wg0 listen-port 51820 private-key /dev/stdin",
-            "b echo ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pn8= | wg set wg0 listen-port 51820 private-key /dev/stdin",
+            "a echo AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHl8= | wg set wg0 listen-port 51820 private-key /dev/fd/0",
+            "b echo ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pn8= | wg set wg0 listen-port 51820 private-key /dev/fd/0",
             "a ip link set wg0 up",
             "b ip link set wg0 up",
             "a ip addr add 10.1.0.1/24 dev wg0",
@@ -174,6 +174,10 @@ fn lab(kind: &str) -> Option<LineLab> {
 
 /// Every packet reaches the socket, or is dropped with a reason; at most one in a thousand is not seen to its end.
 fn ends(kind: &str) {
+    if ["nat", "ipsec"].contains(&kind) && !kernel_is_at_least(6, 4) {
+        skip("before Linux 6.4 netfilter's hooks, where such packets change, cannot be seen");
+        return;
+    }
     let Some(lab) = lab(kind) else { return };
     let line = &lab.line;
     let count = amount(10_000);
@@ -215,22 +219,36 @@ fn ends(kind: &str) {
     follow.signal(Signal::INT);
     let done = follow.wait();
     let ways = ways(&done.stdout);
-    let not_followed = ways.len() as u64;
-    assert_eq!(not_followed, count, "{}", done.stderr);
+    // On a busy machine, memory may run short: then packets are not followed, but none is lost half-way.
+    let account = done.stderr.lines().last().expect("an account");
+    let account: Value = serde_json::from_str(account).expect("JSON");
+    let lost = &account["notice"]["lost"];
+    let not_followed = lost["not_followed"].as_u64().unwrap_or(0);
+    assert_eq!(lost["ring_full"], 0, "{account}");
+    let followed = ways.len() as u64;
+    assert!(followed + not_followed >= count, "{}", done.stderr);
+    assert!(followed > 0 && followed <= count, "{}", done.stderr);
     let with = |end: &str| ways.iter().filter(|way| way["end"] == end).count() as u64;
     let known = match kernel_is_at_least(6, 3) {
         true => with("delivered"),
         // The kernel tells nothing of sockets.
         false => with("delivered") + with("consumed"),
     };
+    // An encrypted packet is known again only if it arrives soon.
+    let known = known + if kind == "wireguard" { with("sent") } else { 0 };
     let dropped = with("dropped");
     let lost = with("gap");
     let example = ways.iter().find(|way| way["end"] == "gap");
     let most = count / 1000;
     assert!(lost <= most, "{kind}: {lost} gaps of {count}: {example:?}");
-    assert_eq!(known + dropped + lost, count, "{kind}: {:?}", ways.last());
+    assert_eq!(
+        known + dropped + lost,
+        followed,
+        "{kind}: {:?}",
+        ways.last()
+    );
     assert!(
-        known + lost >= received,
+        known + lost + not_followed >= received,
         "{kind}: {received} were received, {known} delivered"
     );
     let reasons = ways.iter().filter(|way| way["end"] == "dropped");

@@ -3,11 +3,12 @@
 use std::net::UdpSocket;
 
 use serde_json::Value;
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_packet::build::Template;
 use trawl_sys::netns::run_in;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Lab, args, wait_until};
+use trawl_tests::{Lab, args, skip, wait_until};
 
 use super::{lint, metrics, promtool, serve};
 
@@ -108,6 +109,10 @@ fn drops_are_metrics() {
 #[test]
 fn drops_name_the_process() {
     let Some(lab) = Lab::open() else { return };
+    if !kernel_is_at_least(6, 11) {
+        skip("before Linux 6.11 the kernel does not name the receiver of a dropped packet");
+        return;
+    }
     let (b, netns) = (&lab.pair.b, &lab.pair.b.name);
     let (running, address) = serve(&args!("--process --netns {netns}"));
     let socket = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 9)));
