@@ -11,7 +11,7 @@ use trawl_bpf::layout::{Shared, TapConfig, text_in};
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::process_watch::ProcessWatch;
 use trawl_bpf::table::Table;
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, errno};
 
 use super::programs::{self, load_typed_or_raw};
 use super::reasons::Reasons;
@@ -65,6 +65,15 @@ fn fail(error: impl std::fmt::Display) -> Error {
 impl DropWatch {
     /// Begins to count. With `owners`, drops of different processes are counted separately.
     pub fn attach(owners: Option<&ProcessWatch>) -> Result<Self> {
+        Self::try_attach(owners).map_err(|error| match error.errno() {
+            Some(errno::EPERM) => {
+                fail(error.why()).fix("this requires root (CAP_BPF and CAP_PERFMON)")
+            }
+            _ => error,
+        })
+    }
+
+    fn try_attach(owners: Option<&ProcessWatch>) -> Result<Self> {
         let reasons = Reasons::of_kernel()?;
         let symbols = Symbols::read();
         let receivers = tracepoint(&reasons)?.arguments >= ARGUMENTS_WITH_RECEIVER;
