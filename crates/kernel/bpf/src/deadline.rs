@@ -4,12 +4,14 @@
 use std::cell::Cell;
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 thread_local! {
     static LIMIT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
+/// Multiple of the limit after which a load ends although the thread has run for less: the machine is busy.
+const PATIENCE: u32 = 10;
 /// Interval between signals: libbpf tries again several times after a signal ended a load.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -30,7 +32,8 @@ pub(super) fn limit() -> Option<Duration> {
     LIMIT.get()
 }
 
-/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up.
+/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up. It is the thread's own
+/// time: other work on the machine takes nothing from it.
 pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) -> (T, bool) {
     ignore_wakes();
     let (done, is_done) = channel();
@@ -46,9 +49,15 @@ pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) 
             loaded
         });
         let thread = who.recv();
+        let begun = Instant::now();
         let mut wait = limit;
         let mut is_late = false;
         while is_done.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            let used = thread.map_or(limit, |thread| time_of(thread).unwrap_or(limit));
+            if used < limit && begun.elapsed() < limit * PATIENCE {
+                wait = limit - used;
+                continue;
+            }
             is_late = true;
             wait = AGAIN;
             if let Ok(thread) = thread {
@@ -69,6 +78,24 @@ fn wake() -> libc::c_int {
 }
 
 extern "C" fn nothing(_: libc::c_int) {}
+
+/// Returns the CPU time of a thread that is joined later.
+fn time_of(thread: libc::pthread_t) -> Option<Duration> {
+    let mut clock = 0;
+    // SAFETY: the thread is not joined yet, so its identifier is valid; the clock's number has room.
+    if unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time has room; a clock that is not there is an error.
+    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
+        0 => Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => None,
+    }
+}
 
 /// Installs an empty handler for the signal.
 fn ignore_wakes() {
