@@ -11,7 +11,7 @@ use trawl_filter::classic::Classic;
 use trawl_filter::error::{FilterError, Instead};
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
-use trawl_filter::{Inner, lower_inner, lower_quick};
+use trawl_filter::{Inner, lower_either, lower_inner, lower_quick};
 use trawl_io::libpcap::compile_filters;
 use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
@@ -128,9 +128,33 @@ impl Filter {
         Ok(lowered.insns)
     }
 
-    /// Returns the instructions for XDP, with a short version that decides most packets.
-    pub fn xdp_blocks(&self, options: &expression::CompilerOptions) -> Result<XdpBlocks> {
+    /// Returns the instructions for a program that reads a copy of what an XDP program sees. `inside_too`: the packet inside a
+    /// tunnel may match as well.
+    pub fn xdp_copy_block(
+        &self,
+        options: &expression::CompilerOptions,
+        buffer: u16,
+        inside_too: bool,
+    ) -> Result<Block> {
+        let target = for_this_kernel(&Target::copy(buffer));
+        let either = self.either(options, &target, inside_too)?;
+        Block::new(&either.map_or_else(|| self.lower(options, &target), Ok)?)
+    }
+
+    /// Returns the instructions for XDP, with a short version that decides most packets. `inside_too`: the packet inside a
+    /// tunnel may match as well.
+    pub fn xdp_blocks(
+        &self,
+        options: &expression::CompilerOptions,
+        inside_too: bool,
+    ) -> Result<XdpBlocks> {
         let target = for_this_kernel(&Target::xdp());
+        if let Some(either) = self.either(options, &target, inside_too)? {
+            return Ok(XdpBlocks {
+                whole: Block::new(&either)?,
+                quick: None,
+            });
+        }
         let (lowered, quick) = match self.inner(options)? {
             Some(inner) => (lower_inner(&inner, &target), None),
             None => {
@@ -143,6 +167,25 @@ impl Filter {
             whole: Block::new(&lowered)?,
             quick: quick.filter(|_| !probe::is_unwanted("quick-filter")),
         })
+    }
+
+    /// Returns the instructions for a packet or the one in its tunnel; `None` unless both can be meant.
+    fn either(
+        &self,
+        options: &expression::CompilerOptions,
+        target: &Target,
+        inside_too: bool,
+    ) -> Result<Option<Lowered>> {
+        let Self::Expression(text) = self else {
+            return Ok(None);
+        };
+        if !inside_too || options.link != LinkType::ETHERNET {
+            return Ok(None);
+        }
+        let outer = self.classic(options)?;
+        let inner = Inner::compile(text, options);
+        let lowered = inner.and_then(|inner| lower_either(&outer, &inner, target));
+        lowered.map(Some).map_err(|error| self.explain(&error))
     }
 
     /// Returns the instructions for packets of this link type.

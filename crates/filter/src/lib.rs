@@ -50,6 +50,7 @@ pub use expression::{CompilerOptions, LinkType, compile};
 
 pub use table::Table;
 
+pub use lower::either::lower_either;
 pub use lower::inner::{Inner, lower_inner};
 pub use lower::quick::{Quick, lower_quick};
 pub use lower::standalone::standalone;

@@ -44,6 +44,7 @@
 
 pub(crate) mod ancillary;
 mod assembler;
+pub mod either;
 mod emit;
 mod emitter;
 mod flow;

@@ -52,7 +52,10 @@ impl Tap for Hook {
         config.only_ifindex = site.interface.index;
         assembly.stamp_by_polls(&mut config, site, &[])?;
         let blocks = match &assembly.options.filter {
-            Some(filter) => Some(filter.xdp_blocks(&site.compiler_options(config.snaplen)?)?),
+            Some(filter) => {
+                let compiler = site.compiler_options(config.snaplen)?;
+                Some(filter.xdp_blocks(&compiler, assembly.options.follows())?)
+            }
             None => None,
         };
         let mut points = Vec::new();

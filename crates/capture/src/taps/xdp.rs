@@ -343,7 +343,7 @@ fn load(
     let hardware = options.time == TimeSource::Hardware;
     let filter = options.filter.as_ref();
     let blocks = filter
-        .map(|filter| filter.xdp_blocks(&site.compiler_options(config.snaplen)?))
+        .map(|filter| filter.xdp_blocks(&site.compiler_options(config.snaplen)?, options.follows()))
         .transpose()?;
     let names = options.process.is_some();
     // The quick version decides before the interface is known, and knows no process.

@@ -27,10 +27,10 @@ impl Emitter<'_> {
             Hook::Copy { .. } => {}
             Hook::Xdp if self.target.load_helper => {
                 let kept = [
-                    (6, reg::CONTEXT),
+                    (reg::SLOW_SCRATCH, reg::SCRATCH),
                     (7, reg::DATA),
                     (8, reg::DATA_END),
-                    (9, reg::SCRATCH),
+                    (9, reg::CONTEXT),
                 ];
                 for (keeper, register) in kept {
                     self.emit(op::mov(keeper, register));

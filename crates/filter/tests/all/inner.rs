@@ -2,7 +2,9 @@
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, tunnel_frame};
-use trawl_filter::{Classic, CompilerOptions, Hook, Inner, Target, lower_inner};
+use trawl_filter::{
+    Classic, CompilerOptions, Hook, Inner, Target, compile, lower_either, lower_inner,
+};
 
 const EXPRESSIONS: [&str; 14] = [
     "tcp port 80",
@@ -83,6 +85,52 @@ fn inner_filters_agree() {
         }
     }
     assert!(matched > 1000, "{matched} matches");
+}
+
+/// A filter on a packet or the one inside it matches if either does.
+#[test]
+fn either_packet_matches() {
+    let (mut outside, mut inside) = (0, 0);
+    for (index, expression) in EXPRESSIONS.iter().enumerate() {
+        trawl_io::libpcap::compile_filters();
+        let options = CompilerOptions::default();
+        let outer = compile(expression, &options).unwrap();
+        let inner = Inner::compile(expression, &options).unwrap();
+        let blocks = [Target::xdp(), Target::copy(2048)].map(|target| {
+            let block = lower_either(&outer, &inner, &target).unwrap();
+            (target, block.insns)
+        });
+        let mut r = Random::new(index as u64);
+        for _ in 0..1500 {
+            let mut frame = tunnel_frame(&mut r);
+            if r.below(3) == 0 {
+                frame.truncate(r.below(160));
+            }
+            let length = frame.len() as u32;
+            let expected = match outer.run(&frame, length) {
+                0 => inner.run(&frame, length),
+                matched => matched,
+            };
+            outside += u32::from(outer.run(&frame, length) != 0);
+            inside += u32::from(inner.run(&frame, length) != 0);
+            for (target, block) in &blocks {
+                let linear = match target.hook {
+                    Hook::Copy { .. } => 0,
+                    _ => r.below(frame.len() + 1),
+                };
+                for linear in [linear, frame.len()] {
+                    let scene = Scene {
+                        bytes: &frame,
+                        linear,
+                        tag: None,
+                    };
+                    let result = run(block, target, &scene);
+                    assert_eq!(result, Ok(expected), "{expression} {target:?} {scene:02x?}");
+                }
+            }
+        }
+    }
+    assert!(outside > 1000 && inside > 1000, "{outside}, {inside}");
 }
 
 #[test]

@@ -347,3 +347,36 @@ fn file_shows_the_path() {
     let (first, last) = (&rows[0][2], &rows[rows.len() - 1][2]);
     assert_eq!((first.as_str(), last.as_str()), (TO, "10.1.2.2"));
 }
+/// A program at XDP sees the tunnel's packet: the filter, which is about the packet inside, selects it there.
+#[test]
+fn packet_in_a_tunnel_is_followed_from_an_xdp_program() {
+    let Some(lab) = lab("vxlan") else { return };
+    if !kernel_is_at_least(6, 6) {
+        skip("before Linux 6.6 netfilter and tc have no links");
+        return;
+    }
+    let line = &lab.line;
+    let receiver = trawl_tests::lab::place(&line.b);
+    let loaded = trawl(&args!("xdp load {receiver} pass --tappable --mode native"));
+    assert!(loaded.status.success(), "{loaded:?}");
+    let arguments = args!("follow --json -c 1 -i {receiver} 'udp dst port {PORT}'");
+    let follow = Running::start(&arguments, "following packets on");
+    let send = format!("for i in 1 2 3; do echo hello > /dev/udp/{TO}/{PORT}; sleep 0.2; done");
+    run("ip", &["netns", "exec", &line.a.name, "bash", "-c", &send]);
+    let done = follow.wait();
+    trawl(&["xdp", "unload", &receiver]);
+    let ways = ways(&done.stdout);
+    let steps = steps(&ways[0]);
+    assert_eq!(steps[..2], ["xdp", "gro"], "{}", ways[0]);
+    assert!(
+        ways[0]["packet"]
+            .as_str()
+            .is_some_and(|text| text.contains("VXLAN")),
+        "{}",
+        ways[0]
+    );
+    assert_eq!(steps.last(), Some(&"dropped"), "{}", ways[0]);
+    let inside = ways[0]["steps"].as_array().expect("steps").iter();
+    let mut inside = inside.filter(|step| step["interface"] == "vx");
+    assert!(inside.any(|step| step["step"] == "input"), "{}", ways[0]);
+}

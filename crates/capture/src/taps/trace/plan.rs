@@ -11,7 +11,6 @@ use trawl_bpf::layout::{
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions, Traced};
 use trawl_bpf::{link, map};
-use trawl_filter::lower::Target;
 use trawl_packet::pcapng::block::DIRECTION_INBOUND;
 use trawl_ring::Rings;
 use trawl_sys::{Error, Result, errno, events};
@@ -94,7 +93,7 @@ impl TracePlan {
         let block = match &options.filter {
             Some(filter) => {
                 let compiler = site.compiler_options(config.snaplen)?;
-                Some(filter.block(&compiler, &Target::copy(TRACE_COPY as u16))?)
+                Some(filter.xdp_copy_block(&compiler, TRACE_COPY as u16, options.follows())?)
             }
             None => None,
         };
