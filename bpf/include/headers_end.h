@@ -127,7 +127,7 @@ static __noinline __u64 header_step(struct header_source *source, __u32 at, __u3
 	}
 }
 
-/* Leaves the offset of the end of the headers in the control block. The state between two steps is there too, because the
+/* Writes the offset of the end of the headers to the control block. The state between two steps is there too, because the
  * verifier does not track it: it checks a step once for all states. */
 static __noinline int find_headers_end(struct header_source *source, struct ring_control *control, __u32 begins)
 {

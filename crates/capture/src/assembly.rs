@@ -108,9 +108,9 @@ impl HostFeatures {
     }
 }
 
-/// Points per site: entry and exit of each program of a chain.
 /// Taps that read their sources by threads.
 const TAPS_WITHOUT_PROGRAM: [&str; 3] = ["packet", "pcap", "dpdk"];
+/// Points per site: entry and exit of each program of a chain.
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
 /// Number of sites above which they share programs. A program for a single interface is faster.

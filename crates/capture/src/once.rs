@@ -1,6 +1,7 @@
 //! `--once`: one record of each packet. A record waits a limited time for sightings of the same packet by other points, which
 //! are left out; a comment lists the points. Programs recognise packets and give them the same identifier: see `link.h`.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::mem::take;
@@ -8,7 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::Interface;
-use trawl_packet::pcapng::block::{EPB_PACKETID, EnhancedPacket, OPT_COMMENT, blocks};
+use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
+use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::write::with_comment;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
@@ -97,9 +99,8 @@ impl Once {
     }
 
     fn sight(&mut self, block: &[u8], packet: &EnhancedPacket<'_>, now: Instant) {
-        let option = |code| packet.options().find(move |one| one.code == code);
-        let id = option(EPB_PACKETID).and_then(|one| one.value.try_into().ok());
-        let id = id.map(u64::from_le_bytes);
+        let options = PacketOptions::parse(packet.options());
+        let id = options.packet_id;
         let interface = packet.interface_id;
         let shared = &mut *self.shared.borrow_mut();
         if let Some(number) = id.and_then(|id| self.numbers.get(&id)) {
@@ -107,9 +108,8 @@ impl Once {
             let place = number.checked_sub(self.first);
             if let Some(record) = place.and_then(|at| self.waiting.get_mut(at as usize)) {
                 record.points.push(interface);
-                let comments = packet.options().filter(|one| one.code == OPT_COMMENT);
-                let texts = comments.map(|one| String::from_utf8_lossy(one.value).into_owned());
-                record.comments.extend(texts);
+                let comments = options.comments.into_iter();
+                record.comments.extend(comments.map(Cow::into_owned));
             }
             return;
         }
@@ -292,12 +292,8 @@ mod tests {
     fn packets(bytes: &[u8]) -> Vec<(u64, Vec<String>)> {
         let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
         let read = |packet: EnhancedPacket<'_>| {
-            let comments = packet.options().filter(|one| one.code == OPT_COMMENT);
-            let text = |value| String::from_utf8_lossy(value).into_owned();
-            (
-                packet.timestamp,
-                comments.map(|one| text(one.value)).collect(),
-            )
+            let comments = PacketOptions::parse(packet.options()).comments.into_iter();
+            (packet.timestamp, comments.map(Cow::into_owned).collect())
         };
         packets.map(read).collect()
     }

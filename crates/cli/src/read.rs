@@ -165,13 +165,9 @@ impl<'a> Reading<'a> {
                     flushed
                 }
                 Err(error) => {
-                    let name = self.sources.source().map_or("", |input| &input.name);
-                    let remark = json!({ "file": name, "error": error.to_string() });
-                    json::say(
-                        "cannot_read",
-                        remark,
-                        &format!("cannot read {name}: {error}"),
-                    );
+                    if let Some(input) = self.sources.source() {
+                        input.report_unreadable(&error);
+                    }
                     self.failed = true;
                     Written::Taken
                 }

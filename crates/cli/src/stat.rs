@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::json;
 use sha2::{Digest, Sha256};
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
@@ -127,11 +126,8 @@ fn files(args: &StatArgs, statistics: &mut Statistics) -> Result<(Vec<FileReport
             Ok(None) => break,
             Err(error) if error.would_block() => {}
             Err(error) => {
-                let error = error.to_string();
-                let text = format!("cannot read {}: {error}", input.name);
-                let remark = json!({ "file": &input.name, "error": error.clone() });
-                json::say("cannot_read", remark, &text);
-                of_file.facts.error = Some(error);
+                input.report_unreadable(&error);
+                of_file.facts.error = Some(error.to_string());
             }
         }
     }

@@ -143,7 +143,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let seconds = started.elapsed().as_secs_f64();
     let is_done = observer.subject.is_none_or(Subject::end);
     let mut known = std::mem::take(&mut sink.counts.known);
-    let culprits = std::mem::take(&mut sink.counts.culprits);
+    let mut culprits = std::mem::take(&mut sink.counts.culprits);
     drop(sink);
     let tally = tally.take();
     for (key, row) in tally.sorted().into_iter().take(MOST_EXPLAINED) {

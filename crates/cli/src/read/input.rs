@@ -148,6 +148,17 @@ impl Input {
         }
     }
 
+    /// Reports that the rest of the input cannot be read.
+    pub fn report_unreadable(&self, error: &ReadError) {
+        let file = &self.name;
+        let remark = json!({ "file": file, "error": error.to_string() });
+        json::say(
+            "cannot_read",
+            remark,
+            &format!("cannot read {file}: {error}"),
+        );
+    }
+
     /// Warns about packets whose times are wrong in the file or cannot be shown.
     pub fn report_flawed_times(&self) {
         let file = &self.name;

@@ -2,6 +2,7 @@
 //! object is certain if its counter went up, or if no other one can have dropped the packets.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -30,10 +31,12 @@ pub struct Culprit {
     pub is_certain: bool,
 }
 
-/// The state of a namespace's objects at the beginning.
+/// The state of the namespaces' objects at the beginning and at the end.
 #[derive(Debug, Default)]
 pub struct Culprits {
     before: HashMap<Option<String>, Snapshot>,
+    /// Read once for all rows of a namespace.
+    after: HashMap<Option<String>, Snapshot>,
 }
 
 #[derive(Debug, Default)]
@@ -61,18 +64,21 @@ impl Culprits {
             .insert(key.netns.clone(), found.unwrap_or_default());
     }
 
-    /// Returns the objects that dropped the packets of a row, or may have.
-    pub fn of(&self, key: &DropKey, row: &Row) -> Vec<Culprit> {
+    /// Returns the objects that dropped the packets of a row, or may have. Drops after the first call do not count.
+    pub fn of(&mut self, key: &DropKey, row: &Row) -> Vec<Culprit> {
         let Some(kind) = kind(key) else {
             return Vec::new();
         };
         if kind == Kind::Program {
             return programs(key, row);
         }
-        let Some(namespace) = namespace(key) else {
-            return Vec::new();
+        let now = match self.after.entry(key.netns.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => match namespace(key) {
+                Some(namespace) => place.insert(Snapshot::take(namespace.as_ref())),
+                None => return Vec::new(),
+            },
         };
-        let now = Snapshot::take(namespace.as_ref());
         let none = Snapshot::default();
         let before = self.before.get(&key.netns).unwrap_or(&none);
         let versions = row.versions();
@@ -82,7 +88,7 @@ impl Culprits {
         };
         // Rules of the older iptables are not among those of nftables.
         let is_complete = kind == Kind::Rule && key.hook.is_some() && !has_legacy(key);
-        let mut found = judge(&candidates(before), &candidates(&now), is_complete);
+        let mut found = judge(&candidates(before), &candidates(now), is_complete);
         if kind == Kind::Queue {
             keep_innermost(&now.queues, &mut found);
         }

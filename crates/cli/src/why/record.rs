@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use trawl_capture::filter::Filter;
 use trawl_front::bound::Bound;
 use trawl_packet::pcapng::block::INTERFACE_STATISTICS;
@@ -18,7 +17,6 @@ use trawl_view::record::PacketSource;
 use trawl_view::why::Tally;
 
 use super::report::{Counter, Knowledge, LossReport, RowFacts};
-use crate::json;
 use crate::read::{Input, file_filter};
 
 /// Beginning of the comment that holds what packets do not tell.
@@ -180,10 +178,7 @@ pub fn read(
             Ok(None) => break,
             Err(error) if error.would_block() => {}
             Err(error) => {
-                let error = error.to_string();
-                let text = format!("cannot read {}: {error}", input.name);
-                let remark = json!({ "file": &input.name, "error": error });
-                json::say("cannot_read", remark, &text);
+                input.report_unreadable(&error);
                 is_whole = false;
             }
         }

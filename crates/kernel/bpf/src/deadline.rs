@@ -90,7 +90,7 @@ fn time_of(thread: libc::pthread_t) -> Option<Duration> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the time has room; a clock that is not there is an error.
+    // SAFETY: the kernel writes to `time` alone, and returns an error for a clock that does not exist.
     match unsafe { libc::clock_gettime(clock, &raw mut time) } {
         0 => Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
         _ => None,

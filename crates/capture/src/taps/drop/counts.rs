@@ -119,7 +119,7 @@ impl DropWatch {
         }
         let frequent = self.frequent()?;
         let infrequent = self.counts.keys().map_err(fail)?;
-        // What goes on is counted anew; what ended makes room.
+        // Taking all out makes room: kinds of drops that go on are counted again.
         let empties = infrequent.len() > self.counts.about().max_entries as usize / 2;
         let mut counts = frequent.clone();
         for kind in infrequent {
