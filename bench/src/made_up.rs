@@ -303,9 +303,20 @@ impl Made {
         let multiply = || -> io::Result<()> {
             let captured = root.join(CAPTURE);
             let index = root.join(format!("index/capture={CAPTURE}"));
+            let hours = subdirectories(&root.join("chunks"))?;
+            let hours: Vec<PathBuf> = hours
+                .iter()
+                .map(|day| subdirectories(day))
+                .collect::<io::Result<Vec<_>>>()?
+                .concat();
             for number in 2..=hosts {
                 let host = format!("{HOST}-{number}");
                 copy(&captured.join(HOST), &captured.join(&host), &host)?;
+                for hour in hours.iter().map(|hour| hour.join(CAPTURE)) {
+                    if hour.join(HOST).is_dir() {
+                        copy(&hour.join(HOST), &hour.join(&host), &host)?;
+                    }
+                }
                 for day in fs::read_dir(&index)? {
                     let day = day?.path();
                     let of_first = day.join(format!("host={HOST}"));
@@ -320,6 +331,11 @@ impl Made {
         self.packets = own * hosts.max(1);
         Ok(())
     }
+}
+
+fn subdirectories(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory)?;
+    entries.map(|entry| entry.map(|one| one.path())).collect()
 }
 
 /// Copies a host's part of a store for another host: links to packets and index, records that name it.

@@ -21,7 +21,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trawl_spool::manifest::{Begin, End, Manifest, Sealed, Tombstone};
+use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed};
 
 /// Longest input: longer ones take longer and find no more.
 const LONGEST: usize = 64 << 10;
@@ -247,7 +247,7 @@ fn documents() {
         let _ = Manifest::from_bytes(bytes);
         let _ = Begin::from_bytes(bytes);
         let _ = End::from_bytes(bytes);
-        let _ = Tombstone::from_bytes(bytes);
+        let _ = Pruned::from_bytes(bytes);
         let Ok(text) = std::str::from_utf8(bytes) else {
             return;
         };

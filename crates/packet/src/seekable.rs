@@ -86,6 +86,11 @@ impl<W: Write> Writer<W> {
         self.written
     }
 
+    /// Returns the number of bytes that wait for compression.
+    pub fn pending(&self) -> u64 {
+        self.frame.len() as u64
+    }
+
     /// Ends the current frame.
     pub fn end_frame(&mut self) -> io::Result<()> {
         if self.frame.is_empty() {

@@ -156,7 +156,9 @@ pub enum Kept {
 impl StorePlan {
     pub const SPOOL_BYTES: u64 = 4 << 30;
     pub const CHUNK_BYTES: u64 = 64 << 20;
-    pub const CHUNK_TIME: Duration = Duration::from_secs(10);
+    /// Most bytes of a chunk, which readers hold in memory.
+    pub const CHUNK_MOST: u64 = 256 << 20;
+    pub const CHUNK_TIME: Duration = Duration::from_secs(60);
     pub const PATIENCE: Duration = Duration::from_secs(30);
 
     /// Creates a plan for a store with default sizes and times.

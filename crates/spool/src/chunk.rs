@@ -1,13 +1,14 @@
 //! A chunk being made: a pcapng file in the spool, compressed as it grows.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
-use trawl_packet::pcapng::block::EnhancedPacket;
+use trawl_packet::pcapng::block::{self, Block, ByteOrder, EnhancedPacket};
+use trawl_packet::pcapng::options::OptionList;
 use trawl_packet::seekable;
 use trawl_sys::clock;
 
@@ -44,6 +45,8 @@ pub struct OpenChunk {
     pub recorded: u64,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
+    /// Name of each interface block, and its packets.
+    interfaces: Vec<(String, u64)>,
     /// Number of the current frame, and the processes that it describes.
     frame: usize,
     described: HashSet<u32>,
@@ -56,19 +59,14 @@ pub struct SealedChunk {
     pub bytes: u64,
     pub uncompressed_bytes: u64,
     pub recorded: u64,
+    pub interfaces: BTreeMap<String, u64>,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
 }
 
 impl SealedChunk {
     /// Makes the manifest of this chunk, sealed now. Its counts are the chunk's own.
-    pub fn manifest(
-        self,
-        epoch: Epoch,
-        interface: &str,
-        sequence: u64,
-        origin: Origin,
-    ) -> Manifest {
+    pub fn manifest(self, epoch: Epoch, sequence: u64, origin: Origin) -> Manifest {
         let fates = Fates {
             recorded: self.recorded,
             ..Fates::default()
@@ -76,7 +74,6 @@ impl SealedChunk {
         Manifest {
             format: FORMAT,
             epoch,
-            interface: interface.to_owned(),
             sequence,
             state: State::Stored,
             sha256: self.sha256,
@@ -86,6 +83,7 @@ impl SealedChunk {
             last_ns: self.last_ns,
             sealed_ns: clock::wall(),
             recorded: self.recorded,
+            interfaces: self.interfaces,
             since_last: fates.clone(),
             in_all: fates,
             clock: Clock::now(),
@@ -97,17 +95,15 @@ impl SealedChunk {
 }
 
 impl OpenChunk {
-    /// Creates a file with the header that all chunks of an interface share.
-    pub fn create(path: &Path, header: &[u8]) -> io::Result<Self> {
+    pub fn create(path: &Path) -> io::Result<Self> {
         let file = trawl_sys::create::new_file(path, 0o600)?;
-        let mut writer = seekable::Writer::new(
+        let writer = seekable::Writer::new(
             Summed {
                 file,
                 digest: Sha256::new(),
             },
             LEVEL,
         );
-        writer.push(header)?;
         Ok(Self {
             path: path.to_owned(),
             writer,
@@ -115,6 +111,7 @@ impl OpenChunk {
             recorded: 0,
             first_ns: None,
             last_ns: None,
+            interfaces: Vec::new(),
             frame: 0,
             described: HashSet::new(),
         })
@@ -138,6 +135,9 @@ impl OpenChunk {
         }
         let time_ns = packet.timestamp;
         self.recorded += 1;
+        if let Some((_, count)) = self.interfaces.get_mut(packet.interface_id as usize) {
+            *count += 1;
+        }
         self.first_ns = Some(self.first_ns.map_or(time_ns, |first| first.min(time_ns)));
         self.last_ns = self.last_ns.max(Some(time_ns));
         self.writer.push(block)
@@ -160,13 +160,17 @@ impl OpenChunk {
         Ok(())
     }
 
-    pub fn other(&mut self, block: &[u8]) -> io::Result<()> {
-        self.writer.push(block)
+    /// Adds a block that is neither a packet nor the description of a process.
+    pub fn other(&mut self, block: &Block<'_>) -> io::Result<()> {
+        if block.kind == block::INTERFACE_DESCRIPTION {
+            self.interfaces.push((interface_name(block), 0));
+        }
+        self.writer.push(block.bytes)
     }
 
-    /// Returns the bytes of pcapng so far.
-    pub fn uncompressed(&self) -> u64 {
-        self.writer.taken()
+    /// Returns the most bytes that the chunk would have if it were sealed now.
+    pub fn size(&self) -> u64 {
+        self.writer.written() + self.writer.pending()
     }
 
     /// Returns the bytes in the spool so far.
@@ -177,6 +181,10 @@ impl OpenChunk {
     /// Flushes the file to the disk and renames it.
     pub fn seal(self, to: &Path) -> io::Result<SealedChunk> {
         let uncompressed_bytes = self.writer.taken();
+        let mut interfaces = BTreeMap::new();
+        for (name, count) in self.interfaces.into_iter().filter(|(_, count)| *count > 0) {
+            *interfaces.entry(name).or_default() += count;
+        }
         let (summed, bytes) = self.writer.finish()?;
         summed.file.sync_all()?;
         std::fs::rename(&self.path, to)?;
@@ -185,10 +193,22 @@ impl OpenChunk {
             bytes,
             uncompressed_bytes,
             recorded: self.recorded,
+            interfaces,
             first_ns: self.first_ns,
             last_ns: self.last_ns,
         })
     }
+}
+
+/// Returns the name in an interface block.
+pub fn interface_name(block: &Block<'_>) -> String {
+    let options = block.body.get(8..).unwrap_or_default();
+    OptionList::new(options, ByteOrder::Little)
+        .find(|option| option.code == block::IF_NAME)
+        .map_or_else(
+            || "unnamed".to_owned(),
+            |option| String::from_utf8_lossy(option.value).into_owned(),
+        )
 }
 
 #[cfg(test)]
@@ -204,7 +224,7 @@ mod tests {
     fn each_frame_describes_its_processes() {
         let directory = std::env::temp_dir();
         let path = directory.join(format!("trawl-chunk-{}", std::process::id()));
-        let mut chunk = OpenChunk::create(&path, &[]).expect("a file");
+        let mut chunk = OpenChunk::create(&path).expect("a file");
         let mut known = Descriptions::default();
         let mut block = Vec::new();
         for number in 0..3000_u32 {

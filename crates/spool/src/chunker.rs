@@ -1,46 +1,43 @@
-//! Splits a capture's blocks into one row of chunks for each interface, in a thread of its own.
+//! Splits a capture's blocks into a row of chunks, in a thread of its own.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::block::{
-    self, ByteOrder, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER,
-    blocks,
+    ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER, blocks,
 };
-use trawl_packet::pcapng::options::OptionList;
 
-use crate::chunk::{OpenChunk, SealedChunk};
+use crate::chunk::{OpenChunk, SealedChunk, interface_name};
 use crate::key::Epoch;
-use crate::manifest::{Fates, InterfaceEnd, Manifest, Origin, State};
+use crate::manifest::{Fates, Manifest, Origin, State};
 use crate::processes::Descriptions;
 use crate::spool::Spool;
 use trawl_pipeline::plan::FullSpool;
 
+/// Times of a chunk after which a capture without packets shows that it is alive: an hour, by default.
+const IDLE_CHUNKS: u32 = 60;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
+    /// Most bytes of a chunk, compressed.
     pub chunk_bytes: u64,
     pub chunk_time: Duration,
     pub spool_bytes: u64,
     pub full: FullSpool,
 }
 
-/// An interface's row of chunks.
-#[derive(Debug)]
-struct Row {
-    interface: String,
-    sequence: u64,
-    /// Blocks that describe it, with which each chunk begins.
-    described: Vec<u8>,
-    blocks: u32,
-    open: Option<OpenChunk>,
-    /// Packets counted by the tap, and the part of them that manifests have reported.
-    counted: Fates,
-    reported: Fates,
-    recorded: u64,
-    /// Packets that the spool's disk refused.
-    untaken: u64,
+/// A run's totals.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Number of manifests.
+    pub chunks: u64,
+    pub recorded: u64,
+    /// Recorded packets of each interface.
+    pub interfaces: BTreeMap<String, u64>,
+    /// Packets that were recorded and then lost because the spool's disk refused them.
+    pub untaken: u64,
 }
 
 #[derive(Debug)]
@@ -49,11 +46,18 @@ pub struct Chunker {
     epoch: Epoch,
     origin: Origin,
     bounds: Bounds,
-    section: Vec<u8>,
-    rows: Vec<Row>,
-    /// Row and number of each interface block of the capture.
-    interfaces: Vec<(usize, u32)>,
+    /// Section and interface blocks, with which each chunk begins.
+    header: Vec<u8>,
+    /// Name of each interface block.
+    interfaces: Vec<String>,
     processes: Descriptions,
+    open: Option<OpenChunk>,
+    totals: Totals,
+    /// Packets counted by the tap, and the part of them that manifests have reported.
+    counted: Fates,
+    reported: Fates,
+    /// Time of the last manifest, or of the start.
+    last: Instant,
     /// Error that broke the spool.
     broken: Option<io::Error>,
 }
@@ -65,10 +69,14 @@ impl Chunker {
             spool,
             origin,
             bounds,
-            section: Vec::new(),
-            rows: Vec::new(),
+            header: Vec::new(),
             interfaces: Vec::new(),
             processes: Descriptions::default(),
+            open: None,
+            totals: Totals::default(),
+            counted: Fates::default(),
+            reported: Fates::default(),
+            last: Instant::now(),
             broken: None,
         }
     }
@@ -88,228 +96,157 @@ impl Chunker {
     }
 
     fn used(&self) -> u64 {
-        let open = self.rows.iter().filter_map(|row| row.open.as_ref());
-        self.spool.used() + open.map(OpenChunk::spooled).sum::<u64>()
+        self.spool.used() + self.open.as_ref().map_or(0, OpenChunk::spooled)
     }
 
     pub fn take(&mut self, bytes: &[u8]) {
         for block in blocks(bytes) {
             match block.kind {
-                SECTION_HEADER => self.section = block.bytes.to_vec(),
-                INTERFACE_DESCRIPTION => self.describe(&block),
-                ENHANCED_PACKET | INTERFACE_STATISTICS => self.of_interface(&block),
-                _ => {
-                    let process = self.processes.add(&block);
-                    for row in 0..self.rows.len() {
-                        self.put(row, |chunk, _| match process {
-                            Some(id) => chunk.process(id, block.bytes),
-                            None => chunk.other(block.bytes),
-                        });
-                    }
+                SECTION_HEADER => self.header = block.bytes.to_vec(),
+                INTERFACE_DESCRIPTION => {
+                    self.header.extend_from_slice(block.bytes);
+                    self.interfaces.push(interface_name(&block));
+                    self.put_if_open(|chunk| chunk.other(&block));
                 }
+                ENHANCED_PACKET => {
+                    let Some(packet) = block.enhanced_packet() else {
+                        continue;
+                    };
+                    self.totals.recorded += 1;
+                    if let Some(name) = self.interfaces.get(packet.interface_id as usize) {
+                        let count = self.totals.interfaces.entry(name.clone());
+                        *count.or_default() += 1;
+                    }
+                    self.put(|chunk, known| chunk.packet(block.bytes, &packet, known));
+                }
+                INTERFACE_STATISTICS => self.put_if_open(|chunk| chunk.other(&block)),
+                _ => match self.processes.add(&block) {
+                    Some(id) => self.put_if_open(|chunk| chunk.process(id, block.bytes)),
+                    None => self.put(|chunk, _| chunk.other(&block)),
+                },
             }
         }
     }
 
-    fn describe(&mut self, block: &block::Block<'_>) {
-        let options = block.body.get(8..).unwrap_or_default();
-        let name = OptionList::new(options, ByteOrder::Little)
-            .find(|option| option.code == block::IF_NAME)
-            .map_or_else(
-                || "unnamed".to_owned(),
-                |option| String::from_utf8_lossy(option.value).into_owned(),
-            );
-        let row = match self.rows.iter().position(|row| row.interface == name) {
-            Some(row) => row,
-            None => {
-                self.rows.push(Row {
-                    interface: name,
-                    sequence: 0,
-                    described: Vec::new(),
-                    blocks: 0,
-                    open: None,
-                    counted: Fates::default(),
-                    reported: Fates::default(),
-                    recorded: 0,
-                    untaken: 0,
-                });
-                self.rows.len() - 1
-            }
-        };
-        // An open chunk lacks the new block.
-        if self.rows[row].open.is_some() {
-            self.put(row, |chunk, _| chunk.other(block.bytes));
+    /// Adds a block to the open chunk, and seals the chunk if it is full.
+    fn put(&mut self, into: impl FnOnce(&mut OpenChunk, &Descriptions) -> io::Result<()>) {
+        if self.open.is_none() {
+            self.open();
         }
-        let at = &mut self.rows[row];
-        self.interfaces.push((row, at.blocks));
-        at.blocks += 1;
-        at.described.extend_from_slice(block.bytes);
-        if at.open.is_none() {
-            self.open(row);
-        }
-    }
-
-    /// Adds a block that begins with its interface's number, which differs in a chunk.
-    fn of_interface(&mut self, block: &block::Block<'_>) {
-        let number = block.body.first_chunk().map(|n| u32::from_le_bytes(*n));
-        let interface_of = number.and_then(|number| self.interfaces.get(number as usize).copied());
-        let Some((row, number)) = interface_of else {
-            return;
-        };
-        let mut bytes = block.bytes.to_vec();
-        bytes[block::HEADER_LEN..][..4].copy_from_slice(&number.to_le_bytes());
-        match block.enhanced_packet() {
-            Some(packet) => {
-                self.rows[row].recorded += 1;
-                self.put(row, |chunk, known| chunk.packet(&bytes, &packet, known));
-            }
-            None => self.put(row, |chunk, _| chunk.other(&bytes)),
-        }
-        let open = self.rows[row].open.as_ref();
-        if open.is_some_and(|chunk| chunk.uncompressed() >= self.bounds.chunk_bytes) {
-            self.seal(row);
-            self.open(row);
-        }
-    }
-
-    fn put(
-        &mut self,
-        row: usize,
-        into: impl FnOnce(&mut OpenChunk, &Descriptions) -> io::Result<()>,
-    ) {
-        let Some(chunk) = &mut self.rows[row].open else {
+        let Some(chunk) = &mut self.open else {
             // The disk refused the chunk; packets are only counted.
             return;
         };
-        if let Err(error) = into(chunk, &self.processes) {
-            self.give_up(row, error);
+        match into(chunk, &self.processes) {
+            Ok(()) if chunk.size() >= self.bounds.chunk_bytes => self.seal(),
+            Ok(()) => {}
+            Err(error) => self.give_up(error),
         }
     }
 
-    /// Closes a row after an error; the open chunk's packets are lost.
-    fn give_up(&mut self, row: usize, error: io::Error) {
-        self.rows[row].open = None;
+    /// Adds a block that later chunks do not lack.
+    fn put_if_open(&mut self, into: impl FnOnce(&mut OpenChunk) -> io::Result<()>) {
+        if self.open.is_some() {
+            self.put(|chunk, _| into(chunk));
+        }
+    }
+
+    /// Accepts no more packets after an error; the ones of the open chunk are lost.
+    fn give_up(&mut self, error: io::Error) {
+        self.open = None;
         self.broken.get_or_insert(error);
     }
 
-    fn open(&mut self, row: usize) {
+    fn open(&mut self) {
         if self.broken.is_some() {
             return;
         }
-        let at = &self.rows[row];
-        let header = [&self.section[..], &at.described].concat();
-        let opened = self
-            .spool
-            .part(&at.interface, at.sequence)
-            .and_then(|path| OpenChunk::create(&path, &header));
-        match opened {
-            Ok(chunk) => self.rows[row].open = Some(chunk),
-            Err(error) => self.give_up(row, error),
+        let path = self.spool.part(self.totals.chunks);
+        let begin = || {
+            let mut chunk = OpenChunk::create(&path)?;
+            blocks(&self.header).try_for_each(|block| chunk.other(&block))?;
+            Ok(chunk)
+        };
+        match begin() {
+            Ok(chunk) => self.open = Some(chunk),
+            Err(error) => self.give_up(error),
         }
     }
 
-    /// Updates the tap's account, by interface.
-    pub fn count(&mut self, counts: &HashMap<String, Fates>) {
-        for row in &mut self.rows {
-            if let Some(fates) = counts.get(&row.interface) {
-                row.counted = fates.clone();
-            }
-        }
+    /// Updates the tap's account.
+    pub fn count(&mut self, counted: Fates) {
+        self.counted = counted;
     }
 
-    /// Returns the time at which the next chunk is due, with or without packets.
-    pub fn due(&self) -> Option<Instant> {
-        let begun = self
-            .rows
-            .iter()
-            .filter_map(|row| Some(row.open.as_ref()?.begun));
-        begun.min().map(|begun| begun + self.bounds.chunk_time)
+    /// Returns the time at which the next manifest is due.
+    pub fn due(&self) -> Instant {
+        match &self.open {
+            Some(chunk) => chunk.begun + self.bounds.chunk_time,
+            None => self.last + self.bounds.chunk_time * IDLE_CHUNKS,
+        }
     }
 
     pub fn seal_due(&mut self) {
-        let now = Instant::now();
-        for row in 0..self.rows.len() {
-            let open = self.rows[row].open.as_ref();
-            if open.is_some_and(|chunk| chunk.begun + self.bounds.chunk_time <= now) {
-                self.seal(row);
-                self.open(row);
-            }
+        if self.due() <= Instant::now() {
+            self.seal();
         }
+        self.evict();
+    }
+
+    fn evict(&self) {
         if self.bounds.full == FullSpool::Evict {
             while self.used() > self.bounds.spool_bytes && self.spool.evict_oldest() {}
         }
     }
 
-    fn seal(&mut self, row: usize) {
-        let at = &mut self.rows[row];
-        let sequence = at.sequence;
-        let before = at.reported.recorded;
-        let sealed = at
-            .open
-            .take()
-            .map(|chunk| chunk.seal(&self.spool.whole(&at.interface, sequence)));
+    fn seal(&mut self) {
+        let sequence = self.totals.chunks;
+        let unreported = self.totals.recorded - self.reported.recorded;
+        let sealed = self.open.take();
+        let sealed = sealed.map(|chunk| chunk.seal(&self.spool.whole(sequence)));
         let (state, sealed) = match sealed {
             Some(Ok(sealed)) => (State::Stored, sealed),
             Some(Err(error)) => {
                 self.broken.get_or_insert(error);
                 (State::EvictedSpoolFailed, SealedChunk::default())
             }
-            None => (State::EvictedSpoolFailed, SealedChunk::default()),
+            None if unreported > 0 => (State::EvictedSpoolFailed, SealedChunk::default()),
+            None => (State::Idle, SealedChunk::default()),
         };
-        let at = &mut self.rows[row];
         let recorded = match state {
             State::Stored => sealed.recorded,
-            _ => at.recorded - before,
+            _ => unreported,
         };
-        at.untaken += if state == State::Stored { 0 } else { recorded };
+        if state == State::EvictedSpoolFailed {
+            self.totals.untaken += recorded;
+        }
         // The tap's counts may be ahead of the blocks received here.
         let in_all = Fates {
-            recorded: at.recorded,
-            ..at.counted.clone()
+            recorded: self.totals.recorded,
+            ..self.counted.clone()
         };
-        let of_chunk = sealed.manifest(
-            self.epoch.clone(),
-            &at.interface,
-            sequence,
-            self.origin.clone(),
-        );
+        let of_chunk = sealed.manifest(self.epoch.clone(), sequence, self.origin.clone());
         let manifest = Manifest {
             state,
             recorded,
-            since_last: in_all.since(&at.reported),
+            since_last: in_all.since(&self.reported),
             in_all: in_all.clone(),
             ..of_chunk
         };
-        at.reported = in_all;
-        at.sequence += 1;
+        self.reported = in_all;
+        self.totals.chunks += 1;
+        self.last = Instant::now();
         if let Err(error) = self.spool.add(manifest) {
             self.broken.get_or_insert(error);
         }
-        if self.bounds.full == FullSpool::Evict {
-            while self.used() > self.bounds.spool_bytes && self.spool.evict_oldest() {}
-        }
+        self.evict();
     }
 
-    /// Seals all open chunks, and returns each interface's totals.
-    pub fn finish(&mut self) -> Vec<InterfaceEnd> {
-        for row in 0..self.rows.len() {
-            let at = &self.rows[row];
-            if at.open.is_some() || at.recorded > at.reported.recorded {
-                self.seal(row);
-            }
+    /// Seals the open chunk, and returns the totals.
+    pub fn finish(mut self) -> Totals {
+        if self.open.is_some() || self.totals.recorded > self.reported.recorded {
+            self.seal();
         }
-        self.rows
-            .iter()
-            .map(|row| InterfaceEnd {
-                interface: row.interface.clone(),
-                chunks: row.sequence,
-                recorded: row.recorded,
-            })
-            .collect()
-    }
-
-    /// Returns the packets that were recorded and then lost because the spool's disk refused them.
-    pub fn untaken(&self) -> u64 {
-        self.rows.iter().map(|row| row.untaken).sum()
+        self.totals
     }
 }

@@ -1,8 +1,9 @@
-//! Keys of objects in a store: `capture/host/boot/epoch/interface/sequence`.
+//! Keys of objects in a store: `chunks/date/hour/capture/host/boot/epoch/sequence`.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use trawl_sys::clock;
 
 /// A run of a capture on a host, which has one account.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,20 +36,21 @@ impl Epoch {
         format!("{}/{END}", self.prefix())
     }
 
-    pub fn chunk(&self, interface: &str, sequence: u64) -> ChunkKey {
-        ChunkKey(format!(
-            "{}/{}/{sequence:010}",
-            self.prefix(),
-            escaped(interface)
-        ))
+    /// Returns the key of a chunk of this time, in nanoseconds since 1970.
+    pub fn chunk(&self, ns: u64, sequence: u64) -> ChunkKey {
+        let (date, hour) = (clock::date_of(ns), ns / HOUR_NS % 24);
+        let run = self.prefix();
+        ChunkKey(format!("{CHUNKS}/{date}/{hour:02}/{run}/{sequence:010}"))
     }
 }
 
+const HOUR_NS: u64 = 3_600_000_000_000;
+const CHUNKS: &str = "chunks";
 const BEGIN: &str = "begin.json";
 const END: &str = "end.json";
 const PACKETS: &str = ".pcapng.zst";
 const MANIFEST: &str = ".json";
-const TOMBSTONE: &str = ".pruned.json";
+const PRUNED: &str = "pruned";
 const INDEX: &str = ".parquet";
 
 /// Common part of the keys of a chunk's objects.
@@ -56,6 +58,12 @@ const INDEX: &str = ".parquet";
 pub struct ChunkKey(String);
 
 impl ChunkKey {
+    /// Returns whether the key is the one of this run and sequence number, at any time.
+    pub fn is_of(&self, run: &Epoch, sequence: u64) -> bool {
+        self.0
+            .ends_with(&format!("/{}/{sequence:010}", run.prefix()))
+    }
+
     pub fn packets(&self) -> String {
         format!("{}{PACKETS}", self.0)
     }
@@ -63,10 +71,11 @@ impl ChunkKey {
     pub fn manifest(&self) -> String {
         format!("{}{MANIFEST}", self.0)
     }
+}
 
-    pub fn tombstone(&self) -> String {
-        format!("{}{TOMBSTONE}", self.0)
-    }
+/// Returns the key of the record of a removal that began at this time.
+pub fn pruned(ns: u64) -> String {
+    format!("{PRUNED}/{ns}.json")
 }
 
 impl fmt::Display for ChunkKey {
@@ -82,7 +91,7 @@ pub enum Object {
     End(String),
     Packets(ChunkKey),
     Manifest(ChunkKey),
-    Tombstone(ChunkKey),
+    Pruned,
     Index,
     Foreign,
 }
@@ -99,11 +108,11 @@ impl Object {
         match parts.as_slice() {
             [prefix @ .., BEGIN] if prefix.len() == 4 => Self::Begin(prefix.join("/")),
             [prefix @ .., END] if prefix.len() == 4 => Self::End(prefix.join("/")),
-            [_, _, _, _, _, _] => numbered(PACKETS)
+            [CHUNKS, _, _, _, _, _, _, _] => numbered(PACKETS)
                 .map(Self::Packets)
-                .or_else(|| numbered(TOMBSTONE).map(Self::Tombstone))
                 .or_else(|| numbered(MANIFEST).map(Self::Manifest))
                 .unwrap_or(Self::Foreign),
+            [PRUNED, name] if name.ends_with(MANIFEST) => Self::Pruned,
             _ if key.ends_with(INDEX) => Self::Index,
             _ => Self::Foreign,
         }
@@ -141,20 +150,18 @@ mod tests {
             boot: "0f".into(),
             epoch: "17".into(),
         };
-        let chunk = epoch.chunk("web:eth0", 7);
+        // 27 November 2026, 22:31:19.
+        let chunk = epoch.chunk(1_795_818_679_000_000_000, 7);
         assert_eq!(
             chunk.packets(),
-            "trawl/a.example/0f/17/web:eth0/0000000007.pcapng.zst"
+            "chunks/2026-11-27/22/trawl/a.example/0f/17/0000000007.pcapng.zst"
         );
         assert_eq!(Object::of(&chunk.packets()), Object::Packets(chunk.clone()));
         assert_eq!(
             Object::of(&chunk.manifest()),
             Object::Manifest(chunk.clone())
         );
-        assert_eq!(
-            Object::of(&chunk.tombstone()),
-            Object::Tombstone(chunk.clone())
-        );
+        assert_eq!(Object::of(&pruned(17)), Object::Pruned);
         assert_eq!(Object::of(&epoch.begin()), Object::Begin(epoch.prefix()));
         assert_eq!(Object::of(&epoch.end()), Object::End(epoch.prefix()));
         assert_eq!(Object::of("trawl/readme"), Object::Foreign);

@@ -9,9 +9,9 @@ use trawl_sys::clock::ClockState;
 
 use crate::key::{ChunkKey, Epoch};
 
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
-/// Packets of an interface by their fate.
+/// Packets of a capture by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
     pub seen: u64,
@@ -85,6 +85,8 @@ pub struct Origin {
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Stored,
+    /// No packets since the last chunk: the manifest only shows that the capture is alive.
+    Idle,
     /// Removed from a full spool before they were stored.
     EvictedSpoolFull,
     /// Refused by the spool's disk.
@@ -96,7 +98,6 @@ pub struct Manifest {
     pub format: u32,
     #[serde(flatten)]
     pub epoch: Epoch,
-    pub interface: String,
     pub sequence: u64,
     pub state: State,
     /// Hash of the compressed chunk.
@@ -107,8 +108,9 @@ pub struct Manifest {
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
     pub sealed_ns: u64,
-    /// Packets in the chunk.
+    /// Packets in the chunk, in all and by interface.
     pub recorded: u64,
+    pub interfaces: BTreeMap<String, u64>,
     pub since_last: Fates,
     pub in_all: Fates,
     pub clock: Clock,
@@ -121,7 +123,12 @@ pub struct Manifest {
 
 impl Manifest {
     pub fn key(&self) -> ChunkKey {
-        self.epoch.chunk(&self.interface, self.sequence)
+        self.epoch.chunk(self.time(), self.sequence)
+    }
+
+    /// Returns the time by which the chunk is filed, in nanoseconds since 1970.
+    pub fn time(&self) -> u64 {
+        self.first_ns.unwrap_or(self.sealed_ns)
     }
 }
 
@@ -142,14 +149,6 @@ pub struct Begin {
     pub seal: String,
 }
 
-/// An interface's totals.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InterfaceEnd {
-    pub interface: String,
-    pub chunks: u64,
-    pub recorded: u64,
-}
-
 /// Record of a capture's end, with its account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
@@ -162,18 +161,23 @@ pub struct End {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub orphaned: bool,
     pub account: Fates,
-    pub interfaces: Vec<InterfaceEnd>,
+    /// Number of manifests of the run.
+    pub chunks: u64,
+    /// Recorded packets of each interface.
+    pub interfaces: BTreeMap<String, u64>,
     pub clock: Clock,
     pub seal: String,
 }
 
-/// Reason why a chunk has been removed.
+/// Chunks that have been removed together, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tombstone {
+pub struct Pruned {
     pub format: u32,
     pub pruned_ns: u64,
     /// `age` or `size`.
     pub reason: String,
+    /// Common part of the keys of each chunk's objects.
+    pub chunks: Vec<String>,
     pub recorded: u64,
     pub bytes: u64,
     pub seal: String,
@@ -207,7 +211,7 @@ macro_rules! sealed {
         }
     )*};
 }
-sealed!(Manifest, Begin, End, Tombstone);
+sealed!(Manifest, Begin, End, Pruned);
 
 fn json(record: &impl Serialize) -> Vec<u8> {
     // Strings, numbers and maps with string keys always serialize to JSON.
@@ -230,21 +234,22 @@ mod tests {
 
     #[test]
     fn modified_record_is_detected() {
-        let tombstone = Tombstone {
+        let pruned = Pruned {
             format: FORMAT,
             pruned_ns: 1,
             reason: "age".into(),
+            chunks: vec!["a".into()],
             recorded: 20,
             bytes: 300,
             seal: String::new(),
         };
-        let bytes = tombstone.to_bytes();
-        let read = Tombstone::from_bytes(&bytes).expect("as it was written");
+        let bytes = pruned.to_bytes();
+        let read = Pruned::from_bytes(&bytes).expect("as it was written");
         assert_eq!(read.recorded, 20);
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert_eq!(Tombstone::from_bytes(&changed), None, "byte {at}");
+            assert_eq!(Pruned::from_bytes(&changed), None, "byte {at}");
         }
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result, create, run};
 
-use crate::key::{Epoch, escaped};
+use crate::key::Epoch;
 use crate::manifest::{Begin, End, Manifest, Sealed, State};
 
 pub fn default_spool() -> PathBuf {
@@ -37,6 +37,8 @@ pub const UPLOAD_LOCK: &str = "upload.lock";
 pub const TARGET: &str = "target.json";
 pub const BEGIN: &str = "begin.json";
 pub const END: &str = "end.json";
+/// Directory of a run's chunks.
+pub const CHUNKS: &str = "chunks";
 /// Extensions of a chunk's files: being made, sealed, and its manifest.
 pub const PART: &str = "part";
 pub const CHUNK: &str = "pcapng.zst";
@@ -83,8 +85,8 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Returns the path of a chunk's file, relative to the directory of its run.
-pub fn chunk_name(interface: &str, sequence: u64, end: &str) -> PathBuf {
-    Path::new(&escaped(interface)).join(format!("{sequence:010}.{end}"))
+pub fn chunk_name(sequence: u64, end: &str) -> PathBuf {
+    Path::new(CHUNKS).join(format!("{sequence:010}.{end}"))
 }
 
 impl Spool {
@@ -94,7 +96,7 @@ impl Spool {
         make_private(root).map_err(failed(root))?;
         run::check_owner(root)?;
         let make = || -> io::Result<File> {
-            make_private(&directory)?;
+            make_private(&directory.join(CHUNKS))?;
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
             let lock = create::new_file(&directory.join(LOCK), 0o600)?;
             lock.try_lock()?;
@@ -120,20 +122,17 @@ impl Spool {
     }
 
     fn path(&self, manifest: &Manifest, end: &str) -> PathBuf {
-        let name = chunk_name(&manifest.interface, manifest.sequence, end);
-        self.directory.join(name)
+        self.directory.join(chunk_name(manifest.sequence, end))
     }
 
     /// Returns the path of a chunk being made.
-    pub fn part(&self, interface: &str, sequence: u64) -> io::Result<PathBuf> {
-        let path = self.directory.join(chunk_name(interface, sequence, PART));
-        fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
-        Ok(path)
+    pub fn part(&self, sequence: u64) -> PathBuf {
+        self.directory.join(chunk_name(sequence, PART))
     }
 
     /// Returns the path of a sealed chunk.
-    pub fn whole(&self, interface: &str, sequence: u64) -> PathBuf {
-        self.directory.join(chunk_name(interface, sequence, CHUNK))
+    pub fn whole(&self, sequence: u64) -> PathBuf {
+        self.directory.join(chunk_name(sequence, CHUNK))
     }
 
     /// Adds the manifest of a sealed or lost chunk.

@@ -1,7 +1,7 @@
 //! The writer of a capture into a spool: a thread makes chunks from the blocks, and another process stores them. The capture
 //! waits for neither the network nor the store.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,14 +16,16 @@ use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
 use trawl_sys::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
 
-use crate::chunker::{Bounds, Chunker};
+use crate::chunker::{Bounds, Chunker, Totals};
 use crate::key::Epoch;
-use crate::manifest::{Begin, Clock, End, FORMAT, Fates, InterfaceEnd, Origin, State};
+use crate::manifest::{Begin, Clock, End, FORMAT, Fates, Origin, State};
 use crate::spool::{Spool, Target, default_spool};
 use crate::uploader::Uploader;
 
 /// Most bytes queued for the chunker: more than accumulate during a disk's short pause.
 const QUEUE_BYTES: usize = 64 << 20;
+/// Longest time of a chunk: a year, so that no sum of times overflows.
+const LONGEST_CHUNK: Duration = Duration::from_secs(365 * 86_400);
 /// Time for the last call of the process that stores.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -79,7 +81,7 @@ impl Config {
 
 enum Message {
     Blocks(Vec<u8>),
-    Fates(HashMap<String, Fates>),
+    Fates(Fates),
     End,
 }
 
@@ -127,15 +129,13 @@ impl Channel {
     }
 
     /// Returns the next message, or `None` once `until` has passed.
-    fn receive(&self, until: Option<Instant>) -> Option<Message> {
+    fn receive(&self, until: Instant) -> Option<Message> {
         let mut queue = self.lock();
         loop {
             if let Some(message) = queue.messages.pop_front() {
                 return Some(message);
             }
-            let left = until.map_or(Duration::from_secs(3600), |until| {
-                until.saturating_duration_since(Instant::now())
-            });
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
@@ -153,7 +153,7 @@ impl Channel {
     }
 }
 
-/// The accounts of a capture by interface; each chunk's manifest reports a part.
+/// The account of a capture; each chunk's manifest reports a part.
 #[derive(Clone)]
 pub struct Accounts(Arc<Channel>);
 
@@ -164,12 +164,10 @@ impl std::fmt::Debug for Accounts {
 }
 
 impl Accounts {
-    /// Updates the accounts; an interface may have several, one for each hook point.
+    /// Updates the account: the sum of these, one for each hook point of an interface.
     pub fn set<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)>) {
-        let mut fates: HashMap<String, Fates> = HashMap::new();
-        for (interface, account) in accounts {
-            fates.entry(interface.to_owned()).or_default().add(account);
-        }
+        let mut fates = Fates::default();
+        accounts.for_each(|(_, account)| fates.add(account));
         let _ = self.0.send(Message::Fates(fates));
     }
 }
@@ -177,7 +175,7 @@ impl Accounts {
 /// Writes a capture's blocks into a spool.
 pub struct StoreWriter {
     channel: Arc<Channel>,
-    chunker: Option<JoinHandle<(Vec<InterfaceEnd>, u64)>>,
+    chunker: Option<JoinHandle<Totals>>,
     /// The process that stores the chunks, and the thread that follows it.
     uploader: Option<(u32, JoinHandle<Option<String>>)>,
     spool: Arc<Spool>,
@@ -225,7 +223,7 @@ impl StoreWriter {
         let spool = Arc::new(spool);
         let bounds = Bounds {
             chunk_bytes: plan.chunk_bytes,
-            chunk_time: plan.chunk_time,
+            chunk_time: plan.chunk_time.min(LONGEST_CHUNK),
             spool_bytes: plan.spool_bytes,
             full: plan.full,
         };
@@ -297,7 +295,7 @@ impl StoreWriter {
         self.accounts().set(accounts.clone());
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
-        let Some(Ok((interfaces, untaken))) = joined else {
+        let Some(Ok(totals)) = joined else {
             return Err(Error::failed(
                 "cannot make chunks",
                 "the thread that does broke down",
@@ -305,7 +303,7 @@ impl StoreWriter {
         };
         let mut account = Fates::default();
         accounts.for_each(|(_, one)| account.add(one));
-        let recorded = interfaces.iter().map(|row| row.recorded).sum();
+        let recorded = totals.recorded;
         account.recorded = recorded;
         let end = End {
             format: FORMAT,
@@ -314,7 +312,8 @@ impl StoreWriter {
             reason: reason.to_owned(),
             orphaned: self.keeper.is_some_and(|keeper| keeper != parent_id()),
             account,
-            interfaces,
+            chunks: totals.chunks,
+            interfaces: totals.interfaces,
             clock: Clock::now(),
             seal: String::new(),
         };
@@ -326,7 +325,7 @@ impl StoreWriter {
             chunks.map(|chunk| chunk.recorded).sum()
         };
         let spooled = count(&|state| state == State::Stored);
-        let evicted = self.spool.evicted() + untaken;
+        let evicted = self.spool.evicted() + totals.untaken;
         let trouble = trouble.or_else(|| finished.err().map(|error| error.to_string()));
         if trouble.is_none() && waiting.is_empty() {
             let _ = self.spool.remove();
@@ -358,7 +357,7 @@ impl StoreWriter {
     }
 }
 
-fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u64) {
+fn make_chunks(mut chunker: Chunker, channel: &Channel) -> Totals {
     loop {
         match channel.receive(chunker.due()) {
             Some(Message::Blocks(bytes)) => {
@@ -369,8 +368,8 @@ fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u
                 };
                 channel.done(bytes.len(), refusal);
             }
-            Some(Message::Fates(fates)) => chunker.count(&fates),
-            Some(Message::End) => return (chunker.finish(), chunker.untaken()),
+            Some(Message::Fates(fates)) => chunker.count(fates),
+            Some(Message::End) => return chunker.finish(),
             None => {}
         }
         chunker.seal_due();

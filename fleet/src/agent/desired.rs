@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use trawl_capture::options::{ProcessDetail, ProcessPlan};
+use trawl_pipeline::plan::StorePlan;
 use trawl_sys::{Error, Result, names};
 
 pub type Labels = BTreeMap<String, String>;
@@ -55,6 +56,12 @@ pub struct Capture {
     /// Disk for chunks that wait for the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spool_bytes: Option<u64>,
+    /// Most bytes of a chunk, compressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_bytes: Option<u64>,
+    /// Time after which a chunk is stored even if it is small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_seconds: Option<u64>,
     /// Set if the host indexes each chunk when it stores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub index: bool,
@@ -141,10 +148,16 @@ impl Capture {
             ("size_bytes", self.size_bytes),
             ("memory_bytes", self.memory_bytes),
             ("spool_bytes", self.spool_bytes),
+            ("chunk_bytes", self.chunk_bytes),
+            ("chunk_seconds", self.chunk_seconds),
             ("snaplen", self.snaplen.map(u64::from)),
         ];
+        let most = StorePlan::CHUNK_MOST;
         match bounds.iter().find(|(_, bound)| *bound == Some(0)) {
             Some((bound, _)) => Err(format!("{bound} of the capture '{name}' is 0")),
+            None if self.chunk_bytes.is_some_and(|bytes| bytes > most) => Err(format!(
+                "chunk_bytes of the capture '{name}' is larger than {most}"
+            )),
             None => Ok(()),
         }
     }

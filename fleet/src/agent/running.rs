@@ -242,6 +242,10 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
         kept: Some(kept),
         spool: Some(place.spool.clone()),
         spool_bytes: capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES),
+        chunk_bytes: capture.chunk_bytes.unwrap_or(StorePlan::CHUNK_BYTES),
+        chunk_time: capture
+            .chunk_seconds
+            .map_or(StorePlan::CHUNK_TIME, Duration::from_secs),
         size: capture.size_bytes,
         index: capture.index,
         ..StorePlan::new(capture.store.clone(), capture.name.clone())

@@ -98,6 +98,12 @@ struct Start {
     /// Memory for packets that are not stored yet
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
+    /// Store a chunk at this size, compressed [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    chunk_size: Option<u64>,
+    /// Store a chunk after this time [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    chunk_time: Option<Duration>,
     /// Wait until the capture runs on each host, at most this time; fail if it does not
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s", value_parser = units::duration)]
     wait: Option<Duration>,
@@ -209,6 +215,8 @@ fn start(args: &Start) -> Result<ExitCode> {
         size_bytes: args.size,
         memory_bytes: args.memory,
         spool_bytes: None,
+        chunk_bytes: args.chunk_size,
+        chunk_seconds: args.chunk_time.map(|time| time.as_secs().max(1)),
         index: args.index,
         process: args.process,
         comm: args.comm.clone(),

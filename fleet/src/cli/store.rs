@@ -195,8 +195,8 @@ fn describe(out: &mut String, capture: &EpochAccount) {
         };
         let _ = writeln!(
             out,
-            "  unknown: chunks {} to {} of {} ({packets})",
-            gap.from, gap.to, gap.interface
+            "  unknown: chunks {} to {} ({packets})",
+            gap.from, gap.to
         );
     }
     match &capture.ended {

@@ -1,6 +1,6 @@
 //! The inventory of a store from its manifests, and the packets that were recorded but are not in it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use trawl_sys::Result;
 use super::remote::Store;
 use super::waiting;
 use trawl_spool::key::{ChunkKey, Epoch, Object};
-use trawl_spool::manifest::{Begin, End, Manifest, Sealed, State, Tombstone};
+use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed, State};
 
 /// Packets, end to end: recorded = stored + spooled + evicted + unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,10 +35,9 @@ impl Account {
     }
 }
 
-/// Sequence numbers of an interface without a manifest.
+/// Sequence numbers of a run without a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gap {
-    pub interface: String,
     pub from: u64,
     pub to: u64,
     /// Number of missing packets, if later chunks show it.
@@ -75,7 +74,8 @@ pub struct Inventory {
     pub begins: HashMap<String, Begin>,
     pub ends: HashMap<String, End>,
     pub manifests: BTreeMap<ChunkKey, Manifest>,
-    pub tombstones: HashMap<ChunkKey, Tombstone>,
+    /// Common parts of the keys of removed chunks.
+    pub pruned: HashSet<String>,
     /// Size of each chunk in the store, in bytes.
     pub packets: HashMap<ChunkKey, u64>,
     /// Keys of the index.
@@ -101,7 +101,7 @@ impl Inventory {
                     all.indexes.insert(object.key);
                 }
                 Object::Foreign => all.foreign.push(object.key),
-                Object::Begin(_) | Object::End(_) | Object::Manifest(_) | Object::Tombstone(_) => {
+                Object::Begin(_) | Object::End(_) | Object::Manifest(_) | Object::Pruned => {
                     records.push(object.key);
                 }
             }
@@ -140,9 +140,15 @@ impl Inventory {
         match Object::of(key) {
             Object::Begin(epoch) => insert(&mut self.begins, epoch, bytes),
             Object::End(epoch) => insert(&mut self.ends, epoch, bytes),
-            Object::Tombstone(chunk) => insert(&mut self.tombstones, chunk, bytes),
+            Object::Pruned => {
+                let record = Pruned::from_bytes(bytes);
+                let is_good = record.is_some();
+                let chunks = record.into_iter().flat_map(|record| record.chunks);
+                self.pruned.extend(chunks);
+                is_good
+            }
             Object::Manifest(chunk) => match Manifest::from_bytes(bytes) {
-                Some(manifest) if manifest.key() == chunk => {
+                Some(manifest) if chunk.is_of(&manifest.epoch, manifest.sequence) => {
                     self.manifests.insert(chunk, manifest);
                     true
                 }
@@ -150,6 +156,10 @@ impl Inventory {
             },
             Object::Packets(_) | Object::Index | Object::Foreign => true,
         }
+    }
+
+    pub fn is_pruned(&self, chunk: &ChunkKey) -> bool {
+        self.pruned.contains(&chunk.to_string())
     }
 
     /// Returns the account of each run of a capture, the oldest first.
@@ -185,18 +195,20 @@ impl Inventory {
     fn epoch(&self, prefix: &str, epoch: &Epoch, held: Vec<Held<'_>>) -> EpochAccount {
         let begin = self.begins.get(prefix);
         let end = self.ends.get(prefix);
-        let mut rows: BTreeMap<&str, Vec<&Manifest>> = BTreeMap::new();
+        let mut row: Vec<&Manifest> = Vec::new();
+        let mut names: BTreeSet<&String> = BTreeSet::new();
         let mut account = Account::default();
         let (mut bytes, mut chunks) = (0, 0);
         let (mut first_ns, mut last_ns): (Option<u64>, Option<u64>) = (None, None);
         let mut bound = Some(0);
         for (manifest, is_spooled) in held {
-            rows.entry(&manifest.interface).or_default().push(manifest);
+            row.push(manifest);
+            names.extend(manifest.interfaces.keys());
             let key = manifest.key();
             let recorded = manifest.recorded;
             match manifest.state {
                 State::Stored if is_spooled => account.spooled += recorded,
-                State::Stored if self.tombstones.contains_key(&key) => {
+                State::Stored if self.is_pruned(&key) => {
                     account.evicted += recorded;
                     account.pruned += recorded;
                 }
@@ -207,6 +219,7 @@ impl Inventory {
                     bytes += manifest.bytes;
                     chunks += 1;
                 }
+                State::Idle => {}
                 State::EvictedSpoolFull | State::EvictedSpoolFailed => {
                     account.evicted += recorded;
                 }
@@ -220,34 +233,15 @@ impl Inventory {
                 .zip(manifest.clock.error_bound_ns)
                 .map(|(a, b)| a.max(b));
         }
-        let mut names: Vec<String> = rows.keys().map(|name| (*name).to_owned()).collect();
-        let announced = end.map(|end| end.interfaces.iter().map(|row| row.interface.clone()));
-        let begun = begin
-            .map(|begin| begin.interfaces.clone())
-            .unwrap_or_default();
-        for name in announced.into_iter().flatten().chain(begun) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let mut gaps = Vec::new();
-        let mut lost: BTreeMap<String, u64> = BTreeMap::new();
-        for name in &names {
-            let row = rows.entry(name).or_default();
-            row.sort_by_key(|manifest| manifest.sequence);
-            let ended =
-                end.and_then(|end| end.interfaces.iter().find(|row| row.interface == *name));
-            gaps.extend(gaps_of(
-                name,
-                row,
-                ended.map(|end| (end.chunks, end.recorded)),
-            ));
-            if let (Some(last), None) = (row.last(), end) {
-                for (reason, count) in &last.in_all.lost {
-                    *lost.entry(reason.clone()).or_default() += count;
-                }
-            }
-        }
+        names.extend(end.iter().flat_map(|end| end.interfaces.keys()));
+        names.extend(begin.iter().flat_map(|begin| &begin.interfaces));
+        row.sort_by_key(|manifest| manifest.sequence);
+        let gaps = gaps_of(&row, end.map(|end| (end.chunks, end.account.recorded)));
+        let lost = match (end, row.last()) {
+            (Some(end), _) => end.account.lost.clone(),
+            (None, Some(last)) => last.in_all.lost.clone(),
+            (None, None) => BTreeMap::new(),
+        };
         account.unknown += gaps.iter().filter_map(|gap| gap.packets).sum::<u64>();
         account.recorded = account.stored + account.spooled + account.evicted + account.unknown;
         EpochAccount {
@@ -258,8 +252,8 @@ impl Inventory {
             last_ns,
             ended: end.map(|end| end.reason.clone()),
             began_ns: begin.map(|begin| begin.began_ns),
-            interfaces: names,
-            lost: end.map_or(lost, |end| end.account.lost.clone()),
+            interfaces: names.into_iter().cloned().collect(),
+            lost,
             gaps,
             clock_error_bound_ns: bound.filter(|_| chunks > 0),
             epoch: epoch.clone(),
@@ -268,17 +262,12 @@ impl Inventory {
 }
 
 /// Returns the gaps between manifests. The manifests around a gap show the number of packets in it.
-fn gaps_of(interface: &str, row: &[&Manifest], end: Option<(u64, u64)>) -> Vec<Gap> {
+fn gaps_of(row: &[&Manifest], end: Option<(u64, u64)>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut next = 0;
     let mut recorded = 0;
     let mut gap = |from: u64, to: u64, packets: Option<u64>| {
-        gaps.push(Gap {
-            interface: interface.to_owned(),
-            from,
-            to,
-            packets,
-        });
+        gaps.push(Gap { from, to, packets });
     };
     for manifest in row {
         let before = manifest.in_all.recorded.saturating_sub(manifest.recorded);

@@ -79,7 +79,7 @@ pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
         let row = rows.entry(manifest.epoch.host.clone()).or_default();
         let recorded = manifest.recorded;
         match manifest.state {
-            State::Stored if inventory.tombstones.contains_key(key) => row.evicted += recorded,
+            State::Stored if inventory.is_pruned(key) => row.evicted += recorded,
             State::Stored if !inventory.packets.contains_key(key) => row.unknown += recorded,
             State::Stored if inventory.indexes.contains(&index::key(manifest)) => {
                 row.indexed += recorded
@@ -89,6 +89,7 @@ pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
                 row.not_indexed_chunks += 1;
             }
             State::EvictedSpoolFull | State::EvictedSpoolFailed => row.evicted += recorded,
+            State::Idle => {}
         }
     }
     for manifest in inventory

@@ -29,6 +29,7 @@ use trawl_sys::{Error, Result, clock};
 
 use super::account::Inventory;
 use super::remote::Store;
+use trawl_spool::chunk::interface_name;
 use trawl_spool::key::escaped;
 use trawl_spool::manifest::{Manifest, State, sha256};
 
@@ -226,12 +227,19 @@ fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     read.or(other).map(i32::from)
 }
 
-fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
+/// An interface block of a chunk.
+struct Interface {
+    link: u16,
+    name: ByteArray,
+}
+
+/// Returns the index of a chunk.
+fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
     let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    let interface = text(&manifest.interface);
     let name = text(&manifest.key().packets());
+    let mut out = Out::new(manifest.recorded).map_err(io::Error::other)?;
     let mut rows = Rows::default();
-    let mut links: Vec<u16> = Vec::new();
+    let mut interfaces: Vec<Interface> = Vec::new();
     let mut processes = Processes::default();
     for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
         let from = frame.offset as usize;
@@ -244,17 +252,19 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
             match block.kind {
                 INTERFACE_DESCRIPTION => {
                     let link = block.body.first_chunk().map(|b| u16::from_le_bytes(*b));
-                    links.push(link.ok_or_else(|| damaged("an interface block is too short"))?);
+                    interfaces.push(Interface {
+                        link: link.ok_or_else(|| damaged("an interface block is too short"))?,
+                        name: text(&interface_name(&block)),
+                    });
                 }
                 ENHANCED_PACKET => {
-                    let location = (
-                        interface.clone(),
-                        name.clone(),
-                        number as i32,
-                        offset as i32,
-                    );
-                    rows.packet(&block, &links, &processes, location)
+                    let location = (name.clone(), number as i32, offset as i32);
+                    rows.packet(&block, &interfaces, &processes, location)
                         .ok_or_else(|| damaged("a packet block is too short"))?;
+                    if rows.count == GROUP_ROWS {
+                        out.group(&rows).map_err(io::Error::other)?;
+                        rows = Rows::default();
+                    }
                 }
                 _ => processes.add_block(&block),
             }
@@ -264,22 +274,25 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
             return Err(damaged("a frame does not end with a whole block"));
         }
     }
-    Ok(rows)
+    if rows.count > 0 {
+        out.group(&rows).map_err(io::Error::other)?;
+    }
+    out.0.into_inner().map_err(io::Error::other)
 }
 
 impl Rows {
-    /// Adds a packet's row. `location` is interface, chunk, frame and offset.
+    /// Adds a packet's row. `location` is chunk, frame and offset.
     fn packet(
         &mut self,
         block: &Block<'_>,
-        links: &[u16],
+        interfaces: &[Interface],
         processes: &Processes,
-        location: (ByteArray, ByteArray, i32, i32),
+        location: (ByteArray, i32, i32),
     ) -> Option<()> {
         let packet = block.enhanced_packet()?;
-        let link = *links.get(packet.interface_id as usize)?;
+        let interface = interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
-        let headers = walk(link, packet.captured);
+        let headers = walk(interface.link, packet.captured);
         let reason = options
             .comments
             .iter()
@@ -291,10 +304,10 @@ impl Rows {
         let reason = reason.map(|name| texts.shared(name));
         let [src, dst] = addresses(&headers).map(|one| one.map(|one| texts.address(one)));
         let hash = invariant_hash(&headers, packet.captured).cast_signed();
-        let (interface, chunk, frame, offset) = location;
+        let (chunk, frame, offset) = location;
         let row = [
             Some(Value::Int64(packet.timestamp as i64)),
-            Some(Value::Text(interface)),
+            Some(Value::Text(interface.name.clone())),
             verdict.map(Value::Text),
             reason.map(Value::Text),
             src.map(Value::Text),
@@ -325,9 +338,17 @@ impl Rows {
         }
         Some(())
     }
+}
 
-    /// Encodes the rows as a Parquet file: equal rows give equal bytes.
-    fn to_parquet(&self) -> Written<Vec<u8>> {
+/// Rows of a row group, which are in memory together.
+const GROUP_ROWS: usize = 1 << 18;
+
+/// A Parquet file being made: equal rows give equal bytes.
+struct Out(SerializedFileWriter<Vec<u8>>);
+
+impl Out {
+    /// Begins a file for this many rows.
+    fn new(count: u64) -> Written<Self> {
         let schema = Arc::new(parse_message_type(SCHEMA)?);
         let mut properties = WriterProperties::builder()
             .set_created_by("trawl".to_owned())
@@ -351,10 +372,10 @@ impl Rows {
             };
             properties = properties
                 .set_column_bloom_filter_fpp(path.clone(), mistaken)
-                .set_column_bloom_filter_max_ndv(path, self.count.max(1) as u64);
+                .set_column_bloom_filter_max_ndv(path, count.clamp(1, GROUP_ROWS as u64));
         }
         // With several pages, the ones whose times or addresses cannot match are left out.
-        let is_paged = self.count > PAGE_ROWS;
+        let is_paged = count > PAGE_ROWS as u64;
         properties = properties
             .set_data_page_row_count_limit(PAGE_ROWS)
             .set_offset_index_disabled(!is_paged);
@@ -366,35 +387,39 @@ impl Rows {
                 .set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::Page);
         }
         let properties = Arc::new(properties.build());
-        let mut writer = SerializedFileWriter::new(Vec::new(), Arc::clone(&schema), properties)?;
-        let mut group = writer.next_row_group()?;
-        for (column, described) in self.columns.iter().zip(schema.get_fields()) {
+        let file = SerializedFileWriter::new(Vec::new(), schema, properties)?;
+        Ok(Self(file))
+    }
+
+    fn group(&mut self, rows: &Rows) -> Written<()> {
+        let schema = self.0.schema_descr().root_schema_ptr();
+        let mut group = self.0.next_row_group()?;
+        for (column, described) in rows.columns.iter().zip(schema.get_fields()) {
             if let Some(mut out) = group.next_column()? {
                 column.write(out.untyped(), described.is_optional())?;
                 out.close()?;
             }
         }
         group.close()?;
-        writer.into_inner()
+        Ok(())
     }
 }
 
 /// Returns the index of a chunk, if the chunk can be read.
 pub(crate) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
-    rows(chunk, manifest).ok()?.to_parquet().ok()
+    parquet(chunk, manifest).ok()
 }
 
 /// Returns the key of a chunk's index, with partitions as Hive names them.
 pub(crate) fn key(manifest: &Manifest) -> String {
     let epoch = &manifest.epoch;
-    let day = clock::date_of(manifest.first_ns.unwrap_or(manifest.sealed_ns));
+    let day = clock::date_of(manifest.time());
     format!(
-        "index/capture={}/date={day}/host={}/{}_{}_{}_{:010}.parquet",
+        "index/capture={}/date={day}/host={}/{}_{}_{:010}.parquet",
         escaped(&epoch.capture),
         escaped(&epoch.host),
         escaped(&epoch.boot),
         escaped(&epoch.epoch),
-        escaped(&manifest.interface),
         manifest.sequence
     )
 }
@@ -423,7 +448,7 @@ pub fn index(
 ) -> Result<Indexed> {
     let mut indexed = Indexed::default();
     let is_there = |manifest: &&Manifest| {
-        manifest.state == State::Stored && !inventory.tombstones.contains_key(&manifest.key())
+        manifest.state == State::Stored && !inventory.is_pruned(&manifest.key())
     };
     let stored: Vec<&Manifest> = inventory.manifests.values().filter(is_there).collect();
     let is_new = |manifest: &&&Manifest| again || !inventory.indexes.contains(&key(manifest));

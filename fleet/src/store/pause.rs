@@ -140,7 +140,8 @@ mod tests {
             reason: "interrupted".to_owned(),
             orphaned,
             account: Fates::default(),
-            interfaces: Vec::new(),
+            chunks: 0,
+            interfaces: BTreeMap::new(),
             clock: CLOCK,
             seal: String::new(),
         }

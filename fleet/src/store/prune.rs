@@ -1,4 +1,4 @@
-//! Removes the oldest chunks with their index. Their manifests stay, and a tombstone records time and reason of the removal.
+//! Removes the oldest chunks with their index. Their manifests stay, and a record names them with time and reason.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use trawl_sys::{Error, Result, clock};
 
 use super::account::Inventory;
 use super::index;
-use super::remote::{Failure, Store};
-use trawl_spool::manifest::{FORMAT, Manifest, Sealed, State, Tombstone};
+use super::remote::Store;
+use trawl_spool::key;
+use trawl_spool::manifest::{self, FORMAT, Manifest, Sealed, State};
 
 /// Limits of a store.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +29,9 @@ pub struct Pruned {
     pub kept_bytes: u64,
 }
 
+/// Chunks removed together: a record names them all.
+const AT_ONCE: usize = 10_000;
+
 /// Prunes a store; with `dry`, only returns the chunks that would go.
 pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) -> Result<Pruned> {
     let now = clock::wall();
@@ -43,6 +47,7 @@ pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) ->
     chunks.sort_by_key(|manifest| std::cmp::Reverse(end(manifest)));
     let mut pruned = Pruned::default();
     let mut is_full = false;
+    let (mut half_done, mut old, mut much) = (Vec::new(), Vec::new(), Vec::new());
     for manifest in chunks {
         let too_old = oldest.is_some_and(|oldest| end(manifest) < oldest);
         let too_much = limits
@@ -51,52 +56,57 @@ pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) ->
             // The newest stay: no older chunk fills the space left by a large one.
             || is_full;
         is_full |= too_much;
-        let is_half_done = inventory.tombstones.contains_key(&manifest.key());
+        let is_half_done = inventory.is_pruned(&manifest.key());
         if !too_old && !too_much && !is_half_done {
             pruned.kept_chunks += 1;
             pruned.kept_bytes += manifest.bytes;
             continue;
         }
-        if !dry {
-            let reason = if too_old { "age" } else { "size" };
-            remove(store, manifest, reason, now, is_half_done)?;
-        }
         pruned.chunks += 1;
         pruned.packets += manifest.recorded;
         pruned.bytes += manifest.bytes;
+        match (is_half_done, too_old) {
+            (true, _) => half_done.push(manifest),
+            (false, true) => old.push(manifest),
+            (false, false) => much.push(manifest),
+        }
     }
+    if dry {
+        return Ok(pruned);
+    }
+    let mut time = now;
+    for (reason, chunks) in [("age", old), ("size", much)] {
+        for chunks in chunks.chunks(AT_ONCE) {
+            record(store, chunks, reason, time)?;
+            remove(store, chunks)?;
+            time += 1;
+        }
+    }
+    remove(store, &half_done)?;
     Ok(pruned)
 }
 
-fn remove(
-    store: &Store,
-    manifest: &Manifest,
-    reason: &str,
-    now: u64,
-    has_tombstone: bool,
-) -> Result<()> {
-    let key = manifest.key();
-    let fail = |e: Failure| Error::failed(format!("cannot prune {key}"), e);
-    if !has_tombstone {
-        let tombstone = Tombstone {
-            format: FORMAT,
-            pruned_ns: now,
-            reason: reason.to_owned(),
-            recorded: manifest.recorded,
-            bytes: manifest.bytes,
-            seal: String::new(),
-        };
-        match store.put_new(&key.tombstone(), tombstone.to_bytes()) {
-            Ok(()) | Err(Failure::AlreadyExists) => {}
-            Err(error) => return Err(fail(error)),
-        }
-    }
+/// Records the removal of these chunks before it begins: what remains of them is removed the next time.
+fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result<()> {
+    let record = manifest::Pruned {
+        format: FORMAT,
+        pruned_ns: now,
+        reason: reason.to_owned(),
+        chunks: chunks.iter().map(|one| one.key().to_string()).collect(),
+        recorded: chunks.iter().map(|one| one.recorded).sum(),
+        bytes: chunks.iter().map(|one| one.bytes).sum(),
+        seal: String::new(),
+    };
+    let stored = store.put_new(&key::pruned(now), record.to_bytes());
+    stored.map_err(|e| Error::failed("cannot record which chunks are pruned", e))
+}
+
+fn remove(store: &Store, chunks: &[&Manifest]) -> Result<()> {
+    let indexes: Vec<String> = chunks.iter().map(|one| index::key(one)).collect();
+    let packets: Vec<String> = chunks.iter().map(|one| one.key().packets()).collect();
     // The index first: a chunk that remains is pruned again.
-    for gone in [index::key(manifest), key.packets()] {
-        match store.delete(&gone) {
-            Ok(()) | Err(Failure::NotFound) => {}
-            Err(error) => return Err(fail(error)),
-        }
-    }
-    Ok(())
+    [indexes, packets].iter().try_for_each(|keys| {
+        let removed = store.delete_all(keys);
+        removed.map_err(|e| Error::failed("cannot remove all pruned chunks", e))
+    })
 }

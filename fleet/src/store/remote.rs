@@ -236,10 +236,19 @@ impl Store {
             .block_on(self.objects.get_range(&Key::from(key), range))?)
     }
 
-    pub fn delete(&self, key: &str) -> Result<(), Failure> {
-        Ok(self
-            .runtime
-            .block_on(self.objects.delete(&Key::from(key)))?)
+    /// Deletes objects, many with one request where the store can; missing ones count as deleted.
+    pub fn delete_all(&self, keys: &[String]) -> Result<(), Failure> {
+        let keys: Vec<_> = keys.iter().map(|key| Ok(Key::from(key.as_str()))).collect();
+        let mut deleted = self.objects.delete_stream(stream::iter(keys).boxed());
+        self.runtime.block_on(async {
+            while let Some(one) = deleted.next().await {
+                match one.map_err(Failure::from) {
+                    Ok(_) | Err(Failure::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Returns all objects below a prefix, by name.

@@ -6,7 +6,6 @@ use trawl_sys::{Error, Result};
 
 use super::account::{Account, Inventory};
 use super::remote::{Failure, Store};
-use trawl_spool::key::escaped;
 use trawl_spool::manifest::{Manifest, State, sha256};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,7 +70,7 @@ pub fn verify(
     for (number, (key, manifest)) in inventory.manifests.iter().enumerate() {
         progress(number as u64, all);
         let of_chunk = |problem| finding(problem, key.packets(), Some(manifest.recorded));
-        let is_pruned = inventory.tombstones.contains_key(key);
+        let is_pruned = inventory.is_pruned(key);
         if is_pruned && inventory.packets.contains_key(key) {
             findings.push(of_chunk(Problem::PrunedButThere));
         }
@@ -108,13 +107,10 @@ pub fn verify(
     findings.extend(others.map(|(problem, object)| finding(problem, object, None)));
     for epoch in inventory.epochs() {
         let prefix = epoch.epoch.prefix();
-        let gaps = epoch.gaps.into_iter().map(|gap| {
-            let object = format!("{prefix}/{}", escaped(&gap.interface));
-            Finding {
-                from: Some(gap.from),
-                to: Some(gap.to),
-                ..finding(Problem::SequenceGap, object, gap.packets)
-            }
+        let gaps = epoch.gaps.into_iter().map(|gap| Finding {
+            from: Some(gap.from),
+            to: Some(gap.to),
+            ..finding(Problem::SequenceGap, prefix.clone(), gap.packets)
         });
         findings.extend(gaps);
         let ends = [

@@ -9,11 +9,11 @@ use trawl_packet::pcapng::block::blocks;
 use trawl_packet::read::compressed;
 use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;
-use trawl_spool::key::escaped;
 use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
 use trawl_spool::processes::Descriptions;
 use trawl_spool::spool::{
-    BEGIN, CHUNK, END, LOCK, MANIFEST, PART, TARGET, UPLOAD_LOCK, chunk_name, failed, write_whole,
+    BEGIN, CHUNK, CHUNKS, END, LOCK, MANIFEST, PART, TARGET, UPLOAD_LOCK, chunk_name, failed,
+    write_whole,
 };
 use trawl_sys::{Error, Result, beneath, run};
 
@@ -102,11 +102,9 @@ impl Run {
         Ok(runs)
     }
 
-    /// Returns the names of the waiting manifests, the oldest of each interface first.
+    /// Returns the names of the waiting manifests, the oldest first.
     pub fn manifests(&self) -> io::Result<Vec<PathBuf>> {
-        let mut names = manifests(&self.directory)?;
-        names.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
-        Ok(names)
+        manifests(&self.directory)
     }
 
     pub fn chunk(&self, name: PathBuf) -> io::Result<Waiting> {
@@ -156,24 +154,19 @@ impl Run {
         let begin = beneath::read(&self.directory, Path::new(BEGIN))?;
         let begin = Begin::from_bytes(&begin).ok_or_else(|| changed(Path::new(BEGIN)))?;
         let known = read_manifests(&self.directory)?;
-        for interface in subdirectories(&self.directory)? {
-            for path in files(&interface)? {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let (number, end) = name.split_once('.').unwrap_or_default();
-                let manifest = path.with_file_name(format!("{number}.{MANIFEST}"));
-                let is_unsealed = end == PART || (end == CHUNK && !manifest.exists());
-                let directory = interface.file_name().unwrap_or_default().to_string_lossy();
-                let mut names = begin.interfaces.iter();
-                let name = names.find(|name| escaped(name) == directory);
-                let (true, Ok(sequence), Some(name)) = (is_unsealed, number.parse(), name) else {
-                    continue;
-                };
-                let before = known
-                    .iter()
-                    .filter(|manifest| manifest.interface == *name && manifest.sequence < sequence)
-                    .max_by_key(|manifest| manifest.sequence);
-                self.reseal(&path, &begin, name, sequence, before)?;
-            }
+        for path in files(&self.directory.join(CHUNKS))? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let (number, end) = name.split_once('.').unwrap_or_default();
+            let manifest = path.with_file_name(format!("{number}.{MANIFEST}"));
+            let is_unsealed = end == PART || (end == CHUNK && !manifest.exists());
+            let (true, Ok(sequence)) = (is_unsealed, number.parse()) else {
+                continue;
+            };
+            let before = known
+                .iter()
+                .filter(|manifest| manifest.sequence < sequence)
+                .max_by_key(|manifest| manifest.sequence);
+            self.reseal(&path, &begin, sequence, before)?;
         }
         Ok(())
     }
@@ -182,7 +175,6 @@ impl Run {
         &self,
         path: &Path,
         begin: &Begin,
-        interface: &str,
         sequence: u64,
         before: Option<&Manifest>,
     ) -> io::Result<()> {
@@ -197,16 +189,16 @@ impl Run {
         }
         let again = path.with_extension("again");
         let _ = fs::remove_file(&again);
-        let mut chunk = OpenChunk::create(&again, &[])?;
+        let mut chunk = OpenChunk::create(&again)?;
         let mut processes = Descriptions::default();
         for block in blocks(&bytes) {
             match block.enhanced_packet() {
                 Some(packet) => chunk.packet(block.bytes, &packet, &processes)?,
                 None if processes.add(&block).is_some() => {}
-                None => chunk.other(block.bytes)?,
+                None => chunk.other(&block)?,
             }
         }
-        let at = |end| self.directory.join(chunk_name(interface, sequence, end));
+        let at = |end| self.directory.join(chunk_name(sequence, end));
         let sealed = chunk.seal(&at(CHUNK))?;
         if path.extension().is_some_and(|end| end == PART) {
             fs::remove_file(path)?;
@@ -219,7 +211,7 @@ impl Run {
         let manifest = Manifest {
             in_all,
             recovered: true,
-            ..sealed.manifest(epoch, interface, sequence, origin)
+            ..sealed.manifest(epoch, sequence, origin)
         };
         write_whole(&at(MANIFEST), &manifest.to_bytes())
     }
@@ -273,12 +265,10 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
 /// Returns the names of the manifests in a run's directory.
 fn manifests(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
-    for interface in subdirectories(directory)? {
-        for path in files(&interface)? {
-            if path.extension().is_some_and(|end| end == MANIFEST) {
-                let below = path.strip_prefix(directory).map_err(io::Error::other)?;
-                names.push(below.to_owned());
-            }
+    for path in files(&directory.join(CHUNKS))? {
+        if path.extension().is_some_and(|end| end == MANIFEST) {
+            let below = path.strip_prefix(directory).map_err(io::Error::other)?;
+            names.push(below.to_owned());
         }
     }
     Ok(names)

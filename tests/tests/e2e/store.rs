@@ -418,7 +418,7 @@ fn manifests_count_packets_filtered_in_user_space() {
     let places = Places::of(&lab);
     // The kernel follows 64 headers of such a chain.
     for filter in [&["ip6 protochain 17"][..], &["--verdict", "drop", "udp"]] {
-        let capture = places.start(&lab, &[&["--chunk-time", "200ms"], filter].concat());
+        let capture = places.start(&lab, &[&["--chunk-time", "20ms"], filter].concat());
         lab.send(&[frames::silent(64)], 8);
         capture.wait_seen(8);
         wait_until("a manifest counts the packets", || {

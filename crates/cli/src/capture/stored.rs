@@ -53,11 +53,11 @@ pub(super) struct StoreArgs {
     /// Action when the spool is full: end the capture, or remove the oldest chunk, whose manifest stays
     #[arg(long, value_enum, default_value_t = FullName::Stop, requires = "store", hide_short_help = true)]
     spool_full: FullName,
-    /// Seal a chunk at this size
+    /// Seal a chunk at this size, compressed
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB", requires = "store", hide_short_help = true)]
     chunk_size: u64,
-    /// Seal a chunk after this time, with or without new packets
-    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store", hide_short_help = true)]
+    /// Seal a chunk after this time
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "60s", requires = "store", hide_short_help = true)]
     chunk_time: Duration,
     /// Index each chunk as it is stored, as trawl store index does; this uses CPU time of the process that stores, which has
     /// no rights to BPF
@@ -77,9 +77,6 @@ enum FullName {
     Evict,
 }
 
-/// Maximum size of a chunk, which readers hold in memory.
-const CHUNK_MOST: u64 = 1 << 30;
-
 impl StoreArgs {
     pub(super) fn is_asked_for(&self) -> bool {
         self.store.is_some()
@@ -89,9 +86,9 @@ impl StoreArgs {
         let Some(url) = &self.store else {
             return Ok(None);
         };
-        if self.chunk_size == 0 || self.chunk_size > CHUNK_MOST {
+        if self.chunk_size == 0 || self.chunk_size > StorePlan::CHUNK_MOST {
             let what = format!("cannot make chunks of {} bytes", self.chunk_size);
-            return Err(Error::usage(what, "1 byte to 1 GiB is possible"));
+            return Err(Error::usage(what, "1 byte to 256 MiB is possible"));
         }
         Ok(Some(StorePlan {
             host: self.host.clone(),
