@@ -1,19 +1,21 @@
 //! Synthetic traffic and stores that hold it: the same packets in every run, similar to the traffic at a network's edge.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, Udp, flags};
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::write::{
     self, EnhancedPacket, SectionHeader, enhanced_packet, interface_description,
 };
+use trawl_packet::read::compressed;
+use trawl_packet::seekable;
 use trawl_pipeline::plan::StorePlan;
 use trawl_pipeline::{Blocks, Writer};
-use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
 use trawl_spool::{Config, StoreWriter};
 use trawl_sys::{Error, Result};
 
@@ -243,7 +245,7 @@ impl Made {
         format!("file://{}", self.root().display())
     }
 
-    /// Adds one more host with few packets, the last of which is the needle.
+    /// Adds one more host with few packets, the last of which is the needle. The catalogue does not have them yet.
     pub fn add_needle(&mut self, packets: u64, flows: usize) -> Result<()> {
         self.packets += packets + 1;
         self.fill("needle", packets, flows, true)
@@ -256,6 +258,7 @@ impl Made {
                 spool: Some(spool.clone()),
                 spool_bytes: u64::MAX,
                 chunk_time: Duration::from_secs(3600),
+                index: needle,
                 ..StorePlan::new(self.url(), CAPTURE.to_owned())
             },
             host: host.to_owned(),
@@ -295,82 +298,79 @@ impl Made {
         Ok(())
     }
 
-    /// Extends the store to `hosts` hosts, all with the first one's packets and index: files with other names (hard links),
-    /// and records of their own.
+    /// Extends the catalogue to `hosts` hosts: the first one's index under other names (hard links), and the facts of its run for
+    /// each host. The chunks are not copied.
     pub fn multiply(&mut self, hosts: u64) -> Result<()> {
-        let own = self.packets;
         let root = self.root();
         let multiply = || -> io::Result<()> {
-            let captured = root.join(CAPTURE);
-            let index = root.join(format!("index/capture={CAPTURE}"));
-            let hours = subdirectories(&root.join("chunks"))?;
-            let hours: Vec<PathBuf> = hours
-                .iter()
-                .map(|day| subdirectories(day))
-                .collect::<io::Result<Vec<_>>>()?
-                .concat();
+            let (metadata, version) = newest(&root.join("index/metadata"))?;
+            let mut table: Value = serde_json::from_slice(&fs::read(&metadata)?)?;
+            let mut state = unpacked(&root, &table["properties"]["trawl.state"])?;
+            let mut runs = unpacked(&root, &state["runs"])?;
+            let (files, first) = (state["files"].clone(), runs.clone());
             for number in 2..=hosts {
-                let host = format!("{HOST}-{number}");
-                copy(&captured.join(HOST), &captured.join(&host), &host)?;
-                for hour in hours.iter().map(|hour| hour.join(CAPTURE)) {
-                    if hour.join(HOST).is_dir() {
-                        copy(&hour.join(HOST), &hour.join(&host), &host)?;
-                    }
+                for file in files.as_array().into_iter().flatten() {
+                    let key = file["key"].as_str().unwrap_or_default();
+                    let name = key.replace(".parquet", &format!("-{number}.parquet"));
+                    fs::hard_link(root.join(key), root.join(&name))?;
+                    let mut file = file.clone();
+                    file["key"] = name.into();
+                    add(&mut state["files"], file);
                 }
-                for day in fs::read_dir(&index)? {
-                    let day = day?.path();
-                    let of_first = day.join(format!("host={HOST}"));
-                    if of_first.is_dir() {
-                        copy(&of_first, &day.join(format!("host={host}")), &host)?;
-                    }
+                for run in first.as_array().into_iter().flatten() {
+                    let mut run = run.clone();
+                    run["host"] = format!("{HOST}-{number}").into();
+                    add(&mut runs, run);
                 }
             }
-            Ok(())
+            state["runs"] = pack(&root, "index/runs/many.json.zst", &runs)?;
+            table["properties"]["trawl.state"] = pack(&root, "index/state/many.json.zst", &state)?;
+            let next = metadata.with_file_name(format!("v{}.metadata.json", version + 1));
+            fs::write(next, table.to_string())
         };
         multiply().map_err(|e| Error::os(format!("cannot make files in {}", root.display()), e))?;
-        self.packets = own * hosts.max(1);
+        self.packets *= hosts.max(1);
         Ok(())
     }
 }
 
-fn subdirectories(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(directory)?;
-    entries.map(|entry| entry.map(|one| one.path())).collect()
-}
-
-/// Copies a host's part of a store for another host: links to packets and index, records that name it.
-fn copy(from: &Path, to: &Path, host: &str) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (path, name) = (entry.path(), entry.file_name());
-        let target = to.join(&name);
-        let name = name.to_string_lossy().into_owned();
-        if path.is_dir() {
-            copy(&path, &target, host)?;
-        } else if !name.ends_with(".json") {
-            fs::hard_link(&path, &target)?;
-        } else {
-            let bytes = fs::read(&path)?;
-            let renamed = match name.as_str() {
-                "begin.json" => renamed::<Begin>(&bytes, |record| &mut record.epoch.host, host),
-                "end.json" => renamed::<End>(&bytes, |record| &mut record.epoch.host, host),
-                _ => renamed::<Manifest>(&bytes, |record| &mut record.epoch.host, host),
-            };
-            fs::write(&target, renamed.ok_or(io::ErrorKind::InvalidData)?)?;
-        }
+fn add(list: &mut Value, item: Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.push(item);
     }
-    Ok(())
 }
 
-fn renamed<R: Sealed>(
-    bytes: &[u8],
-    name: impl FnOnce(&mut R) -> &mut String,
-    host: &str,
-) -> Option<Vec<u8>> {
-    let mut record = R::from_bytes(bytes)?;
-    host.clone_into(name(&mut record));
-    Some(record.to_bytes())
+/// Returns the newest version of a table, and its number.
+fn newest(metadata: &Path) -> io::Result<(PathBuf, u64)> {
+    let version = |path: &Path| {
+        let name = path.file_name()?.to_str()?.strip_prefix('v')?;
+        name.strip_suffix(".metadata.json")?.parse().ok()
+    };
+    let paths = fs::read_dir(metadata)?.map_while(std::result::Result::ok);
+    let versions = paths.filter_map(|entry| Some((entry.path(), version(&entry.path())?)));
+    let newest = versions.max_by_key(|(_, version)| *version);
+    newest.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Reads a part of the catalogue, by its key.
+fn unpacked(root: &Path, key: &Value) -> io::Result<Value> {
+    let file = fs::File::open(root.join(key.as_str().unwrap_or_default()))?;
+    let (mut contents, _) = compressed::open(file)?;
+    let mut text = Vec::new();
+    contents.read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Writes a part of the catalogue, and returns its key.
+fn pack(root: &Path, key: &str, contents: &Value) -> io::Result<Value> {
+    let mut writer = seekable::Writer::new(fs::File::create(root.join(key))?, 3);
+    let text = contents.to_string();
+    let pieces = text.as_bytes().chunks(seekable::FRAME_LEN);
+    pieces
+        .into_iter()
+        .try_for_each(|piece| writer.push(piece))?;
+    writer.finish()?;
+    Ok(key.into())
 }
 
 #[cfg(test)]

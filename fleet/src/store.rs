@@ -2,23 +2,38 @@
 //! of the store. `docs/internals/store.md` describes the format.
 
 mod account;
+mod avro;
+mod catalogue;
+mod compact;
+mod contents;
 mod coverage;
+mod evidence;
 mod fetch;
 mod index;
+mod lease;
+mod merge;
+mod new;
 mod pause;
 mod prune;
 mod remote;
+mod runs;
+mod schema;
+mod table;
 mod upload;
 mod verify;
 mod waiting;
 
-pub use account::{Account, EpochAccount, Inventory};
+pub use account::{Account, EpochAccount};
+pub use compact::index;
+pub use contents::{Contents, File};
 pub use coverage::{Coverage, Scope, coverage};
+pub use evidence::Evidence;
 pub use fetch::{PacketLocation, Packets};
-pub use index::index;
 pub use pause::Pause;
 pub use prune::{Limits, prune};
 pub use remote::Store;
+pub use runs::Runs;
+pub use schema::schema;
 pub use upload::{push, upload};
 pub use verify::{Finding, Problem, verify};
 pub use waiting::Run;

@@ -349,11 +349,9 @@ pub fn searches(space: &Space) -> Result<Vec<Case>> {
 
 fn haystack(bench: &Bench, packets: u64, flows: usize, hosts: u64) -> Result<Made> {
     let mut made = Made::new(bench, packets, flows)?;
-    let url = made.url();
-    bench.run(&["store", "index", "--json", &url])?;
+    bench.run(&["store", "index", "--json", &made.url()])?;
     made.multiply(hosts)?;
     made.add_needle(FEW, FEW_FLOWS)?;
-    bench.run(&["store", "index", "--json", &url])?;
     Ok(made)
 }
 

@@ -50,8 +50,10 @@ const BEGIN: &str = "begin.json";
 const END: &str = "end.json";
 const PACKETS: &str = ".pcapng.zst";
 const MANIFEST: &str = ".json";
+const ROWS: &str = ".parquet";
 const PRUNED: &str = "pruned";
-const INDEX: &str = ".parquet";
+const INDEX: &str = "index";
+const NEW: &str = "new";
 
 /// Common part of the keys of a chunk's objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +66,30 @@ impl ChunkKey {
             .ends_with(&format!("/{}/{sequence:010}", run.prefix()))
     }
 
+    /// Returns the directory of the chunk's hour.
+    pub fn hour(&self) -> String {
+        let parts: Vec<&str> = self.0.splitn(4, '/').take(3).collect();
+        parts.join("/")
+    }
+
+    /// Returns the common part of the keys of the chunk's run.
+    pub fn run(&self) -> &str {
+        let mut slashes = self.0.match_indices('/').map(|(at, _)| at + 1);
+        let from = slashes.nth(2).unwrap_or(0);
+        let to = self.0.rfind('/').unwrap_or(0);
+        self.0.get(from..to).unwrap_or_default()
+    }
+
+    pub fn sequence(&self) -> u64 {
+        let number = self.0.rsplit('/').next();
+        number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns the host whose packets the chunk has.
+    pub fn host(&self) -> String {
+        unescaped(self.0.split('/').nth(4).unwrap_or_default())
+    }
+
     pub fn packets(&self) -> String {
         format!("{}{PACKETS}", self.0)
     }
@@ -71,6 +97,40 @@ impl ChunkKey {
     pub fn manifest(&self) -> String {
         format!("{}{MANIFEST}", self.0)
     }
+}
+
+/// Returns the key of the empty object that marks a record as new: the catalogue does not have it yet.
+pub fn mark(record: &str) -> String {
+    format!("{NEW}/{record}")
+}
+
+/// Returns the key of a new chunk's index.
+pub fn new_index(chunk: &ChunkKey) -> String {
+    format!("{NEW}/{chunk}{ROWS}")
+}
+
+/// Returns the directory of a day's chunks.
+pub fn day(ns: u64) -> String {
+    format!("{CHUNKS}/{}", clock::date_of(ns))
+}
+
+/// Directory of the records of removals.
+pub fn removals() -> &'static str {
+    PRUNED
+}
+
+/// Directory of the marks.
+pub fn marks() -> &'static str {
+    NEW
+}
+
+/// Returns the record that a key marks as new, and true if the key belongs to an index.
+pub fn marked(key: &str) -> Option<(String, bool)> {
+    let record = key.strip_prefix(NEW)?.strip_prefix('/')?;
+    Some(match record.strip_suffix(ROWS) {
+        Some(chunk) => (format!("{chunk}{MANIFEST}"), true),
+        None => (record.to_owned(), false),
+    })
 }
 
 /// Returns the key of the record of a removal that began at this time.
@@ -92,7 +152,8 @@ pub enum Object {
     Packets(ChunkKey),
     Manifest(ChunkKey),
     Pruned,
-    Index,
+    /// A part of the index and its catalogue, or the mark of a record that is not in them yet.
+    Catalogue,
     Foreign,
 }
 
@@ -113,7 +174,7 @@ impl Object {
                 .or_else(|| numbered(MANIFEST).map(Self::Manifest))
                 .unwrap_or(Self::Foreign),
             [PRUNED, name] if name.ends_with(MANIFEST) => Self::Pruned,
-            _ if key.ends_with(INDEX) => Self::Index,
+            [INDEX | NEW, _, ..] => Self::Catalogue,
             _ => Self::Foreign,
         }
     }
@@ -136,6 +197,30 @@ pub fn escaped(name: &str) -> String {
         out.push('=');
     }
     out
+}
+
+/// Returns the name of an escaped part of a key.
+fn unescaped(part: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = match part {
+        "=" => &[],
+        part => part.as_bytes(),
+    };
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match byte.filter(|_| *first == b'=') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -161,6 +246,14 @@ mod tests {
             Object::of(&chunk.manifest()),
             Object::Manifest(chunk.clone())
         );
+        assert_eq!((chunk.run(), chunk.sequence()), (&*epoch.prefix(), 7));
+        assert_eq!(
+            (chunk.host(), chunk.hour()),
+            ("a.example".into(), "chunks/2026-11-27/22".into())
+        );
+        assert_eq!(Object::of(&new_index(&chunk)), Object::Catalogue);
+        assert_eq!(marked(&new_index(&chunk)), Some((chunk.manifest(), true)));
+        assert_eq!(marked(&mark(&epoch.end())), Some((epoch.end(), false)));
         assert_eq!(Object::of(&pruned(17)), Object::Pruned);
         assert_eq!(Object::of(&epoch.begin()), Object::Begin(epoch.prefix()));
         assert_eq!(Object::of(&epoch.end()), Object::End(epoch.prefix()));
@@ -169,6 +262,9 @@ mod tests {
 
     #[test]
     fn names_cannot_escape_their_directory() {
+        for name in ["..", "a/b", "", "=", "web=1", "é"] {
+            assert_eq!(unescaped(&escaped(name)), name);
+        }
         assert_eq!(escaped(".."), "=2e.");
         assert_eq!(escaped("a/b"), "a=2fb");
         assert_eq!(escaped(""), "=");

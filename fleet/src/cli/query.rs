@@ -16,7 +16,7 @@ use trawl_sys::{Error, Result, clock, process};
 use trawl_view::text;
 
 use crate::query::{Answer, Conditions};
-use crate::store::{Coverage, Inventory, PacketLocation, Packets, Pause, Scope, Store, coverage};
+use crate::store::{Contents, Coverage, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
@@ -35,7 +35,7 @@ pub struct Args {
     #[command(flatten)]
     part: PartArgs,
     /// Write the packets to this file, or to standard output with '-'; the SQL must select chunk, frame, "offset" and
-    /// time, as SELECT * does
+    /// time_ns, as SELECT * does
     #[arg(long, value_name = "FILE")]
     packets: Option<PathBuf>,
     /// End after this many packets
@@ -71,10 +71,10 @@ impl StoreArgs {
         named.unwrap_or_else(|| "file:///var/lib/trawl/store".to_owned())
     }
 
-    pub fn open(&self) -> Result<(Store, Inventory)> {
+    pub fn open(&self, scope: &Scope) -> Result<(Store, Contents)> {
         let store = Store::open(&self.url(), false)?;
-        let inventory = Inventory::read(&store, Some(&self.spool))?;
-        Ok((store, inventory))
+        let contents = Contents::read(&store, &self.spool, scope)?;
+        Ok((store, contents))
     }
 }
 
@@ -119,19 +119,20 @@ impl PartArgs {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (store, inventory) = args.store.open()?;
     match (&args.sql, &args.filter) {
         (Some(sql), _) if args.packets.is_none() => {
-            table(args, &inventory, sql)?;
+            table(args, sql)?;
             Ok(ExitCode::SUCCESS)
         }
-        (sql, filter) => packets(args, store, &inventory, sql.as_deref(), filter.as_deref()),
+        (sql, filter) => packets(args, sql.as_deref(), filter.as_deref()),
     }
 }
 
-fn table(args: &Args, inventory: &Inventory, sql: &str) -> Result<()> {
-    let covered = coverage(inventory, &Scope::default());
-    let answer = Answer::to(&args.store.url(), sql)?;
+fn table(args: &Args, sql: &str) -> Result<()> {
+    let scope = Scope::default();
+    let (_, contents) = args.store.open(&scope)?;
+    let covered = coverage(&contents.runs, &scope);
+    let answer = Answer::to(&args.store.url(), contents.files, sql)?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
         return match args.csv {
@@ -153,40 +154,34 @@ fn table(args: &Args, inventory: &Inventory, sql: &str) -> Result<()> {
     })
 }
 
-fn packets(
-    args: &Args,
-    store: Store,
-    inventory: &Inventory,
-    sql: Option<&str>,
-    filter: Option<&str>,
-) -> Result<ExitCode> {
+fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {
     let scope = args.part.scope()?;
+    let (store, contents) = args.store.open(&scope)?;
     let query = match sql {
         Some(sql) => format!(
-            "SELECT chunk, frame, \"offset\" FROM ({}) ORDER BY time, chunk, frame, \"offset\"",
+            "SELECT chunk, frame, \"offset\" FROM ({}) ORDER BY time_ns, chunk, frame, \"offset\"",
             sql.trim().trim_end_matches(';')
         ),
         None => {
             let mut conditions = args.part.conditions(&scope);
             conditions.narrow(filter.unwrap_or_default());
             format!(
-                "SELECT chunk, frame, \"offset\" FROM packets{} ORDER BY time, chunk, frame, \"offset\"",
+                "SELECT chunk, frame, \"offset\" FROM packets{} ORDER BY time_ns, chunk, frame, \"offset\"",
                 conditions.to_sql()
             )
         }
     };
-    let covered = coverage(inventory, &scope);
+    let covered = coverage(&contents.runs, &scope);
     let url = args.store.url();
-    let answer = Answer::to(&url, &query).map_err(|error| {
+    let answer = Answer::to(&url, contents.files, &query).map_err(|error| {
         match sql.is_some() && error.to_string().contains("No field named") {
-            true => {
-                error.fix("let the SQL select chunk, frame, \"offset\" and time, as SELECT * does")
-            }
+            true => error
+                .fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does"),
             false => error,
         }
     })?;
     say_coverage(&covered, &url);
-    let packets = Packets::new(store, inventory, answer.rows::<PacketLocation>());
+    let packets = Packets::new(store, answer.rows::<PacketLocation>());
     let counts = packets.counts();
     let ended = read(args, filter, packets)?;
     let missing = counts.borrow().missing;

@@ -14,7 +14,7 @@ use trawl_view::text::count;
 
 use super::{query, trace};
 use crate::store::{
-    self, Account, EpochAccount, Finding, Inventory, Limits, Pause, Problem, Store,
+    self, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store,
 };
 
 /// Manages a store of captures, which trawl capture --store fills
@@ -48,14 +48,6 @@ struct StoreArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-impl StoreArgs {
-    fn open(&self) -> Result<(Store, Inventory)> {
-        let store = Store::open(&self.url, false)?;
-        let inventory = Inventory::read(&store, Some(&self.spool))?;
-        Ok((store, inventory))
-    }
 }
 
 /// Removes old chunks and their index; their manifests stay, with a record of when and why the packets were removed
@@ -127,11 +119,12 @@ struct Listing {
 }
 
 fn list(args: &StoreArgs) -> Result<ExitCode> {
-    let (_, inventory) = args.open()?;
+    let store = Store::open(&args.url, false)?;
+    let runs = Contents::read(&store, &args.spool, &Scope::default())?.runs;
     let listing = Listing {
-        captures: inventory.epochs(),
-        not_recording: inventory.pauses(),
-        total: inventory.total(),
+        captures: runs.epochs(),
+        not_recording: runs.pauses(),
+        total: runs.account(),
     };
     let mut out = String::new();
     for capture in &listing.captures {
@@ -229,8 +222,9 @@ fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) ->
 }
 
 fn verify(args: &StoreArgs) -> Result<ExitCode> {
-    let (objects, inventory) = args.open()?;
-    let verified = with_progress(|progress| store::verify(&objects, &inventory, progress))?;
+    let objects = Store::open(&args.url, false)?;
+    let evidence = Evidence::read(&objects)?;
+    let verified = with_progress(|progress| store::verify(&objects, &evidence, progress))?;
     let mut out: String = verified
         .findings
         .iter()
@@ -274,12 +268,12 @@ fn sentence(finding: &Finding) -> String {
 }
 
 fn prune(args: &Prune) -> Result<ExitCode> {
-    let (objects, inventory) = args.store.open()?;
+    let objects = Store::open(&args.store.url, false)?;
     let limits = Limits {
         keep: args.keep,
         max_bytes: args.max,
     };
-    let pruned = store::prune(&objects, &inventory, limits, args.dry_run)?;
+    let pruned = store::prune(&objects, limits, args.dry_run)?;
     let verb = match args.dry_run {
         true => "would remove",
         false => "removed",
@@ -317,13 +311,16 @@ fn push(args: &Push) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes an index of a store: one Parquet file for each chunk, with a row for each packet
+/// Adds new chunks to the catalogue of a store: Parquet files with a row for each packet, in an Iceberg table below index/
+///
+/// Queries read the catalogue, and the chunks that it does not have yet one by one. Run this from time to time, for example
+/// once an hour; several hosts may do so. Chunks that hosts did not index (trawl capture --store-index) are indexed here.
 #[derive(Debug, clap::Args)]
 struct Index {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(value_name = "URL")]
     url: String,
-    /// Also rebuild existing index files
+    /// Make the catalogue anew from all manifests and chunks
     #[arg(long)]
     rebuild: bool,
     /// Print JSON
@@ -333,9 +330,7 @@ struct Index {
 
 fn index(args: &Index) -> Result<ExitCode> {
     let objects = Store::open(&args.url, false)?;
-    let inventory = Inventory::read(&objects, None)?;
-    let indexed =
-        with_progress(|progress| store::index(&objects, &inventory, args.rebuild, progress))?;
+    let indexed = with_progress(|progress| store::index(&objects, args.rebuild, progress))?;
     for chunk in &indexed.unreadable {
         let text = format!(
             "cannot index {chunk}: it is missing or was changed; run trawl store verify {} for details",
@@ -344,11 +339,12 @@ fn index(args: &Index) -> Result<ExitCode> {
         json::say("not_indexed", json!({ "chunk": chunk }), &text);
     }
     let text = format!(
-        "indexed {}: {} in {}; indexed before: {}\n",
-        count(indexed.files, "chunk"),
+        "indexed {}: {}; indexed before: {}; wrote {} of {}\n",
+        count(indexed.chunks, "chunk"),
         count(indexed.packets, "packet"),
-        count(indexed.bytes, "byte"),
-        indexed.there
+        indexed.there,
+        count(indexed.files, "file"),
+        count(indexed.bytes, "byte")
     );
     json::print_as(args.json, &indexed, || text)?;
     Ok(exit_code(indexed.unreadable.is_empty()))

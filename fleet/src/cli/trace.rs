@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_front::{json, terminal};
+use trawl_spool::key::Object;
 use trawl_sys::{Error, Result, units};
 
 use super::query::{PartArgs, StoreArgs, say_coverage};
 use crate::query::Answer;
-use crate::store::{Coverage, Inventory, coverage};
+use crate::store::{Coverage, Runs, coverage};
 
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
 ///
@@ -59,6 +60,14 @@ struct Row {
 }
 
 impl Row {
+    /// Returns the common part of the keys of its run.
+    fn run(&self) -> String {
+        match Object::of(&self.chunk) {
+            Object::Packets(chunk) => chunk.run().to_owned(),
+            _ => String::new(),
+        }
+    }
+
     fn is_of(&self, other: &Self) -> bool {
         let key = |row: &Self| (row.hash, row.sport, row.dport, row.protocol);
         key(self) == key(other) && self.src == other.src && self.dst == other.dst
@@ -181,8 +190,8 @@ struct Once {
 const LIMITS: [&str; 3] = ["nat", "tunnels", "joined_packets"];
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (_, inventory) = args.store.open()?;
     let scope = args.part.scope()?;
+    let (_, contents) = args.store.open(&scope)?;
     let mut conditions = args.part.conditions(&scope);
     let expression = args.expression.join(" ");
     if !conditions.ask(&expression) {
@@ -197,16 +206,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     conditions.and("src IS NOT NULL".to_owned());
     let query = format!(
-        "SELECT hash, src, dst, sport, dport, protocol, arrow_cast(time, 'Int64') AS ns, host, interface, chunk \
+        "SELECT hash, src, dst, sport, dport, protocol, time_ns AS ns, host, interface, chunk \
          FROM packets{} ORDER BY hash, src, dst, sport, dport, protocol, ns",
         conditions.to_sql()
     );
     let url = args.store.url();
-    let covered = coverage(&inventory, &scope);
-    let answer = Answer::to(&url, &query)?;
+    let covered = coverage(&contents.runs, &scope);
+    let answer = Answer::to(&url, contents.files, &query)?;
     say_coverage(&covered, &url);
     let mut trace = Tracing {
-        bounds: bounds(&inventory),
+        bounds: bounds(&contents.runs),
         window: args.window,
         paths: BTreeMap::new(),
         once: BTreeMap::new(),
@@ -219,11 +228,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the largest error of each chunk's times.
-fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
-    let manifests = inventory.manifests.iter();
-    manifests
-        .map(|(key, manifest)| (key.packets(), manifest.clock.error_bound_ns))
+/// Returns the largest error of the clock in each run, by the common part of its keys.
+fn bounds(runs: &Runs) -> BTreeMap<String, Option<u64>> {
+    let runs = runs.0.iter();
+    runs.map(|(epoch, run)| (epoch.prefix(), run.clock_error_bound_ns()))
         .collect()
 }
 
@@ -249,7 +257,7 @@ impl Tracing {
                     interface: row.interface.clone(),
                 },
                 ns: row.ns,
-                bound_ns: self.bounds.get(&row.chunk).copied().flatten(),
+                bound_ns: self.bounds.get(&row.run()).copied().flatten(),
             };
             let is_same = first.as_ref().is_some_and(|first| {
                 let bound = sighting.bound_ns.unwrap_or(0) as i64;

@@ -3,12 +3,7 @@
 
 use std::net::IpAddr;
 
-use trawl_spool::key;
-use trawl_sys::clock;
-
 use crate::store::Scope;
-
-const DAY_NS: u64 = 86_400_000_000_000;
 
 #[derive(Debug, Default)]
 pub struct Conditions(Vec<String>);
@@ -23,25 +18,13 @@ fn one_of(column: &str, values: &[String]) -> Option<String> {
     (!list.is_empty()).then(|| format!("{column} IN ({})", list.join(", ")))
 }
 
-fn time(ns: u64) -> String {
-    format!("arrow_cast({ns}, 'Timestamp(Nanosecond, Some(\"UTC\"))')")
-}
-
 impl Conditions {
     pub fn of(scope: &Scope, interfaces: &[String]) -> Self {
-        let hosts: Vec<String> = scope.hosts.iter().map(|host| key::escaped(host)).collect();
         let mut all = Vec::new();
-        all.extend(one_of("host", &hosts));
+        all.extend(one_of("host", &scope.hosts));
         all.extend(one_of("interface", interfaces));
-        // The date belongs to a chunk's first packet, so it is the packet's own day or the day before.
-        if let Some(from) = scope.from {
-            let date = clock::date_of(from.saturating_sub(DAY_NS));
-            all.push(format!("date >= '{date}' AND time >= {}", time(from)));
-        }
-        if let Some(to) = scope.to {
-            let date = clock::date_of(to);
-            all.push(format!("date <= '{date}' AND time < {}", time(to)));
-        }
+        all.extend(scope.from.map(|from| format!("time_ns >= {from}")));
+        all.extend(scope.to.map(|to| format!("time_ns < {to}")));
         Self(all)
     }
 
@@ -321,7 +304,7 @@ mod tests {
         };
         assert_eq!(
             Conditions::of(&scope, &["e'th".to_owned()]).to_sql(),
-            " WHERE (host IN ('a=27=20OR=20=271=27=3d=271')) AND (interface IN ('e''th'))"
+            " WHERE (host IN ('a'' OR ''1''=''1')) AND (interface IN ('e''th'))"
         );
     }
 }

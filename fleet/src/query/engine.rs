@@ -1,4 +1,4 @@
-//! The query engine: DataFusion over the Parquet files of a store's index.
+//! The query engine: DataFusion over the index files of a store's catalogue, and of newer chunks.
 
 use std::io;
 use std::sync::Arc;
@@ -6,15 +6,11 @@ use std::sync::Arc;
 use arrow::csv::WriterBuilder;
 use arrow::json::{ArrayWriter, LineDelimitedWriter};
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::arrow::util::pretty::pretty_format_batches;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{
-    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
-};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
@@ -23,37 +19,7 @@ use trawl_sys::{Error, Result};
 use url::Url;
 
 use super::pruning::{Packets, TAIL};
-use crate::store::Store;
-
-/// Returns the columns of the index (see `docs/internals/store.md`), without the partitions of its path.
-fn columns() -> Schema {
-    let text = |name, optional| Field::new(name, DataType::Utf8View, optional);
-    let number = |name, optional| Field::new(name, DataType::Int32, optional);
-    let utc = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
-    Schema::new(vec![
-        Field::new("time", utc, false),
-        text("interface", false),
-        text("verdict", true),
-        text("reason", true),
-        text("src", true),
-        text("dst", true),
-        number("sport", true),
-        number("dport", true),
-        number("protocol", true),
-        number("tcp_flags", true),
-        number("captured_length", false),
-        number("length", false),
-        Field::new("tcp_seq", DataType::Int64, true),
-        Field::new("hash", DataType::UInt32, false),
-        text("chunk", false),
-        number("frame", false),
-        number("offset", false),
-        number("ethertype", true),
-        Field::new("pid", DataType::UInt32, true),
-        text("comm", true),
-        text("container", true),
-    ])
-}
+use crate::store::{File, Store};
 
 /// Files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
@@ -61,6 +27,7 @@ const REMOTE_FILES: usize = 16;
 /// Starts a query; returns its rows as they are found.
 async fn execute(
     store: &Store,
+    files: Vec<File>,
     query: &str,
 ) -> std::result::Result<SendableRecordBatchStream, DataFusionError> {
     let mut config = SessionConfig::new()
@@ -74,18 +41,10 @@ async fn execute(
     let context = SessionContext::new_with_config(config);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, store.objects());
-    let partitions = ["capture", "date", "host"];
-    let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
-        .with_file_extension(".parquet")
-        .with_table_partition_cols(
-            partitions
-                .map(|name| (name.to_owned(), DataType::Utf8))
-                .to_vec(),
-        );
-    let table = ListingTableConfig::new(ListingTableUrl::parse("trawl://store/index/")?)
-        .with_listing_options(options)
-        .with_schema(Arc::new(columns()));
-    let packets = Packets(ListingTable::try_new(table)?);
+    let packets = Packets {
+        root: ObjectStoreUrl::parse(root.as_str())?,
+        files,
+    };
     context.register_table("packets", Arc::new(packets))?;
     // A query may not read files of this machine.
     let only_ask = SQLOptions::new()
@@ -123,7 +82,7 @@ pub struct Answer {
 
 impl Answer {
     /// Starts a query. Returns once the first row has been found, or the query has failed.
-    pub fn to(url: &str, query: &str) -> Result<Self> {
+    pub fn to(url: &str, files: Vec<File>, query: &str) -> Result<Self> {
         // Connections belong to the runtime that made them, so the store's own cannot be shared.
         let store = Store::open(url, false)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -131,7 +90,7 @@ impl Answer {
             .build()
             .map_err(|e| Error::os(WHAT, e))?;
         let started = runtime.block_on(async {
-            let mut rows = execute(&store, query).await?;
+            let mut rows = execute(&store, files, query).await?;
             let first = rows.next().await.transpose()?;
             Ok::<_, DataFusionError>((rows, first))
         });

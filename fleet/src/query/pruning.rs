@@ -7,14 +7,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::ScalarValue;
-use datafusion::datasource::listing::{ListingTable, PartitionedFile};
-use datafusion::datasource::physical_plan::{
-    FileGroup, FileScanConfigBuilder, ParquetSource, parquet::metadata::DFParquetMetadata,
+use datafusion::common::{ScalarValue, project_schema};
+use datafusion::config::TableParquetOptions;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::datasource::physical_plan::parquet::{
+    CachedParquetFileReaderFactory, ParquetAccessPlan, RowGroupAccess,
 };
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::logical_expr::{
     BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType,
 };
@@ -23,32 +27,38 @@ use datafusion::parquet::bloom_filter::Sbbf;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, RowGroupMetaData};
 use datafusion::parquet::file::statistics::Statistics;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::store::{File, schema};
 
 /// Files being checked at once.
 const FILES: usize = 64;
 /// Length of a file's end that is read for its footer.
-pub const TAIL: usize = 32 << 10;
+pub const TAIL: usize = 128 << 10;
 
 /// The table of the index.
 #[derive(Debug)]
-pub struct Packets(pub ListingTable);
+pub struct Packets {
+    pub root: ObjectStoreUrl,
+    pub files: Vec<File>,
+}
 
 #[async_trait]
 impl TableProvider for Packets {
     fn schema(&self) -> SchemaRef {
-        self.0.schema()
+        schema()
     }
 
     fn table_type(&self) -> TableType {
-        self.0.table_type()
+        TableType::Base
     }
 
     fn supports_filters_pushdown(
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>> {
-        self.0.supports_filters_pushdown(filters)
+        Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 
     async fn scan(
@@ -58,34 +68,52 @@ impl TableProvider for Packets {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = self.0.scan(state, projection, filters, limit).await?;
         let condition = Condition::All(filters.iter().map(Condition::of).collect());
-        let scan = plan.downcast_ref::<DataSourceExec>();
-        let scan = scan.and_then(|exec| exec.downcast_to_file_source::<ParquetSource>());
-        let Some((config, _)) = scan.filter(|_| condition.says_something()) else {
-            return Ok(plan);
-        };
         let runtime = state.runtime_env();
-        let look = Arc::new(Look {
-            objects: runtime.object_store(&config.object_store_url)?,
-            metadata: runtime.cache_manager.get_file_metadata_cache(),
-            condition,
-        });
-        let mut groups = Vec::new();
-        for group in &config.file_groups {
-            let looked_at = stream::iter(group.files().to_vec())
+        let objects = runtime.object_store(&self.root)?;
+        let metadata = runtime.cache_manager.get_file_metadata_cache();
+        let within = |file: &&File| condition.may_hold_between(file.first_ns, file.last_ns);
+        let files = self.files.iter().filter(within);
+        let mut files: Vec<PartitionedFile> = files
+            .map(|file| PartitionedFile::new(&file.key, file.bytes))
+            .collect();
+        if condition.says_something() {
+            let look = Arc::new(Look {
+                objects: Arc::clone(&objects),
+                metadata: Arc::clone(&metadata),
+                condition,
+            });
+            let looked_at = stream::iter(files)
                 .map(|file| {
                     let look = Arc::clone(&look);
                     // Runs on all CPUs.
-                    tokio::spawn(async move { look.at(&file).await.then_some(file) })
+                    tokio::spawn(async move { look.at(file).await })
                 })
                 .buffered(FILES)
                 .map_err(|e| DataFusionError::External(Box::new(e)));
             let left: Vec<Option<PartitionedFile>> = looked_at.try_collect().await?;
-            groups.push(FileGroup::new(left.into_iter().flatten().collect()));
+            files = left.into_iter().flatten().collect();
         }
-        let pruned = FileScanConfigBuilder::from(config.clone()).with_file_groups(groups);
-        Ok(DataSourceExec::from_data_source(pruned.build()))
+        if files.is_empty() {
+            let schema = project_schema(&self.schema(), projection)?;
+            return Ok(Arc::new(EmptyExec::new(schema)));
+        }
+        let groups = FileGroup::new(files).split_files(state.config().target_partitions());
+        let reader = CachedParquetFileReaderFactory::new(objects, metadata);
+        let options = TableParquetOptions {
+            global: state.config_options().execution.parquet.clone(),
+            ..TableParquetOptions::default()
+        };
+        let source = ParquetSource::new(schema())
+            .with_table_parquet_options(options)
+            .with_metadata_size_hint(TAIL)
+            .with_parquet_file_reader_factory(Arc::new(reader));
+        let scan = FileScanConfigBuilder::new(self.root.clone(), Arc::new(source))
+            .with_file_groups(groups)
+            .with_projection_indices(projection.cloned())?
+            .with_limit(limit)
+            .build();
+        Ok(DataSourceExec::from_data_source(scan))
     }
 }
 
@@ -96,18 +124,32 @@ struct Look {
 }
 
 impl Look {
-    /// Returns whether a file may hold rows of the answer. An unreadable file may: the scan reports its error.
-    async fn at(&self, file: &PartitionedFile) -> bool {
-        self.try_at(file).await.unwrap_or(true)
+    /// Returns a file that may hold rows of the answer, with the row groups that may. An unreadable file may: the scan reports
+    /// its error.
+    async fn at(&self, file: PartitionedFile) -> Option<PartitionedFile> {
+        match self.groups(&file).await {
+            Ok(groups) if groups.iter().all(|may| !may) => None,
+            Ok(groups) => {
+                let access = |may: bool| match may {
+                    true => RowGroupAccess::Scan,
+                    false => RowGroupAccess::Skip,
+                };
+                let plan = ParquetAccessPlan::new(groups.into_iter().map(access).collect());
+                Some(file.with_extension(plan))
+            }
+            Err(_) => Some(file),
+        }
     }
 
-    async fn try_at(&self, file: &PartitionedFile) -> Result<bool> {
+    /// Returns for each row group whether it may hold rows of the answer.
+    async fn groups(&self, file: &PartitionedFile) -> Result<Vec<bool>> {
         let metadata = DFParquetMetadata::new(&*self.objects, &file.object_meta)
             .with_metadata_size_hint(Some(TAIL))
             .with_file_metadata_cache(Some(Arc::clone(&self.metadata)))
             .with_page_index_policy(Some(PageIndexPolicy::Skip))
             .fetch_metadata()
             .await?;
+        let mut groups = Vec::new();
         for rows in metadata.row_groups() {
             let columns = rows.columns().iter();
             let columns = columns.map(|column| (column.column_path().string(), column));
@@ -115,14 +157,14 @@ impl Look {
                 columns: columns.collect(),
                 blooms: HashMap::new(),
             };
-            if self.condition.may_hold(&known) {
+            let mut may = self.condition.may_hold(&known);
+            if may {
                 known.blooms = self.blooms(file, rows).await?;
-                if self.condition.may_hold(&known) {
-                    return Ok(true);
-                }
+                may = self.condition.may_hold(&known);
             }
+            groups.push(may);
         }
-        Ok(false)
+        Ok(groups)
     }
 
     async fn blooms(
@@ -166,7 +208,7 @@ impl Known<'_> {
                 ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) => {
                     bloom.check(&text.as_str())
                 }
-                ScalarValue::UInt32(Some(number)) => bloom.check(number),
+                ScalarValue::Int64(Some(number)) => bloom.check(number),
                 _ => true,
             })
     }
@@ -199,7 +241,7 @@ fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue)
         }
         (
             Statistics::Int64(known),
-            ScalarValue::Int64(Some(value)) | ScalarValue::TimestampNanosecond(Some(value), _),
+            ScalarValue::Int64(Some(value)) | ScalarValue::TimestampMicrosecond(Some(value), _),
         ) => between(known.min_opt(), known.max_opt(), relation, &value),
         (
             Statistics::ByteArray(known),
@@ -281,6 +323,41 @@ impl Condition {
             }
             Self::IsNull(column) => known.may_be_null(column),
             Self::Anything => true,
+        }
+    }
+
+    /// Returns whether it may hold for rows of these times.
+    fn may_hold_between(&self, first_ns: i64, last_ns: i64) -> bool {
+        let within = |relation: Operator, value: i64| match relation {
+            Operator::Eq => first_ns <= value && value <= last_ns,
+            Operator::Lt => first_ns < value,
+            Operator::LtEq => first_ns <= value,
+            Operator::Gt => last_ns > value,
+            Operator::GtEq => last_ns >= value,
+            _ => true,
+        };
+        match self {
+            Self::All(all) => all
+                .iter()
+                .all(|one| one.may_hold_between(first_ns, last_ns)),
+            Self::One(all) => all
+                .iter()
+                .any(|one| one.may_hold_between(first_ns, last_ns)),
+            Self::Compares(column, relation, value) => match (column.as_str(), value) {
+                ("time_ns", ScalarValue::Int64(Some(ns))) => within(*relation, *ns),
+                // The rows' times are cut to microseconds.
+                ("time", ScalarValue::TimestampMicrosecond(Some(us), _)) => {
+                    let us = *us;
+                    match relation {
+                        Operator::Eq | Operator::LtEq => {
+                            within(Operator::LtEq, us.saturating_mul(1000).saturating_add(999))
+                        }
+                        relation => within(*relation, us.saturating_mul(1000)),
+                    }
+                }
+                _ => true,
+            },
+            Self::IsNull(_) | Self::Anything => true,
         }
     }
 

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::account::Inventory;
-use super::index;
 use super::pause::Pause;
-use trawl_spool::manifest::{Manifest, State};
+use super::runs::{HOUR_NS, Runs};
 
 /// Part of a store that a question is about.
 #[derive(Clone, Debug, Default)]
@@ -66,55 +64,41 @@ impl Coverage {
 }
 
 /// Returns a row for each host in the scope.
-pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
+pub fn coverage(runs: &Runs, scope: &Scope) -> Vec<Coverage> {
     let mut rows: BTreeMap<String, Coverage> = BTreeMap::new();
-    let in_scope = |manifest: &Manifest| {
-        scope.has_host(&manifest.epoch.host)
-            && scope.overlaps(manifest.first_ns, manifest.last_ns.or(manifest.first_ns))
-    };
-    for (key, manifest) in &inventory.manifests {
-        if !in_scope(manifest) {
+    for (epoch, run) in &runs.0 {
+        if !scope.has_host(&epoch.host) {
             continue;
         }
-        let row = rows.entry(manifest.epoch.host.clone()).or_default();
-        let recorded = manifest.recorded;
-        match manifest.state {
-            State::Stored if inventory.is_pruned(key) => row.evicted += recorded,
-            State::Stored if !inventory.packets.contains_key(key) => row.unknown += recorded,
-            State::Stored if inventory.indexes.contains(&index::key(manifest)) => {
-                row.indexed += recorded
+        for (hour, packets) in &run.packets {
+            // Without packets, the manifests show the hour.
+            let first = packets.first_ns.or(Some(hour * HOUR_NS));
+            let last = packets.last_ns.or(Some((hour + 1) * HOUR_NS));
+            if !scope.overlaps(first, last) {
+                continue;
             }
-            State::Stored => {
-                row.not_indexed += recorded;
-                row.not_indexed_chunks += 1;
-            }
-            State::EvictedSpoolFull | State::EvictedSpoolFailed => row.evicted += recorded,
-            State::Idle => {}
+            let row = rows.entry(epoch.host.clone()).or_default();
+            row.indexed += packets.stored.saturating_sub(packets.not_indexed);
+            row.not_indexed += packets.not_indexed;
+            row.not_indexed_chunks += packets.not_indexed_chunks;
+            row.spooled += packets.spooled;
+            row.evicted += packets.evicted;
+            row.unknown += packets.missing;
         }
-    }
-    for manifest in inventory
-        .spooled
-        .iter()
-        .filter(|manifest| in_scope(manifest))
-    {
-        rows.entry(manifest.epoch.host.clone()).or_default().spooled += manifest.recorded;
-    }
-    let epochs = inventory.epochs();
-    for epoch in &epochs {
-        let host = &epoch.epoch.host;
         // A run that has not ended may still add later packets.
-        let last = epoch.ended.as_ref().and(epoch.last_ns);
-        let first = epoch.began_ns.or(epoch.first_ns);
-        if !scope.has_host(host) || !scope.overlaps(first, last) {
+        let last = run.end.as_ref().and(run.total().last_ns);
+        let first = run.begin.as_ref().map(|begin| begin.ns);
+        if !scope.overlaps(first.or(run.total().first_ns), last) {
             continue;
         }
-        let row = rows.entry(host.clone()).or_default();
-        row.unknown += epoch.gaps.iter().filter_map(|gap| gap.packets).sum::<u64>();
-        let sizes_unknown = epoch.gaps.iter().filter(|gap| gap.packets.is_none());
-        row.gaps_of_unknown_size += sizes_unknown.count() as u64;
-        row.runs_without_end += u64::from(epoch.ended.is_none());
+        let row = rows.entry(epoch.host.clone()).or_default();
+        for gap in run.gaps() {
+            row.unknown += gap.packets.unwrap_or(0);
+            row.gaps_of_unknown_size += u64::from(gap.packets.is_none());
+        }
+        row.runs_without_end += u64::from(run.end.is_none());
     }
-    for pause in inventory.pauses() {
+    for pause in runs.pauses() {
         if scope.has_host(&pause.host) && scope.overlaps(Some(pause.from_ns), pause.to_ns) {
             let row = rows.entry(pause.host.clone()).or_default();
             row.not_recording.push(pause);

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
+use object_store::GetRange;
 use serde::Deserialize;
 use trawl_packet::pcapng::block::{HEADER_LEN, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
@@ -12,8 +13,8 @@ use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{self, SectionHeader};
 use trawl_packet::pcapng::{Interface, NamedProcess, Process};
 use trawl_packet::seekable::{self, FRAME_LEN, Frame};
+use trawl_spool::key::Object;
 
-use super::account::Inventory;
 use super::remote::{Failure, Store};
 
 /// Position of a packet, as in the index.
@@ -61,8 +62,6 @@ struct Described {
 /// A pcapng stream of the packets at `locations`, in that order.
 pub struct Packets<I> {
     store: Store,
-    /// Host and length of each chunk in the store.
-    known: HashMap<String, (String, u64)>,
     locations: I,
     ahead: VecDeque<(usize, PacketLocation)>,
     numbers: HashMap<String, usize>,
@@ -103,11 +102,7 @@ fn damaged(chunk: &str, why: impl std::fmt::Display) -> io::Error {
 }
 
 impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
-    pub fn new(store: Store, inventory: &Inventory, locations: I) -> Self {
-        let known = inventory.manifests.iter().filter_map(|(key, manifest)| {
-            let bytes = *inventory.packets.get(key)?;
-            Some((key.packets(), (manifest.epoch.host.clone(), bytes)))
-        });
+    pub fn new(store: Store, locations: I) -> Self {
         let mut out = Vec::new();
         let section = SectionHeader {
             userappl: Some("trawl store query"),
@@ -116,7 +111,6 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         write::section_header(&mut out, &section);
         Self {
             store,
-            known: known.collect(),
             locations,
             ahead: VecDeque::new(),
             numbers: HashMap::new(),
@@ -136,29 +130,29 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Rc::clone(&self.counts)
     }
 
-    fn get(&self, key: &str, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
-        let mut counts = self.counts.borrow_mut();
-        counts.bytes += range.end - range.start;
-        counts.calls += 1;
+    fn get(&self, key: &str, range: GetRange) -> io::Result<Vec<u8>> {
         let bytes = self.store.get_range(key, range).map_err(|e| match e {
             Failure::NotFound => io::Error::new(ErrorKind::NotFound, key.to_owned()),
             other => io::Error::other(format!("{key}: {other}")),
         })?;
+        let mut counts = self.counts.borrow_mut();
+        counts.bytes += bytes.len() as u64;
+        counts.calls += 1;
         Ok(bytes.to_vec())
     }
 
     fn open(&self, key: &str) -> io::Result<Option<Chunk>> {
-        let Some((host, bytes)) = self.known.get(key) else {
+        let Object::Packets(chunk) = Object::of(key) else {
             return Ok(None);
         };
-        let mut end = self.get(key, bytes.saturating_sub(TABLE_BYTES)..*bytes)?;
+        let mut end = self.get(key, GetRange::Suffix(TABLE_BYTES))?;
         let length = seekable::table_len(&end).map_err(|e| damaged(key, e))? as u64;
         if length > end.len() as u64 {
-            end = self.get(key, bytes.saturating_sub(length)..*bytes)?;
+            end = self.get(key, GetRange::Suffix(length))?;
         }
         Ok(Some(Chunk {
             key: key.to_owned(),
-            host: host.clone(),
+            host: chunk.host(),
             frames: seekable::frames(&end).map_err(|e| damaged(key, e))?,
             interfaces: Vec::new(),
             next: 0,
@@ -217,7 +211,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             end = next_end;
         }
         let key = chunk.key.clone();
-        let bytes = self.get(&key, first.offset..end)?;
+        let bytes = self.get(&key, GetRange::Bounded(first.offset..end))?;
         for (which, one) in wanted {
             let from = (one.offset - first.offset) as usize;
             let compressed = bytes

@@ -1,67 +1,35 @@
-//! An index: one Parquet file for each chunk, one row for each packet. `docs/internals/store.md` describes the columns.
+//! The index of a chunk: a Parquet file with a row for each packet. `docs/internals/store.md` describes the columns.
 
-use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
-use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 
-use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::ByteArray;
-use parquet::errors::ParquetError;
-use parquet::file::properties::{
-    BloomFilterPosition, EnabledStatistics, WriterProperties, WriterVersion,
+use arrow::array::{
+    ArrayRef, Int32Builder, Int64Array, Int64Builder, RecordBatch, StringViewBuilder,
+    TimestampMicrosecondArray,
 };
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::ColumnPath;
-use serde::Serialize;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+use trawl_packet::pcapng::Direction;
 use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::seekable;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
-use trawl_sys::{Error, Result, clock};
-
-use super::account::Inventory;
-use super::remote::Store;
 use trawl_spool::chunk::interface_name;
-use trawl_spool::key::escaped;
-use trawl_spool::manifest::{Manifest, State, sha256};
+use trawl_spool::manifest::Manifest;
+use trawl_sys::clock;
 
-const SCHEMA: &str = "message trawl {
-    required int64 time (TIMESTAMP(NANOS, true));
-    required binary interface (STRING);
-    optional binary verdict (STRING);
-    optional binary reason (STRING);
-    optional binary src (STRING);
-    optional binary dst (STRING);
-    optional int32 sport;
-    optional int32 dport;
-    optional int32 protocol;
-    optional int32 tcp_flags;
-    required int32 captured_length;
-    required int32 length;
-    optional int64 tcp_seq;
-    required int32 hash (INTEGER(32, false));
-    required binary chunk (STRING);
-    required int32 frame;
-    required int32 offset;
-    optional int32 ethertype;
-    optional int32 pid (INTEGER(32, false));
-    optional binary comm (STRING);
-    optional binary container (STRING);
-}";
+use super::schema::{GROUP_ROWS, properties, schema};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_RARP: u16 = 0x8035;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-const PAGE_ROWS: usize = 20_000;
 /// Ethertypes whose headers have addresses that filters search for.
 const ADDRESSED: [u16; 4] = [
     ETHERTYPE_IPV4,
@@ -69,99 +37,6 @@ const ADDRESSED: [u16; 4] = [
     ETHERTYPE_RARP,
     ETHERTYPE_IPV6,
 ];
-/// Columns with a Bloom filter.
-const SEARCHED: [&str; 3] = ["src", "dst", "hash"];
-/// False-positive rate that balances the size of a Bloom filter against files read in vain.
-const MISTAKEN: f64 = 0.01;
-/// The same for hashes, which are as many as packets.
-const MISTAKEN_HASH: f64 = 0.1;
-
-/// A value of a row.
-enum Value {
-    Int32(i32),
-    Int64(i64),
-    Text(ByteArray),
-}
-
-impl Value {
-    fn number(value: impl Into<i32>) -> Self {
-        Self::Int32(value.into())
-    }
-}
-
-/// A column of the schema: its present values, and the rows that have one.
-#[derive(Debug, Default)]
-struct Column {
-    int32: Vec<i32>,
-    int64: Vec<i64>,
-    text: Vec<ByteArray>,
-    present: Vec<i16>,
-}
-
-impl Column {
-    fn push(&mut self, value: Option<Value>) {
-        self.present.push(i16::from(value.is_some()));
-        match value {
-            Some(Value::Int32(value)) => self.int32.push(value),
-            Some(Value::Int64(value)) => self.int64.push(value),
-            Some(Value::Text(value)) => self.text.push(value),
-            None => {}
-        }
-    }
-
-    fn write(&self, out: &mut ColumnWriter<'_>, is_optional: bool) -> Written<usize> {
-        let levels = is_optional.then_some(&self.present[..]);
-        match out {
-            ColumnWriter::Int32ColumnWriter(out) => out.write_batch(&self.int32, levels, None),
-            ColumnWriter::Int64ColumnWriter(out) => out.write_batch(&self.int64, levels, None),
-            ColumnWriter::ByteArrayColumnWriter(out) => out.write_batch(&self.text, levels, None),
-            _ => Err(ParquetError::General(
-                "the schema has another type".to_owned(),
-            )),
-        }
-    }
-}
-
-type Written<T> = std::result::Result<T, ParquetError>;
-
-const COLUMNS: usize = 21;
-
-/// The rows of a chunk as columns, in the order of the schema.
-#[derive(Debug, Default)]
-struct Rows {
-    count: usize,
-    columns: [Column; COLUMNS],
-    texts: Texts,
-}
-
-/// Previous texts, so that a row need not allocate them again.
-#[derive(Debug, Default)]
-struct Texts {
-    addresses: HashMap<IpAddr, ByteArray>,
-    /// Verdicts, reasons, and names of processes and containers: few different ones.
-    known: HashMap<String, ByteArray>,
-}
-
-impl Texts {
-    fn address(&mut self, address: IpAddr) -> ByteArray {
-        let text = || text(&address.to_string());
-        self.addresses.entry(address).or_insert_with(text).clone()
-    }
-
-    fn shared(&mut self, value: &str) -> ByteArray {
-        if let Some(known) = self.known.get(value) {
-            return known.clone();
-        }
-        let new = text(value);
-        self.known.insert(value.to_owned(), new.clone());
-        new
-    }
-}
-
-fn text(value: &str) -> ByteArray {
-    ByteArray::from(value.as_bytes().to_vec())
-}
-
 /// Payload bytes included in the hash.
 const HASHED_PAYLOAD: usize = 64;
 
@@ -230,15 +105,222 @@ fn ethertype(headers: &Headers<'_>) -> Option<i32> {
 /// An interface block of a chunk.
 struct Interface {
     link: u16,
-    name: ByteArray,
+    name: String,
 }
 
-/// Returns the index of a chunk.
+/// A packet's position in its chunk.
+struct Place<'a> {
+    interfaces: &'a [Interface],
+    processes: &'a Processes,
+    frame: usize,
+    offset: usize,
+}
+
+/// Rows that become a row group, column by column.
+struct Rows<'a> {
+    manifest: &'a Manifest,
+    time: Vec<i64>,
+    interface: StringViewBuilder,
+    direction: StringViewBuilder,
+    verdict: StringViewBuilder,
+    reason: StringViewBuilder,
+    vlan: Int32Builder,
+    ethertype: Int32Builder,
+    src: StringViewBuilder,
+    dst: StringViewBuilder,
+    protocol: Int32Builder,
+    ttl: Int32Builder,
+    sport: Int32Builder,
+    dport: Int32Builder,
+    tcp_flags: Int32Builder,
+    tcp_seq: Int64Builder,
+    captured_length: Int32Builder,
+    length: Int32Builder,
+    hash: Int64Builder,
+    pid: Int64Builder,
+    comm: StringViewBuilder,
+    container: StringViewBuilder,
+    frame: Int32Builder,
+    offset: Int32Builder,
+    /// An address as text, to be copied.
+    address: String,
+}
+
+fn texts() -> StringViewBuilder {
+    StringViewBuilder::new().with_deduplicate_strings()
+}
+
+impl<'a> Rows<'a> {
+    fn new(manifest: &'a Manifest) -> Self {
+        Self {
+            manifest,
+            time: Vec::new(),
+            interface: texts(),
+            direction: texts(),
+            verdict: texts(),
+            reason: texts(),
+            vlan: Int32Builder::new(),
+            ethertype: Int32Builder::new(),
+            src: texts(),
+            dst: texts(),
+            protocol: Int32Builder::new(),
+            ttl: Int32Builder::new(),
+            sport: Int32Builder::new(),
+            dport: Int32Builder::new(),
+            tcp_flags: Int32Builder::new(),
+            tcp_seq: Int64Builder::new(),
+            captured_length: Int32Builder::new(),
+            length: Int32Builder::new(),
+            hash: Int64Builder::new(),
+            pid: Int64Builder::new(),
+            comm: texts(),
+            container: texts(),
+            frame: Int32Builder::new(),
+            offset: Int32Builder::new(),
+            address: String::new(),
+        }
+    }
+
+    fn packet(&mut self, block: &Block<'_>, at: &Place<'_>) -> Option<()> {
+        let packet = block.enhanced_packet()?;
+        let interface = at.interfaces.get(packet.interface_id as usize)?;
+        let options = PacketOptions::parse(packet.options());
+        let headers = walk(interface.link, packet.captured);
+        let reason = options
+            .comments
+            .iter()
+            .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
+        let process = at.processes.of_packet(&options, packet.timestamp);
+        let direction = options.direction().map(|direction| match direction {
+            Direction::In => "in",
+            Direction::Out => "out",
+        });
+        let hash = invariant_hash(&headers, packet.captured);
+        let ip = headers.ip;
+        let vlan = headers.vlan_numbers().first();
+        self.time.push(packet.timestamp as i64);
+        self.interface.append_value(&interface.name);
+        self.direction.append_option(direction);
+        self.verdict
+            .append_option(options.verdict.map(verdict::text));
+        self.reason.append_option(reason);
+        self.vlan
+            .append_option(vlan.map(|number| i32::from(*number)));
+        self.ethertype.append_option(ethertype(&headers));
+        let addresses = addresses(&headers);
+        for (address, column) in addresses.into_iter().zip([&mut self.src, &mut self.dst]) {
+            self.address.clear();
+            match address.map(|address| write!(self.address, "{address}")) {
+                Some(_) => column.append_value(&self.address),
+                None => column.append_null(),
+            }
+        }
+        self.protocol.append_option(ip.map(|ip| ip.protocol.into()));
+        self.ttl.append_option(ip.map(|ip| ip.ttl.into()));
+        self.sport
+            .append_option(headers.ports.map(|(from, _)| from.into()));
+        self.dport
+            .append_option(headers.ports.map(|(_, to)| to.into()));
+        self.tcp_flags
+            .append_option(headers.tcp.map(|tcp| tcp.flags.into()));
+        self.tcp_seq
+            .append_option(headers.tcp.map(|tcp| tcp.seq.into()));
+        self.captured_length
+            .append_value(packet.captured_len() as i32);
+        self.length.append_value(packet.original_len as i32);
+        self.hash.append_value(hash.into());
+        self.pid
+            .append_option(process.map(|process| process.id.into()));
+        self.comm
+            .append_option(process.and_then(|process| process.name));
+        self.container
+            .append_option(process.and_then(|process| process.described?.container()));
+        self.frame.append_value(at.frame as i32);
+        self.offset.append_value(at.offset as i32);
+        Some(())
+    }
+
+    /// Returns the rows in the order of the schema.
+    fn finish(mut self) -> Result<RecordBatch, ParquetError> {
+        let rows = self.time.len();
+        let all = |value: &str| -> ArrayRef {
+            let mut column = texts();
+            (0..rows).for_each(|_| column.append_value(value));
+            Arc::new(column.finish())
+        };
+        let epoch = &self.manifest.epoch;
+        let microseconds = self.time.iter().map(|ns| ns.div_euclid(1000));
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(
+                TimestampMicrosecondArray::from_iter_values(microseconds).with_timezone("UTC"),
+            ),
+            Arc::new(Int64Array::from(self.time)),
+            all(&epoch.capture),
+            all(&clock::date_of(self.manifest.time())),
+            all(&epoch.host),
+            Arc::new(self.interface.finish()),
+            Arc::new(self.direction.finish()),
+            Arc::new(self.verdict.finish()),
+            Arc::new(self.reason.finish()),
+            Arc::new(self.vlan.finish()),
+            Arc::new(self.ethertype.finish()),
+            Arc::new(self.src.finish()),
+            Arc::new(self.dst.finish()),
+            Arc::new(self.protocol.finish()),
+            Arc::new(self.ttl.finish()),
+            Arc::new(self.sport.finish()),
+            Arc::new(self.dport.finish()),
+            Arc::new(self.tcp_flags.finish()),
+            Arc::new(self.tcp_seq.finish()),
+            Arc::new(self.captured_length.finish()),
+            Arc::new(self.length.finish()),
+            Arc::new(self.hash.finish()),
+            Arc::new(self.pid.finish()),
+            Arc::new(self.comm.finish()),
+            Arc::new(self.container.finish()),
+            all(&self.manifest.key().packets()),
+            Arc::new(self.frame.finish()),
+            Arc::new(self.offset.finish()),
+        ];
+        Ok(RecordBatch::try_new(schema(), columns)?)
+    }
+}
+
+/// A Parquet file of the index being made.
+pub(super) struct Out(ArrowWriter<Vec<u8>>);
+
+impl Out {
+    /// Begins a file for this many rows.
+    pub(super) fn new(rows: u64) -> Result<Self, ParquetError> {
+        let options = ArrowWriterOptions::new()
+            .with_properties(properties(rows))
+            .with_skip_arrow_metadata(true);
+        let writer = ArrowWriter::try_new_with_options(Vec::new(), schema(), options)?;
+        Ok(Self(writer))
+    }
+
+    /// Writes a row group.
+    pub(super) fn group(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
+        self.0.write(rows)?;
+        self.0.flush()
+    }
+
+    /// Returns the bytes written so far.
+    pub(super) fn len(&self) -> usize {
+        self.0.bytes_written()
+    }
+
+    /// Returns the file, and its description.
+    pub(super) fn finish(mut self) -> Result<(Vec<u8>, ParquetMetaData), ParquetError> {
+        let metadata = self.0.finish()?;
+        Ok((std::mem::take(self.0.inner_mut()), metadata))
+    }
+}
+
 fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
     let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    let name = text(&manifest.key().packets());
     let mut out = Out::new(manifest.recorded).map_err(io::Error::other)?;
-    let mut rows = Rows::default();
+    let mut rows = Rows::new(manifest);
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut processes = Processes::default();
     for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
@@ -254,16 +336,23 @@ fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
                     let link = block.body.first_chunk().map(|b| u16::from_le_bytes(*b));
                     interfaces.push(Interface {
                         link: link.ok_or_else(|| damaged("an interface block is too short"))?,
-                        name: text(&interface_name(&block)),
+                        name: interface_name(&block),
                     });
                 }
                 ENHANCED_PACKET => {
-                    let location = (name.clone(), number as i32, offset as i32);
-                    rows.packet(&block, &interfaces, &processes, location)
+                    let place = Place {
+                        interfaces: &interfaces,
+                        processes: &processes,
+                        frame: number,
+                        offset,
+                    };
+                    rows.packet(&block, &place)
                         .ok_or_else(|| damaged("a packet block is too short"))?;
-                    if rows.count == GROUP_ROWS {
-                        out.group(&rows).map_err(io::Error::other)?;
-                        rows = Rows::default();
+                    if rows.time.len() == GROUP_ROWS {
+                        let full = std::mem::replace(&mut rows, Rows::new(manifest));
+                        full.finish()
+                            .and_then(|rows| out.group(&rows))
+                            .map_err(io::Error::other)?;
                     }
                 }
                 _ => processes.add_block(&block),
@@ -274,229 +363,16 @@ fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
             return Err(damaged("a frame does not end with a whole block"));
         }
     }
-    if rows.count > 0 {
-        out.group(&rows).map_err(io::Error::other)?;
+    if !rows.time.is_empty() {
+        rows.finish()
+            .and_then(|rows| out.group(&rows))
+            .map_err(io::Error::other)?;
     }
-    out.0.into_inner().map_err(io::Error::other)
-}
-
-impl Rows {
-    /// Adds a packet's row. `location` is chunk, frame and offset.
-    fn packet(
-        &mut self,
-        block: &Block<'_>,
-        interfaces: &[Interface],
-        processes: &Processes,
-        location: (ByteArray, i32, i32),
-    ) -> Option<()> {
-        let packet = block.enhanced_packet()?;
-        let interface = interfaces.get(packet.interface_id as usize)?;
-        let options = PacketOptions::parse(packet.options());
-        let headers = walk(interface.link, packet.captured);
-        let reason = options
-            .comments
-            .iter()
-            .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
-        let process = processes.of_packet(&options, packet.timestamp);
-        let texts = &mut self.texts;
-        let verdict = options.verdict.map(verdict::text);
-        let verdict = verdict.map(|name| texts.shared(&name));
-        let reason = reason.map(|name| texts.shared(name));
-        let [src, dst] = addresses(&headers).map(|one| one.map(|one| texts.address(one)));
-        let hash = invariant_hash(&headers, packet.captured).cast_signed();
-        let (chunk, frame, offset) = location;
-        let row = [
-            Some(Value::Int64(packet.timestamp as i64)),
-            Some(Value::Text(interface.name.clone())),
-            verdict.map(Value::Text),
-            reason.map(Value::Text),
-            src.map(Value::Text),
-            dst.map(Value::Text),
-            headers.ports.map(|(from, _)| Value::number(from)),
-            headers.ports.map(|(_, to)| Value::number(to)),
-            headers.ip.map(|ip| Value::number(ip.protocol)),
-            headers.tcp.map(|tcp| Value::number(tcp.flags)),
-            Some(Value::Int32(packet.captured_len() as i32)),
-            Some(Value::Int32(packet.original_len as i32)),
-            headers.tcp.map(|tcp| Value::Int64(tcp.seq.into())),
-            Some(Value::Int32(hash)),
-            Some(Value::Text(chunk)),
-            Some(Value::Int32(frame)),
-            Some(Value::Int32(offset)),
-            ethertype(&headers).map(Value::Int32),
-            process.map(|process| Value::Int32(process.id.cast_signed())),
-            process
-                .and_then(|process| process.name)
-                .map(|name| Value::Text(texts.shared(name))),
-            process
-                .and_then(|process| process.described?.container())
-                .map(|name| Value::Text(texts.shared(name))),
-        ];
-        self.count += 1;
-        for (column, value) in self.columns.iter_mut().zip(row) {
-            column.push(value);
-        }
-        Some(())
-    }
-}
-
-/// Rows of a row group, which are in memory together.
-const GROUP_ROWS: usize = 1 << 18;
-
-/// A Parquet file being made: equal rows give equal bytes.
-struct Out(SerializedFileWriter<Vec<u8>>);
-
-impl Out {
-    /// Begins a file for this many rows.
-    fn new(count: u64) -> Written<Self> {
-        let schema = Arc::new(parse_message_type(SCHEMA)?);
-        let mut properties = WriterProperties::builder()
-            .set_created_by("trawl".to_owned())
-            .set_writer_version(WriterVersion::PARQUET_1_0)
-            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_bloom_filter_position(BloomFilterPosition::End);
-        for name in ["time", "tcp_seq", "frame", "offset"] {
-            let path = ColumnPath::from(name);
-            properties = properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-        }
-        properties = properties.set_column_dictionary_enabled(ColumnPath::from("hash"), false);
-        for name in SEARCHED {
-            let path = ColumnPath::from(name);
-            let mistaken = if name == "hash" {
-                MISTAKEN_HASH
-            } else {
-                MISTAKEN
-            };
-            properties = properties
-                .set_column_bloom_filter_fpp(path.clone(), mistaken)
-                .set_column_bloom_filter_max_ndv(path, count.clamp(1, GROUP_ROWS as u64));
-        }
-        // With several pages, the ones whose times or addresses cannot match are left out.
-        let is_paged = count > PAGE_ROWS as u64;
-        properties = properties
-            .set_data_page_row_count_limit(PAGE_ROWS)
-            .set_offset_index_disabled(!is_paged);
-        for name in ["time", "src", "dst", "sport", "dport"]
-            .iter()
-            .filter(|_| is_paged)
-        {
-            properties = properties
-                .set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::Page);
-        }
-        let properties = Arc::new(properties.build());
-        let file = SerializedFileWriter::new(Vec::new(), schema, properties)?;
-        Ok(Self(file))
-    }
-
-    fn group(&mut self, rows: &Rows) -> Written<()> {
-        let schema = self.0.schema_descr().root_schema_ptr();
-        let mut group = self.0.next_row_group()?;
-        for (column, described) in rows.columns.iter().zip(schema.get_fields()) {
-            if let Some(mut out) = group.next_column()? {
-                column.write(out.untyped(), described.is_optional())?;
-                out.close()?;
-            }
-        }
-        group.close()?;
-        Ok(())
-    }
+    let (file, _) = out.finish().map_err(io::Error::other)?;
+    Ok(file)
 }
 
 /// Returns the index of a chunk, if the chunk can be read.
-pub(crate) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
+pub(super) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
     parquet(chunk, manifest).ok()
-}
-
-/// Returns the key of a chunk's index, with partitions as Hive names them.
-pub(crate) fn key(manifest: &Manifest) -> String {
-    let epoch = &manifest.epoch;
-    let day = clock::date_of(manifest.time());
-    format!(
-        "index/capture={}/date={day}/host={}/{}_{}_{:010}.parquet",
-        escaped(&epoch.capture),
-        escaped(&epoch.host),
-        escaped(&epoch.boot),
-        escaped(&epoch.epoch),
-        manifest.sequence
-    )
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Indexed {
-    /// Index files made now.
-    pub files: u64,
-    pub packets: u64,
-    pub bytes: u64,
-    /// Chunks that were already indexed.
-    pub there: u64,
-    /// Unreadable chunks; `store verify` shows more.
-    pub unreadable: Vec<String>,
-}
-
-/// Most chunks indexed at once: each is in memory.
-const AT_ONCE: usize = 8;
-
-/// Indexes each chunk without an index, on all CPUs; with `again`, all chunks.
-pub fn index(
-    store: &Store,
-    inventory: &Inventory,
-    again: bool,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Indexed> {
-    let mut indexed = Indexed::default();
-    let is_there = |manifest: &&Manifest| {
-        manifest.state == State::Stored && !inventory.is_pruned(&manifest.key())
-    };
-    let stored: Vec<&Manifest> = inventory.manifests.values().filter(is_there).collect();
-    let is_new = |manifest: &&&Manifest| again || !inventory.indexes.contains(&key(manifest));
-    let wanted: Vec<&Manifest> = stored.iter().filter(is_new).copied().collect();
-    indexed.there = (stored.len() - wanted.len()) as u64;
-    let next = AtomicUsize::new(0);
-    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    thread::scope(|scope| {
-        let (done, made) = mpsc::channel();
-        for _ in 0..cpus.min(AT_ONCE).min(wanted.len()) {
-            let (done, next, wanted) = (done.clone(), &next, &wanted);
-            scope.spawn(move || {
-                while let Some(manifest) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // After a failure the receiver is gone.
-                    if done.send((*manifest, make(store, manifest))).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(done);
-        for (number, (manifest, bytes)) in made.into_iter().enumerate() {
-            progress(number as u64, wanted.len() as u64);
-            match bytes? {
-                Some(bytes) => {
-                    indexed.files += 1;
-                    indexed.packets += manifest.recorded;
-                    indexed.bytes += bytes;
-                }
-                None => indexed.unreadable.push(manifest.key().packets()),
-            }
-        }
-        indexed.unreadable.sort();
-        Ok(indexed)
-    })
-}
-
-/// Stores the index of a chunk; returns its size, or `None` if the chunk cannot be read.
-fn make(store: &Store, manifest: &Manifest) -> Result<Option<u64>> {
-    let chunk = store.get(&manifest.key().packets()).ok();
-    let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
-    let Some(file) = chunk.and_then(|bytes| file(&bytes, manifest)) else {
-        return Ok(None);
-    };
-    let bytes = file.len() as u64;
-    let key = key(manifest);
-    store
-        .put_over(&key, file)
-        .map_err(|e| Error::failed(format!("cannot store {key}"), e))?;
-    Ok(Some(bytes))
 }

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trawl_spool::manifest::Begin;
 
-use super::account::Inventory;
+use super::runs::{Began, Run, Runs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pause {
@@ -27,18 +26,19 @@ struct Last {
     orphaned: bool,
 }
 
-impl Inventory {
+impl Runs {
     /// Returns the pauses of each host's captures, the oldest first.
     pub fn pauses(&self) -> Vec<Pause> {
-        let mut captures: BTreeMap<(&str, &str), Vec<&Begin>> = BTreeMap::new();
-        for begin in self.begins.values() {
-            let name = (begin.epoch.host.as_str(), begin.epoch.capture.as_str());
-            captures.entry(name).or_default().push(begin);
+        let mut captures: BTreeMap<(&str, &str), Vec<(&Began, &Run)>> = BTreeMap::new();
+        for (epoch, run) in &self.0 {
+            if let Some(begin) = &run.begin {
+                let name = (epoch.host.as_str(), epoch.capture.as_str());
+                captures.entry(name).or_default().push((begin, run));
+            }
         }
-        let last_chunks = self.last_chunks();
         let mut pauses = Vec::new();
         for ((host, capture), mut runs) in captures {
-            runs.sort_by_key(|begin| begin.began_ns);
+            runs.sort_by_key(|(begin, _)| begin.ns);
             let pause = |from_ns, to_ns| Pause {
                 host: host.to_owned(),
                 capture: capture.to_owned(),
@@ -47,23 +47,21 @@ impl Inventory {
             };
             // Runs of one capture may overlap: the latest end counts.
             let mut last: Option<Last> = None;
-            for begin in runs {
+            for (begin, run) in runs {
                 if let Some(last) = last
                     && (last.is_open || last.orphaned || begin.continues)
-                    && last.ns < begin.began_ns
+                    && last.ns < begin.ns
                 {
-                    pauses.push(pause(last.ns, Some(begin.began_ns)));
+                    pauses.push(pause(last.ns, Some(begin.ns)));
                 }
-                let prefix = begin.epoch.prefix();
-                let chunks = last_chunks.get(&prefix).copied().unwrap_or(0);
-                let run = match self.ends.get(&prefix) {
+                let run = match &run.end {
                     Some(end) => Last {
-                        ns: end.ended_ns,
+                        ns: end.ns,
                         is_open: false,
                         orphaned: end.orphaned,
                     },
                     None => Last {
-                        ns: chunks.max(begin.began_ns),
+                        ns: run.alive_ns.max(begin.ns),
                         is_open: true,
                         orphaned: false,
                     },
@@ -77,89 +75,59 @@ impl Inventory {
         pauses.sort_by_key(|pause| pause.from_ns);
         pauses
     }
-
-    /// Returns the last time that the chunks of each run cover, by the run's prefix.
-    fn last_chunks(&self) -> BTreeMap<String, u64> {
-        let mut times: BTreeMap<String, u64> = BTreeMap::new();
-        for manifest in self.manifests.values().chain(&self.spooled) {
-            // A recovered chunk was sealed later, by another process.
-            let until = match manifest.recovered {
-                true => manifest.last_ns.unwrap_or(0),
-                false => manifest.sealed_ns,
-            };
-            let time = times.entry(manifest.epoch.prefix()).or_default();
-            *time = until.max(*time);
-        }
-        times
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::runs::Ended;
     use trawl_spool::key::Epoch;
-    use trawl_spool::manifest::{Clock, End, FORMAT, Fates, Origin};
 
-    const CLOCK: Clock = Clock {
-        source: String::new(),
-        synchronised: false,
-        error_bound_ns: None,
-        tai_offset_s: None,
-    };
+    type At = (u64, Run);
 
-    fn epoch(began_ns: u64) -> Epoch {
-        Epoch {
-            capture: "c".to_owned(),
-            host: "h".to_owned(),
-            boot: "b".to_owned(),
-            epoch: began_ns.to_string(),
-        }
-    }
-
-    fn begin(began_ns: u64, continues: bool) -> Begin {
-        Begin {
-            format: FORMAT,
-            epoch: epoch(began_ns),
-            began_ns,
-            interfaces: Vec::new(),
+    fn begin(began_ns: u64, continues: bool) -> At {
+        let begin = Some(Began {
+            ns: began_ns,
             continues,
-            clock: CLOCK,
-            origin: Origin {
-                options: Vec::new(),
-                trawl: String::new(),
+        });
+        (
+            began_ns,
+            Run {
+                begin,
+                ..Run::default()
             },
-            seal: String::new(),
-        }
+        )
     }
 
-    fn end(began_ns: u64, ended_ns: u64, orphaned: bool) -> End {
-        End {
-            format: FORMAT,
-            epoch: epoch(began_ns),
-            ended_ns,
+    fn end(began_ns: u64, ended_ns: u64, orphaned: bool) -> At {
+        let end = Some(Ended {
+            ns: ended_ns,
             reason: "interrupted".to_owned(),
             orphaned,
-            account: Fates::default(),
             chunks: 0,
-            interfaces: BTreeMap::new(),
-            clock: CLOCK,
-            seal: String::new(),
-        }
+            recorded: 0,
+        });
+        (
+            began_ns,
+            Run {
+                end,
+                ..Run::default()
+            },
+        )
     }
 
-    fn pauses(begins: &[Begin], ends: &[End]) -> Vec<(u64, Option<u64>)> {
-        let inventory = Inventory {
-            begins: begins
-                .iter()
-                .map(|one| (one.epoch.prefix(), one.clone()))
-                .collect(),
-            ends: ends
-                .iter()
-                .map(|one| (one.epoch.prefix(), one.clone()))
-                .collect(),
-            ..Inventory::default()
-        };
-        let all = inventory.pauses();
+    fn pauses(begins: &[At], ends: &[At]) -> Vec<(u64, Option<u64>)> {
+        let mut runs = Runs::default();
+        for (epoch, run) in begins.iter().chain(ends) {
+            let epoch = Epoch {
+                capture: "c".to_owned(),
+                host: "h".to_owned(),
+                boot: "b".to_owned(),
+                epoch: epoch.to_string(),
+            };
+            runs.add(Runs(BTreeMap::from([(epoch, run.clone())])));
+        }
+        let all = runs.pauses();
         all.iter().map(|one| (one.from_ns, one.to_ns)).collect()
     }
 

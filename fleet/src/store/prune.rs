@@ -1,14 +1,19 @@
 //! Removes the oldest chunks with their index. Their manifests stay, and a record names them with time and reason.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Serialize;
 use trawl_sys::{Error, Result, clock};
 
-use super::account::Inventory;
-use super::index;
+use super::catalogue::{Catalogue, Change, date_of};
+use super::compact::without;
+use super::evidence::Evidence;
+use super::lease::Lease;
+use super::new::Marks;
 use super::remote::Store;
-use trawl_spool::key;
+use super::runs::{Fate, HOUR_NS, Packets};
+use trawl_spool::key::{self, ChunkKey};
 use trawl_spool::manifest::{self, FORMAT, Manifest, Sealed, State};
 
 /// Limits of a store.
@@ -33,57 +38,163 @@ pub struct Pruned {
 const AT_ONCE: usize = 10_000;
 
 /// Prunes a store; with `dry`, only returns the chunks that would go.
-pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) -> Result<Pruned> {
-    let now = clock::wall();
-    let oldest = limits
-        .keep
-        .map(|keep| now.saturating_sub(u64::try_from(keep.as_nanos()).unwrap_or(u64::MAX)));
-    // An earlier prune that was interrupted is completed.
-    let is_there = |manifest: &&Manifest| {
-        manifest.state == State::Stored && inventory.packets.contains_key(&manifest.key())
+pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
+    let mut lease = match dry {
+        true => None,
+        false => Some(Lease::take(store)?),
     };
-    let mut chunks: Vec<&Manifest> = inventory.manifests.values().filter(is_there).collect();
-    let end = |manifest: &Manifest| manifest.last_ns.unwrap_or(manifest.sealed_ns);
-    chunks.sort_by_key(|manifest| std::cmp::Reverse(end(manifest)));
-    let mut pruned = Pruned::default();
-    let mut is_full = false;
-    let (mut half_done, mut old, mut much) = (Vec::new(), Vec::new(), Vec::new());
-    for manifest in chunks {
-        let too_old = oldest.is_some_and(|oldest| end(manifest) < oldest);
-        let too_much = limits
-            .max_bytes
-            .is_some_and(|most| pruned.kept_bytes + manifest.bytes > most)
-            // The newest stay: no older chunk fills the space left by a large one.
-            || is_full;
-        is_full |= too_much;
-        let is_half_done = inventory.is_pruned(&manifest.key());
-        if !too_old && !too_much && !is_half_done {
-            pruned.kept_chunks += 1;
-            pruned.kept_bytes += manifest.bytes;
+    let now = clock::wall();
+    let marks = Marks::list(store)?;
+    let catalogue = Catalogue::read(store)?;
+    let known = catalogue.runs(store)?;
+    let new = marks.read(store, &known)?;
+    let mut all = known.clone();
+    all.add(new.runs(|_| true).by_day());
+    let mut selection = Selection::new(limits, now);
+    let mut change = Change {
+        runs: known,
+        ..Change::default()
+    };
+    let mut time = now;
+    // The newest stay.
+    for (day, packets) in all.packets_of_days().into_iter().rev() {
+        if packets.chunks == 0 || selection.keeps_all_of(&packets) {
             continue;
         }
-        pruned.chunks += 1;
-        pruned.packets += manifest.recorded;
-        pruned.bytes += manifest.bytes;
-        match (is_half_done, too_old) {
-            (true, _) => half_done.push(manifest),
-            (false, true) => old.push(manifest),
-            (false, false) => much.push(manifest),
+        let mut evidence = Evidence::below(store, Some(&key::day(day * HOUR_NS)))?;
+        evidence.add_removals(store)?;
+        let gone = selection.choose(&evidence);
+        if dry {
+            continue;
+        }
+        for (reason, why) in [("age", Why::Age), ("size", Why::Size)] {
+            let chunks: Vec<&Manifest> = gone
+                .iter()
+                .filter(|one| one.1 == why)
+                .map(|one| &one.0)
+                .collect();
+            for chunks in chunks.chunks(AT_ONCE) {
+                record(store, chunks, reason, time)?;
+                time += 1;
+            }
+        }
+        // The index first: a chunk that remains is pruned again.
+        let keys = || gone.iter().map(|(manifest, _)| manifest.key());
+        remove(store, keys().map(|key| key::new_index(&key)).collect())?;
+        remove(store, keys().map(|key| key.packets()).collect())?;
+        for key in keys() {
+            evidence.packets.remove(&key);
+            evidence.pruned.insert(key.to_string());
+        }
+        let manifests = &mut evidence.manifests;
+        manifests.retain(|_, one| change.runs.has(&one.epoch, one.sequence));
+        if evidence.manifests.keys().any(|key| evidence.is_pruned(key)) {
+            // The facts of the whole day anew: an earlier removal may have been interrupted.
+            let facts = evidence.runs(|_| Fate::Indexed).of_day(day);
+            let pruned = evidence
+                .manifests
+                .keys()
+                .filter(|key| evidence.is_pruned(key));
+            let pruned: HashSet<String> = pruned.map(ChunkKey::packets).collect();
+            let of_day = date_of(day);
+            let files = catalogue.files().iter().filter(|file| file.date == of_day);
+            let files: Vec<_> = files.collect();
+            let mut step = || lease.iter_mut().for_each(Lease::renew);
+            change
+                .add
+                .extend(without(store, day, &files, &pruned, &mut step)?);
+            change
+                .remove
+                .extend(files.iter().map(|file| file.key.clone()));
+            change.runs.refine(day, facts.clone().by_day());
+            change.hours.insert(day, facts);
         }
     }
-    if dry {
-        return Ok(pruned);
+    if !change.hours.is_empty() {
+        catalogue.commit(store, change)?;
     }
-    let mut time = now;
-    for (reason, chunks) in [("age", old), ("size", much)] {
-        for chunks in chunks.chunks(AT_ONCE) {
-            record(store, chunks, reason, time)?;
-            remove(store, chunks)?;
-            time += 1;
+    Ok(selection.pruned)
+}
+
+/// Reason for a chunk's removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Age,
+    Size,
+    /// An earlier removal was interrupted.
+    Again,
+}
+
+/// Decides which chunks go, from the newest day to the oldest.
+struct Selection {
+    /// Chunks whose last packet is older go.
+    oldest: Option<u64>,
+    max_bytes: Option<u64>,
+    /// The newest stay: no older chunk fills the space left by a large one.
+    is_full: bool,
+    pruned: Pruned,
+}
+
+impl Selection {
+    fn new(limits: Limits, now: u64) -> Self {
+        let age = |keep: Duration| u64::try_from(keep.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            oldest: limits.keep.map(|keep| now.saturating_sub(age(keep))),
+            max_bytes: limits.max_bytes,
+            is_full: false,
+            pruned: Pruned::default(),
         }
     }
-    remove(store, &half_done)?;
-    Ok(pruned)
+
+    fn exceeds(&self, bytes: u64) -> bool {
+        let most = self.max_bytes;
+        self.is_full || most.is_some_and(|most| self.pruned.kept_bytes + bytes > most)
+    }
+
+    fn keep(&mut self, chunks: u64, bytes: u64) {
+        self.pruned.kept_chunks += chunks;
+        self.pruned.kept_bytes += bytes;
+    }
+
+    /// Returns whether all chunks of a day stay, which need not be looked at then.
+    fn keeps_all_of(&mut self, packets: &Packets) -> bool {
+        let oldest = self.oldest.zip(packets.first_ns);
+        let stay =
+            oldest.is_none_or(|(oldest, first)| first >= oldest) && !self.exceeds(packets.bytes);
+        if stay {
+            self.keep(packets.chunks, packets.bytes);
+        }
+        stay
+    }
+
+    /// Returns the chunks of a day that go.
+    fn choose(&mut self, day: &Evidence) -> Vec<(Manifest, Why)> {
+        let there = day.manifests.iter().filter(|(key, manifest)| {
+            manifest.state == State::Stored && day.packets.contains_key(*key)
+        });
+        let mut chunks: Vec<_> = there.collect();
+        let end = |manifest: &Manifest| manifest.last_ns.unwrap_or(manifest.sealed_ns);
+        chunks.sort_by_key(|(_, manifest)| std::cmp::Reverse(end(manifest)));
+        let mut gone = Vec::new();
+        for (key, manifest) in chunks {
+            self.is_full = self.exceeds(manifest.bytes);
+            let too_old = self.oldest.is_some_and(|oldest| end(manifest) < oldest);
+            let why = match (day.is_pruned(key), too_old, self.is_full) {
+                (true, ..) => Why::Again,
+                (false, true, _) => Why::Age,
+                (false, false, true) => Why::Size,
+                (false, false, false) => {
+                    self.keep(1, manifest.bytes);
+                    continue;
+                }
+            };
+            self.pruned.chunks += 1;
+            self.pruned.packets += manifest.recorded;
+            self.pruned.bytes += manifest.bytes;
+            gone.push((manifest.clone(), why));
+        }
+        gone
+    }
 }
 
 /// Records the removal of these chunks before it begins: what remains of them is removed the next time.
@@ -101,12 +212,7 @@ fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result
     stored.map_err(|e| Error::failed("cannot record which chunks are pruned", e))
 }
 
-fn remove(store: &Store, chunks: &[&Manifest]) -> Result<()> {
-    let indexes: Vec<String> = chunks.iter().map(|one| index::key(one)).collect();
-    let packets: Vec<String> = chunks.iter().map(|one| one.key().packets()).collect();
-    // The index first: a chunk that remains is pruned again.
-    [indexes, packets].iter().try_for_each(|keys| {
-        let removed = store.delete_all(keys);
-        removed.map_err(|e| Error::failed("cannot remove all pruned chunks", e))
-    })
+fn remove(store: &Store, keys: Vec<String>) -> Result<()> {
+    let removed = store.delete_all(&keys);
+    removed.map_err(|e| Error::failed("cannot remove all pruned chunks", e))
 }

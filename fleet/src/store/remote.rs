@@ -3,7 +3,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
 use trawl_sys::{Error, Result, create, run};
 use url::Url;
@@ -199,6 +198,21 @@ impl Store {
         &self.url
     }
 
+    /// Returns the store's address as other programs write it.
+    pub fn location(&self) -> String {
+        let account = std::env::var("AZURE_STORAGE_ACCOUNT_NAME");
+        let azure = self.url.strip_prefix("az://").zip(account.ok());
+        match azure {
+            Some((rest, account)) => {
+                let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                let address =
+                    format!("abfss://{container}@{account}.dfs.core.windows.net/{prefix}");
+                address.trim_end_matches('/').to_owned()
+            }
+            None => self.url.clone(),
+        }
+    }
+
     /// Returns the underlying object store, for callers with a runtime of their own.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.objects)
@@ -230,10 +244,15 @@ impl Store {
         Ok(self.runtime.block_on(read)?)
     }
 
-    pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Failure> {
-        Ok(self
-            .runtime
-            .block_on(self.objects.get_range(&Key::from(key), range))?)
+    /// Returns a part of an object: at most what it has.
+    pub fn get_range(&self, key: &str, range: GetRange) -> Result<Bytes, Failure> {
+        let options = GetOptions {
+            range: Some(range),
+            ..GetOptions::default()
+        };
+        let key = Key::from(key);
+        let read = async { self.objects.get_opts(&key, options).await?.bytes().await };
+        Ok(self.runtime.block_on(read)?)
     }
 
     /// Deletes objects, many with one request where the store can; missing ones count as deleted.
@@ -273,13 +292,17 @@ impl Store {
         Ok(objects)
     }
 
-    /// Returns the objects in the order of their keys, with many calls in flight at once.
-    pub fn read_all(&self, keys: &[String]) -> Result<Vec<Bytes>> {
+    /// Returns the objects in the order of their keys, with many calls in flight at once; `None` for a missing one.
+    pub fn read_all(&self, keys: &[String]) -> Result<Vec<Option<Bytes>>> {
         let get = |key: &String| {
             let (key, objects) = (key.clone(), Arc::clone(&self.objects));
             async move {
                 let bytes = async { objects.get(&Key::from(key.as_str())).await?.bytes().await };
-                bytes.await.map_err(|e| self.unread(&key, e.into()))
+                match bytes.await.map_err(Failure::from) {
+                    Ok(bytes) => Ok(Some(bytes)),
+                    Err(Failure::NotFound) => Ok(None),
+                    Err(failure) => Err(self.unread(&key, failure)),
+                }
             }
         };
         let bytes = stream::iter(keys.iter().map(get)).buffered(CALLS);

@@ -1,5 +1,5 @@
-//! Moves chunks from the spool into the store: the chunk, then its manifest, then it leaves the spool. Each step may be repeated:
-//! an existing object with the same bytes counts as stored.
+//! Moves chunks from the spool into the store: the chunk, then its manifest, then the mark that it is new, then it leaves the
+//! spool. Each step may be repeated: an existing object with the same bytes counts as stored.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_spool::Report;
+use trawl_spool::key;
 use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
 use trawl_sys::{Error, Result};
 
@@ -29,12 +30,19 @@ fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
     }
 }
 
+/// Marks a record as one that the catalogue does not have yet.
+fn mark(store: &Store, record: &str) -> Result<(), String> {
+    let marked = store.put_over(&key::mark(record), Vec::new());
+    marked.map_err(|e| format!("the mark of {record}: {e}"))
+}
+
 /// Stores a chunk, and returns its key.
 fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> {
     let shown = name.display().to_string();
     let chunk = run.chunk(name);
     let mut chunk = chunk.map_err(|e| format!("cannot read {shown} from the spool: {e}"))?;
     let manifest = chunk.manifest.clone();
+    let mut is_indexed = false;
     let key = manifest.key();
     let what = |e: Failure| format!("{key}: {e}");
     if manifest.state == State::Stored {
@@ -50,8 +58,9 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
                 put_once(store, &key.packets(), bytes).map_err(what)?;
                 if let Some(file) = index.flatten() {
                     store
-                        .put_over(&index::key(&manifest), file)
+                        .put_over(&key::new_index(&key), file)
                         .map_err(|e| format!("the index of {key}: {e}"))?;
+                    is_indexed = true;
                 }
             }
             // A kill between storing the manifest and dropping it from the spool: the store has both.
@@ -73,6 +82,10 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
         other => other,
     };
     done.map_err(what)?;
+    // The index is a mark, too.
+    if !is_indexed {
+        mark(store, &key.manifest())?;
+    }
     run.stored(&chunk);
     Ok(key.to_string())
 }
@@ -87,6 +100,7 @@ fn put_record(
         return Ok(false);
     };
     put_once(store, key, bytes).map_err(|e| fail(&e))?;
+    mark(store, key)?;
     Ok(true)
 }
 

@@ -4,8 +4,10 @@ use serde::Serialize;
 use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
-use super::account::{Account, Inventory};
+use super::account::Account;
+use super::evidence::Evidence;
 use super::remote::{Failure, Store};
+use super::runs::Fate;
 use trawl_spool::manifest::{Manifest, State, sha256};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,11 +53,12 @@ pub struct Verified {
 /// Verifies a whole store; `progress` receives the numbers of read chunks and of all chunks.
 pub fn verify(
     store: &Store,
-    inventory: &Inventory,
+    evidence: &Evidence,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verified> {
+    let runs = evidence.runs(|_| Fate::Indexed);
     let mut verified = Verified {
-        account: inventory.total(),
+        account: runs.account(),
         ..Verified::default()
     };
     let finding = |problem, object, packets| Finding {
@@ -66,12 +69,12 @@ pub fn verify(
         to: None,
     };
     let mut findings = Vec::new();
-    let all = inventory.manifests.len() as u64;
-    for (number, (key, manifest)) in inventory.manifests.iter().enumerate() {
+    let all = evidence.manifests.len() as u64;
+    for (number, (key, manifest)) in evidence.manifests.iter().enumerate() {
         progress(number as u64, all);
         let of_chunk = |problem| finding(problem, key.packets(), Some(manifest.recorded));
-        let is_pruned = inventory.is_pruned(key);
-        if is_pruned && inventory.packets.contains_key(key) {
+        let is_pruned = evidence.is_pruned(key);
+        if is_pruned && evidence.packets.contains_key(key) {
             findings.push(of_chunk(Problem::PrunedButThere));
         }
         if manifest.state != State::Stored || is_pruned {
@@ -96,16 +99,16 @@ pub fn verify(
             }
         }
     }
-    let packets = inventory.packets.keys();
-    let unfinished = packets.filter(|key| !inventory.manifests.contains_key(key));
+    let packets = evidence.packets.keys();
+    let unfinished = packets.filter(|key| !evidence.manifests.contains_key(key));
     let unfinished = unfinished.map(|key| (Problem::ChunkWithoutManifest, key.packets()));
-    let broken = inventory.broken.iter().cloned();
-    let foreign = inventory.foreign.iter().cloned();
+    let broken = evidence.broken.iter().cloned();
+    let foreign = evidence.foreign.iter().cloned();
     let others = broken.map(|key| (Problem::RecordChanged, key));
     let others = others.chain(foreign.map(|key| (Problem::ForeignObject, key)));
     let others = unfinished.chain(others);
     findings.extend(others.map(|(problem, object)| finding(problem, object, None)));
-    for epoch in inventory.epochs() {
+    for epoch in runs.epochs() {
         let prefix = epoch.epoch.prefix();
         let gaps = epoch.gaps.into_iter().map(|gap| Finding {
             from: Some(gap.from),

@@ -1,0 +1,255 @@
+//! Brings the catalogue up to date: the index of new chunks is joined into large files, and the facts of new records to the known
+//! ones. Chunks that hosts did not index are indexed here.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::num::NonZero;
+use std::thread;
+
+use serde::Serialize;
+use trawl_spool::key::ChunkKey;
+use trawl_spool::manifest::{Manifest, State, sha256};
+use trawl_sys::{Error, Result};
+
+use super::catalogue::{Catalogue, Change, date_of, day_of, put_file};
+use super::evidence::Evidence;
+use super::index as rows;
+use super::lease::Lease;
+use super::merge::{LARGE, Merge};
+use super::new::{Marks, New};
+use super::remote::Store;
+use super::runs::{Fate, Runs};
+use super::table::DataFile;
+
+/// Most files in memory at once.
+const AT_ONCE: usize = 8;
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Indexed {
+    /// Chunks indexed now, and their packets.
+    pub chunks: u64,
+    pub packets: u64,
+    /// Chunks that had an index before.
+    pub there: u64,
+    /// Files of the table that were written.
+    pub files: u64,
+    pub bytes: u64,
+    /// Unreadable chunks; `store verify` shows more.
+    pub unreadable: Vec<String>,
+}
+
+/// A file whose rows are joined with others.
+enum Input<'a> {
+    /// A file of the table.
+    Old(&'a DataFile),
+    /// A new chunk, and the key of its index if it has one.
+    Chunk(&'a ChunkKey, &'a Manifest, Option<&'a String>),
+}
+
+impl Input<'_> {
+    fn first_ns(&self) -> i64 {
+        match self {
+            Self::Old(file) => file.first_ns,
+            Self::Chunk(_, manifest, _) => manifest.time() as i64,
+        }
+    }
+
+    fn rows(&self) -> u64 {
+        match self {
+            Self::Old(file) => file.rows,
+            Self::Chunk(_, manifest, _) => manifest.recorded,
+        }
+    }
+
+    /// Returns the rows as a file; `None` if a chunk cannot be read.
+    fn read(&self, store: &Store) -> Result<Option<Vec<u8>>> {
+        let get = |key: &str| {
+            let bytes = store.get(key);
+            bytes.map_err(|e| Error::failed(format!("cannot read {key}"), e))
+        };
+        match self {
+            Self::Old(file) => Ok(Some(get(&file.key)?.into())),
+            Self::Chunk(_, _, Some(index)) => Ok(Some(get(index)?.into())),
+            Self::Chunk(key, manifest, None) => {
+                let chunk = store.get(&key.packets()).ok();
+                let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
+                Ok(chunk.and_then(|bytes| rows::file(&bytes, manifest)))
+            }
+        }
+    }
+}
+
+/// The files of a day that are made from others.
+#[derive(Default)]
+struct Joined {
+    files: Vec<DataFile>,
+    unreadable: Vec<ChunkKey>,
+}
+
+/// Joins files of a day, without the rows of some chunks.
+fn join(
+    store: &Store,
+    day: u64,
+    mut inputs: Vec<Input<'_>>,
+    without: &HashSet<String>,
+    step: &mut dyn FnMut(),
+) -> Result<Joined> {
+    inputs.sort_by_key(Input::first_ns);
+    let mut merge = Merge::new(without, inputs.iter().map(Input::rows).sum());
+    let mut joined = Joined::default();
+    let failed = |e| Error::failed("cannot join files of the index", e);
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    for inputs in inputs.chunks(cpus.min(AT_ONCE)) {
+        let read: Vec<Result<Option<Vec<u8>>>> = thread::scope(|scope| {
+            let readers = inputs.iter().map(|input| scope.spawn(|| input.read(store)));
+            let readers: Vec<_> = readers.collect();
+            let results = readers.into_iter().map(|reader| reader.join());
+            let broken = |_| Err(Error::failed("cannot index a chunk", "a thread broke down"));
+            results
+                .map(|result| result.unwrap_or_else(broken))
+                .collect()
+        });
+        for (input, rows) in inputs.iter().zip(read) {
+            match (rows?, input) {
+                (Some(rows), _) => merge.add(rows).map_err(failed)?,
+                (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
+                (None, Input::Old(_)) => {}
+            }
+            for file in merge.take_finished() {
+                let number = joined.files.len();
+                joined
+                    .files
+                    .push(put_file(store, day, number, file.bytes, &file.metadata)?);
+            }
+            step();
+        }
+    }
+    for file in merge.finish().map_err(failed)? {
+        let number = joined.files.len();
+        joined
+            .files
+            .push(put_file(store, day, number, file.bytes, &file.metadata)?);
+    }
+    Ok(joined)
+}
+
+/// Makes the files of a day anew, without the rows of some chunks.
+pub fn without(
+    store: &Store,
+    day: u64,
+    files: &[&DataFile],
+    gone: &HashSet<String>,
+    step: &mut dyn FnMut(),
+) -> Result<Vec<DataFile>> {
+    let inputs = files.iter().map(|file| Input::Old(file)).collect();
+    Ok(join(store, day, inputs, gone, step)?.files)
+}
+
+/// Reads all records of a store as new ones.
+fn everything(store: &Store) -> Result<New> {
+    Ok(New {
+        evidence: Evidence::read(store)?,
+        ..New::default()
+    })
+}
+
+/// Adds all new records and their chunks to the catalogue; with `again`, makes it anew from all records.
+pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
+    let mut lease = Lease::take(store)?;
+    let marks = Marks::list(store)?;
+    let catalogue = Catalogue::read(store)?;
+    let (known, new) = match again {
+        true => (Runs::default(), everything(store)?),
+        false => {
+            let known = catalogue.runs(store)?;
+            let new = marks.read(store, &known)?;
+            (known, new)
+        }
+    };
+    let mut indexed = Indexed {
+        there: known.0.values().map(|run| run.total().chunks).sum(),
+        ..Indexed::default()
+    };
+    let is_stored = |(key, manifest): &(&ChunkKey, &Manifest)| {
+        let fate = new.evidence.fate(key, Fate::Indexed);
+        manifest.state == State::Stored && fate == Fate::Indexed
+    };
+    let mut days: BTreeMap<u64, Vec<Input<'_>>> = BTreeMap::new();
+    let mut chunks = 0;
+    for (key, manifest) in new.evidence.manifests.iter().filter(is_stored) {
+        let index = new.indexes.get(key).map(|(key, _)| key);
+        let day = days.entry(day_of(manifest.time())).or_default();
+        day.push(Input::Chunk(key, manifest, index));
+        chunks += 1;
+        match index {
+            Some(_) => indexed.there += 1,
+            None => {
+                indexed.chunks += 1;
+                indexed.packets += manifest.recorded;
+            }
+        }
+    }
+    let mut change = Change::default();
+    let mut unreadable: BTreeSet<ChunkKey> = BTreeSet::new();
+    let mut done = 0;
+    for (day, mut inputs) in days {
+        for file in catalogue.files() {
+            if !again && file.date == date_of(day) && file.bytes < LARGE {
+                change.remove.insert(file.key.clone());
+                inputs.push(Input::Old(file));
+            }
+        }
+        let joined = join(store, day, inputs, &HashSet::new(), &mut || {
+            progress(done, chunks);
+            lease.renew();
+            done += 1;
+        })?;
+        unreadable.extend(joined.unreadable);
+        change.add.extend(joined.files);
+    }
+    indexed.files = change.add.len() as u64;
+    indexed.bytes = change.add.iter().map(|file| file.bytes).sum();
+    indexed.chunks -= unreadable.len() as u64;
+    for key in &unreadable {
+        let manifest = new.evidence.manifests.get(key);
+        indexed.packets -= manifest.map_or(0, |manifest| manifest.recorded);
+        indexed.unreadable.push(key.packets());
+    }
+    if again {
+        change
+            .remove
+            .extend(catalogue.files().iter().map(|file| file.key.clone()));
+    }
+    if !new.is_empty() || again {
+        let facts = new.runs(|chunk| !unreadable.contains(chunk));
+        change.hours = hours(store, &catalogue, &facts, again)?;
+        change.runs = known;
+        change.runs.add(facts.by_day());
+        // The index of a chunk whose manifest is not stored yet stays.
+        let indexes = new.indexes.iter();
+        let indexes = indexes.filter(|(chunk, _)| new.evidence.manifests.contains_key(*chunk));
+        change.unused = indexes.map(|(_, (key, _))| key.clone()).collect();
+        catalogue.commit(store, change)?;
+    }
+    let removed = store.delete_all(&marks.empty);
+    removed.map_err(|e| Error::failed("cannot remove the marks of indexed records", e))?;
+    Ok(indexed)
+}
+
+/// Adds facts to the known packets of each hour, for the days that they are about.
+fn hours(
+    store: &Store,
+    catalogue: &Catalogue,
+    facts: &Runs,
+    again: bool,
+) -> Result<BTreeMap<u64, Runs>> {
+    let mut days = BTreeMap::new();
+    for day in facts.days() {
+        let mut hours = match again {
+            true => Runs::default(),
+            false => catalogue.hours(store, day)?,
+        };
+        hours.add(facts.of_day(day));
+        days.insert(day, hours);
+    }
+    Ok(days)
+}

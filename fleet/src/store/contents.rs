@@ -1,0 +1,57 @@
+//! A store as questions see it: what is known of its runs, and the files of its index.
+
+use std::path::Path;
+
+use trawl_sys::Result;
+
+use super::catalogue::Catalogue;
+use super::coverage::Scope;
+use super::evidence::add_spooled;
+use super::new::Marks;
+use super::remote::Store;
+use super::runs::Runs;
+
+/// A file of the index, and the times of its rows.
+#[derive(Clone, Debug)]
+pub struct File {
+    pub key: String,
+    pub bytes: u64,
+    pub first_ns: i64,
+    pub last_ns: i64,
+}
+
+#[derive(Debug, Default)]
+pub struct Contents {
+    pub runs: Runs,
+    pub files: Vec<File>,
+}
+
+impl Contents {
+    /// Reads the catalogue and the records that it does not have yet, and a spool's contents for the store.
+    pub fn read(store: &Store, spool: &Path, scope: &Scope) -> Result<Self> {
+        let marks = Marks::list(store)?;
+        let catalogue = Catalogue::read(store)?;
+        let mut runs = catalogue.runs_divided(store, [scope.from, scope.to])?;
+        let new = marks.read(store, &runs)?;
+        let files = catalogue.files().iter().map(|file| File {
+            key: file.key.clone(),
+            bytes: file.bytes,
+            first_ns: file.first_ns,
+            last_ns: file.last_ns,
+        });
+        let mut files: Vec<File> = files.collect();
+        for (chunk, manifest) in &new.evidence.manifests {
+            if let Some((key, bytes)) = new.indexes.get(chunk) {
+                files.push(File {
+                    key: key.clone(),
+                    bytes: *bytes,
+                    first_ns: manifest.first_ns.unwrap_or(0) as i64,
+                    last_ns: manifest.last_ns.unwrap_or(0) as i64,
+                });
+            }
+        }
+        runs.add(new.runs(|chunk| new.indexes.contains_key(chunk)));
+        add_spooled(&mut runs, store, spool);
+        Ok(Self { runs, files })
+    }
+}

@@ -1,0 +1,138 @@
+//! The records in a store, read one by one: the evidence that the catalogue is made from, and checked with.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use trawl_spool::key::{self, ChunkKey, Object};
+use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed};
+use trawl_sys::Result;
+
+use super::remote::Store;
+use super::runs::{Fate, Runs};
+use super::waiting;
+
+/// Records of a store, or of a part of it.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    pub begins: Vec<Begin>,
+    pub ends: Vec<End>,
+    pub manifests: BTreeMap<ChunkKey, Manifest>,
+    /// Common parts of the keys of removed chunks.
+    pub pruned: HashSet<String>,
+    /// Size of each chunk in the store, in bytes.
+    pub packets: HashMap<ChunkKey, u64>,
+    /// Keys of modified records.
+    pub broken: Vec<String>,
+    pub foreign: Vec<String>,
+}
+
+impl Evidence {
+    /// Reads all records of a store.
+    pub fn read(store: &Store) -> Result<Self> {
+        Self::below(store, None)
+    }
+
+    /// Reads the records whose keys begin with this directory.
+    pub fn below(store: &Store, prefix: Option<&str>) -> Result<Self> {
+        let mut all = Self::default();
+        let mut records = Vec::new();
+        for object in store.list(prefix)? {
+            match Object::of(&object.key) {
+                Object::Packets(chunk) => {
+                    all.packets.insert(chunk, object.bytes);
+                }
+                Object::Catalogue => {}
+                Object::Foreign => all.foreign.push(object.key),
+                Object::Begin(_) | Object::End(_) | Object::Manifest(_) | Object::Pruned => {
+                    records.push(object.key);
+                }
+            }
+        }
+        all.add_records(store, &records)?;
+        Ok(all)
+    }
+
+    pub fn add_records(&mut self, store: &Store, keys: &[String]) -> Result<()> {
+        for (key, bytes) in keys.iter().zip(store.read_all(keys)?) {
+            if bytes.is_some_and(|bytes| !self.insert(key, &bytes)) {
+                self.broken.push(key.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the records of removals.
+    pub fn add_removals(&mut self, store: &Store) -> Result<()> {
+        let listed = store.list(Some(key::removals()))?;
+        let keys: Vec<String> = listed.into_iter().map(|object| object.key).collect();
+        self.add_records(store, &keys)
+    }
+
+    /// Adds a record; returns false if it was modified.
+    fn insert(&mut self, key: &str, bytes: &[u8]) -> bool {
+        match Object::of(key) {
+            Object::Begin(epoch) => match Begin::from_bytes(bytes) {
+                Some(begin) if begin.epoch.prefix() == epoch => self.begins.push(begin),
+                _ => return false,
+            },
+            Object::End(epoch) => match End::from_bytes(bytes) {
+                Some(end) if end.epoch.prefix() == epoch => self.ends.push(end),
+                _ => return false,
+            },
+            Object::Pruned => match Pruned::from_bytes(bytes) {
+                Some(record) => self.pruned.extend(record.chunks),
+                None => return false,
+            },
+            Object::Manifest(chunk) => match Manifest::from_bytes(bytes) {
+                Some(manifest) if chunk.is_of(&manifest.epoch, manifest.sequence) => {
+                    self.manifests.insert(chunk, manifest);
+                }
+                _ => return false,
+            },
+            Object::Packets(_) | Object::Catalogue | Object::Foreign => {}
+        }
+        true
+    }
+
+    pub fn is_pruned(&self, chunk: &ChunkKey) -> bool {
+        self.pruned.contains(&chunk.to_string())
+    }
+
+    /// Returns where a chunk is, according to these records; `there` if it is in the store.
+    pub fn fate(&self, chunk: &ChunkKey, there: Fate) -> Fate {
+        if self.is_pruned(chunk) {
+            Fate::Pruned
+        } else if self.packets.contains_key(chunk) {
+            there
+        } else {
+            Fate::Missing
+        }
+    }
+
+    /// Returns the facts that the records hold; `there` is the fate of the chunks in the store.
+    pub fn runs(&self, there: impl Fn(&ChunkKey) -> Fate) -> Runs {
+        let mut runs = Runs::default();
+        self.begins.iter().for_each(|begin| runs.begin(begin));
+        self.ends.iter().for_each(|end| runs.end(end));
+        for (key, manifest) in &self.manifests {
+            runs.manifest(manifest, self.fate(key, there(key)));
+        }
+        runs
+    }
+}
+
+/// Adds what waits in a spool of this host for a store.
+pub fn add_spooled(runs: &mut Runs, store: &Store, spool: &Path) {
+    let waiting = waiting::waiting_for(spool, store.url());
+    for manifest in &waiting.manifests {
+        if !runs.has(&manifest.epoch, manifest.sequence) {
+            runs.manifest(manifest, Fate::Spooled);
+        }
+    }
+    for begin in &waiting.begins {
+        runs.begin(begin);
+    }
+    for end in &waiting.ends {
+        runs.end(end);
+    }
+}

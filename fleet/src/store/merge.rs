@@ -1,0 +1,231 @@
+//! Joins small index files to large ones, sorted for searches: the row groups by time, the rows of each by address.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, StringViewArray, new_null_array};
+use arrow::compute::{
+    SortColumn, cast, concat_batches, filter_record_batch, lexsort_to_indices, take_record_batch,
+};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+
+use super::index::Out;
+use super::schema::{GROUP_ROWS, schema};
+
+type Result<T> = std::result::Result<T, ParquetError>;
+
+/// Size at which a file is finished.
+const FILE_BYTES: usize = 256 << 20;
+/// Size of a file from which on it is not joined with others.
+pub const LARGE: u64 = 128 << 20;
+
+/// A finished file.
+#[derive(Debug)]
+pub struct Merged {
+    pub bytes: Vec<u8>,
+    pub metadata: ParquetMetaData,
+}
+
+/// Takes rows in the order of their time, and makes files of them.
+pub struct Merge<'a> {
+    /// Chunks whose rows are left out.
+    without: &'a HashSet<String>,
+    waiting: Vec<RecordBatch>,
+    rows: usize,
+    /// Rows still to come, for the size of the Bloom filters.
+    expected: u64,
+    out: Option<Out>,
+    files: Vec<Merged>,
+}
+
+impl<'a> Merge<'a> {
+    pub fn new(without: &'a HashSet<String>, expected: u64) -> Self {
+        Self {
+            without,
+            waiting: Vec::new(),
+            rows: 0,
+            expected,
+            out: None,
+            files: Vec::new(),
+        }
+    }
+
+    /// Adds the rows of an index file. Columns that an older file lacks are null.
+    pub fn add(&mut self, file: Vec<u8>) -> Result<()> {
+        let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?.build()?;
+        for batch in reader {
+            let batch = self.selected(&conformed(&batch?)?)?;
+            self.rows += batch.num_rows();
+            self.waiting.push(batch);
+            while self.rows >= GROUP_ROWS {
+                self.group()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn selected(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let chunks = batch.column_by_name("chunk");
+        let chunks = chunks.and_then(|column| column.as_any().downcast_ref::<StringViewArray>());
+        match chunks {
+            Some(chunks) if !self.without.is_empty() => {
+                let keep = chunks
+                    .iter()
+                    .map(|chunk| chunk.map(|key| !self.without.contains(key)));
+                let keep: BooleanArray = keep.collect();
+                Ok(filter_record_batch(batch, &keep)?)
+            }
+            _ => Ok(batch.clone()),
+        }
+    }
+
+    /// Writes the waiting rows as a row group, as many as one has.
+    fn group(&mut self) -> Result<()> {
+        let all = concat_batches(&schema(), &self.waiting)?;
+        let rows = all.num_rows().min(GROUP_ROWS);
+        self.waiting = vec![all.slice(rows, all.num_rows() - rows)];
+        self.rows = all.num_rows() - rows;
+        let group = sorted(&all.slice(0, rows))?;
+        let out = match &mut self.out {
+            Some(out) => out,
+            out => out.insert(Out::new(self.expected)?),
+        };
+        out.group(&group)?;
+        self.expected = self.expected.saturating_sub(rows as u64);
+        if out.len() >= FILE_BYTES {
+            self.end_file()?;
+        }
+        Ok(())
+    }
+
+    fn end_file(&mut self) -> Result<()> {
+        if let Some(out) = self.out.take() {
+            let (bytes, metadata) = out.finish()?;
+            self.files.push(Merged { bytes, metadata });
+        }
+        Ok(())
+    }
+
+    /// Returns the files that have been finished since the last call.
+    pub fn take_finished(&mut self) -> Vec<Merged> {
+        std::mem::take(&mut self.files)
+    }
+
+    /// Writes the rest, and returns the last files.
+    pub fn finish(mut self) -> Result<Vec<Merged>> {
+        if self.rows > 0 {
+            self.group()?;
+        }
+        self.end_file()?;
+        Ok(self.files)
+    }
+}
+
+/// Gives a batch the columns of the schema, in its order and types.
+fn conformed(batch: &RecordBatch) -> Result<RecordBatch> {
+    let schema = schema();
+    let columns = schema.fields().iter().map(|field| -> Result<ArrayRef> {
+        Ok(match batch.column_by_name(field.name()) {
+            Some(column) if column.data_type() == field.data_type() => Arc::clone(column),
+            Some(column) => cast(column, field.data_type())?,
+            None => new_null_array(field.data_type(), batch.num_rows()),
+        })
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
+}
+
+fn sorted(batch: &RecordBatch) -> Result<RecordBatch> {
+    let column = |name| {
+        batch.column_by_name(name).map(|values| SortColumn {
+            values: Arc::clone(values),
+            options: None,
+        })
+    };
+    let by: Vec<SortColumn> = ["src", "dst", "time_ns"]
+        .into_iter()
+        .filter_map(column)
+        .collect();
+    let order = lexsort_to_indices(&by, None)?;
+    Ok(take_record_batch(batch, &order)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use trawl_packet::pcapng::write;
+
+    use super::*;
+    use arrow::array::AsArray;
+    use arrow::datatypes::Int64Type;
+
+    /// Returns the index of a chunk whose packets have these times and sources.
+    fn index(name: &str, packets: &[(u64, u8)]) -> Vec<u8> {
+        use trawl_packet::build::{Ipv4, Layer, Template};
+        use trawl_packet::pcapng::Interface;
+        let directory = std::env::temp_dir();
+        let path = directory.join(format!("trawl-merge-{}-{name}", std::process::id()));
+        let mut chunk = trawl_spool::chunk::OpenChunk::create(&path).expect("a file");
+        let mut bytes = Vec::new();
+        write::interface_description(&mut bytes, &Interface::default());
+        for (time, host) in packets {
+            let link = Template::new().ethernet([2; 6], [4; 6]);
+            let ip = Ipv4::new([10, 0, 0, *host].into(), [10, 0, 1, 1].into());
+            let frame = link.layer(Layer::Ipv4(ip)).build();
+            let packet = write::EnhancedPacket {
+                timestamp_ns: *time,
+                captured: &frame,
+                original_len: frame.len() as u32,
+                ..write::EnhancedPacket::default()
+            };
+            write::enhanced_packet(&mut bytes, &packet);
+        }
+        let known = trawl_spool::processes::Descriptions::default();
+        for block in trawl_packet::pcapng::block::blocks(&bytes) {
+            match block.enhanced_packet() {
+                Some(packet) => chunk.packet(block.bytes, &packet, &known),
+                None => chunk.other(&block),
+            }
+            .expect("a disk");
+        }
+        let sealed = chunk.seal(&path).expect("a disk");
+        let file = std::fs::read(&path).expect("a file");
+        std::fs::remove_file(&path).expect("a file");
+        let epoch = trawl_spool::key::Epoch {
+            capture: "c".into(),
+            host: "h".into(),
+            boot: "b".into(),
+            epoch: name.into(),
+        };
+        let origin = trawl_spool::manifest::Origin {
+            options: Vec::new(),
+            trawl: String::new(),
+        };
+        let manifest = sealed.manifest(epoch, 0, origin);
+        crate::store::index::file(&file, &manifest).expect("a whole chunk")
+    }
+
+    #[test]
+    fn rows_are_joined_by_address_without_the_pruned_ones() {
+        let without = HashSet::from(["chunks/1970-01-01/00/c/h/b/2/0000000000.pcapng.zst".into()]);
+        let mut merge = Merge::new(&without, 5);
+        merge.add(index("1", &[(1, 9), (2, 3)])).expect("an index");
+        merge.add(index("2", &[(3, 1)])).expect("an index");
+        merge.add(index("3", &[(4, 9), (5, 1)])).expect("an index");
+        let files = merge.finish().expect("files");
+        assert_eq!(files.len(), 1);
+        let bytes = Bytes::from(files[0].bytes.clone());
+        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).expect("a file");
+        let batch = reader
+            .build()
+            .expect("rows")
+            .next()
+            .expect("a batch")
+            .expect("rows");
+        let batch = conformed(&batch).expect("the columns");
+        let times = batch.column(1).as_primitive::<Int64Type>();
+        assert_eq!(times.values().to_vec(), [5, 2, 1, 4]);
+    }
+}
