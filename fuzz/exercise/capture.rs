@@ -5,12 +5,15 @@
 use std::io::{self, Cursor, Read};
 
 use trawl_packet::anonymize::Addresses;
+use trawl_packet::application;
+use trawl_packet::build::{Tcp, Template};
 use trawl_packet::decode;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block;
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::read::{CaptureReader, FileFormat, Step, compressed};
 use trawl_packet::seekable::{self, Seekable};
+use trawl_packet::walk::walk;
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer};
@@ -230,4 +233,36 @@ fn one_packet(link_type: u16, choice: u8, captured: &[u8]) {
     printer.line(&mut line, &view);
     printer.line(&mut line, &view);
     decode::summary(link_type, captured);
+}
+
+/// Looks for names in the payload of a packet. The first byte selects the protocol and the port.
+pub fn names(bytes: &[u8]) {
+    const UDP_PORTS: [u16; 3] = [53, 4789, 6081];
+    let Some((&choice, payload)) = bytes.split_first() else {
+        return;
+    };
+    let packet = Template::new().ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
+    let packet = match UDP_PORTS.get(usize::from(choice & 3)) {
+        Some(port) => packet.udp(40_000, *port),
+        None => packet.tcp(Tcp {
+            src: 40_000,
+            dst: if choice & 4 == 0 { 53 } else { 443 },
+            ..Tcp::default()
+        }),
+    };
+    let packet = packet.payload(payload).build();
+    let headers = walk(block::LINKTYPE_RAW, &packet);
+    let host = application::http_host(&headers);
+    let mut names = vec![
+        application::dns_name(&headers),
+        host.map(|host| host.into_owned()),
+    ];
+    if let Some(hello) = application::client_hello(&headers) {
+        assert!(hello.ja4.as_ref().is_none_or(|ja4| ja4.len() == 36));
+        names.extend([hello.server_name, hello.ja4]);
+    }
+    for name in names.into_iter().flatten() {
+        assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()));
+    }
+    assert!(application::vni(&headers).is_none_or(|vni| vni < 1 << 24));
 }

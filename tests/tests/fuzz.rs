@@ -181,6 +181,11 @@ fn blocks() {
 }
 
 #[test]
+fn names() {
+    fuzz("names", 40_000, Vec::new(), capture::names);
+}
+
+#[test]
 fn compressed() {
     fuzz("compressed", 600, Vec::new(), capture::compressed_file);
 }
@@ -205,6 +210,7 @@ fn seeds_that_are_cut_are_read_or_refused() {
     cut_anywhere("guard_rules", guard_rules::rule_file);
     cut_anywhere("balance_table", balance_table::table_file);
     cut_anywhere("rewrite", rewrites::exercise);
+    cut_anywhere("names", capture::names);
 }
 
 #[test]

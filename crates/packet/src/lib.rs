@@ -29,6 +29,7 @@
 //! ```
 
 pub mod anonymize;
+pub mod application;
 pub mod build;
 pub mod checksum;
 pub mod decode;

@@ -26,6 +26,8 @@ const ESP: u8 = 50;
 pub const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
 pub const UDP_LITE: u8 = 136;
+pub(crate) const VXLAN_PORT: u16 = 4789;
+pub(crate) const GENEVE_PORT: u16 = 6081;
 /// Most VLAN tags whose numbers are kept; further ones are only counted.
 const MAX_TAGS: usize = 4;
 /// Extension headers of IPv6 whose length is in their second byte.
@@ -126,11 +128,11 @@ pub fn is_tag(ethertype: u16) -> bool {
     VLAN.contains(&ethertype)
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -470,8 +472,6 @@ impl<'a> Headers<'a> {
 }
 
 fn inner<'a>(headers: &Headers<'a>, depth: u8) -> Option<Headers<'a>> {
-    const VXLAN_PORT: u16 = 4789;
-    const GENEVE_PORT: u16 = 6081;
     let as_ethernet = |bytes| walk(block::LINKTYPE_ETHERNET, bytes);
     let as_ip = |bytes| walk(block::LINKTYPE_RAW, bytes);
     let bytes = headers.payload;
