@@ -27,7 +27,7 @@ pub fn http_host<'a>(headers: &Headers<'a>) -> Option<Cow<'a, str>> {
     }
     let mut start = payload.iter().take(MAX_METHOD + 1);
     start
-        .find(|byte| !byte.is_ascii_uppercase() && **byte != b'-')
+        .find(|byte| !byte.is_ascii_uppercase() && !b"-_".contains(*byte))
         .filter(|byte| **byte == b' ')?;
     let (request, mut rest) = line(payload)?;
     let (before, minor) = request.split_at_checked(request.len().checked_sub(1)?)?;

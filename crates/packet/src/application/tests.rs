@@ -149,6 +149,7 @@ fn the_host_of_an_http_request() {
     assert_eq!(get(&format!("Host: {at_most}")).unwrap(), at_most);
     assert_eq!(get(&format!("Host: {at_most}a")), None);
     assert_eq!(host_in("M-SEARCH * HTTP/1.0\nHost: a\n").unwrap(), "a");
+    assert_eq!(host_in("RPC_IN_DATA / HTTP/1.1\nHost: a\n").unwrap(), "a");
 }
 
 #[test]
