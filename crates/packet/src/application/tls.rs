@@ -2,6 +2,7 @@
 //! (<https://github.com/FoxIO-LLC/ja4/blob/main/technical_details/JA4.md>).
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
@@ -240,8 +241,15 @@ fn is_grease(number: u16) -> bool {
 
 /// Returns numbers in hex with commas between.
 fn list(numbers: impl IntoIterator<Item = u16>) -> String {
-    let numbers = numbers.into_iter().map(|number| format!("{number:04x}"));
-    numbers.collect::<Vec<_>>().join(",")
+    let mut text = String::new();
+    for number in numbers {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{number:04x}");
+    }
+    text
 }
 
 /// Returns the first twelve hex digits of a list's hash; zeros for an empty list.
