@@ -5,4 +5,4 @@ mod engine;
 mod pruning;
 
 pub use condition::Conditions;
-pub use engine::Answer;
+pub use engine::{Answer, flows};

@@ -202,13 +202,14 @@ impl OpenChunk {
 
 /// Returns the name in an interface block.
 pub fn interface_name(block: &Block<'_>) -> String {
+    interface_text(block, block::IF_NAME).unwrap_or_else(|| "unnamed".to_owned())
+}
+
+/// Returns the text of an interface block's option.
+pub fn interface_text(block: &Block<'_>, code: u16) -> Option<String> {
     let options = block.body.get(8..).unwrap_or_default();
-    OptionList::new(options, ByteOrder::Little)
-        .find(|option| option.code == block::IF_NAME)
-        .map_or_else(
-            || "unnamed".to_owned(),
-            |option| String::from_utf8_lossy(option.value).into_owned(),
-        )
+    let option = OptionList::new(options, ByteOrder::Little).find(|option| option.code == code);
+    option.map(|option| String::from_utf8_lossy(option.value).into_owned())
 }
 
 #[cfg(test)]

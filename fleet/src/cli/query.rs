@@ -15,21 +15,24 @@ use trawl_sys::{Error, Result, clock, process};
 
 use trawl_view::text;
 
-use crate::query::{Answer, Conditions};
+use crate::query::{Answer, Conditions, flows};
 use crate::store::{Contents, Coverage, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
-/// The table `packets` has a row for each packet of the index (`trawl store index`). docs/internals/store.md describes its columns.
+/// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes the columns.
 /// Packets that the answer does not cover are counted first, on standard error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
-    #[arg(value_name = "SQL", required_unless_present = "filter", conflicts_with_all = ["filter", "from", "to", "host", "interface"])]
+    #[arg(value_name = "SQL", required_unless_present_any = ["filter", "flows"], conflicts_with_all = ["filter", "flows", "from", "to", "host", "interface"])]
     sql: Option<String>,
     /// Show the packets that match this expression, in tcpdump's syntax
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
+    /// Show the flows of the packets, as the table `flows` has them
+    #[arg(long, conflicts_with_all = ["packets", "count"])]
+    flows: bool,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -42,7 +45,7 @@ pub struct Args {
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), requires = "filter")]
     count: Option<u64>,
     /// Print CSV
-    #[arg(long, conflicts_with_all = ["json", "filter", "packets"])]
+    #[arg(long, conflicts_with_all = ["json", "packets"])]
     csv: bool,
     /// Print JSON
     #[arg(long, conflicts_with = "packets")]
@@ -120,18 +123,28 @@ impl PartArgs {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     match (&args.sql, &args.filter) {
-        (Some(sql), _) if args.packets.is_none() => {
-            table(args, sql)?;
+        (_, filter) if args.flows => {
+            let scope = args.part.scope()?;
+            let mut conditions = args.part.conditions(&scope);
+            conditions.ask_index(filter.as_deref().unwrap_or_default())?;
+            table(args, &scope, &flows(&conditions.to_sql()))?;
             Ok(ExitCode::SUCCESS)
         }
+        (Some(sql), _) if args.packets.is_none() => {
+            table(args, &Scope::default(), sql)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (None, Some(_)) if args.csv => Err(Error::usage(
+            "cannot print packets as CSV",
+            "only the answers to SQL and --flows have columns",
+        )),
         (sql, filter) => packets(args, sql.as_deref(), filter.as_deref()),
     }
 }
 
-fn table(args: &Args, sql: &str) -> Result<()> {
-    let scope = Scope::default();
-    let (_, contents) = args.store.open(&scope)?;
-    let covered = coverage(&contents.runs, &scope);
+fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
+    let (_, contents) = args.store.open(scope)?;
+    let covered = coverage(&contents.runs, scope);
     let answer = Answer::to(&args.store.url(), contents.files, sql)?;
     if !args.json {
         say_coverage(&covered, &args.store.url());

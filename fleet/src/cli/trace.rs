@@ -194,13 +194,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (_, contents) = args.store.open(&scope)?;
     let mut conditions = args.part.conditions(&scope);
     let expression = args.expression.join(" ");
-    if !conditions.ask(&expression) {
-        return Err(Error::usage(
-            format!("cannot look for '{expression}'"),
-            "the index has only host, src, dst, port and protocol, joined by 'and'",
-        )
-        .fix("--where accepts any condition on the index's columns"));
-    }
+    let refused = conditions.ask_index(&expression);
+    refused.map_err(|error| error.fix("--where accepts any condition on the index's columns"))?;
     if let Some(condition) = &args.condition {
         conditions.and(condition.clone());
     }

@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use trawl_sys::{Error, Result};
+
 use crate::store::Scope;
 
 #[derive(Debug, Default)]
@@ -35,15 +37,20 @@ impl Conditions {
         }
     }
 
-    /// Adds conditions like [`Conditions::narrow`] for a question to the index alone; returns false if it cannot answer.
-    pub fn ask(&mut self, expression: &str) -> bool {
+    /// Adds conditions like [`Conditions::narrow`] for a question to the index alone; fails if it cannot answer.
+    pub fn ask_index(&mut self, expression: &str) -> Result<()> {
         if expression.trim().is_empty() {
-            return true;
+            return Ok(());
         }
         let exact = parse(expression).and_then(|parsed| parsed.exact);
-        let is_exact = exact.is_some();
-        self.0.extend(exact);
-        is_exact
+        let exact = exact.ok_or_else(|| {
+            Error::usage(
+                format!("cannot look for '{expression}'"),
+                "the index has only host, src, dst, port and protocol, joined by 'and', 'or' and 'not'",
+            )
+        })?;
+        self.0.push(exact);
+        Ok(())
     }
 
     pub fn and(&mut self, condition: String) {
@@ -283,7 +290,10 @@ mod tests {
     fn only_exact_conditions_are_asked() {
         let asked = |expression: &str| {
             let mut conditions = Conditions::default();
-            conditions.ask(expression).then(|| conditions.to_sql())
+            conditions
+                .ask_index(expression)
+                .ok()
+                .map(|()| conditions.to_sql())
         };
         assert_eq!(
             asked("ip src 10.0.0.1 and not (udp or dst port 1)").as_deref(),

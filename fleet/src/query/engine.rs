@@ -24,6 +24,21 @@ use crate::store::{File, Store};
 /// Files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
 
+/// Returns the query for the flows of the packets that meet a condition, a row for each interface and hook that saw one. The
+/// flow's direction is that of its first packet.
+pub fn flows(condition: &str) -> String {
+    format!(
+        "SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \
+         first_value(sport ORDER BY time_ns) AS sport, first_value(dst ORDER BY time_ns) AS dst, \
+         first_value(dport ORDER BY time_ns) AS dport, protocol, count(*) AS packets, sum(length) AS bytes, \
+         count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset, max(dns_name) AS dns_name, \
+         max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host, max(comm) AS comm, \
+         max(container) AS container, capture, flow \
+         FROM (SELECT * FROM packets{condition}) WHERE flow IS NOT NULL \
+         GROUP BY capture, host, interface, hook, flow, protocol ORDER BY first"
+    )
+}
+
 /// Starts a query; returns its rows as they are found.
 async fn execute(
     store: &Store,
@@ -46,6 +61,8 @@ async fn execute(
         files,
     };
     context.register_table("packets", Arc::new(packets))?;
+    let flows = context.sql(&flows("")).await?.into_view();
+    context.register_table("flows", flows)?;
     // A query may not read files of this machine.
     let only_ask = SQLOptions::new()
         .with_allow_ddl(false)

@@ -1,26 +1,31 @@
 //! The index of a chunk: a Parquet file with a row for each packet. `docs/internals/store.md` describes the columns.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Int32Builder, Int64Array, Int64Builder, RecordBatch, StringViewBuilder,
-    TimestampMicrosecondArray,
+    ArrayRef, BooleanBuilder, Int32Builder, Int64Array, Int64Builder, RecordBatch,
+    StringViewBuilder, TimestampMicrosecondArray,
 };
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
+use trawl_packet::application;
+use trawl_packet::build::flags::{FIN, RST, SYN};
 use trawl_packet::pcapng::Direction;
-use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
+use trawl_packet::pcapng::block::{
+    Block, ENHANCED_PACKET, IF_DESCRIPTION, INTERFACE_DESCRIPTION, blocks,
+};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::seekable;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
-use trawl_spool::chunk::interface_name;
+use trawl_spool::chunk::{interface_name, interface_text};
 use trawl_spool::manifest::Manifest;
 use trawl_sys::clock;
 
@@ -40,43 +45,58 @@ const ADDRESSED: [u16; 4] = [
 /// Payload bytes included in the hash.
 const HASHED_PAYLOAD: usize = 64;
 
-/// Hashes the fields that routers do not change, so that a packet has the same hash at each host: addresses, ports, protocol,
-/// TCP's numbers, and the first bytes of the payload. FNV-1a, folded to 32 bits.
-fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
+/// FNV-1a.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         }
-    };
+    }
+
+    fn address(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.add(&address.octets()),
+            IpAddr::V6(address) => self.add(&address.octets()),
+        }
+    }
+}
+
+/// Hashes the fields that routers do not change, so that a packet has the same hash at each host: addresses, ports, protocol,
+/// TCP's numbers, and the first bytes of the payload.
+fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
+    let mut hash = Fnv::default();
     match headers.ip {
         Some(ip) => {
-            for address in [ip.src, ip.dst] {
-                match address {
-                    IpAddr::V4(address) => add(&address.octets()),
-                    IpAddr::V6(address) => add(&address.octets()),
-                }
-            }
-            add(&[ip.protocol]);
+            hash.address(ip.src);
+            hash.address(ip.dst);
+            hash.add(&[ip.protocol]);
             if let Some((from, to)) = headers.ports {
-                add(&from.to_be_bytes());
-                add(&to.to_be_bytes());
+                hash.add(&from.to_be_bytes());
+                hash.add(&to.to_be_bytes());
             }
             if let Some(tcp) = headers.tcp {
-                add(&tcp.seq.to_be_bytes());
-                add(&tcp.ack.to_be_bytes());
-                add(&[tcp.flags]);
+                hash.add(&tcp.seq.to_be_bytes());
+                hash.add(&tcp.ack.to_be_bytes());
+                hash.add(&[tcp.flags]);
             }
-            add(&(headers.payload_len as u64).to_be_bytes());
-            add(&headers.payload[..headers.payload.len().min(HASHED_PAYLOAD)]);
+            hash.add(&(headers.payload_len as u64).to_be_bytes());
+            hash.add(&headers.payload[..headers.payload.len().min(HASHED_PAYLOAD)]);
         }
         // Link addresses differ at each hop.
         None => {
             let from = captured.len().min(12);
-            add(&captured[from..captured.len().min(from + HASHED_PAYLOAD)]);
+            hash.add(&captured[from..captured.len().min(from + HASHED_PAYLOAD)]);
         }
     }
-    (hash ^ (hash >> 32)) as u32
+    (hash.0 ^ (hash.0 >> 32)) as u32
 }
 
 /// Returns source and destination: of the outermost IP header, or of ARP.
@@ -105,13 +125,105 @@ fn ethertype(headers: &Headers<'_>) -> Option<i32> {
 /// An interface block of a chunk.
 struct Interface {
     link: u16,
+    /// Name without the part that tells two hooks of an interface apart.
     name: String,
+    /// The hook, with which the block's description begins.
+    hook: Option<String>,
+}
+
+impl Interface {
+    fn of(block: &Block<'_>) -> Option<Self> {
+        let link = block.body.first_chunk().map(|b| u16::from_le_bytes(*b))?;
+        let name = interface_name(block);
+        let description = interface_text(block, IF_DESCRIPTION);
+        let hook =
+            description.and_then(|text| Some(text.split([',', '(']).next()?.trim().to_owned()));
+        Some(Self {
+            link,
+            name: name.split(" (").next().unwrap_or_default().to_owned(),
+            hook,
+        })
+    }
+}
+
+/// A direction of a TCP connection, as one interface block sees it.
+type Stream = (u32, IpAddr, IpAddr, (u16, u16));
+
+/// The end of each TCP stream so far, to know bytes that are sent again.
+#[derive(Default)]
+struct Streams(HashMap<Stream, u32>);
+
+impl Streams {
+    /// Returns whether all bytes of a segment, or its SYN or FIN, have been seen before; `None` if it has none.
+    fn is_again(&mut self, interface: u32, headers: &Headers<'_>) -> Option<bool> {
+        let (ip, tcp, ports) = (headers.ip?, headers.tcp?, headers.ports?);
+        let flags = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
+        let length = headers.payload_len as u32 + flags;
+        if length == 0 {
+            return None;
+        }
+        let end = tcp.seq.wrapping_add(length);
+        let known = self
+            .0
+            .entry((interface, ip.src, ip.dst, ports))
+            .or_insert(tcp.seq);
+        // Sequence numbers wrap around. A new connection of the same ports begins far from the old one.
+        let is_again = tcp.flags & SYN == 0 && end.wrapping_sub(*known).cast_signed() <= 0;
+        let repeats_syn = tcp.flags & SYN != 0 && end == *known;
+        if !is_again {
+            *known = end;
+        }
+        Some(is_again || repeats_syn)
+    }
+}
+
+/// Returns a number that both directions of a flow share: a hash of its addresses, ports and protocol.
+fn flow(headers: &Headers<'_>) -> Option<i64> {
+    let ip = headers.ip?;
+    let (from, to) = headers.ports.unwrap_or_default();
+    let (mut one, mut other) = ((ip.src, from), (ip.dst, to));
+    if one > other {
+        std::mem::swap(&mut one, &mut other);
+    }
+    let mut hash = Fnv::default();
+    for (address, port) in [one, other] {
+        hash.address(address);
+        hash.add(&port.to_be_bytes());
+    }
+    hash.add(&[ip.protocol]);
+    Some(hash.0.cast_signed())
+}
+
+/// Names in a packet, or in the packet inside its tunnel.
+#[derive(Default)]
+struct Names {
+    vni: Option<u32>,
+    dns: Option<String>,
+    server: Option<String>,
+    ja4: Option<String>,
+    host: Option<String>,
+}
+
+impl Names {
+    fn of(outer: &Headers<'_>) -> Self {
+        let (_, headers) = outer.innermost();
+        let hello = application::client_hello(&headers);
+        let (server, ja4) = hello.map_or((None, None), |hello| (hello.server_name, hello.ja4));
+        Self {
+            vni: application::vni(outer),
+            dns: application::dns_name(&headers),
+            server,
+            ja4,
+            host: application::http_host(&headers).map(|host| host.into_owned()),
+        }
+    }
 }
 
 /// A packet's position in its chunk.
 struct Place<'a> {
     interfaces: &'a [Interface],
     processes: &'a Processes,
+    streams: &'a mut Streams,
     frame: usize,
     offset: usize,
 }
@@ -121,10 +233,12 @@ struct Rows<'a> {
     manifest: &'a Manifest,
     time: Vec<i64>,
     interface: StringViewBuilder,
+    hook: StringViewBuilder,
     direction: StringViewBuilder,
     verdict: StringViewBuilder,
     reason: StringViewBuilder,
     vlan: Int32Builder,
+    vni: Int32Builder,
     ethertype: Int32Builder,
     src: StringViewBuilder,
     dst: StringViewBuilder,
@@ -134,6 +248,13 @@ struct Rows<'a> {
     dport: Int32Builder,
     tcp_flags: Int32Builder,
     tcp_seq: Int64Builder,
+    reset: BooleanBuilder,
+    retransmission: BooleanBuilder,
+    flow: Int64Builder,
+    dns_name: StringViewBuilder,
+    tls_server_name: StringViewBuilder,
+    ja4: StringViewBuilder,
+    http_host: StringViewBuilder,
     captured_length: Int32Builder,
     length: Int32Builder,
     hash: Int64Builder,
@@ -156,10 +277,12 @@ impl<'a> Rows<'a> {
             manifest,
             time: Vec::new(),
             interface: texts(),
+            hook: texts(),
             direction: texts(),
             verdict: texts(),
             reason: texts(),
             vlan: Int32Builder::new(),
+            vni: Int32Builder::new(),
             ethertype: Int32Builder::new(),
             src: texts(),
             dst: texts(),
@@ -169,6 +292,13 @@ impl<'a> Rows<'a> {
             dport: Int32Builder::new(),
             tcp_flags: Int32Builder::new(),
             tcp_seq: Int64Builder::new(),
+            reset: BooleanBuilder::new(),
+            retransmission: BooleanBuilder::new(),
+            flow: Int64Builder::new(),
+            dns_name: texts(),
+            tls_server_name: texts(),
+            ja4: texts(),
+            http_host: texts(),
             captured_length: Int32Builder::new(),
             length: Int32Builder::new(),
             hash: Int64Builder::new(),
@@ -181,7 +311,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    fn packet(&mut self, block: &Block<'_>, at: &Place<'_>) -> Option<()> {
+    fn packet(&mut self, block: &Block<'_>, at: &mut Place<'_>) -> Option<()> {
         let packet = block.enhanced_packet()?;
         let interface = at.interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
@@ -198,14 +328,18 @@ impl<'a> Rows<'a> {
         let hash = invariant_hash(&headers, packet.captured);
         let ip = headers.ip;
         let vlan = headers.vlan_numbers().first();
+        let names = Names::of(&headers);
+        let retransmission = at.streams.is_again(packet.interface_id, &headers);
         self.time.push(packet.timestamp as i64);
         self.interface.append_value(&interface.name);
+        self.hook.append_option(interface.hook.as_ref());
         self.direction.append_option(direction);
         self.verdict
             .append_option(options.verdict.map(verdict::text));
         self.reason.append_option(reason);
         self.vlan
             .append_option(vlan.map(|number| i32::from(*number)));
+        self.vni.append_option(names.vni.map(u32::cast_signed));
         self.ethertype.append_option(ethertype(&headers));
         let addresses = addresses(&headers);
         for (address, column) in addresses.into_iter().zip([&mut self.src, &mut self.dst]) {
@@ -225,6 +359,14 @@ impl<'a> Rows<'a> {
             .append_option(headers.tcp.map(|tcp| tcp.flags.into()));
         self.tcp_seq
             .append_option(headers.tcp.map(|tcp| tcp.seq.into()));
+        self.reset
+            .append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
+        self.retransmission.append_option(retransmission);
+        self.flow.append_option(flow(&headers));
+        self.dns_name.append_option(names.dns);
+        self.tls_server_name.append_option(names.server);
+        self.ja4.append_option(names.ja4);
+        self.http_host.append_option(names.host);
         self.captured_length
             .append_value(packet.captured_len() as i32);
         self.length.append_value(packet.original_len as i32);
@@ -259,10 +401,12 @@ impl<'a> Rows<'a> {
             all(&clock::date_of(self.manifest.time())),
             all(&epoch.host),
             Arc::new(self.interface.finish()),
+            Arc::new(self.hook.finish()),
             Arc::new(self.direction.finish()),
             Arc::new(self.verdict.finish()),
             Arc::new(self.reason.finish()),
             Arc::new(self.vlan.finish()),
+            Arc::new(self.vni.finish()),
             Arc::new(self.ethertype.finish()),
             Arc::new(self.src.finish()),
             Arc::new(self.dst.finish()),
@@ -272,6 +416,13 @@ impl<'a> Rows<'a> {
             Arc::new(self.dport.finish()),
             Arc::new(self.tcp_flags.finish()),
             Arc::new(self.tcp_seq.finish()),
+            Arc::new(self.reset.finish()),
+            Arc::new(self.retransmission.finish()),
+            Arc::new(self.flow.finish()),
+            Arc::new(self.dns_name.finish()),
+            Arc::new(self.tls_server_name.finish()),
+            Arc::new(self.ja4.finish()),
+            Arc::new(self.http_host.finish()),
             Arc::new(self.captured_length.finish()),
             Arc::new(self.length.finish()),
             Arc::new(self.hash.finish()),
@@ -323,6 +474,7 @@ fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
     let mut rows = Rows::new(manifest);
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut processes = Processes::default();
+    let mut streams = Streams::default();
     for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
         let from = frame.offset as usize;
         let compressed = chunk
@@ -333,20 +485,19 @@ fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
         for block in blocks(&bytes) {
             match block.kind {
                 INTERFACE_DESCRIPTION => {
-                    let link = block.body.first_chunk().map(|b| u16::from_le_bytes(*b));
-                    interfaces.push(Interface {
-                        link: link.ok_or_else(|| damaged("an interface block is too short"))?,
-                        name: interface_name(&block),
-                    });
+                    let interface = Interface::of(&block);
+                    interfaces
+                        .push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
-                    let place = Place {
+                    let mut place = Place {
                         interfaces: &interfaces,
                         processes: &processes,
+                        streams: &mut streams,
                         frame: number,
                         offset,
                     };
-                    rows.packet(&block, &place)
+                    rows.packet(&block, &mut place)
                         .ok_or_else(|| damaged("a packet block is too short"))?;
                     if rows.time.len() == GROUP_ROWS {
                         let full = std::mem::replace(&mut rows, Rows::new(manifest));

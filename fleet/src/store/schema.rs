@@ -18,6 +18,7 @@ pub enum Kind {
     Text,
     Int,
     Long,
+    Bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,17 +38,19 @@ const fn column(name: &'static str, kind: Kind, optional: bool) -> Column {
 
 /// The columns; the number of one in the table is its place, from 1. New ones follow at the end. Not all readers of the table
 /// know times in nanoseconds, or numbers without a sign.
-pub const COLUMNS: [Column; 28] = [
+pub const COLUMNS: [Column; 37] = [
     column("time", Kind::Time, false),
     column("time_ns", Kind::Long, false),
     column("capture", Kind::Text, false),
     column("date", Kind::Text, false),
     column("host", Kind::Text, false),
     column("interface", Kind::Text, false),
+    column("hook", Kind::Text, true),
     column("direction", Kind::Text, true),
     column("verdict", Kind::Text, true),
     column("reason", Kind::Text, true),
     column("vlan", Kind::Int, true),
+    column("vni", Kind::Int, true),
     column("ethertype", Kind::Int, true),
     column("src", Kind::Text, true),
     column("dst", Kind::Text, true),
@@ -57,6 +60,13 @@ pub const COLUMNS: [Column; 28] = [
     column("dport", Kind::Int, true),
     column("tcp_flags", Kind::Int, true),
     column("tcp_seq", Kind::Long, true),
+    column("reset", Kind::Bool, true),
+    column("retransmission", Kind::Bool, true),
+    column("flow", Kind::Long, true),
+    column("dns_name", Kind::Text, true),
+    column("tls_server_name", Kind::Text, true),
+    column("ja4", Kind::Text, true),
+    column("http_host", Kind::Text, true),
     column("captured_length", Kind::Int, false),
     column("length", Kind::Int, false),
     column("hash", Kind::Long, false),
@@ -75,6 +85,7 @@ pub fn schema() -> SchemaRef {
             Kind::Text => DataType::Utf8View,
             Kind::Int => DataType::Int32,
             Kind::Long => DataType::Int64,
+            Kind::Bool => DataType::Boolean,
         };
         let id = (number + 1).to_string();
         let id = HashMap::from([(PARQUET_FIELD_ID_META_KEY.to_owned(), id)]);

@@ -60,7 +60,7 @@ fn less(one: &[u8], other: &[u8], kind: Type) -> bool {
         _ => bytes.first_chunk().map(|b| i64::from_le_bytes(*b)),
     };
     match kind {
-        Type::BYTE_ARRAY => one < other,
+        Type::BYTE_ARRAY | Type::BOOLEAN => one < other,
         _ => number(one) < number(other),
     }
 }
@@ -219,6 +219,7 @@ fn first(location: &str) -> Value {
                 Kind::Text => "string",
                 Kind::Int => "int",
                 Kind::Long => "long",
+                Kind::Bool => "boolean",
             };
             json!({ "id": number + 1, "name": column.name, "required": !column.optional, "type": kind })
         })

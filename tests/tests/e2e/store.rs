@@ -11,6 +11,7 @@ use trawl_tests::{Capture, Lab, args, frames, helper_or_skip, trawl, trawl_in, w
 
 mod azure;
 mod index;
+mod rows;
 mod s3;
 
 /// Opens a lab, if the program that stores chunks is built.
