@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
+use trawl_packet::build::Template;
 
 use crate::root_or_skip;
 use crate::turn::Turn;
@@ -61,6 +62,33 @@ impl Lab {
     /// Returns a path as text, for an argument.
     pub fn file(&self, name: &str) -> String {
         self.path(name).to_str().expect("a plain path").to_owned()
+    }
+
+    /// Returns a UDP packet from a to a port of b.
+    pub fn udp(&self, port: u16) -> Vec<u8> {
+        let (a, b) = (&self.pair.a, &self.pair.b);
+        Template::new()
+            .ethernet(a.mac, b.mac)
+            .ipv4(a.ipv4.octets(), b.ipv4.octets())
+            .udp(40000, port)
+            .payload([0; 18])
+            .build()
+    }
+
+    /// Runs a command, words separated by spaces, in the namespace of b; returns its output.
+    #[track_caller]
+    pub fn inside(&self, command: &str) -> String {
+        let words: Vec<&str> = command.split(' ').collect();
+        let enter = ["netns", "exec", &self.pair.b.name];
+        run("ip", &[&enter[..], &words].concat())
+    }
+
+    /// Adds rules in the syntax of nftables' files in the namespace of b.
+    #[track_caller]
+    pub fn nft(&self, rules: &str) {
+        let file = self.file("rules.nft");
+        fs::write(&file, rules).expect("a file");
+        self.inside(&format!("nft -f {file}"));
     }
 
     /// Sends `count` frames from a to b, in turn, and returns once the interface accepted the last.

@@ -6,7 +6,6 @@ use std::process::Command;
 use serde_json::Value;
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_bpf::program;
-use trawl_packet::build::Template;
 use trawl_sys::netns::run_in;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
@@ -20,14 +19,9 @@ mod record;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
-fn udp(lab: &Lab, port: u16) -> Vec<u8> {
-    Template::new()
-        .ethernet(lab.pair.a.mac, lab.pair.b.mac)
-        .ipv4(lab.pair.a.ipv4.octets(), lab.pair.b.ipv4.octets())
-        .udp(40000, port)
-        .payload([0; 18])
-        .build()
-}
+/// Drops the packets to port 5555.
+const DROPS_5555: &str =
+    "table inet f { chain in { type filter hook input priority 0; udp dport 5555 drop; }; }";
 
 fn sum(rows: &Value, name: &str) -> u64 {
     let rows = rows.as_array().expect("a list");
@@ -46,25 +40,19 @@ fn row<'v>(report: &'v Value, reason: &str) -> &'v Value {
 fn rows_and_counters_agree() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
-    let inside = |command: &[&str]| run("ip", &[&["netns", "exec", name], command].concat());
-    inside(&["nft", "add table inet f"]);
-    inside(&[
-        "nft",
-        "add chain inet f in { type filter hook input priority 0; }",
-    ]);
-    inside(&["nft", "add rule inet f in udp dport 5555 drop"]);
+    lab.nft(DROPS_5555);
     let why = Running::start(
         &["why", "--netns", name, "--json", "--duration", "1h"],
         "looking",
     );
-    let mut wrong = udp(&lab, 7);
+    let mut wrong = lab.udp(7);
     wrong[14] = 0x44;
     let frames = [
-        udp(&lab, 5555),
-        udp(&lab, 5555),
-        udp(&lab, 7),
-        udp(&lab, 7),
-        udp(&lab, 7),
+        lab.udp(5555),
+        lab.udp(5555),
+        lab.udp(7),
+        lab.udp(7),
+        lab.udp(7),
         wrong,
     ];
     lab.send_long(&frames);
@@ -110,7 +98,7 @@ fn advice_names_the_dropping_object() {
             &["why", "--netns", name, "--json", "udp dst port 5555"],
             "looking",
         );
-        lab.send_long(&[udp(&lab, 5555)]);
+        lab.send_long(&[lab.udp(5555)]);
         why.signal(Signal::INT);
         let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
         let row = row(&report, reason);
@@ -191,7 +179,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
     let names = ["UdpRcvbufErrors", "TcpExtListenDrops"];
     let before = names.map(|name| nstat(&lab, name));
     let why = Running::start(&["why", "--netns", &b.name, "--json"], "looking");
-    let mut long = udp(&lab, 7);
+    let mut long = lab.udp(7);
     long.resize(1400, 0);
     long[16..18].copy_from_slice(&1386u16.to_be_bytes());
     long[38..42].copy_from_slice(&[0x05, 0x56, 0, 0]);
@@ -294,7 +282,7 @@ fn xdp_drops_are_reported_once() {
             trawl(&["xdp", "unload", &target]);
             inside(&["link", "set", "left", "down"]);
             let why = Running::start(&["why", "-i", &receiver, "--json"], "looking");
-            lab.send(&[udp(&lab, 7)], 100);
+            lab.send(&[lab.udp(7)], 100);
             why.signal(Signal::INT);
             let done = why.wait();
             let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -326,7 +314,7 @@ fn text_names_reason_function_and_flows() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let why = Running::start(&["why", "-i", &receiver, "udp"], "looking for drops on");
-    lab.send_long(&[udp(&lab, 7), udp(&lab, 7), udp(&lab, 8)]);
+    lab.send_long(&[lab.udp(7), lab.udp(7), lab.udp(8)]);
     why.signal(Signal::INT);
     let done = why.wait();
     let first = done.stdout.lines().next().unwrap_or_default();
@@ -352,7 +340,7 @@ fn while_running(lab: &Lab, namespace: &str, traffic: impl FnOnce()) -> Value {
     let why = Running::start(&["why", "--netns", namespace, "--json"], "looking");
     traffic();
     // A certain drop, which is recorded after all others.
-    lab.send_long(&[udp(lab, 9)]);
+    lab.send_long(&[lab.udp(9)]);
     why.signal(Signal::INT);
     serde_json::from_str(&why.wait().stdout).expect("JSON")
 }
@@ -472,7 +460,7 @@ fn other_namespaces_are_included_only_on_request() {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let find = |arguments: &[&str]| -> Vec<Value> {
         let why = Running::start(&[&["why", "--json"], arguments].concat(), "looking");
-        lab.send_long(&[udp(&lab, 4321)]);
+        lab.send_long(&[lab.udp(4321)]);
         why.signal(Signal::INT);
         let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
         let rows = report["rows"].as_array().expect("rows").clone();
@@ -527,7 +515,7 @@ fn advice_about_xdp_programs_can_be_followed() {
             ]);
         }
         let why = Running::start(&["why", "-i", &place, "--json"], "looking");
-        lab.send_long(&[udp(&lab, 9)]);
+        lab.send_long(&[lab.udp(9)]);
         why.signal(Signal::INT);
         let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
         let advice = row(&report, "XDP")["advice"]
@@ -564,7 +552,7 @@ fn advice_about_xdp_programs_can_be_followed() {
 fn protocol_without_a_handler_has_advice() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
-    let mut frame = udp(&lab, 9);
+    let mut frame = lab.udp(9);
     // IP in IP, with the matching header checksum.
     frame[23] = 4;
     frame[24..26].copy_from_slice(&[0, 0]);

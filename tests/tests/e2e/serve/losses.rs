@@ -4,7 +4,6 @@ use std::net::UdpSocket;
 
 use serde_json::Value;
 use trawl_bpf::probe::kernel_is_at_least;
-use trawl_packet::build::Template;
 use trawl_sys::netns::run_in;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
@@ -14,15 +13,6 @@ use super::{lint, metrics, promtool, serve};
 
 const ALERTS: &str = include_str!("../../../../packaging/prometheus/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/prometheus/grafana.json");
-
-fn udp(lab: &Lab, port: u16) -> Vec<u8> {
-    Template::new()
-        .ethernet(lab.pair.a.mac, lab.pair.b.mac)
-        .ipv4(lab.pair.a.ipv4.octets(), lab.pair.b.ipv4.octets())
-        .udp(40000, port)
-        .payload([0; 18])
-        .build()
-}
 
 /// Adds up the series of a metric that have all these labels.
 fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
@@ -41,31 +31,22 @@ fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
         .sum()
 }
 
-fn inside(lab: &Lab, command: &str) {
-    let words: Vec<&str> = command.split(' ').collect();
-    run(
-        "ip",
-        &[&["netns", "exec", &lab.pair.b.name], &words[..]].concat(),
-    );
-}
-
 /// Each drop is counted once, with reason, function, hook and interface, also at hooks with the same function.
 #[test]
 fn drops_are_metrics() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
-    inside(&lab, "nft add table inet f");
+    lab.inside("nft add table inet f");
     for (chain, port) in [("prerouting", 5554), ("input", 5555), ("output", 5556)] {
         let hook = format!("{{ type filter hook {chain} priority 0; }}");
         let add = ["nft", "add", "chain", "inet", "f", chain, &hook];
         run("ip", &[&["netns", "exec", name][..], &add].concat());
-        inside(
-            &lab,
-            &format!("nft add rule inet f {chain} udp dport {port} drop"),
-        );
+        lab.inside(&format!(
+            "nft add rule inet f {chain} udp dport {port} drop"
+        ));
     }
     let (running, address) = serve(&["--netns", name]);
-    let frames = [5554, 5555, 5555, 7, 7, 7].map(|port| udp(&lab, port));
+    let frames = [5554, 5555, 5555, 7, 7, 7].map(|port| lab.udp(port));
     lab.send(&frames, 600);
     let (b, to) = (&lab.pair.b, lab.pair.a.ipv4);
     run_in(&b.namespace, || {
@@ -117,7 +98,7 @@ fn drops_name_the_process() {
     let (running, address) = serve(&args!("--process --netns {netns}"));
     let socket = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 9)));
     let _socket = socket.expect("the namespace").expect("a port");
-    lab.send(&[udp(&lab, 9)], 2000);
+    lab.send(&[lab.udp(9)], 2000);
     let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
     let process = format!("process=\"{}\"", name.trim());
     let dropped = ["reason=\"SOCKET_RCVBUFF\"", &process];
@@ -138,7 +119,7 @@ fn xdp_verdicts_and_losses_are_metrics() {
     let (receiver, netns) = (lab.receiver(), &lab.pair.b.name);
     let (running, address) = serve(&["--netns", netns]);
     succeeds(&["xdp", "load", &receiver, "drop"]);
-    lab.send(&[udp(&lab, 7)], 100);
+    lab.send(&[lab.udp(7)], 100);
     let verdict = [
         "interface=\"veth0\"",
         "program=\"drop\"",
@@ -149,7 +130,7 @@ fn xdp_verdicts_and_losses_are_metrics() {
     });
     succeeds(&["xdp", "unload", &receiver]);
     succeeds(&["xdp", "load", &receiver, "aborted"]);
-    lab.send(&[udp(&lab, 7)], 100);
+    lab.send(&[lab.udp(7)], 100);
     let lost = [
         "event=\"xdp:xdp_exception\"",
         "interface=\"veth0\"",

@@ -10,18 +10,9 @@ use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{link, probe::attached};
 use trawl_ebpf::op;
 use trawl_tests::lab::Mounted;
-use trawl_tests::witness::run;
 use trawl_tests::{Lab, Running};
 
-use super::{row, udp};
-
-fn inside(lab: &Lab, command: &str) {
-    let words: Vec<&str> = command.split(' ').collect();
-    run(
-        "ip",
-        &[&["netns", "exec", &lab.pair.b.name], &words[..]].concat(),
-    );
-}
+use super::{DROPS_5555, row};
 
 /// Returns the culprits of the row with this reason, while `act` causes it.
 fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
@@ -36,35 +27,22 @@ fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
 #[test]
 fn rules_of_nftables_are_named() {
     let Some(lab) = Lab::open() else { return };
-    inside(&lab, "nft add table inet f");
-    let chain = "{ type filter hook input priority 0; }";
-    let add = ["nft", "add", "chain", "inet", "f", "in", chain];
-    run(
-        "ip",
-        &[&["netns", "exec", &lab.pair.b.name][..], &add].concat(),
-    );
+    lab.nft(DROPS_5555);
     let send = |ports: &[u16]| {
-        let frames: Vec<_> = ports.iter().map(|port| udp(&lab, *port)).collect();
+        let frames: Vec<_> = ports.iter().map(|port| lab.udp(*port)).collect();
         culprits(&lab, "NETFILTER_DROP", || lab.send_long(&frames))
     };
-    inside(&lab, "nft add rule inet f in udp dport 5555 drop");
     let name = "rule 2 of inet f in: udp dport 5555 drop";
     assert_eq!(send(&[5555]), json!([{ "name": name, "is_certain": true }]));
-    inside(&lab, "nft add rule inet f in udp dport 5556 drop");
+    lab.inside("nft add rule inet f in udp dport 5556 drop");
     let either = send(&[5556]);
     assert_eq!(either.as_array().map(Vec::len), Some(2), "{either}");
     assert_eq!(either[0]["is_certain"], false, "{either}");
-    inside(&lab, "nft flush chain inet f in");
-    inside(&lab, "nft add chain inet f deeper");
-    inside(&lab, "nft add rule inet f in meta l4proto udp jump deeper");
-    inside(
-        &lab,
-        "nft add rule inet f deeper udp dport 5555 counter drop",
-    );
-    inside(
-        &lab,
-        "nft add rule inet f deeper udp dport 5556 counter reject",
-    );
+    lab.inside("nft flush chain inet f in");
+    lab.inside("nft add chain inet f deeper");
+    lab.inside("nft add rule inet f in meta l4proto udp jump deeper");
+    lab.inside("nft add rule inet f deeper udp dport 5555 counter drop");
+    lab.inside("nft add rule inet f deeper udp dport 5556 counter reject");
     let both = send(&[5555, 5555, 5556]);
     let counts: Vec<_> = (0..2)
         .map(|at| {
@@ -86,8 +64,8 @@ fn rules_of_nftables_are_named() {
 #[test]
 fn policy_and_iptables_are_named() {
     let Some(lab) = Lab::open() else { return };
-    let send = |port| culprits(&lab, "NETFILTER_DROP", || lab.send_long(&[udp(&lab, port)]));
-    inside(&lab, "iptables-nft -A INPUT -p udp --dport 5555 -j DROP");
+    let send = |port| culprits(&lab, "NETFILTER_DROP", || lab.send_long(&[lab.udp(port)]));
+    lab.inside("iptables-nft -A INPUT -p udp --dport 5555 -j DROP");
     let found = send(5555);
     assert_eq!(found[0]["packets"], 1, "{found}");
     assert!(
@@ -95,8 +73,8 @@ fn policy_and_iptables_are_named() {
             .as_str()
             .is_some_and(|name| name.contains("of ip filter INPUT: "))
     );
-    inside(&lab, "iptables-nft -F INPUT");
-    inside(&lab, "iptables-nft -P INPUT DROP");
+    lab.inside("iptables-nft -F INPUT");
+    lab.inside("iptables-nft -P INPUT DROP");
     let found = send(5557);
     let expected = json!([{ "name": "policy of ip filter INPUT: drop", "is_certain": true }]);
     assert_eq!(found, expected);
@@ -107,15 +85,9 @@ fn policy_and_iptables_are_named() {
 fn qdisc_and_class_are_named() {
     let Some(lab) = Lab::open() else { return };
     let to = lab.pair.a.ipv4.to_string();
-    inside(&lab, "tc qdisc add dev veth0 root handle 1: htb default 10");
-    inside(
-        &lab,
-        "tc class add dev veth0 parent 1: classid 1:10 htb rate 100kbit",
-    );
-    inside(
-        &lab,
-        "tc qdisc add dev veth0 parent 1:10 handle 10: pfifo limit 3",
-    );
+    lab.inside("tc qdisc add dev veth0 root handle 1: htb default 10");
+    lab.inside("tc class add dev veth0 parent 1: classid 1:10 htb rate 100kbit");
+    lab.inside("tc qdisc add dev veth0 parent 1:10 handle 10: pfifo limit 3");
     let found = culprits(&lab, "QDISC_DROP", || {
         // Its exit status tells of the lost answers.
         let flood = format!(

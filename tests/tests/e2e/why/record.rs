@@ -1,21 +1,10 @@
 //! `trawl why --record`, reading the file later, and comparing two runs.
 
 use serde_json::Value;
-use trawl_tests::witness::{run, tshark};
+use trawl_tests::witness::tshark;
 use trawl_tests::{Lab, Running, args, trawl};
 
-use super::{row, udp};
-
-fn drops_at(lab: &Lab, port: u16) {
-    let name = &lab.pair.b.name;
-    let inside = |command: &[&str]| run("ip", &[&["netns", "exec", name], command].concat());
-    inside(&["nft", "add table inet f"]);
-    inside(&[
-        "nft",
-        "add chain inet f in { type filter hook input priority 0; }",
-    ]);
-    inside(&["nft", &format!("add rule inet f in udp dport {port} drop")]);
-}
+use super::{DROPS_5555, row};
 
 /// Records while these frames are sent; returns the report.
 fn record(lab: &Lab, file: &str, frames: &[Vec<u8>]) -> String {
@@ -37,12 +26,12 @@ fn report(arguments: &[&str]) -> Value {
 #[test]
 fn file_gives_the_same_report() {
     let Some(lab) = Lab::open() else { return };
-    drops_at(&lab, 5555);
+    lab.nft(DROPS_5555);
     for name in ["drops.pcapng", "drops.pcapng.zst"] {
         let file = lab.file(name);
-        let mut broken = udp(&lab, 7);
+        let mut broken = lab.udp(7);
         broken[14] = 0x44;
-        let frames = [udp(&lab, 5555), udp(&lab, 7), udp(&lab, 7), broken];
+        let frames = [lab.udp(5555), lab.udp(7), lab.udp(7), broken];
         let told = record(&lab, &file, &frames);
         assert!(told.contains("nft list chain inet f in"), "{told}");
         let again = trawl(&["why", &file]);
@@ -70,10 +59,10 @@ fn file_gives_the_same_report() {
 fn difference_names_what_is_new_or_more() {
     let Some(lab) = Lab::open() else { return };
     let (before, after) = (lab.file("before.pcapng"), lab.file("after.pcapng"));
-    let several = |port, count| vec![udp(&lab, port); count];
+    let several = |port, count| vec![lab.udp(port); count];
     let calm = [several(7, 10), several(9, 1)].concat();
     record(&lab, &before, &calm);
-    drops_at(&lab, 5555);
+    lab.nft(DROPS_5555);
     record(&lab, &after, &[several(7, 10), several(5555, 2)].concat());
     let change = report(&[&after, "--diff", &before]);
     assert_eq!(row(&change, "NETFILTER_DROP")["new"], true, "{change}");
