@@ -12,6 +12,7 @@
 #define HEADERS_BEGIN(packet) ((packet)->network ? BEGINS_IP : BEGINS_ETHERNET)
 
 #include "include/buffer.h"
+#include "include/dropper.h"
 #include "include/loss.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -49,6 +50,19 @@ static __always_inline struct sock *receiver_of(__u64 *arguments, bool typed)
 	return socket ?: GET(typed, buffer, sk);
 }
 
+/* Notes the object that dropped the packet. The kernel may give the buffer's memory to the next packet. */
+static __always_inline void note_dropper(const struct sk_buff *buffer, struct drop_note *note)
+{
+	__u32 zero = 0;
+	struct latest_drop *latest = bpf_map_lookup_elem(&latest_drops, &zero);
+
+	note->dropper = 0;
+	if (!latest || latest->buffer != (__u64)buffer)
+		return;
+	note->dropper = latest->dropper;
+	latest->buffer = 0;
+}
+
 static __always_inline void capture(__u64 *arguments, struct scratch *scratch, const struct drop_settings *settings,
 				    __u32 cpu, bool typed, bool filtered, bool names_process)
 {
@@ -62,6 +76,8 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 
 	note->location = arguments[1];
 	note->reason = arguments[2];
+	if (CONFIG(names_dropper))
+		note_dropper(buffer, note);
 	device = find_place(buffer, receiver_of(arguments, typed), typed, typed, note, &kind);
 	if (device)
 		note_name(device, typed, note);

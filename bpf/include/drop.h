@@ -48,6 +48,27 @@ struct drop_note {
 	/* Size of the socket's receive buffer; 0: unknown. */
 	__u32 receive_buffer;
 	__u32 padding0;
+	/* Number of the object that dropped the packet, from bpf/droppers.bpf.c; 0: unknown. */
+	__u64 dropper;
+};
+
+/* A buffer that is about to be freed, and the number of the object that dropped it. */
+struct latest_drop {
+	__u64 buffer;
+	__u64 dropper;
+};
+
+/* Length of a name in words; longer names are cut. */
+#define NFT_NAME_WORDS 32
+/* A rule of nftables, or a chain's policy. */
+struct nft_rule {
+	/* 0: the policy. */
+	__u64 handle;
+	/* NFPROTO_…. */
+	__u32 family;
+	__u32 padding0;
+	__u32 table[NFT_NAME_WORDS];
+	__u32 chain[NFT_NAME_WORDS];
 };
 
 /* Steps of followed packets. The taps at XDP programs record the first one. */

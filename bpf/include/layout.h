@@ -261,10 +261,11 @@ struct tap_config {
 	__u32 first_address_high;
 	__u32 first_page_low;
 	__u32 first_page_high;
-	/* For the tap at drops: the tracepoint names the socket that was to receive the packet (6.11 on), and the
-	 * functions that led to the drop are recorded. */
+	/* For the tap at drops: the tracepoint names the socket that was to receive the packet (6.11 on); the functions
+	 * that led to the drop are recorded, and the object that dropped the packet. */
 	__u32 names_receiver;
 	__u32 with_stack;
+	__u32 names_dropper;
 	/* Treatment of packets that other programs of the capture have seen: LINKS_… of drop.h; and the offset of the
 	 * address of the packet's memory in the kernel's own structure. */
 	__u32 links;

@@ -29,8 +29,15 @@ impl Running {
     /// Starts trawl with these arguments; returns once this text is on standard error.
     #[track_caller]
     pub fn start(arguments: &[&str], ready: &str) -> Self {
+        Self::start_without("", arguments, ready)
+    }
+
+    /// Starts like [`Self::start`], without the named kernel features.
+    #[track_caller]
+    pub fn start_without(features: &str, arguments: &[&str], ready: &str) -> Self {
         let mut child = Command::new(binary::path())
             .args(arguments)
+            .env("TRAWL_WITHOUT", features)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -4,6 +4,7 @@
 mod advice;
 pub(crate) mod counted;
 mod culprits;
+mod noted;
 mod record;
 pub(crate) mod report;
 
@@ -223,6 +224,7 @@ fn plan(args: &Args) -> CapturePlan {
     let drops = Drops {
         no_losses: true,
         stack: true,
+        rules: true,
         namespaces: args.namespaces.names(),
         ..Drops::default()
     };

@@ -34,9 +34,51 @@ pub struct Drop<'a> {
     /// Set if the packet is no loss: no socket wanted it, or one got a copy, or it was consumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_loss: bool,
+    /// The rule of nftables that dropped it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule<'a>>,
     /// The functions that led to the drop, the innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<&'a str>,
+}
+
+/// A rule of nftables, or a chain's policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rule<'a> {
+    pub family: &'a str,
+    pub table: &'a str,
+    pub chain: &'a str,
+    /// `None` for the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handle: Option<u64>,
+}
+
+impl<'a> Rule<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let (family, rest) = text.split_once(',')?;
+        let (table, chain) = rest.split_once(',')?;
+        let (chain, handle) = match chain.rsplit_once(',') {
+            Some((chain, handle)) => (chain, Some(handle.parse().ok()?)),
+            None => (chain, None),
+        };
+        Some(Self {
+            family,
+            table,
+            chain,
+            handle,
+        })
+    }
+}
+
+/// Writes `rule 4 of inet f in` or `policy of inet f in`.
+impl fmt::Display for Rule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.handle {
+            Some(handle) => write!(f, "rule {handle}")?,
+            None => write!(f, "policy")?,
+        }
+        write!(f, " of {} {} {}", self.family, self.table, self.chain)
+    }
 }
 
 impl<'a> Drop<'a> {
@@ -59,6 +101,7 @@ impl<'a> Drop<'a> {
                 "pid" => drop.pid = value.parse().ok(),
                 "rcvbuf" => drop.receive_buffer = value.parse().ok(),
                 "loss" => drop.no_loss = true,
+                "rule" => drop.rule = Rule::parse(value),
                 "comm" => drop.command = Some(value),
                 "stack" => drop.stack = value.split(',').filter(|one| !one.is_empty()).collect(),
                 _ => {}
@@ -82,6 +125,9 @@ impl fmt::Display for Drop<'_> {
         }
         if let Some(netns) = self.netns {
             write!(f, " in {netns}")?;
+        }
+        if let Some(rule) = &self.rule {
+            write!(f, ", {rule}")?;
         }
         if let Some(segments) = self.segments {
             write!(f, ", {segments} segments")?;
@@ -114,6 +160,16 @@ mod tests {
         );
         let full = Drop::parse("drop=SOCKET_RCVBUFF at=x+0x1 rcvbuf=212992").unwrap();
         assert_eq!(full.receive_buffer, Some(212_992));
+        let by_rule = "drop=NETFILTER_DROP at=x+0x1 netns=pb rule=inet,f,in,4";
+        assert_eq!(
+            Drop::parse(by_rule).unwrap().to_string(),
+            "NETFILTER_DROP at x+0x1 in pb, rule 4 of inet f in"
+        );
+        let by_policy = Drop::parse("drop=NETFILTER_DROP rule=ip,filter,INPUT").unwrap();
+        assert_eq!(
+            by_policy.rule.unwrap().to_string(),
+            "policy of ip filter INPUT"
+        );
         assert_eq!(Drop::parse("redirect to interface 3"), None);
         assert_eq!(Drop::parse("drop=7").unwrap().to_string(), "7");
     }

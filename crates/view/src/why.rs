@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 use trawl_packet::decode::{Summary, Transport, summary};
 
-use crate::drop::Drop;
+use crate::drop::{Drop, Rule};
 use crate::record::PacketView;
 
-/// Most flows and most processes that are kept of one row; further ones count for the row alone.
+/// Most flows, processes and rules that are kept of one row; further ones count for the row alone.
 const FLOWS: usize = 4096;
 /// The functions that call a netfilter hook, and the hook's name.
 const HOOKS: [(&str, &str); 30] = [
@@ -74,6 +74,8 @@ pub struct Row {
     pub processes: HashMap<u32, (String, u64)>,
     /// The size of the receive buffer that was full.
     pub receive_buffer: Option<u32>,
+    /// Packets of each rule or policy of nftables that dropped some: `rule 4 of inet f in`.
+    pub rules: BTreeMap<String, u64>,
     pub flows: HashMap<String, u64>,
     /// Packets of each protocol: `udp`, `tcp6`.
     pub protocols: BTreeMap<String, u64>,
@@ -114,6 +116,15 @@ impl Row {
         if self.processes.len() < FLOWS || self.processes.contains_key(&id) {
             let new = || (name.unwrap_or_default().to_owned(), 0);
             self.processes.entry(id).or_insert_with(new).1 += 1;
+        }
+    }
+
+    fn count_rule(&mut self, drop: &Drop<'_>) {
+        let Some(rule) = drop.rule.as_ref().map(Rule::to_string) else {
+            return;
+        };
+        if self.rules.len() < FLOWS || self.rules.contains_key(&rule) {
+            *self.rules.entry(rule).or_default() += 1;
         }
     }
 
@@ -175,6 +186,7 @@ impl Tally {
         let row = self.rows.entry(key).or_default();
         row.packets += 1;
         row.count_process(packet, &drop);
+        row.count_rule(&drop);
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let protocol = protocol(&decoded);

@@ -15,6 +15,7 @@ use crate::drop::reasons::shoots;
 
 mod culprits;
 mod record;
+mod rules;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;

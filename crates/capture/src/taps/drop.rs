@@ -9,6 +9,7 @@ mod text;
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use trawl_bpf::droppers::{self, Droppers};
 use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::kernel_types::{self, Tracepoint};
@@ -118,6 +119,13 @@ pub fn attach(
         (config.first_address_low, config.first_address_high) = halves(found.first_address);
         (config.first_page_low, config.first_page_high) = halves(found.first_page);
     }
+    let droppers = asked.rules.then(|| Droppers::watch(&symbols)).flatten();
+    config.names_dropper = u32::from(droppers.is_some());
+    // The code that leads to these programs is among the functions that lead to a drop.
+    let symbols = match droppers {
+        Some(_) => Symbols::read(),
+        None => symbols,
+    };
     let scratch = map::create_mmapable_array(
         "trawl_scratch",
         DROP_SCRATCH_SIZE as u32,
@@ -131,6 +139,11 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", settings_map.as_fd()));
+    maps.extend(
+        droppers
+            .iter()
+            .map(|one| (droppers::LATEST, one.latest.as_fd())),
+    );
     let (mode, attached) = match &along {
         Some(along) => {
             let attached = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
@@ -153,6 +166,10 @@ pub fn attach(
         links.extend(link);
     }
     assembly.points.set_mode(ids.point, mode);
+    let rules = droppers.map(|one| {
+        links.extend(one.links);
+        one.rules
+    });
     let attached = AttachedDrop {
         point: ids.point,
         programs,
@@ -165,6 +182,7 @@ pub fn attach(
         DropConverter::new(
             reasons,
             symbols,
+            rules,
             asked.follow,
             asked.follow || assembly.processes.is_none(),
         ),

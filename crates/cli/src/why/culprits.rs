@@ -1,8 +1,8 @@
 //! Names of the objects that dropped packets: rules and policies of nftables, queueing disciplines, programs of cgroups. An
-//! object is certain if its counter went up, or if no other one can have dropped the packets.
+//! object is certain if the kernel noted it with the packets, if its counter went up, or if no other one can have dropped the
+//! packets.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -15,6 +15,7 @@ use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_view::why::{DropKey, Row};
 
 use super::advice::{ProgramName, namespace};
+use super::noted::with_noted;
 
 /// Namespaces of which the counters are read before the first drop; of others, at the first drop.
 const MOST_AT_START: usize = 16;
@@ -25,7 +26,7 @@ const MOST_NAMED: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
     pub name: String,
-    /// Packets that its counter counted meanwhile.
+    /// Packets of the row that it dropped, or packets that its counter counted meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
     pub is_certain: bool,
@@ -72,27 +73,26 @@ impl Culprits {
         if kind == Kind::Program {
             return programs(key, row);
         }
-        let now = match self.after.entry(key.netns.clone()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => match namespace(key) {
-                Some(namespace) => place.insert(Snapshot::take(namespace.as_ref())),
-                None => return Vec::new(),
-            },
-        };
+        let after = self.after.entry(key.netns.clone()).or_insert_with(|| {
+            let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
+            found.unwrap_or_default()
+        });
         let none = Snapshot::default();
         let before = self.before.get(&key.netns).unwrap_or(&none);
-        let versions = row.versions();
-        let candidates = |snapshot: &Snapshot| match kind {
-            Kind::Rule => rules(&snapshot.chains, key.hook.as_deref(), &versions),
-            _ => queues(&snapshot.queues, key.interface.as_deref()),
-        };
-        // Rules of the older iptables are not among those of nftables.
-        let is_complete = kind == Kind::Rule && key.hook.is_some() && !has_legacy(key);
-        let mut found = judge(&candidates(before), &candidates(now), is_complete);
         if kind == Kind::Queue {
-            keep_innermost(&now.queues, &mut found);
+            let queues = |of: &Snapshot| queues(&of.queues, key.interface.as_deref());
+            let mut found = judge(&queues(before), &queues(after), false);
+            keep_innermost(&after.queues, &mut found);
+            return found;
         }
-        found
+        let full_name = |name: &str| after.rule(name).or_else(|| before.rule(name));
+        with_noted(row, full_name, || {
+            let versions = row.versions();
+            let rules = |of: &Snapshot| rules(&of.chains, key.hook.as_deref(), &versions);
+            // Rules of the older iptables are not among those of nftables.
+            let is_complete = key.hook.is_some() && !has_legacy(key);
+            judge(&rules(before), &rules(after), is_complete)
+        })
     }
 }
 
@@ -161,6 +161,18 @@ impl Snapshot {
                 .unwrap_or_default(),
         };
         run_maybe_in(namespace, read).unwrap_or_default()
+    }
+
+    /// Returns the name of a rule or policy with its text.
+    fn rule(&self, name: &str) -> Option<String> {
+        let named = self.chains.iter().flat_map(|chain| {
+            let rules = chain.rules.iter();
+            let rules = rules.map(|(handle, text)| (chain.rule_name(handle), text.as_str()));
+            rules.chain([(chain.policy_name(), "drop")])
+        });
+        let (_, text) = named.into_iter().find(|(one, _)| one == name)?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        Some(format!("{name}: {}", without_counter(&words).0))
     }
 }
 
@@ -252,6 +264,18 @@ impl Chain {
             }
     }
 
+    fn place(&self) -> String {
+        format!("{} {} {}", self.family, self.table, self.name)
+    }
+
+    fn rule_name(&self, handle: &str) -> String {
+        format!("rule {handle} of {}", self.place())
+    }
+
+    fn policy_name(&self) -> String {
+        format!("policy of {}", self.place())
+    }
+
     fn is(&self, other: &Self) -> bool {
         (&self.family, &self.table, &self.name) == (&other.family, &other.table, &other.name)
     }
@@ -265,7 +289,6 @@ fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candidate
     let mut at = 0;
     while let Some(chain) = reached.get(at).copied() {
         at += 1;
-        let place = format!("{} {} {}", chain.family, chain.table, chain.name);
         for (handle, text) in &chain.rules {
             let words: Vec<&str> = text.split_whitespace().collect();
             let onward = words
@@ -286,14 +309,14 @@ fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candidate
             if words.iter().any(drops) {
                 let (text, packets) = without_counter(&words);
                 candidates.push(Candidate {
-                    name: format!("rule {handle} of {place}: {text}"),
+                    name: format!("{}: {text}", chain.rule_name(handle)),
                     packets,
                 });
             }
         }
         if chain.drops_by_default {
             candidates.push(Candidate {
-                name: format!("policy of {place}: drop"),
+                name: format!("{}: drop", chain.policy_name()),
                 packets: None,
             });
         }

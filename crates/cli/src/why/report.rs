@@ -14,6 +14,7 @@ use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 use super::advice;
 use super::counted::{CountedLoss, Differences};
 use super::culprits::Culprit;
+use super::noted::{named_in, with_noted};
 
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
@@ -125,8 +126,11 @@ impl Knowledge {
             known.advice.insert(row.key.clone(), row.advice);
             known.culprits.insert(row.key, row.culprits);
         }
-        for key in tally.rows.keys() {
+        for (key, row) in &tally.rows {
             known.advice.entry(key.clone()).or_insert(None);
+            let recorded = known.culprits.remove(key).unwrap_or_default();
+            let found = with_noted(row, |name| named_in(&recorded, name), || recorded.clone());
+            known.culprits.insert(key.clone(), found);
         }
         known
     }

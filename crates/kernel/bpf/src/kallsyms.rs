@@ -99,6 +99,15 @@ impl Symbols {
             .collect()
     }
 
+    /// Returns the functions in this list that the kernel has.
+    pub fn present(&self, names: &[String]) -> Vec<String> {
+        let known = self
+            .text
+            .lines()
+            .filter_map(|one| names.iter().find(|name| *name == one));
+        known.cloned().collect()
+    }
+
     fn name(&self, at: usize) -> Option<&str> {
         self.text
             .get(*self.names.get(at)? as usize..)?

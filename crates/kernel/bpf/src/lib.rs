@@ -4,6 +4,7 @@ pub mod arena;
 pub mod bpffs;
 pub mod classic_check;
 pub mod deadline;
+pub mod droppers;
 mod entry;
 pub mod functions;
 pub mod info;

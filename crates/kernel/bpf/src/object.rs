@@ -19,7 +19,7 @@ use crate::layout::{
     COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH,
     RecordConfig, Shared, TapConfig, VERDICT_LENGTH, VERDICT_NONE,
 };
-use crate::probe;
+use crate::{droppers, probe};
 
 // Objects are statics: each crate that uses a constant has a copy of its bytes.
 
@@ -150,8 +150,9 @@ impl TapProgram {
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
                 map.reuse_fd(*fd)
                     .map_err(|e| fail(format!("map {name}: {e}")))?;
-            } else if !names_processes
-                && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
+            } else if name == droppers::LATEST
+                || !names_processes
+                    && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
             {
                 // The instructions that use it are removed below.
                 map.set_autocreate(false)

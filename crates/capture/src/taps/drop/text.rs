@@ -7,12 +7,14 @@ use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use trawl_bpf::droppers;
 use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::layout::drop::{
     DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote,
-    DropStack, FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
+    DropStack, FollowNote, NftRule, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
 };
 use trawl_bpf::layout::{Shared, text_in};
+use trawl_bpf::table::Table;
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
@@ -69,6 +71,15 @@ const TRACKING: [&str; 8] = [
 const TRANSLATIONS: [(u64, &str); 2] = [(1 << 4, "src"), (1 << 5, "dst")];
 /// Methods by which a packet was recognised, in the order of FOUND_….
 const FOUND: [&str; 4] = ["new", "buffer", "memory", "content"];
+/// Families of nftables, by NFPROTO_….
+const FAMILIES: [(u32, &str); 6] = [
+    (1, "inet"),
+    (2, "ip"),
+    (3, "arp"),
+    (5, "netdev"),
+    (7, "bridge"),
+    (10, "ip6"),
+];
 /// Name of the tap in interface blocks and counters.
 pub const HOOK: &str = "drop";
 
@@ -137,6 +148,9 @@ pub struct DropConverter {
     names: Names,
     /// Drop locations as text.
     locations: HashMap<u64, String>,
+    /// Rules and policies of nftables as text, and the map with their names.
+    droppers: HashMap<u64, Option<String>>,
+    rules: Option<Table>,
     out: Vec<u8>,
     comment: String,
 }
@@ -144,7 +158,13 @@ pub struct DropConverter {
 impl DropConverter {
     /// Creates the converter. `follows`: records are steps of packets, not drops alone. `lists_sockets`: processes are looked
     /// up in the lists of open sockets.
-    pub fn new(reasons: Reasons, symbols: Symbols, follows: bool, lists_sockets: bool) -> Self {
+    pub fn new(
+        reasons: Reasons,
+        symbols: Symbols,
+        rules: Option<Table>,
+        follows: bool,
+        lists_sockets: bool,
+    ) -> Self {
         Self {
             follows,
             lists_sockets,
@@ -156,6 +176,8 @@ impl DropConverter {
             symbols,
             names: Names::default(),
             locations: HashMap::new(),
+            droppers: HashMap::new(),
+            rules,
             out: Vec::new(),
             comment: String::new(),
         }
@@ -337,6 +359,12 @@ impl DropConverter {
             DROP_LOSS_DONE => " loss=done",
             _ => " loss=no",
         });
+        if let (Some(rules), number @ 1..) = (&self.rules, note.dropper) {
+            let find = || droppers::rule(rules, number).map(|rule| rule_text(&rule));
+            if let Some(rule) = self.droppers.entry(number).or_insert_with(find) {
+                let _ = write!(self.comment, " rule={rule}");
+            }
+        }
         if let More::Stack(stack) = more {
             self.comment.push_str(" stack=");
             let mut is_first = true;
@@ -352,6 +380,18 @@ impl DropConverter {
                     .push_str(location(&mut self.locations, &self.symbols, *address));
             }
         }
+    }
+}
+
+/// Returns family, table, chain and handle of a rule of nftables, or without a handle the chain's policy.
+fn rule_text(rule: &NftRule) -> String {
+    let family = FAMILIES.iter().find(|(number, _)| *number == rule.family);
+    let family = family.map_or_else(|| rule.family.to_string(), |(_, name)| (*name).to_owned());
+    let name = |words: &[u32]| text_in(words).replace(char::is_whitespace, "_");
+    let policy = format!("{family},{},{}", name(&rule.table), name(&rule.chain));
+    match rule.handle {
+        0 => policy,
+        handle => format!("{policy},{handle}"),
     }
 }
 
