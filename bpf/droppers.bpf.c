@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Notes the rule or policy of nftables that drops a packet. nftables evaluates the expressions of rules one by one, and
- * an expression does not name its rule. The programs therefore note the chains that a packet passes, and run after the
- * expressions that can set a verdict: the rule is the one of these chains that contains the expression. */
+/* Notes the object that drops a packet: a rule or policy of nftables, or a cgroup's programs for received packets.
+ * nftables evaluates the expressions of rules one by one, and an expression does not name its rule. The programs
+ * therefore note the chains that a packet passes, and run after the expressions that can set a verdict: the rule is the
+ * one of these chains that contains the expression. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -15,6 +16,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define JUMP -3
 #define GOTO -4
 #define VERDICT_MASK 0xff
+/* CGROUP_INET_INGRESS */
+#define CGROUP_INGRESS 0
 /* Maximum number of rules that are known, of rules in a chain, and of the last jumps of a packet. */
 #define KNOWN_RULES 4096
 #define RULES_MAX (1 << 18)
@@ -66,6 +69,22 @@ struct nft_regs {
 
 struct nft_pktinfo {
 	struct sk_buff *skb;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+struct sock {
+	struct sock_cgroup_data sk_cgrp_data;
 };
 
 #pragma clang attribute pop
@@ -239,15 +258,20 @@ static __always_inline __u64 number_of(__u64 address, bool is_policy)
 	return new.number;
 }
 
-static __always_inline void note(const struct nft_pktinfo *packet, __u64 number)
+static __always_inline void note(const struct sk_buff *buffer, __u64 dropper)
 {
 	__u32 zero = 0;
 	struct latest_drop *latest = bpf_map_lookup_elem(&latest_drops, &zero);
 
 	if (!latest)
 		return;
-	latest->buffer = number ? (__u64)packet->skb : 0;
-	latest->dropper = number;
+	latest->buffer = dropper ? (__u64)buffer : 0;
+	latest->dropper = dropper;
+}
+
+static __always_inline const struct sk_buff *buffer_of(__u64 packet)
+{
+	return ((struct nft_pktinfo *)packet)->skb;
 }
 
 /* Returns the address as a number, on which the verifier allows arithmetic. */
@@ -267,7 +291,7 @@ static __always_inline int evaluated(__u64 *arguments)
 	struct path *path;
 
 	if ((code & VERDICT_MASK) == DROP) {
-		note((void *)arguments[2], number_of(plain(arguments[0]), false));
+		note(buffer_of(arguments[2]), number_of(plain(arguments[0]), false));
 	} else if (code == JUMP || code == GOTO) {
 		path = path_here();
 		if (path)
@@ -322,7 +346,7 @@ int before_nft_do_chain(__u64 *arguments)
 		return 0;
 	path->base = chain;
 	path->jump_count = 0;
-	note((void *)arguments[0], drops ? number_of((__u64)chain, true) : 0);
+	note(buffer_of(arguments[0]), drops ? number_of((__u64)chain, true) : 0);
 	return 0;
 }
 
@@ -331,6 +355,17 @@ SEC("?fexit/nft_do_chain")
 int after_nft_do_chain(__u64 *arguments)
 {
 	if ((arguments[2] & VERDICT_MASK) != DROP)
-		note((void *)arguments[0], 0);
+		note(NULL, 0);
+	return 0;
+}
+
+/* Arguments: socket, buffer, hook, and the result. */
+SEC("?fexit/__cgroup_bpf_run_filter_skb")
+int after_cgroup_programs(__u64 *arguments)
+{
+	const struct sock *socket = (void *)arguments[0];
+
+	if ((__u32)arguments[2] == CGROUP_INGRESS && (__u32)arguments[3])
+		note((void *)arguments[1], socket->sk_cgrp_data.cgroup->kn->id | DROPPER_CGROUP);
 	return 0;
 }

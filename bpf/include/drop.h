@@ -48,11 +48,15 @@ struct drop_note {
 	/* Size of the socket's receive buffer; 0: unknown. */
 	__u32 receive_buffer;
 	__u32 padding0;
-	/* Number of the object that dropped the packet, from bpf/droppers.bpf.c; 0: unknown. */
+	/* The object that dropped the packet, from bpf/droppers.bpf.c: a cgroup with DROPPER_CGROUP, or the number of a
+	 * rule or policy of nftables; 0: unknown. */
 	__u64 dropper;
 };
 
-/* A buffer that is about to be freed, and the number of the object that dropped it. */
+/* Added to the number of a cgroup whose programs dropped the packet. */
+#define DROPPER_CGROUP 0x8000000000000000
+
+/* A buffer that is about to be freed, and the object that dropped it. */
 struct latest_drop {
 	__u64 buffer;
 	__u64 dropper;

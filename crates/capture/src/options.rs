@@ -508,8 +508,8 @@ pub struct Drops {
     pub no_losses: bool,
     /// Records the functions that led to each drop.
     pub stack: bool,
-    /// Finds the rule or policy of nftables that drops each packet, where the kernel permits it.
-    pub rules: bool,
+    /// Records the rule of nftables or the cgroup that drops each packet, where the kernel permits it.
+    pub droppers: bool,
     /// Records each step of the packets chosen by the filter, instead of drops alone.
     pub follow: bool,
     /// Without a named interface: only events in these namespaces, by name, path or a process in each; empty for the whole

@@ -224,7 +224,7 @@ fn plan(args: &Args) -> CapturePlan {
     let drops = Drops {
         no_losses: true,
         stack: true,
-        rules: true,
+        droppers: true,
         namespaces: args.namespaces.names(),
         ..Drops::default()
     };

@@ -37,6 +37,9 @@ pub struct Drop<'a> {
     /// The rule of nftables that dropped it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule<'a>>,
+    /// The number of the cgroup whose programs dropped it as a received packet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<u64>,
     /// The functions that led to the drop, the innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<&'a str>,
@@ -101,6 +104,7 @@ impl<'a> Drop<'a> {
                 "pid" => drop.pid = value.parse().ok(),
                 "rcvbuf" => drop.receive_buffer = value.parse().ok(),
                 "loss" => drop.no_loss = true,
+                "by" => drop.cgroup = value.strip_prefix("cgroup:").and_then(|id| id.parse().ok()),
                 "rule" => drop.rule = Rule::parse(value),
                 "comm" => drop.command = Some(value),
                 "stack" => drop.stack = value.split(',').filter(|one| !one.is_empty()).collect(),
@@ -165,6 +169,8 @@ mod tests {
             Drop::parse(by_rule).unwrap().to_string(),
             "NETFILTER_DROP at x+0x1 in pb, rule 4 of inet f in"
         );
+        let by_cgroup = Drop::parse("drop=SOCKET_FILTER by=cgroup:77").unwrap();
+        assert_eq!(by_cgroup.cgroup, Some(77));
         let by_policy = Drop::parse("drop=NETFILTER_DROP rule=ip,filter,INPUT").unwrap();
         assert_eq!(
             by_policy.rule.unwrap().to_string(),

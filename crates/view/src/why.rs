@@ -76,6 +76,8 @@ pub struct Row {
     pub receive_buffer: Option<u32>,
     /// Packets of each rule or policy of nftables that dropped some: `rule 4 of inet f in`.
     pub rules: BTreeMap<String, u64>,
+    /// Packets of each cgroup whose programs dropped some that it was to receive, by its number.
+    pub cgroups: BTreeMap<u64, u64>,
     pub flows: HashMap<String, u64>,
     /// Packets of each protocol: `udp`, `tcp6`.
     pub protocols: BTreeMap<String, u64>,
@@ -119,12 +121,16 @@ impl Row {
         }
     }
 
-    fn count_rule(&mut self, drop: &Drop<'_>) {
-        let Some(rule) = drop.rule.as_ref().map(Rule::to_string) else {
-            return;
-        };
-        if self.rules.len() < FLOWS || self.rules.contains_key(&rule) {
+    fn count_dropper(&mut self, drop: &Drop<'_>) {
+        if let Some(rule) = drop.rule.as_ref().map(Rule::to_string)
+            && (self.rules.len() < FLOWS || self.rules.contains_key(&rule))
+        {
             *self.rules.entry(rule).or_default() += 1;
+        }
+        if let Some(cgroup) = drop.cgroup
+            && (self.cgroups.len() < FLOWS || self.cgroups.contains_key(&cgroup))
+        {
+            *self.cgroups.entry(cgroup).or_default() += 1;
         }
     }
 
@@ -186,7 +192,7 @@ impl Tally {
         let row = self.rows.entry(key).or_default();
         row.packets += 1;
         row.count_process(packet, &drop);
-        row.count_rule(&drop);
+        row.count_dropper(&drop);
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let protocol = protocol(&decoded);

@@ -119,7 +119,7 @@ pub fn attach(
         (config.first_address_low, config.first_address_high) = halves(found.first_address);
         (config.first_page_low, config.first_page_high) = halves(found.first_page);
     }
-    let droppers = asked.rules.then(|| Droppers::watch(&symbols)).flatten();
+    let droppers = asked.droppers.then(|| Droppers::watch(&symbols)).flatten();
     config.names_dropper = u32::from(droppers.is_some());
     // The code that leads to these programs is among the functions that lead to a drop.
     let symbols = match droppers {

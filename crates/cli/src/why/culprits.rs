@@ -57,7 +57,8 @@ impl Culprits {
 
     /// Reads the counters of the namespace of a drop, unless they are known.
     pub fn look(&mut self, key: &DropKey) {
-        if kind(key).is_none() || self.before.contains_key(&key.netns) {
+        let has_counters = matches!(kind(key), Some(Kind::Rule | Kind::Queue));
+        if !has_counters || self.before.contains_key(&key.netns) {
             return;
         }
         let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
@@ -70,8 +71,10 @@ impl Culprits {
         let Some(kind) = kind(key) else {
             return Vec::new();
         };
-        if kind == Kind::Program {
-            return programs(key, row);
+        match kind {
+            Kind::SendersProgram => return senders_programs(row),
+            Kind::ReceiversProgram => return receivers_programs(row),
+            Kind::Rule | Kind::Queue => {}
         }
         let after = self.after.entry(key.netns.clone()).or_insert_with(|| {
             let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
@@ -101,13 +104,16 @@ impl Culprits {
 enum Kind {
     Rule,
     Queue,
-    Program,
+    /// Programs of the sender's cgroup, and of the receiver's.
+    SendersProgram,
+    ReceiversProgram,
 }
 
 fn kind(key: &DropKey) -> Option<Kind> {
     match key.reason.as_str() {
         "NETFILTER_DROP" => Some(Kind::Rule),
-        "BPF_CGROUP_EGRESS" => Some(Kind::Program),
+        "BPF_CGROUP_EGRESS" => Some(Kind::SendersProgram),
+        "SOCKET_FILTER" => Some(Kind::ReceiversProgram),
         reason if reason.starts_with("QDISC_") => Some(Kind::Queue),
         _ => None,
     }
@@ -391,21 +397,40 @@ fn keep_innermost(all: &[Queue], found: &mut Vec<Culprit>) {
 }
 
 /// Returns the programs at the cgroup of the process that sent the packets.
-fn programs(key: &DropKey, row: &Row) -> Vec<Culprit> {
-    let Some((process, ..)) = row.process() else {
-        return Vec::new();
-    };
+fn senders_programs(row: &Row) -> Vec<Culprit> {
+    let cgroup = |root: &Root| root.of_process(row.process()?.0).ok();
+    programs(attached::EGRESS, None, cgroup)
+}
+
+/// Returns the programs at the cgroups that were to receive the packets. Other packets with the same reason were dropped by a
+/// socket's own filter.
+fn receivers_programs(row: &Row) -> Vec<Culprit> {
+    let cgroups = row.cgroups.iter();
+    let found = cgroups.map(|(number, packets)| {
+        programs(attached::INGRESS, Some(*packets), |root| {
+            root.numbered(*number).ok()
+        })
+    });
+    found.flatten().collect()
+}
+
+/// Returns the programs at a hook of a cgroup: the only one has dropped the packets.
+fn programs(
+    hook: u32,
+    packets: Option<u64>,
+    cgroup: impl FnOnce(&Root) -> Option<File>,
+) -> Vec<Culprit> {
     let ids = Root::open().ok().and_then(|root| {
-        let cgroup: File = root.of_process(process).ok()?;
-        attached::in_force(cgroup.as_fd(), attached::EGRESS).ok()
+        let cgroup = cgroup(&root)?;
+        attached::in_force(cgroup.as_fd(), hook).ok()
     });
     let ids = ids.unwrap_or_default();
-    let is_certain = ids.len() == 1 && key.reason == "BPF_CGROUP_EGRESS";
+    let is_certain = ids.len() == 1;
     ids.into_iter()
         .take(MOST_NAMED)
         .map(|id| Culprit {
             name: format!("cgroup {}", ProgramName::of(id)),
-            packets: None,
+            packets: packets.filter(|_| is_certain),
             is_certain,
         })
         .collect()

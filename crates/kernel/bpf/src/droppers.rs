@@ -1,4 +1,4 @@
-//! The rules and policies of nftables that drop packets. bpf/droppers.bpf.c runs at the functions that evaluate rules.
+//! The rules and policies of nftables, and the cgroups, that drop packets: bpf/droppers.bpf.c.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,7 @@ pub struct Droppers {
 }
 
 impl Droppers {
-    /// Attaches the programs; `None` if the kernel has no nftables, or refuses programs at its functions.
+    /// Attaches the programs; `None` if the kernel refuses programs at its functions.
     pub fn watch(symbols: &Symbols) -> Option<Self> {
         if probe::is_unwanted("fexit") {
             return None;

@@ -57,6 +57,13 @@ impl Root {
         File::open(self.path().join(path.unwrap_or_default()))
     }
 
+    /// Opens the cgroup with the kernel's number.
+    pub fn numbered(&self, number: u64) -> io::Result<File> {
+        let paths = self.paths();
+        let path = paths.get(&number).ok_or(io::ErrorKind::NotFound)?;
+        File::open(self.path().join(path.trim_start_matches('/')))
+    }
+
     /// Returns the paths of all cgroups below the root, by the kernel's numbers.
     pub fn paths(&self) -> HashMap<u64, String> {
         let root = self.path();

@@ -1,16 +1,19 @@
 //! The objects that dropped packets, by name: rules of nftables, qdiscs, programs of cgroups.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
 
-use rustix::process::Pid;
 use serde_json::{Value, json};
+use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{link, probe::attached};
 use trawl_ebpf::op;
+use trawl_sys::netns::run_in;
 use trawl_tests::lab::Mounted;
-use trawl_tests::{Lab, Running};
+use trawl_tests::witness::run;
+use trawl_tests::{Lab, Running, feature_or_skip, wait_until};
 
 use super::{DROPS_5555, row};
 
@@ -119,47 +122,92 @@ impl Drop for Group {
     }
 }
 
+impl Group {
+    /// Makes a cgroup with a program that drops all packets at this hook.
+    fn refusing(cgroups: &Mounted, hook: u32) -> (Self, OwnedFd) {
+        let name = format!("trawl-test-{}-{hook}", std::process::id());
+        let group = Self(format!("{}/{name}", cgroups.path));
+        fs::create_dir(&group.0).expect("a cgroup");
+        let drops = [op::mov32_imm(0, 0), op::exit()];
+        let options = LoadOptions {
+            expected_attach_type: hook,
+            ..LoadOptions::new("refuses", program::CGROUP_SKB)
+        };
+        let refuses = program::load(&drops, &options).expect("the kernel takes it");
+        let directory = File::open(&group.0).expect("a cgroup");
+        let link = link::attach_cgroup(refuses.as_fd(), directory.as_fd(), hook);
+        (group, link.expect("it is attached"))
+    }
+
+    /// Starts a shell's command in the cgroup and in the namespace of b.
+    fn start(&self, lab: &Lab, command: &str) -> Child {
+        let procs = format!("{}/cgroup.procs", self.0);
+        let enter = format!("echo $$ > {procs}; exec ip netns exec {} ", lab.pair.b.name);
+        let child = Command::new("sh")
+            .args(["-c", &(enter + command)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        child.expect("a shell")
+    }
+}
+
+fn end(mut child: Child) {
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
+fn has_name(found: &Value) {
+    let name = found["name"].as_str();
+    assert!(
+        name.is_some_and(|name| name.starts_with("cgroup program refuses (id ")),
+        "{found}"
+    );
+    assert_eq!(found["is_certain"], true, "{found}");
+}
+
+/// A connection's answers reach a socket of the cgroup, whose program drops them.
+#[test]
+fn program_for_received_packets_is_named() {
+    let features = [KernelFeature::Fentry, KernelFeature::Fexit];
+    let Some(lab) = features
+        .into_iter()
+        .all(feature_or_skip)
+        .then(Lab::open)
+        .flatten()
+    else {
+        return;
+    };
+    let cgroups = Mounted::at(&lab, "cgroup2", "rw");
+    let (group, _link) = Group::refusing(&cgroups, attached::INGRESS);
+    let a = &lab.pair.a;
+    let listener = run_in(&a.namespace, || TcpListener::bind((a.ipv4, 80)));
+    let _listener = listener.expect("the namespace of a").expect("a port");
+    let name = lab.pair.b.name.clone();
+    let why = Running::start(&["why", "--netns", &name, "--json"], "looking");
+    let child = group.start(&lab, &format!("bash -c 'exec 3<>/dev/tcp/{}/80'", a.ipv4));
+    let half_open = ["netns", "exec", &a.name, "ss", "-Htn", "state", "syn-recv"];
+    wait_until("a's answer", || !run("ip", &half_open).is_empty());
+    let report: Value = serde_json::from_str(&why.stop().stdout).expect("JSON");
+    end(child);
+    let found = row(&report, "SOCKET_FILTER");
+    has_name(&found["culprits"][0]);
+    assert_eq!(found["culprits"][0]["packets"], found["packets"], "{found}");
+}
+
 #[test]
 fn program_of_a_cgroup_is_named() {
     let Some(lab) = Lab::open() else { return };
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");
-    let name = format!("trawl-test-{}", std::process::id());
-    let group = Group(format!("{}/{name}", cgroups.path));
-    fs::create_dir(&group.0).expect("a cgroup");
-    let drops = [op::mov32_imm(0, 0), op::exit()];
-    let options = LoadOptions {
-        expected_attach_type: attached::EGRESS,
-        ..LoadOptions::new("refuses", program::CGROUP_SKB)
-    };
-    let refuses = program::load(&drops, &options).expect("the kernel takes it");
-    let directory = File::open(&group.0).expect("a cgroup");
-    let link = link::attach_cgroup(refuses.as_fd(), directory.as_fd(), attached::EGRESS);
-    let _link = link.expect("it is attached");
-    let to = lab.pair.a.ipv4.to_string();
-    let send = format!(
-        "echo $$ > {}/cgroup.procs; exec ip netns exec {} ping -q -c 1000 -i 0.05 -W 1 {to}",
-        group.0, lab.pair.b.name
-    );
-    let mut child = Command::new("sh")
-        .args(["-c", &send])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a shell");
+    let (group, _link) = Group::refusing(&cgroups, attached::EGRESS);
+    let to = lab.pair.a.ipv4;
+    let child = group.start(&lab, &format!("ping -q -c 1000 -i 0.05 -W 1 {to}"));
     let name = lab.pair.b.name.clone();
     let why = Running::start(
         &["why", "--netns", &name, "--json", "--duration", "1s"],
         "looking",
     );
     let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
-    rustix::process::kill_process(Pid::from_child(&child), rustix::process::Signal::KILL)
-        .expect("it runs");
-    child.wait().expect("it ends");
-    let found = row(&report, "BPF_CGROUP_EGRESS");
-    let name = found["culprits"][0]["name"].as_str();
-    assert!(
-        name.is_some_and(|name| name.starts_with("cgroup program refuses (id ")),
-        "{found}"
-    );
-    assert_eq!(found["culprits"][0]["is_certain"], true, "{found}");
+    end(child);
+    has_name(&row(&report, "BPF_CGROUP_EGRESS")["culprits"][0]);
 }

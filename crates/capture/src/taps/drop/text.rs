@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use trawl_bpf::droppers;
 use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::layout::drop::{
-    DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote,
-    DropStack, FollowNote, NftRule, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
+    DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DROPPER_CGROUP,
+    DropNote, DropStack, FollowNote, NftRule, STEP_DROPPED, STEP_NETFILTER_FIRST,
+    STEP_NETFILTER_LAST,
 };
 use trawl_bpf::layout::{Shared, text_in};
 use trawl_bpf::table::Table;
@@ -302,6 +303,18 @@ impl DropConverter {
         id
     }
 
+    fn describe_dropper(&mut self, dropper: u64) {
+        if dropper & DROPPER_CGROUP as u64 != 0 {
+            let number = dropper & !(DROPPER_CGROUP as u64);
+            let _ = write!(self.comment, " by=cgroup:{number}");
+        } else if let (Some(rules), 1..) = (&self.rules, dropper) {
+            let find = || droppers::rule(rules, dropper).map(|rule| rule_text(&rule));
+            if let Some(rule) = self.droppers.entry(dropper).or_insert_with(find) {
+                let _ = write!(self.comment, " rule={rule}");
+            }
+        }
+    }
+
     /// Writes the comment: key=value pairs separated by spaces, in a fixed order. `process` is such a pair too.
     fn describe(&mut self, note: &DropNote, more: &More, reason: &str, process: Option<&str>) {
         self.comment.clear();
@@ -359,12 +372,7 @@ impl DropConverter {
             DROP_LOSS_DONE => " loss=done",
             _ => " loss=no",
         });
-        if let (Some(rules), number @ 1..) = (&self.rules, note.dropper) {
-            let find = || droppers::rule(rules, number).map(|rule| rule_text(&rule));
-            if let Some(rule) = self.droppers.entry(number).or_insert_with(find) {
-                let _ = write!(self.comment, " rule={rule}");
-            }
-        }
+        self.describe_dropper(note.dropper);
         if let More::Stack(stack) = more {
             self.comment.push_str(" stack=");
             let mut is_first = true;

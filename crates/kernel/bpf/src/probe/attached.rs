@@ -68,8 +68,9 @@ impl fmt::Display for Exclusive {
     }
 }
 
-/// The hook of packets that processes in a cgroup send.
+/// The hooks of packets that processes in a cgroup send and receive.
 pub const EGRESS: u32 = libbpf_sys::BPF_CGROUP_INET_EGRESS;
+pub const INGRESS: u32 = libbpf_sys::BPF_CGROUP_INET_INGRESS;
 
 /// Returns the programs at a hook of a cgroup, and how the first was attached.
 fn query(cgroup: BorrowedFd<'_>, hook: u32, flags: u32) -> io::Result<(Vec<u32>, u32)> {
