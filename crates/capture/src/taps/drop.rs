@@ -3,6 +3,7 @@
 
 mod counts;
 mod follow;
+mod names;
 mod programs;
 pub mod reasons;
 mod text;

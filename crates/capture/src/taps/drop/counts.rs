@@ -13,9 +13,10 @@ use trawl_bpf::process_watch::ProcessWatch;
 use trawl_bpf::table::Table;
 use trawl_sys::{Error, Result, errno};
 
+use super::names::Names;
 use super::programs::{self, load_typed_or_raw};
 use super::reasons::Reasons;
-use super::text::{self, Names};
+use super::text;
 use super::{ARGUMENTS_WITH_RECEIVER, settings, settings_map, tracepoint};
 use crate::options::Drops;
 
