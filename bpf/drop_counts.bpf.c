@@ -144,8 +144,6 @@ static __always_inline int look(__u64 *arguments, bool typed, bool names_process
 	/* Other buffers are no packets: messages of netlink and of local sockets. */
 	if (!note.ifindex && protocol != PROTOCOL_IP && protocol != PROTOCOL_IPV6)
 		return 0;
-	if (settings->sites && !is_among(settings->only, settings->sites, &note))
-		return 0;
 	if (find_loss(settings, &note, buffer, typed))
 		return 0;
 	kind.netns = note.netns;
@@ -154,7 +152,8 @@ static __always_inline int look(__u64 *arguments, bool typed, bool names_process
 		kind.process = process_of_socket(socket, typed);
 	if (kind.reason == settings->reason_netfilter)
 		kind.way = way_of(arguments, &kind, typed);
-	place = ((kind.location ^ kind.way ^ (__u64)kind.ifindex << 32 ^ kind.netns) * 0x9e3779b97f4a7c15) >> 58;
+	place = ((kind.location ^ kind.way ^ (__u64)kind.ifindex << 32 ^ kind.netns) * 0x9e3779b97f4a7c15) >>
+		(64 - FREQUENT_BITS);
 	frequent = bpf_map_lookup_elem(&frequent_drops, &place);
 	if (!frequent)
 		return 0;

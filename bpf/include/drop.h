@@ -235,7 +235,8 @@ struct counted_drop {
 };
 
 /* Number of kinds that each CPU counts without searching a table. */
-#define FREQUENT_DROPS 64
+#define FREQUENT_BITS 6
+#define FREQUENT_DROPS (1 << FREQUENT_BITS)
 struct frequent_drop {
 	/* Comes first, because user space reads it first: not zero if the rest is complete. */
 	__u64 packets;

@@ -33,7 +33,7 @@ use crate::taps::table;
 use crate::{AttachedTap, TapChoice};
 pub use counts::{CountedDrop, DropWatch};
 pub use follow::Along;
-use programs::{TRACEPOINT, attach_at_drops, load_typed_or_raw, prepare_at_drops};
+use programs::{TRACEPOINT, load_at_drops};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use text::{DropConverter, HOOK, as_frame};
 
@@ -152,11 +152,7 @@ pub fn attach(
         }
         None => {
             let program = (object::DROP, "trawl_drop");
-            let (mode, loaded) = load_typed_or_raw(|typed| {
-                let block = block.as_deref();
-                let (ready, name) = prepare_at_drops(program, typed, &config, &maps, block)?;
-                attach_at_drops(&ready, &name, typed)
-            })?;
+            let (mode, _, loaded) = load_at_drops(program, &config, &maps, block.as_deref())?;
             (mode, vec![loaded])
         }
     };

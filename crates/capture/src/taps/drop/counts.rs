@@ -14,7 +14,7 @@ use trawl_bpf::table::Table;
 use trawl_sys::{Error, Result, errno};
 
 use super::names::Names;
-use super::programs::{self, load_typed_or_raw};
+use super::programs::load_at_drops;
 use super::reasons::Reasons;
 use super::text;
 use super::{ARGUMENTS_WITH_RECEIVER, settings, settings_map, tracepoint};
@@ -87,19 +87,14 @@ impl DropWatch {
         };
         let mut maps = vec![("drop_settings", settings.as_fd())];
         maps.extend(owners.iter().flat_map(|owners| owners.maps()));
-        let mut tables = None;
-        let (_, (program, links)) = load_typed_or_raw(|typed| {
-            let program = (object::DROP_COUNTS, "trawl_lost");
-            let (ready, name) = programs::prepare_at_drops(program, typed, &config, &maps, None)?;
-            tables = Some([FREQUENT, COUNTS, FIRST, OTHERS].map(|name| table(&ready, name)));
-            programs::attach_at_drops(&ready, &name, typed)
-        })?;
-        let [frequent, counts, first, others] = tables.ok_or_else(|| fail("a map is missing"))?;
+        let program = (object::DROP_COUNTS, "trawl_lost");
+        let (_, ready, (program, links)) = load_at_drops(program, &config, &maps, None)?;
+        let table = |name| table(&ready, name);
         Ok(Self {
-            frequent: frequent?,
-            counts: counts?,
-            first: first?,
-            others: others?,
+            frequent: table(FREQUENT)?,
+            counts: table(COUNTS)?,
+            first: table(FIRST)?,
+            others: table(OTHERS)?,
             program,
             _links: links,
             reasons,

@@ -16,17 +16,29 @@ pub const TRACEPOINT: &str = "kfree_skb";
 /// A loaded program, and the descriptors that keep it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);
 
-/// Loads and attaches the typed program, or the other one if the kernel refuses it. Returns its kind, too.
-pub fn load_typed_or_raw(
-    mut load: impl FnMut(bool) -> Result<Loaded>,
-) -> Result<(&'static str, Loaded)> {
+/// Loads a program at the tracepoint of drops, and attaches it: the typed program, which reads the kernel's structures, or
+/// the raw one if the kernel refuses that. Returns its kind and the prepared program, too.
+pub fn load_at_drops(
+    (object, program): (Taps, &str),
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<(&'static str, TapProgram, Loaded)> {
+    let raw = || {
+        let program = format!("{program}_raw");
+        let (ready, name) = prepare_program(object, &program, config, maps, block)?;
+        let loaded = attach_at_drops(&ready, &name, false)?;
+        Ok(("raw_tp", ready, loaded))
+    };
     if probe::is_unwanted("tp_btf") {
-        return Ok(("raw_tp", load(false)?));
+        return raw();
     }
-    match load(true) {
-        Ok(loaded) => Ok(("tp_btf", loaded)),
-        Err(error) => Ok(("raw_tp", load(false).map_err(|_| error)?)),
-    }
+    let typed = || {
+        let (ready, name) = prepare_program(object, program, config, maps, block)?;
+        let loaded = attach_at_drops(&ready, &name, true)?;
+        Ok(("tp_btf", ready, loaded))
+    };
+    typed().or_else(|error| raw().map_err(|_| error))
 }
 
 /// Prepares a program, with the filter if given: programs with a filter, and those that name processes, have a name of
@@ -55,23 +67,8 @@ pub fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> Load
     }
 }
 
-/// Prepares a program for the tracepoint of drops; typed programs read the kernel's structures.
-pub fn prepare_at_drops(
-    (object, program): (Taps, &str),
-    typed: bool,
-    config: &TapConfig,
-    maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[Insn]>,
-) -> Result<(TapProgram, String)> {
-    let program = match typed {
-        true => program.to_owned(),
-        false => format!("{program}_raw"),
-    };
-    prepare_program(object, &program, config, maps, block)
-}
-
 /// Loads a prepared program, and attaches it.
-pub fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded> {
+fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded> {
     let mut options = program_options(name, program::RAW_TRACEPOINT, 0);
     if typed {
         let found = kernel_types::tracepoint(TRACEPOINT)
