@@ -7,6 +7,7 @@ mod culprits;
 mod noted;
 mod record;
 pub(crate) mod report;
+mod ruleset;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

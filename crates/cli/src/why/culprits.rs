@@ -16,6 +16,7 @@ use trawl_view::why::{DropKey, Row};
 
 use super::advice::{ProgramName, namespace};
 use super::noted::with_noted;
+use super::ruleset::{Chain, chains, full_name, rules};
 
 /// Namespaces of which the counters are read before the first drop; of others, at the first drop.
 const MOST_AT_START: usize = 16;
@@ -88,7 +89,8 @@ impl Culprits {
             keep_innermost(&after.queues, &mut found);
             return found;
         }
-        let full_name = |name: &str| after.rule(name).or_else(|| before.rule(name));
+        let full_name =
+            |name: &str| full_name(&after.chains, name).or_else(|| full_name(&before.chains, name));
         with_noted(row, full_name, || {
             let versions = row.versions();
             let rules = |of: &Snapshot| rules(&of.chains, key.hook.as_deref(), &versions);
@@ -121,9 +123,9 @@ fn kind(key: &DropKey) -> Option<Kind> {
 
 /// An object and its counter, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Candidate {
-    name: String,
-    packets: Option<u64>,
+pub struct Candidate {
+    pub name: String,
+    pub packets: Option<u64>,
 }
 
 /// Returns the candidates whose counters went up; otherwise the only one, or some of them. `is_complete`: no other object can
@@ -168,18 +170,6 @@ impl Snapshot {
         };
         run_maybe_in(namespace, read).unwrap_or_default()
     }
-
-    /// Returns the name of a rule or policy with its text.
-    fn rule(&self, name: &str) -> Option<String> {
-        let named = self.chains.iter().flat_map(|chain| {
-            let rules = chain.rules.iter();
-            let rules = rules.map(|(handle, text)| (chain.rule_name(handle), text.as_str()));
-            rules.chain([(chain.policy_name(), "drop")])
-        });
-        let (_, text) = named.into_iter().find(|(one, _)| one == name)?;
-        let words: Vec<&str> = text.split_whitespace().collect();
-        Some(format!("{name}: {}", without_counter(&words).0))
-    }
 }
 
 /// Returns the output of a command; empty if it is missing or fails.
@@ -201,153 +191,6 @@ fn has_legacy(key: &DropKey) -> bool {
     };
     let found = namespace(key).and_then(|one| run_maybe_in(one.as_ref(), names).ok());
     !key.function.starts_with("nft_") && found.unwrap_or(true)
-}
-
-/// A chain in the output of `nft -a list ruleset`.
-#[derive(Debug, Default)]
-struct Chain {
-    family: String,
-    table: String,
-    name: String,
-    hook: Option<String>,
-    drops_by_default: bool,
-    /// Handle and text of each rule.
-    rules: Vec<(String, String)>,
-}
-
-fn chains(text: &str) -> Vec<Chain> {
-    let mut chains: Vec<Chain> = Vec::new();
-    let (mut family, mut table) = (String::new(), String::new());
-    let mut in_chain = false;
-    for line in text.lines().map(str::trim) {
-        let (body, handle) = line.rsplit_once("# handle ").unwrap_or((line, ""));
-        let body = body.trim();
-        let words: Vec<&str> = body.split_whitespace().collect();
-        match &words[..] {
-            ["table", of, name, "{"] => (family, table) = ((*of).to_owned(), (*name).to_owned()),
-            ["chain", name, "{"] => {
-                in_chain = true;
-                chains.push(Chain {
-                    family: family.clone(),
-                    table: table.clone(),
-                    name: (*name).to_owned(),
-                    ..Chain::default()
-                });
-            }
-            ["}"] => in_chain = false,
-            _ if !in_chain => {}
-            ["type", _, "hook", hook, ..] => {
-                if let Some(chain) = chains.last_mut() {
-                    chain.hook = Some((*hook).to_owned());
-                    chain.drops_by_default = body.contains("policy drop;");
-                }
-            }
-            _ if !handle.is_empty() => {
-                if let Some(chain) = chains.last_mut() {
-                    chain.rules.push((handle.to_owned(), body.to_owned()));
-                }
-            }
-            _ => {}
-        }
-    }
-    chains
-}
-
-impl Chain {
-    /// Returns true for a chain where packets enter at this hook.
-    fn is_entered(&self, hook: Option<&str>, versions: &[u8]) -> bool {
-        let takes = match self.family.as_str() {
-            "ip" => versions.contains(&4),
-            "ip6" => versions.contains(&6),
-            _ => true,
-        };
-        takes
-            && match (hook, self.hook.as_deref()) {
-                (_, None) => false,
-                (None, Some(_)) => true,
-                (Some("bridge"), Some(_)) => self.family == "bridge",
-                (Some(hook), Some(own)) => own == hook && self.family != "bridge",
-            }
-    }
-
-    fn place(&self) -> String {
-        format!("{} {} {}", self.family, self.table, self.name)
-    }
-
-    fn rule_name(&self, handle: &str) -> String {
-        format!("rule {handle} of {}", self.place())
-    }
-
-    fn policy_name(&self) -> String {
-        format!("policy of {}", self.place())
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        (&self.family, &self.table, &self.name) == (&other.family, &other.table, &other.name)
-    }
-}
-
-/// Returns the rules and policies that drop packets at a hook.
-fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candidate> {
-    let entered = chains.iter().filter(|one| one.is_entered(hook, versions));
-    let mut reached: Vec<&Chain> = entered.collect();
-    let mut candidates = Vec::new();
-    let mut at = 0;
-    while let Some(chain) = reached.get(at).copied() {
-        at += 1;
-        for (handle, text) in &chain.rules {
-            let words: Vec<&str> = text.split_whitespace().collect();
-            let onward = words
-                .windows(2)
-                .filter(|pair| ["jump", "goto"].contains(&pair[0]));
-            for pair in onward {
-                let name = pair[1].trim_end_matches(',');
-                let target = chains.iter().find(|one| {
-                    (&one.family, &one.table) == (&chain.family, &chain.table) && one.name == name
-                });
-                if let Some(target) = target
-                    && !reached.iter().any(|one| one.is(target))
-                {
-                    reached.push(target);
-                }
-            }
-            let drops = |word: &&str| ["drop", "reject"].contains(&word.trim_end_matches(','));
-            if words.iter().any(drops) {
-                let (text, packets) = without_counter(&words);
-                candidates.push(Candidate {
-                    name: format!("{}: {text}", chain.rule_name(handle)),
-                    packets,
-                });
-            }
-        }
-        if chain.drops_by_default {
-            candidates.push(Candidate {
-                name: format!("{}: drop", chain.policy_name()),
-                packets: None,
-            });
-        }
-    }
-    candidates
-}
-
-/// Returns a rule's text without the numbers of its counter, and the number of packets.
-fn without_counter(words: &[&str]) -> (String, Option<u64>) {
-    let mut text = Vec::new();
-    let mut packets = None;
-    let mut rest = words;
-    while let [first, more @ ..] = rest {
-        rest = match rest {
-            ["counter", "packets", count, "bytes", _, after @ ..] => {
-                packets = count.parse().ok();
-                after
-            }
-            _ => {
-                text.push(*first);
-                more
-            }
-        };
-    }
-    (text.join(" "), packets)
 }
 
 /// A queueing discipline in the output of `tc -j -s qdisc show`.
@@ -439,48 +282,6 @@ fn programs(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const RULESET: &str = "table inet f { # handle 1
-	set s { # handle 9
-		type ipv4_addr
-	}
-
-	chain in { # handle 1
-		type filter hook input priority filter; policy drop;
-		udp dport 53 counter packets 7 bytes 210 drop # handle 4
-		tcp dport 22 accept # handle 5
-		ip saddr @s jump deeper # handle 6
-	}
-
-	chain deeper { # handle 2
-		meta l4proto icmp reject # handle 8
-	}
-
-	chain out { # handle 3
-		type filter hook output priority filter; policy accept;
-		udp dport 54 drop # handle 7
-	}
-}
-";
-
-    #[test]
-    fn rules_that_drop_are_found_through_jumps() {
-        let chains = chains(RULESET);
-        let found = rules(&chains, Some("input"), &[4]);
-        let expected = [
-            ("rule 4 of inet f in: udp dport 53 drop", Some(7)),
-            ("policy of inet f in: drop", None),
-            ("rule 8 of inet f deeper: meta l4proto icmp reject", None),
-        ];
-        let expected = expected.map(|(name, packets)| Candidate {
-            name: name.to_owned(),
-            packets,
-        });
-        assert_eq!(found, expected);
-        let out = rules(&chains, Some("output"), &[6]);
-        assert_eq!(out.len(), 1);
-        assert!(rules(&chains, Some("forward"), &[4]).is_empty());
-    }
 
     #[test]
     fn counters_decide_and_the_only_candidate_is_certain() {
