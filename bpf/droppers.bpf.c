@@ -13,8 +13,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* Verdicts: NF_DROP, NFT_JUMP and NFT_GOTO. */
 #define DROP 0
-#define JUMP -3
-#define GOTO -4
+#define JUMP (-3)
+#define GOTO (-4)
 #define VERDICT_MASK 0xff
 /* CGROUP_INET_INGRESS */
 #define CGROUP_INGRESS 0
