@@ -274,6 +274,8 @@ struct tap_config {
 	__u32 flags_offset;
 	/* For programs that follow packets: this program's step, STEP_… of drop.h. */
 	__u32 step;
+	/* For the counter of verdicts: the ID of the traced program. */
+	__u32 traced_program;
 	/* Non-zero: the pool is an array of maps, one for each bank, which gets more maps while the capture runs. */
 	__u32 grows;
 	/* Non-zero: interfaces are identified by their namespace too. The offsets in the kernel's own structures are

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Counts of packets that XDP lost, by the kernel's tracepoints xdp:*; bpf/watch_xdp.bpf.c counts them. */
+/* Counts of packets that XDP lost, by the kernel's tracepoints xdp:*; bpf/watch_xdp.bpf.c counts them. Counts of the
+ * verdicts of XDP programs: bpf/verdict_counts.bpf.c. */
 #ifndef TRAWL_XDP_EVENTS_H
 #define TRAWL_XDP_EVENTS_H
 
@@ -24,6 +25,24 @@ struct xdp_event {
 	__u32 map;
 	/* The functions that led to the event, the innermost first. */
 	__u64 stack[XDP_EVENT_STACK];
+};
+
+/* Maximum number of pairs of an XDP program and an interface. */
+#define VERDICT_PAIRS 16384
+/* The five actions of XDP; the last count is of verdicts that the kernel does not know. */
+#define VERDICT_KINDS 6
+
+/* A program on an interface. User space creates its counts: packets on other interfaces are not counted. */
+struct verdict_key {
+	/* The number of the network namespace's inode. */
+	__u32 netns;
+	__u32 ifindex;
+	/* The program's ID. */
+	__u32 program;
+};
+
+struct verdict_counts {
+	__u64 packets[VERDICT_KINDS];
 };
 
 #endif

@@ -480,6 +480,7 @@ impl Assembly {
             head_offset: self.offset("xdp_buff", "data_hard_start"),
             flags_offset: flags_offset(),
             step: 0,
+            traced_program: 0,
             grows: u32::from(geometry.grows_from.is_some()),
             by_namespace: 0,
             queue_info_offset: 0,

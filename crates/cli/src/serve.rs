@@ -4,6 +4,8 @@ mod http;
 mod losses;
 mod metrics;
 mod processes;
+mod series;
+mod verdicts;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -34,6 +36,7 @@ use crate::terminal;
 
 use losses::{Losses, Lost};
 use processes::{ProcessTotals, Processes};
+use verdicts::{ProgramVerdicts, Verdicts};
 
 /// Serves Prometheus metrics, JSON, and a page with live plots
 ///
@@ -50,6 +53,9 @@ pub struct Args {
     /// Count the packets of each process and container at its sockets; of the whole machine without -i and --netns
     #[arg(long)]
     process: bool,
+    /// Count the verdicts of each XDP program in the kernel; always done with -i
+    #[arg(long)]
+    verdicts: bool,
     #[command(flatten)]
     netns: NetnsArg,
 }
@@ -74,6 +80,8 @@ pub(crate) struct Own {
     pub capture: Option<Capture>,
     #[serde(flatten)]
     pub lost: Lost,
+    #[serde(flatten)]
+    pub verdicts: ProgramVerdicts,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessTotals>,
 }
@@ -145,7 +153,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .then(|| NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref()))
             .transpose()
     };
-    let mut events = Events::attach(args.process, chosen)?;
+    let of_programs = match args.verdicts || !args.interfaces.is_empty() {
+        true => Some(NamespaceInterfaces::of(
+            &args.interfaces,
+            args.netns.as_deref(),
+        )?),
+        false => None,
+    };
+    let mut events = Events::attach(args.process, of_programs, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
     let takes = KeptPrivileges {
@@ -266,13 +281,15 @@ fn hosts() -> HashMap<IpAddr, String> {
 /// Programs that count what happens on this machine.
 struct Events {
     losses: Losses,
+    verdicts: Option<Verdicts>,
     processes: Option<Processes>,
 }
 
 impl Events {
-    /// Begins to count; `selected` finds the selected interfaces.
+    /// Begins to count; `selected` finds the selected interfaces, `of_programs` are those whose programs are counted.
     fn attach(
         of_processes: bool,
+        of_programs: Option<Vec<NamespaceInterfaces>>,
         selected: impl Fn() -> Result<Option<Vec<NamespaceInterfaces>>>,
     ) -> Result<Self> {
         let processes = match of_processes {
@@ -281,15 +298,18 @@ impl Events {
         };
         Ok(Self {
             losses: Losses::attach(selected()?, processes.as_ref())?,
+            verdicts: of_programs.map(Verdicts::new),
             processes,
         })
     }
 
     fn look(&mut self, shared: &Shared) -> Result<()> {
         let lost = self.losses.look(self.processes.as_mut())?;
+        let verdicts = self.verdicts.as_mut().map(Verdicts::look).transpose()?;
         let processes = self.processes.as_mut().map(Processes::look).transpose()?;
         let mut shared = locked(shared);
         shared.lost = lost;
+        shared.verdicts = verdicts.unwrap_or_default();
         shared.processes = processes.unwrap_or_default();
         Ok(())
     }

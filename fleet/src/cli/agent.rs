@@ -57,6 +57,9 @@ pub struct Args {
     /// Serve this host's metrics for Prometheus at this address, as trawl serve --listen does
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
+    /// Count the verdicts of each XDP program too, as trawl serve --verdicts does
+    #[arg(long, requires = "metrics")]
+    verdicts: bool,
     /// Write the state to this file when it changes
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -114,7 +117,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json: args.json,
         reported: None,
     };
-    let mut metrics = args.metrics.map(Metrics::start).transpose()?;
+    let mut metrics = args
+        .metrics
+        .map(|address| Metrics::start(address, args.verdicts))
+        .transpose()?;
     agent.source.check()?;
     let status = format!("following {}", agent.source);
     terminal::say(&status);
@@ -139,16 +145,18 @@ pub fn run(args: Args) -> Result<ExitCode> {
 /// A `trawl serve` that ends with the agent, and is started again if it ends before.
 struct Metrics {
     address: SocketAddr,
+    of_verdicts: bool,
     child: Child,
     started: Instant,
 }
 
 impl Metrics {
-    fn start(address: SocketAddr) -> Result<Self> {
+    fn start(address: SocketAddr, of_verdicts: bool) -> Result<Self> {
         let what = || format!("cannot serve metrics at {address}");
         let mut command = Command::new(trawl_binary()?);
         command
             .args(["serve", "--listen", &address.to_string()])
+            .args(of_verdicts.then_some("--verdicts"))
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
@@ -156,6 +164,7 @@ impl Metrics {
         process::ends_with_parent(&mut command);
         Ok(Self {
             address,
+            of_verdicts,
             child: command.spawn().map_err(|e| Error::os(what(), e))?,
             started: Instant::now(),
         })
@@ -164,7 +173,7 @@ impl Metrics {
     fn keep(&mut self) -> Result<()> {
         let has_ended = !matches!(self.child.try_wait(), Ok(None));
         if has_ended && self.started.elapsed() >= SERVE_AGAIN {
-            *self = Self::start(self.address)?;
+            *self = Self::start(self.address, self.of_verdicts)?;
         }
         Ok(())
     }

@@ -79,7 +79,10 @@ fn agent_serves_metrics() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("agent.toml");
     fs::write(&file, "").expect("a file");
-    let agent = agent(&lab, &["--state", &file, "--metrics", "127.0.0.1:0"]);
+    let agent = agent(
+        &lab,
+        &["--state", &file, "--metrics", "127.0.0.1:0", "--verdicts"],
+    );
     agent.wait_said("serving http://");
     let said = agent.said();
     let address = said.split_once("http://").expect("an address").1;

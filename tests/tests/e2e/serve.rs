@@ -1,6 +1,7 @@
 //! `trawl serve` on a running lab: for a scraper, for a browser and for a service manager.
 
 mod losses;
+mod verdicts;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -73,6 +74,23 @@ fn serve(arguments: &[&str]) -> (Running, String) {
 fn metrics(address: &str) -> String {
     let answer = get(address, "/metrics", "localhost");
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+}
+
+/// Adds up the series of a metric that have all these labels.
+fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
+    let of_metric = text
+        .lines()
+        .filter(|line| line.starts_with(&format!("{name}{{")));
+    let chosen = of_metric.filter(|line| labels.iter().all(|label| line.contains(label)));
+    chosen
+        .map(|line| {
+            line.rsplit_once(' ')
+                .expect("a value")
+                .1
+                .parse::<u64>()
+                .expect("a number")
+        })
+        .sum()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The `xdp` tap at attached programs: fentry and fexit programs at their functions, one by one or all of a dispatcher's. The
 //! programs and their attachments are left alone.
 
+pub mod counts;
 mod plan;
 mod programs;
 mod slot;

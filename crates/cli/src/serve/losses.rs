@@ -1,7 +1,6 @@
 //! Lost packets since the command began, under the names that `trawl why` gives them: the kernel's drops, its counters of
 //! drops without a packet, and losses by XDP.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -13,32 +12,15 @@ use trawl_sys::netns::Namespace;
 use trawl_view::why;
 
 use super::processes::Processes;
+use super::series::{Labelled, Labels, OTHER, Series};
 use crate::figures::NamespaceInterfaces;
 use crate::json;
 use crate::why::counted::{Counted, CountedLoss};
 use crate::why::report::{error_text, event_name, event_verdict, known_counters, mode};
 
-/// Most series of a metric, with the one for all others.
-const MOST: usize = 1000;
-const OTHER: &str = "other";
 /// Drivers take time to read their counters.
 const COUNTERS_EVERY: Duration = Duration::from_secs(5);
 const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
-
-/// Names and values of labels.
-pub(crate) type Labels = Vec<(&'static str, String)>;
-
-/// A number of packets with its labels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Labelled {
-    #[serde(serialize_with = "as_map")]
-    pub labels: Labels,
-    pub packets: u64,
-}
-
-fn as_map<S: serde::Serializer>(labels: &Labels, to: S) -> std::result::Result<S::Ok, S::Error> {
-    to.collect_map(labels.iter().map(|(name, value)| (name, value)))
-}
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Lost {
@@ -49,31 +31,6 @@ pub(crate) struct Lost {
     pub kernel_counters: Vec<Labelled>,
     /// Packets that XDP lost without a socket buffer.
     pub xdp_losses: Vec<Labelled>,
-}
-
-/// Counts by labels. The first label sets have series of their own, further ones share one.
-#[derive(Debug, Default)]
-struct Series(BTreeMap<Labels, u64>);
-
-impl Series {
-    fn add(&mut self, labels: Labels, packets: u64) {
-        let labels = match self.0.len() + 1 < MOST || self.0.contains_key(&labels) {
-            true => labels,
-            false => {
-                let all = labels.into_iter();
-                all.map(|(name, _)| (name, OTHER.to_owned())).collect()
-            }
-        };
-        *self.0.entry(labels).or_default() += packets;
-    }
-
-    fn all(&self) -> Vec<Labelled> {
-        let all = self.0.iter().map(|(labels, packets)| Labelled {
-            labels: labels.clone(),
-            packets: *packets,
-        });
-        all.collect()
-    }
 }
 
 pub(super) struct Losses {
@@ -260,30 +217,4 @@ fn xdp_labels(loss: &CountedLoss, netns: String) -> Labels {
         ("mode", mode(event).to_owned()),
         ("where", event.function.clone()),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_beyond_the_limit_are_counted_together() {
-        let mut series = Series::default();
-        for number in 0..2 * MOST {
-            series.add(vec![("where", format!("f{number}"))], 2);
-            series.add(vec![("where", "f0".to_owned())], 1);
-        }
-        let all = series.all();
-        assert_eq!(all.len(), MOST);
-        let count = |value: &str| {
-            let of = |one: &&Labelled| one.labels == [("where", value.to_owned())];
-            all.iter().find(of).expect("it has a series").packets
-        };
-        assert_eq!(count("f0"), 2 + 2 * MOST as u64);
-        assert_eq!(count(OTHER), 2 * (MOST as u64 + 1));
-        assert_eq!(
-            all.iter().map(|one| one.packets).sum::<u64>(),
-            6 * MOST as u64
-        );
-    }
 }

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use trawl_view::text;
 
 use super::Figures;
-use super::losses::{Labelled, Lost};
+use super::losses::Lost;
 use super::processes::ProcessTotals;
+use super::series::{Labelled, Labels};
 use crate::figures::{InterfaceCounters, ProgramCounters, RouterCounters};
 use crate::published::{RunningCapture, RunningGenerator};
 
-type Values = Vec<(Vec<(&'static str, String)>, f64)>;
+type Values = Vec<(Labels, f64)>;
 
 pub(super) fn text(figures: &Figures) -> String {
     let mut out = Text::default();
@@ -135,8 +136,21 @@ fn machine(figures: &Figures, out: &mut Text) {
         ];
         (labels, one.packets as f64)
     });
-    let help = "Packets of a bundled XDP program, by its verdict.";
-    out.add("xdp_verdicts_total", help, verdicts.collect());
+    let traced = labelled(&figures.own.verdicts.program_verdicts);
+    let help = "Packets of an XDP program, by its verdict.";
+    out.add("xdp_verdicts_total", help, verdicts.chain(traced).collect());
+    let not_counted = figures.own.verdicts.programs_not_counted.iter().map(|one| {
+        let labels = vec![
+            ("interface", one.interface.clone()),
+            ("netns", one.netns.clone()),
+            ("program", one.program.clone()),
+            ("id", one.id.to_string()),
+            ("reason", one.reason.clone()),
+        ];
+        (labels, 1.0)
+    });
+    let help = "XDP programs whose verdicts cannot be counted.";
+    out.add("xdp_programs_not_counted", help, not_counted.collect());
     let rules = counters.guard_rules.iter().map(|rule| {
         let labels = vec![("id", rule.id.to_string()), ("rule", rule.rule.clone())];
         (labels, rule.packets as f64)
@@ -228,12 +242,13 @@ fn own_capture(figures: &Figures, out: &mut Text) {
     out.add("capture_verdict_packets_total", help, verdicts.collect());
 }
 
+fn labelled(all: &[Labelled]) -> impl Iterator<Item = (Labels, f64)> {
+    let value = |one: &Labelled| (one.labels.clone(), one.packets as f64);
+    all.iter().map(value)
+}
+
 fn losses(lost: &Lost, out: &mut Text) {
-    let values = |all: &[Labelled]| {
-        let all = all.iter();
-        all.map(|one| (one.labels.clone(), one.packets as f64))
-            .collect()
-    };
+    let values = |all: &[Labelled]| labelled(all).collect();
     let help = "Packets that the kernel dropped, by reason and place, since this command began.";
     out.add("drops_total", help, values(&lost.drops));
     let help = "Drops that could not be counted, because they happened within another one.";

@@ -17,7 +17,7 @@ pub mod process {
     include!(concat!(env!("OUT_DIR"), "/process.rs"));
 }
 
-/// Counts of packets that XDP lost: bpf/include/xdp_events.h.
+/// Counts of packets that XDP lost, and of verdicts: bpf/include/xdp_events.h.
 pub mod xdp_events {
     include!(concat!(env!("OUT_DIR"), "/xdp_events.rs"));
 }

@@ -61,6 +61,11 @@ pub static DROP_COUNTS: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/drop_counts.bpf.o")),
     read_kernel: true,
 };
+/// The counter of verdicts of an attached XDP program.
+pub static VERDICT_COUNTS: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/verdict_counts.bpf.o")),
+    read_kernel: true,
+};
 /// The taps that follow packets through the network stack.
 pub static FOLLOW: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),

@@ -143,6 +143,11 @@ impl ProgramAccount {
         }
     }
 
+    /// Returns true if the program is a bundled one that counts its verdicts.
+    pub fn is_kept_by(installed: &Installed) -> bool {
+        layout_of(installed.name()).is_some()
+    }
+
     pub fn with_layout(installed: &Installed, layout: Layout) -> Result<Self> {
         let what = || format!("cannot read the counters of {}", installed.name());
         let table = Table::new(installed.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;

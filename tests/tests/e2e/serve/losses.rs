@@ -9,27 +9,11 @@ use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Lab, args, skip, wait_until};
 
-use super::{lint, metrics, promtool, serve};
+use super::{lint, metrics, promtool, serve, value};
 
 const ALERTS: &str = include_str!("../../../../packaging/prometheus/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/prometheus/grafana.json");
 
-/// Adds up the series of a metric that have all these labels.
-fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
-    let of_metric = text
-        .lines()
-        .filter(|line| line.starts_with(&format!("{name}{{")));
-    let chosen = of_metric.filter(|line| labels.iter().all(|label| line.contains(label)));
-    chosen
-        .map(|line| {
-            line.rsplit_once(' ')
-                .expect("a value")
-                .1
-                .parse::<u64>()
-                .expect("a number")
-        })
-        .sum()
-}
 
 /// Each drop is counted once, with reason, function, hook and interface, also at hooks with the same function.
 #[test]
@@ -117,7 +101,8 @@ fn xdp_verdicts_and_losses_are_metrics() {
     let Some(lab) = Lab::open() else { return };
     let _clean = trawl_tests::xdp::CleanUp::of(&lab);
     let (receiver, netns) = (lab.receiver(), &lab.pair.b.name);
-    let (running, address) = serve(&["--netns", netns]);
+    // Programs with counters of their own are not counted twice.
+    let (running, address) = serve(&["--verdicts", "--netns", netns]);
     succeeds(&["xdp", "load", &receiver, "drop"]);
     lab.send(&[lab.udp(7)], 100);
     let verdict = [

@@ -135,31 +135,13 @@ impl TracePlan {
         ids: Option<PointIds>,
         entry: Option<PointIds>,
     ) -> Result<OwnedFd> {
-        let Some(function) = at.function else {
-            return Err(Error::failed(
-                format!(
-                    "cannot look at the XDP program {} on {}",
-                    at.describe(),
-                    self.site.label
-                ),
-                "it was loaded without type information",
-            )
-            .fix("compile it with -g, or use --tap packet"));
-        };
-        let (name, ready) = self.prepare(role, ids, entry)?;
         let attach_type = match role.is_exit() {
             true => program::ATTACH_FEXIT,
             false => program::ATTACH_FENTRY,
         };
-        let loaded = ready.load(&LoadOptions {
-            expected_attach_type: attach_type,
-            traced: Some(Traced {
-                program: Some(at.fd.as_fd()),
-                function,
-            }),
-            ..LoadOptions::new(&name, program::TRACING)
-        })?;
-        link::attach_tracing(loaded.as_fd()).map_err(|e| explain_attach(e, &at.name, &self.site))
+        attach_at(at, &self.site.label, attach_type, || {
+            self.prepare(role, ids, entry)
+        })
     }
 
     /// Prepares the program for a role, and returns its name.
@@ -201,9 +183,38 @@ impl TracePlan {
     }
 }
 
+/// Loads a prepared program, and attaches it to an end of an attached program.
+pub fn attach_at(
+    at: &Traceable,
+    label: &str,
+    attach_type: u32,
+    prepare: impl FnOnce() -> Result<(String, TapProgram)>,
+) -> Result<OwnedFd> {
+    let Some(function) = at.function else {
+        return Err(Error::failed(
+            format!(
+                "cannot look at the XDP program {} on {label}",
+                at.describe()
+            ),
+            "it was loaded without type information",
+        )
+        .fix("compile it with -g, or use --tap packet"));
+    };
+    let (name, ready) = prepare()?;
+    let loaded = ready.load(&LoadOptions {
+        expected_attach_type: attach_type,
+        traced: Some(Traced {
+            program: Some(at.fd.as_fd()),
+            function,
+        }),
+        ..LoadOptions::new(&name, program::TRACING)
+    })?;
+    link::attach_tracing(loaded.as_fd()).map_err(|e| explain_attach(e, &at.name, label))
+}
+
 /// Explains the kernel's error if a function has the maximum number of tracing programs.
-fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Error {
-    let what = format!("cannot look at the XDP program {name} on {}", site.label);
+fn explain_attach(error: std::io::Error, name: &str, label: &str) -> Error {
+    let what = format!("cannot look at the XDP program {name} on {label}");
     match error.raw_os_error() {
         Some(errno::E2BIG) => {
             Error::failed(what, "it already has the maximum of 38 tracing programs")

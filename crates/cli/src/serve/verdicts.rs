@@ -1,0 +1,179 @@
+//! The verdicts of XDP programs since the command began, counted in the kernel. The bundled programs that count their verdicts
+//! themselves are left out.
+
+use serde::Serialize;
+use serde_json::json;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::taps::trace::counts::{self, NotCounted, ProgramAt, VerdictWatch, WatchedSite};
+use trawl_program::bundled::stats::ProgramAccount;
+use trawl_program::{Installed, Site};
+use trawl_sys::Result;
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::{LinkRecord, Netlink};
+use trawl_sys::netns::Namespace;
+
+use super::series::{Labelled, MOST, Series};
+use crate::figures::{self, NamespaceInterfaces};
+use crate::json;
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct ProgramVerdicts {
+    pub program_verdicts: Vec<Labelled>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs_not_counted: Vec<UncountedProgram>,
+}
+
+/// A program whose verdicts are not counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct UncountedProgram {
+    pub interface: String,
+    pub netns: String,
+    pub program: String,
+    pub id: u32,
+    pub reason: String,
+}
+
+/// Names of the namespace and the interface, the interface's index, and IDs of the attached programs.
+type Attached = (String, String, u32, Vec<u32>);
+
+pub(super) struct Verdicts {
+    selected: Vec<NamespaceInterfaces>,
+    watch: VerdictWatch,
+    /// The interfaces with a program at the last look.
+    attached: Vec<Attached>,
+    series: Series,
+    not_counted: Vec<UncountedProgram>,
+}
+
+impl Verdicts {
+    pub fn new(selected: Vec<NamespaceInterfaces>) -> Self {
+        if let Some(why) = counts::refusal() {
+            let text = format!("verdicts of XDP programs are not counted: {why}");
+            json::say("verdicts_not_counted", json!({ "error": why }), &text);
+        }
+        let mut verdicts = Self {
+            selected,
+            watch: VerdictWatch::default(),
+            attached: Vec::new(),
+            series: Series::default(),
+            not_counted: Vec::new(),
+        };
+        verdicts.follow();
+        verdicts
+    }
+
+    /// Adds the verdicts since the last call, and returns all. Programs that were attached meanwhile are counted from now on.
+    pub fn look(&mut self) -> Result<ProgramVerdicts> {
+        self.follow();
+        for (at, verdict, packets) in self.watch.take()? {
+            let (netns, interface) = parts(&at);
+            let labels = vec![
+                ("interface", interface),
+                ("netns", netns),
+                ("program", at.program),
+                ("id", at.id.to_string()),
+                ("verdict", verdict.to_owned()),
+            ];
+            self.series.add(labels, packets);
+        }
+        Ok(ProgramVerdicts {
+            program_verdicts: self.series.all(),
+            programs_not_counted: self.not_counted.clone(),
+        })
+    }
+
+    /// Returns the interfaces with an XDP program. A removed namespace has none.
+    fn with_program(&self) -> impl Iterator<Item = (&NamespaceInterfaces, LinkRecord)> {
+        self.selected.iter().flat_map(|one| {
+            let links = Netlink::open(one.namespace.as_ref()).and_then(|mut open| open.links());
+            let links = links.unwrap_or_default().into_iter();
+            links
+                .filter(|link| !link.xdp.is_empty() && one.includes(&link.name))
+                .map(move |link| (one, link))
+        })
+    }
+
+    fn attached(&self) -> Vec<Attached> {
+        let attached = |(one, link): (&NamespaceInterfaces, LinkRecord)| {
+            let programs = link.xdp.iter().map(|program| program.program_id).collect();
+            (one.netns.clone(), link.name, link.index, programs)
+        };
+        self.with_program().map(attached).collect()
+    }
+
+    /// Counts at the attached programs, if they are others than at the last call.
+    fn follow(&mut self) {
+        let attached = self.attached();
+        if attached == self.attached {
+            return;
+        }
+        self.attached = attached;
+        let site = |(one, link): (&NamespaceInterfaces, LinkRecord)| {
+            let namespace = one.namespace.clone();
+            let interface = Interface::find(namespace.as_ref(), &link.name).ok()?;
+            Some(WatchedSite {
+                except: counted_by_themselves(namespace.clone(), &link.name).unwrap_or_default(),
+                site: CaptureSite {
+                    label: figures::label(&one.netns, &link.name),
+                    namespace,
+                    interface,
+                    one_of_any: false,
+                },
+            })
+        };
+        let sites: Vec<WatchedSite> = self.with_program().filter_map(site).collect();
+        let mut not_counted: Vec<UncountedProgram> = self
+            .watch
+            .watch(&sites)
+            .into_iter()
+            .map(UncountedProgram::from)
+            .collect();
+        not_counted.truncate(MOST);
+        let is_new = |one: &&UncountedProgram| !self.not_counted.contains(one);
+        // One message suffices if the kernel refuses all.
+        if counts::refusal().is_none() {
+            not_counted
+                .iter()
+                .filter(is_new)
+                .for_each(UncountedProgram::say);
+        }
+        self.not_counted = not_counted;
+    }
+}
+
+/// Returns the IDs of the bundled programs with counters on an interface.
+fn counted_by_themselves(namespace: Option<Namespace>, interface: &str) -> Result<Vec<u32>> {
+    let all = Installed::all(&Site::named(namespace, interface)?)?;
+    let counting = all.iter().filter(|one| ProgramAccount::is_kept_by(one));
+    Ok(counting.map(Installed::id).collect())
+}
+
+/// Returns the names of the namespace and of the interface.
+fn parts(at: &ProgramAt) -> (String, String) {
+    let (netns, interface) = at.interface.rsplit_once(':').unwrap_or(("", &at.interface));
+    (netns.to_owned(), interface.to_owned())
+}
+
+impl From<NotCounted> for UncountedProgram {
+    fn from(one: NotCounted) -> Self {
+        let (netns, interface) = parts(&one.at);
+        Self {
+            interface,
+            netns,
+            program: one.at.program,
+            id: one.at.id,
+            reason: one.why,
+        }
+    }
+}
+
+impl UncountedProgram {
+    fn say(&self) {
+        let on = figures::label(&self.netns, &self.interface);
+        let text = format!(
+            "the verdicts of {} (id {}) on {on} are not counted: {}",
+            self.program, self.id, self.reason
+        );
+        json::say("verdicts_not_counted", json!(self), &text);
+    }
+}
