@@ -106,14 +106,16 @@ static __always_inline void forget_elsewhere(const struct tap_context *packet, c
 	bpf_map_delete_elem(&known_packets, &contents->whole);
 }
 
-static __always_inline void describe(struct scratch *scratch, __u32 number)
+/* `may_read` is true for programs at tracepoints: Linux 6.12, for example, does not allow bpf_get_current_comm at netfilter
+ * and tc. */
+static __always_inline void describe(struct scratch *scratch, __u32 number, bool may_read)
 {
 	struct follow_note *follow = &scratch->follow;
 
 	follow->step = scratch->seen.step;
 	follow->number = number;
 	follow->pid = 0;
-	if (scratch->seen.step == STEP_READ) {
+	if (may_read && scratch->seen.step == STEP_READ) {
 		follow->pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(follow->command, sizeof(follow->command));
 	}
@@ -263,7 +265,7 @@ static __always_inline void follow(struct scratch *scratch, struct views from, b
 	note_segments(&packet, note);
 	/* Packets end only at tracepoints, and netfilter's program has no stack left for find_loss(). */
 	note->no_loss = !pointers_typed && step == STEP_DROPPED ? find_loss(settings, note, buffer, true) : DROP_LOSS_YES;
-	describe(scratch, state->number);
+	describe(scratch, state->number, !pointers_typed);
 	note_tracking(buffer, &scratch->follow);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);

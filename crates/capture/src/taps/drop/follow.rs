@@ -355,3 +355,39 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
     keep(shared, attached);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_bpf::probe;
+    use trawl_bpf::layout::Shared;
+    use trawl_bpf::object::TapProgram;
+    use trawl_ebpf::op;
+
+    /// Many kernels refuse this helper at netfilter and at tc.
+    #[test]
+    fn hooks_do_not_ask_for_the_process() {
+        if !probe::has_capability(probe::Capability::SysAdmin) {
+            eprintln!("SKIPPED: requires root");
+            return;
+        }
+        const GET_CURRENT_COMM: i32 = 16;
+        let asks = |name| {
+            let ready = TapProgram::prepare(object::FOLLOW, name, &TapConfig::zeroed(), &[]);
+            let ready = ready.unwrap_or_else(|e| panic!("{name}: {e}"));
+            let mut calls = ready.instructions().iter();
+            calls.any(|one| {
+                one.code == op::CALL_CODE && one.src() == 0 && one.imm == GET_CURRENT_COMM
+            })
+        };
+        for (name, expected) in [
+            ("trawl_steps_f", true),
+            ("trawl_hooks_f", false),
+            ("trawl_hook", false),
+            ("trawl_traffics", false),
+            ("trawl_traffic", false),
+        ] {
+            assert_eq!(asks(name), expected, "{name}");
+        }
+    }
+}
