@@ -21,6 +21,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define HOOK_INPUT 1
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
+#define HOOK_POSTROUTING 4
 
 /* Offsets of the protocol in the IPv4 and the IPv6 header. */
 #define PROTOCOL_AT_MOST 9
@@ -54,6 +55,13 @@ static __always_inline bool is_same(const struct known_packet *known, const stru
 
 	if (before->whole == now->whole)
 		return can_follow(known->step, step);
+	/* IPsec encrypts and decrypts a packet in its buffer. */
+	if (now->inner == ENCRYPTED)
+		return known->step == STEP_IPSEC ||
+		       (known->step == STEP_NETFILTER_LAST && known->hook == HOOK_POSTROUTING);
+	if (before->inner == ENCRYPTED)
+		return known->step == STEP_NETFILTER_LAST ? known->hook == HOOK_INPUT
+							  : BIT(known->step & 31) & (BIT(STEP_RECEIVED) | BIT(STEP_TC_INGRESS));
 	/* The packet left a tunnel, or entered one. */
 	if (before->inner && before->inner == now->whole)
 		return true;
@@ -415,6 +423,8 @@ int trawl_steps_f(void *context)
 
 STEP(trawl_enter, 0, true, false)
 STEP(trawl_enter_p, 0, true, true)
+STEP(trawl_encrypt, 1, true, false)
+STEP(trawl_encrypt_p, 1, true, true)
 STEP(trawl_pass, 0, false, false)
 STEP(trawl_pass_third, 2, false, false)
 STEP(trawl_pass_fourth, 3, false, false)

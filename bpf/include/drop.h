@@ -88,10 +88,11 @@ struct nft_rule {
 #define STEP_QDISC_IN 10
 #define STEP_QDISC_OUT 11
 #define STEP_TRANSMITTED 12
-#define STEP_SOCKET 13
-#define STEP_READ 14
-#define STEP_CONSUMED 15
-#define STEP_DROPPED 16
+#define STEP_IPSEC 13
+#define STEP_SOCKET 14
+#define STEP_READ 15
+#define STEP_CONSUMED 16
+#define STEP_DROPPED 17
 
 /* The second part of the note, if packets are followed. */
 struct follow_note {
@@ -137,7 +138,7 @@ struct contents {
 	/* With addresses and ports, and without them, because NAT changes them. 0: unknown. */
 	__u64 whole;
 	__u64 weak;
-	/* `whole` of the packet in the tunnel, if the packet is a tunnel's. */
+	/* `whole` of the packet in the tunnel, if the packet is a tunnel's; ENCRYPTED for an ESP packet of IPsec. */
 	__u64 inner;
 };
 

@@ -29,6 +29,8 @@ struct {
 #define LINK_IP_IN_IP 4
 #define LINK_IP6_IN_IP 41
 #define LINK_GRE 47
+#define LINK_ESP 50
+#define ENCRYPTED 1
 #define LINK_IP6_LENGTH 40
 #define LINK_IP4_LENGTH 20
 #define LINK_MORE_OR_OFFSET 0x3fff
@@ -57,7 +59,7 @@ static __always_inline __u64 first_bytes(__u64 word, __u64 count)
 }
 
 /* Hashes the packet with the IP header at `at`, and sets `inner` to the address of the packet in it, 0 if there is
- * none. The results are in memory, which the verifier does not track: it checks the code after the call once for all
+ * none, or ENCRYPTED. The results are in memory, which the verifier does not track: it checks the code after the call once for all
  * results. */
 static __noinline int hash_packet(__u64 at, struct contents *contents)
 {
@@ -136,6 +138,8 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 			contents->inner = at;
 		else if (protocol == LINK_GRE)
 			contents->inner = at + 4 + ((transport[0] & 0x20) ? 4 : 0);
+		else if (protocol == LINK_ESP)
+			contents->inner = ENCRYPTED;
 	}
 	contents->weak = weak;
 	contents->whole = mix(weak, whole);
@@ -148,7 +152,7 @@ static __always_inline void find_contents(__u64 at, struct contents *contents)
 
 	hash_packet(at, contents);
 	inner = READ_ONCE(contents->inner);
-	if (!inner)
+	if (!inner || inner == ENCRYPTED)
 		return;
 	whole = contents->whole;
 	weak = contents->weak;

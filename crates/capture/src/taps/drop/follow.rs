@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_bpf::layout::TapConfig;
 use trawl_bpf::layout::drop::{
-    STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
-    STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED, STEP_SOCKET,
-    STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
+    STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_IPSEC, STEP_NETFILTER_FIRST,
+    STEP_NETFILTER_LAST, STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED,
+    STEP_SOCKET, STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
 };
 use trawl_bpf::link::{self, TcxPosition};
-use trawl_bpf::program::{self, LoadOptions};
-use trawl_bpf::{kernel_types, map, object};
+use trawl_bpf::program::{self, LoadOptions, Traced};
+use trawl_bpf::{kernel_types, map, object, probe};
 use trawl_ebpf::Insn;
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
@@ -132,8 +132,13 @@ const STEPS: [Step; 13] = [
     step(STEP_GRO, "napi_gro_frags_entry", "trawl_enter"),
 ];
 
+/// The program that the steps at tracepoints share.
+const AT_TRACEPOINTS: &str = "trawl_steps";
 /// Programs of steps at which packets may be seen first. They choose packets by their process.
-const FIRST_SEEN: [&str; 2] = ["trawl_enter", "trawl_hook"];
+const FIRST_SEEN: [&str; 3] = ["trawl_enter", "trawl_hook", ENCRYPT];
+/// The program at the function through which IPsec sends packets, and the kernel's name of that.
+const ENCRYPT: &str = "trawl_encrypt";
+const ENCRYPTS: &str = "xfrm_output";
 
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
 const FAMILIES: [u32; 2] = [2, 10];
@@ -184,7 +189,8 @@ pub fn attach(
         let count = count as u64;
         assembly.event(Event::StepsLeftOut { of, count });
     }
-    let at_tracepoints = steps.shared("trawl_steps", program::RAW_TRACEPOINT, 0)?;
+    let at_tracepoints = program_options(AT_TRACEPOINTS, program::RAW_TRACEPOINT, 0);
+    let at_tracepoints = steps.shared(&at_tracepoints)?;
     let mut attached = Vec::new();
     for step in &STEPS {
         let signature = kernel_types::tracepoint(step.tracepoint)
@@ -202,13 +208,17 @@ pub fn attach(
         attached.push((loaded, vec![link]));
     }
     keep(at_tracepoints, &mut attached);
-    for attach in [netfilter, traffic_control] {
-        if let Err(error) = attach(along, &steps, &mut attached) {
-            assembly.event(Event::NoSteps {
-                why: error.to_string(),
-            });
-        }
+    let mut tell = |error: &Error| {
+        assembly.event(Event::NoSteps {
+            why: error.to_string(),
+        });
+    };
+    if let Err(error) = netfilter(along, &steps, &mut attached) {
+        tell(&error);
+        // Its hooks see packets before IPsec encrypts them.
+        let _ = ipsec(&steps, &mut attached).inspect_err(&mut tell);
     }
+    let _ = traffic_control(along, &steps, &mut attached).inspect_err(&mut tell);
     Ok(attached)
 }
 
@@ -229,7 +239,7 @@ struct Steps<'a> {
 impl Steps<'_> {
     /// Loads the program that the steps of one kind share, with the filter in it. Returns the map that holds it, which
     /// the kernel empties when the descriptor is closed.
-    fn shared(&self, name: &str, kind: u32, attach_type: u32) -> Result<OwnedFd> {
+    fn shared(&self, options: &LoadOptions<'_>) -> Result<OwnedFd> {
         // The field distinguishes programs that follow packets from programs at drops.
         let config = TapConfig {
             step: 1,
@@ -238,8 +248,12 @@ impl Steps<'_> {
         let map = map::create_prog_array("trawl_shared", 1)?;
         let mut maps = self.maps_for_known();
         maps.push(("shared_program", map.as_fd()));
-        let (ready, name) = prepare_program(object::FOLLOW, name, &config, &maps, self.block)?;
-        let loaded = ready.load(&program_options(&name, kind, attach_type))?;
+        let (ready, name) =
+            prepare_program(object::FOLLOW, options.name, &config, &maps, self.block)?;
+        let loaded = ready.load(&LoadOptions {
+            name: &name,
+            ..options.clone()
+        })?;
         map::set_program(map.as_fd(), 0, loaded.as_fd())
             .map_err(|e| Error::os("cannot follow packets", e))?;
         Ok(map)
@@ -268,13 +282,33 @@ impl Steps<'_> {
     }
 }
 
+/// Attaches a program where IPsec is about to encrypt a packet, if the kernel has IPsec.
+fn ipsec(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
+    let Ok(function) = probe::kernel_function(ENCRYPTS) else {
+        return Ok(());
+    };
+    let at_function = |name| LoadOptions {
+        traced: Some(Traced {
+            program: None,
+            function,
+        }),
+        ..program_options(name, program::TRACING, program::ATTACH_FENTRY)
+    };
+    let shared = steps.shared(&at_function(AT_TRACEPOINTS))?;
+    let loaded = steps.load(STEP_IPSEC, &at_function(ENCRYPT), &shared)?;
+    let link = link::attach_tracing(loaded.as_fd())
+        .map_err(|e| Error::os("no step where IPsec encrypts packets", e))?;
+    attached.push((loaded, vec![link, shared]));
+    Ok(())
+}
+
 /// Attaches programs at both ends of each hook, in each namespace.
 fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
-    let shared = steps.shared("trawl_hooks", program::NETFILTER, program::ATTACH_NETFILTER)?;
+    let of_netfilter = |name| program_options(name, program::NETFILTER, program::ATTACH_NETFILTER);
+    let shared = steps.shared(&of_netfilter("trawl_hooks"))?;
     // Local packets begin at the first end of a hook, and the last ends are attached by then.
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
-        let options = program_options("trawl_hook", program::NETFILTER, program::ATTACH_NETFILTER);
-        let loaded = steps.load(number, &options, &shared)?;
+        let loaded = steps.load(number, &of_netfilter("trawl_hook"), &shared)?;
         let mut links = Vec::new();
         for namespace in &along.namespaces {
             let made = run_in(namespace, || -> std::io::Result<Vec<_>> {
@@ -322,7 +356,7 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
         block: None,
         ..*steps
     };
-    let shared = unfiltered.shared("trawl_traffics", program::SCHED_CLS, 0)?;
+    let shared = unfiltered.shared(&program_options("trawl_traffics", program::SCHED_CLS, 0))?;
     for (number, side) in [
         (STEP_TC_EGRESS, program::ATTACH_TCX_EGRESS),
         (STEP_TC_INGRESS, program::ATTACH_TCX_INGRESS),
@@ -359,7 +393,6 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_bpf::probe;
     use trawl_bpf::layout::Shared;
     use trawl_bpf::object::TapProgram;
     use trawl_ebpf::op;

@@ -47,6 +47,7 @@ const STEPS: [&str; STEP_DROPPED] = [
     "qdisc_enqueue",
     "qdisc_dequeue",
     "transmitted",
+    "ipsec",
     "socket",
     "read",
     "consumed",
