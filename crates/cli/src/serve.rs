@@ -308,8 +308,12 @@ impl Events {
         let verdicts = self.verdicts.as_mut().map(Verdicts::look).transpose()?;
         let processes = self.processes.as_mut().map(Processes::look).transpose()?;
         let mut shared = locked(shared);
-        shared.lost = lost;
-        shared.verdicts = verdicts.unwrap_or_default();
+        if let Some(lost) = lost {
+            shared.lost = lost;
+        }
+        if let Some(verdicts) = verdicts.flatten() {
+            shared.verdicts = verdicts;
+        }
         shared.processes = processes.unwrap_or_default();
         Ok(())
     }

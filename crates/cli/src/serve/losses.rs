@@ -76,14 +76,16 @@ impl Losses {
         })
     }
 
-    /// Adds what was lost since the last call, and returns all.
-    pub fn look(&mut self, mut processes: Option<&mut Processes>) -> Result<Lost> {
+    /// Adds what was lost since the last call, and returns all if any of it may have changed.
+    pub fn look(&mut self, mut processes: Option<&mut Processes>) -> Result<Option<Lost>> {
+        let mut has_changed = false;
         if let Some(mut watch) = self.watch.take() {
             let taken = watch.take()?;
             processes
                 .iter_mut()
                 .for_each(|processes| processes.refresh());
             for (drop, packets) in taken {
+                has_changed |= packets > 0;
                 if let Some(drop) = drop {
                     self.add(&drop, packets, processes.as_deref_mut());
                 } else if packets > 0 {
@@ -91,18 +93,24 @@ impl Losses {
                     self.drops.add(labels, packets);
                 }
             }
-            self.lost.drops_missed += watch.missed();
+            let missed = watch.missed();
+            has_changed |= missed > 0;
+            self.lost.drops_missed += missed;
             self.watch = Some(watch);
         }
-        self.lost.drops = self.drops.all();
         if self
             .read
             .is_none_or(|read| read.elapsed() >= COUNTERS_EVERY)
         {
             self.read = Some(Instant::now());
             self.look_at_counters()?;
+            has_changed = true;
         }
-        Ok(self.lost.clone())
+        if !has_changed {
+            return Ok(None);
+        }
+        self.lost.drops = self.drops.all();
+        Ok(Some(self.lost.clone()))
     }
 
     fn add(&mut self, drop: &CountedDrop, packets: u64, processes: Option<&mut Processes>) {

@@ -43,29 +43,33 @@ pub(super) struct Verdicts {
     attached: Vec<Attached>,
     series: Series,
     not_counted: Vec<UncountedProgram>,
+    /// Set if programs were attached or detached since the last look.
+    has_changed: bool,
 }
 
 impl Verdicts {
     pub fn new(selected: Vec<NamespaceInterfaces>) -> Self {
-        if let Some(why) = counts::refusal() {
-            let text = format!("verdicts of XDP programs are not counted: {why}");
-            json::say("verdicts_not_counted", json!({ "error": why }), &text);
-        }
         let mut verdicts = Self {
             selected,
             watch: VerdictWatch::default(),
             attached: Vec::new(),
             series: Series::default(),
             not_counted: Vec::new(),
+            has_changed: false,
         };
         verdicts.follow();
         verdicts
     }
 
-    /// Adds the verdicts since the last call, and returns all. Programs that were attached meanwhile are counted from now on.
-    pub fn look(&mut self) -> Result<ProgramVerdicts> {
+    /// Adds the verdicts since the last call, and returns all if any changed. Programs that were attached meanwhile are
+    /// counted from now on.
+    pub fn look(&mut self) -> Result<Option<ProgramVerdicts>> {
         self.follow();
-        for (at, verdict, packets) in self.watch.take()? {
+        let taken = self.watch.take()?;
+        if !std::mem::take(&mut self.has_changed) && taken.is_empty() {
+            return Ok(None);
+        }
+        for (at, verdict, packets) in taken {
             let (netns, interface) = parts(&at);
             let labels = vec![
                 ("interface", interface),
@@ -76,10 +80,10 @@ impl Verdicts {
             ];
             self.series.add(labels, packets);
         }
-        Ok(ProgramVerdicts {
+        Ok(Some(ProgramVerdicts {
             program_verdicts: self.series.all(),
             programs_not_counted: self.not_counted.clone(),
-        })
+        }))
     }
 
     /// Returns the interfaces with an XDP program. A removed namespace has none.
@@ -108,6 +112,7 @@ impl Verdicts {
             return;
         }
         self.attached = attached;
+        self.has_changed = true;
         let site = |(one, link): (&NamespaceInterfaces, LinkRecord)| {
             let namespace = one.namespace.clone();
             let interface = Interface::find(namespace.as_ref(), &link.name).ok()?;
@@ -130,12 +135,15 @@ impl Verdicts {
             .collect();
         not_counted.truncate(MOST);
         let is_new = |one: &&UncountedProgram| !self.not_counted.contains(one);
-        // One message suffices if the kernel refuses all.
-        if counts::refusal().is_none() {
-            not_counted
-                .iter()
-                .filter(is_new)
-                .for_each(UncountedProgram::say);
+        let mut new = not_counted.iter().filter(is_new);
+        match counts::refusal() {
+            // One message suffices if the kernel refuses all.
+            Some(why) if self.not_counted.is_empty() && new.next().is_some() => {
+                let text = format!("verdicts of XDP programs are not counted: {why}");
+                json::say("verdicts_not_counted", json!({ "reason": why }), &text);
+            }
+            Some(_) => {}
+            None => new.for_each(UncountedProgram::say),
         }
         self.not_counted = not_counted;
     }
