@@ -145,7 +145,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         file,
         ends: BTreeMap::new(),
         devices: LastDevices::find(&namespaces),
-        told: Told::default(),
+        reported: Reported::default(),
         now: 0,
         came: false,
         looked: Instant::now(),
@@ -181,7 +181,7 @@ struct Following {
     /// Number of packets by their end.
     ends: BTreeMap<End, u64>,
     devices: LastDevices,
-    told: Told,
+    reported: Reported,
     /// The time of the last record, or later.
     now: u64,
     /// Set if records arrived since the last check of paths.
@@ -200,7 +200,7 @@ impl Following {
         let Some(seen) = Seen::new(packet) else {
             return Ok(());
         };
-        if self.told.has(id) {
+        if !self.open.contains_key(&id) && self.reported.has(id) {
             return Ok(());
         }
         if self.left > 0
@@ -283,7 +283,7 @@ impl Following {
             process::interrupt(std::process::id())?;
         }
         *self.ends.entry(path.end).or_default() += 1;
-        self.told.add(path.packet_id, path.last_time());
+        self.reported.add(path.packet_id, path.last_time());
         if !self.prints {
             return Ok(());
         }
@@ -295,25 +295,26 @@ impl Following {
     }
 }
 
-/// Packets that ended lately. A last step, such as the end of a buffer after its socket, may be read after that.
+/// Packets whose path was reported lately. A last step, such as the end of a buffer after its socket, may be read after
+/// that.
 #[derive(Debug, Default)]
-struct Told {
-    now: HashSet<u64>,
-    before: HashSet<u64>,
+struct Reported {
+    recent: HashSet<u64>,
+    earlier: HashSet<u64>,
     since: u64,
 }
 
-impl Told {
+impl Reported {
     fn add(&mut self, id: u64, time: u64) {
         if time.saturating_sub(self.since) > AGE_NS {
-            self.before = std::mem::take(&mut self.now);
+            self.earlier = std::mem::take(&mut self.recent);
             self.since = time;
         }
-        self.now.insert(id);
+        self.recent.insert(id);
     }
 
     fn has(&self, id: u64) -> bool {
-        self.now.contains(&id) || self.before.contains(&id)
+        self.recent.contains(&id) || self.earlier.contains(&id)
     }
 }
 

@@ -35,7 +35,8 @@ pub struct ReaderLog(Arc<Mutex<Entries>>);
 #[derive(Debug, Default)]
 struct Entries {
     news: Vec<ReaderNews>,
-    told: usize,
+    /// Number of events that were reported; later ones are not.
+    reported: usize,
     fates: VecDeque<ReaderFate>,
 }
 
@@ -73,8 +74,8 @@ impl ReaderLog {
 
 impl Entries {
     fn tell(&mut self, news: ReaderNews) {
-        if self.told < MOST_LISTED {
-            self.told += 1;
+        if self.reported < MOST_LISTED {
+            self.reported += 1;
             self.news.push(news);
         }
     }
