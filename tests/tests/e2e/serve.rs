@@ -99,24 +99,8 @@ fn serve_gives_metrics_json_and_a_page() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
     let namespace = receiver.split(':').next().expect("a namespace").to_owned();
-    let arguments = args!("serve --listen 127.0.0.1:0 --netns {namespace} -i veth0");
-    let mut child = Command::new(binary::path())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("trawl starts");
-    let mut said = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
-    let mut address = String::new();
-    let mut line = String::new();
-    while !line.contains("capturing on") {
-        line.clear();
-        let count = std::io::BufRead::read_line(&mut said, &mut line).expect("it says something");
-        assert!(count > 0, "trawl ended");
-        if let Some((_, rest)) = line.split_once("http://") {
-            address = rest.trim().trim_end_matches('/').to_owned();
-        }
-    }
+    let (running, address) = serve(&args!("--netns {namespace} -i veth0"));
+    running.wait_said("capturing on");
     lab.send(&[frames::udp(b"hello")], 100);
     let place = format!("interface=\"veth0\",netns=\"{namespace}\"");
     let line = format!(
@@ -187,9 +171,7 @@ fn serve_gives_metrics_json_and_a_page() {
         }
         Err(_) => skip("chromium is not installed: the page was not shown"),
     }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, Signal::INT).expect("trawl runs");
-    assert!(child.wait().expect("trawl ends").success());
+    assert!(running.stop().status.success());
 }
 
 /// Returns the messages at a service manager's end of its socket.
