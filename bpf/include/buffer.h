@@ -28,6 +28,8 @@
 #define LISTS_READABLE (FRAGMENTS_READABLE && !CONFIG(step) && !bpf_core_field_exists(struct sk_buff, vlan_present))
 
 #define ETHERNET_LENGTH 14
+/* Two VLAN tags, or the headers of PPPoE. */
+#define TAGS_LENGTH 8
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
 /* Sockets in this state and in STATE_NEW_SYN_RECV are not full sockets. */
@@ -229,14 +231,17 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	__u32 at = data - head, begin;
 	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
 	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK || kind == DEVICE_UNKNOWN;
+	bool is_ip = protocol == PROTOCOL_IP || protocol == PROTOCOL_IPV6;
+	/* IPsec without a tunnel moves the IP header to where the encrypted part began: the bytes before are stale. */
+	bool is_moved = is_ip && network <= tail && network > mac + ETHERNET_LENGTH + TAGS_LENGTH;
 
 	note->link = DROP_LINK_ETHERNET;
 	if (is_ethernet && at + ETHERNET_LENGTH == network)
 		begin = at;
-	else if (is_ethernet && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail &&
+	else if (is_ethernet && !is_moved && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail &&
 		 (kind != DEVICE_UNKNOWN || mac != network))
 		begin = mac;
-	else if ((protocol == PROTOCOL_IP || protocol == PROTOCOL_IPV6) && network && network <= tail) {
+	else if (is_ip && network && network <= tail) {
 		begin = network;
 		note->link = DROP_LINK_RAW;
 	} else

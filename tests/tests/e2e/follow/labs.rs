@@ -116,6 +116,14 @@ fn lab(kind: &str) -> Option<LineLab> {
             "b ip xfrm policy add src 10.1.1.1 dst 10.1.0.2 dir in tmpl src 10.1.1.1 dst 10.1.2.2 proto esp mode tunnel",
             "b ip addr add 10.1.0.2/32 dev lo",
         ],
+        "ipsec transport" => &[
+            "a ip xfrm state add src 10.1.1.1 dst 10.1.0.2 proto esp spi 1 mode transport aead 'rfc4106(gcm(aes))' 0x00112233445566778899aabbccddeeff00112233 128",
+            "b ip xfrm state add src 10.1.1.1 dst 10.1.0.2 proto esp spi 1 mode transport aead 'rfc4106(gcm(aes))' 0x00112233445566778899aabbccddeeff00112233 128",
+            "a ip xfrm policy add src 10.1.1.1 dst 10.1.0.2 dir out tmpl proto esp mode transport",
+            "b ip xfrm policy add src 10.1.1.1 dst 10.1.0.2 dir in tmpl proto esp mode transport",
+            "b ip addr add 10.1.0.2/32 dev lo",
+            "m ip route add 10.1.0.2/32 via 10.1.2.2",
+        ],
         "wireguard" => &[
             "a ip link add wg0 type wireguard",
             "b ip link add wg0 type wireguard",
@@ -254,7 +262,7 @@ fn ends(kind: &str) {
         known + lost + not_followed >= received,
         "{kind}: {received} were received, {known} delivered"
     );
-    if kind == "ipsec" {
+    if kind.starts_with("ipsec") {
         // The encrypted packet is a part of the path.
         let is_encrypted = |way: &Value| way["steps"].to_string().contains("ESP(spi=");
         let delivered = ways.iter().filter(|way| way["end"] != "gap");
@@ -300,6 +308,11 @@ fn packets_end_behind_address_translation() {
 #[test]
 fn packets_end_behind_ipsec() {
     ends("ipsec");
+}
+
+#[test]
+fn packets_end_behind_ipsec_without_a_tunnel() {
+    ends("ipsec transport");
 }
 
 #[test]
