@@ -14,7 +14,6 @@ use super::{lint, metrics, promtool, serve, value};
 const ALERTS: &str = include_str!("../../../../packaging/prometheus/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/prometheus/grafana.json");
 
-
 /// Each drop is counted once, with reason, function, hook and interface, also at hooks with the same function.
 #[test]
 fn drops_are_metrics() {
