@@ -7,13 +7,15 @@ use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result, clock};
 
-use super::remote::{Failure, Store};
+use super::remote::{Failure, Listed, Store};
 use super::runs::{HOUR_NS, Runs, day};
 use super::table::{self, DataFile, Table};
 
 const LEVEL: i32 = 3;
 /// Time after which a file that is not used any more is deleted: no query that began before takes longer.
 const GARBAGE_NS: u64 = HOUR_NS;
+/// Time after which a file that was never used is deleted: the process that made it did not commit.
+const ORPHAN_NS: u64 = 24 * HOUR_NS;
 
 /// The catalogue's contents, apart from the table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -82,6 +84,14 @@ impl Catalogue {
         })
     }
 
+    /// Begins anew after the newest version, which need not be readable.
+    pub fn anew(store: &Store) -> Result<Self> {
+        Ok(Self {
+            table: Table::anew(store)?,
+            state: State::default(),
+        })
+    }
+
     pub fn files(&self) -> &[DataFile] {
         &self.state.files
     }
@@ -117,7 +127,7 @@ impl Catalogue {
         let state = &mut self.state;
         let mut unused = change.unused;
         let put = |key: &str, bytes: Vec<u8>| {
-            let stored = store.put_new(key, bytes);
+            let stored = store.put_once(key, bytes);
             stored.map_err(|e| Error::failed(format!("cannot store {key}"), e))
         };
         let runs = format!("{}/runs/all-{name}.json.zst", table::ROOT);
@@ -165,8 +175,25 @@ impl Catalogue {
             }
             Err(failure) => return Err(Error::failed("cannot change the catalogue", failure)),
         }
+        gone.extend(self.orphans(store, &next.table, now)?);
         let removed = store.delete_all(&gone);
         removed.map_err(|e| Error::failed("cannot remove old parts of the catalogue", e))
+    }
+
+    /// Returns the keys of old files that no version refers to.
+    fn orphans(&self, store: &Store, table: &Table, now: u64) -> Result<Vec<String>> {
+        let state = &self.state;
+        let mut used: HashSet<String> = table.objects().into_iter().collect();
+        used.extend(state.files.iter().map(|file| file.key.clone()));
+        used.extend(state.runs.iter().chain(state.hours.values()).cloned());
+        used.extend(state.garbage.keys().cloned());
+        let is_orphan = |object: &Listed| {
+            let is_old = object.changed_ns.saturating_add(ORPHAN_NS) <= now;
+            is_old && !used.contains(&object.key) && !table::is_version(&object.key)
+        };
+        let listed = store.list(Some(table::ROOT))?;
+        let orphans = listed.into_iter().filter(is_orphan);
+        Ok(orphans.map(|object| object.key).collect())
     }
 }
 
@@ -195,7 +222,7 @@ pub fn put_file(
         clock::wall()
     );
     let file = DataFile::describe(key, date, bytes.len() as u64, metadata);
-    let stored = store.put_new(&file.key, bytes);
+    let stored = store.put_once(&file.key, bytes);
     stored.map_err(|e| Error::failed(format!("cannot store {}", file.key), e))?;
     Ok(file)
 }

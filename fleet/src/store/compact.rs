@@ -156,14 +156,14 @@ fn everything(store: &Store) -> Result<New> {
 pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let mut lease = Lease::take(store)?;
     let marks = Marks::list(store)?;
-    let catalogue = Catalogue::read(store)?;
-    let (known, new) = match again {
-        true => (Runs::default(), everything(store)?),
-        false => {
-            let known = catalogue.runs(store)?;
-            let new = marks.read(store, &known)?;
-            (known, new)
-        }
+    let catalogue = match again {
+        true => Catalogue::anew(store)?,
+        false => Catalogue::read(store)?,
+    };
+    let known = catalogue.runs(store)?;
+    let new = match again {
+        true => everything(store)?,
+        false => marks.read(store, &known)?,
     };
     let mut indexed = Indexed {
         there: known.0.values().map(|run| run.total().chunks).sum(),
@@ -193,7 +193,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
     let mut done = 0;
     for (day, mut inputs) in days {
         for file in catalogue.files() {
-            if !again && file.date == date_of(day) && file.bytes < LARGE {
+            if file.date == date_of(day) && file.bytes < LARGE {
                 change.remove.insert(file.key.clone());
                 inputs.push(Input::Old(file));
             }
@@ -214,14 +214,9 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         indexed.packets -= manifest.map_or(0, |manifest| manifest.recorded);
         indexed.unreadable.push(key.packets());
     }
-    if again {
-        change
-            .remove
-            .extend(catalogue.files().iter().map(|file| file.key.clone()));
-    }
     if !new.is_empty() || again {
         let facts = new.runs(|chunk| !unreadable.contains(chunk));
-        change.hours = hours(store, &catalogue, &facts, again)?;
+        change.hours = hours(store, &catalogue, &facts)?;
         change.runs = known;
         change.runs.add(facts.by_day());
         // The index of a chunk whose manifest is not stored yet stays.
@@ -236,18 +231,10 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
 }
 
 /// Adds facts to the known packets of each hour, for the days that they are about.
-fn hours(
-    store: &Store,
-    catalogue: &Catalogue,
-    facts: &Runs,
-    again: bool,
-) -> Result<BTreeMap<u64, Runs>> {
+fn hours(store: &Store, catalogue: &Catalogue, facts: &Runs) -> Result<BTreeMap<u64, Runs>> {
     let mut days = BTreeMap::new();
     for day in facts.days() {
-        let mut hours = match again {
-            true => Runs::default(),
-            false => catalogue.hours(store, day)?,
-        };
+        let mut hours = catalogue.hours(store, day)?;
         hours.add(facts.of_day(day));
         days.insert(day, hours);
     }

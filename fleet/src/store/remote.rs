@@ -13,6 +13,7 @@ use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
+use trawl_spool::manifest::sha256;
 use trawl_sys::{Error, Result, create, run};
 use url::Url;
 
@@ -143,6 +144,8 @@ pub struct Store {
 pub struct Listed {
     pub key: String,
     pub bytes: u64,
+    /// Time of its last change, in nanoseconds since 1970.
+    pub changed_ns: u64,
 }
 
 fn parsed(url: &str) -> Option<Url> {
@@ -223,6 +226,15 @@ impl Store {
         self.put(key, bytes, PutMode::Create)
     }
 
+    /// Creates an object; an existing one with the same bytes is a success: an earlier reply may have been lost.
+    pub fn put_once(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        let sum = sha256(&bytes);
+        match self.put_new(key, bytes) {
+            Err(Failure::AlreadyExists) if sha256(&self.get(key)?) == sum => Ok(()),
+            other => other,
+        }
+    }
+
     /// Stores an object that can be made again at any time.
     pub fn put_over(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
         self.put(key, bytes, PutMode::Overwrite)
@@ -286,6 +298,8 @@ impl Store {
             .map(|object| Listed {
                 key: object.location.to_string(),
                 bytes: object.size,
+                changed_ns: u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0)
+                    * 1_000_000,
             })
             .collect();
         objects.sort_by(|one, other| one.key.cmp(&other.key));

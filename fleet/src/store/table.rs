@@ -190,6 +190,24 @@ fn metadata_key(version: u64) -> String {
     format!("{ROOT}/metadata/v{version}.metadata.json")
 }
 
+fn manifest_key(snapshot: i64) -> String {
+    format!("{ROOT}/metadata/{snapshot}-m0.avro")
+}
+
+fn list_key(snapshot: i64) -> String {
+    format!("{ROOT}/metadata/snap-{snapshot}.avro")
+}
+
+/// Returns the key of the number of the newest version, for readers that do not list.
+fn hint() -> String {
+    format!("{ROOT}/metadata/version-hint.text")
+}
+
+/// Returns whether a key is that of a version's metadata.
+pub fn is_version(key: &str) -> bool {
+    version_of(key).is_some()
+}
+
 fn version_of(key: &str) -> Option<u64> {
     let name = key.strip_prefix(ROOT)?.strip_prefix("/metadata/v")?;
     name.strip_suffix(".metadata.json")?.parse().ok()
@@ -257,8 +275,33 @@ impl Table {
         let key = metadata_key(version);
         let what = || format!("cannot read {key}");
         let bytes = store.get(&key).map_err(|e| Error::failed(what(), e))?;
-        let metadata = serde_json::from_slice(&bytes).map_err(|e| Error::failed(what(), e))?;
+        let metadata = serde_json::from_slice(&bytes).map_err(|e| {
+            Error::failed(what(), e)
+                .fix("make the catalogue again with trawl store index --rebuild")
+        })?;
         Ok(Some(Self { version, metadata }))
+    }
+
+    /// Returns a table without contents in place of the newest version, which need not be readable.
+    pub fn anew(store: &Store) -> Result<Option<Self>> {
+        let location = format!("{}/{ROOT}", store.location());
+        let version = newest(store)?;
+        Ok(version.map(|version| Self {
+            version,
+            metadata: first(&location),
+        }))
+    }
+
+    /// Returns the keys of the objects that this version refers to, besides the data files.
+    pub fn objects(&self) -> Vec<String> {
+        let mut objects = vec![self.state(), hint(), format!("{ROOT}/lease.json")];
+        let snapshot = self.metadata["snapshots"][0]["snapshot-id"].as_i64();
+        objects.extend(
+            snapshot
+                .into_iter()
+                .flat_map(|id| [manifest_key(id), list_key(id)]),
+        );
+        objects
     }
 
     /// Returns the key of the object with the other contents of the catalogue.
@@ -297,7 +340,7 @@ impl Table {
         }
         let added: (usize, u64) = (add.len(), add.iter().map(|file| file.rows).sum());
         let put = |key: &str, bytes: Vec<u8>| {
-            let stored = store.put_new(key, bytes);
+            let stored = store.put_once(key, bytes);
             stored.map_err(|e| Error::failed(format!("cannot store {key}"), e))
         };
         let manifest = avro::file(
@@ -315,7 +358,7 @@ impl Table {
             ],
             &entries,
         );
-        let manifest_key = format!("{ROOT}/metadata/{snapshot}-m0.avro");
+        let manifest_key = manifest_key(snapshot);
         let mut entry = Record::default();
         entry.text(&path(&location, &manifest_key));
         entry.long(manifest.len() as i64);
@@ -363,13 +406,12 @@ impl Table {
             ],
             &[entry],
         );
-        let list_key = format!("{ROOT}/metadata/snap-{snapshot}.avro");
+        let list_key = list_key(snapshot);
         put(&list_key, list)?;
         let mut replaced = Vec::new();
         if let Some(previous) = previous {
-            let old = previous.metadata["snapshots"][0]["snapshot-id"].as_i64();
-            replaced.extend(old.map(|old| format!("{ROOT}/metadata/{old}-m0.avro")));
-            replaced.extend(old.map(|old| format!("{ROOT}/metadata/snap-{old}.avro")));
+            replaced.extend(previous.objects());
+            replaced.retain(|key| key.ends_with(".avro"));
             replaced.push(previous.state());
         }
         let logged = previous.map(|previous| {
@@ -408,10 +450,8 @@ impl Table {
     /// Publishes this version, unless another one has its number.
     pub fn publish(&self, store: &Store) -> std::result::Result<(), Failure> {
         let key = metadata_key(self.version);
-        store.put_new(&key, self.metadata.to_string().into_bytes())?;
-        // A hint for readers that do not list.
-        let hint = format!("{ROOT}/metadata/version-hint.text");
-        store.put_over(&hint, self.version.to_string().into_bytes())
+        store.put_once(&key, self.metadata.to_string().into_bytes())?;
+        store.put_over(&hint(), self.version.to_string().into_bytes())
     }
 
     /// Returns the key of a version that no writer can stand at any more.

@@ -17,19 +17,6 @@ use super::index;
 use super::remote::{Failure, Store, canonical};
 use super::waiting::Run;
 
-/// Creates an object; an existing one with the same bytes is a success.
-fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
-    let sum = sha256(&bytes);
-    match store.put_new(key, bytes) {
-        Err(Failure::AlreadyExists) => {}
-        other => return other,
-    }
-    match sha256(&store.get(key)?) == sum {
-        true => Ok(()),
-        false => Err(Failure::AlreadyExists),
-    }
-}
-
 /// Marks a record as one that the catalogue does not have yet.
 fn mark(store: &Store, record: &str) -> Result<(), String> {
     let marked = store.put_over(&key::mark(record), Vec::new());
@@ -55,7 +42,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.
                 let index = run.target.index.then(|| index::file(&bytes, &manifest));
-                put_once(store, &key.packets(), bytes).map_err(what)?;
+                store.put_once(&key.packets(), bytes).map_err(what)?;
                 if let Some(file) = index.flatten() {
                     store
                         .put_over(&key::new_index(&key), file)
@@ -70,7 +57,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
             Err(error) => return Err(format!("cannot read {key} from the spool: {error}")),
         }
     }
-    let done = match put_once(store, &key.manifest(), manifest.to_bytes()) {
+    let done = match store.put_once(&key.manifest(), manifest.to_bytes()) {
         // The first manifest was stored and only the answer was lost; then the chunk was evicted. The store has both.
         Err(Failure::AlreadyExists) if manifest.state != State::Stored => {
             let there = store.get(&key.manifest()).map_err(what)?;
@@ -99,7 +86,7 @@ fn put_record(
     let Some(bytes) = bytes.map_err(|e| fail(&e))? else {
         return Ok(false);
     };
-    put_once(store, key, bytes).map_err(|e| fail(&e))?;
+    store.put_once(key, bytes).map_err(|e| fail(&e))?;
     mark(store, key)?;
     Ok(true)
 }

@@ -81,6 +81,39 @@ fn captures_are_added_to_the_catalogue() {
     assert_eq!(listed["captures"][0]["ended"], "signal", "{listed}");
 }
 
+/// A damaged catalogue is made again, and what no version refers to is removed after a day.
+#[test]
+fn catalogue_is_made_again() {
+    let Some(lab) = lab() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+    lab.send(&[frames::ipv4_udp(0)], 100);
+    capture.wait_recorded(100);
+    capture.stop_well();
+    good(trawl(&["store", "index", &places.url, "--json"]));
+    let made = rows(&places);
+    let state = places.store.join("index/state");
+    for file in files_below(&state, "") {
+        fs::write(file, "damaged").expect("it can be written");
+    }
+    let refused = places.command("ls", &[]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("trawl store index --rebuild"), "{said}");
+    let files = files_below(&places.store.join("index/data"), "");
+    let day = ["-d", "2 days ago"];
+    let aged = std::process::Command::new("touch")
+        .args(day)
+        .args(&files)
+        .status();
+    assert!(aged.expect("touch runs").success());
+    let rebuild = args!("store index {} --rebuild --json", places.url);
+    good(trawl(&rebuild));
+    assert_eq!(rows(&places), made);
+    assert_eq!(places.account(), [100, 100, 0, 0, 0]);
+    assert!(files.iter().all(|file| !file.exists()));
+}
+
 /// Of several processes that change a catalogue, each chunk is added by one.
 #[test]
 fn catalogue_changes_once_at_a_time() {
