@@ -203,7 +203,7 @@ fn hint() -> String {
     format!("{ROOT}/metadata/version-hint.text")
 }
 
-/// Returns whether a key is that of a version's metadata.
+/// Returns whether a key belongs to the metadata of a version.
 pub fn is_version(key: &str) -> bool {
     version_of(key).is_some()
 }
