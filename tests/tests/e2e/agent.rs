@@ -1,5 +1,6 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
+mod many;
 mod start;
 
 use std::fs;
