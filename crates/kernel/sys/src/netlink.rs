@@ -1,4 +1,4 @@
-//! Interfaces, addresses, routes and tc over routing netlink; driver abilities over generic netlink.
+//! Interfaces, addresses, routes and tc over routing netlink; driver abilities over generic netlink; traces of nftables.
 //!
 //! A [`Netlink`] stays in the namespace it was opened in: it may be used from any thread.
 
@@ -6,6 +6,7 @@ mod generic;
 mod link;
 mod monitor;
 mod route;
+mod rule_trace;
 mod socket;
 pub mod tc;
 
@@ -19,6 +20,7 @@ pub use link::{VethEnd, create_veth};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use route::Route;
 pub use route::{Neighbour, NextHop, carriers};
+pub use rule_trace::{MarkedPlaces, RuleTrace, TracedDrop};
 pub use socket::{Refusal, Socket};
 
 /// A routing netlink socket in one namespace.

@@ -89,6 +89,11 @@ impl Socket {
         Self::open(namespace, NETLINK_ROUTE, groups)
     }
 
+    /// Opens a socket of netfilter that receives reports of these groups (a mask).
+    pub fn netfilter(namespace: Option<&Namespace>, groups: u32) -> Result<Self> {
+        Self::open(namespace, Some(rustix::net::netlink::NETFILTER), groups)
+    }
+
     fn open(
         namespace: Option<&Namespace>,
         protocol: Option<Protocol>,
@@ -119,6 +124,30 @@ impl Socket {
     /// Sends a change and waits for the kernel's answer.
     pub fn change(&mut self, request: NetlinkRequest) -> Result<(), Refusal> {
         self.transact(request, libc::NLM_F_ACK as u16).map(|_| ())
+    }
+
+    /// Sends the messages of a batch, which the kernel carries out as a whole or not at all, and waits for an error or the
+    /// acknowledgement that one of them asks for.
+    pub fn change_together<const N: usize>(
+        &mut self,
+        requests: [NetlinkRequest; N],
+    ) -> Result<(), Refusal> {
+        let first = self.sequence.wrapping_add(1);
+        let mut batch = Vec::new();
+        for request in requests {
+            self.sequence = self.sequence.wrapping_add(1);
+            batch.extend(request.finish(self.sequence));
+        }
+        send(&self.fd, &batch, SendFlags::empty())?;
+        loop {
+            let length = receive(&self.fd, &mut self.buffer, RecvFlags::empty())?;
+            for message in messages(&self.buffer[..length]) {
+                let is_ours = (message.sequence.wrapping_sub(first) as usize) < N;
+                if is_ours && i32::from(message.kind) == libc::NLMSG_ERROR {
+                    return acknowledged(&message, Vec::new()).map(|_| ());
+                }
+            }
+        }
     }
 
     /// Asks for one object.
@@ -338,6 +367,12 @@ impl NetlinkRequest {
         self.bytes.extend_from_slice(value);
         let padded = self.bytes.len().next_multiple_of(4);
         self.bytes.resize(padded, 0);
+        self
+    }
+
+    /// Asks for an acknowledgement, for a message of a batch.
+    pub fn with_acknowledgement(mut self) -> Self {
+        self.add_flags(libc::NLM_F_ACK as u16);
         self
     }
 
