@@ -55,6 +55,8 @@ pub struct Assembly {
     polls: Option<Option<OwnedFd>>,
     /// The programs that find the process of each packet, if requested.
     pub(crate) processes: Option<Rc<Processes>>,
+    /// True if programs note the rule of nftables that drops each packet.
+    pub(crate) notes_rules: bool,
 }
 
 /// Events of the assembly, reported once it is complete.
@@ -145,6 +147,7 @@ impl Assembly {
             news: News::default(),
             polls: None,
             processes: None,
+            notes_rules: false,
         })
     }
 

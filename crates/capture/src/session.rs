@@ -469,6 +469,11 @@ impl Session {
         self.assembly.rings.geometry
     }
 
+    /// Returns true if programs note the rule of nftables that drops each packet.
+    pub fn notes_rules(&self) -> bool {
+        self.assembly.notes_rules
+    }
+
     /// Returns the hook's name for each interface block.
     pub fn hook_names(&self) -> Vec<String> {
         let mut names = vec![String::new(); self.interfaces.len()];

@@ -8,6 +8,7 @@ mod noted;
 mod record;
 pub(crate) mod report;
 mod ruleset;
+mod traced;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
@@ -67,6 +69,9 @@ pub struct Args {
     /// Show non-losses as well: queues of closing sockets, and groups that no socket has joined
     #[arg(long)]
     all: bool,
+    /// Never trace packets by nftables (default: up to 5 s in a namespace, if several rules may have dropped packets)
+    #[arg(long)]
+    no_trace: bool,
     /// Record the dropped packets to this pcapng file as well, with the counters and the advice
     #[arg(long, value_name = "FILE", conflicts_with = "since")]
     record: Option<PathBuf>,
@@ -116,13 +121,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
     let counted = args.words.is_empty() && args.subject.words.is_empty();
+    let mut culprits = Culprits::new(!counted);
     let counted = counted
         .then(|| Counted::new(&sites, namespaces).map(Rc::new))
         .transpose()?;
-    let mut culprits = Culprits::default();
     if let Some(counted) = &counted {
         culprits.begin(counted.namespaces());
     }
+    let may_trace = !args.no_trace && !confined.session().notes_rules();
     let tally = Rc::new(RefCell::new(Tally::default()));
     let tallying = Tallying {
         tally: Rc::clone(&tally),
@@ -131,6 +137,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         counted: counted.clone(),
         known: Knowledge::default(),
         culprits,
+        may_trace,
         looked_at: 0,
         shown: Instant::now(),
         lines: 0,
@@ -189,6 +196,7 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
         (args.namespaces.are_all(), "--all-namespaces"),
         (args.duration.is_some(), "--duration"),
         (args.record.is_some(), "--record"),
+        (args.no_trace, "--no-trace"),
         (!args.subject.words.is_empty(), "a command"),
     ];
     refuse_options(
@@ -262,6 +270,16 @@ pub fn watching_drops(
     }
 }
 
+fn say_tracing(netns: Option<&str>) {
+    let seconds = traced::AT_MOST.as_secs();
+    let place = netns.map_or_else(String::new, |netns| format!(" in {netns}"));
+    let text = format!(
+        "tracing packets{place} by nftables for at most {seconds} s, to find the rules that drop some; --no-trace prevents it"
+    );
+    let data = json!({ "netns": netns, "seconds": seconds });
+    json::say("tracing_packets", data, &text);
+}
+
 fn differences(counted: Option<&Counted>) -> Result<Differences> {
     counted.map_or_else(|| Ok(Differences::default()), Counted::differences)
 }
@@ -315,6 +333,8 @@ struct Tallying {
     counted: Option<Rc<Counted>>,
     known: Knowledge,
     culprits: Culprits,
+    /// True if packets may be traced: programs do not note the rules that drop them.
+    may_trace: bool,
     /// Number of rows of which the objects that may have dropped packets were read.
     looked_at: usize,
     shown: Instant,
@@ -323,6 +343,23 @@ struct Tallying {
 }
 
 impl Tallying {
+    /// Looks at the objects that may have dropped the packets of new rows.
+    fn look(&mut self) {
+        let tally = Rc::clone(&self.tally);
+        let tally = tally.borrow();
+        if tally.rows.len() <= self.looked_at {
+            return;
+        }
+        self.looked_at = tally.rows.len();
+        for (key, row) in &tally.rows {
+            self.culprits.look(key);
+            if self.may_trace && self.culprits.trace(key, row) {
+                self.clear();
+                say_tracing(key.netns.as_deref());
+            }
+        }
+    }
+
     fn show(&mut self) {
         if !self.live || self.shown.elapsed() < LOOK_EVERY {
             return;
@@ -358,12 +395,7 @@ impl Writer for Tallying {
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        let tally = self.tally.borrow();
-        if tally.rows.len() > self.looked_at {
-            self.looked_at = tally.rows.len();
-            tally.rows.keys().for_each(|key| self.culprits.look(key));
-        }
-        drop(tally);
+        self.look();
         self.show();
         Ok(Pressure::Idle)
     }

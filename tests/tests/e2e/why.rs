@@ -16,6 +16,7 @@ use crate::drop::reasons::shoots;
 mod culprits;
 mod record;
 mod rules;
+mod traced;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;

@@ -121,6 +121,7 @@ pub fn attach(
         (config.first_page_low, config.first_page_high) = halves(found.first_page);
     }
     let droppers = asked.droppers.then(|| Droppers::watch(&symbols)).flatten();
+    assembly.notes_rules = droppers.is_some();
     config.names_dropper = u32::from(droppers.is_some());
     // The code that leads to these programs is among the functions that lead to a drop.
     let symbols = match droppers {

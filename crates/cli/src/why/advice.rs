@@ -15,8 +15,8 @@ use trawl_guard::rule::{Action, Rule};
 use trawl_program::Site;
 use trawl_program::reload::{self, ReloadMethod};
 use trawl_sys::interface::Interface;
-use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::tc::Direction;
+use trawl_sys::netlink::{Netlink, RuleTrace};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_view::why::DropKey;
 
@@ -404,6 +404,7 @@ fn chains() -> Option<Vec<Chain>> {
             .nftables
             .into_iter()
             .filter_map(|item| item.chain)
+            .filter(|chain| !chain.table.starts_with(RuleTrace::TABLES))
             .collect(),
     )
 }

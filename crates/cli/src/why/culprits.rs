@@ -1,8 +1,9 @@
 //! Names of the objects that dropped packets: rules and policies of nftables, queueing disciplines, programs of cgroups. An
-//! object is certain if the kernel noted it with the packets, if its counter went up, or if no other one can have dropped the
-//! packets.
+//! object is certain if the kernel noted it with the packets, if its counter went up, if a traced packet ended there, or if no
+//! other one can have dropped the packets.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -16,7 +17,8 @@ use trawl_view::why::{DropKey, Row};
 
 use super::advice::{ProgramName, namespace};
 use super::noted::with_noted;
-use super::ruleset::{Chain, chains, full_name, rules};
+use super::ruleset::{Chain, chains, full_name, may_meet, places, rules};
+use super::traced::{Traced, Tracing};
 
 /// Namespaces of which the counters are read before the first drop; of others, at the first drop.
 const MOST_AT_START: usize = 16;
@@ -30,6 +32,9 @@ pub struct Culprit {
     /// Packets of the row that it dropped, or packets that its counter counted meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
+    /// Traced packets that it dropped: a sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traced: Option<u64>,
     pub is_certain: bool,
 }
 
@@ -39,6 +44,12 @@ pub struct Culprits {
     before: HashMap<Option<String>, Snapshot>,
     /// Read once for all rows of a namespace.
     after: HashMap<Option<String>, Snapshot>,
+    /// Traces of namespaces; `None` where the kernel refused.
+    traces: HashMap<Option<String>, Option<Tracing>>,
+    /// Namespaces, hooks and versions of IP of which the rules were counted: large rulesets take time.
+    considered: HashSet<(Option<String>, Option<String>, Vec<u8>)>,
+    /// True if the rows have only some of the dropped packets: a trace has others too.
+    are_chosen: bool,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +59,14 @@ struct Snapshot {
 }
 
 impl Culprits {
+    /// `are_chosen`: an expression or a command selects among the dropped packets.
+    pub fn new(are_chosen: bool) -> Self {
+        Self {
+            are_chosen,
+            ..Self::default()
+        }
+    }
+
     /// Reads the counters of these namespaces, up to a limit.
     pub fn begin<'n>(&mut self, namespaces: impl Iterator<Item = &'n Namespace>) {
         for namespace in namespaces.take(MOST_AT_START) {
@@ -67,6 +86,31 @@ impl Culprits {
             .insert(key.netns.clone(), found.unwrap_or_default());
     }
 
+    /// Begins to trace the packets of a drop's namespace, once, if several rules without counters may have dropped them. Returns
+    /// true if it did.
+    pub fn trace(&mut self, key: &DropKey, row: &Row) -> bool {
+        let Some(before) = self.before.get(&key.netns) else {
+            return false;
+        };
+        if kind(key) != Some(Kind::Rule) || self.traces.contains_key(&key.netns) {
+            return false;
+        }
+        let versions = row.versions();
+        let at = (key.netns.clone(), key.hook.clone(), versions.clone());
+        if !self.considered.insert(at) {
+            return false;
+        }
+        let rules = rules(&before.chains, key.hook.as_deref(), &versions);
+        if rules.iter().filter(|one| one.packets.is_none()).count() < 2 {
+            return false;
+        }
+        let begin = |namespace| Tracing::begin(namespace, &places(&before.chains));
+        let begun = namespace(key).and_then(begin);
+        let has_begun = begun.is_some();
+        self.traces.insert(key.netns.clone(), begun);
+        has_begun
+    }
+
     /// Returns the objects that dropped the packets of a row, or may have. Drops after the first call do not count.
     pub fn of(&mut self, key: &DropKey, row: &Row) -> Vec<Culprit> {
         let Some(kind) = kind(key) else {
@@ -77,6 +121,9 @@ impl Culprits {
             Kind::ReceiversProgram => return receivers_programs(row),
             Kind::Rule | Kind::Queue => {}
         }
+        // The trace ends here, before its table could be read as the user's.
+        let tracing = self.traces.get_mut(&key.netns).and_then(Option::as_mut);
+        let traced = tracing.map_or(&[][..], Tracing::end);
         let after = self.after.entry(key.netns.clone()).or_insert_with(|| {
             let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
             found.unwrap_or_default()
@@ -96,7 +143,13 @@ impl Culprits {
             let rules = |of: &Snapshot| rules(&of.chains, key.hook.as_deref(), &versions);
             // Rules of the older iptables are not among those of nftables.
             let is_complete = key.hook.is_some() && !has_legacy(key);
-            judge(&rules(before), &rules(after), is_complete)
+            let found = judge(&rules(before), &rules(after), is_complete);
+            let here = traced.iter().filter(|one| {
+                let hook = key.hook.as_deref();
+                one.is_at(key.interface.as_deref())
+                    && may_meet(&after.chains, hook, &versions, &one.name)
+            });
+            with_traced(found, here, !self.are_chosen, full_name)
         })
     }
 }
@@ -142,6 +195,7 @@ fn judge(before: &[Candidate], now: &[Candidate], is_complete: bool) -> Vec<Culp
             Some(Culprit {
                 name: one.name.clone(),
                 packets: Some(increase(one)?),
+                traced: None,
                 is_certain: true,
             })
         })
@@ -156,9 +210,38 @@ fn judge(before: &[Candidate], now: &[Candidate], is_complete: bool) -> Vec<Culp
         .map(|one| Culprit {
             name: one.name.clone(),
             packets: None,
+            traced: None,
             is_certain,
         })
         .collect()
+}
+
+/// Replaces the uncertain objects by those at which traced packets ended, if there are any. `is_certain`: the traced packets are
+/// of the row.
+fn with_traced<'t>(
+    mut found: Vec<Culprit>,
+    traced: impl Iterator<Item = &'t Traced>,
+    is_certain: bool,
+    full_name: impl Fn(&str) -> Option<String>,
+) -> Vec<Culprit> {
+    // Packets of several interfaces are apart.
+    let mut sums = BTreeMap::<&str, u64>::new();
+    for one in traced {
+        *sums.entry(&one.name).or_default() += one.packets;
+    }
+    let ended = sums.into_iter().map(|(name, packets)| Culprit {
+        name: full_name(name).unwrap_or_else(|| name.to_owned()),
+        packets: None,
+        traced: Some(packets),
+        is_certain,
+    });
+    let mut ended: Vec<Culprit> = ended.collect();
+    ended.sort_by_key(|one| Reverse(one.traced));
+    if !ended.is_empty() {
+        found.retain(|one| one.is_certain && ended.iter().all(|other| other.name != one.name));
+        found.extend(ended);
+    }
+    found
 }
 
 impl Snapshot {
@@ -274,6 +357,7 @@ fn programs(
         .map(|id| Culprit {
             name: format!("cgroup {}", ProgramName::of(id)),
             packets: packets.filter(|_| is_certain),
+            traced: None,
             is_certain,
         })
         .collect()
@@ -300,5 +384,29 @@ mod tests {
         let alone = [one("c", None)];
         assert!(judge(&alone, &alone, true)[0].is_certain);
         assert!(!judge(&alone, &alone, false)[0].is_certain);
+    }
+
+    #[test]
+    fn objects_of_traced_packets_replace_the_uncertain_ones() {
+        let culprit = |name: &str, packets, traced, is_certain| Culprit {
+            name: name.to_owned(),
+            packets,
+            traced,
+            is_certain,
+        };
+        let traced = |name: &str| Traced {
+            name: name.to_owned(),
+            interfaces: Vec::new(),
+            packets: 9,
+        };
+        let full_name = |name: &str| (name == "a").then(|| "a: drop".to_owned());
+        let counted = culprit("c: drop", Some(1), None, true);
+        let either = ["a: drop", "b: drop"].map(|name| culprit(name, None, None, false));
+        let all = [&either[..], std::slice::from_ref(&counted)].concat();
+        let none = with_traced(all.clone(), [].iter(), true, full_name);
+        assert_eq!(none, all);
+        let found = with_traced(all, [traced("a"), traced("gone")].iter(), true, full_name);
+        let ended = ["a: drop", "gone"].map(|name| culprit(name, None, Some(9), true));
+        assert_eq!(found, [&[counted][..], &ended].concat());
     }
 }

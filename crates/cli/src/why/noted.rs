@@ -16,6 +16,7 @@ pub fn with_noted(
     let noted = row.rules.iter().map(|(name, packets)| Culprit {
         name: full_name(name).unwrap_or_else(|| name.clone()),
         packets: Some(*packets),
+        traced: None,
         is_certain: true,
     });
     let mut found: Vec<Culprit> = noted.collect();
@@ -46,6 +47,7 @@ mod tests {
         let culprit = |name: &str, packets| Culprit {
             name: name.to_owned(),
             packets,
+            traced: None,
             is_certain: packets.is_some(),
         };
         let others = [

@@ -552,9 +552,10 @@ impl ReportRow {
     /// Returns a line for each object that dropped packets, or one for all that may have.
     fn culprit_lines(&self) -> impl Iterator<Item = String> {
         let certain = self.culprits.iter().filter(|one| one.is_certain);
-        let lines = certain.map(|one| match one.packets {
-            Some(packets) => format!("{} ({packets})", one.name),
-            None => one.name.clone(),
+        let lines = certain.map(|one| match (one.packets, one.traced) {
+            (Some(packets), _) => format!("{} ({packets})", one.name),
+            (None, Some(traced)) => format!("{} ({traced} traced)", one.name),
+            (None, None) => one.name.clone(),
         });
         let uncertain = self.culprits.iter().filter(|one| !one.is_certain);
         let uncertain: Vec<&str> = uncertain.map(|one| one.name.as_str()).collect();

@@ -1,5 +1,7 @@
 //! The rules and policies of nftables that drop packets, in the output of nft.
 
+use trawl_sys::netlink::MarkedPlaces;
+
 use super::culprits::Candidate;
 
 /// A chain in the output of `nft -a list ruleset`.
@@ -9,6 +11,7 @@ pub struct Chain {
     table: String,
     name: String,
     hook: Option<String>,
+    devices: Vec<String>,
     drops_by_default: bool,
     /// Handle and text of each rule.
     rules: Vec<(String, String)>,
@@ -36,9 +39,10 @@ pub fn chains(text: &str) -> Vec<Chain> {
             }
             ["}"] => in_chain = false,
             _ if !in_chain => {}
-            ["type", _, "hook", hook, ..] => {
+            ["type", _, "hook", hook, rest @ ..] => {
                 if let Some(chain) = chains.last_mut() {
                     chain.hook = Some((*hook).to_owned());
+                    chain.devices = devices(rest);
                     chain.drops_by_default = body.contains("policy drop;");
                 }
             }
@@ -51,6 +55,19 @@ pub fn chains(text: &str) -> Vec<Chain> {
         }
     }
     chains
+}
+
+/// Parses `device "veth0" priority …`, or `devices = { veth0, veth1 } priority …`.
+fn devices(words: &[&str]) -> Vec<String> {
+    let [kind, rest @ ..] = words else {
+        return Vec::new();
+    };
+    if !kind.starts_with("device") {
+        return Vec::new();
+    }
+    let names = rest.iter().take_while(|word| **word != "priority");
+    let names = names.map(|word| word.trim_matches(['"', ',', '=', '{', '}']));
+    names.filter(|n| !n.is_empty()).map(str::to_owned).collect()
 }
 
 impl Chain {
@@ -87,15 +104,14 @@ impl Chain {
     }
 }
 
-/// Returns the rules and policies that drop packets at a hook.
-pub fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candidate> {
+/// Returns the chains that packets at a hook may pass, also by jumps.
+fn reached<'c>(chains: &'c [Chain], hook: Option<&str>, versions: &[u8]) -> Vec<&'c Chain> {
     let entered = chains.iter().filter(|one| one.is_entered(hook, versions));
     let mut reached: Vec<&Chain> = entered.collect();
-    let mut candidates = Vec::new();
     let mut at = 0;
     while let Some(chain) = reached.get(at).copied() {
         at += 1;
-        for (handle, text) in &chain.rules {
+        for (_, text) in &chain.rules {
             let words: Vec<&str> = text.split_whitespace().collect();
             let onward = words
                 .windows(2)
@@ -111,6 +127,17 @@ pub fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candi
                     reached.push(target);
                 }
             }
+        }
+    }
+    reached
+}
+
+/// Returns the rules and policies that drop packets at a hook.
+pub fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    for chain in reached(chains, hook, versions) {
+        for (handle, text) in &chain.rules {
+            let words: Vec<&str> = text.split_whitespace().collect();
             let drops = |word: &&str| ["drop", "reject"].contains(&word.trim_end_matches(','));
             if words.iter().any(drops) {
                 let (text, packets) = without_counter(&words);
@@ -128,6 +155,31 @@ pub fn rules(chains: &[Chain], hook: Option<&str>, versions: &[u8]) -> Vec<Candi
         }
     }
     candidates
+}
+
+/// Returns true if packets at a hook may meet this rule or policy.
+pub fn may_meet(chains: &[Chain], hook: Option<&str>, versions: &[u8], name: &str) -> bool {
+    let place = name.split_once(" of ").map(|(_, place)| place);
+    let mut reached = reached(chains, hook, versions).into_iter();
+    reached.any(|chain| Some(&*chain.place()) == place)
+}
+
+/// Returns the places that precede these chains.
+pub fn places(chains: &[Chain]) -> MarkedPlaces {
+    let devices = |hook: &str| {
+        let there = chains
+            .iter()
+            .filter(|one| one.hook.as_deref() == Some(hook));
+        let mut names: Vec<String> = there.flat_map(|one| one.devices.clone()).collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    MarkedPlaces {
+        bridges: chains.iter().any(|one| one.family == "bridge"),
+        ingress: devices("ingress"),
+        egress: devices("egress"),
+    }
 }
 
 /// Returns a rule's text without the numbers of its counter, and the number of packets.
@@ -206,6 +258,30 @@ mod tests {
         let out = rules(&chains, Some("output"), &[6]);
         assert_eq!(out.len(), 1);
         assert!(rules(&chains, Some("forward"), &[4]).is_empty());
+    }
+
+    #[test]
+    fn chains_lead_to_places_and_rules() {
+        let text = r#"table netdev n {
+	chain a { # handle 1
+		type filter hook ingress device "veth0" priority filter; policy accept;
+	}
+	chain b { # handle 2
+		type filter hook ingress devices = { veth0, veth1 } priority filter; policy accept;
+	}
+	chain c { # handle 3
+		type filter hook egress device "veth2" priority filter; policy accept;
+	}
+}"#;
+        let found = places(&chains(text));
+        assert!(!found.bridges);
+        assert_eq!(found.ingress, ["veth0", "veth1"]);
+        assert_eq!(found.egress, ["veth2"]);
+        let chains = chains(RULESET);
+        assert!(places(&chains).ingress.is_empty());
+        let meets = |name| may_meet(&chains, Some("input"), &[4], name);
+        assert!(meets("rule 99 of inet f deeper") && meets("policy of inet f in"));
+        assert!(!meets("rule 7 of inet f out"));
     }
 
     #[test]

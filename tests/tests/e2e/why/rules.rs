@@ -10,7 +10,7 @@ use trawl_tests::{Lab, Running, feature_or_skip, trawl};
 use super::row;
 
 /// Chains of all kinds; each rule has a port of its own.
-const RULES: &str = "
+pub const RULES: &str = "
 table inet f {
     map verdicts {
         type inet_service : verdict
@@ -67,7 +67,7 @@ fn open() -> Option<Lab> {
     features.into_iter().all(feature_or_skip).then(Lab::open)?
 }
 
-fn udp6(lab: &Lab, port: u16) -> Vec<u8> {
+pub fn udp6(lab: &Lab, port: u16) -> Vec<u8> {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     Template::new()
         .ethernet(a.mac, b.mac)
@@ -86,13 +86,7 @@ fn packets_by_rule(report: &Value) -> BTreeMap<String, u64> {
         for one in row["culprits"].as_array().expect("culprits") {
             assert_eq!(one["is_certain"], true, "{row}");
             let packets = one["packets"].as_u64().expect("a number");
-            let name = one["name"].as_str().expect("a name");
-            // Handles differ.
-            let name = match name.split_once(" of ") {
-                Some(("policy", chain)) => format!("policy of {chain}"),
-                Some((_, chain)) => chain.to_owned(),
-                None => name.to_owned(),
-            };
+            let name = without_handle(one["name"].as_str().expect("a name"));
             *found.entry(name).or_default() += packets;
             sum += packets;
         }
@@ -101,7 +95,16 @@ fn packets_by_rule(report: &Value) -> BTreeMap<String, u64> {
     found
 }
 
-fn is_expected(found: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
+/// Returns the name of a rule or policy without the handle, which differs.
+pub fn without_handle(name: &str) -> String {
+    match name.split_once(" of ") {
+        Some(("policy", chain)) => format!("policy of {chain}"),
+        Some((_, chain)) => chain.to_owned(),
+        None => name.to_owned(),
+    }
+}
+
+pub fn is_expected(found: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
     let expected = expected
         .iter()
         .map(|(name, packets)| ((*name).to_owned(), *packets));

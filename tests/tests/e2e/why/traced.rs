@@ -1,0 +1,195 @@
+//! The rules and policies of nftables that dropped traced packets, where the kernel refuses programs at its functions.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use trawl_tests::{Lab, Running, amount, trawl, wait_until};
+
+use super::row;
+use super::rules::{RULES, is_expected, udp6, without_handle};
+
+const TWO_RULES: &str = "
+table inet f {
+    chain in {
+        type filter hook input priority 0
+        udp dport 5001 drop
+        udp dport 5002 drop
+    }
+}";
+const TRACING: &str = "tracing_packets";
+
+/// Starts `trawl why` in b's namespace with more arguments.
+fn start(lab: &Lab, more: &[&str]) -> Running {
+    let arguments = [&["why", "--netns", &lab.pair.b.name, "--json"], more].concat();
+    Running::start_without("fexit", &arguments, "looking")
+}
+
+/// Starts it, and returns once a dropped packet to this port has begun the trace.
+fn start_tracing(lab: &Lab, port: u16, more: &[&str]) -> Running {
+    let why = start(lab, more);
+    lab.send_long(&[lab.udp(port)]);
+    why.wait_said(TRACING);
+    why
+}
+
+/// Returns the traced packets of each rule or policy in the report's rows; all have to be certain.
+fn traced_by_rule(report: &Value) -> BTreeMap<String, u64> {
+    let rows = report["rows"].as_array().expect("rows").iter();
+    let rows = rows.filter(|row| row["reason"] == "NETFILTER_DROP");
+    let culprits = rows.flat_map(|row| row["culprits"].as_array().expect("culprits"));
+    let mut found = BTreeMap::new();
+    for one in culprits {
+        assert_eq!(one["is_certain"], true, "{report}");
+        let name = without_handle(one["name"].as_str().expect("a name"));
+        let before = found.insert(name, one["traced"].as_u64().expect("a number"));
+        assert_eq!(before, None, "{report}");
+    }
+    found
+}
+
+#[test]
+fn rules_of_all_families_are_named() {
+    let Some(lab) = Lab::open() else { return };
+    lab.nft(RULES);
+    lab.nft(
+        "table ip c {
+            chain c {
+                type filter hook prerouting priority -300
+                udp dport 5000 counter
+            }
+        }",
+    );
+    let rules = lab.inside("nft -s list ruleset");
+    let file = lab.file("drops.pcapng");
+    let why = start_tracing(&lab, 5001, &["--record", &file]);
+    // The rate of marked packets is limited; a burst of 20 is not.
+    let mut frames = vec![udp6(&lab, 5010)];
+    frames.extend([5000, 5000, 5003, 5004, 5005, 5008, 5008, 6000].map(|port| lab.udp(port)));
+    lab.send_long(&frames);
+    let report = why.stop().json();
+    is_expected(
+        &traced_by_rule(&report),
+        &[
+            ("inet f in: udp dport 5000 drop", 2),
+            ("inet f deeper: udp dport 5003 reject", 1),
+            ("inet f in: udp dport vmap @verdicts", 1),
+            ("inet f other: drop", 1),
+            ("netdev n in: udp dport 5008 drop", 2),
+            ("policy of ip p in: drop", 1),
+            ("ip6 s in: udp dport 5010 drop", 1),
+        ],
+    );
+    let read = trawl(&["why", &file, "--json"]);
+    let read: Value = serde_json::from_slice(&read.stdout).expect("JSON");
+    assert_eq!(traced_by_rule(&read), traced_by_rule(&report));
+    assert_eq!(lab.inside("nft -s list ruleset"), rules);
+    let counted = lab.inside("nft list table ip c");
+    assert!(counted.contains("counter packets 2 "), "{counted}");
+}
+
+#[test]
+fn rules_of_bridges_are_traced() {
+    let Some(lab) = Lab::open() else { return };
+    lab.inside("ip link add bridge type bridge");
+    lab.inside("ip link set veth0 master bridge");
+    lab.inside("ip link set bridge up");
+    lab.nft(
+        "table bridge t {
+            chain in {
+                type filter hook prerouting priority 0
+                ether type ip udp dport 5001 drop
+                ether type ip udp dport 5002 drop
+            }
+        }",
+    );
+    let why = start_tracing(&lab, 5001, &[]);
+    lab.send_long(&[lab.udp(5002), lab.udp(5002)]);
+    is_expected(
+        &traced_by_rule(&why.stop().json()),
+        &[("bridge t in: ether type ip udp dport 5002 drop", 2)],
+    );
+}
+
+/// With an expression, traced packets may belong to other rows.
+#[test]
+fn rules_are_uncertain_for_chosen_packets() {
+    let Some(lab) = Lab::open() else { return };
+    lab.nft(TWO_RULES);
+    lab.inside("nft add rule inet f in udp dport 5003 drop");
+    let why = start_tracing(&lab, 5001, &["udp dst port 5001"]);
+    lab.send_long(&[lab.udp(5001), lab.udp(5003)]);
+    let report = why.stop().json();
+    let culprits = row(&report, "NETFILTER_DROP")["culprits"].as_array();
+    let named = culprits.into_iter().flatten().map(|one| {
+        let name = without_handle(one["name"].as_str().expect("a name"));
+        (name, one["is_certain"] == true)
+    });
+    let expected = ["5001", "5003"].map(|port| {
+        let name = format!("inet f in: udp dport {port} drop");
+        (name, false)
+    });
+    assert_eq!(named.collect::<Vec<_>>(), expected, "{report}");
+}
+
+/// The table that marks packets is removed after the time limit, and at once if trawl is killed.
+#[test]
+fn no_table_is_left() {
+    let Some(lab) = Lab::open() else { return };
+    lab.nft(TWO_RULES);
+    let tables = || lab.inside("nft list tables");
+    let before = tables();
+    let why = start_tracing(&lab, 5001, &[]);
+    assert!(tables().contains("trawl-trace-"));
+    wait_until("the trace ends", || tables() == before);
+    lab.send_long(&[lab.udp(5001)]);
+    let report = why.stop().json();
+    let dropped = row(&report, "NETFILTER_DROP");
+    assert_eq!(dropped["packets"], 2, "{report}");
+    assert_eq!(dropped["culprits"][1]["is_certain"], false, "{report}");
+    let why = start_tracing(&lab, 5001, &[]);
+    assert!(tables().contains("trawl-trace-"));
+    why.kill();
+    assert_eq!(tables(), before);
+}
+
+#[test]
+fn few_packets_of_a_flood_are_traced() {
+    let Some(lab) = Lab::open() else { return };
+    lab.nft(TWO_RULES);
+    let why = start_tracing(&lab, 5001, &[]);
+    let sent = amount(200_000);
+    lab.send(&[lab.udp(5002)], sent);
+    let report = why.stop().json();
+    let found = traced_by_rule(&report);
+    assert_eq!(found.len(), 1, "{report}");
+    let traced = found["inet f in: udp dport 5002 drop"];
+    // A burst, and 5 s with 200 packets each.
+    assert!((20..=1100).contains(&traced), "{report}");
+    let account = &report["account"];
+    let lost = account["lost"].as_u64().expect("a number");
+    assert_eq!(account["recorded"], sent + 1 - lost, "{report}");
+}
+
+/// Packets are not traced if counters tell the rules apart, or on request.
+#[test]
+fn traces_are_avoided() {
+    let Some(lab) = Lab::open() else { return };
+    lab.nft(TWO_RULES);
+    let why = start(&lab, &["--no-trace"]);
+    lab.send_long(&[lab.udp(5001)]);
+    let done = why.stop();
+    assert!(!done.stderr.contains(TRACING), "{}", done.stderr);
+    let report = done.json();
+    let culprits = &row(&report, "NETFILTER_DROP")["culprits"];
+    assert_eq!(culprits[1]["is_certain"], false, "{report}");
+    lab.inside("nft flush chain inet f in");
+    lab.inside("nft add rule inet f in udp dport 5001 counter drop");
+    lab.inside("nft add rule inet f in udp dport 5002 counter drop");
+    let why = start(&lab, &[]);
+    lab.send_long(&[lab.udp(5001)]);
+    let done = why.stop();
+    assert!(!done.stderr.contains(TRACING), "{}", done.stderr);
+    let report = done.json();
+    let culprits = &row(&report, "NETFILTER_DROP")["culprits"];
+    assert_eq!(culprits[0]["packets"], 1, "{report}");
+}
