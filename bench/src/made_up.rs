@@ -241,6 +241,11 @@ impl Made {
         self.directory.path().join("store")
     }
 
+    /// Returns the directory that holds the store, and the store's name there.
+    pub fn bucket(&self) -> (PathBuf, &'static str) {
+        (self.directory.path().to_owned(), "store")
+    }
+
     pub fn url(&self) -> String {
         format!("file://{}", self.root().display())
     }

@@ -1,6 +1,7 @@
 //! The cost of the store: a capture into it, the building of the index, and the search for one packet among many.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -23,9 +24,9 @@ const FEW: u64 = 1000;
 const FEW_FLOWS: usize = 100;
 /// Aims of the experiments.
 const INDEX_MPPS: f64 = 1.0;
-const INDEX_BYTES: f64 = 21.0;
+const INDEX_BYTES: f64 = 30.0;
 const SENDER_PERCENT: f64 = 97.0;
-const SEARCH_SECONDS: f64 = 10.0;
+const SEARCH_SECONDS: f64 = 2.0;
 
 pub fn judge_capture(experiment: &Experiment) -> Finding {
     let aims = [
@@ -239,26 +240,8 @@ impl Target {
         let (url, environment, server) = match self {
             Self::Directory => (format!("file://{}", bucket.display()), Vec::new(), None),
             Self::Versitygw => {
-                let program = bench.peers.path("versitygw")?;
-                let address = std::net::TcpListener::bind(("127.0.0.1", 0))
-                    .and_then(|free| free.local_addr())
-                    .map_err(|e| Error::os("cannot find a free port", e))?;
-                let mut server = process::command(program);
-                server.args(["--access", KEY, "--secret", KEY]);
-                server.args(["--port", &address.to_string()]);
-                server.args(["posix", "--nometa"]).arg(&store);
-                let server = process::Background::start(&mut server, "Listening")?;
-                let environment = [
-                    ("AWS_ENDPOINT", format!("http://{address}")),
-                    ("AWS_ALLOW_HTTP", "true".to_owned()),
-                    ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "false".to_owned()),
-                    ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
-                    ("AWS_SECRET_ACCESS_KEY", KEY.to_owned()),
-                    ("AWS_REGION", "us-east-1".to_owned()),
-                    ("NO_PROXY", "127.0.0.1".to_owned()),
-                ];
-                let environment = environment.map(|(name, value)| (name.to_owned(), value));
-                (format!("s3://{BUCKET}"), environment.to_vec(), Some(server))
+                let (server, environment) = serve(bench, &store)?;
+                (format!("s3://{BUCKET}"), environment, Some(server))
             }
         };
         Ok(TestStore {
@@ -271,6 +254,30 @@ impl Target {
             _directory: directory,
         })
     }
+}
+
+/// Serves the subdirectories of a directory as buckets; returns the environment in which S3's clients reach them.
+fn serve(bench: &Bench, root: &Path) -> Result<(process::Background, Vec<(String, String)>), Stop> {
+    let program = bench.peers.path("versitygw")?;
+    let address = std::net::TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|free| free.local_addr())
+        .map_err(|e| Error::os("cannot find a free port", e))?;
+    let mut server = process::command(program);
+    server.args(["--access", KEY, "--secret", KEY]);
+    server.args(["--port", &address.to_string()]);
+    server.args(["posix", "--nometa"]).arg(root);
+    let server = process::Background::start(&mut server, "Listening")?;
+    let environment = [
+        ("AWS_ENDPOINT", format!("http://{address}")),
+        ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "false".to_owned()),
+        ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", KEY.to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+        ("NO_PROXY", "127.0.0.1".to_owned()),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value));
+    Ok((server, environment.to_vec()))
 }
 
 /// A store that is made on first use, and kept for all repetitions.
@@ -337,10 +344,14 @@ pub fn searches(space: &Space) -> Result<Vec<Case>> {
         let hosts = (x / most).ceil().max(1.0);
         let packets = (x / hosts * MILLION) as u64;
         for series in space.names("series")? {
-            let (kept, search) = (kept.clone(), named(&series, SEARCHES)?);
+            let (target, name) = match series.strip_prefix("versitygw, ") {
+                Some(name) => (Target::Versitygw, name),
+                None => (Target::Directory, series.as_str()),
+            };
+            let (kept, search) = (kept.clone(), named(name, SEARCHES)?);
             cases.push(Case::new(&series, x, move |bench| {
                 let make = || haystack(bench, packets, flows, hosts as u64);
-                Ok(kept.with(make, |made| find(bench, search, made))?)
+                kept.with(make, |made| Ok(find(bench, target, search, made)))?
             }));
         }
     }
@@ -370,20 +381,21 @@ const SQL: &str = "SELECT time FROM packets WHERE src = ";
 const HOUR: [&str; 4] = ["--from", "1767225600", "--to", "1767229200"];
 
 /// Searches for one packet.
-fn find(bench: &Bench, (option, begun, more): Search, made: &Made) -> Result<Measured> {
+fn find(bench: &Bench, target: Target, (option, begun, more): Search, made: &Made) -> Outcome {
+    let (url, environment, _server) = match target {
+        Target::Directory => (made.url(), Vec::new(), None),
+        Target::Versitygw => {
+            let (root, bucket) = made.bucket();
+            let (server, environment) = serve(bench, &root)?;
+            (format!("s3://{bucket}"), environment, Some(server))
+        }
+    };
     let wanted = match option {
         "--csv" => format!("{begun}'{NEEDLE}'"),
         _ => format!("{begun}{NEEDLE}"),
     };
-    let mut query = bench.command(&[
-        "store",
-        "query",
-        "--store",
-        &made.url(),
-        "--spool",
-        "/nonexistent",
-    ]);
-    query.args([option, &wanted]).args(more);
+    let mut query = bench.command(&["store", "query", "--store", &url, "--spool", "/nonexistent"]);
+    query.args([option, &wanted]).args(more).envs(environment);
     let began = Instant::now();
     let said = process::run(&mut query)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -392,10 +404,7 @@ fn find(bench: &Bench, (option, begun, more): Search, made: &Made) -> Result<Mea
         .filter(|line| !line.starts_with("time"))
         .count();
     if found != 1 {
-        return Err(Error::failed(
-            "the search for one packet",
-            format!("it found {found}"),
-        ));
+        return Err(Error::failed("the search for one packet", format!("it found {found}")).into());
     }
     Ok(Measured {
         values: [
