@@ -266,7 +266,8 @@ fn serve(bench: &Bench, root: &Path) -> Result<(process::Background, Vec<(String
     server.args(["--access", KEY, "--secret", KEY]);
     server.args(["--port", &address.to_string()]);
     server.args(["posix", "--nometa"]).arg(root);
-    let server = process::Background::start(&mut server, "Listening")?;
+    // Written with a small letter by some versions.
+    let server = process::Background::start(&mut server, "istening")?;
     let environment = [
         ("AWS_ENDPOINT", format!("http://{address}")),
         ("AWS_ALLOW_HTTP", "true".to_owned()),
