@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZero;
 use std::thread;
 
+use arrow::array::RecordBatch;
 use serde::Serialize;
 use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
@@ -37,6 +38,12 @@ pub struct Indexed {
     pub unreadable: Vec<String>,
 }
 
+/// Rows to be joined with others.
+enum Rows {
+    File(Vec<u8>),
+    Batches(Vec<RecordBatch>),
+}
+
 /// A file whose rows are joined with others.
 enum Input<'a> {
     /// A file of the table.
@@ -60,19 +67,20 @@ impl Input<'_> {
         }
     }
 
-    /// Returns the rows as a file; `None` if a chunk cannot be read.
-    fn read(&self, store: &Store) -> Result<Option<Vec<u8>>> {
+    /// Returns the rows; `None` if a chunk cannot be read.
+    fn read(&self, store: &Store) -> Result<Option<Rows>> {
         let get = |key: &str| {
             let bytes = store.get(key);
             bytes.map_err(|e| Error::failed(format!("cannot read {key}"), e))
         };
         match self {
-            Self::Old(file) => Ok(Some(get(&file.key)?.into())),
-            Self::Chunk(_, _, Some(index)) => Ok(Some(get(index)?.into())),
+            Self::Old(file) => Ok(Some(Rows::File(get(&file.key)?.into()))),
+            Self::Chunk(_, _, Some(index)) => Ok(Some(Rows::File(get(index)?.into()))),
             Self::Chunk(key, manifest, None) => {
                 let chunk = store.get(&key.packets()).ok();
                 let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
-                Ok(chunk.and_then(|bytes| rows::file(&bytes, manifest)))
+                let rows = chunk.and_then(|bytes| rows::rows(&bytes, manifest));
+                Ok(rows.map(Rows::Batches))
             }
         }
     }
@@ -99,7 +107,7 @@ fn join(
     let failed = |e| Error::failed("cannot join files of the index", e);
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     for inputs in inputs.chunks(cpus.min(AT_ONCE)) {
-        let read: Vec<Result<Option<Vec<u8>>>> = thread::scope(|scope| {
+        let read: Vec<Result<Option<Rows>>> = thread::scope(|scope| {
             let readers = inputs.iter().map(|input| scope.spawn(|| input.read(store)));
             let readers: Vec<_> = readers.collect();
             let results = readers.into_iter().map(|reader| reader.join());
@@ -110,7 +118,12 @@ fn join(
         });
         for (input, rows) in inputs.iter().zip(read) {
             match (rows?, input) {
-                (Some(rows), _) => merge.add(rows).map_err(failed)?,
+                (Some(Rows::File(file)), _) => merge.add(file).map_err(failed)?,
+                (Some(Rows::Batches(all)), _) => {
+                    let mut all = all.iter();
+                    all.try_for_each(|rows| merge.add_rows(rows))
+                        .map_err(failed)?;
+                }
                 (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
                 (None, Input::Old(_)) => {}
             }

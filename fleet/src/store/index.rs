@@ -468,9 +468,13 @@ impl Out {
     }
 }
 
-fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
+/// Reads a chunk, and passes its rows on, a row group at a time.
+fn read(
+    chunk: &[u8],
+    manifest: &Manifest,
+    mut group: impl FnMut(RecordBatch) -> Result<(), ParquetError>,
+) -> io::Result<()> {
     let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    let mut out = Out::new(manifest.recorded).map_err(io::Error::other)?;
     let mut rows = Rows::new(manifest);
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut processes = Processes::default();
@@ -502,7 +506,7 @@ fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
                     if rows.time.len() == GROUP_ROWS {
                         let full = std::mem::replace(&mut rows, Rows::new(manifest));
                         full.finish()
-                            .and_then(|rows| out.group(&rows))
+                            .and_then(&mut group)
                             .map_err(io::Error::other)?;
                     }
                 }
@@ -515,15 +519,25 @@ fn parquet(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<u8>> {
         }
     }
     if !rows.time.is_empty() {
-        rows.finish()
-            .and_then(|rows| out.group(&rows))
-            .map_err(io::Error::other)?;
+        rows.finish().and_then(group).map_err(io::Error::other)?;
     }
-    let (file, _) = out.finish().map_err(io::Error::other)?;
-    Ok(file)
+    Ok(())
+}
+
+/// Returns the rows of a chunk, if the chunk can be read.
+pub(super) fn rows(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBatch>> {
+    let mut all = Vec::new();
+    let read = read(chunk, manifest, |rows| {
+        all.push(rows);
+        Ok(())
+    });
+    read.ok().map(|()| all)
 }
 
 /// Returns the index of a chunk, if the chunk can be read.
 pub(super) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
-    parquet(chunk, manifest).ok()
+    let mut out = Out::new(manifest.recorded).ok()?;
+    read(chunk, manifest, |rows| out.group(&rows)).ok()?;
+    let (file, _) = out.finish().ok()?;
+    Some(file)
 }

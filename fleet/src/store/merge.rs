@@ -57,12 +57,17 @@ impl<'a> Merge<'a> {
     pub fn add(&mut self, file: Vec<u8>) -> Result<()> {
         let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?.build()?;
         for batch in reader {
-            let batch = self.selected(&conformed(&batch?)?)?;
-            self.rows += batch.num_rows();
-            self.waiting.push(batch);
-            while self.rows >= GROUP_ROWS {
-                self.group()?;
-            }
+            self.add_rows(&conformed(&batch?)?)?;
+        }
+        Ok(())
+    }
+
+    pub fn add_rows(&mut self, rows: &RecordBatch) -> Result<()> {
+        let rows = self.selected(rows)?;
+        self.rows += rows.num_rows();
+        self.waiting.push(rows);
+        while self.rows >= GROUP_ROWS {
+            self.group()?;
         }
         Ok(())
     }
