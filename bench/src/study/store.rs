@@ -263,7 +263,8 @@ fn serve(bench: &Bench, root: &Path) -> Result<(process::Background, Vec<(String
         .and_then(|free| free.local_addr())
         .map_err(|e| Error::os("cannot find a free port", e))?;
     let mut server = process::command(program);
-    server.args(["--access", KEY, "--secret", KEY]);
+    // Nobody reads its log of requests.
+    server.args(["--quiet", "--access", KEY, "--secret", KEY]);
     server.args(["--port", &address.to_string()]);
     server.args(["posix", "--nometa"]).arg(root);
     // Written with a small letter by some versions.

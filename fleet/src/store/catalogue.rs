@@ -96,6 +96,11 @@ impl Catalogue {
         &self.state.files
     }
 
+    /// Returns whether an object was in use not long ago.
+    pub fn is_garbage(&self, key: &str) -> bool {
+        self.state.garbage.contains_key(key)
+    }
+
     /// Returns the runs, with the packets of each day.
     pub fn runs(&self, store: &Store) -> Result<Runs> {
         let key = self.state.runs.as_ref();

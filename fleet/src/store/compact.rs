@@ -13,7 +13,7 @@ use trawl_sys::{Error, Result};
 
 use super::catalogue::{Catalogue, Change, date_of, day_of, put_file};
 use super::evidence::Evidence;
-use super::index as rows;
+use super::index::rows_of;
 use super::lease::Lease;
 use super::merge::{LARGE, Merge};
 use super::new::{Marks, New};
@@ -79,7 +79,7 @@ impl Input<'_> {
             Self::Chunk(key, manifest, None) => {
                 let chunk = store.get(&key.packets()).ok();
                 let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
-                let rows = chunk.and_then(|bytes| rows::rows(&bytes, manifest));
+                let rows = chunk.and_then(|bytes| rows_of(&bytes, manifest));
                 Ok(rows.map(Rows::Batches))
             }
         }
@@ -104,7 +104,10 @@ fn join(
     inputs.sort_by_key(Input::first_ns);
     let mut merge = Merge::new(without, inputs.iter().map(Input::rows).sum());
     let mut joined = Joined::default();
-    let failed = |e| Error::failed("cannot join files of the index", e);
+    let failed = |e| {
+        Error::failed("cannot join files of the index", e)
+            .fix("make the catalogue again with trawl store index --rebuild")
+    };
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     for inputs in inputs.chunks(cpus.min(AT_ONCE)) {
         let read: Vec<Result<Option<Rows>>> = thread::scope(|scope| {
@@ -174,10 +177,12 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         false => Catalogue::read(store)?,
     };
     let known = catalogue.runs(store)?;
-    let new = match again {
+    let mut new = match again {
         true => everything(store)?,
         false => marks.read(store, &known)?,
     };
+    // A commit has replaced it not long ago, and running queries may still read it.
+    new.known.retain(|key| !catalogue.is_garbage(key));
     let mut indexed = Indexed {
         there: known.0.values().map(|run| run.total().chunks).sum(),
         ..Indexed::default()
@@ -238,7 +243,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         change.unused = indexes.map(|(_, (key, _))| key.clone()).collect();
         catalogue.commit(store, change)?;
     }
-    let removed = store.delete_all(&marks.empty);
+    let removed = store.delete_all(&[marks.empty, new.known].concat());
     removed.map_err(|e| Error::failed("cannot remove the marks of indexed records", e))?;
     Ok(indexed)
 }

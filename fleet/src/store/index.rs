@@ -525,7 +525,7 @@ fn read(
 }
 
 /// Returns the rows of a chunk, if the chunk can be read.
-pub(super) fn rows(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBatch>> {
+pub(super) fn rows_of(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBatch>> {
     let mut all = Vec::new();
     let read = read(chunk, manifest, |rows| {
         all.push(rows);

@@ -45,19 +45,26 @@ impl Marks {
     pub fn read(&self, store: &Store, known: &Runs) -> Result<New> {
         let runs = known.0.iter();
         let runs: HashMap<String, &Run> = runs.map(|(epoch, run)| (epoch.prefix(), run)).collect();
+        let is_known = |chunk: &ChunkKey| {
+            let run = runs.get(chunk.run());
+            run.is_some_and(|run| run.has(chunk.sequence()))
+        };
         let is_new = |record: &&String| match Object::of(record) {
-            Object::Manifest(chunk) => {
-                let run = runs.get(chunk.run());
-                !run.is_some_and(|run| run.has(chunk.sequence()))
-            }
+            Object::Manifest(chunk) => !is_known(&chunk),
             _ => true,
         };
         let records: Vec<String> = self.records.iter().filter(is_new).cloned().collect();
         let mut evidence = Evidence::default();
         evidence.add_records(store, &records)?;
         look_for_chunks(&mut evidence, store)?;
-        let indexes = self.indexes.clone();
-        Ok(New { evidence, indexes })
+        let mut indexes = self.indexes.clone();
+        let known = indexes.extract_if(|chunk, _| is_known(chunk));
+        let known: Vec<String> = known.map(|(_, (key, _))| key).collect();
+        Ok(New {
+            evidence,
+            indexes,
+            known,
+        })
     }
 }
 
@@ -87,6 +94,8 @@ pub struct New {
     pub evidence: Evidence,
     /// Key and size of each chunk's index.
     pub indexes: HashMap<ChunkKey, (String, u64)>,
+    /// Keys of the indexes of chunks that the catalogue has already.
+    pub known: Vec<String>,
 }
 
 impl New {

@@ -556,7 +556,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert_eq!(account, [620, 620, 0, 0, 0], "{told}");
     let indexed = trawl(&["store", "index", "--json", &store]);
     let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
-    assert_eq!(indexed["files"], 0, "the host indexed all: {indexed}");
+    assert_eq!(indexed["chunks"], 0, "the host indexed all: {indexed}");
     let watched = watch.stop();
     assert_eq!(watched.status.code(), Some(0), "{}", watched.stderr);
     let changes = changes(&watched.stdout);
