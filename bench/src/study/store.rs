@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::process::Stdio;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trawl_sys::process::children_cpu_seconds;
@@ -22,6 +23,8 @@ const MILLION: f64 = 1e6;
 /// Packets of the host that has the needle.
 const FEW: u64 = 1000;
 const FEW_FLOWS: usize = 100;
+/// Time in which a server has to listen.
+const READY: Duration = Duration::from_secs(10);
 /// Aims of the experiments.
 const INDEX_MPPS: f64 = 1.0;
 const INDEX_BYTES: f64 = 30.0;
@@ -263,12 +266,19 @@ fn serve(bench: &Bench, root: &Path) -> Result<(process::Background, Vec<(String
         .and_then(|free| free.local_addr())
         .map_err(|e| Error::os("cannot find a free port", e))?;
     let mut server = process::command(program);
-    // Nobody reads its log of requests.
+    // Nobody reads its log of requests. Then it does not say when it is ready either.
     server.args(["--quiet", "--access", KEY, "--secret", KEY]);
     server.args(["--port", &address.to_string()]);
     server.args(["posix", "--nometa"]).arg(root);
-    // Written with a small letter by some versions.
-    let server = process::Background::start(&mut server, "istening")?;
+    let server = server.stdout(Stdio::null()).stderr(Stdio::null());
+    let server = process::Background::spawn(server)?;
+    let until = Instant::now() + READY;
+    while std::net::TcpStream::connect(address).is_err() {
+        if Instant::now() > until {
+            return Err(Error::failed("cannot start versitygw", "it does not listen").into());
+        }
+        std::thread::sleep(READY / 200);
+    }
     let environment = [
         ("AWS_ENDPOINT", format!("http://{address}")),
         ("AWS_ALLOW_HTTP", "true".to_owned()),
