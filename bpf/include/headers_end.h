@@ -127,8 +127,8 @@ static __noinline __u64 header_step(struct header_source *source, __u32 at, __u3
 	}
 }
 
-/* Writes the offset of the end of the headers to the control block. The state between two steps is there too, because the
- * verifier does not track it: it checks a step once for all states. */
+/* Writes the offset of the end of the headers to the control block. The control block holds the state between two
+ * steps, because the verifier does not track it: it checks a step once for all states. */
 static __noinline int find_headers_end(struct header_source *source, struct ring_control *control, __u32 begins)
 {
 	WRITE_ONCE(control->headers, HEADER(0, begins));

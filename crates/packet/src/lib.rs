@@ -33,6 +33,7 @@ pub mod application;
 pub mod build;
 pub mod checksum;
 pub mod decode;
+pub mod fnv;
 mod input;
 pub mod link_type;
 pub mod pcap;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
-use trawl_packet::pcapng::block::{self, Block, ByteOrder, EnhancedPacket};
-use trawl_packet::pcapng::options::OptionList;
+use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::block::{self, Block, EnhancedPacket};
 use trawl_packet::seekable;
 use trawl_sys::clock;
 
@@ -200,16 +200,14 @@ impl OpenChunk {
     }
 }
 
+/// Name of an interface whose block has none.
+pub const UNNAMED: &str = "unnamed";
+
 /// Returns the name in an interface block.
 pub fn interface_name(block: &Block<'_>) -> String {
-    interface_text(block, block::IF_NAME).unwrap_or_else(|| "unnamed".to_owned())
-}
-
-/// Returns the text of an interface block's option.
-pub fn interface_text(block: &Block<'_>, code: u16) -> Option<String> {
-    let options = block.body.get(8..).unwrap_or_default();
-    let option = OptionList::new(options, ByteOrder::Little).find(|option| option.code == code);
-    option.map(|option| String::from_utf8_lossy(option.value).into_owned())
+    let interface = Interface::from_block(block);
+    let name = interface.and_then(|interface| interface.name);
+    name.unwrap_or_else(|| UNNAMED.to_owned())
 }
 
 #[cfg(test)]

@@ -44,7 +44,8 @@ impl Epoch {
     }
 }
 
-const HOUR_NS: u64 = 3_600_000_000_000;
+/// Nanoseconds of an hour, by which chunks are filed.
+pub const HOUR_NS: u64 = 3_600_000_000_000;
 const CHUNKS: &str = "chunks";
 const BEGIN: &str = "begin.json";
 const END: &str = "end.json";

@@ -25,7 +25,7 @@ use crate::store::{File, Store};
 const REMOTE_FILES: usize = 16;
 
 /// Returns the query for the flows of the packets that meet a condition, a row for each interface and hook that saw one. The
-/// flow's direction is that of its first packet.
+/// source of a flow is the one of its first packet.
 pub fn flows(condition: &str) -> String {
     format!(
         "SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \

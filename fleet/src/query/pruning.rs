@@ -220,21 +220,23 @@ impl Known<'_> {
     }
 }
 
+/// Returns whether a value between `least` and `most` may stand in this relation to `value`; it may if they are unknown.
+fn between<T: PartialOrd>(least: Option<T>, most: Option<T>, is: Operator, value: &T) -> bool {
+    let (Some(least), Some(most)) = (least, most) else {
+        return true;
+    };
+    match is {
+        Operator::Eq => least <= *value && *value <= most,
+        Operator::Lt => least < *value,
+        Operator::LtEq => least <= *value,
+        Operator::Gt => most > *value,
+        Operator::GtEq => most >= *value,
+        _ => true,
+    }
+}
+
 /// Returns whether a value between the minimum and the maximum may stand in this relation to `value`.
 fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue) -> bool {
-    fn between<T: PartialOrd>(least: Option<T>, most: Option<T>, is: Operator, value: &T) -> bool {
-        let (Some(least), Some(most)) = (least, most) else {
-            return true;
-        };
-        match is {
-            Operator::Eq => least <= *value && *value <= most,
-            Operator::Lt => least < *value,
-            Operator::LtEq => least <= *value,
-            Operator::Gt => most > *value,
-            Operator::GtEq => most >= *value,
-            _ => true,
-        }
-    }
     match (statistics, value) {
         (Statistics::Int32(known), ScalarValue::Int32(Some(value))) => {
             between(known.min_opt(), known.max_opt(), relation, &value)
@@ -328,14 +330,7 @@ impl Condition {
 
     /// Returns whether it may hold for rows of these times.
     fn may_hold_between(&self, first_ns: i64, last_ns: i64) -> bool {
-        let within = |relation: Operator, value: i64| match relation {
-            Operator::Eq => first_ns <= value && value <= last_ns,
-            Operator::Lt => first_ns < value,
-            Operator::LtEq => first_ns <= value,
-            Operator::Gt => last_ns > value,
-            Operator::GtEq => last_ns >= value,
-            _ => true,
-        };
+        let within = |is, ns: i64| between(Some(first_ns), Some(last_ns), is, &ns);
         match self {
             Self::All(all) => all
                 .iter()

@@ -1,14 +1,15 @@
 //! The catalogue of a store: the data files of the index, and what is known of each run. Every change of it is a new version of
 //! the table's metadata, which only one writer can create; everything else is written before, under names of its own.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
+use trawl_spool::key::HOUR_NS;
 use trawl_sys::{Error, Result, clock};
 
 use super::remote::{Failure, Listed, Store};
-use super::runs::{HOUR_NS, Runs, day};
+use super::runs::{Runs, day};
 use super::table::{self, DataFile, Table};
 
 const LEVEL: i32 = 3;
@@ -61,9 +62,7 @@ fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// Reads a compressed object of the catalogue.
 fn unpacked(store: &Store, key: &str) -> Result<Vec<u8>> {
-    let bytes = store.get(key);
-    let bytes = bytes.map_err(|e| Error::failed(format!("cannot read {key}"), e))?;
-    zstd::decode_all(&*bytes).map_err(|_| damaged(key))
+    zstd::decode_all(&*store.read(key)?).map_err(|_| damaged(key))
 }
 
 fn read_runs(store: &Store, key: &str) -> Result<Runs> {
@@ -116,8 +115,8 @@ impl Catalogue {
     /// Returns the runs, with the packets of each hour for the days that these times divide.
     pub fn runs_divided(&self, store: &Store, times: [Option<u64>; 2]) -> Result<Runs> {
         let mut runs = self.runs(store)?;
-        let days = times.into_iter().flatten().map(|ns| day(ns / HOUR_NS));
-        for day in days.collect::<std::collections::BTreeSet<_>>() {
+        let days = times.into_iter().flatten().map(day_of);
+        for day in days.collect::<BTreeSet<_>>() {
             if self.state.hours.contains_key(&day) {
                 runs.refine(day, self.hours(store, day)?);
             }
@@ -131,17 +130,13 @@ impl Catalogue {
         let name = now.to_string();
         let state = &mut self.state;
         let mut unused = change.unused;
-        let put = |key: &str, bytes: Vec<u8>| {
-            let stored = store.put_once(key, bytes);
-            stored.map_err(|e| Error::failed(format!("cannot store {key}"), e))
-        };
         let runs = format!("{}/runs/all-{name}.json.zst", table::ROOT);
-        put(&runs, packed(&change.runs.to_json())?)?;
+        store.write(&runs, packed(&change.runs.to_json())?)?;
         unused.extend(state.runs.replace(runs));
         for (day, hours) in &change.hours {
             let date = date_of(*day);
             let key = format!("{}/runs/{date}-{name}.json.zst", table::ROOT);
-            put(&key, packed(&hours.to_json())?)?;
+            store.write(&key, packed(&hours.to_json())?)?;
             unused.extend(state.hours.insert(*day, key));
         }
         unused.extend(change.remove.iter().cloned());
@@ -168,7 +163,7 @@ impl Catalogue {
             .extend(next.replaced.iter().map(|key| (key.clone(), now)));
         let state = serde_json::to_vec(&self.state);
         let state = state.map_err(|e| Error::failed("cannot write JSON", e))?;
-        put(&next.table.state(), packed(&state)?)?;
+        store.write(&next.table.state(), packed(&state)?)?;
         match next.table.publish(store) {
             Ok(()) => {}
             Err(Failure::AlreadyExists) => {
@@ -227,7 +222,6 @@ pub fn put_file(
         clock::wall()
     );
     let file = DataFile::describe(key, date, bytes.len() as u64, metadata);
-    let stored = store.put_once(&file.key, bytes);
-    stored.map_err(|e| Error::failed(format!("cannot store {}", file.key), e))?;
+    store.write(&file.key, bytes)?;
     Ok(file)
 }

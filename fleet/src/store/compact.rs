@@ -15,7 +15,7 @@ use super::catalogue::{Catalogue, Change, date_of, day_of, put_file};
 use super::evidence::Evidence;
 use super::index::rows_of;
 use super::lease::Lease;
-use super::merge::{LARGE, Merge};
+use super::merge::{LARGE, Merge, Merged};
 use super::new::{Marks, New};
 use super::remote::Store;
 use super::runs::{Fate, Runs};
@@ -69,13 +69,9 @@ impl Input<'_> {
 
     /// Returns the rows; `None` if a chunk cannot be read.
     fn read(&self, store: &Store) -> Result<Option<Rows>> {
-        let get = |key: &str| {
-            let bytes = store.get(key);
-            bytes.map_err(|e| Error::failed(format!("cannot read {key}"), e))
-        };
         match self {
-            Self::Old(file) => Ok(Some(Rows::File(get(&file.key)?.into()))),
-            Self::Chunk(_, _, Some(index)) => Ok(Some(Rows::File(get(index)?.into()))),
+            Self::Old(file) => Ok(Some(Rows::File(store.read(&file.key)?.into()))),
+            Self::Chunk(_, _, Some(index)) => Ok(Some(Rows::File(store.read(index)?.into()))),
             Self::Chunk(key, manifest, None) => {
                 let chunk = store.get(&key.packets()).ok();
                 let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
@@ -91,6 +87,17 @@ impl Input<'_> {
 struct Joined {
     files: Vec<DataFile>,
     unreadable: Vec<ChunkKey>,
+}
+
+impl Joined {
+    fn put(&mut self, store: &Store, day: u64, files: Vec<Merged>) -> Result<()> {
+        for file in files {
+            let number = self.files.len();
+            let stored = put_file(store, day, number, file.bytes, &file.metadata)?;
+            self.files.push(stored);
+        }
+        Ok(())
+    }
 }
 
 /// Joins files of a day, without the rows of some chunks.
@@ -130,21 +137,11 @@ fn join(
                 (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
                 (None, Input::Old(_)) => {}
             }
-            for file in merge.take_finished() {
-                let number = joined.files.len();
-                joined
-                    .files
-                    .push(put_file(store, day, number, file.bytes, &file.metadata)?);
-            }
+            joined.put(store, day, merge.take_finished())?;
             step();
         }
     }
-    for file in merge.finish().map_err(failed)? {
-        let number = joined.files.len();
-        joined
-            .files
-            .push(put_file(store, day, number, file.bytes, &file.metadata)?);
-    }
+    joined.put(store, day, merge.finish().map_err(failed)?)?;
     Ok(joined)
 }
 

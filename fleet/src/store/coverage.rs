@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::pause::Pause;
-use super::runs::{HOUR_NS, Runs};
+use super::runs::Runs;
+use trawl_spool::key::HOUR_NS;
 
 /// Part of a store that a question is about.
 #[derive(Clone, Debug, Default)]
@@ -86,9 +87,10 @@ pub fn coverage(runs: &Runs, scope: &Scope) -> Vec<Coverage> {
             row.unknown += packets.missing;
         }
         // A run that has not ended may still add later packets.
-        let last = run.end.as_ref().and(run.total().last_ns);
+        let total = run.total();
+        let last = run.end.as_ref().and(total.last_ns);
         let first = run.begin.as_ref().map(|begin| begin.ns);
-        if !scope.overlaps(first.or(run.total().first_ns), last) {
+        if !scope.overlaps(first.or(total.first_ns), last) {
             continue;
         }
         let row = rows.entry(epoch.host.clone()).or_default();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::hash::Hasher as _;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,16 +17,15 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use trawl_packet::application;
 use trawl_packet::build::flags::{FIN, RST, SYN};
-use trawl_packet::pcapng::Direction;
-use trawl_packet::pcapng::block::{
-    Block, ENHANCED_PACKET, IF_DESCRIPTION, INTERFACE_DESCRIPTION, blocks,
-};
+use trawl_packet::fnv::Fnv;
+use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
+use trawl_packet::pcapng::{Direction, Interface};
 use trawl_packet::seekable;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
-use trawl_spool::chunk::{interface_name, interface_text};
+use trawl_spool::chunk::UNNAMED;
 use trawl_spool::manifest::Manifest;
 use trawl_sys::clock;
 
@@ -45,27 +45,10 @@ const ADDRESSED: [u16; 4] = [
 /// Payload bytes included in the hash.
 const HASHED_PAYLOAD: usize = 64;
 
-/// FNV-1a.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-
-    fn address(&mut self, address: IpAddr) {
-        match address {
-            IpAddr::V4(address) => self.add(&address.octets()),
-            IpAddr::V6(address) => self.add(&address.octets()),
-        }
+fn hash_address(hash: &mut Fnv, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => hash.write(&address.octets()),
+        IpAddr::V6(address) => hash.write(&address.octets()),
     }
 }
 
@@ -75,28 +58,29 @@ fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
     let mut hash = Fnv::default();
     match headers.ip {
         Some(ip) => {
-            hash.address(ip.src);
-            hash.address(ip.dst);
-            hash.add(&[ip.protocol]);
+            hash_address(&mut hash, ip.src);
+            hash_address(&mut hash, ip.dst);
+            hash.write(&[ip.protocol]);
             if let Some((from, to)) = headers.ports {
-                hash.add(&from.to_be_bytes());
-                hash.add(&to.to_be_bytes());
+                hash.write(&from.to_be_bytes());
+                hash.write(&to.to_be_bytes());
             }
             if let Some(tcp) = headers.tcp {
-                hash.add(&tcp.seq.to_be_bytes());
-                hash.add(&tcp.ack.to_be_bytes());
-                hash.add(&[tcp.flags]);
+                hash.write(&tcp.seq.to_be_bytes());
+                hash.write(&tcp.ack.to_be_bytes());
+                hash.write(&[tcp.flags]);
             }
-            hash.add(&(headers.payload_len as u64).to_be_bytes());
-            hash.add(&headers.payload[..headers.payload.len().min(HASHED_PAYLOAD)]);
+            hash.write(&(headers.payload_len as u64).to_be_bytes());
+            hash.write(&headers.payload[..headers.payload.len().min(HASHED_PAYLOAD)]);
         }
         // Link addresses differ at each hop.
         None => {
             let from = captured.len().min(12);
-            hash.add(&captured[from..captured.len().min(from + HASHED_PAYLOAD)]);
+            hash.write(&captured[from..captured.len().min(from + HASHED_PAYLOAD)]);
         }
     }
-    (hash.0 ^ (hash.0 >> 32)) as u32
+    let hash = hash.finish();
+    (hash ^ (hash >> 32)) as u32
 }
 
 /// Returns source and destination: of the outermost IP header, or of ARP.
@@ -122,28 +106,10 @@ fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     read.or(other).map(i32::from)
 }
 
-/// An interface block of a chunk.
-struct Interface {
-    link: u16,
-    /// Name without the part that tells two hooks of an interface apart.
-    name: String,
-    /// The hook, with which the block's description begins.
-    hook: Option<String>,
-}
-
-impl Interface {
-    fn of(block: &Block<'_>) -> Option<Self> {
-        let link = block.body.first_chunk().map(|b| u16::from_le_bytes(*b))?;
-        let name = interface_name(block);
-        let description = interface_text(block, IF_DESCRIPTION);
-        let hook =
-            description.and_then(|text| Some(text.split([',', '(']).next()?.trim().to_owned()));
-        Some(Self {
-            link,
-            name: name.split(" (").next().unwrap_or_default().to_owned(),
-            hook,
-        })
-    }
+/// Returns the name of an interface, without the part that tells two of its hooks apart.
+fn plain_name(interface: &Interface) -> &str {
+    let name = interface.name.as_deref().unwrap_or(UNNAMED);
+    name.split(" (").next().unwrap_or_default()
 }
 
 /// A direction of a TCP connection, as one interface block sees it.
@@ -187,11 +153,11 @@ fn flow(headers: &Headers<'_>) -> Option<i64> {
     }
     let mut hash = Fnv::default();
     for (address, port) in [one, other] {
-        hash.address(address);
-        hash.add(&port.to_be_bytes());
+        hash_address(&mut hash, address);
+        hash.write(&port.to_be_bytes());
     }
-    hash.add(&[ip.protocol]);
-    Some(hash.0.cast_signed())
+    hash.write(&[ip.protocol]);
+    Some(hash.finish().cast_signed())
 }
 
 /// Names in a packet, or in the packet inside its tunnel.
@@ -315,7 +281,7 @@ impl<'a> Rows<'a> {
         let packet = block.enhanced_packet()?;
         let interface = at.interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
-        let headers = walk(interface.link, packet.captured);
+        let headers = walk(interface.link_type, packet.captured);
         let reason = options
             .comments
             .iter()
@@ -331,8 +297,8 @@ impl<'a> Rows<'a> {
         let names = Names::of(&headers);
         let retransmission = at.streams.is_again(packet.interface_id, &headers);
         self.time.push(packet.timestamp as i64);
-        self.interface.append_value(&interface.name);
-        self.hook.append_option(interface.hook.as_ref());
+        self.interface.append_value(plain_name(interface));
+        self.hook.append_option(interface.hook());
         self.direction.append_option(direction);
         self.verdict
             .append_option(options.verdict.map(verdict::text));
@@ -489,7 +455,7 @@ fn read(
         for block in blocks(&bytes) {
             match block.kind {
                 INTERFACE_DESCRIPTION => {
-                    let interface = Interface::of(&block);
+                    let interface = Interface::from_block(&block);
                     interfaces
                         .push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
                 }

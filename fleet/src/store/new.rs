@@ -68,7 +68,7 @@ impl Marks {
     }
 }
 
-/// Looks whether the chunks of these manifests are in the store.
+/// Adds the chunks of these manifests that the store has, and the removals if it lacks some.
 fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
     let stored = evidence.manifests.iter();
     let stored = stored.filter(|(_, manifest)| manifest.state == State::Stored);

@@ -12,8 +12,8 @@ use super::evidence::Evidence;
 use super::lease::Lease;
 use super::new::Marks;
 use super::remote::Store;
-use super::runs::{Fate, HOUR_NS, Packets};
-use trawl_spool::key::{self, ChunkKey};
+use super::runs::{Fate, Packets};
+use trawl_spool::key::{self, ChunkKey, HOUR_NS};
 use trawl_spool::manifest::{self, FORMAT, Manifest, Sealed, State};
 
 /// Limits of a store.

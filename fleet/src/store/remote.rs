@@ -256,6 +256,18 @@ impl Store {
         Ok(self.runtime.block_on(read)?)
     }
 
+    /// Returns an object whose absence is an error.
+    pub fn read(&self, key: &str) -> Result<Bytes> {
+        let bytes = self.get(key);
+        bytes.map_err(|e| Error::failed(format!("cannot read {key}"), e))
+    }
+
+    /// Creates an object as [`Self::put_once`] does, with an error that names it.
+    pub fn write(&self, key: &str, bytes: Vec<u8>) -> Result<()> {
+        let stored = self.put_once(key, bytes);
+        stored.map_err(|e| Error::failed(format!("cannot store {key}"), e))
+    }
+
     /// Returns a part of an object: at most what it has.
     pub fn get_range(&self, key: &str, range: GetRange) -> Result<Bytes, Failure> {
         let options = GetOptions {

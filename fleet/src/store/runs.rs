@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use trawl_spool::key::Epoch;
+use trawl_spool::key::{Epoch, HOUR_NS};
 use trawl_spool::manifest::{Begin, End, Manifest, State};
 
-pub const HOUR_NS: u64 = 3_600_000_000_000;
-pub const HOURS_OF_DAY: u64 = 24;
+const HOURS_OF_DAY: u64 = 24;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

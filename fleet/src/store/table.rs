@@ -65,6 +65,15 @@ fn less(one: &[u8], other: &[u8], kind: Type) -> bool {
     }
 }
 
+/// Replaces a bound by a new one that is farther out.
+fn widen(bound: &mut Option<Vec<u8>>, new: Option<&[u8]>, is_out: impl Fn(&[u8], &[u8]) -> bool) {
+    if let Some(new) = new
+        && bound.as_deref().is_none_or(|known| is_out(new, known))
+    {
+        *bound = Some(new.to_vec());
+    }
+}
+
 impl DataFile {
     /// Describes a file by its statistics.
     pub fn describe(key: String, date: String, bytes: u64, metadata: &ParquetMetaData) -> Self {
@@ -80,22 +89,11 @@ impl DataFile {
                     continue;
                 };
                 bounds.nulls += statistics.null_count_opt().unwrap_or(0) as i64;
-                if let Some(least) = statistics.min_bytes_opt()
-                    && bounds
-                        .lower
-                        .as_deref()
-                        .is_none_or(|known| less(least, known, kind))
-                {
-                    bounds.lower = Some(least.to_vec());
-                }
-                if let Some(most) = statistics.max_bytes_opt()
-                    && bounds
-                        .upper
-                        .as_deref()
-                        .is_none_or(|known| less(known, most, kind))
-                {
-                    bounds.upper = Some(most.to_vec());
-                }
+                let (least, most) = (statistics.min_bytes_opt(), statistics.max_bytes_opt());
+                widen(&mut bounds.lower, least, |new, known| {
+                    less(new, known, kind)
+                });
+                widen(&mut bounds.upper, most, |new, known| less(known, new, kind));
             }
         }
         for bounds in columns.values_mut() {
@@ -273,10 +271,8 @@ impl Table {
             return Ok(None);
         };
         let key = metadata_key(version);
-        let what = || format!("cannot read {key}");
-        let bytes = store.get(&key).map_err(|e| Error::failed(what(), e))?;
-        let metadata = serde_json::from_slice(&bytes).map_err(|e| {
-            Error::failed(what(), e)
+        let metadata = serde_json::from_slice(&store.read(&key)?).map_err(|e| {
+            Error::failed(format!("cannot read {key}"), e)
                 .fix("make the catalogue again with trawl store index --rebuild")
         })?;
         Ok(Some(Self { version, metadata }))
@@ -339,10 +335,6 @@ impl Table {
             files.push(file);
         }
         let added: (usize, u64) = (add.len(), add.iter().map(|file| file.rows).sum());
-        let put = |key: &str, bytes: Vec<u8>| {
-            let stored = store.put_once(key, bytes);
-            stored.map_err(|e| Error::failed(format!("cannot store {key}"), e))
-        };
         let manifest = avro::file(
             MANIFEST,
             &[
@@ -395,7 +387,7 @@ impl Table {
                 date.into_iter().for_each(|date| entry.text(date));
             }
         });
-        put(&manifest_key, manifest)?;
+        store.write(&manifest_key, manifest)?;
         let list = avro::file(
             LIST,
             &[
@@ -407,7 +399,7 @@ impl Table {
             &[entry],
         );
         let list_key = list_key(snapshot);
-        put(&list_key, list)?;
+        store.write(&list_key, list)?;
         let mut replaced = Vec::new();
         if let Some(previous) = previous {
             replaced.extend(previous.objects());

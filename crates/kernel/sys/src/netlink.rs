@@ -20,7 +20,7 @@ pub use link::{VethEnd, create_veth};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use route::Route;
 pub use route::{Neighbour, NextHop, carriers};
-pub use rule_trace::{MarkedPlaces, RuleTrace, TracedDrop};
+pub use rule_trace::{MarkedPlaces, RuleTrace, TracedDrop, nft_family};
 pub use socket::{Refusal, Socket};
 
 /// A routing netlink socket in one namespace.

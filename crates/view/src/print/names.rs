@@ -5,9 +5,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
+
+use trawl_packet::fnv::Fnv;
 
 use super::line::{Line, put};
 
@@ -20,28 +22,7 @@ pub struct Table {
 /// A table that is looked up once, for names that many packets need.
 pub type Names = LazyLock<&'static Table>;
 
-/// FNV: the names of tables are short, and no packet can choose them.
-#[derive(Debug)]
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
+// The names of tables are short, and no packet can choose them.
 type Tables = HashMap<&'static str, Table, BuildHasherDefault<Fnv>>;
 
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {

@@ -67,6 +67,22 @@ fn open() -> Option<Lab> {
     features.into_iter().all(feature_or_skip).then(Lab::open)?
 }
 
+/// Makes a bridge that drops packets to two ports.
+pub fn drop_at_bridge(lab: &Lab) {
+    lab.inside("ip link add bridge type bridge");
+    lab.inside("ip link set veth0 master bridge");
+    lab.inside("ip link set bridge up");
+    lab.nft(
+        "table bridge t {
+            chain in {
+                type filter hook prerouting priority 0
+                ether type ip udp dport 5001 drop
+                ether type ip udp dport 5002 drop
+            }
+        }",
+    );
+}
+
 pub fn udp6(lab: &Lab, port: u16) -> Vec<u8> {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     Template::new()
@@ -172,18 +188,7 @@ fn every_rule_that_drops_is_named() {
 #[test]
 fn rules_of_bridges_are_named() {
     let Some(lab) = open() else { return };
-    lab.inside("ip link add bridge type bridge");
-    lab.inside("ip link set veth0 master bridge");
-    lab.inside("ip link set bridge up");
-    lab.nft(
-        "table bridge t {
-            chain in {
-                type filter hook prerouting priority 0
-                ether type ip udp dport 5001 drop
-                ether type ip udp dport 5002 drop
-            }
-        }",
-    );
+    drop_at_bridge(&lab);
     let name = &lab.pair.b.name;
     let why = Running::start(&["why", "--netns", name, "--json"], "looking");
     lab.send_long(&[lab.udp(5001), lab.udp(5002), lab.udp(5002)]);

@@ -6,7 +6,7 @@ use serde_json::Value;
 use trawl_tests::{Lab, Running, amount, trawl, wait_until};
 
 use super::row;
-use super::rules::{RULES, is_expected, udp6, without_handle};
+use super::rules::{RULES, drop_at_bridge, is_expected, udp6, without_handle};
 
 const TWO_RULES: &str = "
 table inet f {
@@ -90,18 +90,7 @@ fn rules_of_all_families_are_named() {
 #[test]
 fn rules_of_bridges_are_traced() {
     let Some(lab) = Lab::open() else { return };
-    lab.inside("ip link add bridge type bridge");
-    lab.inside("ip link set veth0 master bridge");
-    lab.inside("ip link set bridge up");
-    lab.nft(
-        "table bridge t {
-            chain in {
-                type filter hook prerouting priority 0
-                ether type ip udp dport 5001 drop
-                ether type ip udp dport 5002 drop
-            }
-        }",
-    );
+    drop_at_bridge(&lab);
     let why = start_tracing(&lab, 5001, &[]);
     lab.send_long(&[lab.udp(5002), lab.udp(5002)]);
     is_expected(

@@ -20,6 +20,7 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::Result;
+use trawl_sys::netlink::nft_family;
 
 use super::names::Names;
 use super::reasons::Reasons;
@@ -70,15 +71,6 @@ const TRACKING: [&str; 8] = [
 const TRANSLATIONS: [(u64, &str); 2] = [(1 << 4, "src"), (1 << 5, "dst")];
 /// Methods by which a packet was recognised, in the order of FOUND_….
 const FOUND: [&str; 4] = ["new", "buffer", "memory", "content"];
-/// Families of nftables, by NFPROTO_….
-const FAMILIES: [(u32, &str); 6] = [
-    (1, "inet"),
-    (2, "ip"),
-    (3, "arp"),
-    (5, "netdev"),
-    (7, "bridge"),
-    (10, "ip6"),
-];
 /// Name of the tap in interface blocks and counters.
 pub const HOOK: &str = "drop";
 
@@ -391,8 +383,8 @@ impl DropConverter {
 
 /// Returns family, table, chain and handle of a rule of nftables, or without a handle the chain's policy.
 fn rule_text(rule: &NftRule) -> String {
-    let family = FAMILIES.iter().find(|(number, _)| *number == rule.family);
-    let family = family.map_or_else(|| rule.family.to_string(), |(_, name)| (*name).to_owned());
+    let family = nft_family(rule.family);
+    let family = family.map_or_else(|| rule.family.to_string(), str::to_owned);
     let name = |words: &[u32]| text_in(words).replace(char::is_whitespace, "_");
     let policy = format!("{family},{},{}", name(&rule.table), name(&rule.chain));
     match rule.handle {

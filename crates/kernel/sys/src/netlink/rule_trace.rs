@@ -163,7 +163,7 @@ impl RuleTrace {
             _ => return None,
         };
         is_drop.then_some(TracedDrop {
-            family: family_name(*report.payload.first()?)?,
+            family: nft_family((*report.payload.first()?).into())?,
             table: read_text(find(attributes, TRACE_TABLE)?),
             chain: read_text(find(attributes, TRACE_CHAIN)?),
             handle,
@@ -258,8 +258,9 @@ fn big_endian(value: &[u8]) -> Option<u64> {
     }
 }
 
-fn family_name(number: u8) -> Option<&'static str> {
-    match number.into() {
+/// Returns the name of a family of nftables.
+pub fn nft_family(number: u32) -> Option<&'static str> {
+    match i32::try_from(number).ok()? {
         libc::NFPROTO_INET => Some("inet"),
         libc::NFPROTO_IPV4 => Some("ip"),
         libc::NFPROTO_IPV6 => Some("ip6"),
