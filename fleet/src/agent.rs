@@ -3,6 +3,7 @@
 //! hosts.
 
 mod desired;
+mod freeze;
 mod machine;
 mod policy;
 mod report;
@@ -11,9 +12,12 @@ mod running;
 mod simulation;
 mod source;
 
-pub use desired::{Capture, Desired, Labels, Selector};
+pub use desired::{Capture, Desired, Incident, Labels, Selector};
+pub use freeze::{Freezer, remove_unfinished};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal};
-pub use report::{CaptureReport, Counts, HostReport, Phase};
+pub use report::{
+    CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent,
+};
 pub use running::{Place, Refused, Running, push};
 pub use source::Source;

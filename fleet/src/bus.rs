@@ -1,9 +1,11 @@
 //! NATS for agents and operators. The client is in a thread of its own, which gets requests and sends news.
 
 pub mod agent;
+mod ask;
 mod connection;
 pub mod fleet;
 
+pub use ask::Asker;
 pub use connection::{Config, check_name, shown};
 
 use std::future::Future;

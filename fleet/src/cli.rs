@@ -3,6 +3,8 @@
 pub mod agent;
 pub mod bus;
 pub mod fleet;
+mod hosts;
+mod incident;
 pub mod query;
 pub mod store;
 pub mod trace;

@@ -313,6 +313,7 @@ pub enum Event {
     Stored {
         recorded: u64,
         stored: u64,
+        on_host: u64,
         spooled: u64,
         evicted: u64,
     },
@@ -1044,11 +1045,18 @@ impl fmt::Display for Event {
             Self::Stored {
                 recorded,
                 stored,
+                on_host,
                 spooled,
                 evicted,
-            } => format!(
-                "{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted"
-            ),
+            } => {
+                let on_host = match on_host {
+                    0 => String::new(),
+                    count => format!("{count} on this host, "),
+                };
+                format!(
+                    "{recorded} recorded: {stored} stored, {on_host}{spooled} spooled, {evicted} evicted"
+                )
+            }
             Self::Spooled {
                 spool,
                 chunks,

@@ -104,6 +104,9 @@ pub trait Observer {
         false
     }
 
+    /// Called for the signal of triggers, if it is no event of the capture's own.
+    fn triggered(&mut self) {}
+
     /// Returns true if the capture is to end.
     fn is_over(&mut self) -> bool {
         false

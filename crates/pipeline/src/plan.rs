@@ -139,9 +139,21 @@ pub struct StorePlan {
     pub patience: Duration,
     /// True if each chunk gets its index when stored.
     pub index: bool,
+    #[serde(default)]
+    pub packets: PacketsAt,
     /// Set by an agent, which keeps the capture running.
     #[serde(default)]
     pub kept: Option<Kept>,
+}
+
+/// Place of the packets; their index and manifests are always in the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PacketsAt {
+    #[default]
+    Store,
+    /// In the spool, whose oldest chunks are removed when it is full.
+    Host,
 }
 
 /// Place of a run among the runs of a capture that an agent keeps running.
@@ -175,6 +187,7 @@ impl StorePlan {
             size: None,
             patience: Self::PATIENCE,
             index: false,
+            packets: PacketsAt::Store,
             kept: None,
         }
     }

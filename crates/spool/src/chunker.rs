@@ -199,13 +199,20 @@ impl Chunker {
         }
     }
 
+    /// Seals the open chunk, if there is one.
+    pub fn seal_open(&mut self) {
+        if self.open.is_some() {
+            self.seal();
+        }
+    }
+
     fn seal(&mut self) {
         let sequence = self.totals.chunks;
         let unreported = self.totals.recorded - self.reported.recorded;
         let sealed = self.open.take();
         let sealed = sealed.map(|chunk| chunk.seal(&self.spool.whole(sequence)));
         let (state, sealed) = match sealed {
-            Some(Ok(sealed)) => (State::Stored, sealed),
+            Some(Ok(sealed)) => (self.spool.target.state(), sealed),
             Some(Err(error)) => {
                 self.broken.get_or_insert(error);
                 (State::EvictedSpoolFailed, SealedChunk::default())
@@ -214,7 +221,7 @@ impl Chunker {
             None => (State::Idle, SealedChunk::default()),
         };
         let recorded = match state {
-            State::Stored => sealed.recorded,
+            State::Stored | State::OnHost => sealed.recorded,
             _ => unreported,
         };
         if state == State::EvictedSpoolFailed {

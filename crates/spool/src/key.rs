@@ -53,6 +53,7 @@ const PACKETS: &str = ".pcapng.zst";
 const MANIFEST: &str = ".json";
 const ROWS: &str = ".parquet";
 const PRUNED: &str = "pruned";
+const INCIDENTS: &str = "incidents";
 const INDEX: &str = "index";
 const NEW: &str = "new";
 
@@ -110,6 +111,16 @@ pub fn new_index(chunk: &ChunkKey) -> String {
     format!("{NEW}/{chunk}{ROWS}")
 }
 
+/// Returns the key of a run's part of an incident.
+pub fn incident(id: &str, run: &Epoch) -> String {
+    format!("{}/{}.json", incidents(id), run.prefix())
+}
+
+/// Returns the directory of an incident.
+pub fn incidents(id: &str) -> String {
+    format!("{INCIDENTS}/{}", escaped(id))
+}
+
 /// Returns the directory of a day's chunks.
 pub fn day(ns: u64) -> String {
     format!("{CHUNKS}/{}", clock::date_of(ns))
@@ -153,6 +164,8 @@ pub enum Object {
     Packets(ChunkKey),
     Manifest(ChunkKey),
     Pruned,
+    /// A run's part of an incident.
+    Incident,
     /// A part of the index and its catalogue, or the mark of a record that is not in them yet.
     Catalogue,
     Foreign,
@@ -174,6 +187,7 @@ impl Object {
                 .map(Self::Packets)
                 .or_else(|| numbered(MANIFEST).map(Self::Manifest))
                 .unwrap_or(Self::Foreign),
+            [INCIDENTS, _, _, _, _, name] if name.ends_with(MANIFEST) => Self::Incident,
             [PRUNED, name] if name.ends_with(MANIFEST) => Self::Pruned,
             [INDEX | NEW, _, ..] => Self::Catalogue,
             _ => Self::Foreign,
@@ -256,6 +270,7 @@ mod tests {
         assert_eq!(marked(&new_index(&chunk)), Some((chunk.manifest(), true)));
         assert_eq!(marked(&mark(&epoch.end())), Some((epoch.end(), false)));
         assert_eq!(Object::of(&pruned(17)), Object::Pruned);
+        assert_eq!(Object::of(&incident("i", &epoch)), Object::Incident);
         assert_eq!(Object::of(&epoch.begin()), Object::Begin(epoch.prefix()));
         assert_eq!(Object::of(&epoch.end()), Object::End(epoch.prefix()));
         assert_eq!(Object::of("trawl/readme"), Object::Foreign);

@@ -12,4 +12,4 @@ mod writer;
 
 pub use spool::{Spool, Target, default_spool};
 pub use uploader::{Report, Uploader};
-pub use writer::{Accounts, Config, StoreWriter, StoredCapture};
+pub use writer::{Config, Control, StoreWriter, StoredCapture};

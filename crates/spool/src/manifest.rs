@@ -85,6 +85,8 @@ pub struct Origin {
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Stored,
+    /// Indexed in the store; the packets stay on the host, and may come later or not at all.
+    OnHost,
     /// No packets since the last chunk: the manifest only shows that the capture is alive.
     Idle,
     /// Removed from a full spool before they were stored.
@@ -169,6 +171,34 @@ pub struct End {
     pub seal: String,
 }
 
+/// A run's packets of an incident, which its host stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incident {
+    pub format: u32,
+    #[serde(flatten)]
+    pub epoch: Epoch,
+    pub incident: String,
+    /// Description of the event.
+    pub why: String,
+    /// The window of time, by the clock of the one who asked.
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// All hosts that were asked.
+    pub hosts: Vec<String>,
+    /// Time at which the host had protected its packets from removal.
+    pub frozen_ns: u64,
+    /// Time since which the host still had all packets of the run.
+    pub since_ns: u64,
+    /// Chunks that have packets of the window, and packets in them.
+    pub chunks: u64,
+    pub bytes: u64,
+    pub recorded: u64,
+    /// Packets lost before they were recorded, while these chunks were made, by reason.
+    pub lost: BTreeMap<String, u64>,
+    pub clock: Clock,
+    pub seal: String,
+}
+
 /// Chunks that have been removed together, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pruned {
@@ -211,7 +241,7 @@ macro_rules! sealed {
         }
     )*};
 }
-sealed!(Manifest, Begin, End, Pruned);
+sealed!(Manifest, Begin, End, Incident, Pruned);
 
 fn json(record: &impl Serialize) -> Vec<u8> {
     // Strings, numbers and maps with string keys always serialize to JSON.

@@ -1,16 +1,20 @@
 //! The spool, which holds chunks on this host until they are stored: a directory for each run of a capture, locked while the
-//! run goes on. Another process stores the chunks and removes them.
+//! run goes on. Another process stores the chunks and removes them. A capture whose packets stay on the host keeps its newest
+//! chunks here: a ring across all its runs.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use trawl_sys::{Error, Result, create, run};
+use trawl_pipeline::plan::PacketsAt;
+use trawl_sys::{Error, Result, beneath, create, run};
 
 use crate::key::Epoch;
 use crate::manifest::{Begin, End, Manifest, Sealed, State};
@@ -28,6 +32,26 @@ pub struct Target {
     /// Set if each chunk is indexed when it is stored.
     #[serde(default)]
     pub index: bool,
+    #[serde(default)]
+    pub packets: PacketsAt,
+    /// The incident that the chunks belong to, which are stored with their packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incident: Option<String>,
+}
+
+impl Target {
+    /// Returns the state of a new chunk's packets.
+    pub fn state(&self) -> State {
+        match self.packets {
+            PacketsAt::Store => State::Stored,
+            PacketsAt::Host => State::OnHost,
+        }
+    }
+
+    /// Returns whether the chunks stay in this directory after they are indexed in the store.
+    pub fn is_near(&self) -> bool {
+        self.packets == PacketsAt::Host && self.incident.is_none()
+    }
 }
 
 /// File that the capture locks while the run goes on.
@@ -37,18 +61,96 @@ pub const UPLOAD_LOCK: &str = "upload.lock";
 pub const TARGET: &str = "target.json";
 pub const BEGIN: &str = "begin.json";
 pub const END: &str = "end.json";
+/// Record of an incident, in a directory with its chunks.
+pub const INCIDENT: &str = "incident.json";
 /// Directory of a run's chunks.
 pub const CHUNKS: &str = "chunks";
 /// Extensions of a chunk's files: being made, sealed, and its manifest.
 pub const PART: &str = "part";
 pub const CHUNK: &str = "pcapng.zst";
 pub const MANIFEST: &str = "json";
+/// Manifest of a chunk that stays here, and is indexed in the store.
+pub const NEAR: &str = "near";
+/// File that shows that the store has all records of the run. Only chunks that stay here are left.
+pub const STORED: &str = "stored";
 
 #[derive(Debug, Default)]
 struct Waiting {
     /// Manifests of the chunks that are not stored yet.
     entries: Vec<Manifest>,
     evicted: u64,
+    /// Chunks that stay here, of this run and of earlier ones, the oldest first.
+    near: VecDeque<Near>,
+    earlier: VecDeque<Near>,
+}
+
+/// A chunk that stays here.
+#[derive(Debug)]
+struct Near {
+    manifest: PathBuf,
+    bytes: u64,
+}
+
+impl Near {
+    /// Removes the chunk, and the directory of an ended run without others.
+    fn remove(&self) {
+        let _ = fs::remove_file(self.manifest.with_extension(CHUNK));
+        let _ = fs::remove_file(&self.manifest);
+        if let Some(directory) = self.manifest.parent().and_then(Path::parent)
+            && directory.join(STORED).exists()
+            && !has_near(directory)
+        {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Returns the manifests of the chunks that stay in a run's directory, the oldest first.
+pub fn near(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory.join(CHUNKS)).into_iter().flatten();
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut near: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|end| end == NEAR))
+        .collect();
+    near.sort();
+    near
+}
+
+pub fn has_near(directory: &Path) -> bool {
+    !near(directory).is_empty()
+}
+
+/// Ends the use of a run's directory whose records are all stored: it stays as long as chunks stay in it.
+pub fn close(directory: &Path) -> io::Result<()> {
+    match has_near(directory) {
+        true => File::create(directory.join(STORED)).map(drop),
+        false => fs::remove_dir_all(directory),
+    }
+}
+
+/// Time for which the chunks of an ended run stay, if no newer run of the capture needs the room.
+const STAY: Duration = Duration::from_secs(86_400);
+
+/// Removes the directories of runs that ended long ago, and whose records are all stored.
+pub fn remove_old(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let ended = fs::metadata(entry.path().join(STORED)).and_then(|about| about.modified());
+        let is_old = ended.is_ok_and(|at| at.elapsed().is_ok_and(|age| age >= STAY));
+        if is_old {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Returns the directories of the runs in a spool, with their targets.
+pub fn runs(root: &Path) -> Vec<(PathBuf, Target)> {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let directory = entry.path();
+        let target = beneath::read(&directory, Path::new(TARGET)).ok()?;
+        Some((directory, serde_json::from_slice(&target).ok()?))
+    });
+    found.collect()
 }
 
 /// The directory of a run, as the capture sees it.
@@ -108,13 +210,36 @@ impl Spool {
             Ok(lock)
         };
         let lock = make().map_err(failed(&directory))?;
-        Ok(Self {
+        let spool = Self {
             directory,
             target,
             waiting: Mutex::default(),
             news: None,
             _lock: lock,
-        })
+        };
+        spool.waiting.lock().earlier = spool.earlier();
+        Ok(spool)
+    }
+
+    /// Returns the chunks that earlier runs of the capture keep here.
+    fn earlier(&self) -> VecDeque<Near> {
+        if !self.target.is_near() {
+            return VecDeque::new();
+        }
+        let own = &self.target.epoch;
+        let root = self.directory.parent().unwrap_or(Path::new("."));
+        let mut runs = runs(root);
+        runs.retain(|(directory, target)| {
+            let is_same = (&target.epoch.capture, &target.epoch.host) == (&own.capture, &own.host);
+            is_same && target.is_near() && *directory != self.directory
+        });
+        runs.sort_by_key(|(_, target)| target.epoch.epoch.parse::<u64>().unwrap_or(0));
+        let manifests = runs.iter().flat_map(|(directory, _)| near(directory));
+        let sized = manifests.map(|manifest| Near {
+            bytes: fs::metadata(manifest.with_extension(CHUNK)).map_or(0, |about| about.len()),
+            manifest,
+        });
+        sized.collect()
     }
 
     pub fn directory(&self) -> &Path {
@@ -138,25 +263,38 @@ impl Spool {
     /// Adds the manifest of a sealed or lost chunk.
     pub fn add(&self, manifest: Manifest) -> io::Result<()> {
         let written = write_whole(&self.path(&manifest, MANIFEST), &manifest.to_bytes());
-        self.waiting.lock().entries.push(manifest);
+        let mut waiting = self.waiting.lock();
+        waiting.entries.push(manifest);
+        // The last chunks of a killed run become a part of the ring late.
+        waiting.earlier = self.earlier();
+        drop(waiting);
         // A full pipe has wakened its reader already.
         let _ = self.news.as_ref().map(|mut news| news.write(&[0]));
         written
     }
 
-    /// Returns the bytes of the waiting chunks.
+    /// Returns the bytes of the chunks that wait or stay here.
     pub fn used(&self) -> u64 {
         let waiting = self.waiting.lock();
-        waiting.entries.iter().map(|entry| entry.bytes).sum()
+        let entries = waiting.entries.iter().map(|entry| entry.bytes);
+        let near = waiting.earlier.iter().chain(&waiting.near);
+        entries.chain(near.map(|near| near.bytes)).sum()
     }
 
-    /// Removes the oldest chunk that is not being stored, which its manifest records. Returns `false` if none exists.
+    /// Removes the oldest chunk: one that stays here, or one that is not being stored, which its manifest records. Returns
+    /// `false` if none exists.
     pub fn evict_oldest(&self) -> bool {
         let mut waiting = self.waiting.lock();
+        let near = waiting.earlier.pop_front();
+        if let Some(near) = near.or_else(|| waiting.near.pop_front()) {
+            near.remove();
+            return true;
+        }
         let held = waiting.entries.iter_mut().find_map(|entry| {
             // A chunk is locked while it is stored, and then removed.
             let chunk = File::open(self.path(entry, CHUNK)).ok()?;
-            let is_free = entry.state == State::Stored && chunk.try_lock().is_ok();
+            let has_packets = matches!(entry.state, State::Stored | State::OnHost);
+            let is_free = has_packets && chunk.try_lock().is_ok();
             is_free.then_some((entry, chunk))
         });
         let Some((entry, _chunk)) = held else {
@@ -186,12 +324,20 @@ impl Spool {
         written
     }
 
-    /// Drops a chunk that has been stored and removed.
+    /// Drops a chunk that has been stored and removed, or is indexed and stays here.
     pub fn stored(&self, key: &str) {
         let mut waiting = self.waiting.lock();
-        waiting
-            .entries
-            .retain(|entry| entry.key().to_string() != key);
+        let is_meant = |entry: &Manifest| entry.key().to_string() == key;
+        let Some(at) = waiting.entries.iter().position(is_meant) else {
+            return;
+        };
+        let entry = waiting.entries.remove(at);
+        if entry.state == State::OnHost {
+            waiting.near.push_back(Near {
+                manifest: self.path(&entry, NEAR),
+                bytes: entry.bytes,
+            });
+        }
     }
 
     /// Returns the packets of the chunks removed from the full spool.
@@ -210,14 +356,14 @@ impl Spool {
         entries
     }
 
-    /// Removes the directory once all is stored.
-    pub fn remove(&self) -> io::Result<()> {
-        fs::remove_dir_all(&self.directory)
+    /// Ends the use of the directory once all is stored.
+    pub fn close(&self) -> io::Result<()> {
+        close(&self.directory)
     }
 }
 
 /// Makes a directory, and its parents, for this user alone.
-fn make_private(directory: &Path) -> io::Result<()> {
+pub fn make_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::plan::{Kept, StorePlan};
+use trawl_pipeline::plan::{FullSpool, Kept, PacketsAt, StorePlan};
 use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
 use trawl_sys::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
@@ -74,6 +74,8 @@ impl Config {
             url: self.plan.url.clone(),
             epoch,
             index: self.plan.index,
+            packets: self.plan.packets,
+            incident: None,
         };
         Spool::create(&self.spool(), target, &begin)
     }
@@ -82,6 +84,7 @@ impl Config {
 enum Message {
     Blocks(Vec<u8>),
     Fates(Fates),
+    Seal,
     End,
 }
 
@@ -153,22 +156,28 @@ impl Channel {
     }
 }
 
-/// The account of a capture; each chunk's manifest reports a part.
+/// Messages of a capture to the thread that makes its chunks, apart from blocks.
 #[derive(Clone)]
-pub struct Accounts(Arc<Channel>);
+pub struct Control(Arc<Channel>);
 
-impl std::fmt::Debug for Accounts {
+impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Accounts").finish_non_exhaustive()
+        f.debug_struct("Control").finish_non_exhaustive()
     }
 }
 
-impl Accounts {
-    /// Updates the account: the sum of these, one for each hook point of an interface.
-    pub fn set<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)>) {
+impl Control {
+    /// Updates the account, of which each chunk's manifest reports a part: the sum of these, one for each hook point of an
+    /// interface.
+    pub fn account<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)>) {
         let mut fates = Fates::default();
         accounts.for_each(|(_, account)| fates.add(account));
         let _ = self.0.send(Message::Fates(fates));
+    }
+
+    /// Seals the open chunk.
+    pub fn seal(&self) {
+        let _ = self.0.send(Message::Seal);
     }
 }
 
@@ -197,11 +206,13 @@ impl std::fmt::Debug for StoreWriter {
     }
 }
 
-/// Result of a capture: recorded = stored + spooled + evicted.
+/// Result of a capture: recorded = stored + on_host + spooled + evicted.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredCapture {
     pub recorded: u64,
     pub stored: u64,
+    /// Indexed in the store; the packets stay on this host until newer ones need the room.
+    pub on_host: u64,
     pub spooled: u64,
     pub evicted: u64,
     pub chunks_spooled: u64,
@@ -225,7 +236,10 @@ impl StoreWriter {
             chunk_bytes: plan.chunk_bytes,
             chunk_time: plan.chunk_time.min(LONGEST_CHUNK),
             spool_bytes: plan.spool_bytes,
-            full: plan.full,
+            full: match plan.packets {
+                PacketsAt::Store => plan.full,
+                PacketsAt::Host => FullSpool::Evict,
+            },
         };
         let channel = Arc::new(Channel::default());
         let fail = |e| Error::os("cannot start a thread", e);
@@ -282,8 +296,8 @@ impl StoreWriter {
         }
     }
 
-    pub fn accounts(&self) -> Accounts {
-        Accounts(Arc::clone(&self.channel))
+    pub fn control(&self) -> Control {
+        Control(Arc::clone(&self.channel))
     }
 
     /// Seals the open chunks, writes the record of the end, and waits for a limited time until all is stored.
@@ -292,7 +306,7 @@ impl StoreWriter {
         accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)> + Clone,
         reason: &str,
     ) -> Result<StoredCapture> {
-        self.accounts().set(accounts.clone());
+        self.control().account(accounts.clone());
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
         let Some(Ok(totals)) = joined else {
@@ -324,15 +338,21 @@ impl StoreWriter {
             let chunks = waiting.iter().filter(|chunk| wanted(chunk.state));
             chunks.map(|chunk| chunk.recorded).sum()
         };
-        let spooled = count(&|state| state == State::Stored);
+        let spooled = count(&|state| matches!(state, State::Stored | State::OnHost));
         let evicted = self.spool.evicted() + totals.untaken;
         let trouble = trouble.or_else(|| finished.err().map(|error| error.to_string()));
         if trouble.is_none() && waiting.is_empty() {
-            let _ = self.spool.remove();
+            let _ = self.spool.close();
         }
+        let done = recorded - spooled - evicted;
+        let (stored, on_host) = match self.spool.target.packets {
+            PacketsAt::Store => (done, 0),
+            PacketsAt::Host => (0, done),
+        };
         Ok(StoredCapture {
             recorded,
-            stored: recorded - spooled - evicted,
+            stored,
+            on_host,
             spooled,
             evicted,
             chunks_spooled: waiting.len() as u64,
@@ -369,6 +389,7 @@ fn make_chunks(mut chunker: Chunker, channel: &Channel) -> Totals {
                 channel.done(bytes.len(), refusal);
             }
             Some(Message::Fates(fates)) => chunker.count(fates),
+            Some(Message::Seal) => chunker.seal_open(),
             Some(Message::End) => return chunker.finish(),
             None => {}
         }

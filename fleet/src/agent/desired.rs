@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use trawl_capture::options::{ProcessDetail, ProcessPlan};
-use trawl_pipeline::plan::StorePlan;
+use trawl_packet::verdict::{VerdictKind, VerdictSet};
+use trawl_pipeline::plan::{PacketsAt, StorePlan};
 use trawl_sys::{Error, Result, names};
 
 pub type Labels = BTreeMap<String, String>;
@@ -22,6 +23,30 @@ pub struct Desired {
     pub labels: Labels,
     #[serde(default, rename = "capture", alias = "captures")]
     pub captures: Vec<Capture>,
+    /// The latest incidents.
+    #[serde(
+        default,
+        rename = "incident",
+        alias = "incidents",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub incidents: Vec<Incident>,
+}
+
+/// A window of time whose packets the hosts store together, from what their captures keep.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Incident {
+    pub id: String,
+    /// Nanoseconds since 1970.
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// Description of the event.
+    #[serde(default)]
+    pub why: String,
+    /// All hosts that were asked.
+    #[serde(default)]
+    pub hosts: Vec<String>,
 }
 
 /// A capture. Absent limits do not apply.
@@ -65,6 +90,18 @@ pub struct Capture {
     /// Set if the host indexes each chunk when it stores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub index: bool,
+    /// Place of the packets: with `host`, the newest stay in the host's spool, and their index is in the store.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub packets_at: PacketsAt,
+    /// Only packets with these verdicts of an XDP program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<String>,
+    /// Only drops for these reasons, with the tap `drop`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+    /// Recorded packets in a second that are an event, which the host reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_rate: Option<u64>,
     /// Records the process of each packet; a choice of processes implies `plain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessDetail>,
@@ -79,7 +116,14 @@ pub struct Capture {
     pub cgroup: Option<String>,
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 impl Desired {
+    /// Most incidents of a state: the oldest give way to new ones.
+    pub const INCIDENTS: usize = 4;
+
     /// Parses TOML, or JSON if the text begins with a brace.
     pub fn parse(text: &str) -> Result<Self> {
         let what = "cannot read the desired state";
@@ -99,6 +143,13 @@ impl Desired {
         Ok(desired)
     }
 
+    /// Checks a state as its agent will.
+    pub fn check_form(&self) -> Result<()> {
+        let text = serde_json::to_string(self);
+        let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
+        Self::parse(&text).map(drop)
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
         let mut names = HashSet::new();
         for capture in &self.captures {
@@ -107,7 +158,7 @@ impl Desired {
                 return Err(format!("two captures are named '{}'", capture.name));
             }
         }
-        Ok(())
+        self.incidents.iter().try_for_each(Incident::check)
     }
 }
 
@@ -117,7 +168,35 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MOST && text.chars().all(letters)
 }
 
+impl Incident {
+    /// Longest window: a day.
+    const LONGEST_NS: u64 = 86_400_000_000_000;
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let id = &self.id;
+        match self.to_ns.checked_sub(self.from_ns) {
+            _ if !is_name(id) => Err(format!(
+                "'{id}' is not the name of an incident: use letters, digits, - and _, at most {NAME_MOST}"
+            )),
+            None => Err(format!("the incident '{id}' ends before it begins")),
+            Some(length) if length > Self::LONGEST_NS => {
+                Err(format!("the incident '{id}' is longer than a day"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
 impl Capture {
+    /// Returns the chosen verdicts.
+    pub fn verdict_set(&self) -> std::result::Result<Option<VerdictSet>, String> {
+        if self.verdicts.is_empty() {
+            return Ok(None);
+        }
+        let set = VerdictSet::parse(VerdictKind::Xdp, &self.verdicts.join(","));
+        set.map(Some).map_err(|error| error.to_string())
+    }
+
     pub fn process_plan(&self) -> Option<ProcessPlan> {
         let plan = ProcessPlan {
             detail: self.process.unwrap_or_default(),
@@ -142,6 +221,8 @@ impl Capture {
         if self.store.is_empty() {
             return Err(format!("the capture '{name}' names no store"));
         }
+        self.verdict_set()
+            .map_err(|why| format!("the capture '{name}': {why}"))?;
         let bounds = [
             ("duration_seconds", self.duration_seconds),
             ("packets", self.packets),
@@ -150,6 +231,7 @@ impl Capture {
             ("spool_bytes", self.spool_bytes),
             ("chunk_bytes", self.chunk_bytes),
             ("chunk_seconds", self.chunk_seconds),
+            ("event_rate", self.event_rate),
             ("snaplen", self.snaplen.map(u64::from)),
         ];
         let most = StorePlan::CHUNK_MOST;

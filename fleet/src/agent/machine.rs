@@ -1,17 +1,19 @@
 //! The agent's state machine: it turns events and the time into actions. It follows the desired state within the policy, starts
 //! each capture once, and restarts failed ones after a delay that doubles.
 
+mod incidents;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use trawl_pipeline::plan::Kept;
+use trawl_pipeline::plan::{Kept, PacketsAt, StorePlan};
 
-use super::desired::{Capture, Desired, Labels};
+use super::desired::{Capture, Desired, Incident, Labels};
 use super::policy::{Policy, Refusal};
-use super::report::{CaptureReport, Counts, HostReport, Phase};
+use super::report::{CaptureReport, Counts, Frozen, HostReport, IncidentReport, Phase, RateEvent};
+use incidents::Incidents;
 
 const SECOND: u64 = 1_000_000_000;
 /// Delay between a failure and the next start; doubles with each failure up to the longest.
@@ -23,6 +25,8 @@ const HEALTHY: u64 = 60 * SECOND;
 const STOP_PATIENCE: u64 = 60 * SECOND;
 /// Delay between two attempts to store the captures' leftovers in the spool.
 const PUSH_EVERY: u64 = 30 * SECOND;
+/// Time after which the spool is looked at without a reason: old chunks in it are removed.
+const PUSH_ANYWAY: u64 = 3600 * SECOND;
 
 /// Both clocks: a monotonic one for delays, and the wall clock, which goes on while the agent is stopped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,6 +47,11 @@ pub enum Event {
     Counted { run: u64, counts: Counts },
     /// The process has ended or could not be started.
     Ended { run: u64, end: End, counts: Counts },
+    /// The packets of an incident are frozen, or cannot be.
+    Frozen {
+        id: String,
+        outcome: Result<Frozen, String>,
+    },
     /// The attempt to store the spool's contents has ended.
     Pushed { all: bool },
     /// The agent has been asked to end.
@@ -71,6 +80,8 @@ pub enum Action {
     },
     /// Stops the capture: by a signal first, later by force.
     Stop { run: u64, force: bool },
+    /// Freezes the packets of an incident.
+    Freeze(Box<Incident>),
     /// Stores the captures' leftovers in the spool.
     Push,
 }
@@ -98,6 +109,7 @@ pub struct Machine {
     entries: BTreeMap<String, Entry>,
     last_run: u64,
     stopping: bool,
+    incidents: Incidents,
     push: Push,
 }
 
@@ -106,11 +118,12 @@ struct Push {
     wanted: bool,
     running: bool,
     not_before: u64,
+    anyway: u64,
 }
 
 impl Machine {
     /// Creates a machine from a previous agent's memory. Leftovers in the spool are stored first.
-    pub fn new(policy: Policy, memory: Vec<Memory>) -> Self {
+    pub fn new(policy: Policy, memory: Vec<Memory>, incidents: Vec<IncidentReport>) -> Self {
         let entries = memory
             .into_iter()
             .map(|one| (one.capture.name.clone(), Entry::remembered(one)));
@@ -123,6 +136,7 @@ impl Machine {
             entries: entries.collect(),
             last_run: 0,
             stopping: false,
+            incidents: Incidents::remembered(incidents),
             push: Push {
                 wanted: true,
                 ..Push::default()
@@ -131,8 +145,9 @@ impl Machine {
     }
 
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
         match event {
-            Event::Desired { revision, desired } => self.desire(revision, desired),
+            Event::Desired { revision, desired } => actions = self.desire(revision, desired),
             Event::Unreadable { revision, why } => {
                 if self.revision.is_none_or(|old| revision > old) {
                     self.error = Some(why);
@@ -145,7 +160,7 @@ impl Machine {
             }
             Event::Counted { run, counts } => {
                 if let Some(entry) = self.entry_of(run) {
-                    entry.counted(counts);
+                    entry.counted(now, counts);
                 }
             }
             Event::Ended { run, end, counts } => {
@@ -156,20 +171,28 @@ impl Machine {
                     entry.ended(now, end, &counts);
                 }
             }
+            Event::Frozen { id, outcome } => {
+                self.push.wanted |= outcome.is_ok();
+                self.push.not_before = now.monotonic;
+                self.incidents.frozen(&id, outcome);
+            }
             Event::Pushed { all } => {
+                self.incidents.pushed(all);
                 self.push.running = false;
                 self.push.wanted |= !all;
                 self.push.not_before = now.monotonic + PUSH_EVERY;
+                self.push.anyway = now.monotonic + PUSH_ANYWAY;
             }
             Event::Shutdown => self.stopping = true,
             Event::Tick => {}
         }
-        self.settle(now)
+        actions.extend(self.settle(now));
+        actions
     }
 
-    fn desire(&mut self, revision: u64, desired: Desired) {
+    fn desire(&mut self, revision: u64, desired: Desired) -> Vec<Action> {
         if self.revision.is_some_and(|old| revision <= old) {
-            return;
+            return Vec::new();
         }
         self.revision = Some(revision);
         self.error = None;
@@ -183,6 +206,7 @@ impl Machine {
             entry.desire(Some(self.policy.limited(capture)));
         }
         self.desired = desired.captures;
+        self.incidents.desire(&desired.incidents)
     }
 
     /// Applies the policy. A finished capture counts against no limit, so that the next one may start.
@@ -224,8 +248,10 @@ impl Machine {
             self.entries.retain(|_, entry| entry.is_needed());
         }
         let push = &mut self.push;
+        push.wanted |= now.monotonic >= push.anyway;
         if push.wanted && !push.running && !self.stopping && now.monotonic >= push.not_before {
             (push.wanted, push.running) = (false, true);
+            self.incidents.push_begins();
             actions.push(Action::Push);
         }
         actions
@@ -240,6 +266,19 @@ impl Machine {
         self.entries.values().filter_map(Entry::memory).collect()
     }
 
+    /// Returns what the next agent has to know about incidents.
+    pub fn incidents(&self) -> Vec<IncidentReport> {
+        self.incidents.memory()
+    }
+
+    /// Returns the largest spool of the captures whose packets stay on the host; `None` without one.
+    pub fn spool_bytes(&self) -> Option<u64> {
+        let near = self.entries.values().filter_map(|one| one.desired.as_ref());
+        let near = near.filter(|capture| capture.packets_at == PacketsAt::Host);
+        near.map(|capture| capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES))
+            .max()
+    }
+
     pub fn report(&self, host: &str, trawl: &str, now: Now) -> HostReport {
         HostReport {
             host: host.to_owned(),
@@ -250,6 +289,7 @@ impl Machine {
             error: self.error.clone(),
             stopping: self.stopping,
             captures: self.entries.values().filter_map(Entry::report).collect(),
+            incidents: self.incidents.reports(),
         }
     }
 }
@@ -270,6 +310,7 @@ struct Entry {
     failures: u32,
     error: Option<String>,
     not_before: u64,
+    event: Option<RateEvent>,
 }
 
 #[derive(Debug)]
@@ -282,6 +323,8 @@ struct Run {
     stopping: Option<u64>,
     forced: bool,
     counts: Counts,
+    /// Time of the counts.
+    counted: u64,
 }
 
 impl Entry {
@@ -310,6 +353,7 @@ impl Entry {
             self.failures = 0;
             self.error = None;
             self.not_before = 0;
+            self.event = None;
         }
         self.desired = capture;
     }
@@ -325,10 +369,24 @@ impl Entry {
         }
     }
 
-    pub fn counted(&mut self, counts: Counts) {
-        if let Some(run) = &mut self.run {
-            run.counts = counts;
+    pub fn counted(&mut self, now: Now, counts: Counts) {
+        let Some(run) = &mut self.run else { return };
+        let packets = counts.recorded.saturating_sub(run.counts.recorded);
+        // The capture counts once a second.
+        let milliseconds = now.monotonic.saturating_sub(run.counted) / 1_000_000;
+        let packets_per_second = packets * 1000 / milliseconds.max(1000);
+        if run
+            .capture
+            .event_rate
+            .is_some_and(|least| packets_per_second >= least)
+        {
+            self.event = Some(RateEvent {
+                time_ns: now.wall,
+                packets_per_second,
+            });
         }
+        run.counts = counts;
+        run.counted = now.monotonic;
     }
 
     pub fn ended(&mut self, now: Now, end: End, counts: &Counts) {
@@ -426,6 +484,7 @@ impl Entry {
             stopping: None,
             forced: false,
             counts: Counts::default(),
+            counted: now.monotonic,
         });
         Some(Action::Start {
             run: number,
@@ -476,6 +535,7 @@ impl Entry {
             refused: self.refused.clone(),
             error: self.error.clone(),
             account,
+            event: self.event,
         })
     }
 }

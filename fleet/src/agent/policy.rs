@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use trawl_capture::options::ProcessDetail;
+use trawl_pipeline::plan::PacketsAt;
 use trawl_sys::{Error, Result};
 use url::Url;
 
@@ -131,7 +132,8 @@ impl Policy {
                 filter: capture.filter.clone(),
             });
         }
-        if capture.index && self.index == Some(false) {
+        let indexes = capture.index || capture.packets_at == PacketsAt::Host;
+        if indexes && self.index == Some(false) {
             return Some(Refusal::Index);
         }
         if let Some(allowed) = &self.process

@@ -61,6 +61,47 @@ pub struct CaptureReport {
     pub error: Option<String>,
     /// Counts over all starts.
     pub account: Counts,
+    /// The last event, if one has happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<RateEvent>,
+}
+
+/// A second with at least `event_rate` packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateEvent {
+    pub time_ns: u64,
+    pub packets_per_second: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IncidentPhase {
+    /// The window has not ended, or its last packets are being written.
+    Freezing,
+    /// The packets are protected from removal, and are being stored.
+    Frozen,
+    Stored,
+    Failed,
+}
+
+/// State of an incident on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IncidentReport {
+    pub id: String,
+    pub phase: IncidentPhase,
+    #[serde(flatten)]
+    pub frozen: Frozen,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The frozen chunks of an incident.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frozen {
+    pub chunks: u64,
+    pub packets: u64,
+    pub bytes: u64,
+    pub frozen_ns: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,4 +120,6 @@ pub struct HostReport {
     #[serde(default)]
     pub stopping: bool,
     pub captures: Vec<CaptureReport>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incidents: Vec<IncidentReport>,
 }

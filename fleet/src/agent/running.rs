@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Memory, MemorySize, TapChoice, Taps};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, TapChoice, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_front::published::COUNTS;
@@ -159,6 +159,11 @@ impl Running {
         events
     }
 
+    /// Asks the capture to seal its chunk.
+    pub fn seal(&self) {
+        let _ = process::trigger(self.child.id());
+    }
+
     pub fn stop(&self, force: bool) {
         // The capture may have ended already.
         let _ = match force {
@@ -234,6 +239,12 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
             .map_or(usual.snaplen, |most| most.min(usual.snaplen)),
         count: capture.packets,
         duration: capture.duration_seconds.map(Duration::from_secs),
+        verdicts: (capture.verdict_set())
+            .map_err(|why| Error::usage("cannot select verdicts", why))?,
+        drops: usual.drops.clone().map(|drops| Drops {
+            reasons: (!capture.reasons.is_empty()).then(|| capture.reasons.clone()),
+            ..drops
+        }),
         process: capture.process_plan(),
         ..usual
     };
@@ -248,6 +259,7 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
             .map_or(StorePlan::CHUNK_TIME, Duration::from_secs),
         size: capture.size_bytes,
         index: capture.index,
+        packets: capture.packets_at,
         ..StorePlan::new(capture.store.clone(), capture.name.clone())
     };
     let sources = Sources {

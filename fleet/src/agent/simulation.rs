@@ -4,7 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Capture, Counts, Desired, End, Event, Machine, Memory, Now, Policy};
+use super::{
+    Action, Capture, Counts, Desired, End, Event, Incident, IncidentPhase, IncidentReport, Machine,
+    Memory, Now, Policy,
+};
+use crate::agent::report::Frozen;
 
 const HOSTS: usize = 1000;
 const SECOND: u64 = 1_000_000_000;
@@ -45,6 +49,9 @@ struct Process {
 struct Host {
     machine: Machine,
     memory: Vec<Memory>,
+    incidents: Vec<IncidentReport>,
+    /// Incidents that are being frozen: time of the end, and name.
+    freezing: Vec<(u64, String)>,
     processes: BTreeMap<u64, Process>,
     /// Processes of killed agents: they end after a while.
     orphans: Vec<Process>,
@@ -68,8 +75,13 @@ fn desired(chance: &mut Chance) -> Desired {
         filter: format!("port {}", n + number),
         ..Capture::default()
     };
+    let incident = |n: u64| Incident {
+        id: format!("i{}", 3 * number + n),
+        ..Incident::default()
+    };
     Desired {
         captures: (0..number.min(4)).map(capture).collect(),
+        incidents: (0..chance.below(3)).map(incident).collect(),
         ..Desired::default()
     }
 }
@@ -89,8 +101,10 @@ fn expected(desired: &Desired) -> Vec<(String, String)> {
 impl Host {
     fn new() -> Self {
         Self {
-            machine: Machine::new(policy(), Vec::new()),
+            machine: Machine::new(policy(), Vec::new(), Vec::new()),
             memory: Vec::new(),
+            incidents: Vec::new(),
+            freezing: Vec::new(),
             processes: BTreeMap::new(),
             orphans: Vec::new(),
             partitioned: false,
@@ -140,6 +154,11 @@ impl Host {
                             process.ends_at = Some(end);
                         }
                     }
+                    Action::Freeze(incident) => {
+                        let is_twice = self.freezing.iter().any(|(_, id)| *id == incident.id);
+                        assert!(!is_twice, "frozen twice");
+                        self.freezing.push((time + chance.below(20), incident.id));
+                    }
                     Action::Push => events.push(Event::Pushed {
                         all: quiet || !chance.one_in(2),
                     }),
@@ -147,6 +166,7 @@ impl Host {
             }
         }
         self.memory = self.machine.memory();
+        self.incidents = self.machine.incidents();
     }
 
     /// Simulates SIGKILL: the kernel interrupts the captures, which takes a while; a new agent starts.
@@ -156,7 +176,8 @@ impl Host {
             process.ends_at = Some(time + chance.below(20));
             self.orphans.push(process);
         }
-        self.machine = Machine::new(policy(), self.memory.clone());
+        self.freezing.clear();
+        self.machine = Machine::new(policy(), self.memory.clone(), self.incidents.clone());
     }
 
     fn second(&mut self, time: u64, chance: &mut Chance, quiet: bool) {
@@ -218,6 +239,11 @@ impl Host {
                 counts: Counts::default(),
             });
         }
+        let frozen = self.freezing.extract_if(.., |(at, _)| *at <= time);
+        events.extend(frozen.map(|(_, id)| Event::Frozen {
+            id,
+            outcome: Ok(Frozen::default()),
+        }));
         events.push(Event::Tick);
         for event in events {
             self.step(time, chance, quiet, event);
@@ -251,6 +277,15 @@ fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
         );
         assert_eq!(host.processes.len(), host.runs().len(), "seed {seed}");
         assert!(host.orphans.is_empty());
+        for incident in &host.desired.1.incidents {
+            let of_it = host.incidents.iter().find(|one| one.id == incident.id);
+            let phase = of_it.map(|one| one.phase);
+            assert_eq!(
+                phase,
+                Some(IncidentPhase::Stored),
+                "seed {seed}, host {number}"
+            );
+        }
     }
     hosts.iter().map(Host::runs).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trawl_front::terminal;
@@ -9,7 +10,7 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Result, create, text_file};
 
 use super::{Desired, Event, HostReport};
-use crate::bus::agent::{self, Bus};
+use crate::bus::agent::{self, Answer, Bus};
 use crate::bus::{Config, News, shown};
 
 const READ_EVERY: Duration = Duration::from_millis(500);
@@ -32,6 +33,7 @@ pub enum Source {
 
 pub struct OnBus {
     config: Config,
+    answer: Answer,
     wake: Wake,
     bus: Option<Bus>,
     started: Instant,
@@ -73,10 +75,16 @@ impl Source {
 
     /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are ignored
     /// from any sender.
-    pub fn bus(config: Config, revision_file: PathBuf, wake: &Wake) -> Result<Self> {
-        let bus = agent::start(config.clone(), wake)?;
+    pub fn bus(
+        config: Config,
+        answer: Answer,
+        revision_file: PathBuf,
+        wake: &Wake,
+    ) -> Result<Self> {
+        let bus = agent::start(config.clone(), Arc::clone(&answer), wake)?;
         Ok(Self::Bus(Box::new(OnBus {
             config,
+            answer,
             wake: wake.clone(),
             bus: Some(bus),
             started: Instant::now(),
@@ -183,7 +191,7 @@ impl OnBus {
         let is_over = self.bus.as_ref().is_none_or(Bus::is_over);
         if is_over && self.started.elapsed() >= RESTART {
             self.started = Instant::now();
-            match agent::start(self.config.clone(), &self.wake) {
+            match agent::start(self.config.clone(), Arc::clone(&self.answer), &self.wake) {
                 Ok(bus) => self.bus = Some(bus),
                 Err(error) => self.say(error.to_string()),
             }

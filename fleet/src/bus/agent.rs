@@ -1,5 +1,8 @@
-//! The agent's side: it reads this host's desired state from one key and writes the host's state to another. It needs three
-//! rights: to request its command, to subscribe to new ones, and to put its state.
+//! The agent's side: it reads this host's desired state from one key, writes the host's state to another, and answers the
+//! operators' questions for packets. It needs four rights: to request its command, to subscribe to new ones and to questions,
+//! and to put its state.
+
+use std::sync::Arc;
 
 use std::time::Duration;
 
@@ -10,7 +13,8 @@ use tokio::time::{Instant, interval_at, timeout};
 use trawl_sys::Result;
 use trawl_sys::events::Wake;
 
-use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, Signed};
+use super::ask::reply;
+use super::connection::{ASK, COMMAND, DESIRED, DESIRED_STREAM, STATE, Signed};
 use super::{Config, News, Reporter};
 
 /// Interval of requests for commands that may have been missed.
@@ -28,8 +32,11 @@ pub struct Command {
 /// Requests are the states to put, in JSON.
 pub type Bus = super::Bus<String, Command>;
 
-pub fn start(config: Config, wake: &Wake) -> Result<Bus> {
-    Bus::start(wake, move |states, news| run(config, states, news))
+/// Returns the answer to an operator's question.
+pub type Answer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
+pub fn start(config: Config, answer: Answer, wake: &Wake) -> Result<Bus> {
+    Bus::start(wake, move |states, news| run(config, answer, states, news))
 }
 
 /// Passes on an operator's desired state. One without a valid signature is reported and otherwise ignored.
@@ -49,6 +56,7 @@ fn pass_on(message: &Message, config: &Config, news: &Reporter<Command>) {
 
 async fn run(
     config: Config,
+    answer: Answer,
     mut states: UnboundedReceiver<String>,
     news: Reporter<Command>,
 ) -> std::result::Result<(), String> {
@@ -59,12 +67,22 @@ async fn run(
     let state = format!("{STATE}{host}");
     let subscribed = client.subscribe(format!("{COMMAND}{host}"));
     let mut commands = subscribed.await.map_err(|e| e.to_string())?;
+    let subscribed = client.subscribe(format!("{ASK}{host}"));
+    let mut questions = subscribed.await.map_err(|e| e.to_string())?;
     let mut due = interval_at(Instant::now(), ASK_EVERY);
     loop {
         tokio::select! {
             command = commands.next() => match command {
                 Some(message) => pass_on(&message, &config, &news),
                 None => return Err("the connection is closed".to_owned()),
+            },
+            Some(question) = questions.next() => if let Some(to) = question.reply {
+                let replied = reply(&question.payload, &config, &*answer);
+                let bytes = replied.unwrap_or_else(|why| {
+                    news.send(News::Refused(format!("a question is ignored: {why}")));
+                    why.into_bytes()
+                });
+                let _ = client.publish(to, bytes.into()).await;
             },
             // A failed request is repeated.
             _ = due.tick() => if let Ok(message) = client.request(question.clone(), "".into()).await {

@@ -19,6 +19,8 @@ pub const DESIRED: &str = "$KV.trawl.cmd.";
 pub const STATE_STREAM: &str = "KV_trawl_state";
 pub const STATE: &str = "$KV.trawl.state.";
 pub const COMMAND: &str = "trawl.cmd.";
+/// Questions to a host, which ends the subject.
+pub const ASK: &str = "trawl.ask.";
 
 /// The server, this side's name and credentials, and the trusted keys.
 #[derive(Clone, Debug, Default)]
@@ -153,15 +155,43 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
+/// An operator's signature.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Signed {
-    /// Counted up by the operators rather than the server, which may restart from zero.
-    pub revision: u64,
+pub struct Signature {
     /// The operator's public key.
     operator: String,
     /// In hexadecimal digits.
     signature: String,
+}
+
+impl Signature {
+    pub fn new(key: &KeyPair, bytes: &[u8]) -> Result<Self, String> {
+        let signature = key.sign(bytes);
+        let signature = signature.map_err(|e| format!("cannot sign: {e}"))?;
+        Ok(Self {
+            operator: key.public_key(),
+            signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
+        })
+    }
+
+    /// Verifies the signature of these bytes; accepts any operator if `operators` is `None`.
+    pub fn verify(&self, bytes: &[u8], operators: Option<&[String]>) -> Result<(), String> {
+        if operators.is_some_and(|all| !all.contains(&self.operator)) {
+            return Err("it is signed by a key that belongs to no known operator".to_owned());
+        }
+        let key = KeyPair::from_public_key(&self.operator).map_err(|e| e.to_string())?;
+        let signature = digits(&self.signature).ok_or("its signature is damaged")?;
+        key.verify(bytes, &signature)
+            .map_err(|_| "its signature is of another host or text".to_owned())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Signed {
+    /// Counted up by the operators rather than the server, which may restart from zero.
+    pub revision: u64,
+    #[serde(flatten)]
+    signature: Signature,
     pub desired: String,
 }
 
@@ -177,12 +207,9 @@ pub fn key_in(text: &str) -> Result<KeyPair, String> {
 
 impl Signed {
     pub fn new(key: &KeyPair, host: &str, revision: u64, desired: String) -> Result<Self, String> {
-        let signature = key.sign(&signed_bytes(host, revision, &desired));
-        let signature = signature.map_err(|e| format!("cannot sign: {e}"))?;
         Ok(Self {
             revision,
-            operator: key.public_key(),
-            signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
+            signature: Signature::new(key, &signed_bytes(host, revision, &desired))?,
             desired,
         })
     }
@@ -190,14 +217,8 @@ impl Signed {
     /// Verifies and reads an operator's command for a host; accepts any operator if `operators` is `None`.
     pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
         let signed: Self = serde_json::from_slice(bytes).map_err(|_| "it is not signed")?;
-        if operators.is_some_and(|all| !all.contains(&signed.operator)) {
-            return Err("it is signed by a key that belongs to no known operator".to_owned());
-        }
-        let key = KeyPair::from_public_key(&signed.operator).map_err(|e| e.to_string())?;
         let bytes = signed_bytes(host, signed.revision, &signed.desired);
-        let signature = digits(&signed.signature).ok_or("its signature is damaged")?;
-        key.verify(&bytes, &signature)
-            .map_err(|_| "its signature is of another host or text")?;
+        signed.signature.verify(&bytes, operators)?;
         Ok(signed)
     }
 }
@@ -233,7 +254,11 @@ mod tests {
             (text.replace("\"{}\"", "\"{ }\""), "alpha", &operators),
             (text.clone(), "alpha", &[other.public_key()]),
             (text.clone(), "alpha", &[]),
-            (text.replace(&signed.signature, "0"), "alpha", &operators),
+            (
+                text.replace(&signed.signature.signature, "0"),
+                "alpha",
+                &operators,
+            ),
             ("{\"captures\": []}".to_owned(), "alpha", &operators),
             (
                 "{\"stream\":\"KV_trawl\",\"seq\":9}".to_owned(),

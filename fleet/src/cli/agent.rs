@@ -5,9 +5,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use trawl_front::{json, published, terminal};
+use trawl_pipeline::plan::StorePlan;
 use trawl_spool::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::process::{self, trawl_binary};
@@ -15,10 +18,11 @@ use trawl_sys::{Error, Result, clock, create, host, run, text_file};
 
 use super::bus::BusArgs;
 use crate::agent::{
-    Action, Counts, End, Event, HostReport, Machine, Memory, Now, Place, Policy, Refused, Running,
-    Source, push,
+    Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place,
+    Policy, Refused, Running, Source, push, remove_unfinished,
 };
 use crate::bus::shown;
+use crate::store::near;
 
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
@@ -95,14 +99,19 @@ pub fn run(args: Args) -> Result<ExitCode> {
                     .fix("operators = [\"U…\"] in the policy, with the key that trawl fleet key --nkey FILE shows"));
             }
             let config = args.bus.config(url, &host, &policy.operators)?;
-            Source::bus(config, args.memory.join("revision"), &wake)?
+            let spool = args.spool.clone();
+            let answer = Arc::new(move |question: &[u8]| near::answer(&spool, question));
+            Source::bus(config, answer, args.memory.join("revision"), &wake)?
         }
         (None, None) => return Err(Error::usage(what, "--state and --nats are missing")),
     };
     let memory = args.memory.join("captures.json");
-    let remembered = remembered(&memory);
+    let incidents = args.memory.join("incidents.json");
+    let remembered_incidents: Vec<IncidentReport> = self::remembered(&incidents);
+    let remembered: Vec<Memory> = self::remembered(&memory);
+    remove_unfinished(&args.spool);
     let mut agent = Agent {
-        machine: Machine::new(policy, remembered.clone()),
+        machine: Machine::new(policy, remembered.clone(), remembered_incidents.clone()),
         source,
         place: Place {
             host,
@@ -110,9 +119,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
             spool: args.spool,
         },
         running: Vec::new(),
+        freezers: Vec::new(),
         push: None,
         memory,
         remembered,
+        incidents,
+        remembered_incidents,
         report: args.report,
         json: args.json,
         reported: None,
@@ -193,8 +205,8 @@ fn now() -> Now {
     }
 }
 
-/// Reads the remembered captures; without the file, or with a damaged one, captures begin anew.
-fn remembered(path: &Path) -> Vec<Memory> {
+/// Reads what an earlier agent remembered; without the file, or with a damaged one, all begins anew.
+fn remembered<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     let text = std::fs::read(path).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }
@@ -204,9 +216,12 @@ struct Agent {
     source: Source,
     place: Place,
     running: Vec<Running>,
+    freezers: Vec<Freezer>,
     push: Option<Child>,
     memory: PathBuf,
     remembered: Vec<Memory>,
+    incidents: PathBuf,
+    remembered_incidents: Vec<IncidentReport>,
     report: Option<PathBuf>,
     json: bool,
     reported: Option<HostReport>,
@@ -245,6 +260,12 @@ impl Agent {
                 these.by_ref().for_each(|one| one.stop(force));
                 None
             }
+            Action::Freeze(incident) => {
+                let most = self.machine.spool_bytes().unwrap_or(StorePlan::SPOOL_BYTES);
+                let freezer = Freezer::new(&self.place.spool, *incident, most);
+                self.freezers.push(freezer);
+                None
+            }
             Action::Push => match push(&self.place.spool) {
                 Ok(child) => {
                     self.push = Some(child);
@@ -270,6 +291,16 @@ impl Agent {
             }
             true
         });
+        let running = &self.running;
+        self.freezers.retain_mut(|freezer| {
+            let outcome = freezer.look(&mut || running.iter().for_each(Running::seal));
+            let goes_on = outcome.is_none();
+            events.extend(outcome.map(|outcome| Event::Frozen {
+                id: freezer.incident.id.clone(),
+                outcome,
+            }));
+            goes_on
+        });
         if let Some(child) = &mut self.push
             && let Ok(Some(status)) = child.try_wait()
         {
@@ -289,6 +320,11 @@ impl Agent {
         if memory != self.remembered {
             replace(&self.memory, &memory)?;
             self.remembered = memory;
+        }
+        let incidents = self.machine.incidents();
+        if incidents != self.remembered_incidents {
+            replace(&self.incidents, &incidents)?;
+            self.remembered_incidents = incidents;
         }
         let report = self
             .machine

@@ -1,6 +1,7 @@
 //! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
 
 mod operator;
+mod trigger;
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -9,12 +10,15 @@ use std::time::Duration;
 use serde::Serialize;
 use trawl_capture::options::ProcessDetail;
 use trawl_front::{exit_code, json, terminal};
+use trawl_pipeline::plan::PacketsAt;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::{Error, Result, units};
 
 use super::agent;
 use super::bus::BusArgs;
-use crate::agent::{Capture, CaptureReport, Desired, HostReport, Labels, Phase, Refusal, Selector};
+use crate::agent::{
+    Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Refusal, Selector,
+};
 use crate::bus::check_name;
 use operator::Operator;
 
@@ -30,6 +34,7 @@ enum Command {
     Agent(Box<agent::Args>),
     Start(Box<Start>),
     Stop(Stop),
+    Trigger(Box<trigger::Trigger>),
     Status(Status),
     Watch(Status),
     Key(Key),
@@ -110,6 +115,18 @@ struct Start {
     /// Index each chunk on its host as it is stored
     #[arg(long)]
     index: bool,
+    /// Place of the packets: store, or host. With host, the newest stay in the spool of each host, and only their index is stored
+    #[arg(long, value_name = "WHERE", value_parser = place)]
+    packets_at: Option<PacketsAt>,
+    /// Only packets with these verdicts of XDP programs, as capture --verdict
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    verdict: Vec<String>,
+    /// Only drops for these reasons, as capture --reason, with --tap drop
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    reason: Vec<String>,
+    /// So many recorded packets a second are an event, which trawl fleet trigger --on-event follows
+    #[arg(long, value_name = "COUNT")]
+    event_rate: Option<u64>,
     /// Record the process of each packet, as capture --process: plain, full or comment
     #[arg(long, value_name = "DETAIL", value_parser = detail)]
     process: Option<ProcessDetail>,
@@ -156,6 +173,10 @@ struct Key {
     bus: BusArgs,
 }
 
+fn place(text: &str) -> std::result::Result<PacketsAt, String> {
+    serde_json::from_value(text.into()).map_err(|why| why.to_string())
+}
+
 fn detail(text: &str) -> std::result::Result<ProcessDetail, String> {
     serde_json::from_value(text.into()).map_err(|why| why.to_string())
 }
@@ -172,6 +193,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Agent(args) => agent::run(*args),
         Command::Start(args) => start(&args),
         Command::Stop(args) => stop(&args),
+        Command::Trigger(args) => trigger::run(&args),
         Command::Status(args) => status(&args),
         Command::Watch(args) => watch(&args),
         Command::Key(args) => {
@@ -200,6 +222,21 @@ struct Change {
     /// State of a started capture; absent without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<Phase>,
+    /// The host's part of a triggered incident; absent without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incident: Option<IncidentReport>,
+}
+
+impl Change {
+    fn new(host: String, put: operator::Changed) -> Self {
+        Self {
+            host,
+            revision: put.as_ref().ok().copied(),
+            error: put.err(),
+            phase: None,
+            incident: None,
+        }
+    }
 }
 
 fn start(args: &Start) -> Result<ExitCode> {
@@ -218,6 +255,10 @@ fn start(args: &Start) -> Result<ExitCode> {
         chunk_bytes: args.chunk_size,
         chunk_seconds: args.chunk_time.map(|time| time.as_secs().max(1)),
         index: args.index,
+        packets_at: args.packets_at.unwrap_or_default(),
+        verdicts: args.verdict.clone(),
+        reasons: args.reason.clone(),
+        event_rate: args.event_rate,
         process: args.process,
         comm: args.comm.clone(),
         uid: args.uid,
@@ -228,8 +269,7 @@ fn start(args: &Start) -> Result<ExitCode> {
         captures: vec![capture.clone()],
         ..Desired::default()
     };
-    let text = serde_json::to_string(&alone);
-    Desired::parse(&text.map_err(|e| Error::failed("cannot write JSON", e))?)?;
+    alone.check_form()?;
     let (mut operator, mut changes) = change(&args.server, &args.selector, |desired| {
         desired.captures.retain(|one| one.name != capture.name);
         desired.captures.push(capture.clone());
@@ -271,12 +311,7 @@ fn change(
     let mut changes = Vec::new();
     for host in hosts {
         let put = operator.change(&host, &change)?;
-        changes.push(Change {
-            host,
-            revision: put.as_ref().ok().copied(),
-            error: put.err(),
-            phase: None,
-        });
+        changes.push(Change::new(host, put));
     }
     Ok((operator, changes))
 }

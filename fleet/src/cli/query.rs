@@ -15,8 +15,12 @@ use trawl_sys::{Error, Result, clock, process};
 
 use trawl_view::text;
 
+use super::hosts::HostsArgs;
+use super::incident;
 use crate::query::{Answer, Conditions, flows};
-use crate::store::{Contents, Coverage, PacketLocation, Packets, Pause, Scope, Store, coverage};
+use crate::store::{
+    Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage,
+};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
@@ -25,7 +29,7 @@ use crate::store::{Contents, Coverage, PacketLocation, Packets, Pause, Scope, St
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
-    #[arg(value_name = "SQL", required_unless_present_any = ["filter", "flows"], conflicts_with_all = ["filter", "flows", "from", "to", "host", "interface"])]
+    #[arg(value_name = "SQL", required_unless_present_any = ["filter", "flows", "incident"], conflicts_with_all = ["filter", "flows", "incident", "from", "to", "host", "interface"])]
     sql: Option<String>,
     /// Show the packets that match this expression, in tcpdump's syntax
     #[arg(long, value_name = "EXPRESSION")]
@@ -33,6 +37,9 @@ pub struct Args {
     /// Show the flows of the packets, as the table `flows` has them
     #[arg(long, conflicts_with_all = ["packets", "count"])]
     flows: bool,
+    /// Only the packets of this incident (trawl fleet trigger). Alone, it shows what each host stored, and what happened when
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["from", "to", "host"])]
+    incident: Option<String>,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -50,6 +57,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long, conflicts_with = "packets")]
     json: bool,
+    #[command(flatten)]
+    hosts: HostsArgs,
     #[command(flatten)]
     lines: LineArgs,
 }
@@ -121,11 +130,44 @@ impl PartArgs {
     }
 }
 
+/// Subject of a question.
+struct Subject {
+    scope: Scope,
+    conditions: Conditions,
+    incident: Option<Incident>,
+}
+
+impl Args {
+    fn subject(&self) -> Result<Subject> {
+        let Some(id) = &self.incident else {
+            let scope = self.part.scope()?;
+            return Ok(Subject {
+                conditions: self.part.conditions(&scope),
+                scope,
+                incident: None,
+            });
+        };
+        let incident = Incident::read(&Store::open(&self.store.url(), false)?, id)?;
+        let scope = incident.scope();
+        let mut conditions = self.part.conditions(&scope);
+        conditions.captures(&incident.captures());
+        Ok(Subject {
+            scope,
+            conditions,
+            incident: Some(incident),
+        })
+    }
+}
+
 pub fn run(args: &Args) -> Result<ExitCode> {
     match (&args.sql, &args.filter) {
         (_, filter) if args.flows => {
-            let scope = args.part.scope()?;
-            let mut conditions = args.part.conditions(&scope);
+            let Subject {
+                scope,
+                mut conditions,
+                incident,
+            } = args.subject()?;
+            incident.iter().for_each(incident::say_missing);
             conditions.ask_index(filter.as_deref().unwrap_or_default())?;
             table(args, &scope, &flows(&conditions.to_sql()))?;
             Ok(ExitCode::SUCCESS)
@@ -134,7 +176,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             table(args, &Scope::default(), sql)?;
             Ok(ExitCode::SUCCESS)
         }
-        (None, Some(_)) if args.csv => Err(Error::usage(
+        (None, None) if args.packets.is_none() => {
+            let subject = args.subject()?;
+            let (Some(id), Some(incident)) = (&args.incident, &subject.incident) else {
+                return Err(Error::usage("cannot answer", "the question is missing"));
+            };
+            let (_, contents) = args.store.open(&subject.scope)?;
+            incident::show(
+                id,
+                incident,
+                &args.store.url(),
+                contents.files,
+                &subject.conditions,
+                args.json,
+            )?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (None, _) if args.csv => Err(Error::usage(
             "cannot print packets as CSV",
             "only the answers to SQL and --flows have columns",
         )),
@@ -168,7 +226,11 @@ fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
 }
 
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {
-    let scope = args.part.scope()?;
+    let Subject {
+        scope,
+        mut conditions,
+        incident,
+    } = args.subject()?;
     let (store, contents) = args.store.open(&scope)?;
     let query = match sql {
         Some(sql) => format!(
@@ -176,7 +238,6 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
             sql.trim().trim_end_matches(';')
         ),
         None => {
-            let mut conditions = args.part.conditions(&scope);
             conditions.narrow(filter.unwrap_or_default());
             format!(
                 "SELECT chunk, frame, \"offset\" FROM packets{} ORDER BY time_ns, chunk, frame, \"offset\"",
@@ -194,20 +255,44 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
         }
     })?;
     say_coverage(&covered, &url);
-    let packets = Packets::new(store, answer.rows::<PacketLocation>());
+    incident.iter().for_each(incident::say_missing);
+    let hosts = args.hosts.open()?;
+    let packets = Packets::new(store, hosts, answer.rows::<PacketLocation>());
     let counts = packets.counts();
     let ended = read(args, filter, packets)?;
-    let missing = counts.borrow().missing;
-    if missing > 0 {
-        // A filter needs the packets' bytes, which are gone.
-        let which = match sql {
-            Some(_) => "of the answer",
-            None => "that may match",
-        };
-        let text = format!("{missing} packets {which} were pruned from the store");
-        json::say("packets_missing", json!({ "packets": missing }), &text);
+    // A filter needs the packets' bytes, which are elsewhere.
+    let which = match sql {
+        Some(_) => "of the answer",
+        None => "that may match",
+    };
+    for (absent, packets) in &counts.borrow().absent {
+        say_absent(absent, *packets, which);
     }
     Ok(ended)
+}
+
+fn say_absent(absent: &Absent, packets: u64, which: &str) {
+    let (host, kind, why) = match absent {
+        Absent::Gone => (None, "pruned", "were pruned from the store".to_owned()),
+        Absent::OnHost(host) => (
+            Some(host),
+            "on_host",
+            format!("stay on host {host}: --hosts fetches them"),
+        ),
+        Absent::Removed(host) => (
+            Some(host),
+            "removed",
+            format!("were removed by host {host} for newer ones"),
+        ),
+        Absent::Silent(host, why) => (
+            Some(host),
+            "no_answer",
+            format!("stay on host {host}: {why}"),
+        ),
+    };
+    let text = format!("{} {which} {why}", text::count(packets, "packet"));
+    let remark = json!({ "packets": packets, "reason": kind, "host": host });
+    json::say("packets_missing", remark, &text);
 }
 
 /// Bytes handed to `trawl read` at a time.

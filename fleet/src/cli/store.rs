@@ -12,7 +12,7 @@ use trawl_spool::default_spool;
 use trawl_sys::{Error, Result, units};
 use trawl_view::text::count;
 
-use super::{query, trace};
+use super::{hosts, query, trace};
 use crate::store::{
     self, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store,
 };
@@ -35,6 +35,8 @@ enum Command {
     Index(Index),
     Query(Box<query::Args>),
     Trace(trace::Args),
+    #[command(hide = true)]
+    Answer(hosts::Answer),
 }
 
 #[derive(Debug, clap::Args)]
@@ -108,6 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Index(args) => index(&args),
         Command::Query(args) => query::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Answer(args) => hosts::answer(&args),
     }
 }
 
@@ -142,17 +145,22 @@ fn account(account: &Account) -> String {
     let Account {
         recorded,
         stored,
+        on_host,
         spooled,
         evicted,
         pruned,
         unknown,
     } = account;
+    let on_host = match on_host {
+        0 => String::new(),
+        count => format!(" + {count} on hosts"),
+    };
     let pruned = match pruned {
         0 => String::new(),
         count => format!(" ({count} pruned)"),
     };
     format!(
-        "{recorded} recorded = {stored} stored + {spooled} spooled + {evicted} evicted{pruned} + {unknown} unknown"
+        "{recorded} recorded = {stored} stored{on_host} + {spooled} spooled + {evicted} evicted{pruned} + {unknown} unknown"
     )
 }
 

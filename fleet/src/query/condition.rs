@@ -53,6 +53,11 @@ impl Conditions {
         Ok(())
     }
 
+    /// Adds the condition that packets belong to one of these captures.
+    pub fn captures(&mut self, names: &[String]) {
+        self.0.extend(one_of("capture", names));
+    }
+
     pub fn and(&mut self, condition: String) {
         self.0.push(condition);
     }

@@ -7,11 +7,13 @@ use trawl_spool::key::Epoch;
 
 use super::runs::{Run, Runs};
 
-/// Packets, end to end: recorded = stored + spooled + evicted + unknown.
+/// Packets, end to end: recorded = stored + on_host + spooled + evicted + unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Account {
     pub recorded: u64,
     pub stored: u64,
+    /// Indexed packets that stayed on their host, which may have removed them since.
+    pub on_host: u64,
     pub spooled: u64,
     /// Removed before they were stored, or by `prune` afterwards.
     pub evicted: u64,
@@ -24,6 +26,7 @@ impl Account {
     fn add(&mut self, other: &Self) {
         self.recorded += other.recorded;
         self.stored += other.stored;
+        self.on_host += other.on_host;
         self.spooled += other.spooled;
         self.evicted += other.evicted;
         self.pruned += other.pruned;
@@ -94,8 +97,13 @@ impl Run {
         let unknown = packets.missing + in_gaps;
         EpochAccount {
             account: Account {
-                recorded: packets.stored + packets.spooled + packets.evicted + unknown,
-                stored: packets.stored,
+                recorded: packets.stored
+                    + packets.on_host
+                    + packets.spooled
+                    + packets.evicted
+                    + unknown,
+                stored: packets.in_store(),
+                on_host: packets.elsewhere(),
                 spooled: packets.spooled,
                 evicted: packets.evicted,
                 pruned: packets.pruned,
@@ -110,7 +118,9 @@ impl Run {
             interfaces: self.interfaces.iter().cloned().collect(),
             lost: self.lost.clone(),
             gaps,
-            clock_error_bound_ns: self.clock_error_bound_ns().filter(|_| packets.chunks > 0),
+            clock_error_bound_ns: self
+                .clock_error_bound_ns()
+                .filter(|_| packets.chunks > 0 || packets.on_host > 0),
             epoch,
         }
     }

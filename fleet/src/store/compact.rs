@@ -15,10 +15,10 @@ use super::catalogue::{Catalogue, Change, date_of, day_of, put_file};
 use super::evidence::Evidence;
 use super::index::rows_of;
 use super::lease::Lease;
-use super::merge::{LARGE, Merge, Merged};
+use super::merge::{self, LARGE, Merge, Merged};
 use super::new::{Marks, New};
 use super::remote::Store;
-use super::runs::{Fate, Runs};
+use super::runs::Runs;
 use super::table::DataFile;
 
 /// Most files in memory at once.
@@ -50,19 +50,21 @@ enum Input<'a> {
     Old(&'a DataFile),
     /// A new chunk, and the key of its index if it has one.
     Chunk(&'a ChunkKey, &'a Manifest, Option<&'a String>),
+    /// The rows that a file of an earlier table has of these chunks.
+    Part(&'a DataFile, &'a HashSet<String>),
 }
 
 impl Input<'_> {
     fn first_ns(&self) -> i64 {
         match self {
-            Self::Old(file) => file.first_ns,
+            Self::Old(file) | Self::Part(file, _) => file.first_ns,
             Self::Chunk(_, manifest, _) => manifest.time() as i64,
         }
     }
 
     fn rows(&self) -> u64 {
         match self {
-            Self::Old(file) => file.rows,
+            Self::Old(file) | Self::Part(file, _) => file.rows,
             Self::Chunk(_, manifest, _) => manifest.recorded,
         }
     }
@@ -77,6 +79,12 @@ impl Input<'_> {
                 let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
                 let rows = chunk.and_then(|bytes| rows_of(&bytes, manifest));
                 Ok(rows.map(Rows::Batches))
+            }
+            Self::Part(file, chunks) => {
+                let rows = merge::rows_of(store.read(&file.key)?.into(), chunks);
+                let rows =
+                    rows.map_err(|e| Error::failed(format!("cannot read {}", file.key), e))?;
+                Ok(Some(Rows::Batches(rows)))
             }
         }
     }
@@ -135,7 +143,7 @@ fn join(
                         .map_err(failed)?;
                 }
                 (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
-                (None, Input::Old(_)) => {}
+                (None, Input::Old(_) | Input::Part(..)) => {}
             }
             joined.put(store, day, merge.take_finished())?;
             step();
@@ -158,9 +166,16 @@ pub fn without(
 }
 
 /// Reads all records of a store as new ones.
-fn everything(store: &Store) -> Result<New> {
+fn everything(store: &Store, marks: &Marks) -> Result<New> {
+    let evidence = Evidence::read(store)?;
+    let mut indexes = marks.indexes.clone();
+    indexes.retain(|chunk, _| {
+        let manifest = evidence.manifests.get(chunk);
+        manifest.is_some_and(|manifest| manifest.state == State::OnHost)
+    });
     Ok(New {
-        evidence: Evidence::read(store)?,
+        evidence,
+        indexes,
         ..New::default()
     })
 }
@@ -169,13 +184,15 @@ fn everything(store: &Store) -> Result<New> {
 pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let mut lease = Lease::take(store)?;
     let marks = Marks::list(store)?;
+    // Of chunks that stay on their hosts, only the index has the rows.
+    let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());
     let catalogue = match again {
         true => Catalogue::anew(store)?,
         false => Catalogue::read(store)?,
     };
     let known = catalogue.runs(store)?;
     let mut new = match again {
-        true => everything(store)?,
+        true => everything(store, &marks)?,
         false => marks.read(store, &known)?,
     };
     // A commit has replaced it not long ago, and running queries may still read it.
@@ -184,14 +201,27 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         there: known.0.values().map(|run| run.total().chunks).sum(),
         ..Indexed::default()
     };
-    let is_stored = |(key, manifest): &(&ChunkKey, &Manifest)| {
-        let fate = new.evidence.fate(key, Fate::Indexed);
-        manifest.state == State::Stored && fate == Fate::Indexed
-    };
     let mut days: BTreeMap<u64, Vec<Input<'_>>> = BTreeMap::new();
+    let mut elsewhere: BTreeMap<u64, HashSet<String>> = BTreeMap::new();
     let mut chunks = 0;
-    for (key, manifest) in new.evidence.manifests.iter().filter(is_stored) {
+    for (key, manifest) in &new.evidence.manifests {
         let index = new.indexes.get(key).map(|(key, _)| key);
+        let has_packets = new.evidence.packets.contains_key(key);
+        let is_here = match manifest.state {
+            State::Stored => has_packets,
+            State::OnHost => has_packets || index.is_some(),
+            State::Idle | State::EvictedSpoolFull | State::EvictedSpoolFailed => false,
+        };
+        if new.evidence.is_pruned(key) {
+            continue;
+        }
+        if !is_here {
+            if manifest.state == State::OnHost {
+                let day = elsewhere.entry(day_of(manifest.time())).or_default();
+                day.insert(key.packets());
+            }
+            continue;
+        }
         let day = days.entry(day_of(manifest.time())).or_default();
         day.push(Input::Chunk(key, manifest, index));
         chunks += 1;
@@ -202,6 +232,17 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
                 indexed.packets += manifest.recorded;
             }
         }
+    }
+    let mut without_rows: HashSet<&String> = HashSet::new();
+    for (day, chunks) in &elsewhere {
+        let files = earlier.iter().flat_map(Catalogue::files);
+        let files: Vec<_> = files.filter(|file| file.date == date_of(*day)).collect();
+        if files.is_empty() {
+            without_rows.extend(chunks);
+            continue;
+        }
+        let files = files.into_iter().map(|file| Input::Part(file, chunks));
+        days.entry(*day).or_default().extend(files);
     }
     let mut change = Change::default();
     let mut unreadable: BTreeSet<ChunkKey> = BTreeSet::new();
@@ -230,7 +271,10 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         indexed.unreadable.push(key.packets());
     }
     if !new.is_empty() || again {
-        let facts = new.runs(|chunk| !unreadable.contains(chunk));
+        let is_indexed = |chunk: &ChunkKey| {
+            !unreadable.contains(chunk) && !without_rows.contains(&chunk.packets())
+        };
+        let facts = new.runs(is_indexed);
         change.hours = hours(store, &catalogue, &facts)?;
         change.runs = known;
         change.runs.add(facts.by_day());

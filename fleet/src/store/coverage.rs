@@ -79,7 +79,8 @@ pub fn coverage(runs: &Runs, scope: &Scope) -> Vec<Coverage> {
                 continue;
             }
             let row = rows.entry(epoch.host.clone()).or_default();
-            row.indexed += packets.stored.saturating_sub(packets.not_indexed);
+            let all = packets.stored + packets.on_host;
+            row.indexed += all.saturating_sub(packets.not_indexed);
             row.not_indexed += packets.not_indexed;
             row.not_indexed_chunks += packets.not_indexed_chunks;
             row.spooled += packets.spooled;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use trawl_spool::key::{self, ChunkKey, Object};
-use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed};
+use trawl_spool::manifest::{Begin, End, Incident, Manifest, Pruned, Sealed, State};
 use trawl_sys::Result;
 
 use super::remote::Store;
@@ -43,9 +43,11 @@ impl Evidence {
                 }
                 Object::Catalogue => {}
                 Object::Foreign => all.foreign.push(object.key),
-                Object::Begin(_) | Object::End(_) | Object::Manifest(_) | Object::Pruned => {
-                    records.push(object.key);
-                }
+                Object::Begin(_)
+                | Object::End(_)
+                | Object::Manifest(_)
+                | Object::Incident
+                | Object::Pruned => records.push(object.key),
             }
         }
         all.add_records(store, &records)?;
@@ -83,6 +85,7 @@ impl Evidence {
                 Some(record) => self.pruned.extend(record.chunks),
                 None => return false,
             },
+            Object::Incident => return Incident::from_bytes(bytes).is_some(),
             Object::Manifest(chunk) => match Manifest::from_bytes(bytes) {
                 Some(manifest) if chunk.is_of(&manifest.epoch, manifest.sequence) => {
                     self.manifests.insert(chunk, manifest);
@@ -98,15 +101,21 @@ impl Evidence {
         self.pruned.contains(&chunk.to_string())
     }
 
-    /// Returns where a chunk is, according to these records; `there` if it is in the store.
-    pub fn fate(&self, chunk: &ChunkKey, there: Fate) -> Fate {
+    /// Returns where a chunk is, according to these records; `there` if it is where it should be.
+    pub fn fate(&self, chunk: &ChunkKey, manifest: &Manifest, there: Fate) -> Fate {
         if self.is_pruned(chunk) {
             Fate::Pruned
-        } else if self.packets.contains_key(chunk) {
+        } else if manifest.state == State::OnHost || self.packets.contains_key(chunk) {
             there
         } else {
             Fate::Missing
         }
+    }
+
+    /// Returns whether a chunk that was to stay on its host is in the store.
+    pub fn has_arrived(&self, chunk: &ChunkKey, manifest: &Manifest) -> bool {
+        let is_there = self.packets.contains_key(chunk) && !self.is_pruned(chunk);
+        manifest.state == State::OnHost && is_there
     }
 
     /// Returns the facts that the records hold; `there` is the fate of the chunks in the store.
@@ -115,7 +124,10 @@ impl Evidence {
         self.begins.iter().for_each(|begin| runs.begin(begin));
         self.ends.iter().for_each(|end| runs.end(end));
         for (key, manifest) in &self.manifests {
-            runs.manifest(manifest, self.fate(key, there(key)));
+            runs.manifest(manifest, self.fate(key, manifest, there(key)));
+            if self.has_arrived(key, manifest) {
+                runs.arrive(manifest);
+            }
         }
         runs
     }

@@ -1,7 +1,7 @@
 //! Reads packets of a store by their positions in the index, as one pcapng stream. Only the compressed frames with wanted packets
 //! are read, neighbouring ones in one call.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
@@ -14,7 +14,9 @@ use trawl_packet::pcapng::write::{self, SectionHeader};
 use trawl_packet::pcapng::{Interface, NamedProcess, Process};
 use trawl_packet::seekable::{self, FRAME_LEN, Frame};
 use trawl_spool::key::Object;
+use trawl_spool::manifest::{Manifest, Sealed, State};
 
+use super::near::{self, Hosts};
 use super::remote::{Failure, Store};
 
 /// Position of a packet, as in the index.
@@ -40,6 +42,8 @@ const TABLE_BYTES: u64 = 64 << 10;
 struct Chunk {
     key: String,
     host: String,
+    /// True if it is fetched from its host.
+    is_near: bool,
     frames: Vec<Frame>,
     /// Number in the stream of each interface block met so far.
     interfaces: Vec<u32>,
@@ -65,8 +69,11 @@ pub struct Packets<I> {
     locations: I,
     ahead: VecDeque<(usize, PacketLocation)>,
     numbers: HashMap<String, usize>,
-    /// `None` for a chunk that no longer exists.
-    chunks: Vec<Option<Chunk>>,
+    chunks: Vec<Result<Chunk, Absent>>,
+    /// A way to the hosts that keep chunks.
+    hosts: Option<Box<dyn Hosts>>,
+    /// Hosts that did not answer, and are not asked again.
+    silent: HashMap<String, String>,
     held: HashMap<(usize, usize), Rc<Content>>,
     /// Keys of `held`, the oldest first.
     order: VecDeque<(usize, usize)>,
@@ -78,12 +85,25 @@ pub struct Packets<I> {
     counts: Rc<std::cell::RefCell<Fetched>>,
 }
 
+/// Reason why a chunk's packets are not fetched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Absent {
+    /// The store has the chunk no more.
+    Gone,
+    /// It stays on this host, which nobody asked.
+    OnHost(String),
+    /// This host has removed it to make room.
+    Removed(String),
+    /// This host did not answer, for this reason.
+    Silent(String, String),
+}
+
 /// Progress of a [`Packets`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     pub packets: u64,
-    /// Packets in the index whose chunk is gone.
-    pub missing: u64,
+    /// Packets in the index that are not fetched.
+    pub absent: BTreeMap<Absent, u64>,
     /// Compressed bytes read.
     pub bytes: u64,
     pub calls: u64,
@@ -101,8 +121,12 @@ fn damaged(chunk: &str, why: impl std::fmt::Display) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("{chunk}: {why}"))
 }
 
+fn unread(key: &str, failure: &Failure) -> io::Error {
+    io::Error::other(format!("{key}: {failure}"))
+}
+
 impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
-    pub fn new(store: Store, locations: I) -> Self {
+    pub fn new(store: Store, hosts: Option<Box<dyn Hosts>>, locations: I) -> Self {
         let mut out = Vec::new();
         let section = SectionHeader {
             userappl: Some("trawl store query"),
@@ -115,6 +139,8 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             ahead: VecDeque::new(),
             numbers: HashMap::new(),
             chunks: Vec::new(),
+            hosts,
+            silent: HashMap::new(),
             held: HashMap::new(),
             order: VecDeque::new(),
             interfaces: Vec::new(),
@@ -130,43 +156,78 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Rc::clone(&self.counts)
     }
 
-    fn get(&self, key: &str, range: GetRange) -> io::Result<Vec<u8>> {
-        let bytes = self.store.get_range(key, range).map_err(|e| match e {
-            Failure::NotFound => io::Error::new(ErrorKind::NotFound, key.to_owned()),
-            other => io::Error::other(format!("{key}: {other}")),
-        })?;
+    /// Reads a part of a chunk: from the store, or from this host.
+    fn get(&mut self, key: &str, host: Option<&str>, range: GetRange) -> Result<Vec<u8>, Failure> {
+        let bytes = match (host, &mut self.hosts) {
+            (Some(host), Some(hosts)) => near::get_range(&mut **hosts, host, key, &range)?,
+            _ => self.store.get_range(key, range)?.to_vec(),
+        };
         let mut counts = self.counts.borrow_mut();
         counts.bytes += bytes.len() as u64;
         counts.calls += 1;
-        Ok(bytes.to_vec())
+        Ok(bytes)
     }
 
-    fn open(&self, key: &str) -> io::Result<Option<Chunk>> {
+    /// Opens a chunk in the store, or on its host if it stays there.
+    fn open(&mut self, key: &str) -> io::Result<Result<Chunk, Absent>> {
         let Object::Packets(chunk) = Object::of(key) else {
-            return Ok(None);
+            return Ok(Err(Absent::Gone));
         };
-        let mut end = self.get(key, GetRange::Suffix(TABLE_BYTES))?;
-        let length = seekable::table_len(&end).map_err(|e| damaged(key, e))? as u64;
-        if length > end.len() as u64 {
-            end = self.get(key, GetRange::Suffix(length))?;
+        let host = chunk.host();
+        match self.table(key, None) {
+            Ok(end) => return self.chunk(key, host, false, &end).map(Ok),
+            Err(Failure::NotFound) => {}
+            Err(failure) => return Err(unread(key, &failure)),
         }
-        Ok(Some(Chunk {
+        let manifest = self.store.get(&chunk.manifest()).ok();
+        let manifest = manifest.and_then(|bytes| Manifest::from_bytes(&bytes));
+        if manifest.is_none_or(|manifest| manifest.state != State::OnHost) {
+            return Ok(Err(Absent::Gone));
+        }
+        if self.hosts.is_none() {
+            return Ok(Err(Absent::OnHost(host)));
+        }
+        if let Some(why) = self.silent.get(&host) {
+            return Ok(Err(Absent::Silent(host, why.clone())));
+        }
+        match self.table(key, Some(&host)) {
+            Ok(end) => self.chunk(key, host, true, &end).map(Ok),
+            Err(Failure::NotFound) => Ok(Err(Absent::Removed(host))),
+            Err(failure) => {
+                let why = failure.to_string();
+                self.silent.insert(host.clone(), why.clone());
+                Ok(Err(Absent::Silent(host, why)))
+            }
+        }
+    }
+
+    /// Reads the end of a chunk, which has its seek table.
+    fn table(&mut self, key: &str, host: Option<&str>) -> Result<Vec<u8>, Failure> {
+        let end = self.get(key, host, GetRange::Suffix(TABLE_BYTES))?;
+        match seekable::table_len(&end) {
+            Ok(length) if length > end.len() => {
+                self.get(key, host, GetRange::Suffix(length as u64))
+            }
+            _ => Ok(end),
+        }
+    }
+
+    fn chunk(&self, key: &str, host: String, is_near: bool, end: &[u8]) -> io::Result<Chunk> {
+        Ok(Chunk {
             key: key.to_owned(),
-            host: chunk.host(),
-            frames: seekable::frames(&end).map_err(|e| damaged(key, e))?,
+            host,
+            is_near,
+            frames: seekable::frames(end).map_err(|e| damaged(key, e))?,
             interfaces: Vec::new(),
             next: 0,
-        }))
+        })
     }
 
     fn number(&mut self, key: &str) -> io::Result<usize> {
         if let Some(number) = self.numbers.get(key) {
             return Ok(*number);
         }
-        let chunk = match self.open(key) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            other => other?,
-        };
+        let chunk = self.open(key)?;
         let number = self.chunks.len();
         self.chunks.push(chunk);
         self.numbers.insert(key.to_owned(), number);
@@ -190,8 +251,9 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         if let Some(held) = self.held.get(&(number, frame)) {
             return Ok(Rc::clone(held));
         }
-        let chunk = self.chunks[number].as_ref();
-        let chunk = chunk.ok_or_else(|| io::Error::other("a chunk is missing"))?;
+        let Ok(chunk) = &self.chunks[number] else {
+            return Err(io::Error::other("a chunk is missing"));
+        };
         let at = |frame: usize| chunk.frames.get(frame).copied();
         let first = at(frame).ok_or_else(|| damaged(&chunk.key, "has no such frame"))?;
         let soon = self.ahead.iter().filter(|(of, _)| *of == number);
@@ -211,7 +273,9 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             end = next_end;
         }
         let key = chunk.key.clone();
-        let bytes = self.get(&key, GetRange::Bounded(first.offset..end))?;
+        let host = chunk.is_near.then(|| chunk.host.clone());
+        let bytes = self.get(&key, host.as_deref(), GetRange::Bounded(first.offset..end));
+        let bytes = bytes.map_err(|failure| unread(&key, &failure))?;
         for (which, one) in wanted {
             let from = (one.offset - first.offset) as usize;
             let compressed = bytes
@@ -241,7 +305,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     /// Returns the number in the stream of a chunk's interface, writing its block before its first packet.
     fn interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
         loop {
-            let Some(chunk) = &self.chunks[number] else {
+            let Ok(chunk) = &self.chunks[number] else {
                 return Err(io::Error::other("a chunk is missing"));
             };
             if let Some(id) = chunk.interfaces.get(id) {
@@ -262,11 +326,11 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
                     write::interface_description(&mut self.out, &interface);
                     self.interfaces.push(interface);
                 }
-                if let Some(chunk) = &mut self.chunks[number] {
+                if let Ok(chunk) = &mut self.chunks[number] {
                     chunk.interfaces.push(id as u32);
                 }
             }
-            if let Some(chunk) = &mut self.chunks[number] {
+            if let Ok(chunk) = &mut self.chunks[number] {
                 chunk.next += 1;
             }
         }
@@ -280,8 +344,9 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         let Some((number, location)) = self.ahead.pop_front() else {
             return Ok(false);
         };
-        if self.chunks[number].is_none() {
-            self.counts.borrow_mut().missing += 1;
+        if let Err(absent) = &self.chunks[number] {
+            let counts = &mut *self.counts.borrow_mut();
+            *counts.absent.entry(absent.clone()).or_default() += 1;
             return Ok(true);
         }
         let content = self.frame(number, location.frame)?;
@@ -309,7 +374,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     /// Describes a process before its first packet. Returns false if the number stands for another host's process:
     /// numbers are unique in a file.
     fn describe(&mut self, number: usize, process: &NamedProcess<'_>) -> bool {
-        let host = self.chunks[number].as_ref().map_or("", |chunk| &chunk.host);
+        let host = (self.chunks[number].as_ref()).map_or("", |chunk| &chunk.host);
         let known = self
             .described
             .entry(process.id)

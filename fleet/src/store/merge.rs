@@ -29,6 +29,26 @@ pub struct Merged {
     pub metadata: ParquetMetaData,
 }
 
+/// Returns the rows of some chunks.
+fn selected(batch: &RecordBatch, keep: impl Fn(&str) -> bool) -> Result<RecordBatch> {
+    let chunks = batch.column_by_name("chunk");
+    let chunks = chunks.and_then(|column| column.as_any().downcast_ref::<StringViewArray>());
+    match chunks {
+        Some(chunks) => {
+            let keep: BooleanArray = chunks.iter().map(|chunk| chunk.map(&keep)).collect();
+            Ok(filter_record_batch(batch, &keep)?)
+        }
+        None => Ok(batch.clone()),
+    }
+}
+
+/// Returns the rows that an index file has of these chunks.
+pub fn rows_of(file: Vec<u8>, chunks: &HashSet<String>) -> Result<Vec<RecordBatch>> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?.build()?;
+    let rows = reader.map(|batch| selected(&conformed(&batch?)?, |chunk| chunks.contains(chunk)));
+    rows.collect()
+}
+
 /// Takes rows in the order of their time, and makes files of them.
 pub struct Merge<'a> {
     /// Chunks whose rows are left out.
@@ -73,17 +93,9 @@ impl<'a> Merge<'a> {
     }
 
     fn selected(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let chunks = batch.column_by_name("chunk");
-        let chunks = chunks.and_then(|column| column.as_any().downcast_ref::<StringViewArray>());
-        match chunks {
-            Some(chunks) if !self.without.is_empty() => {
-                let keep = chunks
-                    .iter()
-                    .map(|chunk| chunk.map(|key| !self.without.contains(key)));
-                let keep: BooleanArray = keep.collect();
-                Ok(filter_record_batch(batch, &keep)?)
-            }
-            _ => Ok(batch.clone()),
+        match self.without.is_empty() {
+            true => Ok(batch.clone()),
+            false => selected(batch, |chunk| !self.without.contains(chunk)),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use trawl_spool::key::{self, ChunkKey, Object};
-use trawl_spool::manifest::State;
+use trawl_spool::manifest::{Manifest, State};
 use trawl_sys::Result;
 
 use super::evidence::Evidence;
@@ -17,7 +17,7 @@ pub struct Marks {
     /// Keys of the marked records.
     records: BTreeSet<String>,
     /// Key and size of each new chunk's index.
-    indexes: HashMap<ChunkKey, (String, u64)>,
+    pub indexes: HashMap<ChunkKey, (String, u64)>,
     /// Keys of the marks without contents.
     pub empty: Vec<String>,
 }
@@ -49,19 +49,27 @@ impl Marks {
             let run = runs.get(chunk.run());
             run.is_some_and(|run| run.has(chunk.sequence()))
         };
-        let is_new = |record: &&String| match Object::of(record) {
-            Object::Manifest(chunk) => !is_known(&chunk),
-            _ => true,
-        };
-        let records: Vec<String> = self.records.iter().filter(is_new).cloned().collect();
         let mut evidence = Evidence::default();
+        let records: Vec<String> = self.records.iter().cloned().collect();
+        // A known manifest without an index is one whose chunk has come from its host, or one that is not unmarked yet.
         evidence.add_records(store, &records)?;
         look_for_chunks(&mut evidence, store)?;
+        let again = evidence
+            .manifests
+            .extract_if(.., |chunk, _| is_known(chunk));
+        let again: Vec<(ChunkKey, Manifest)> = again.collect();
+        let arrived = again.into_iter().filter(|(chunk, manifest)| {
+            let run = runs.get(chunk.run());
+            let is_counted = run.is_some_and(|run| run.arrived.contains(&chunk.sequence()));
+            evidence.has_arrived(chunk, manifest) && !is_counted
+        });
+        let arrived = arrived.map(|(_, manifest)| manifest).collect();
         let mut indexes = self.indexes.clone();
         let known = indexes.extract_if(|chunk, _| is_known(chunk));
         let known: Vec<String> = known.map(|(_, (key, _))| key).collect();
         Ok(New {
             evidence,
+            arrived,
             indexes,
             known,
         })
@@ -71,9 +79,11 @@ impl Marks {
 /// Adds the chunks of these manifests that the store has, and the removals if it lacks some.
 fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
     let stored = evidence.manifests.iter();
-    let stored = stored.filter(|(_, manifest)| manifest.state == State::Stored);
-    let chunks: Vec<ChunkKey> = stored.map(|(chunk, _)| chunk.clone()).collect();
-    let hours: BTreeSet<String> = chunks.iter().map(ChunkKey::hour).collect();
+    let stored = stored.filter(|(_, one)| matches!(one.state, State::Stored | State::OnHost));
+    let chunks: Vec<(ChunkKey, State)> = stored
+        .map(|(chunk, manifest)| (chunk.clone(), manifest.state))
+        .collect();
+    let hours: BTreeSet<String> = chunks.iter().map(|(chunk, _)| chunk.hour()).collect();
     for hour in hours {
         for object in store.list(Some(&hour))? {
             if let Object::Packets(chunk) = Object::of(&object.key) {
@@ -81,8 +91,10 @@ fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
             }
         }
     }
-    let is_missing = |chunk: &ChunkKey| !evidence.packets.contains_key(chunk);
-    if chunks.iter().any(is_missing) {
+    let may_be_pruned = |(chunk, state): &(ChunkKey, State)| {
+        *state == State::OnHost || !evidence.packets.contains_key(chunk)
+    };
+    if chunks.iter().any(may_be_pruned) {
         evidence.add_removals(store)?;
     }
     Ok(())
@@ -92,6 +104,8 @@ fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
 #[derive(Debug, Default)]
 pub struct New {
     pub evidence: Evidence,
+    /// Manifests that the catalogue has, whose chunks have come from their hosts since.
+    pub arrived: Vec<Manifest>,
     /// Key and size of each chunk's index.
     pub indexes: HashMap<ChunkKey, (String, u64)>,
     /// Keys of the indexes of chunks that the catalogue has already.
@@ -101,14 +115,21 @@ pub struct New {
 impl New {
     /// Returns the facts of the records; `indexed` returns whether a stored chunk has an index.
     pub fn runs(&self, indexed: impl Fn(&ChunkKey) -> bool) -> Runs {
-        self.evidence.runs(|chunk| match indexed(chunk) {
+        let mut runs = self.evidence.runs(|chunk| match indexed(chunk) {
             true => Fate::Indexed,
             false => Fate::NotIndexed,
-        })
+        });
+        let arrived = self.arrived.iter();
+        arrived.for_each(|manifest| runs.arrive(manifest));
+        runs
     }
 
     pub fn is_empty(&self) -> bool {
         let evidence = &self.evidence;
-        evidence.manifests.is_empty() && evidence.begins.is_empty() && evidence.ends.is_empty()
+        let none_arrived = self.arrived.is_empty();
+        none_arrived
+            && evidence.manifests.is_empty()
+            && evidence.begins.is_empty()
+            && evidence.ends.is_empty()
     }
 }

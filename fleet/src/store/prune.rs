@@ -58,7 +58,8 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut time = now;
     // The newest stay.
     for (day, packets) in all.packets_of_days().into_iter().rev() {
-        if packets.chunks == 0 || selection.keeps_all_of(&packets) {
+        let has_some = packets.chunks > 0 || packets.on_host > 0;
+        if !has_some || selection.keeps_all_of(&packets) {
             continue;
         }
         let mut evidence = Evidence::below(store, Some(&key::day(day * HOUR_NS)))?;
@@ -169,28 +170,34 @@ impl Selection {
 
     /// Returns the chunks of a day that go.
     fn choose(&mut self, day: &Evidence) -> Vec<(Manifest, Why)> {
+        // Of a chunk on its host, the index is removed.
         let there = day.manifests.iter().filter(|(key, manifest)| {
-            manifest.state == State::Stored && day.packets.contains_key(*key)
+            let is_elsewhere = manifest.state == State::OnHost && !day.is_pruned(key);
+            is_elsewhere || day.packets.contains_key(*key)
         });
         let mut chunks: Vec<_> = there.collect();
         let end = |manifest: &Manifest| manifest.last_ns.unwrap_or(manifest.sealed_ns);
         chunks.sort_by_key(|(_, manifest)| std::cmp::Reverse(end(manifest)));
         let mut gone = Vec::new();
         for (key, manifest) in chunks {
-            self.is_full = self.exceeds(manifest.bytes);
+            let (count, bytes) = match day.packets.contains_key(key) {
+                true => (1, manifest.bytes),
+                false => (0, 0),
+            };
+            self.is_full = self.exceeds(bytes);
             let too_old = self.oldest.is_some_and(|oldest| end(manifest) < oldest);
             let why = match (day.is_pruned(key), too_old, self.is_full) {
                 (true, ..) => Why::Again,
                 (false, true, _) => Why::Age,
                 (false, false, true) => Why::Size,
                 (false, false, false) => {
-                    self.keep(1, manifest.bytes);
+                    self.keep(count, bytes);
                     continue;
                 }
             };
             self.pruned.chunks += 1;
             self.pruned.packets += manifest.recorded;
-            self.pruned.bytes += manifest.bytes;
+            self.pruned.bytes += bytes;
             gone.push((manifest.clone(), why));
         }
         gone

@@ -32,7 +32,13 @@ pub struct Packets {
     pub bytes: u64,
     #[serde(skip_serializing_if = "is_default")]
     pub stored: u64,
-    /// The part of `stored` that has no index.
+    /// Packets that stayed on their host when they were indexed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub on_host: u64,
+    /// The part of `on_host` that came later, and is in `chunks` and `bytes`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub arrived: u64,
+    /// The part of `stored` and `on_host` that has no index.
     #[serde(skip_serializing_if = "is_default")]
     pub not_indexed: u64,
     #[serde(skip_serializing_if = "is_default")]
@@ -73,28 +79,51 @@ impl Packets {
             (State::Idle, _) => {}
             (State::EvictedSpoolFull | State::EvictedSpoolFailed, _) => packets.evicted = recorded,
             (State::Stored, Fate::Missing) => packets.missing = recorded,
-            (State::Stored, Fate::Spooled) => packets.spooled = recorded,
-            (State::Stored, Fate::Pruned) => {
+            (_, Fate::Spooled) => packets.spooled = recorded,
+            (_, Fate::Pruned) => {
                 packets.evicted = recorded;
                 packets.pruned = recorded;
             }
-            (State::Stored, Fate::Indexed | Fate::NotIndexed) => {
+            (State::OnHost, _) => packets.on_host = recorded,
+            (State::Stored, _) => {
                 packets.stored = recorded;
                 packets.bytes = manifest.bytes;
                 packets.chunks = 1;
-                if fate == Fate::NotIndexed {
-                    packets.not_indexed = recorded;
-                    packets.not_indexed_chunks = 1;
-                }
             }
         }
+        if fate == Fate::NotIndexed {
+            packets.not_indexed = recorded;
+            packets.not_indexed_chunks = 1;
+        }
         packets
+    }
+
+    /// Returns the facts about a chunk that came after its index.
+    fn arrived(manifest: &Manifest) -> Self {
+        Self {
+            arrived: manifest.recorded,
+            bytes: manifest.bytes,
+            chunks: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the packets that are in the store.
+    pub fn in_store(&self) -> u64 {
+        self.stored + self.arrived
+    }
+
+    /// Returns the packets that only their host may have.
+    pub fn elsewhere(&self) -> u64 {
+        self.on_host.saturating_sub(self.arrived)
     }
 
     pub fn add(&mut self, other: &Self) {
         self.chunks += other.chunks;
         self.bytes += other.bytes;
         self.stored += other.stored;
+        self.on_host += other.on_host;
+        self.arrived += other.arrived;
         self.not_indexed += other.not_indexed;
         self.not_indexed_chunks += other.not_indexed_chunks;
         self.spooled += other.spooled;
@@ -137,6 +166,9 @@ pub struct Run {
     pub end: Option<Ended>,
     /// In the order of their numbers.
     pub ranges: Vec<Range>,
+    /// Numbers of the chunks that came after their index.
+    #[serde(skip_serializing_if = "is_default")]
+    pub arrived: BTreeSet<u64>,
     /// By the number of their first hour since 1970.
     pub packets: BTreeMap<u64, Packets>,
     pub interfaces: BTreeSet<String>,
@@ -201,11 +233,20 @@ impl Run {
             false => manifest.sealed_ns,
         };
         self.alive_ns = self.alive_ns.max(until);
-        if packets.chunks > 0 || packets.spooled > 0 {
+        if packets.chunks > 0 || packets.spooled > 0 || packets.on_host > 0 {
             match manifest.clock.error_bound_ns {
                 Some(bound) => self.clock_error_ns = self.clock_error_ns.max(bound),
                 None => self.clock_unknown = true,
             }
+        }
+    }
+
+    /// Adds a chunk that came after its index.
+    fn arrive(&mut self, manifest: &Manifest) {
+        if self.arrived.insert(manifest.sequence) {
+            let hour = manifest.time() / HOUR_NS;
+            let packets = self.packets.entry(hour).or_default();
+            packets.add(&Packets::arrived(manifest));
         }
     }
 
@@ -218,6 +259,7 @@ impl Run {
         self.begin = self.begin.take().or(other.begin);
         self.end = self.end.take().or(other.end);
         self.add_ranges(&other.ranges);
+        self.arrived.extend(other.arrived);
         for (hour, packets) in &other.packets {
             self.packets.entry(*hour).or_default().add(packets);
         }
@@ -274,6 +316,11 @@ impl Runs {
         run.manifest(manifest, fate);
     }
 
+    pub fn arrive(&mut self, manifest: &Manifest) {
+        let run = self.0.entry(manifest.epoch.clone()).or_default();
+        run.arrive(manifest);
+    }
+
     /// Returns whether the manifest with this number is among the facts.
     pub fn has(&self, epoch: &Epoch, sequence: u64) -> bool {
         self.0.get(epoch).is_some_and(|run| run.has(sequence))
@@ -311,6 +358,7 @@ impl Runs {
             if !packets.is_empty() {
                 let run = Run {
                     packets,
+                    arrived: run.arrived.clone(),
                     ..Run::default()
                 };
                 part.0.insert(epoch.clone(), run);

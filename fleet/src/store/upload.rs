@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_spool::Report;
-use trawl_spool::key;
 use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
+use trawl_spool::{key, spool};
 use trawl_sys::{Error, Result};
 
 use super::index;
@@ -32,7 +32,8 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     let mut is_indexed = false;
     let key = manifest.key();
     let what = |e: Failure| format!("{key}: {e}");
-    if manifest.state == State::Stored {
+    let is_near = manifest.state == State::OnHost && run.target.is_near();
+    if matches!(manifest.state, State::Stored | State::OnHost) {
         match chunk.read() {
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
                 return Err(format!(
@@ -41,8 +42,11 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
             }
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.
-                let index = run.target.index.then(|| index::file(&bytes, &manifest));
-                store.put_once(&key.packets(), bytes).map_err(what)?;
+                let is_wanted = (run.target.index && !chunk.is_indexed()) || is_near;
+                let index = is_wanted.then(|| index::file(&bytes, &manifest));
+                if !is_near {
+                    store.put_once(&key.packets(), bytes).map_err(what)?;
+                }
                 if let Some(file) = index.flatten() {
                     store
                         .put_over(&key::new_index(&key), file)
@@ -59,10 +63,10 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     }
     let done = match store.put_once(&key.manifest(), manifest.to_bytes()) {
         // The first manifest was stored and only the answer was lost; then the chunk was evicted. The store has both.
-        Err(Failure::AlreadyExists) if manifest.state != State::Stored => {
+        Err(Failure::AlreadyExists) if !matches!(manifest.state, State::Stored | State::OnHost) => {
             let there = store.get(&key.manifest()).map_err(what)?;
             match Manifest::from_bytes(&there) {
-                Some(there) if there.state == State::Stored => Ok(()),
+                Some(there) if matches!(there.state, State::Stored | State::OnHost) => Ok(()),
                 _ => Err(Failure::AlreadyExists),
             }
         }
@@ -73,7 +77,10 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     if !is_indexed {
         mark(store, &key.manifest())?;
     }
-    run.stored(&chunk);
+    match is_near {
+        true => run.stays(&chunk),
+        false => run.stored(&chunk),
+    }
     Ok(key.to_string())
 }
 
@@ -102,6 +109,13 @@ fn put_rest(store: &Store, run: &Run, stored: &mut dyn FnMut(String)) -> Result<
     let names = run.manifests();
     for name in names.map_err(|e| format!("cannot read the spool: {e}"))? {
         stored(put_chunk(store, run, name)?);
+    }
+    if let Some(id) = &run.target.incident {
+        let fail = |e: &dyn std::fmt::Display| format!("the record of the incident {id}: {e}");
+        if let Some(record) = run.incident().map_err(|e| fail(&e))? {
+            let key = key::incident(id, &run.target.epoch);
+            store.put_once(&key, record).map_err(|e| fail(&e))?;
+        }
     }
     put_record(store, &run.target.epoch.end(), end).map(drop)
 }
@@ -186,10 +200,21 @@ pub struct Pushed {
     pub running: u64,
 }
 
+fn push_run(run: &Run, chunks: &mut u64) -> Result<()> {
+    let url = &run.target.url;
+    let store = Store::open(url, true)?;
+    let stored = put_begin(&store, run).and_then(|()| put_rest(&store, run, &mut |_| *chunks += 1));
+    stored.map_err(|why| {
+        let error = Error::failed(format!("cannot store to {url}"), why);
+        error.fix("try again: unstored chunks stay in the spool")
+    })
+}
+
 /// Stores the leftovers of ended runs in a spool; with a URL, only the ones for that store.
 pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
     let mut pushed = Pushed::default();
     let mut refused = None;
+    spool::remove_old(root);
     for run in Run::leftovers(root)? {
         let run = match run {
             Ok(Some(run)) => run,
@@ -205,16 +230,15 @@ pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
         if url.is_some_and(|url| url != canonical(&run.target.url)) {
             continue;
         }
-        let store = Store::open(&run.target.url, true)?;
-        let stored = put_begin(&store, &run)
-            .and_then(|()| put_rest(&store, &run, &mut |_| pushed.chunks += 1));
-        stored.map_err(|why| {
-            let what = format!("cannot store to {}", run.target.url);
-            Error::failed(what, why).fix("try again: unstored chunks stay in the spool")
-        })?;
-        run.remove()
-            .map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e))?;
-        pushed.runs += 1;
+        let done = push_run(&run, &mut pushed.chunks).and_then(|()| {
+            run.close()
+                .map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e))
+        });
+        match done {
+            Ok(()) => pushed.runs += 1,
+            // The other runs may have another store.
+            Err(error) => refused = refused.or(Some(error)),
+        }
     }
     refused.map_or(Ok(pushed), Err)
 }

@@ -77,7 +77,12 @@ pub fn verify(
         if is_pruned && evidence.packets.contains_key(key) {
             findings.push(of_chunk(Problem::PrunedButThere));
         }
-        if manifest.state != State::Stored || is_pruned {
+        let should_be_there = match manifest.state {
+            State::Stored => !is_pruned,
+            State::OnHost => evidence.has_arrived(key, manifest),
+            State::Idle | State::EvictedSpoolFull | State::EvictedSpoolFailed => false,
+        };
+        if !should_be_there {
             continue;
         }
         match store.get(&key.packets()) {

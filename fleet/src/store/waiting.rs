@@ -12,8 +12,8 @@ use trawl_spool::chunk::OpenChunk;
 use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
 use trawl_spool::processes::Descriptions;
 use trawl_spool::spool::{
-    BEGIN, CHUNK, CHUNKS, END, LOCK, MANIFEST, PART, TARGET, UPLOAD_LOCK, chunk_name, failed,
-    write_whole,
+    self, BEGIN, CHUNK, CHUNKS, END, INCIDENT, LOCK, MANIFEST, NEAR, PART, STORED, TARGET,
+    UPLOAD_LOCK, chunk_name, failed, write_whole,
 };
 use trawl_sys::{Error, Result, beneath, run};
 
@@ -36,6 +36,11 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// Returns whether the chunk was indexed before it was frozen.
+    pub fn is_indexed(&self) -> bool {
+        self.name.extension().is_some_and(|end| end == NEAR)
+    }
+
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         match &mut self.chunk {
@@ -93,7 +98,7 @@ impl Run {
         let mut runs = Vec::new();
         for entry in list {
             let directory = entry.map_err(failed(root))?.path();
-            if !directory.join(TARGET).exists() {
+            if !directory.join(TARGET).exists() || directory.join(STORED).exists() {
                 continue;
             }
             let open = || Self::ended(&directory).map_err(failed(&directory));
@@ -104,7 +109,11 @@ impl Run {
 
     /// Returns the names of the waiting manifests, the oldest first.
     pub fn manifests(&self) -> io::Result<Vec<PathBuf>> {
-        manifests(&self.directory)
+        let kinds: &[&str] = match self.target.incident {
+            Some(_) => &[MANIFEST, NEAR],
+            None => &[MANIFEST],
+        };
+        manifests(&self.directory, kinds)
     }
 
     pub fn chunk(&self, name: PathBuf) -> io::Result<Waiting> {
@@ -127,8 +136,19 @@ impl Run {
         let _ = fs::remove_file(manifest);
     }
 
+    /// Marks a chunk as one that is indexed and stays here.
+    pub fn stays(&self, chunk: &Waiting) {
+        let manifest = self.directory.join(&chunk.name);
+        let _ = fs::rename(&manifest, manifest.with_extension(NEAR));
+    }
+
     pub fn begin(&self) -> io::Result<Option<Vec<u8>>> {
         self.read_if_present(BEGIN)
+    }
+
+    /// Returns the record of an incident, if this is the directory of its chunks.
+    pub fn incident(&self) -> io::Result<Option<Vec<u8>>> {
+        self.read_if_present(INCIDENT)
     }
 
     /// Returns the record of the end, once a capture that was not killed has ended.
@@ -144,21 +164,21 @@ impl Run {
         }
     }
 
-    /// Removes the directory once all is stored.
-    pub fn remove(&self) -> io::Result<()> {
-        fs::remove_dir_all(&self.directory)
+    /// Ends the use of the directory once all is stored.
+    pub fn close(&self) -> io::Result<()> {
+        spool::close(&self.directory)
     }
 
     /// Seals the open chunks of a killed capture, up to their last whole block.
     fn recover(&self) -> io::Result<()> {
         let begin = beneath::read(&self.directory, Path::new(BEGIN))?;
         let begin = Begin::from_bytes(&begin).ok_or_else(|| changed(Path::new(BEGIN)))?;
-        let known = read_manifests(&self.directory)?;
+        let known = read_manifests(&self.directory, &[MANIFEST, NEAR])?;
         for path in files(&self.directory.join(CHUNKS))? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let (number, end) = name.split_once('.').unwrap_or_default();
-            let manifest = path.with_file_name(format!("{number}.{MANIFEST}"));
-            let is_unsealed = end == PART || (end == CHUNK && !manifest.exists());
+            let has = |end| path.with_file_name(format!("{number}.{end}")).exists();
+            let is_unsealed = end == PART || (end == CHUNK && !has(MANIFEST) && !has(NEAR));
             let (true, Ok(sequence)) = (is_unsealed, number.parse()) else {
                 continue;
             };
@@ -209,6 +229,7 @@ impl Run {
         in_all.recorded += sealed.recorded;
         let (epoch, origin) = (self.target.epoch.clone(), begin.origin.clone());
         let manifest = Manifest {
+            state: self.target.state(),
             in_all,
             recovered: true,
             ..sealed.manifest(epoch, sequence, origin)
@@ -242,11 +263,11 @@ fn check_owner(directory: &Path, root: &Path) -> Result<()> {
     })
 }
 
-fn sorted(directory: &Path, wanted: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if wanted(&entry.file_type()?) {
+        if entry.file_type()?.is_file() {
             paths.push(entry.path());
         }
     }
@@ -254,19 +275,14 @@ fn sorted(directory: &Path, wanted: impl Fn(&fs::FileType) -> bool) -> io::Resul
     Ok(paths)
 }
 
-fn subdirectories(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    sorted(directory, fs::FileType::is_dir)
-}
-
-fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    sorted(directory, fs::FileType::is_file)
-}
-
 /// Returns the names of the manifests in a run's directory.
-fn manifests(directory: &Path) -> io::Result<Vec<PathBuf>> {
+fn manifests(directory: &Path, kinds: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for path in files(&directory.join(CHUNKS))? {
-        if path.extension().is_some_and(|end| end == MANIFEST) {
+        if path
+            .extension()
+            .is_some_and(|end| kinds.iter().any(|kind| end == *kind))
+        {
             let below = path.strip_prefix(directory).map_err(io::Error::other)?;
             names.push(below.to_owned());
         }
@@ -280,8 +296,8 @@ fn read_manifest(directory: &Path, name: &Path) -> io::Result<Manifest> {
 }
 
 /// Reads the manifests of a run's directory, without the ones that are stored and removed meanwhile.
-fn read_manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
-    let names = manifests(directory)?;
+fn read_manifests(directory: &Path, kinds: &[&str]) -> io::Result<Vec<Manifest>> {
+    let names = manifests(directory, kinds)?;
     let read = names.iter().map(|name| read_manifest(directory, name));
     read.filter(|one| !matches!(one, Err(e) if e.kind() == io::ErrorKind::NotFound))
         .collect()
@@ -298,10 +314,8 @@ pub struct Spooled {
 /// Returns this host's waiting chunks for a store, including runs that go on.
 pub fn waiting_for(root: &Path, url: &str) -> Spooled {
     let mut found = Spooled::default();
-    for directory in subdirectories(root).unwrap_or_default() {
-        let target = beneath::read(&directory, Path::new(TARGET)).ok();
-        let target = target.and_then(|text| serde_json::from_slice::<Target>(&text).ok());
-        if target.is_none_or(|target| canonical(&target.url) != url) {
+    for (directory, target) in spool::runs(root) {
+        if canonical(&target.url) != url || target.incident.is_some() {
             continue;
         }
         let read = |name| beneath::read(&directory, Path::new(name)).unwrap_or_default();
@@ -309,7 +323,7 @@ pub fn waiting_for(root: &Path, url: &str) -> Spooled {
         found.ends.extend(End::from_bytes(&read(END)));
         found
             .manifests
-            .extend(read_manifests(&directory).unwrap_or_default());
+            .extend(read_manifests(&directory, &[MANIFEST]).unwrap_or_default());
     }
     found
 }

@@ -1,6 +1,8 @@
 //! Agents that follow a file or a NATS server, and fleets of them.
 
+mod incident;
 mod many;
+mod near;
 mod start;
 
 use std::fs;

@@ -188,11 +188,10 @@ impl Running<'_> {
             match signal {
                 Signal::Report => self.observer.figures(&self.session.figures()),
                 // An unexpected trigger must not end the process without a summary.
-                Signal::Trigger => {
-                    if let Some(shared) = self.session.triggered.as_ref().filter(|_| by_signal) {
-                        shared.borrow_mut().signal = Some(clock::wall());
-                    }
-                }
+                Signal::Trigger => match self.session.triggered.as_ref().filter(|_| by_signal) {
+                    Some(shared) => shared.borrow_mut().signal = Some(clock::wall()),
+                    None => self.observer.triggered(),
+                },
                 // A trigger that arrived together with it still counts.
                 Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
                     ended = Some(Ended::Signal);

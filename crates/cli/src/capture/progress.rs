@@ -10,7 +10,7 @@ use trawl_capture::point::Point;
 use trawl_capture::session::{Attached, Observer};
 use trawl_capture::summary::Summary;
 use trawl_sink::{ReaderFate, ReaderLog, ReaderNews};
-use trawl_spool::Accounts;
+use trawl_spool::Control;
 use trawl_sys::Result;
 use trawl_sys::netns::Namespace;
 
@@ -39,8 +39,8 @@ pub(super) struct Terminal {
     joining: Joining,
     /// Live statistics for `trawl serve`, and for the agent of this capture.
     published: Vec<Published>,
-    /// The store's copy of the summaries.
-    accounts: Option<Accounts>,
+    /// The thread that makes chunks for a store.
+    chunks: Option<Control>,
     /// Outputs with readers, by their names.
     readers: Vec<(String, ReaderLog)>,
     subject: Option<Subject>,
@@ -76,15 +76,15 @@ impl Terminal {
                 subject.as_ref().and_then(Subject::spaces),
             ),
             published: published.flatten().collect(),
-            accounts: None,
+            chunks: None,
             readers: Vec::new(),
             subject,
         }
     }
 
-    /// Reports the statistics to a store from time to time.
-    pub(super) fn tell_accounts(&mut self, accounts: Accounts) {
-        self.accounts = Some(accounts);
+    /// Reports the statistics to the thread that makes chunks from time to time.
+    pub(super) fn tell_chunks(&mut self, chunks: Control) {
+        self.chunks = Some(chunks);
     }
 
     /// Reports the events of an output's readers.
@@ -214,12 +214,16 @@ impl Observer for Terminal {
 
     fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
         self.tell_of_readers();
-        if let Some(accounts) = &self.accounts {
-            accounts.set(summary().accounts());
+        if let Some(chunks) = &self.chunks {
+            chunks.account(summary().accounts());
         }
         for published in self.published.iter_mut().filter(|one| one.is_due()) {
             published.tell(&RunningCapture::new(&summary().total));
         }
+    }
+
+    fn triggered(&mut self) {
+        self.chunks.iter().for_each(Control::seal);
     }
 
     fn figures(&mut self, summary: &Summary) {

@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use trawl_capture::event::Event;
 use trawl_capture::session::{Attached, Ended};
 use trawl_capture::summary::Summary;
-use trawl_pipeline::plan::{FullSpool, StorePlan};
+use trawl_pipeline::plan::{FullSpool, PacketsAt, StorePlan};
 use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader};
 use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, host};
@@ -63,6 +63,10 @@ pub(super) struct StoreArgs {
     /// no rights to BPF
     #[arg(long, requires = "store", hide_short_help = true)]
     store_index: bool,
+    /// Keep the packets in the spool, and store only their index: the oldest chunks are removed when the spool is full.
+    /// Incidents and trawl store query --hosts fetch packets from it
+    #[arg(long, value_enum, default_value_t = PlaceName::Store, requires = "store", hide_short_help = true)]
+    packets_at: PlaceName,
     /// End after this many recorded bytes, before compression
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "store", hide_short_help = true)]
     store_size: Option<u64>,
@@ -75,6 +79,12 @@ pub(super) struct StoreArgs {
 enum FullName {
     Stop,
     Evict,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PlaceName {
+    Store,
+    Host,
 }
 
 impl StoreArgs {
@@ -103,6 +113,10 @@ impl StoreArgs {
             size: self.store_size,
             patience: self.store_wait,
             index: self.store_index,
+            packets: match self.packets_at {
+                PlaceName::Store => PacketsAt::Store,
+                PlaceName::Host => PacketsAt::Host,
+            },
             ..StorePlan::new(url.clone(), self.store_name.clone())
         }))
     }
@@ -152,7 +166,7 @@ pub(super) fn record(
         None => config.open(interfaces)?,
     };
     let uploader = Uploader::start(&mut uploads, &mut spool).inspect_err(|_| {
-        let _ = spool.remove();
+        let _ = spool.close();
     })?;
     let confined = attached.confine(user, Capabilities::empty())?;
     let shown = plan.url.clone();
@@ -161,7 +175,7 @@ pub(super) fn record(
         json::event(&Event::StoreDelayed { url, error });
     };
     let mut writer = StoreWriter::begin(&config, spool, Some(uploader), complain)?;
-    observer.tell_accounts(writer.accounts());
+    observer.tell_chunks(writer.control());
     let (summary, ended) = confined.run(&mut writer, observer)?;
     let outcome = writer.end(summary.accounts(), &ended.to_string())?;
     Ok((summary, ended, outcome))
@@ -172,6 +186,7 @@ pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
     let StoredCapture {
         recorded,
         stored,
+        on_host,
         spooled,
         evicted,
         chunks_spooled,
@@ -181,6 +196,7 @@ pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
     json::event(&Event::Stored {
         recorded: *recorded,
         stored: *stored,
+        on_host: *on_host,
         spooled: *spooled,
         evicted: *evicted,
     });

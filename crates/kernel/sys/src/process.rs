@@ -102,6 +102,12 @@ pub fn interrupt(process: u32) -> Result<()> {
         .map_err(|e| Error::os(format!("cannot interrupt process {process}"), e.into()))
 }
 
+/// Sends a process the signal of triggers.
+pub fn trigger(process: u32) -> Result<()> {
+    kill_process(pid(process)?, Signal::USR2)
+        .map_err(|e| Error::os(format!("cannot signal process {process}"), e.into()))
+}
+
 /// Iterates over the processes that started this one, the nearest first.
 pub fn ancestors() -> impl Iterator<Item = u32> {
     std::iter::successors(parent_of(std::process::id()), |one| parent_of(*one))

@@ -35,7 +35,7 @@ impl Host {
     fn new(policy: &str, memory: Vec<Memory>) -> Self {
         let policy = Policy::parse(policy).unwrap();
         let mut host = Self {
-            machine: Machine::new(policy, memory),
+            machine: Machine::new(policy, memory, Vec::new()),
             now: 0,
             revision: 0,
         };

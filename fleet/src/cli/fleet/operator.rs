@@ -9,7 +9,10 @@ use trawl_sys::{Error, Result, clock};
 use trawl_view::text::steers;
 
 use super::{Change, Fleet, Host, LOOK, NANOSECONDS, not_heard, phase_text, refusal_text};
-use crate::agent::{Desired, HostReport, Labels, Phase, Selector};
+use crate::agent::{
+    Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase, RateEvent,
+    Selector,
+};
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
 
@@ -68,16 +71,22 @@ impl Known {
         })
     }
 
-    /// Returns the reason why an agent has not answered.
-    fn why_unanswered(&self) -> String {
+    /// Returns the state of an incident.
+    fn incident(&self, id: &str) -> Option<IncidentReport> {
+        let mut incidents = self.state.iter().flat_map(|state| &state.incidents);
+        incidents.find(|one| one.id == id).cloned()
+    }
+
+    /// Returns the reason why an agent has not answered; `then` is what happens once it does.
+    fn why_unanswered(&self, then: &str) -> String {
         match &self.state {
-            None => "no agent has reported; the capture starts when one does".to_owned(),
+            None => format!("no agent has reported; {then} when one does"),
             Some(state) if state.stopping => {
-                "the agent has ended; the capture starts when it is back".to_owned()
+                format!("the agent has ended; {then} when it is back")
             }
             Some(_) if self.is_silent() => {
                 let since = not_heard(self.age_ns());
-                format!("{since}; the capture starts when its agent is back")
+                format!("{since}; {then} when its agent is back")
             }
             Some(HostReport {
                 error: Some(error), ..
@@ -289,7 +298,10 @@ impl Operator {
         }
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             change.error = match change.phase {
-                None => Some(self.known(&change.host).why_unanswered()),
+                None => Some(
+                    self.known(&change.host)
+                        .why_unanswered("the capture starts"),
+                ),
                 Some(Phase::Running | Phase::Finished) => None,
                 Some(phase) if wait.is_some() => {
                     let seconds = patience.as_secs_f64();
@@ -302,6 +314,72 @@ impl Operator {
             };
         }
         Ok(())
+    }
+
+    /// Waits until each changed host has frozen its packets of the incident, and with `wait` until they are stored.
+    pub fn await_incident(
+        &mut self,
+        changes: &mut [Change],
+        incident: &Incident,
+        wait: Option<Duration>,
+    ) -> Result<()> {
+        let window_left = incident.to_ns.saturating_sub(clock::wall());
+        let patience = wait.unwrap_or(ANSWER) + Duration::from_nanos(window_left);
+        let until = Instant::now() + patience;
+        loop {
+            let mut is_settled = true;
+            for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+                let report = self.known(&change.host).incident(&incident.id);
+                is_settled &= match report.as_ref().map(|report| report.phase) {
+                    None | Some(IncidentPhase::Freezing) => false,
+                    Some(IncidentPhase::Frozen) => wait.is_none(),
+                    Some(IncidentPhase::Stored | IncidentPhase::Failed) => true,
+                };
+                change.error = report.as_ref().and_then(|report| report.error.clone());
+                change.incident = report;
+            }
+            if is_settled {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            match self.next(until.min(Instant::now() + LOOK)) {
+                Err(error) if self.is_over => return Err(error),
+                _ => {}
+            }
+        }
+        for change in changes.iter_mut().filter(|one| one.error.is_none()) {
+            let seconds = patience.as_secs();
+            change.error = match change.incident.as_ref().map(|one| one.phase) {
+                None => Some(
+                    self.known(&change.host)
+                        .why_unanswered("the incident is stored"),
+                ),
+                Some(IncidentPhase::Freezing) => {
+                    Some(format!("its packets are not frozen after {seconds} s"))
+                }
+                Some(IncidentPhase::Frozen) if wait.is_some() => Some(format!(
+                    "its packets are frozen, but not stored after {seconds} s"
+                )),
+                Some(_) => None,
+            };
+        }
+        Ok(())
+    }
+
+    /// Returns the last event of each capture of these hosts.
+    pub fn events(&self, wanted: &Selector) -> Vec<(String, String, RateEvent)> {
+        let hosts = self.fleet(wanted).hosts;
+        let mut events = Vec::new();
+        for host in hosts {
+            for capture in host.state.iter().flat_map(|state| &state.captures) {
+                if let Some(event) = capture.event {
+                    events.push((host.host.clone(), capture.capture.name.clone(), event));
+                }
+            }
+        }
+        events
     }
 
     pub fn end(self) {

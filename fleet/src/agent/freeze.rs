@@ -1,0 +1,302 @@
+//! Freezes the packets of an incident: hard links protect the chunks of its window from removal, in a directory of the spool
+//! like that of a run, which `trawl store push` stores.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use trawl_spool::Target;
+use trawl_spool::manifest::{self, Begin, Clock, FORMAT, Manifest, Sealed, State};
+use trawl_spool::spool::{
+    self, BEGIN, CHUNK, CHUNKS, INCIDENT, LOCK, MANIFEST, NEAR, PART, TARGET, UPLOAD_LOCK,
+    write_whole,
+};
+use trawl_sys::{beneath, clock, create};
+
+use super::desired::Incident;
+use super::report::Frozen;
+
+/// Start of the names of such directories.
+const PREFIX: &str = "incident~";
+/// Time after the window in which its last packets reach their chunks.
+const SETTLE_NS: u64 = 200_000_000;
+/// Time that the captures have to seal their chunks.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval at which chunks are frozen before the window ends.
+const EVERY: Duration = Duration::from_millis(500);
+
+pub struct Freezer {
+    root: PathBuf,
+    pub incident: Incident,
+    /// Most bytes of all incidents in the spool.
+    most_bytes: u64,
+    /// Manifests that were read, by the paths of their chunks.
+    known: HashMap<PathBuf, Manifest>,
+    looked: Option<Instant>,
+    /// Chunks that were being made at the end of the window, and the time until which they are awaited.
+    open: Option<(Vec<PathBuf>, Instant)>,
+    is_full: bool,
+}
+
+/// Removes what an agent that was killed has left of incidents that were not frozen.
+pub fn remove_unfinished(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let is_incident = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_incident && !entry.path().join(TARGET).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+impl Freezer {
+    pub fn new(root: &Path, incident: Incident, most_bytes: u64) -> Self {
+        Self {
+            root: root.to_owned(),
+            incident,
+            most_bytes,
+            known: HashMap::new(),
+            looked: None,
+            open: None,
+            is_full: false,
+        }
+    }
+
+    /// Freezes what there is; returns the outcome once all packets of the window are frozen. `seal` asks the captures to seal
+    /// their chunks.
+    pub fn look(&mut self, seal: &mut dyn FnMut()) -> Option<Result<Frozen, String>> {
+        match &self.open {
+            None if clock::wall() < self.incident.to_ns.saturating_add(SETTLE_NS) => {
+                if self.looked.is_none_or(|looked| looked.elapsed() >= EVERY) {
+                    self.freeze();
+                    self.looked = Some(Instant::now());
+                }
+                None
+            }
+            None => {
+                self.freeze();
+                let open = self.runs().into_iter().filter(|(run, _)| is_running(run));
+                let open = open.flat_map(|(run, _)| chunks(&run, &[PART])).collect();
+                seal();
+                self.open = Some((open, Instant::now() + PATIENCE));
+                None
+            }
+            Some((open, until)) => {
+                let is_sealed = !open.iter().any(|path| path.exists());
+                (is_sealed || Instant::now() >= *until).then(|| self.finish())
+            }
+        }
+    }
+
+    /// Returns the directories of runs whose chunks stay on this host.
+    fn runs(&self) -> Vec<(PathBuf, Target)> {
+        let mut runs = spool::runs(&self.root);
+        runs.retain(|(_, target)| target.is_near());
+        runs
+    }
+
+    fn staged(&self, run: &Path) -> PathBuf {
+        let name = run.file_name().unwrap_or_default().to_string_lossy();
+        self.root
+            .join(format!("{PREFIX}{}~{name}", self.incident.id))
+    }
+
+    fn freeze(&mut self) {
+        for (run, _) in self.runs() {
+            // A chunk that is removed meanwhile is missing in the account, too.
+            let _ = self.freeze_run(&run);
+        }
+    }
+
+    fn freeze_run(&mut self, run: &Path) -> io::Result<()> {
+        let staged = self.staged(run);
+        for path in chunks(run, &[MANIFEST, NEAR]) {
+            let (from_ns, to_ns) = (self.incident.from_ns, self.incident.to_ns);
+            let (Some(manifest), Some(name)) = (self.manifest(run, &path), path.file_name()) else {
+                continue;
+            };
+            let is_early = manifest.last_ns.is_none_or(|last| last < from_ns);
+            let is_late = manifest.first_ns.is_none_or(|first| first > to_ns);
+            let to = staged.join(CHUNKS).join(name);
+            let is_there = to.with_extension(CHUNK).exists();
+            if manifest.state != State::OnHost || is_early || is_late || is_there {
+                continue;
+            }
+            let bytes = manifest.bytes;
+            if frozen_bytes(&self.root) + bytes > self.most_bytes {
+                self.is_full = true;
+                continue;
+            }
+            prepare(run, &staged)?;
+            fs::hard_link(path.with_extension(CHUNK), to.with_extension(CHUNK))?;
+            let linked = fs::hard_link(&path, &to);
+            if linked.is_err() {
+                // Renamed meanwhile: the next look finds it.
+                let _ = fs::remove_file(to.with_extension(CHUNK));
+            }
+        }
+        Ok(())
+    }
+
+    fn manifest(&mut self, run: &Path, path: &Path) -> Option<&Manifest> {
+        let chunk = path.with_extension(CHUNK);
+        if !self.known.contains_key(&chunk) {
+            let below = path.strip_prefix(run).ok()?;
+            let manifest = Manifest::from_bytes(&beneath::read(run, below).ok()?)?;
+            self.known.insert(chunk.clone(), manifest);
+        }
+        self.known.get(&chunk)
+    }
+
+    fn finish(&mut self) -> Result<Frozen, String> {
+        self.freeze();
+        // Once more for chunks whose manifests were renamed meanwhile.
+        self.freeze();
+        let frozen_ns = clock::wall();
+        let mut frozen = Frozen {
+            frozen_ns,
+            ..Frozen::default()
+        };
+        let mut takes_part = false;
+        for (run, target) in self.runs() {
+            if !self.staged(&run).exists() && !is_running(&run) {
+                continue;
+            }
+            takes_part = true;
+            let finished = self.finish_run(&run, &target, frozen_ns);
+            let record =
+                finished.map_err(|e| format!("cannot freeze in {}: {e}", self.root.display()))?;
+            frozen.chunks += record.chunks;
+            frozen.packets += record.recorded;
+            frozen.bytes += record.bytes;
+        }
+        match takes_part {
+            _ if self.is_full => Err(format!(
+                "more than {} bytes of incidents wait in {}",
+                self.most_bytes,
+                self.root.display()
+            )),
+            true => Ok(frozen),
+            false => {
+                Err("no capture of this host keeps its packets (packets_at = \"host\")".to_owned())
+            }
+        }
+    }
+
+    /// Writes the record of a run's part. With the target, the directory is one whose contents are stored.
+    fn finish_run(
+        &mut self,
+        run: &Path,
+        target: &Target,
+        frozen_ns: u64,
+    ) -> io::Result<manifest::Incident> {
+        let staged = self.staged(run);
+        prepare(run, &staged)?;
+        let Incident {
+            id,
+            from_ns,
+            to_ns,
+            why,
+            hosts,
+        } = self.incident.clone();
+        let mut record = manifest::Incident {
+            format: FORMAT,
+            epoch: target.epoch.clone(),
+            incident: id.clone(),
+            why,
+            from_ns,
+            to_ns,
+            hosts,
+            frozen_ns,
+            since_ns: self.since(run)?,
+            chunks: 0,
+            bytes: 0,
+            recorded: 0,
+            lost: BTreeMap::new(),
+            clock: Clock::now(),
+            seal: String::new(),
+        };
+        for path in chunks(&staged, &[MANIFEST, NEAR]) {
+            let Some(manifest) = self.manifest(&staged, &path) else {
+                continue;
+            };
+            record.chunks += 1;
+            record.bytes += manifest.bytes;
+            record.recorded += manifest.recorded;
+            for (reason, count) in manifest
+                .since_last
+                .lost
+                .iter()
+                .filter(|(_, count)| **count > 0)
+            {
+                *record.lost.entry(reason.clone()).or_default() += count;
+            }
+        }
+        write_whole(&staged.join(INCIDENT), &record.to_bytes())?;
+        let target = Target {
+            incident: Some(id),
+            index: true,
+            ..target.clone()
+        };
+        let text = serde_json::to_vec(&target).map_err(io::Error::other)?;
+        write_whole(&staged.join(TARGET), &text)?;
+        Ok(record)
+    }
+
+    /// Returns the time since which a run's directory has all packets.
+    fn since(&mut self, run: &Path) -> io::Result<u64> {
+        let begin = Begin::from_bytes(&beneath::read(run, Path::new(BEGIN))?);
+        let began = begin.map_or(0, |begin| begin.began_ns);
+        let oldest = chunks(run, &[MANIFEST, NEAR])
+            .into_iter()
+            .find(|path| path.with_extension(CHUNK).exists());
+        let oldest = oldest.and_then(|path| self.manifest(run, &path).cloned());
+        Ok(match oldest {
+            Some(oldest) if oldest.in_all.recorded > oldest.recorded => oldest.time(),
+            _ => began,
+        })
+    }
+}
+
+/// Makes the directory of a run's part if it does not exist.
+fn prepare(run: &Path, staged: &Path) -> io::Result<()> {
+    if staged.join(UPLOAD_LOCK).exists() {
+        return Ok(());
+    }
+    spool::make_private(&staged.join(CHUNKS))?;
+    create::new_file(&staged.join(LOCK), 0o600)?;
+    fs::hard_link(run.join(BEGIN), staged.join(BEGIN))?;
+    create::new_file(&staged.join(UPLOAD_LOCK), 0o600)?;
+    Ok(())
+}
+
+/// Returns the files of a run's chunks with these endings, the oldest first.
+fn chunks(run: &Path, ends: &[&str]) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run.join(CHUNKS)).into_iter().flatten();
+    let paths = entries.flatten().map(|entry| entry.path());
+    let is_meant = |path: &PathBuf| {
+        let end = path.extension();
+        end.is_some_and(|end| ends.iter().any(|one| end == *one))
+    };
+    let mut paths: Vec<PathBuf> = paths.filter(is_meant).collect();
+    paths.sort();
+    paths
+}
+
+/// Returns whether the capture of a run goes on, which holds its lock.
+fn is_running(run: &Path) -> bool {
+    File::open(run.join(LOCK)).is_ok_and(|lock| lock.try_lock_shared().is_err())
+}
+
+/// Returns the bytes of all incidents' chunks in a spool.
+fn frozen_bytes(root: &Path) -> u64 {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let incidents = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    let files = incidents.flat_map(|entry| fs::read_dir(entry.path().join(CHUNKS)));
+    let sizes = files
+        .flatten()
+        .flatten()
+        .filter_map(|file| Some(file.metadata().ok()?.len()));
+    sizes.sum()
+}

@@ -1,0 +1,153 @@
+//! The way to hosts that keep packets: NATS, whose agents answer, or ssh.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, ExitCode, Stdio};
+
+use trawl_front::exit_code;
+use trawl_spool::default_spool;
+use trawl_sys::ssh::{Ssh, word};
+use trawl_sys::{Error, Result};
+
+use super::bus::BusArgs;
+use crate::bus::Asker;
+use crate::store::near::{self, Hosts};
+
+/// The hosts that packets are fetched from.
+#[derive(Debug, clap::Args)]
+pub struct HostsArgs {
+    /// Fetch packets that stay on their hosts: from their agents through the NATS server at this URL, or by ssh with 'ssh',
+    /// which reaches each host by its name in the store
+    #[arg(long, value_name = "URL|ssh")]
+    hosts: Option<String>,
+    /// The ssh program and its options
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        default_value = "ssh",
+        requires = "hosts",
+        hide_short_help = true
+    )]
+    ssh: String,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+impl HostsArgs {
+    pub fn open(&self) -> Result<Option<Box<dyn Hosts>>> {
+        Ok(match self.hosts.as_deref() {
+            None => None,
+            Some("ssh") => Some(Box::new(BySsh {
+                program: self.ssh.split_whitespace().map(str::to_owned).collect(),
+                sessions: HashMap::new(),
+            })),
+            Some(url) if url.contains("://") => {
+                let config = self.bus.config(url, "operator", &[])?;
+                Some(Box::new(ByBus(Asker::open(&config)?)))
+            }
+            Some(other) => {
+                let what = format!("cannot ask hosts by '{other}'");
+                let why = "it is neither 'ssh' nor the URL of a NATS server";
+                return Err(Error::usage(what, why).fix("--hosts nats://SERVER:4222"));
+            }
+        })
+    }
+}
+
+struct ByBus(Asker);
+
+impl Hosts for ByBus {
+    fn ask(&mut self, host: &str, question: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        self.0.ask(host, &String::from_utf8_lossy(question))
+    }
+}
+
+/// A session for each host.
+struct BySsh {
+    program: Vec<String>,
+    sessions: HashMap<String, Session>,
+}
+
+struct Session {
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Session {
+    fn start(program: &[String], host: &str) -> io::Result<Self> {
+        let ssh = Ssh {
+            program: program.to_vec(),
+            destination: host.to_owned(),
+        };
+        let mut command = ssh.script(&format!("exec {} store answer", word("trawl")));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let missing = || io::Error::other("a pipe is missing");
+        Ok(Self {
+            questions: child.stdin.take().ok_or_else(missing)?,
+            answers: BufReader::new(child.stdout.take().ok_or_else(missing)?),
+            child,
+        })
+    }
+
+    /// Writes a question on a line; an answer is a line with its length, and its bytes.
+    fn ask(&mut self, question: &[u8]) -> io::Result<Vec<u8>> {
+        self.questions.write_all(&[question, b"\n"].concat())?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        let length: u64 = line.trim().parse().map_err(io::Error::other)?;
+        let mut bytes = Vec::new();
+        let most = near::PIECE + 1;
+        self.answers
+            .by_ref()
+            .take(length.min(most))
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Hosts for BySsh {
+    fn ask(&mut self, host: &str, question: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        let failed = |e: io::Error| format!("ssh does not reach trawl on it: {e}");
+        if !self.sessions.contains_key(host) {
+            let session = Session::start(&self.program, host).map_err(failed)?;
+            self.sessions.insert(host.to_owned(), session);
+        }
+        let session = self.sessions.get_mut(host);
+        let session = session.ok_or("the session is missing")?;
+        session.ask(question).map_err(failed)
+    }
+}
+
+/// Answers questions on standard input for parts of the chunks that stay on this host: the other side of such a session
+#[derive(Debug, clap::Args)]
+pub struct Answer {
+    /// The spool
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: std::path::PathBuf,
+}
+
+pub fn answer(args: &Answer) -> Result<ExitCode> {
+    let failed = |e| Error::os("cannot answer", e);
+    let mut out = io::stdout().lock();
+    for question in io::stdin().lock().split(b'\n') {
+        let answer = near::answer(&args.spool, &question.map_err(failed)?);
+        let length = format!("{}\n", answer.len());
+        let written = out
+            .write_all(length.as_bytes())
+            .and_then(|()| out.write_all(&answer))
+            .and_then(|()| out.flush());
+        written.map_err(failed)?;
+    }
+    Ok(exit_code(true))
+}

@@ -1,0 +1,128 @@
+//! Incidents: the packets that several hosts stored of one window of time, with an account of each host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use trawl_spool::key;
+use trawl_spool::manifest::{self, Sealed};
+use trawl_sys::{Error, Result};
+
+use super::coverage::Scope;
+use super::remote::Store;
+
+#[derive(Debug)]
+pub struct Incident {
+    records: Vec<manifest::Incident>,
+    /// Keys of modified records.
+    pub broken: Vec<String>,
+}
+
+/// A host's part of an incident.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Part {
+    pub host: String,
+    /// False if the host was asked, and nothing of it is in the store.
+    pub stored: bool,
+    pub chunks: u64,
+    pub bytes: u64,
+    /// Packets in the chunks, which may begin before the window and end after it.
+    pub recorded: u64,
+    /// Packets lost before they were recorded, while these chunks were made.
+    pub lost: u64,
+    /// Time since which the host has all packets of a capture, which began later or removed older ones; absent if that is
+    /// before the window.
+    pub since_ns: Option<u64>,
+    pub frozen_ns: Option<u64>,
+    /// Largest error of the host's clock; absent: unknown.
+    pub clock_error_bound_ns: Option<u64>,
+}
+
+impl Part {
+    fn add(&mut self, record: &manifest::Incident) {
+        let error = record.clock.error_bound_ns;
+        self.clock_error_bound_ns = match self.stored {
+            true => self.clock_error_bound_ns.zip(error).map(|(a, b)| a.max(b)),
+            false => error,
+        };
+        self.stored = true;
+        self.chunks += record.chunks;
+        self.bytes += record.bytes;
+        self.recorded += record.recorded;
+        self.lost += record.lost.values().sum::<u64>();
+        let late = Some(record.since_ns).filter(|since| *since > record.from_ns);
+        self.since_ns = self.since_ns.max(late);
+        self.frozen_ns = self.frozen_ns.max(Some(record.frozen_ns));
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.stored && self.lost == 0 && self.since_ns.is_none()
+    }
+}
+
+impl Incident {
+    pub fn read(store: &Store, id: &str) -> Result<Self> {
+        let listed = store.list(Some(&key::incidents(id)))?;
+        let keys: Vec<String> = listed.into_iter().map(|object| object.key).collect();
+        let (mut records, mut broken) = (Vec::new(), Vec::new());
+        for (key, bytes) in keys.iter().zip(store.read_all(&keys)?) {
+            match bytes.and_then(|bytes| manifest::Incident::from_bytes(&bytes)) {
+                Some(record) => records.push(record),
+                None => broken.push(key.clone()),
+            }
+        }
+        if records.is_empty() {
+            let what = format!("cannot find the incident {id}");
+            return Err(Error::failed(
+                what,
+                format!("{} has none of its packets", store.url()),
+            ));
+        }
+        Ok(Self { records, broken })
+    }
+
+    pub fn why(&self) -> &str {
+        self.records.first().map_or("", |record| &record.why)
+    }
+
+    /// Returns the window of time.
+    pub fn window(&self) -> (u64, u64) {
+        let first = self.records.first();
+        first.map_or((0, 0), |record| (record.from_ns, record.to_ns))
+    }
+
+    /// Returns what a question about the incident is about.
+    pub fn scope(&self) -> Scope {
+        let (from, to) = self.window();
+        Scope {
+            hosts: self.distinct(|record| &record.epoch.host),
+            from: Some(from),
+            to: Some(to.saturating_add(1)),
+        }
+    }
+
+    /// Returns the names of its captures.
+    pub fn captures(&self) -> Vec<String> {
+        self.distinct(|record| &record.epoch.capture)
+    }
+
+    fn distinct(&self, name: impl Fn(&manifest::Incident) -> &String) -> Vec<String> {
+        let names: BTreeSet<&String> = self.records.iter().map(name).collect();
+        names.into_iter().cloned().collect()
+    }
+
+    /// Returns the account: a part for each host that was asked.
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        for record in &self.records {
+            for host in &record.hosts {
+                parts.entry(host).or_default();
+            }
+            parts.entry(&record.epoch.host).or_default().add(record);
+        }
+        let named = parts.into_iter().map(|(host, part)| Part {
+            host: host.to_owned(),
+            ..part
+        });
+        named.collect()
+    }
+}

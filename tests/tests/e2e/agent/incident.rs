@@ -1,0 +1,252 @@
+//! Incidents: the packets that hosts keep are stored together when something happens, with an account of each host.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+use trawl_tests::generator::generate;
+use trawl_tests::witness::tshark;
+use trawl_tests::{Lab, Running, args, frames, trawl, wait_until};
+
+use super::{Nats, phases, recorded, report};
+
+pub fn json(output: &std::process::Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// Starts a capture on these hosts that keeps its packets there, and waits until it runs.
+pub fn start(nats: &Nats, lab: &Lab, hosts: &str, more: &[&str]) {
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let base =
+        args!("start {hosts} -i {receiver} --tap packet --store {store} --packets-at host --wait");
+    let started = nats.fleet(&[&base[..], more].concat());
+    assert!(started.status.success(), "{started:?}");
+}
+
+fn send(lab: &Lab, count: u64) {
+    let count = count.to_string();
+    generate(lab, "udp", &["--dst", "10.77.0.2", "--count", &count]);
+}
+
+fn part<'a>(document: &'a Value, host: &str) -> &'a Value {
+    let hosts = document["hosts"].as_array().expect("a list");
+    let found = hosts.iter().find(|one| one["host"] == host);
+    found.unwrap_or_else(|| panic!("{document}"))
+}
+
+/// Returns the account of a store: recorded, stored, on hosts.
+pub fn account(lab: &Lab) -> [u64; 3] {
+    let store = format!("file://{}", lab.file("store"));
+    let listing = json(&trawl(&args!(
+        "store ls --json {store} --spool /nonexistent"
+    )));
+    ["recorded", "stored", "on_host"].map(|name| listing["total"][name].as_u64().expect("a number"))
+}
+
+#[test]
+fn minute_before_is_stored_on_all_hosts() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    let beta = nats.agent(&lab, "beta", "beta");
+    wait_until("both have reported", || {
+        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
+    });
+    start(&nats, &lab, "*", &["udp"]);
+    send(&lab, 300);
+    wait_until("both have counted", || {
+        let status = nats.status("*");
+        (recorded(&status, "alpha"), recorded(&status, "beta")) == (300, 300)
+    });
+    // The packets are in chunks that are being made.
+    let triggered = nats.fleet(&args!("trigger * --id one --why 'a test' --wait --json"));
+    assert!(triggered.status.success(), "{triggered:?}");
+    let document = json(&triggered);
+    for host in ["alpha", "beta"] {
+        let incident = &part(&document, host)["incident"];
+        assert_eq!(
+            (&incident["phase"], &incident["packets"]),
+            (&"stored".into(), &300.into())
+        );
+    }
+    let store = format!("file://{}", lab.file("store"));
+    let found = lab.file("found.pcapng");
+    let query = |more: &[&str]| {
+        let base = args!("store query --store {store} --spool /nonexistent");
+        trawl(&[&base[..], more].concat())
+    };
+    for _ in 0..2 {
+        let packets = query(&["--incident", "one", "--packets", &found]);
+        assert!(packets.status.success(), "{packets:?}");
+        let rows = tshark(&found, &["frame.interface_name", "udp.length"]);
+        let of = |host: &str| rows.iter().filter(|row| row[0].starts_with(host)).count();
+        assert_eq!((of("alpha:"), of("beta:"), rows.len()), (300, 300, 600));
+        let document = json(&query(&["--incident", "one", "--json"]));
+        assert_eq!(document["why"], "a test");
+        for host in ["alpha", "beta"] {
+            let part = part(&document, host);
+            let seen = (&part["stored"], &part["recorded"], &part["seen"]["packets"]);
+            assert_eq!(seen, (&true.into(), &300.into(), &300.into()), "{document}");
+            // The captures began in the window.
+            assert!(
+                part["since_ns"].as_u64() > document["from_ns"].as_u64(),
+                "{document}"
+            );
+        }
+        let timeline = document["timeline"].as_array().expect("a list");
+        let frozen = timeline.iter().filter(|moment| moment["event"] == "frozen");
+        assert_eq!(frozen.count(), 2, "{document}");
+        assert_eq!(account(&lab), [600, 600, 0]);
+        // The same from the catalogue.
+        assert!(trawl(&["store", "index", &store]).status.success());
+    }
+    let shown = query(&["--incident", "one"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.starts_with("incident one: a test\n"), "{shown}");
+    assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
+    let none = query(&["--incident", "other"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    // A host that does not answer is in the account.
+    beta.kill();
+    send(&lab, 20);
+    wait_until("alpha has counted", || {
+        recorded(&nats.status("*"), "alpha") == 320
+    });
+    let triggered = nats.fleet(&args!("trigger * --id two --wait=10s"));
+    assert_eq!(triggered.status.code(), Some(1), "{triggered:?}");
+    let said = String::from_utf8_lossy(&triggered.stderr).into_owned();
+    assert!(said.contains("beta: "), "{said}");
+    let document = json(&query(&["--incident", "two", "--json"]));
+    assert_eq!(part(&document, "beta")["stored"], false, "{document}");
+    assert_eq!(
+        part(&document, "alpha")["seen"]["packets"],
+        320,
+        "{document}"
+    );
+    let said = query(&["--incident", "two", "--packets", &found]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        said.contains("host beta: nothing of it is in the store"),
+        "{said}"
+    );
+    // A restarted agent does not freeze it again, or the one that it missed for good.
+    assert_eq!(alpha.stop().status.code(), Some(0));
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    let path = lab.file("report-alpha");
+    wait_until("it runs again", || phases(&report(&path)) == ["running"]);
+    let incidents = report(&path)["incidents"].clone();
+    let phases: Vec<_> = incidents.as_array().expect("a list").iter().collect();
+    assert!(
+        phases.iter().all(|one| one["phase"] == "stored"),
+        "{incidents}"
+    );
+    assert_eq!(alpha.stop().status.code(), Some(0));
+    let verified = json(&trawl(&["store", "verify", "--json", &store]));
+    let findings = verified["findings"].as_array().expect("a list");
+    let killed = findings.iter().all(|one| one["problem"] == "end_missing");
+    assert!(killed && findings.len() <= 1, "{verified}");
+}
+
+#[test]
+fn host_without_such_a_capture_says_so() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    wait_until("it has reported", || {
+        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1)
+    });
+    let triggered = nats.fleet(&["trigger", "alpha"]);
+    assert_eq!(triggered.status.code(), Some(1), "{triggered:?}");
+    let said = String::from_utf8_lossy(&triggered.stderr).into_owned();
+    assert!(
+        said.contains("alpha: no capture of this host keeps its packets"),
+        "{said}"
+    );
+    let unknown = nats.fleet(&["trigger", "gamma"]);
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
+    let wrong = nats.fleet(&["trigger", "alpha", "--id", "../x"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    assert_eq!(alpha.stop().status.code(), Some(0));
+}
+
+/// Sends a request to the waiting command, and returns the answer's status.
+fn post(address: &str, head: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let length = body.len();
+    write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn events_and_requests_trigger_incidents() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    let beta = nats.agent(&lab, "beta", "beta");
+    wait_until("both have reported", || {
+        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
+    });
+    start(&nats, &lab, "*", &["udp port 9"]);
+    // An event is a second with a packet to this port at one host.
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let watched = nats.fleet(&args!(
+        "start alpha --name port9 -i {receiver} --tap packet --store {store} --event-rate 1 --wait udp port 9"
+    ));
+    assert!(watched.status.success(), "{watched:?}");
+    let token = lab.file("token");
+    std::fs::write(&token, "secret\n").expect("a file");
+    let place = nats.place("operator");
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    let base = args!(
+        "fleet trigger * --on-event=alpha --listen 127.0.0.1:0 --token {token} --pause 1s --json"
+    );
+    let waiting = Running::start(&[&base[..], &place[..]].concat(), "waiting for events");
+    let said = waiting.said();
+    let address = said.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    lab.send(&[frames::udp_to(9, b"x")], 50);
+    let incidents = || -> Vec<Value> {
+        let shown = waiting.shown();
+        let lines = shown
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        lines.collect()
+    };
+    wait_until("the event has triggered an incident", || {
+        incidents().len() == 1
+    });
+    let first = incidents()[0].clone();
+    let why = first["why"].as_str().expect("text");
+    assert!(why.starts_with("alpha: 'port9' recorded "), "{first}");
+    assert_eq!(part(&first, "beta")["incident"]["packets"], 50, "{first}");
+    for (head, status) in [
+        ("POST / HTTP/1.1", "HTTP/1.1 401 Unauthorized"),
+        (
+            "GET / HTTP/1.1\r\nAuthorization: Bearer secret",
+            "HTTP/1.1 405 Method Not Allowed",
+        ),
+    ] {
+        assert_eq!(post(&address, head, "no"), status);
+    }
+    wait_until("a request triggers another", || {
+        let head = "POST / HTTP/1.1\r\nAuthorization: Bearer secret";
+        assert_eq!(
+            post(&address, head, "alert fired\nmore"),
+            "HTTP/1.1 202 Accepted"
+        );
+        incidents().len() > 1
+    });
+    assert_eq!(incidents()[1]["why"], "alert fired");
+    assert_eq!(waiting.stop().status.code(), Some(0));
+    let open = nats.fleet(&["trigger", "*", "--listen", "0.0.0.0:0"]);
+    assert_eq!(open.status.code(), Some(2), "{open:?}");
+    for agent in [alpha, beta] {
+        assert_eq!(agent.stop().status.code(), Some(0));
+    }
+}
