@@ -183,7 +183,7 @@ pub struct Incident {
     /// The window of time, by the clock of the one who asked.
     pub from_ns: u64,
     pub to_ns: u64,
-    /// All hosts that were asked.
+    /// All hosts that were asked; empty if the records of other hosts have them.
     pub hosts: Vec<String>,
     /// Time at which the host had protected its packets from removal.
     pub frozen_ns: u64,

@@ -44,8 +44,8 @@ pub struct Incident {
     /// Description of the event.
     #[serde(default)]
     pub why: String,
-    /// All hosts that were asked.
-    #[serde(default)]
+    /// All hosts that were asked; empty if other hosts know them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }
 

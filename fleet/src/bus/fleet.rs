@@ -11,6 +11,7 @@ use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::stream::{self, DiscardPolicy, Republish};
 use async_nats::jetstream::{Context, Message};
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use nkeys::KeyPair;
 use tokio::sync::mpsc::UnboundedReceiver;
 use trawl_sys::events::Wake;
@@ -25,7 +26,7 @@ type Done<T> = std::result::Result<T, String>;
 const VALUE_MOST: i32 = 1 << 20;
 
 /// A host's desired state, written only if this is still its latest number (0: none exists).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Put {
     pub host: String,
     pub number: u64,
@@ -228,6 +229,7 @@ async fn run(
     if waiting == 0 {
         news.send(News::Message(Answer::Listed));
     }
+    let mut sent = FuturesUnordered::new();
     loop {
         tokio::select! {
             message = all.next() => {
@@ -241,9 +243,10 @@ async fn run(
                 waiting = waiting.saturating_sub(1);
             }
             request = puts.recv() => match request {
-                Some(request) => news.send(News::Message(put(&context, &key, request).await)),
+                Some(request) => sent.push(put(&context, &key, request)),
                 None => return Ok(()),
             },
+            Some(answer) = sent.next() => news.send(News::Message(answer)),
         }
     }
 }

@@ -308,12 +308,11 @@ fn change(
                 .fix("trawl fleet status"),
         );
     }
-    let mut changes = Vec::new();
-    for host in hosts {
-        let put = operator.change(&host, &change)?;
-        changes.push(Change::new(host, put));
-    }
-    Ok((operator, changes))
+    let changed = operator.change(&hosts, &|_, desired| change(desired))?;
+    let changes = changed
+        .into_iter()
+        .map(|(host, put)| Change::new(host, put));
+    Ok((operator, changes.collect()))
 }
 
 fn report(server: &ServerArgs, operator: Operator, changes: Vec<Change>) -> Result<ExitCode> {

@@ -13,7 +13,10 @@ const NOT_RUN: [(&str, &str); 16] = [
         "it needs a NATS server; tests of its own start one",
     ),
     ("--hosts ", "it needs hosts that keep packets"),
-    ("--incident ", "it needs an incident; tests of its own make some"),
+    (
+        "--incident ",
+        "it needs an incident; tests of its own make some",
+    ),
     (
         "--tap dpdk",
         "it needs a DPDK application; tests of its own start one",

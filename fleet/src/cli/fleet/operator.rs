@@ -219,46 +219,76 @@ impl Operator {
         }
     }
 
-    /// Changes the desired state of a host; if another operator was faster, the change applies to that operator's state. A
-    /// state that is unsigned or cannot be read is replaced.
-    pub fn change(&mut self, host: &str, change: &dyn Fn(&mut Desired)) -> Result<Changed> {
+    /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that operator's
+    /// state. A state that is unsigned or cannot be read is replaced.
+    pub fn change(
+        &mut self,
+        hosts: &[String],
+        change: &dyn Fn(&str, &mut Desired),
+    ) -> Result<BTreeMap<String, Changed>> {
+        let mut done = BTreeMap::new();
+        let mut left = hosts.to_vec();
         for _ in 0..ATTEMPTS {
-            let entry = self.known(host).desired.clone();
-            let mut desired = Desired::parse(&entry.value).unwrap_or_default();
-            change(&mut desired);
-            // A server that lost its data counts anew, and agents follow no older revision.
-            let revision = (entry.revision + 1).max(clock::wall() / NANOSECONDS);
-            let value = serde_json::to_string(&desired);
-            let value = value.map_err(|e| Error::failed("cannot write JSON", e))?;
-            self.bus.send(Put {
-                host: host.to_owned(),
-                number: entry.number,
-                revision,
-                value: value.clone(),
-            });
-            let until = Instant::now() + PATIENCE;
-            loop {
-                match self.next(until)? {
-                    Some(Answer::Stored { host: of, number }) if of == host => {
-                        self.known(host).desired = Entry {
+            let mut sent = BTreeMap::new();
+            for host in left.drain(..) {
+                let put = self.changed(&host, change)?;
+                self.bus.send(put.clone());
+                sent.insert(host, put);
+            }
+            let mut conflicts = Vec::new();
+            let mut until = Instant::now() + PATIENCE;
+            while !sent.is_empty() {
+                let answered = match self.next(until)? {
+                    Some(Answer::Stored { host, number }) => sent.remove(&host).map(|put| {
+                        self.known(&host).desired = Entry {
                             number,
-                            revision,
-                            value,
+                            revision: put.revision,
+                            value: put.value,
                             refused: None,
                         };
-                        return Ok(Ok(revision));
+                        done.insert(host, Ok(put.revision));
+                    }),
+                    Some(Answer::Failed { host, why }) => sent.remove(&host).map(|_| {
+                        done.insert(host, Err(why));
+                    }),
+                    Some(Answer::Conflict { host }) => {
+                        sent.remove(&host).map(|put| conflicts.push(put))
                     }
-                    Some(Answer::Failed { host: of, why }) if of == host => return Ok(Err(why)),
-                    // The other operator's change is on its way.
-                    Some(Answer::Conflict { host: of }) if of == host => break,
-                    _ => {}
+                    _ => None,
+                };
+                if answered.is_some() {
+                    until = Instant::now() + PATIENCE;
                 }
             }
-            while self.known(host).desired.number == entry.number {
-                self.next(until)?;
+            for put in conflicts {
+                // The other operator's change is on its way.
+                while self.known(&put.host).desired.number == put.number {
+                    self.next(until)?;
+                }
+                left.push(put.host);
+            }
+            if left.is_empty() {
+                return Ok(done);
             }
         }
-        Ok(Err("other operators keep changing it".to_owned()))
+        let failed = |host| (host, Err("other operators keep changing it".to_owned()));
+        done.extend(left.into_iter().map(failed));
+        Ok(done)
+    }
+
+    /// Returns the changed state of a host.
+    fn changed(&mut self, host: &str, change: &dyn Fn(&str, &mut Desired)) -> Result<Put> {
+        let entry = &self.known(host).desired;
+        let mut desired = Desired::parse(&entry.value).unwrap_or_default();
+        change(host, &mut desired);
+        let value = serde_json::to_string(&desired);
+        Ok(Put {
+            host: host.to_owned(),
+            number: entry.number,
+            // A server that lost its data counts anew, and agents follow no older revision.
+            revision: (entry.revision + 1).max(clock::wall() / NANOSECONDS),
+            value: value.map_err(|e| Error::failed("cannot write JSON", e))?,
+        })
     }
 
     /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.

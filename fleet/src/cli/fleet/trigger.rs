@@ -1,6 +1,6 @@
 //! `trawl fleet trigger`: stores the packets that many hosts keep of a window of time, as one incident.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -60,6 +60,9 @@ pub struct Trigger {
     #[command(flatten)]
     server: ServerArgs,
 }
+
+/// Hosts that store the list of all hosts: one suffices, and a message to each of thousands would be long with it.
+const TOLD: usize = 16;
 
 /// The outcome of an incident.
 #[derive(Serialize)]
@@ -144,7 +147,12 @@ impl Trigger {
     fn trigger(&self, operator: &mut Operator, wanted: &Selector, why: &str) -> Result<bool> {
         let now = clock::wall();
         let after = nanoseconds(self.next.unwrap_or_default());
-        let hosts = operator.hosts(wanted);
+        let fleet = operator.fleet(wanted).hosts;
+        let heard = fleet
+            .iter()
+            .filter(|host| !host.silent && host.state.is_some());
+        let told: HashSet<String> = heard.take(TOLD).map(|host| host.host.clone()).collect();
+        let hosts: Vec<String> = fleet.into_iter().map(|host| host.host).collect();
         if hosts.is_empty() {
             let what = format!("no host matches '{}'", self.selector);
             let why = "no agent with such a name or label has reported";
@@ -156,7 +164,7 @@ impl Trigger {
             from_ns: now.saturating_sub(nanoseconds(self.last)),
             to_ns: now.saturating_add(after),
             why: why.to_owned(),
-            hosts: hosts.clone(),
+            hosts: Vec::new(),
         };
         // A state that no agent could read is refused here.
         let alone = Desired {
@@ -164,17 +172,23 @@ impl Trigger {
             ..Desired::default()
         };
         alone.check_form()?;
-        let mut changes = Vec::new();
-        for host in hosts {
-            let put = operator.change(&host, &|desired| {
-                let incidents = &mut desired.incidents;
-                incidents.retain(|one| one.id != incident.id);
-                incidents.push(incident.clone());
-                let surplus = incidents.len().saturating_sub(Desired::INCIDENTS);
-                incidents.drain(..surplus);
-            })?;
-            changes.push(Change::new(host, put));
-        }
+        let changed = operator.change(&hosts, &|host, desired| {
+            let incidents = &mut desired.incidents;
+            incidents.retain(|one| one.id != incident.id);
+            incidents.push(Incident {
+                hosts: match told.contains(host) {
+                    true => hosts.clone(),
+                    false => Vec::new(),
+                },
+                ..incident.clone()
+            });
+            let surplus = incidents.len().saturating_sub(Desired::INCIDENTS);
+            incidents.drain(..surplus);
+        })?;
+        let changes = changed
+            .into_iter()
+            .map(|(host, put)| Change::new(host, put));
+        let mut changes: Vec<Change> = changes.collect();
         operator.await_incident(&mut changes, &incident, self.wait)?;
         let all = changes.iter().all(|one| one.error.is_none());
         let triggered = Triggered {
