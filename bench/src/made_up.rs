@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, Udp, flags};
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::write::{
@@ -16,6 +16,7 @@ use trawl_packet::read::compressed;
 use trawl_packet::seekable;
 use trawl_pipeline::plan::StorePlan;
 use trawl_pipeline::{Blocks, Writer};
+use trawl_spool::key::HOUR_NS;
 use trawl_spool::{Config, StoreWriter};
 use trawl_sys::{Error, Result};
 
@@ -46,6 +47,9 @@ const UDP: u64 = 20;
 const PIECE: usize = 256 << 10;
 const HOST: &str = "host";
 const CAPTURE: &str = "made-up";
+/// Chunks of a store with 1,000 hosts in six weeks, and of a host in a day: one a minute.
+const CHUNKS: u64 = 60_000_000;
+const CHUNKS_A_DAY: u64 = 1_440;
 
 /// An endless sequence of packets.
 #[derive(Debug)]
@@ -304,7 +308,7 @@ impl Made {
     }
 
     /// Extends the catalogue to `hosts` hosts: the first one's index under other names (hard links), and the facts of its run for
-    /// each host. The chunks are not copied.
+    /// each host, as old as if the store had 60 million chunks. The chunks are not copied.
     pub fn multiply(&mut self, hosts: u64) -> Result<()> {
         let root = self.root();
         let multiply = || -> io::Result<()> {
@@ -312,6 +316,9 @@ impl Made {
             let mut table: Value = serde_json::from_slice(&fs::read(&metadata)?)?;
             let mut state = unpacked(&root, &table["properties"]["trawl.state"])?;
             let mut runs = unpacked(&root, &state["runs"])?;
+            for run in runs.as_array_mut().into_iter().flatten() {
+                age(&mut run["run"], CHUNKS / hosts.max(1));
+            }
             let (files, first) = (state["files"].clone(), runs.clone());
             for number in 2..=hosts {
                 for file in files.as_array().into_iter().flatten() {
@@ -337,6 +344,32 @@ impl Made {
         self.packets *= hosts.max(1);
         Ok(())
     }
+}
+
+/// Adds facts of earlier days to a run, until it has this many chunks. The index has no rows of them.
+fn age(run: &mut Value, chunks: u64) {
+    let Some(packets) = run["packets"].as_object_mut() else {
+        return;
+    };
+    let first = packets
+        .keys()
+        .filter_map(|hour| hour.parse::<u64>().ok())
+        .min();
+    let mut hour = first.unwrap_or(0);
+    for _ in 0..chunks / CHUNKS_A_DAY {
+        hour = hour.saturating_sub(24);
+        let facts = json!({
+            "chunks": CHUNKS_A_DAY,
+            "bytes": CHUNKS_A_DAY << 20,
+            "stored": CHUNKS_A_DAY * 1000,
+            "first_ns": hour * HOUR_NS,
+            "last_ns": (hour + 24) * HOUR_NS - 1,
+        });
+        packets.insert(hour.to_string(), facts);
+    }
+    let last = run["ranges"][0]["after"].clone();
+    run["ranges"] = json!([{ "from": 0, "to": chunks, "before": 0, "after": last }]);
+    run["end"]["chunks"] = chunks.into();
 }
 
 fn add(list: &mut Value, item: Value) {
