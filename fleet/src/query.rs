@@ -1,5 +1,6 @@
 //! Questions to a store's index: SQL by DataFusion, and the conditions that a filter becomes.
 
+mod cache;
 mod condition;
 mod engine;
 mod pruning;

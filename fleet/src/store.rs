@@ -31,7 +31,7 @@ pub use contents::{Contents, File};
 pub use coverage::{Coverage, Scope, coverage};
 pub use evidence::Evidence;
 pub use fetch::{Absent, PacketLocation, Packets};
-pub use incident::{Incident, Part};
+pub use incident::{Incident, Part, incidents};
 pub use pause::Pause;
 pub use prune::{Limits, prune};
 pub use remote::Store;

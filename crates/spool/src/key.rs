@@ -121,6 +121,20 @@ pub fn incidents(id: &str) -> String {
     format!("{INCIDENTS}/{}", escaped(id))
 }
 
+/// Returns the directory of all incidents.
+pub fn all_incidents() -> &'static str {
+    INCIDENTS
+}
+
+/// Returns the incident and the host of a record's key.
+pub fn incident_of(record: &str) -> Option<(String, String)> {
+    let parts: Vec<&str> = record.split('/').collect();
+    match parts.as_slice() {
+        [INCIDENTS, id, _, host, ..] => Some((unescaped(id), unescaped(host))),
+        _ => None,
+    }
+}
+
 /// Returns the directory of a day's chunks.
 pub fn day(ns: u64) -> String {
     format!("{CHUNKS}/{}", clock::date_of(ns))
@@ -270,7 +284,9 @@ mod tests {
         assert_eq!(marked(&new_index(&chunk)), Some((chunk.manifest(), true)));
         assert_eq!(marked(&mark(&epoch.end())), Some((epoch.end(), false)));
         assert_eq!(Object::of(&pruned(17)), Object::Pruned);
-        assert_eq!(Object::of(&incident("i", &epoch)), Object::Incident);
+        let record = incident("i", &epoch);
+        assert_eq!(Object::of(&record), Object::Incident);
+        assert_eq!(incident_of(&record), Some(("i".into(), "a.example".into())));
         assert_eq!(Object::of(&epoch.begin()), Object::Begin(epoch.prefix()));
         assert_eq!(Object::of(&epoch.end()), Object::End(epoch.prefix()));
         assert_eq!(Object::of("trawl/readme"), Object::Foreign);

@@ -1,5 +1,6 @@
 //! `trawl store`: the contents of a store of captures, their integrity, and their removal.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -118,6 +119,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
 struct Listing {
     captures: Vec<EpochAccount>,
     not_recording: Vec<Pause>,
+    /// Hosts of each incident.
+    incidents: BTreeMap<String, BTreeSet<String>>,
     total: Account,
 }
 
@@ -127,6 +130,7 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
     let listing = Listing {
         captures: runs.epochs(),
         not_recording: runs.pauses(),
+        incidents: store::incidents(&store)?,
         total: runs.account(),
     };
     let mut out = String::new();
@@ -135,6 +139,10 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
     }
     for pause in &listing.not_recording {
         let _ = writeln!(out, "host {}: {}", pause.host, query::pause_text(pause));
+    }
+    for (id, hosts) in &listing.incidents {
+        let hosts = count(hosts.len() as u64, "host");
+        let _ = writeln!(out, "incident {id}: {hosts}");
     }
     let _ = writeln!(out, "total: {}", account(&listing.total));
     json::print_as(args.json, &listing, || out)?;

@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use trawl_sys::{Error, Result};
 use url::Url;
 
+use super::cache::Cached;
 use super::pruning::{Packets, TAIL};
 use crate::store::{File, Store};
 
@@ -50,8 +51,10 @@ async fn execute(
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
         .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
         .set_bool("datafusion.execution.collect_statistics", false);
+    let mut footers = store.objects();
     if !store.url().starts_with("file:") {
         config = config.with_target_partitions(REMOTE_FILES);
+        footers = Cached::around(footers, store.url());
     }
     let context = SessionContext::new_with_config(config);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
@@ -59,6 +62,7 @@ async fn execute(
     let packets = Packets {
         root: ObjectStoreUrl::parse(root.as_str())?,
         files,
+        footers,
     };
     context.register_table("packets", Arc::new(packets))?;
     let flows = context.sql(&flows("")).await?.into_view();

@@ -29,11 +29,14 @@ use datafusion::parquet::file::statistics::Statistics;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::store::{File, schema};
 
 /// Files being checked at once.
 const FILES: usize = 64;
+/// KiB of all Bloom filters in memory.
+const ROOM: u32 = 128 << 10;
 /// Length of a file's end that is read for its footer.
 pub const TAIL: usize = 128 << 10;
 
@@ -42,6 +45,8 @@ pub const TAIL: usize = 128 << 10;
 pub struct Packets {
     pub root: ObjectStoreUrl,
     pub files: Vec<File>,
+    /// The same store, for footers and Bloom filters.
+    pub footers: Arc<dyn ObjectStore>,
 }
 
 #[async_trait]
@@ -79,9 +84,10 @@ impl TableProvider for Packets {
             .collect();
         if condition.says_something() {
             let look = Arc::new(Look {
-                objects: Arc::clone(&objects),
+                objects: Arc::clone(&self.footers),
                 metadata: Arc::clone(&metadata),
                 condition,
+                room: Semaphore::new(ROOM as usize),
             });
             let looked_at = stream::iter(files)
                 .map(|file| {
@@ -121,6 +127,8 @@ struct Look {
     objects: Arc<dyn ObjectStore>,
     metadata: Arc<FileMetadataCache>,
     condition: Condition,
+    /// Memory for Bloom filters, in KiB.
+    room: Semaphore,
 }
 
 impl Look {
@@ -149,46 +157,51 @@ impl Look {
             .with_page_index_policy(Some(PageIndexPolicy::Skip))
             .fetch_metadata()
             .await?;
-        let mut groups = Vec::new();
-        for rows in metadata.row_groups() {
-            let columns = rows.columns().iter();
-            let columns = columns.map(|column| (column.column_path().string(), column));
-            let mut known = Known {
-                columns: columns.collect(),
-                blooms: HashMap::new(),
-            };
-            let mut may = self.condition.may_hold(&known);
-            if may {
-                known.blooms = self.blooms(file, rows).await?;
-                may = self.condition.may_hold(&known);
-            }
-            groups.push(may);
-        }
-        Ok(groups)
+        let groups = metadata.row_groups().iter();
+        let mut known: Vec<Option<Known<'_>>> = groups
+            .map(|rows| Some(Known::of(rows)).filter(|known| self.condition.may_hold(known)))
+            .collect();
+        let _room = self.read_blooms(file, &mut known).await?;
+        let may = |known: &Option<Known<'_>>| {
+            known
+                .as_ref()
+                .is_some_and(|known| self.condition.may_hold(known))
+        };
+        Ok(known.iter().map(may).collect())
     }
 
-    async fn blooms(
+    /// Reads the Bloom filters of these row groups: many with one call, as they lie next to each other. Returns the right to
+    /// the memory that they need.
+    async fn read_blooms(
         &self,
         file: &PartitionedFile,
-        rows: &RowGroupMetaData,
-    ) -> Result<HashMap<String, Sbbf>> {
+        groups: &mut [Option<Known<'_>>],
+    ) -> Result<Option<SemaphorePermit<'_>>> {
         let mut wanted = BTreeSet::new();
         self.condition.equal_columns(&mut wanted);
-        let (mut names, mut ranges) = (Vec::new(), Vec::new());
-        for column in rows.columns() {
-            let name = column.column_path().string();
-            let range = column
-                .bloom_filter_offset()
-                .zip(column.bloom_filter_length());
-            if let Some((offset, length)) = range.filter(|_| wanted.contains(name.as_str())) {
-                names.push(name);
-                ranges.push(offset as u64..offset as u64 + length as u64);
+        let (mut places, mut ranges) = (Vec::new(), Vec::new());
+        for (number, known) in groups.iter().enumerate() {
+            for (name, column) in known.iter().flat_map(|known| &known.columns) {
+                let range = column
+                    .bloom_filter_offset()
+                    .zip(column.bloom_filter_length());
+                if let Some((offset, length)) = range.filter(|_| wanted.contains(name.as_str())) {
+                    places.push((number, name.clone()));
+                    ranges.push(offset as u64..offset as u64 + length as u64);
+                }
             }
         }
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let room = u32::try_from(bytes >> 10).unwrap_or(ROOM).min(ROOM);
+        let room = self.room.acquire_many(room).await.ok();
         let location = &file.object_meta.location;
         let bytes = self.objects.get_ranges(location, &ranges).await?;
-        let filter = |(name, bytes): (String, bytes::Bytes)| Ok((name, Sbbf::from_bytes(&bytes)?));
-        names.into_iter().zip(bytes).map(filter).collect()
+        for ((number, name), bytes) in places.into_iter().zip(bytes) {
+            if let Some(known) = &mut groups[number] {
+                known.blooms.insert(name, Sbbf::from_bytes(&bytes)?);
+            }
+        }
+        Ok(room)
     }
 }
 
@@ -198,7 +211,16 @@ struct Known<'a> {
     blooms: HashMap<String, Sbbf>,
 }
 
-impl Known<'_> {
+impl<'a> Known<'a> {
+    fn of(rows: &'a RowGroupMetaData) -> Self {
+        let columns = rows.columns().iter();
+        let columns = columns.map(|column| (column.column_path().string(), column));
+        Self {
+            columns: columns.collect(),
+            blooms: HashMap::new(),
+        }
+    }
+
     fn may_equal(&self, column: &str, value: &ScalarValue) -> bool {
         let described = self.columns.get(column);
         let statistics = described.and_then(|column| column.statistics());

@@ -59,6 +59,17 @@ impl Part {
     }
 }
 
+/// Returns the names of a store's incidents, and the hosts with packets of each.
+pub fn incidents(store: &Store) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for object in store.list(Some(key::all_incidents()))? {
+        if let Some((id, host)) = key::incident_of(&object.key) {
+            found.entry(id).or_default().insert(host);
+        }
+    }
+    Ok(found)
+}
+
 impl Incident {
     pub fn read(store: &Store, id: &str) -> Result<Self> {
         let listed = store.list(Some(&key::incidents(id)))?;

@@ -106,6 +106,11 @@ fn minute_before_is_stored_on_all_hosts() {
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.starts_with("incident one: a test\n"), "{shown}");
     assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
+    let listed = json(&trawl(&args!(
+        "store ls --json {store} --spool /nonexistent"
+    )));
+    let both = serde_json::json!({ "one": ["alpha", "beta"] });
+    assert_eq!(listed["incidents"], both, "{listed}");
     let none = query(&["--incident", "other"]);
     assert_eq!(none.status.code(), Some(1), "{none:?}");
     // A host that does not answer is in the account.

@@ -1,0 +1,197 @@
+//! A cache of those parts of index files that tell what the files hold: footers and Bloom filters. It serves stores behind a
+//! network; the files of the index never change.
+
+use std::fmt;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use datafusion::object_store::path::Path as Key;
+use datafusion::object_store::{
+    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
+};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use trawl_spool::manifest::sha256;
+use trawl_sys::{create, run};
+
+/// Most bytes of the cache; beyond, the parts that were read first are removed.
+const MOST: u64 = 1 << 30;
+/// Directory of the files of an index, in a store.
+const FILES: &str = "index/data/";
+
+/// A store, of which only reading is possible.
+#[derive(Debug)]
+pub struct Cached {
+    store: Arc<dyn ObjectStore>,
+    url: String,
+    directory: PathBuf,
+    has_grown: AtomicBool,
+}
+
+impl Cached {
+    /// Returns the store with a cache, or without one if this user has no place for it.
+    pub fn around(store: Arc<dyn ObjectStore>, url: &str) -> Arc<dyn ObjectStore> {
+        match directory() {
+            Some(directory) => Arc::new(Self {
+                store,
+                url: url.to_owned(),
+                directory,
+                has_grown: AtomicBool::new(false),
+            }),
+            None => store,
+        }
+    }
+
+    fn path(&self, key: &Key, ranges: &[Range<u64>]) -> Option<PathBuf> {
+        let is_kept = key.as_ref().starts_with(FILES);
+        let name = || sha256(format!("{}\n{key}\n{ranges:?}", self.url).as_bytes());
+        is_kept.then(|| self.directory.join(name()))
+    }
+}
+
+/// Returns the cache's directory, which belongs to this user alone.
+fn directory() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let home = || variable("HOME").map(|home| home.join(".cache"));
+    let base = variable("XDG_CACHE_HOME").or_else(home)?;
+    let directory = base.join("trawl/index");
+    create::private_umask();
+    fs::create_dir_all(&directory).ok()?;
+    run::check_owner(&directory).ok()?;
+    Some(directory)
+}
+
+/// Removes the oldest parts of a cache that is too large.
+fn trim(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
+        .filter_map(|entry| {
+            let about = entry.metadata().ok()?;
+            Some((about.modified().ok()?, about.len(), entry.path()))
+        })
+        .collect();
+    files.sort();
+    let mut bytes: u64 = files.iter().map(|(_, length, _)| length).sum();
+    for (_, length, path) in files {
+        if bytes <= MOST {
+            break;
+        }
+        let _ = fs::remove_file(path);
+        bytes -= length;
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        if self.has_grown.load(Ordering::Relaxed) {
+            trim(&self.directory);
+        }
+    }
+}
+
+impl fmt::Display for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with a cache", self.store)
+    }
+}
+
+fn only_reads<T>() -> Result<T> {
+    Err(Error::NotSupported {
+        source: "a query only reads".into(),
+    })
+}
+
+#[async_trait]
+impl ObjectStore for Cached {
+    async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
+        let Some(GetRange::Bounded(range)) = options.range.clone().filter(|_| !options.head) else {
+            return self.store.get_opts(location, options).await;
+        };
+        let parts = self
+            .get_ranges(location, std::slice::from_ref(&range))
+            .await?;
+        let part = parts.into_iter().next().unwrap_or_default();
+        Ok(GetResult {
+            meta: ObjectMeta {
+                location: location.clone(),
+                last_modified: SystemTime::UNIX_EPOCH.into(),
+                size: range.end,
+                e_tag: None,
+                version: None,
+            },
+            range,
+            attributes: Attributes::default(),
+            payload: GetResultPayload::Stream(stream::iter([Ok(part)]).boxed()),
+        })
+    }
+
+    async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let Some(path) = self.path(location, ranges) else {
+            return self.store.get_ranges(location, ranges).await;
+        };
+        if let Some(parts) = fs::read(&path)
+            .ok()
+            .and_then(|bytes| divided(bytes, ranges))
+        {
+            return Ok(parts);
+        }
+        let parts = self.store.get_ranges(location, ranges).await?;
+        if create::replace(&path, &parts.concat()).is_ok() {
+            self.has_grown.store(true, Ordering::Relaxed);
+        }
+        Ok(parts)
+    }
+
+    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
+        self.store.list_with_delimiter(prefix).await
+    }
+
+    async fn put_opts(&self, _: &Key, _: PutPayload, _: PutOptions) -> Result<PutResult> {
+        only_reads()
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _: &Key,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        only_reads()
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Key>>,
+    ) -> BoxStream<'static, Result<Key>> {
+        locations.map(|_| only_reads()).boxed()
+    }
+
+    async fn copy_opts(&self, _: &Key, _: &Key, _: CopyOptions) -> Result<()> {
+        only_reads()
+    }
+}
+
+/// Divides kept bytes into the parts of these ranges; `None` if they have another length.
+fn divided(bytes: Vec<u8>, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
+    let mut rest = Bytes::from(bytes);
+    let mut parts = Vec::new();
+    for range in ranges {
+        let length = usize::try_from(range.end - range.start).ok()?;
+        if rest.len() < length {
+            return None;
+        }
+        parts.push(rest.split_to(length));
+    }
+    rest.is_empty().then_some(parts)
+}
