@@ -96,7 +96,10 @@ impl<W: Write> Writer<W> {
         if self.frame.is_empty() {
             return Ok(());
         }
-        let compressed = zstd::bulk::compress(&self.frame, self.level)?;
+        let mut compressor = zstd::bulk::Compressor::new(self.level)?;
+        // A reader of one frame cannot check the hash of the whole file.
+        compressor.include_checksum(true)?;
+        let compressed = compressor.compress(&self.frame)?;
         self.out.write_all(&compressed)?;
         self.entries
             .push((compressed.len() as u32, self.frame.len() as u32));
