@@ -136,7 +136,11 @@ impl Desired {
             return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
         }
         let desired: Self = match text.trim_start().starts_with('{') {
-            true => serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?,
+            // Operators write JSON, people TOML.
+            true => serde_json::from_str(text).map_err(|e| match e.is_data() {
+                true => wrong(format!("{e}; a newer trawl may have written it")),
+                false => wrong(e.to_string()),
+            })?,
             false => toml::from_str(text).map_err(|e| wrong(e.to_string()))?,
         };
         desired.check().map_err(wrong)?;

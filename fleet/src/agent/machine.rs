@@ -28,7 +28,7 @@ const PUSH_EVERY: u64 = 30 * SECOND;
 /// Time after which the spool is looked at without a reason: old chunks in it are removed.
 const PUSH_ANYWAY: u64 = 3600 * SECOND;
 
-/// Both clocks: a monotonic one for delays, and the wall clock, which goes on while the agent is stopped.
+/// Both clocks: the time since the host's start, which no step changes, and the wall clock, which goes on after a new start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
     pub monotonic: u64,
@@ -91,9 +91,22 @@ pub enum Action {
 pub struct Memory {
     pub capture: Capture,
     pub begun_wall: Option<u64>,
+    /// The same as time since the host's start; negative if it was before.
+    #[serde(default)]
+    pub begun: Option<i64>,
     pub finished: bool,
     pub starts: u64,
     pub counts: Counts,
+}
+
+impl Memory {
+    /// Adopts a memory from before the host's start: only the wall clock shows the time that has passed.
+    pub fn adopt(&mut self, now: Now) {
+        let passed = |wall| now.wall.saturating_sub(wall).cast_signed();
+        self.begun = self
+            .begun_wall
+            .map(|wall| now.monotonic.cast_signed() - passed(wall));
+    }
 }
 
 #[derive(Debug)]
@@ -303,6 +316,8 @@ struct Entry {
     /// Capture that the counts below belong to.
     of: Option<Capture>,
     begun_wall: Option<u64>,
+    /// The same as time since the host's start.
+    begun: Option<i64>,
     finished: bool,
     starts: u64,
     /// Counts of the runs that have ended.
@@ -332,6 +347,7 @@ impl Entry {
         Self {
             of: Some(memory.capture),
             begun_wall: memory.begun_wall,
+            begun: memory.begun,
             finished: memory.finished,
             starts: memory.starts,
             spent: memory.counts,
@@ -347,6 +363,7 @@ impl Entry {
             // A changed capture of the same name starts with fresh counts.
             self.of = Some(capture.clone());
             self.begun_wall = None;
+            self.begun = None;
             self.finished = false;
             self.starts = 0;
             self.spent = Counts::default();
@@ -431,8 +448,9 @@ impl Entry {
             }
             *bound != Some(0)
         };
-        let begun = self.begun_wall.unwrap_or(now.wall);
-        let seconds = now.wall.saturating_sub(begun) / SECOND;
+        let now = now.monotonic.cast_signed();
+        let passed = now.saturating_sub(self.begun.unwrap_or(now));
+        let seconds = u64::try_from(passed).unwrap_or(0) / SECOND;
         let all = [
             left(&mut rest.duration_seconds, seconds),
             left(&mut rest.packets, self.spent.recorded),
@@ -474,6 +492,7 @@ impl Entry {
         let desired = self.desired.clone()?;
         let capture = self.rest(now)?;
         self.begun_wall.get_or_insert(now.wall);
+        self.begun.get_or_insert(now.monotonic.cast_signed());
         self.starts += 1;
         let number = number();
         self.run = Some(Run {
@@ -504,6 +523,7 @@ impl Entry {
         Some(Memory {
             capture: self.of.clone()?,
             begun_wall: self.begun_wall,
+            begun: self.begun,
             finished: self.finished,
             starts: self.starts,
             counts: self.spent.clone(),

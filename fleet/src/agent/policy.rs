@@ -84,6 +84,9 @@ pub enum Refusal {
     Filter {
         filter: String,
     },
+    /// The operator's view of a reason that this trawl does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Policy {

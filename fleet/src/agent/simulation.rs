@@ -1,6 +1,6 @@
-//! Simulates a thousand agents and a bus that drops, delays, repeats, reorders and partitions, all from one seed. The state
-//! machines are the real ones of `trawl fleet agent`; processes and bus are simulated. Once the bus is quiet, each host runs exactly
-//! its desired captures.
+//! Simulates a thousand agents, wall clocks that step, and a bus that drops, delays, repeats, reorders and partitions, all from
+//! one seed. The state machines are the real ones of `trawl fleet agent`; processes and bus are simulated. Once the bus is quiet,
+//! each host runs exactly its desired captures.
 
 use std::collections::BTreeMap;
 
@@ -56,6 +56,8 @@ struct Host {
     /// Processes of killed agents: they end after a while.
     orphans: Vec<Process>,
     partitioned: bool,
+    /// Seconds since 1970 at the start, by the host's clock.
+    wall: u64,
     /// Messages in flight: arrival time, revision and desired state.
     messages: Vec<(u64, u64, Desired)>,
     desired: (u64, Desired),
@@ -73,6 +75,8 @@ fn desired(chance: &mut Chance) -> Desired {
         interfaces: vec![if n == 2 { "lo" } else { "eth0" }.to_owned()],
         store: "file:///s".to_owned(),
         filter: format!("port {}", n + number),
+        // Longer than the simulation, shorter than a step of a clock.
+        duration_seconds: Some(1800),
         ..Capture::default()
     };
     let incident = |n: u64| Incident {
@@ -108,6 +112,7 @@ impl Host {
             processes: BTreeMap::new(),
             orphans: Vec::new(),
             partitioned: false,
+            wall: 1_000_000,
             messages: Vec::new(),
             desired: (0, Desired::default()),
         }
@@ -116,7 +121,7 @@ impl Host {
     fn step(&mut self, time: u64, chance: &mut Chance, quiet: bool, event: Event) {
         let now = Now {
             monotonic: time * SECOND,
-            wall: time * SECOND,
+            wall: (self.wall + time) * SECOND,
         };
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -196,6 +201,9 @@ impl Host {
             }
             if chance.one_in(100) {
                 self.kill(time, chance);
+            }
+            if chance.one_in(100) {
+                self.wall = [self.wall + 3600, self.wall - 3600][chance.below(2) as usize];
             }
         }
         if quiet {

@@ -54,8 +54,8 @@ pub enum Answer {
     State {
         host: String,
         value: String,
-        /// Time at which the server received it, by this host's clock.
-        heard_ns: u64,
+        /// Time at which the server received it, by this host's time since its start: no step of a clock changes its age.
+        heard_ns: i64,
     },
     /// The existing states have been listed; changes follow.
     Listed,
@@ -111,7 +111,7 @@ fn streams() -> [stream::Config; 2] {
     ]
 }
 
-/// A stream's messages, their number at the start, and the lead of the server's clock over this host's.
+/// A stream's messages, their number at the start, and the lead of the server's clock over this host's time since its start.
 struct Watched {
     messages: Ordered,
     waiting: u64,
@@ -136,7 +136,7 @@ async fn watch(context: &Context, config: stream::Config) -> Done<Watched> {
     };
     let consumer = stream.create_consumer(wanted).await.map_err(|e| fail(&e))?;
     let info = consumer.cached_info();
-    let lead_ns = info.created.unix_timestamp_nanos() - i128::from(clock::wall());
+    let lead_ns = info.created.unix_timestamp_nanos() - i128::from(clock::since_boot());
     let waiting = info.num_pending;
     Ok(Watched {
         messages: consumer.messages().await.map_err(|e| fail(&e))?,
@@ -152,7 +152,7 @@ fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Opt
         return Some(Answer::State {
             host: host.to_owned(),
             value: String::from_utf8_lossy(&message.payload).into_owned(),
-            heard_ns: u64::try_from(info.published.unix_timestamp_nanos() - lead_ns).unwrap_or(0),
+            heard_ns: i64::try_from(info.published.unix_timestamp_nanos() - lead_ns).unwrap_or(0),
         });
     }
     let host = message.subject.strip_prefix(DESIRED)?.to_owned();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use trawl_front::{json, published, terminal};
 use trawl_pipeline::plan::StorePlan;
 use trawl_spool::default_spool;
@@ -107,8 +108,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let memory = args.memory.join("captures.json");
     let incidents = args.memory.join("incidents.json");
-    let remembered_incidents: Vec<IncidentReport> = self::remembered(&incidents);
-    let remembered: Vec<Memory> = self::remembered(&memory);
+    let remembered_incidents: Vec<IncidentReport> = list_in(&incidents);
+    let boot = host::boot_id();
+    let remembered = remembered(&memory, &boot);
     remove_unfinished(&args.spool);
     let mut agent = Agent {
         machine: Machine::new(policy, remembered.clone(), remembered_incidents.clone()),
@@ -122,6 +124,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         freezers: Vec::new(),
         push: None,
         memory,
+        boot,
         remembered,
         incidents,
         remembered_incidents,
@@ -200,15 +203,36 @@ impl Drop for Metrics {
 
 fn now() -> Now {
     Now {
-        monotonic: clock::monotonic(),
+        monotonic: clock::since_boot(),
         wall: clock::wall(),
     }
 }
 
-/// Reads what an earlier agent remembered; without the file, or with a damaged one, all begins anew.
-fn remembered<T: DeserializeOwned>(path: &Path) -> Vec<T> {
+/// Reads what an earlier agent wrote down; without the file, or with a damaged one, all begins anew.
+fn list_in<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     let text = std::fs::read(path).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// A remembered capture, and the host's start that its times count from.
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    #[serde(flatten)]
+    memory: Memory,
+    #[serde(default)]
+    boot: String,
+}
+
+/// Reads the remembered captures.
+fn remembered(path: &Path, boot: &str) -> Vec<Memory> {
+    let adopted = |mut one: Remembered| {
+        if one.boot != boot {
+            one.memory.adopt(now());
+        }
+        one.memory
+    };
+    let all = list_in::<Remembered>(path).into_iter();
+    all.map(adopted).collect()
 }
 
 struct Agent {
@@ -219,6 +243,7 @@ struct Agent {
     freezers: Vec<Freezer>,
     push: Option<Child>,
     memory: PathBuf,
+    boot: String,
     remembered: Vec<Memory>,
     incidents: PathBuf,
     remembered_incidents: Vec<IncidentReport>,
@@ -318,7 +343,11 @@ impl Agent {
     fn tell(&mut self) -> Result<()> {
         let memory = self.machine.memory();
         if memory != self.remembered {
-            replace(&self.memory, &memory)?;
+            let written = memory.iter().map(|memory| Remembered {
+                memory: memory.clone(),
+                boot: self.boot.clone(),
+            });
+            replace(&self.memory, &written.collect::<Vec<_>>())?;
             self.remembered = memory;
         }
         let incidents = self.machine.incidents();

@@ -409,6 +409,7 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::Filter { filter } => {
             format!("policy: the brackets of the filter '{filter}' do not match")
         }
+        Refusal::Unknown => "policy: a reason of a newer trawl".to_owned(),
         Refusal::Store { store } => format!("policy: store {store}"),
         Refusal::TooMany { most } => format!("policy: at most {most} captures"),
         Refusal::Duration { asked, most } => limit("duration_seconds", asked, most),

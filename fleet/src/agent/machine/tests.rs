@@ -181,10 +181,42 @@ fn bounds_count_over_all_starts() {
         panic!("{desired:?}");
     };
     assert_eq!(capture.duration_seconds, Some(10));
+    // A clock that is set changes nothing; only after a new start of the host it shows the time that has passed.
     memory[0].begun_wall = Some(0);
+    let mut late = Host::new("", memory.clone());
+    assert_eq!(late.desire(std::slice::from_ref(&a)).len(), 1);
+    memory[0].adopt(at(0));
     let mut late = Host::new("", memory);
     assert_eq!(late.desire(std::slice::from_ref(&a)), []);
     assert_eq!(late.phases(), [Phase::Finished]);
+}
+
+/// A capture of 100 s that fails after 40 s has 60 s left, wherever the wall clock was set to.
+#[test]
+fn wall_clock_does_not_bound_captures() {
+    for step in [-3600_i64, 0, 3600] {
+        let mut host = Host::new("", Vec::new());
+        let a = Capture {
+            duration_seconds: Some(100),
+            ..capture("a")
+        };
+        host.desire(std::slice::from_ref(&a));
+        let mut now = at(40);
+        now.wall = now.wall.saturating_add_signed(step * SECOND as i64);
+        let failed = Event::Ended {
+            run: 1,
+            end: End::Failed("killed".to_owned()),
+            counts: Counts::default(),
+        };
+        host.machine.step(now, failed);
+        now.monotonic += SECOND;
+        let actions = host.machine.step(now, Event::Tick);
+        let rest = Capture {
+            duration_seconds: Some(59),
+            ..a
+        };
+        assert!(actions.contains(&start_again(2, &rest)), "{actions:?}");
+    }
 }
 
 #[test]

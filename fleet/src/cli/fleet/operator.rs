@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
+use serde_json::{Value, json};
 use trawl_sys::events::Wake;
 use trawl_sys::{Error, Result, clock};
 use trawl_view::text::steers;
 
 use super::{Change, Fleet, Host, LOOK, NANOSECONDS, not_heard, phase_text, refusal_text};
 use crate::agent::{
-    Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase, RateEvent,
-    Selector,
+    CaptureReport, Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase,
+    RateEvent, Selector,
 };
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
@@ -25,6 +27,8 @@ const SILENT_NS: u64 = 10 * NANOSECONDS;
 /// Attempts, since two operators may change the same host at once.
 const ATTEMPTS: u32 = 10;
 
+const UNREADABLE: &str = "its agent reports in a form that this trawl does not know: update it";
+
 /// Outcome of a change: the stored revision, or the error.
 pub type Changed = std::result::Result<u64, String>;
 
@@ -32,14 +36,16 @@ pub type Changed = std::result::Result<u64, String>;
 struct Known {
     desired: Entry,
     state: Option<HostReport>,
-    /// Time of the last report.
-    heard_ns: u64,
+    /// Set if the last report is of a form that this trawl does not know.
+    unreadable: bool,
+    /// Time of the last report, since this host's start.
+    heard_ns: i64,
 }
 
 impl Known {
     fn age_ns(&self) -> Option<u64> {
-        let age = clock::wall().saturating_sub(self.heard_ns);
-        self.state.as_ref().map(|_| age)
+        let age = clock::since_boot().cast_signed() - self.heard_ns;
+        self.state.as_ref().map(|_| u64::try_from(age).unwrap_or(0))
     }
 
     /// Returns whether an agent that has not announced its end no longer reports.
@@ -80,6 +86,7 @@ impl Known {
     /// Returns the reason why an agent has not answered; `then` is what happens once it does.
     fn why_unanswered(&self, then: &str) -> String {
         match &self.state {
+            None if self.unreadable => UNREADABLE.to_owned(),
             None => format!("no agent has reported; {then} when one does"),
             Some(state) if state.stopping => {
                 format!("the agent has ended; {then} when it is back")
@@ -156,6 +163,7 @@ impl Operator {
             }) => {
                 let known = self.known(&host);
                 known.state = parsed_report(&value);
+                known.unreadable = known.state.is_none();
                 known.heard_ns = heard_ns;
             }
             News::Message(answer) => return Ok(Some(answer)),
@@ -194,6 +202,7 @@ impl Operator {
             let revision = *revision;
             let desired = match refused {
                 Some(why) => Err(why.clone()),
+                None if known.unreadable => Err(UNREADABLE.to_owned()),
                 None => Desired::parse(value).map_err(|error| error.to_string()),
             };
             let mut labels = desired
@@ -220,7 +229,7 @@ impl Operator {
     }
 
     /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that operator's
-    /// state. A state that is unsigned or cannot be read is replaced.
+    /// state. A state that is unsigned or no document is replaced; one of a newer trawl is not.
     pub fn change(
         &mut self,
         hosts: &[String],
@@ -231,9 +240,15 @@ impl Operator {
         for _ in 0..ATTEMPTS {
             let mut sent = BTreeMap::new();
             for host in left.drain(..) {
-                let put = self.changed(&host, change)?;
-                self.bus.send(put.clone());
-                sent.insert(host, put);
+                match self.changed(&host, change)? {
+                    Ok(put) => {
+                        self.bus.send(put.clone());
+                        sent.insert(host, put);
+                    }
+                    Err(why) => {
+                        done.insert(host, Err(why));
+                    }
+                }
             }
             let mut conflicts = Vec::new();
             let mut until = Instant::now() + PATIENCE;
@@ -277,18 +292,31 @@ impl Operator {
     }
 
     /// Returns the changed state of a host.
-    fn changed(&mut self, host: &str, change: &dyn Fn(&str, &mut Desired)) -> Result<Put> {
+    fn changed(
+        &mut self,
+        host: &str,
+        change: &dyn Fn(&str, &mut Desired),
+    ) -> Result<std::result::Result<Put, String>> {
         let entry = &self.known(host).desired;
-        let mut desired = Desired::parse(&entry.value).unwrap_or_default();
+        let mut desired = match Desired::parse(&entry.value) {
+            Ok(desired) => desired,
+            Err(error) if is_document(&entry.value) => {
+                let why = error.why();
+                return Ok(Err(format!(
+                    "its desired state may be a newer trawl's, and is not changed: {why}"
+                )));
+            }
+            Err(_) => Desired::default(),
+        };
         change(host, &mut desired);
         let value = serde_json::to_string(&desired);
-        Ok(Put {
+        Ok(Ok(Put {
             host: host.to_owned(),
             number: entry.number,
             // A server that lost its data counts anew, and agents follow no older revision.
             revision: (entry.revision + 1).max(clock::wall() / NANOSECONDS),
             value: value.map_err(|e| Error::failed("cannot write JSON", e))?,
-        })
+        }))
     }
 
     /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
@@ -421,15 +449,34 @@ impl Operator {
 const LONGEST_TEXT: usize = 512;
 const MOST_ENTRIES: usize = 10_000;
 
+/// Returns whether a desired state is a JSON object, as operators write it.
+fn is_document(text: &str) -> bool {
+    serde_json::from_str(text).is_ok_and(|value: Value| value.is_object())
+}
+
 /// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or control
 /// the terminal, lists are cut.
 fn parsed_report(text: &str) -> Option<HostReport> {
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    serde_json::from_value(bounded(value)).ok()
+    let mut report = bounded(serde_json::from_str(text).ok()?);
+    let captures = report.get_mut("captures").and_then(Value::as_array_mut);
+    for capture in captures.into_iter().flatten() {
+        if CaptureReport::deserialize(&*capture).is_err() {
+            *capture = without_unknown(capture);
+        }
+    }
+    serde_json::from_value(report).ok()
 }
 
-fn bounded(value: serde_json::Value) -> serde_json::Value {
-    use serde_json::Value;
+/// Returns what every trawl reports of a capture, without the options of a newer one.
+fn without_unknown(capture: &Value) -> Value {
+    json!({
+        "name": capture["name"], "interfaces": [], "store": "", "phase": capture["phase"], "starts": 0, "failures": 0,
+        "error": "its agent reports it in a form that this trawl does not know: update it",
+        "account": capture["account"],
+    })
+}
+
+fn bounded(value: Value) -> Value {
     let text = |text: String| -> String {
         let plain = text
             .chars()
@@ -458,9 +505,77 @@ mod tests {
     #[test]
     fn reports_of_hosts_are_cut_and_forge_no_rows() {
         let long = "n".repeat(400_000);
-        let hostile = serde_json::json!([long, {"a\nb": "x\n\u{1b}[2J\u{202e}y"}]);
+        let hostile = json!([long, {"a\nb": "x\n\u{1b}[2J\u{202e}y"}]);
         let bounded = bounded(hostile);
         assert_eq!(bounded[0].as_str().map(str::len), Some(LONGEST_TEXT));
         assert_eq!(bounded[1]["a.b"], "x..[2J.y");
+    }
+
+    #[test]
+    fn report_of_a_newer_agent_is_shown() {
+        let account =
+            json!({ "seen": 9, "filtered_out": 0, "recorded": 7, "lost": {}, "sampled": 2 });
+        let capture = |name: &str, phase: &str, more: Value| {
+            let mut capture = json!({
+                "name": name, "interfaces": ["eth0"], "store": "file:///s", "phase": phase, "starts": 1, "failures": 0,
+                "account": account,
+            });
+            let all = capture.as_object_mut().expect("an object");
+            all.extend(more.as_object().expect("an object").clone());
+            capture
+        };
+        let report = json!({
+            "host": "h", "revision": 3, "time_ns": 1, "trawl": "99", "mood": "good",
+            "captures": [
+                capture("a", "running", json!({ "colour": "red" })),
+                capture("b", "hibernating", json!({})),
+                capture("c", "refused", json!({ "refused": { "kind": "weekday", "day": 7 } })),
+                capture("d", "running", json!({ "process": "ancestors" })),
+            ],
+        });
+        let read = parsed_report(&report.to_string()).expect("a report");
+        let phases: Vec<Phase> = read.captures.iter().map(|one| one.phase).collect();
+        let expected = [
+            Phase::Running,
+            Phase::Unknown,
+            Phase::Refused,
+            Phase::Running,
+        ];
+        assert_eq!(phases, expected);
+        assert!(read.captures.iter().all(|one| one.account.recorded == 7));
+        let refused = read.captures[2].refused.as_ref().map(refusal_text);
+        assert_eq!(
+            refused.as_deref(),
+            Some("policy: a reason of a newer trawl")
+        );
+        let error = read.captures[3].error.as_deref().unwrap_or_default();
+        assert!(error.contains("update it"), "{error}");
+    }
+
+    #[test]
+    fn error_of_an_agent_that_does_not_follow_is_named() {
+        let error = Desired::parse(r#"{"capture": [], "colour": 1}"#).unwrap_err();
+        let state = HostReport {
+            host: "h".to_owned(),
+            labels: Labels::new(),
+            revision: 1,
+            time_ns: 0,
+            trawl: "0".to_owned(),
+            error: Some(error.to_string()),
+            stopping: false,
+            incidents: Vec::new(),
+            captures: Vec::new(),
+        };
+        let known = Known {
+            state: Some(state),
+            heard_ns: clock::since_boot().cast_signed(),
+            ..Known::default()
+        };
+        assert_eq!(known.answer(2, "a"), None);
+        let why = known.why_unanswered("the capture starts");
+        assert!(
+            why.contains("colour") && why.contains("newer trawl"),
+            "{why}"
+        );
     }
 }
