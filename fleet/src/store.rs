@@ -7,8 +7,10 @@ mod catalogue;
 mod compact;
 mod contents;
 mod coverage;
+mod draft;
 mod evidence;
 mod fetch;
+mod hashed;
 mod incident;
 mod index;
 mod lease;
@@ -24,6 +26,7 @@ mod table;
 mod upload;
 mod verify;
 mod waiting;
+mod whole;
 
 pub use account::{Account, EpochAccount};
 pub use compact::index;

@@ -29,13 +29,72 @@ pub enum Fault {
     LostReply,
     /// The request is executed twice; the second answer is returned.
     Doubled,
+    /// The request is answered as a success, and not executed.
+    Forgotten,
+    /// Other bytes are stored.
+    StoresOther,
+    /// Reading requests get other bytes.
+    Flipped,
+    /// Reading requests get half of the bytes.
+    Halved,
+    /// Reading requests for a part between two offsets get another part, as if it were the right one.
+    Shifted,
+    /// Objects are listed, but cannot be read.
+    Gone,
+}
+
+impl Fault {
+    /// Returns whether requests of a method, and of a listing, may meet it.
+    fn is_of(self, method: &str, lists: bool) -> bool {
+        match self {
+            Self::None => false,
+            Self::Partition => true,
+            Self::Flipped | Self::Halved | Self::Shifted | Self::Gone => method == "GET" && !lists,
+            _ => method == "PUT",
+        }
+    }
+}
+
+/// Flips a bit in the middle.
+fn flip(bytes: &mut [u8]) {
+    let middle = bytes.len() / 2;
+    if let Some(byte) = bytes.get_mut(middle) {
+        *byte ^= 0x10;
+    }
+}
+
+/// Splits an answer into its head and its body.
+fn split(answer: &[u8]) -> (String, Vec<u8>) {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.map_or(answer.len(), |end| end + 4);
+    let (head, body) = answer.split_at(end);
+    (String::from_utf8_lossy(head).into_owned(), body.to_vec())
+}
+
+/// Returns the first and the last offset of the part of an object that a request asks for.
+fn asked_part(head: &str) -> Option<(u64, u64)> {
+    let lower = head.to_ascii_lowercase();
+    let (_, range) = lower.split_once("\r\nrange: bytes=")?;
+    let (from, to) = range.lines().next()?.split_once('-')?;
+    Some((from.parse().ok()?, to.parse().ok()?))
+}
+
+/// Replaces the lines of a head that begin with a name.
+fn replaced(head: &str, name: &str, with: &str) -> String {
+    let lines = head.split_inclusive("\r\n").map(|line| {
+        match line.to_ascii_lowercase().starts_with(name) {
+            true => with.to_owned(),
+            false => line.to_owned(),
+        }
+    });
+    lines.collect()
 }
 
 #[derive(Debug)]
 struct Proxy {
     target: AtomicU16,
-    /// The fault and the number of requests that meet it.
-    fault: Mutex<(Fault, u64)>,
+    /// The fault, the number of requests that meet it, and a part of their objects' keys.
+    fault: Mutex<(Fault, u64, String)>,
     met: AtomicU64,
     ended: AtomicBool,
 }
@@ -111,7 +170,7 @@ impl Server {
         let port = listener.local_addr().expect("an address").port();
         let proxy = Arc::new(Proxy {
             target: AtomicU16::new(target),
-            fault: Mutex::new((Fault::None, 0)),
+            fault: Mutex::new((Fault::None, 0, String::new())),
             met: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
@@ -150,7 +209,12 @@ impl Server {
 
     /// Makes the next requests that create objects, or all of them, meet a fault.
     pub fn set(&self, fault: Fault, times: u64) {
-        *self.proxy.fault.lock().expect("no panic") = (fault, times);
+        self.set_for("", fault, times);
+    }
+
+    /// Makes requests for objects with this part in their keys meet a fault.
+    pub fn set_for(&self, part: &str, fault: Fault, times: u64) {
+        *self.proxy.fault.lock().expect("no panic") = (fault, times, part.to_owned());
         self.proxy.met.store(0, Ordering::Release);
     }
 
@@ -222,10 +286,16 @@ impl Proxy {
         self.target.load(Ordering::Acquire)
     }
 
-    fn fault(&self, creates: bool) -> Fault {
+    /// Returns the fault of a request, from its first line.
+    fn fault(&self, request: &str) -> Fault {
         let mut state = self.fault.lock().expect("no panic");
-        let (fault, left) = *state;
-        if left == 0 || !(creates || fault == Fault::Partition) {
+        let (fault, left, part) = &*state;
+        let (fault, left) = (*fault, *left);
+        let mut words = request.split(' ');
+        let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let is_meant =
+            fault.is_of(method, target.contains("list-type")) && target.contains(&**part);
+        if left == 0 || !is_meant {
             return Fault::None;
         }
         if fault != Fault::Slow {
@@ -268,23 +338,65 @@ impl Proxy {
         if reader.read_exact(&mut body).is_err() {
             return;
         }
-        let creates = head.starts_with("PUT ");
+        let fault = self.fault(&head);
+        let part = asked_part(&head);
+        match (fault, part) {
+            (Fault::StoresOther, _) => flip(&mut body),
+            (Fault::Shifted, Some((from, to))) => {
+                let other = format!("Range: bytes={}-{}\r\n", from / 2, to - from + from / 2);
+                head = replaced(&head, "range:", &other);
+            }
+            _ => {}
+        }
         let mut request = format!("{head}Connection: close\r\n\r\n").into_bytes();
         request.extend_from_slice(&body);
-        let fault = self.fault(creates);
         let refused = |status: u16| {
             format!("HTTP/1.1 {status} Refused\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         };
         let answer = match fault {
             Fault::Partition => return,
             Fault::Status(status) => refused(status).into_bytes(),
+            Fault::Gone => refused(404).into_bytes(),
+            Fault::Forgotten => {
+                b"HTTP/1.1 200 OK\r\nETag: \"0\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                    .to_vec()
+            }
+            Fault::Flipped | Fault::Halved => {
+                let answer = ask(self.target(), &request).unwrap_or_default();
+                let (head, mut body) = split(&answer);
+                match fault {
+                    Fault::Flipped => flip(&mut body),
+                    _ => body.truncate(body.len() / 2),
+                }
+                let length = format!("Content-Length: {}\r\n", body.len());
+                let head = replaced(&head, "content-length:", &length);
+                [head.into_bytes(), body].concat()
+            }
             Fault::Slow => {
                 while self.is_slow() {
                     std::thread::park_timeout(std::time::Duration::from_millis(5));
                 }
                 ask(self.target(), &request).unwrap_or_default()
             }
-            Fault::None => ask(self.target(), &request).unwrap_or_default(),
+            Fault::Shifted => {
+                let answer = ask(self.target(), &request).unwrap_or_default();
+                let (head, body) = split(&answer);
+                let range = head
+                    .lines()
+                    .find(|line| line.to_ascii_lowercase().starts_with("content-range:"));
+                let all = range
+                    .and_then(|line| line.rsplit('/').next())
+                    .unwrap_or("*");
+                let head = match part {
+                    Some((from, to)) => {
+                        let part = format!("Content-Range: bytes {from}-{to}/{all}\r\n");
+                        replaced(&head, "content-range:", &part)
+                    }
+                    None => head,
+                };
+                [head.into_bytes(), body].concat()
+            }
+            Fault::None | Fault::StoresOther => ask(self.target(), &request).unwrap_or_default(),
             Fault::LostReply => {
                 let _ = ask(self.target(), &request);
                 return;

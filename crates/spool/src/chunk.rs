@@ -82,6 +82,7 @@ impl SealedChunk {
             first_ns: self.first_ns,
             last_ns: self.last_ns,
             sealed_ns: clock::wall(),
+            sealed_boot_ns: Some(clock::since_boot()),
             recorded: self.recorded,
             interfaces: self.interfaces,
             since_last: fates.clone(),

@@ -1,6 +1,7 @@
 //! Records of chunks and of runs of a capture. Manifests alone are authoritative: a chunk without one does not count as stored.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,8 @@ use trawl_sys::clock::ClockState;
 
 use crate::key::{ChunkKey, Epoch};
 
-pub const FORMAT: u32 = 2;
+/// Format of the records. It grows with each change of their fields.
+pub const FORMAT: u32 = 3;
 
 /// Packets of a capture by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +112,9 @@ pub struct Manifest {
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
     pub sealed_ns: u64,
+    /// The same as time since the host's start; absent before format 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_boot_ns: Option<u64>,
     /// Packets in the chunk, in all and by interface.
     pub recorded: u64,
     pub interfaces: BTreeMap<String, u64>,
@@ -141,6 +146,9 @@ pub struct Begin {
     #[serde(flatten)]
     pub epoch: Epoch,
     pub began_ns: u64,
+    /// The same as time since the host's start; absent before format 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_boot_ns: Option<u64>,
     pub interfaces: Vec<String>,
     /// True if an earlier run ended although the capture should have gone on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -158,6 +166,9 @@ pub struct End {
     #[serde(flatten)]
     pub epoch: Epoch,
     pub ended_ns: u64,
+    /// The same as time since the host's start; absent before format 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_boot_ns: Option<u64>,
     pub reason: String,
     /// True if it ended because its agent was gone, and should have gone on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -213,6 +224,39 @@ pub struct Pruned {
     pub seal: String,
 }
 
+/// Reason why a record cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    Changed,
+    /// Its seal is right, but it has another format or unknown fields.
+    Newer,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Changed => "it was changed",
+            Self::Newer => "a newer trawl wrote it: update this one",
+        })
+    }
+}
+
+/// The fields that the records of all formats have.
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+    seal: String,
+}
+
+impl Header {
+    /// Returns whether the seal in a record's text is the hash of the text without it.
+    fn seals(&self, text: &str) -> bool {
+        let seal = format!("\"seal\": \"{}\"", self.seal);
+        let unsealed = text.replacen(&seal, "\"seal\": \"\"", 1);
+        sha256(unsealed.as_bytes()) == self.seal
+    }
+}
+
 /// A record that contains its own SHA-256, so that modifications are detected.
 pub trait Sealed: Serialize + DeserializeOwned + Clone {
     fn seal(&mut self) -> &mut String;
@@ -225,10 +269,15 @@ pub trait Sealed: Serialize + DeserializeOwned + Clone {
         json(&sealed)
     }
 
-    /// Parses a record; `None` if it is not one or was modified.
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let record: Self = serde_json::from_slice(bytes).ok()?;
-        (record.to_bytes() == bytes).then_some(record)
+    /// Parses a record.
+    fn from_bytes(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let text = std::str::from_utf8(bytes).map_err(|_| Unreadable::Changed)?;
+        let header: Header = serde_json::from_str(text).map_err(|_| Unreadable::Changed)?;
+        match serde_json::from_str::<Self>(text) {
+            Ok(record) if header.format <= FORMAT && record.to_bytes() == bytes => Ok(record),
+            _ if header.format >= FORMAT && header.seals(text) => Err(Unreadable::Newer),
+            _ => Err(Unreadable::Changed),
+        }
     }
 }
 
@@ -262,24 +311,52 @@ pub fn hex(digest: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn modified_record_is_detected() {
-        let pruned = Pruned {
-            format: FORMAT,
+    fn pruned(format: u32) -> Pruned {
+        Pruned {
+            format,
             pruned_ns: 1,
             reason: "age".into(),
             chunks: vec!["a".into()],
             recorded: 20,
             bytes: 300,
             seal: String::new(),
-        };
-        let bytes = pruned.to_bytes();
+        }
+    }
+
+    #[test]
+    fn modified_record_is_detected() {
+        let bytes = pruned(FORMAT).to_bytes();
         let read = Pruned::from_bytes(&bytes).expect("as it was written");
         assert_eq!(read.recorded, 20);
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert_eq!(Pruned::from_bytes(&changed), None, "byte {at}");
+            let read = Pruned::from_bytes(&changed);
+            assert_eq!(read, Err(Unreadable::Changed), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn record_of_a_newer_trawl_is_no_modified_one() {
+        let newer = pruned(FORMAT + 1).to_bytes();
+        assert_eq!(Pruned::from_bytes(&newer), Err(Unreadable::Newer));
+        // A field that this trawl does not know, a value that it does not know, and a field that no longer exists.
+        let text = String::from_utf8(pruned(FORMAT).to_bytes()).expect("text");
+        for (from, to) in [
+            ("\"reason\"", "\"operator\": 7,\n  \"reason\""),
+            ("\"reason\": \"age\"", "\"reason\": [\"age\"]"),
+            ("  \"recorded\": 20,\n", ""),
+        ] {
+            let header: Header = serde_json::from_str(&text).expect("a record");
+            let unsealed = text.replace(&header.seal, "").replace(from, to);
+            let seal = format!("\"seal\": \"{}\"", sha256(unsealed.as_bytes()));
+            let newer = unsealed.replace("\"seal\": \"\"", &seal);
+            assert_ne!(newer, text);
+            let read = Pruned::from_bytes(newer.as_bytes());
+            assert_eq!(read, Err(Unreadable::Newer), "{newer}");
+            let changed = newer.replace("300", "301");
+            let read = Pruned::from_bytes(changed.as_bytes());
+            assert_eq!(read, Err(Unreadable::Changed), "{newer}");
         }
     }
 }

@@ -143,7 +143,7 @@ impl Freezer {
         let chunk = path.with_extension(CHUNK);
         if !self.known.contains_key(&chunk) {
             let below = path.strip_prefix(run).ok()?;
-            let manifest = Manifest::from_bytes(&beneath::read(run, below).ok()?)?;
+            let manifest = Manifest::from_bytes(&beneath::read(run, below).ok()?).ok()?;
             self.known.insert(chunk.clone(), manifest);
         }
         self.known.get(&chunk)

@@ -83,6 +83,9 @@ pub enum IncidentPhase {
     Frozen,
     Stored,
     Failed,
+    /// A phase of a newer agent.
+    #[serde(other)]
+    Unknown,
 }
 
 /// State of an incident on a host.

@@ -58,9 +58,9 @@ pub fn say_missing(incident: &Incident) {
         let text = format!("host {}: {}", part.host, remark(part));
         json::say("incident_incomplete", json!(part), &text);
     }
-    for key in &incident.broken {
-        let text = format!("{key} was changed, and is not used");
-        json::say("record_changed", json!({ "key": key }), &text);
+    for (key, why) in &incident.unreadable {
+        let text = format!("{key} is not used: {why}");
+        json::say("record_not_used", json!({ "key": key }), &text);
     }
 }
 

@@ -86,6 +86,7 @@ impl StoreArgs {
     pub fn open(&self, scope: &Scope) -> Result<(Store, Contents)> {
         let store = Store::open(&self.url(), false)?;
         let contents = Contents::read(&store, &self.spool, scope)?;
+        say_newer(contents.newer);
         Ok((store, contents))
     }
 }
@@ -234,13 +235,13 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     let (store, contents) = args.store.open(&scope)?;
     let query = match sql {
         Some(sql) => format!(
-            "SELECT chunk, frame, \"offset\" FROM ({}) ORDER BY time_ns, chunk, frame, \"offset\"",
+            "SELECT chunk, frame, \"offset\", time_ns FROM ({}) ORDER BY time_ns, chunk, frame, \"offset\"",
             sql.trim().trim_end_matches(';')
         ),
         None => {
             conditions.narrow(filter.unwrap_or_default());
             format!(
-                "SELECT chunk, frame, \"offset\" FROM packets{} ORDER BY time_ns, chunk, frame, \"offset\"",
+                "SELECT chunk, frame, \"offset\", time_ns FROM packets{} ORDER BY time_ns, chunk, frame, \"offset\"",
                 conditions.to_sql()
             )
         }
@@ -273,7 +274,7 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
 
 fn say_absent(absent: &Absent, packets: u64, which: &str) {
     let (host, kind, why) = match absent {
-        Absent::Gone => (None, "pruned", "were pruned from the store".to_owned()),
+        Absent::Gone => (None, "gone", "are no longer in the store".to_owned()),
         Absent::OnHost(host) => (
             Some(host),
             "on_host",
@@ -339,6 +340,17 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
             .code()
             .and_then(|code| u8::try_from(code).ok())
             .map_or(ExitCode::FAILURE, ExitCode::from)),
+    }
+}
+
+/// Reports records that this trawl cannot read.
+pub fn say_newer(records: usize) {
+    if records > 0 {
+        let text = format!(
+            "{} of a newer trawl: update this one to see what they contain",
+            text::count(records as u64, "record")
+        );
+        json::say("newer_records", json!({ "records": records }), &text);
     }
 }
 

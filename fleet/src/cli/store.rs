@@ -126,7 +126,9 @@ struct Listing {
 
 fn list(args: &StoreArgs) -> Result<ExitCode> {
     let store = Store::open(&args.url, false)?;
-    let runs = Contents::read(&store, &args.spool, &Scope::default())?.runs;
+    let contents = Contents::read(&store, &args.spool, &Scope::default())?;
+    query::say_newer(contents.newer);
+    let runs = contents.runs;
     let listing = Listing {
         captures: runs.epochs(),
         not_recording: runs.pauses(),
@@ -271,6 +273,10 @@ fn sentence(finding: &Finding) -> String {
         Problem::ChunkMismatch => "the manifest has another number of packets or bytes",
         Problem::ChunkWithoutManifest => "the chunk has no manifest",
         Problem::RecordChanged => "the record was changed",
+        Problem::RecordNewer => "a newer trawl wrote this record: update this one",
+        Problem::IndexDamaged => {
+            "the index is damaged: make it again with trawl store index --rebuild"
+        }
         Problem::BeginMissing => "the record of the beginning is missing",
         Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
         Problem::PrunedButThere => "the chunk was to be pruned: run trawl store prune again",
@@ -354,6 +360,7 @@ fn index(args: &Index) -> Result<ExitCode> {
         );
         json::say("not_indexed", json!({ "chunk": chunk }), &text);
     }
+    query::say_newer(indexed.newer.len());
     let text = format!(
         "indexed {}: {}; indexed before: {}; wrote {} of {}\n",
         count(indexed.chunks, "chunk"),
@@ -363,7 +370,8 @@ fn index(args: &Index) -> Result<ExitCode> {
         count(indexed.bytes, "byte")
     );
     json::print_as(args.json, &indexed, || text)?;
-    Ok(exit_code(indexed.unreadable.is_empty()))
+    let is_whole = indexed.unreadable.is_empty() && indexed.newer.is_empty();
+    Ok(exit_code(is_whole))
 }
 
 #[cfg(test)]

@@ -3,30 +3,47 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use bytes::Bytes;
 use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
 use trawl_spool::key::HOUR_NS;
 use trawl_sys::{Error, Result, clock};
 
+use super::draft::Draft;
+use super::evidence::newer;
+use super::hashed;
 use super::remote::{Failure, Listed, Store};
 use super::runs::{Runs, day};
 use super::table::{self, DataFile, Table};
 
+/// Format of the catalogue. It grows with each change that a trawl without it would undo: more columns, more facts.
+const FORMAT: u32 = 1;
 const LEVEL: i32 = 3;
+/// Ending of the compressed objects.
+const ENDING: &str = ".json.zst";
 /// Time after which a file that is not used any more is deleted: no query that began before takes longer.
 const GARBAGE_NS: u64 = HOUR_NS;
 /// Time after which a file that was never used is deleted: the process that made it did not commit.
 const ORPHAN_NS: u64 = 24 * HOUR_NS;
 
+/// The part of the catalogue's contents that all formats have.
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    format: u32,
+}
+
 /// The catalogue's contents, apart from the table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
+    #[serde(default)]
+    format: u32,
     files: Vec<DataFile>,
     /// Key of the runs, with the packets of each day.
     runs: Option<String>,
     /// Key of the packets of each hour, by the first hour of the day.
     hours: BTreeMap<u64, String>,
-    /// Keys that are not used any more, and since when.
+    /// Keys that are not used any more, and since when by the store's clock.
     garbage: BTreeMap<String, u64>,
 }
 
@@ -62,7 +79,25 @@ fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// Reads a compressed object of the catalogue.
 fn unpacked(store: &Store, key: &str) -> Result<Vec<u8>> {
-    zstd::decode_all(&*store.read(key)?).map_err(|_| damaged(key))
+    zstd::decode_all(&*intact(store, key)?).map_err(|_| damaged(key))
+}
+
+/// Reads an object, and compares it with the hash in its key.
+pub fn intact(store: &Store, key: &str) -> Result<Bytes> {
+    let bytes = store.read(key)?;
+    match hashed::may_be(key, &bytes) {
+        true => Ok(bytes),
+        false => Err(damaged(key)),
+    }
+}
+
+fn read_state(store: &Store, key: &str) -> Result<State> {
+    let text = unpacked(store, key)?;
+    let header: Header = serde_json::from_slice(&text).map_err(|_| damaged(key))?;
+    if header.format > FORMAT {
+        return Err(newer("cannot use the catalogue", key));
+    }
+    serde_json::from_slice(&text).map_err(|_| damaged(key))
 }
 
 fn read_runs(store: &Store, key: &str) -> Result<Runs> {
@@ -75,16 +110,33 @@ impl Catalogue {
         let Some(table) = Table::newest(store)? else {
             return Ok(Self::default());
         };
-        let key = table.state();
-        let state = serde_json::from_slice(&unpacked(store, &key)?).map_err(|_| damaged(&key))?;
         Ok(Self {
+            state: read_state(store, &table.state())?,
             table: Some(table),
-            state,
         })
     }
 
-    /// Begins anew after the newest version, which need not be readable.
+    /// Returns whether a newer trawl made the newest version.
+    pub fn is_newer(store: &Store) -> bool {
+        let newest = Table::newest(store).ok().flatten();
+        let state = newest.and_then(|table| unpacked(store, &table.state()).ok());
+        let header = state.and_then(|text| serde_json::from_slice::<Header>(&text).ok());
+        header.is_some_and(|header| header.format > FORMAT)
+    }
+
+    /// Returns the keys of the objects that this version consists of.
+    pub fn objects(&self) -> impl Iterator<Item = &String> {
+        let files = self.state.files.iter().map(|file| &file.key);
+        files
+            .chain(&self.state.runs)
+            .chain(self.state.hours.values())
+    }
+
+    /// Begins anew after the newest version, which need not be readable. Refuses to replace one that a newer trawl made.
     pub fn anew(store: &Store) -> Result<Self> {
+        if Self::is_newer(store) {
+            return Err(newer("cannot make the catalogue again", table::ROOT));
+        }
         Ok(Self {
             table: Table::anew(store)?,
             state: State::default(),
@@ -125,30 +177,34 @@ impl Catalogue {
     }
 
     /// Makes a change the next version. Fails if another one has become it.
-    pub fn commit(mut self, store: &Store, change: Change) -> Result<()> {
-        let now = clock::wall();
-        let name = now.to_string();
+    pub fn commit(mut self, mut draft: Draft<'_>, change: Change) -> Result<()> {
+        let store = draft.store;
+        let name = clock::wall();
         let state = &mut self.state;
         let mut unused = change.unused;
-        let runs = format!("{}/runs/all-{name}.json.zst", table::ROOT);
-        store.write(&runs, packed(&change.runs.to_json())?)?;
+        let runs = packed(&change.runs.to_json())?;
+        let runs = draft.put(&format!("{}/runs/all-{name}", table::ROOT), runs, ENDING)?;
+        // The clock of this host may be wrong, or have been set: it does not decide what is old.
+        let now = store.time(&runs);
+        let now = now.map_err(|e| Error::failed(format!("cannot read the time of {runs}"), e))?;
         unused.extend(state.runs.replace(runs));
         for (day, hours) in &change.hours {
             let date = date_of(*day);
-            let key = format!("{}/runs/{date}-{name}.json.zst", table::ROOT);
-            store.write(&key, packed(&hours.to_json())?)?;
+            let stem = format!("{}/runs/{date}-{name}", table::ROOT);
+            let key = draft.put(&stem, packed(&hours.to_json())?, ENDING)?;
             unused.extend(state.hours.insert(*day, key));
         }
         unused.extend(change.remove.iter().cloned());
         state
             .files
             .retain(|file| !change.remove.contains(&file.key));
+        state.format = FORMAT;
         for key in unused {
             state.garbage.entry(key).or_insert(now);
         }
-        let next = Table::next(
+        let mut next = Table::next(
             self.table.as_ref(),
-            store,
+            &mut draft,
             &mut self.state.files,
             &change.add,
         )?;
@@ -163,18 +219,25 @@ impl Catalogue {
             .extend(next.replaced.iter().map(|key| (key.clone(), now)));
         let state = serde_json::to_vec(&self.state);
         let state = state.map_err(|e| Error::failed("cannot write JSON", e))?;
-        store.write(&next.table.state(), packed(&state)?)?;
+        let stem = format!("{}/state/{name}", table::ROOT);
+        next.table
+            .set_state(&draft.put(&stem, packed(&state)?, ENDING)?);
+        let what = "cannot change the catalogue";
         match next.table.publish(store) {
-            Ok(()) => {}
+            Ok(()) => draft.keep(),
             Err(Failure::AlreadyExists) => {
-                return Err(Error::failed(
-                    "cannot change the catalogue",
-                    "another process has changed it meanwhile",
-                )
-                .fix("try again"));
+                let why = "another process has changed it meanwhile";
+                return Err(Error::failed(what, why).fix("try again"));
             }
-            Err(failure) => return Err(Error::failed("cannot change the catalogue", failure)),
+            Err(failure @ Failure::Full(_)) => return Err(Error::failed(what, failure)),
+            Err(failure) => {
+                // The server may have published it, and only the answer was lost.
+                draft.keep();
+                return Err(Error::failed(what, failure));
+            }
         }
+        let pointed = next.table.point_to(store);
+        pointed.map_err(|e| Error::failed(what, e))?;
         gone.extend(self.orphans(store, &next.table, now)?);
         let removed = store.delete_all(&gone);
         removed.map_err(|e| Error::failed("cannot remove old parts of the catalogue", e))
@@ -184,8 +247,7 @@ impl Catalogue {
     fn orphans(&self, store: &Store, table: &Table, now: u64) -> Result<Vec<String>> {
         let state = &self.state;
         let mut used: HashSet<String> = table.objects().into_iter().collect();
-        used.extend(state.files.iter().map(|file| file.key.clone()));
-        used.extend(state.runs.iter().chain(state.hours.values()).cloned());
+        used.extend(self.objects().cloned());
         used.extend(state.garbage.keys().cloned());
         let is_orphan = |object: &Listed| {
             let is_old = object.changed_ns.saturating_add(ORPHAN_NS) <= now;
@@ -209,19 +271,16 @@ pub fn date_of(day: u64) -> String {
 
 /// Stores a data file of a day.
 pub fn put_file(
-    store: &Store,
+    draft: &mut Draft<'_>,
     day: u64,
     number: usize,
     bytes: Vec<u8>,
     metadata: &ParquetMetaData,
 ) -> Result<DataFile> {
     let date = date_of(day);
-    let key = format!(
-        "{}/data/date={date}/{}-{number:04}.parquet",
-        table::ROOT,
-        clock::wall()
-    );
-    let file = DataFile::describe(key, date, bytes.len() as u64, metadata);
-    store.write(&file.key, bytes)?;
-    Ok(file)
+    let time = clock::wall();
+    let stem = format!("{}/data/date={date}/{time}-{number:04}", table::ROOT);
+    let length = bytes.len() as u64;
+    let key = draft.put(&stem, bytes, ".parquet")?;
+    Ok(DataFile::describe(key, date, length, metadata))
 }

@@ -11,8 +11,9 @@ use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
 use trawl_sys::{Error, Result};
 
-use super::catalogue::{Catalogue, Change, date_of, day_of, put_file};
-use super::evidence::Evidence;
+use super::catalogue::{Catalogue, Change, date_of, day_of, intact, put_file};
+use super::draft::Draft;
+use super::evidence::{Evidence, newer};
 use super::index::rows_of;
 use super::lease::Lease;
 use super::merge::{self, LARGE, Merge, Merged};
@@ -34,8 +35,10 @@ pub struct Indexed {
     /// Files of the table that were written.
     pub files: u64,
     pub bytes: u64,
-    /// Unreadable chunks; `store verify` shows more.
+    /// Unreadable chunks and records; `store verify` shows more.
     pub unreadable: Vec<String>,
+    /// Records of a newer trawl, which stay marked as new.
+    pub newer: Vec<String>,
 }
 
 /// Rows to be joined with others.
@@ -72,9 +75,13 @@ impl Input<'_> {
     /// Returns the rows; `None` if a chunk cannot be read.
     fn read(&self, store: &Store) -> Result<Option<Rows>> {
         match self {
-            Self::Old(file) => Ok(Some(Rows::File(store.read(&file.key)?.into()))),
-            Self::Chunk(_, _, Some(index)) => Ok(Some(Rows::File(store.read(index)?.into()))),
-            Self::Chunk(key, manifest, None) => {
+            Self::Old(file) => Ok(Some(Rows::File(intact(store, &file.key)?.into()))),
+            Self::Chunk(_, manifest, Some(index))
+                if let Some(file) = chunk_index(store, index, manifest)? =>
+            {
+                Ok(Some(Rows::File(file)))
+            }
+            Self::Chunk(key, manifest, _) => {
                 let chunk = store.get(&key.packets()).ok();
                 let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
                 let rows = chunk.and_then(|bytes| rows_of(&bytes, manifest));
@@ -90,6 +97,20 @@ impl Input<'_> {
     }
 }
 
+/// Reads the index of a chunk; `None` if it is not the chunk's, which is then indexed again.
+fn chunk_index(store: &Store, key: &str, manifest: &Manifest) -> Result<Option<Vec<u8>>> {
+    let file = store.get(key).ok();
+    let metadata = file.as_ref().and_then(|file| merge::metadata(file.clone()));
+    let (Some(file), Some(metadata)) = (file, metadata) else {
+        return Ok(None);
+    };
+    if merge::has_other_columns(&metadata) {
+        return Err(newer("cannot join files of the index", key));
+    }
+    let rows = metadata.file_metadata().num_rows();
+    Ok((u64::try_from(rows) == Ok(manifest.recorded)).then(|| file.into()))
+}
+
 /// The files of a day that are made from others.
 #[derive(Default)]
 struct Joined {
@@ -98,10 +119,10 @@ struct Joined {
 }
 
 impl Joined {
-    fn put(&mut self, store: &Store, day: u64, files: Vec<Merged>) -> Result<()> {
+    fn put(&mut self, draft: &mut Draft<'_>, day: u64, files: Vec<Merged>) -> Result<()> {
         for file in files {
             let number = self.files.len();
-            let stored = put_file(store, day, number, file.bytes, &file.metadata)?;
+            let stored = put_file(draft, day, number, file.bytes, &file.metadata)?;
             self.files.push(stored);
         }
         Ok(())
@@ -110,7 +131,7 @@ impl Joined {
 
 /// Joins files of a day, without the rows of some chunks.
 fn join(
-    store: &Store,
+    draft: &mut Draft<'_>,
     day: u64,
     mut inputs: Vec<Input<'_>>,
     without: &HashSet<String>,
@@ -119,6 +140,7 @@ fn join(
     inputs.sort_by_key(Input::first_ns);
     let mut merge = Merge::new(without, inputs.iter().map(Input::rows).sum());
     let mut joined = Joined::default();
+    let store = draft.store;
     let failed = |e| {
         Error::failed("cannot join files of the index", e)
             .fix("make the catalogue again with trawl store index --rebuild")
@@ -145,24 +167,24 @@ fn join(
                 (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
                 (None, Input::Old(_) | Input::Part(..)) => {}
             }
-            joined.put(store, day, merge.take_finished())?;
+            joined.put(draft, day, merge.take_finished())?;
             step();
         }
     }
-    joined.put(store, day, merge.finish().map_err(failed)?)?;
+    joined.put(draft, day, merge.finish().map_err(failed)?)?;
     Ok(joined)
 }
 
 /// Makes the files of a day anew, without the rows of some chunks.
 pub fn without(
-    store: &Store,
+    draft: &mut Draft<'_>,
     day: u64,
     files: &[&DataFile],
     gone: &HashSet<String>,
     step: &mut dyn FnMut(),
 ) -> Result<Vec<DataFile>> {
     let inputs = files.iter().map(|file| Input::Old(file)).collect();
-    Ok(join(store, day, inputs, gone, step)?.files)
+    Ok(join(draft, day, inputs, gone, step)?.files)
 }
 
 /// Reads all records of a store as new ones.
@@ -183,7 +205,7 @@ fn everything(store: &Store, marks: &Marks) -> Result<New> {
 /// Adds all new records and their chunks to the catalogue; with `again`, makes it anew from all records.
 pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let mut lease = Lease::take(store)?;
-    let marks = Marks::list(store)?;
+    let mut marks = Marks::list(store)?;
     // Of chunks that stay on their hosts, only the index has the rows.
     let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());
     let catalogue = match again {
@@ -195,10 +217,17 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         true => everything(store, &marks)?,
         false => marks.read(store, &known)?,
     };
+    if again {
+        new.evidence
+            .check_versions("cannot make the catalogue again")?;
+    }
+    marks.keep(&new.unread);
     // A commit has replaced it not long ago, and running queries may still read it.
     new.known.retain(|key| !catalogue.is_garbage(key));
     let mut indexed = Indexed {
         there: known.0.values().map(|run| run.total().chunks).sum(),
+        unreadable: new.evidence.broken.clone(),
+        newer: new.evidence.newer.clone(),
         ..Indexed::default()
     };
     let mut days: BTreeMap<u64, Vec<Input<'_>>> = BTreeMap::new();
@@ -245,6 +274,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         days.entry(*day).or_default().extend(files);
     }
     let mut change = Change::default();
+    let mut draft = Draft::new(store);
     let mut unreadable: BTreeSet<ChunkKey> = BTreeSet::new();
     let mut done = 0;
     for (day, mut inputs) in days {
@@ -254,7 +284,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
                 inputs.push(Input::Old(file));
             }
         }
-        let joined = join(store, day, inputs, &HashSet::new(), &mut || {
+        let joined = join(&mut draft, day, inputs, &HashSet::new(), &mut || {
             progress(done, chunks);
             lease.renew();
             done += 1;
@@ -270,11 +300,12 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         indexed.packets -= manifest.map_or(0, |manifest| manifest.recorded);
         indexed.unreadable.push(key.packets());
     }
+    // The store may return the right bytes the next time: such chunks stay marked as new.
+    let manifests = &mut new.evidence.manifests;
+    manifests.retain(|key, _| !unreadable.contains(key));
+    marks.keep(&unreadable.iter().map(ChunkKey::manifest).collect());
     if !new.is_empty() || again {
-        let is_indexed = |chunk: &ChunkKey| {
-            !unreadable.contains(chunk) && !without_rows.contains(&chunk.packets())
-        };
-        let facts = new.runs(is_indexed);
+        let facts = new.runs(|chunk| !without_rows.contains(&chunk.packets()));
         change.hours = hours(store, &catalogue, &facts)?;
         change.runs = known;
         change.runs.add(facts.by_day());
@@ -282,7 +313,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         let indexes = new.indexes.iter();
         let indexes = indexes.filter(|(chunk, _)| new.evidence.manifests.contains_key(*chunk));
         change.unused = indexes.map(|(_, (key, _))| key.clone()).collect();
-        catalogue.commit(store, change)?;
+        catalogue.commit(draft, change)?;
     }
     let removed = store.delete_all(&[marks.empty, new.known].concat());
     removed.map_err(|e| Error::failed("cannot remove the marks of indexed records", e))?;

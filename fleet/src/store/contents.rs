@@ -24,6 +24,8 @@ pub struct File {
 pub struct Contents {
     pub runs: Runs,
     pub files: Vec<File>,
+    /// Records of a newer trawl.
+    pub newer: usize,
 }
 
 impl Contents {
@@ -52,6 +54,10 @@ impl Contents {
         }
         runs.add(new.runs(|chunk| new.indexes.contains_key(chunk)));
         add_spooled(&mut runs, store, spool);
-        Ok(Self { runs, files })
+        Ok(Self {
+            runs,
+            files,
+            newer: new.evidence.newer.len(),
+        })
     }
 }

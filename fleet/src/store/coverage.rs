@@ -91,7 +91,9 @@ pub fn coverage(runs: &Runs, scope: &Scope) -> Vec<Coverage> {
         let total = run.total();
         let last = run.end.as_ref().and(total.last_ns);
         let first = run.begin.as_ref().map(|begin| begin.ns);
-        if !scope.overlaps(first.or(total.first_ns), last) {
+        // Packets may seem to be older than the run, if the clock was set back.
+        let first = first.into_iter().chain(total.first_ns).min();
+        if !scope.overlaps(first, last) {
             continue;
         }
         let row = rows.entry(epoch.host.clone()).or_default();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use trawl_spool::key::{self, ChunkKey, Object};
-use trawl_spool::manifest::{Begin, End, Incident, Manifest, Pruned, Sealed, State};
-use trawl_sys::Result;
+use trawl_spool::manifest::{Begin, End, Incident, Manifest, Pruned, Sealed, State, Unreadable};
+use trawl_sys::{Error, Result};
 
 use super::remote::Store;
 use super::runs::{Fate, Runs};
@@ -23,6 +23,8 @@ pub struct Evidence {
     pub packets: HashMap<ChunkKey, u64>,
     /// Keys of modified records.
     pub broken: Vec<String>,
+    /// Keys of records of a newer trawl.
+    pub newer: Vec<String>,
     pub foreign: Vec<String>,
 }
 
@@ -54,47 +56,63 @@ impl Evidence {
         Ok(all)
     }
 
-    pub fn add_records(&mut self, store: &Store, keys: &[String]) -> Result<()> {
+    /// Adds records, and returns the keys of the ones that could not be read.
+    pub fn add_records(&mut self, store: &Store, keys: &[String]) -> Result<HashSet<String>> {
+        let mut unread = HashSet::new();
         for (key, bytes) in keys.iter().zip(store.read_all(keys)?) {
-            if bytes.is_some_and(|bytes| !self.insert(key, &bytes)) {
-                self.broken.push(key.clone());
+            match bytes.map(|bytes| self.insert(key, &bytes)) {
+                Some(Ok(())) => continue,
+                Some(Err(Unreadable::Changed)) => self.broken.push(key.clone()),
+                Some(Err(Unreadable::Newer)) => self.newer.push(key.clone()),
+                None => {}
             }
+            unread.insert(key.clone());
         }
-        Ok(())
+        Ok(unread)
     }
 
     /// Adds the records of removals.
     pub fn add_removals(&mut self, store: &Store) -> Result<()> {
         let listed = store.list(Some(key::removals()))?;
         let keys: Vec<String> = listed.into_iter().map(|object| object.key).collect();
-        self.add_records(store, &keys)
+        self.add_records(store, &keys).map(drop)
     }
 
-    /// Adds a record; returns false if it was modified.
-    fn insert(&mut self, key: &str, bytes: &[u8]) -> bool {
+    /// Adds a record, unless it is another key's.
+    fn insert(&mut self, key: &str, bytes: &[u8]) -> std::result::Result<(), Unreadable> {
         match Object::of(key) {
-            Object::Begin(epoch) => match Begin::from_bytes(bytes) {
-                Some(begin) if begin.epoch.prefix() == epoch => self.begins.push(begin),
-                _ => return false,
+            Object::Begin(epoch) => match Begin::from_bytes(bytes)? {
+                begin if begin.epoch.prefix() == epoch => self.begins.push(begin),
+                _ => return Err(Unreadable::Changed),
             },
-            Object::End(epoch) => match End::from_bytes(bytes) {
-                Some(end) if end.epoch.prefix() == epoch => self.ends.push(end),
-                _ => return false,
+            Object::End(epoch) => match End::from_bytes(bytes)? {
+                end if end.epoch.prefix() == epoch => self.ends.push(end),
+                _ => return Err(Unreadable::Changed),
             },
-            Object::Pruned => match Pruned::from_bytes(bytes) {
-                Some(record) => self.pruned.extend(record.chunks),
-                None => return false,
+            Object::Pruned => match Pruned::from_bytes(bytes)? {
+                record if key::pruned(record.pruned_ns) == key => self.pruned.extend(record.chunks),
+                _ => return Err(Unreadable::Changed),
             },
-            Object::Incident => return Incident::from_bytes(bytes).is_some(),
-            Object::Manifest(chunk) => match Manifest::from_bytes(bytes) {
-                Some(manifest) if chunk.is_of(&manifest.epoch, manifest.sequence) => {
+            Object::Incident => {
+                Incident::from_bytes(bytes)?;
+            }
+            Object::Manifest(chunk) => match Manifest::from_bytes(bytes)? {
+                manifest if chunk.is_of(&manifest.epoch, manifest.sequence) => {
                     self.manifests.insert(chunk, manifest);
                 }
-                _ => return false,
+                _ => return Err(Unreadable::Changed),
             },
             Object::Packets(_) | Object::Catalogue | Object::Foreign => {}
         }
-        true
+        Ok(())
+    }
+
+    /// Refuses a change that would lose a newer trawl's records.
+    pub fn check_versions(&self, what: &str) -> Result<()> {
+        match self.newer.as_slice() {
+            [] => Ok(()),
+            [key, ..] => Err(newer(what, key)),
+        }
     }
 
     pub fn is_pruned(&self, chunk: &ChunkKey) -> bool {
@@ -131,6 +149,11 @@ impl Evidence {
         }
         runs
     }
+}
+
+/// Returns the error of an object that this trawl does not know well enough.
+pub fn newer(what: &str, key: &str) -> Error {
+    Error::failed(what, format!("a newer trawl wrote {key}")).fix("update this trawl")
 }
 
 /// Adds what waits in a spool of this host for a store.

@@ -25,6 +25,8 @@ pub struct PacketLocation {
     pub chunk: String,
     pub frame: usize,
     pub offset: usize,
+    /// Time of the packet, which shows that it is the one of the index.
+    pub time_ns: u64,
 }
 
 /// Positions that are read ahead, so that neighbouring packets are fetched together.
@@ -180,7 +182,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             Err(failure) => return Err(unread(key, &failure)),
         }
         let manifest = self.store.get(&chunk.manifest()).ok();
-        let manifest = manifest.and_then(|bytes| Manifest::from_bytes(&bytes));
+        let manifest = manifest.and_then(|bytes| Manifest::from_bytes(&bytes).ok());
         if manifest.is_none_or(|manifest| manifest.state != State::OnHost) {
             return Ok(Err(Absent::Gone));
         }
@@ -353,9 +355,10 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         let bytes = content.bytes.get(location.offset..).unwrap_or_default();
         let found = blocks(bytes)
             .next()
-            .and_then(|block| Some((block, block.enhanced_packet()?)));
-        let (block, packet) =
-            found.ok_or_else(|| damaged(&location.chunk, "has no packet where its index says"))?;
+            .and_then(|block| Some((block, block.enhanced_packet()?)))
+            .filter(|(_, packet)| packet.timestamp == location.time_ns);
+        let (block, packet) = found
+            .ok_or_else(|| damaged(&location.chunk, "has another packet than its index says"))?;
         let id = self.interface(number, packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
         let process = content.processes.of_packet(&options, packet.timestamp);

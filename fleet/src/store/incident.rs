@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use trawl_spool::key;
-use trawl_spool::manifest::{self, Sealed};
+use trawl_spool::manifest::{self, Sealed, Unreadable};
 use trawl_sys::{Error, Result};
 
 use super::coverage::Scope;
@@ -13,8 +13,8 @@ use super::remote::Store;
 #[derive(Debug)]
 pub struct Incident {
     records: Vec<manifest::Incident>,
-    /// Keys of modified records.
-    pub broken: Vec<String>,
+    /// Keys of the records that cannot be read, and why.
+    pub unreadable: Vec<(String, Unreadable)>,
 }
 
 /// A host's part of an incident.
@@ -74,11 +74,12 @@ impl Incident {
     pub fn read(store: &Store, id: &str) -> Result<Self> {
         let listed = store.list(Some(&key::incidents(id)))?;
         let keys: Vec<String> = listed.into_iter().map(|object| object.key).collect();
-        let (mut records, mut broken) = (Vec::new(), Vec::new());
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         for (key, bytes) in keys.iter().zip(store.read_all(&keys)?) {
-            match bytes.and_then(|bytes| manifest::Incident::from_bytes(&bytes)) {
-                Some(record) => records.push(record),
-                None => broken.push(key.clone()),
+            match bytes.map(|bytes| manifest::Incident::from_bytes(&bytes)) {
+                Some(Ok(record)) => records.push(record),
+                Some(Err(why)) => unreadable.push((key.clone(), why)),
+                None => {}
             }
         }
         if records.is_empty() {
@@ -88,7 +89,10 @@ impl Incident {
                 format!("{} has none of its packets", store.url()),
             ));
         }
-        Ok(Self { records, broken })
+        Ok(Self {
+            records,
+            unreadable,
+        })
     }
 
     pub fn why(&self) -> &str {

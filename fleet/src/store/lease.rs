@@ -10,6 +10,7 @@ use super::remote::{Failure, Store};
 use super::table::ROOT;
 
 const TIME: Duration = Duration::from_secs(120);
+const WHAT: &str = "cannot change the catalogue";
 
 #[derive(Serialize, Deserialize)]
 struct Holder {
@@ -37,33 +38,54 @@ fn holder() -> Vec<u8> {
     serde_json::to_vec(&holder).unwrap_or_default()
 }
 
+impl Holder {
+    /// Returns whether its time is not over. A time too far away is the one of a clock that was wrong.
+    fn is_valid(&self, now: u64) -> bool {
+        let most = now.saturating_add(2 * TIME.as_nanos() as u64);
+        (now..most).contains(&self.until_ns)
+    }
+}
+
 impl<'a> Lease<'a> {
     pub fn take(store: &'a Store) -> Result<Self> {
-        let what = "cannot change the catalogue";
-        let fail = |failure: Failure| Error::failed(what, failure);
-        match store.put_new(&key(), holder()) {
-            Ok(()) => {}
+        Self::put(store)?.map_err(|failure| Error::failed(WHAT, failure))
+    }
+
+    /// Takes the lease, or goes without it if the store is full.
+    pub fn take_if_there_is_room(store: &'a Store) -> Result<Option<Self>> {
+        match Self::put(store)? {
+            Ok(lease) => Ok(Some(lease)),
+            Err(Failure::Full(_)) => Ok(None),
+            Err(failure) => Err(Error::failed(WHAT, failure)),
+        }
+    }
+
+    /// Stores the lease, unless another process has a valid one.
+    fn put(store: &'a Store) -> Result<std::result::Result<Self, Failure>> {
+        let put = || store.put_new(&key(), holder());
+        let put = match put() {
             Err(Failure::AlreadyExists) => {
-                let other = store
-                    .get(&key())
-                    .map(|bytes| serde_json::from_slice::<Holder>(&bytes));
-                if let Ok(Ok(other)) = other
-                    && other.until_ns > clock::wall()
-                {
+                let other = store.get(&key()).ok();
+                let other = other.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok());
+                if let Some(other) = other.filter(|other| other.is_valid(clock::wall())) {
                     let why = format!("process {} on {} changes it", other.pid, other.host);
-                    return Err(Error::failed(what, why).fix(
+                    return Err(Error::failed(WHAT, why).fix(
                         "wait until it has ended; the lease of a killed process lasts 2 minutes",
                     ));
                 }
-                store.delete_all(&[key()]).map_err(fail)?;
-                store.put_new(&key(), holder()).map_err(fail)?;
+                store.delete_all(&[key()]).and_then(|()| put())
             }
-            Err(failure) => return Err(fail(failure)),
-        }
-        Ok(Self {
+            other => other,
+        };
+        Ok(put.map(|()| Self {
             store,
             renewed: Instant::now(),
-        })
+        }))
+    }
+
+    /// Returns the time at which the lease was stored, by the store's clock.
+    pub fn time(&self) -> Option<u64> {
+        self.store.time(&key()).ok()
     }
 
     /// Lengthens the lease from time to time.
@@ -78,5 +100,27 @@ impl<'a> Lease<'a> {
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
         let _ = self.store.delete_all(&[key()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A killed process whose clock was an hour ahead keeps others waiting no longer than one whose clock was right.
+    #[test]
+    fn lease_of_a_wrong_clock_is_not_valid() {
+        let now = 1_000_000 * TIME.as_nanos() as u64;
+        let is_valid = |until_ns| {
+            let holder = Holder {
+                host: "h".to_owned(),
+                pid: 1,
+                until_ns,
+            };
+            holder.is_valid(now)
+        };
+        let time = TIME.as_nanos() as u64;
+        assert!(is_valid(now + time) && is_valid(now + time + time / 2));
+        assert!(!is_valid(now - 1) && !is_valid(now + 30 * time));
     }
 }

@@ -10,7 +10,7 @@ use arrow::compute::{
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::ParquetMetaData;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
 use super::index::Out;
 use super::schema::{GROUP_ROWS, schema};
@@ -139,6 +139,20 @@ impl<'a> Merge<'a> {
         self.end_file()?;
         Ok(self.files)
     }
+}
+
+/// Returns the description of an index file; `None` if it cannot be read.
+pub fn metadata(file: Bytes) -> Option<ParquetMetaData> {
+    let mut reader = ParquetMetaDataReader::new();
+    reader.try_parse(&file).ok()?;
+    reader.finish().ok()
+}
+
+/// Returns whether a file has columns that would be lost.
+pub fn has_other_columns(metadata: &ParquetMetaData) -> bool {
+    let (columns, schema) = (metadata.file_metadata().schema_descr(), schema());
+    let mut names = columns.columns().iter().map(|column| column.name());
+    names.any(|name| schema.column_with_name(name).is_none())
 }
 
 /// Gives a batch the columns of the schema, in its order and types.

@@ -1,7 +1,7 @@
 //! Records that the catalogue does not have yet. Hosts mark each record that they store with an object below `new/`; a chunk's
 //! index marks its manifest.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use trawl_spool::key::{self, ChunkKey, Object};
 use trawl_spool::manifest::{Manifest, State};
@@ -41,6 +41,13 @@ impl Marks {
         Ok(marks)
     }
 
+    /// Keeps the marks of these records, which are not in the catalogue yet.
+    pub fn keep(&mut self, unread: &HashSet<String>) {
+        let is_unread =
+            |mark: &String| key::marked(mark).is_some_and(|(record, _)| unread.contains(&record));
+        self.empty.retain(|mark| !is_unread(mark));
+    }
+
     /// Reads the marked records that are not among the known facts.
     pub fn read(&self, store: &Store, known: &Runs) -> Result<New> {
         let runs = known.0.iter();
@@ -52,7 +59,7 @@ impl Marks {
         let mut evidence = Evidence::default();
         let records: Vec<String> = self.records.iter().cloned().collect();
         // A known manifest without an index is one whose chunk has come from its host, or one that is not unmarked yet.
-        evidence.add_records(store, &records)?;
+        let unread = evidence.add_records(store, &records)?;
         look_for_chunks(&mut evidence, store)?;
         let again = evidence
             .manifests
@@ -71,6 +78,7 @@ impl Marks {
             evidence,
             arrived,
             indexes,
+            unread,
             known,
         })
     }
@@ -108,6 +116,8 @@ pub struct New {
     pub arrived: Vec<Manifest>,
     /// Key and size of each chunk's index.
     pub indexes: HashMap<ChunkKey, (String, u64)>,
+    /// Keys of the marked records that could not be read: their marks stay.
+    pub unread: HashSet<String>,
     /// Keys of the indexes of chunks that the catalogue has already.
     pub known: Vec<String>,
 }

@@ -1,10 +1,10 @@
 //! Times in which a host recorded nothing although it should have: after a killed capture, or without its agent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use super::runs::{Began, Run, Runs};
+use super::runs::{Began, Moment, Run, Runs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pause {
@@ -16,9 +16,18 @@ pub struct Pause {
     pub to_ns: Option<u64>,
 }
 
+/// Difference between two clocks from which on the wall clock was set.
+const STEP_NS: i128 = 1_000_000_000;
+
+/// A run, its beginning, and the host's start before it.
+type Ran<'a> = (&'a str, &'a Began, &'a Run);
+
 /// Last known time of a run.
 #[derive(Clone, Copy)]
-struct Last {
+struct Last<'a> {
+    /// The host's start.
+    boot: &'a str,
+    moment: Option<Moment>,
     ns: u64,
     /// The run was killed or goes on: only its chunks show how long it ran.
     is_open: bool,
@@ -26,19 +35,76 @@ struct Last {
     orphaned: bool,
 }
 
+impl<'a> Last<'a> {
+    fn of(boot: &'a str, begin: &Began, run: &Run) -> Self {
+        if let Some(end) = &run.end {
+            return Self {
+                boot,
+                moment: Moment::of(end.ns, end.boot_ns),
+                ns: end.ns,
+                is_open: false,
+                orphaned: end.orphaned,
+            };
+        }
+        let moment = run.alive.max(Moment::of(begin.ns, begin.boot_ns));
+        Self {
+            boot,
+            moment,
+            ns: run
+                .alive_ns
+                .max(moment.map_or(begin.ns, |moment| moment.ns)),
+            is_open: true,
+            orphaned: false,
+        }
+    }
+
+    /// Returns the moments of this time and of the other one, if the host was not restarted between them.
+    fn with(&self, boot: &str, other: Option<Moment>) -> Option<(Moment, Moment)> {
+        (self.boot == boot)
+            .then(|| self.moment.zip(other))
+            .flatten()
+    }
+
+    fn is_after(&self, other: &Self) -> bool {
+        match self.with(other.boot, other.moment) {
+            Some((own, other)) => own > other,
+            None => self.ns > other.ns,
+        }
+    }
+
+    /// Returns the start of the pause before a run that began then; `None` if there is none. If the wall clock was set
+    /// meanwhile, the start is by the clock of the pause's end.
+    fn pause_before(&self, boot: &str, begin: &Began) -> Option<u64> {
+        let next = Moment::of(begin.ns, begin.boot_ns);
+        if let Some((own, next)) = self.with(boot, next) {
+            let passed = next.boot_ns.checked_sub(own.boot_ns)?;
+            let by_wall = i128::from(next.ns) - i128::from(own.ns);
+            if (by_wall - i128::from(passed)).abs() >= STEP_NS {
+                return Some(next.ns.saturating_sub(passed));
+            }
+        }
+        (self.ns < begin.ns).then_some(self.ns)
+    }
+}
+
 impl Runs {
     /// Returns the pauses of each host's captures, the oldest first.
     pub fn pauses(&self) -> Vec<Pause> {
-        let mut captures: BTreeMap<(&str, &str), Vec<(&Began, &Run)>> = BTreeMap::new();
+        let mut captures: BTreeMap<(&str, &str), Vec<Ran<'_>>> = BTreeMap::new();
+        // The first run after each start of a host.
+        let mut boots: HashMap<&str, u64> = HashMap::new();
         for (epoch, run) in &self.0 {
             if let Some(begin) = &run.begin {
                 let name = (epoch.host.as_str(), epoch.capture.as_str());
-                captures.entry(name).or_default().push((begin, run));
+                let boot = epoch.boot.as_str();
+                captures.entry(name).or_default().push((boot, begin, run));
+                let first = boots.entry(boot).or_insert(begin.ns);
+                *first = begin.ns.min(*first);
             }
         }
         let mut pauses = Vec::new();
         for ((host, capture), mut runs) in captures {
-            runs.sort_by_key(|(begin, _)| begin.ns);
+            runs.sort_by_key(|(boot, begin, _)| (boots[boot], begin.boot_ns, begin.ns));
             let pause = |from_ns, to_ns| Pause {
                 host: host.to_owned(),
                 capture: capture.to_owned(),
@@ -46,27 +112,16 @@ impl Runs {
                 to_ns,
             };
             // Runs of one capture may overlap: the latest end counts.
-            let mut last: Option<Last> = None;
-            for (begin, run) in runs {
+            let mut last: Option<Last<'_>> = None;
+            for (boot, begin, run) in runs {
                 if let Some(last) = last
                     && (last.is_open || last.orphaned || begin.continues)
-                    && last.ns < begin.ns
+                    && let Some(from) = last.pause_before(boot, begin)
                 {
-                    pauses.push(pause(last.ns, Some(begin.ns)));
+                    pauses.push(pause(from, Some(begin.ns)));
                 }
-                let run = match &run.end {
-                    Some(end) => Last {
-                        ns: end.ns,
-                        is_open: false,
-                        orphaned: end.orphaned,
-                    },
-                    None => Last {
-                        ns: run.alive_ns.max(begin.ns),
-                        is_open: true,
-                        orphaned: false,
-                    },
-                };
-                last = Some(last.filter(|last| last.ns > run.ns).unwrap_or(run));
+                let run = Last::of(boot, begin, run);
+                last = Some(last.filter(|last| last.is_after(&run)).unwrap_or(run));
             }
             if let Some(last) = last.filter(|last| last.orphaned) {
                 pauses.push(pause(last.ns, None));
@@ -88,6 +143,7 @@ mod tests {
     fn begin(began_ns: u64, continues: bool) -> At {
         let begin = Some(Began {
             ns: began_ns,
+            boot_ns: None,
             continues,
         });
         (
@@ -102,6 +158,7 @@ mod tests {
     fn end(began_ns: u64, ended_ns: u64, orphaned: bool) -> At {
         let end = Some(Ended {
             ns: ended_ns,
+            boot_ns: None,
             reason: "interrupted".to_owned(),
             orphaned,
             chunks: 0,
@@ -163,5 +220,57 @@ mod tests {
             ),
             []
         );
+    }
+    const SECOND: u64 = 1_000_000_000;
+    const HOUR: u64 = 3600 * SECOND;
+
+    /// Returns a run from and to these seconds after the host's start, with the wall clock's lead at both times.
+    fn run(from: (u64, u64), to: (u64, u64), is_killed: bool) -> At {
+        let moment = |(seconds, lead): (u64, u64)| Moment {
+            boot_ns: seconds * SECOND,
+            ns: seconds * SECOND + lead,
+        };
+        let (from, to) = (moment(from), moment(to));
+        let run = Run {
+            begin: Some(Began {
+                ns: from.ns,
+                boot_ns: Some(from.boot_ns),
+                continues: true,
+            }),
+            end: (!is_killed).then(|| Ended {
+                ns: to.ns,
+                boot_ns: Some(to.boot_ns),
+                reason: "interrupted".to_owned(),
+                orphaned: false,
+                chunks: 0,
+                recorded: 0,
+            }),
+            alive: Some(to),
+            ..Run::default()
+        };
+        (from.ns, run)
+    }
+
+    /// Whatever the wall clock was set to meanwhile, a pause of 5 s is one of 5 s.
+    #[test]
+    fn pauses_are_as_long_as_they_were() {
+        let day = 24 * HOUR;
+        let leads = [day, day + HOUR, day - HOUR];
+        for is_killed in [false, true] {
+            for at in 0..81 {
+                let lead = |number: u32| leads[at / 3_usize.pow(number) % 3];
+                let first = run((100, lead(0)), (200, lead(1)), is_killed);
+                let second = run((205, lead(2)), (300, lead(3)), false);
+                let end = 205 * SECOND + lead(2);
+                let expected = (end - 5 * SECOND, Some(end));
+                assert_eq!(pauses(&[second, first], &[]), [expected], "{at}");
+            }
+        }
+        // Overlapping runs have no pause between them, whatever their clocks say.
+        let (first, second) = (
+            run((100, day), (200, day), false),
+            run((150, day + HOUR), (300, day), false),
+        );
+        assert_eq!(pauses(&[first, second], &[]), []);
     }
 }

@@ -8,10 +8,11 @@ use trawl_sys::{Error, Result, clock};
 
 use super::catalogue::{Catalogue, Change, date_of};
 use super::compact::without;
+use super::draft::Draft;
 use super::evidence::Evidence;
 use super::lease::Lease;
 use super::new::Marks;
-use super::remote::Store;
+use super::remote::{Failure, Store};
 use super::runs::{Fate, Packets};
 use trawl_spool::key::{self, ChunkKey, HOUR_NS};
 use trawl_spool::manifest::{self, FORMAT, Manifest, Sealed, State};
@@ -34,6 +35,7 @@ pub struct Pruned {
     pub kept_bytes: u64,
 }
 
+const WHAT: &str = "cannot prune the store";
 /// Chunks removed together: a record names them all.
 const AT_ONCE: usize = 10_000;
 
@@ -41,21 +43,27 @@ const AT_ONCE: usize = 10_000;
 pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut lease = match dry {
         true => None,
-        false => Some(Lease::take(store)?),
+        false => Lease::take_if_there_is_room(store)?,
     };
     let now = clock::wall();
+    // A clock that is ahead, this host's or the store's, removes nothing early.
+    let by_store = lease.as_ref().and_then(Lease::time);
+    let earliest = by_store.map_or(now, |time| time.min(now));
     let marks = Marks::list(store)?;
     let catalogue = Catalogue::read(store)?;
     let known = catalogue.runs(store)?;
     let new = marks.read(store, &known)?;
+    new.evidence.check_versions(WHAT)?;
     let mut all = known.clone();
     all.add(new.runs(|_| true).by_day());
-    let mut selection = Selection::new(limits, now);
+    let mut selection = Selection::new(limits, earliest);
     let mut change = Change {
         runs: known,
         ..Change::default()
     };
     let mut time = now;
+    let mut draft = Draft::new(store);
+    let mut refused = Ok(());
     // The newest stay.
     for (day, packets) in all.packets_of_days().into_iter().rev() {
         let has_some = packets.chunks > 0 || packets.on_host > 0;
@@ -64,6 +72,10 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         }
         let mut evidence = Evidence::below(store, Some(&key::day(day * HOUR_NS)))?;
         evidence.add_removals(store)?;
+        refused = evidence.check_versions(WHAT);
+        if refused.is_err() {
+            break;
+        }
         let gone = selection.choose(&evidence);
         if dry {
             continue;
@@ -79,10 +91,16 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
                 time += 1;
             }
         }
-        // The index first: a chunk that remains is pruned again.
         let keys = || gone.iter().map(|(manifest, _)| manifest.key());
-        remove(store, keys().map(|key| key::new_index(&key)).collect())?;
         remove(store, keys().map(|key| key.packets()).collect())?;
+        let unknown = gone.iter().map(|(manifest, _)| manifest);
+        let unknown = unknown.filter(|one| !change.runs.has(&one.epoch, one.sequence));
+        for manifest in unknown {
+            // Its index was the mark of a manifest that the catalogue does not have.
+            let marked = store.put_over(&key::mark(&manifest.key().manifest()), Vec::new());
+            marked.map_err(|e| Error::failed("cannot mark the pruned chunks", e))?;
+        }
+        remove(store, keys().map(|key| key::new_index(&key)).collect())?;
         for key in keys() {
             evidence.packets.remove(&key);
             evidence.pruned.insert(key.to_string());
@@ -103,7 +121,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
             let mut step = || lease.iter_mut().for_each(Lease::renew);
             change
                 .add
-                .extend(without(store, day, &files, &pruned, &mut step)?);
+                .extend(without(&mut draft, day, &files, &pruned, &mut step)?);
             change
                 .remove
                 .extend(files.iter().map(|file| file.key.clone()));
@@ -112,9 +130,9 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         }
     }
     if !change.hours.is_empty() {
-        catalogue.commit(store, change)?;
+        catalogue.commit(draft, change)?;
     }
-    Ok(selection.pruned)
+    refused.map(|()| selection.pruned)
 }
 
 /// Reason for a chunk's removal.
@@ -215,7 +233,19 @@ fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result
         bytes: chunks.iter().map(|one| one.bytes).sum(),
         seal: String::new(),
     };
-    let stored = store.put_new(&key::pruned(now), record.to_bytes());
+    let put = || store.put_new(&key::pruned(now), record.to_bytes());
+    let stored = match (put(), chunks.last()) {
+        // The oldest chunk makes room for the record of its removal.
+        (Err(Failure::Full(_)), Some(oldest)) => {
+            let key = oldest.key().packets();
+            let chunk = store.read(&key)?;
+            remove(store, vec![key.clone()])?;
+            put().inspect_err(|_| {
+                let _ = store.put_new(&key, chunk.into());
+            })
+        }
+        (other, _) => other,
+    };
     stored.map_err(|e| Error::failed("cannot record which chunks are pruned", e))
 }
 

@@ -11,17 +11,23 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
+};
 use tokio::runtime::Runtime;
 use trawl_spool::manifest::sha256;
 use trawl_sys::{Error, Result, create, run};
 use url::Url;
+
+use super::whole::Whole;
 
 /// Failure of a call, as far as the caller's next step depends on it.
 #[derive(Debug)]
 pub enum Failure {
     NotFound,
     AlreadyExists,
+    /// No space is left.
+    Full(String),
     /// A failure that a retry may solve.
     Other(String),
 }
@@ -31,6 +37,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NotFound => f.write_str("it does not exist"),
             Self::AlreadyExists => f.write_str("another object has that name"),
+            Self::Full(why) => write!(f, "{why} (trawl store prune removes old chunks)"),
             Self::Other(why) => f.write_str(why),
         }
     }
@@ -40,6 +47,9 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::AlreadyExists => Self::AlreadyExists,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full(error.to_string())
+            }
             _ => Self::Other(error.to_string()),
         }
     }
@@ -62,11 +72,23 @@ impl From<object_store::Error> for Failure {
                     }
                     source = cause.source();
                 }
-                Self::Other(plain(&text))
+                let text = plain(&text);
+                match FULL.iter().any(|word| text.contains(word)) {
+                    true => Self::Full(text),
+                    false => Self::Other(text),
+                }
             }
         }
     }
 }
+
+/// Words in a server's answer if no space is left.
+const FULL: [&str; 4] = [
+    "507 Insufficient Storage",
+    "No space left on device",
+    "QuotaExceeded",
+    "StorageFull",
+];
 
 /// Calls in flight at once.
 const CALLS: usize = 64;
@@ -251,6 +273,13 @@ impl Store {
         Ok(())
     }
 
+    /// Returns the time at which an object was stored, by the store's clock, in nanoseconds since 1970.
+    pub fn time(&self, key: &str) -> Result<u64, Failure> {
+        let key = Key::from(key);
+        let head = self.runtime.block_on(self.objects.head(&key))?;
+        Ok(changed_ns(&head))
+    }
+
     pub fn get(&self, key: &str) -> Result<Bytes, Failure> {
         let read = async { self.objects.get(&Key::from(key)).await?.bytes().await };
         Ok(self.runtime.block_on(read)?)
@@ -310,8 +339,7 @@ impl Store {
             .map(|object| Listed {
                 key: object.location.to_string(),
                 bytes: object.size,
-                changed_ns: u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0)
-                    * 1_000_000,
+                changed_ns: changed_ns(&object),
             })
             .collect();
         objects.sort_by(|one, other| one.key.cmp(&other.key));
@@ -338,6 +366,10 @@ impl Store {
     fn unread(&self, key: &str, failure: Failure) -> Error {
         Error::failed(format!("cannot read {key} from {}", self.url), failure)
     }
+}
+
+fn changed_ns(object: &ObjectMeta) -> u64 {
+    u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0) * 1_000_000
 }
 
 fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
@@ -429,7 +461,7 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
         Kind::Google => build!(google(), GoogleConfigKey),
         Kind::Azure => build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey),
     };
-    Ok(Arc::new(PrefixStore::new(objects, url.path())))
+    Ok(Arc::new(PrefixStore::new(Whole(objects), url.path())))
 }
 
 /// Starts from the environment; object_store does not read a token from it.

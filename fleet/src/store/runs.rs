@@ -144,15 +144,34 @@ pub struct Range {
     pub after: u64,
 }
 
+/// A time by two clocks. Later ones are larger, even if the wall clock was set meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Moment {
+    /// Since the host's start.
+    pub boot_ns: u64,
+    /// Since 1970.
+    pub ns: u64,
+}
+
+impl Moment {
+    pub fn of(ns: u64, boot_ns: Option<u64>) -> Option<Self> {
+        boot_ns.map(|boot_ns| Self { boot_ns, ns })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Began {
     pub ns: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub boot_ns: Option<u64>,
     pub continues: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     pub ns: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub boot_ns: Option<u64>,
     pub reason: String,
     pub orphaned: bool,
     pub chunks: u64,
@@ -172,8 +191,11 @@ pub struct Run {
     /// By the number of their first hour since 1970.
     pub packets: BTreeMap<u64, Packets>,
     pub interfaces: BTreeSet<String>,
-    /// Last time that the manifests cover.
+    /// Last time that manifests cover, apart from the ones with a moment.
     pub alive_ns: u64,
+    /// Last moment at which a chunk was sealed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub alive: Option<Moment>,
     /// Packets lost before they were recorded, by reason.
     pub lost: BTreeMap<String, u64>,
     /// Largest error of the host's clock.
@@ -228,11 +250,14 @@ impl Run {
         self.packets.entry(hour).or_default().add(&packets);
         self.interfaces.extend(manifest.interfaces.keys().cloned());
         // A recovered chunk was sealed later, by another process.
-        let until = match manifest.recovered {
-            true => manifest.last_ns.unwrap_or(0),
-            false => manifest.sealed_ns,
+        let (until, sealed) = match manifest.recovered {
+            true => (manifest.last_ns.unwrap_or(0), None),
+            false => (manifest.sealed_ns, manifest.sealed_boot_ns),
         };
-        self.alive_ns = self.alive_ns.max(until);
+        match Moment::of(until, sealed) {
+            Some(moment) => self.alive = self.alive.max(Some(moment)),
+            None => self.alive_ns = self.alive_ns.max(until),
+        }
         if packets.chunks > 0 || packets.spooled > 0 || packets.on_host > 0 {
             match manifest.clock.error_bound_ns {
                 Some(bound) => self.clock_error_ns = self.clock_error_ns.max(bound),
@@ -265,6 +290,7 @@ impl Run {
         }
         self.interfaces.extend(other.interfaces);
         self.alive_ns = self.alive_ns.max(other.alive_ns);
+        self.alive = self.alive.max(other.alive);
         self.clock_error_ns = self.clock_error_ns.max(other.clock_error_ns);
         self.clock_unknown |= other.clock_unknown;
     }
@@ -294,6 +320,7 @@ impl Runs {
         run.interfaces.extend(begin.interfaces.iter().cloned());
         run.begin = Some(Began {
             ns: begin.began_ns,
+            boot_ns: begin.began_boot_ns,
             continues: begin.continues,
         });
     }
@@ -304,6 +331,7 @@ impl Runs {
         run.lost.clone_from(&end.account.lost);
         run.end = Some(Ended {
             ns: end.ended_ns,
+            boot_ns: end.ended_boot_ns,
             reason: end.reason.clone(),
             orphaned: end.orphaned,
             chunks: end.chunks,

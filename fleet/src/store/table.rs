@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use trawl_sys::{Error, Result, clock};
 
 use super::avro::{self, Record};
+use super::draft::Draft;
 use super::remote::{Failure, Store};
 use super::schema::{COLUMNS, Kind};
 
@@ -306,14 +307,18 @@ impl Table {
         key.as_str().unwrap_or_default().to_owned()
     }
 
+    pub fn set_state(&mut self, key: &str) {
+        self.metadata["properties"] = json!({ STATE: key });
+    }
+
     /// Makes the version after `previous`, with `add` besides `files`, which it then belongs to.
     pub fn next(
         previous: Option<&Self>,
-        store: &Store,
+        draft: &mut Draft<'_>,
         files: &mut Vec<DataFile>,
         add: &[DataFile],
     ) -> Result<Next> {
-        let location = format!("{}/{ROOT}", store.location());
+        let location = format!("{}/{ROOT}", draft.store.location());
         let version = previous.map_or(1, |table| table.version + 1);
         let mut metadata =
             previous.map_or_else(|| first(&location), |table| table.metadata.clone());
@@ -387,7 +392,7 @@ impl Table {
                 date.into_iter().for_each(|date| entry.text(date));
             }
         });
-        store.write(&manifest_key, manifest)?;
+        draft.write(&manifest_key, manifest)?;
         let list = avro::file(
             LIST,
             &[
@@ -399,7 +404,7 @@ impl Table {
             &[entry],
         );
         let list_key = list_key(snapshot);
-        store.write(&list_key, list)?;
+        draft.write(&list_key, list)?;
         let mut replaced = Vec::new();
         if let Some(previous) = previous {
             replaced.extend(previous.objects());
@@ -434,7 +439,6 @@ impl Table {
                 "total-records": total.1.to_string(),
             },
         }]);
-        metadata["properties"] = json!({ STATE: format!("{ROOT}/state/{snapshot}.json.zst") });
         let table = Self { version, metadata };
         Ok(Next { table, replaced })
     }
@@ -442,7 +446,11 @@ impl Table {
     /// Publishes this version, unless another one has its number.
     pub fn publish(&self, store: &Store) -> std::result::Result<(), Failure> {
         let key = metadata_key(self.version);
-        store.put_once(&key, self.metadata.to_string().into_bytes())?;
+        store.put_once(&key, self.metadata.to_string().into_bytes())
+    }
+
+    /// Makes this version the one of readers that do not list.
+    pub fn point_to(&self, store: &Store) -> std::result::Result<(), Failure> {
         store.put_over(&hint(), self.version.to_string().into_bytes())
     }
 

@@ -66,7 +66,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
         Err(Failure::AlreadyExists) if !matches!(manifest.state, State::Stored | State::OnHost) => {
             let there = store.get(&key.manifest()).map_err(what)?;
             match Manifest::from_bytes(&there) {
-                Some(there) if matches!(there.state, State::Stored | State::OnHost) => Ok(()),
+                Ok(there) if matches!(there.state, State::Stored | State::OnHost) => Ok(()),
                 _ => Err(Failure::AlreadyExists),
             }
         }

@@ -1,13 +1,19 @@
 //! Reads a whole store and reports every missing, modified or unknown piece.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
 use super::account::Account;
+use super::catalogue::Catalogue;
 use super::evidence::Evidence;
+use super::hashed;
 use super::remote::{Failure, Store};
 use super::runs::Fate;
+use super::table::ROOT;
+use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +28,10 @@ pub enum Problem {
     /// A chunk without a manifest: unfinished, or its manifest is missing.
     ChunkWithoutManifest,
     RecordChanged,
+    /// A record of a newer trawl. What its run lacks cannot be determined.
+    RecordNewer,
+    /// A part of the catalogue is missing, or other than its name's hash.
+    IndexDamaged,
     SequenceGap,
     BeginMissing,
     EndMissing,
@@ -104,17 +114,29 @@ pub fn verify(
             }
         }
     }
+    for object in damaged_index(store)? {
+        findings.push(finding(Problem::IndexDamaged, object, None));
+    }
+    let newer: HashSet<String> = evidence.newer.iter().cloned().collect();
     let packets = evidence.packets.keys();
-    let unfinished = packets.filter(|key| !evidence.manifests.contains_key(key));
+    let has_manifest =
+        |key: &ChunkKey| evidence.manifests.contains_key(key) || newer.contains(&key.manifest());
+    let unfinished = packets.filter(|key| !has_manifest(key));
     let unfinished = unfinished.map(|key| (Problem::ChunkWithoutManifest, key.packets()));
     let broken = evidence.broken.iter().cloned();
     let foreign = evidence.foreign.iter().cloned();
     let others = broken.map(|key| (Problem::RecordChanged, key));
+    let others = others.chain(newer.iter().map(|key| (Problem::RecordNewer, key.clone())));
     let others = others.chain(foreign.map(|key| (Problem::ForeignObject, key)));
     let others = unfinished.chain(others);
     findings.extend(others.map(|(problem, object)| finding(problem, object, None)));
     for epoch in runs.epochs() {
         let prefix = epoch.epoch.prefix();
+        // The records that this trawl cannot read may be the missing ones.
+        let of_run = format!("{prefix}/");
+        if newer.iter().any(|key| key.contains(&of_run)) {
+            continue;
+        }
         let gaps = epoch.gaps.into_iter().map(|gap| Finding {
             from: Some(gap.from),
             to: Some(gap.to),
@@ -131,6 +153,24 @@ pub fn verify(
     findings.sort_by(|one, other| one.object.cmp(&other.object));
     verified.findings = findings;
     Ok(verified)
+}
+
+/// Returns the keys of the catalogue's parts that are missing or not the ones that were stored.
+fn damaged_index(store: &Store) -> Result<Vec<String>> {
+    let catalogue = match Catalogue::read(store) {
+        Ok(catalogue) => catalogue,
+        Err(error) if Catalogue::is_newer(store) => return Err(error),
+        Err(_) => return Ok(vec![ROOT.to_owned()]),
+    };
+    let mut damaged = Vec::new();
+    for key in catalogue.objects() {
+        match store.get(key) {
+            Ok(bytes) if hashed::may_be(key, &bytes) => {}
+            Ok(_) | Err(Failure::NotFound) => damaged.push(key.clone()),
+            Err(error) => return Err(Error::failed(format!("cannot read {key}"), error)),
+        }
+    }
+    Ok(damaged)
 }
 
 /// Returns whether a chunk is readable and has the packets and times of its manifest.

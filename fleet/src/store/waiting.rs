@@ -9,7 +9,7 @@ use trawl_packet::pcapng::block::blocks;
 use trawl_packet::read::compressed;
 use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;
-use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
+use trawl_spool::manifest::{Begin, End, Manifest, Sealed, Unreadable};
 use trawl_spool::processes::Descriptions;
 use trawl_spool::spool::{
     self, BEGIN, CHUNK, CHUNKS, END, INCIDENT, LOCK, MANIFEST, NEAR, PART, STORED, TARGET,
@@ -172,7 +172,7 @@ impl Run {
     /// Seals the open chunks of a killed capture, up to their last whole block.
     fn recover(&self) -> io::Result<()> {
         let begin = beneath::read(&self.directory, Path::new(BEGIN))?;
-        let begin = Begin::from_bytes(&begin).ok_or_else(|| changed(Path::new(BEGIN)))?;
+        let begin = Begin::from_bytes(&begin).map_err(unreadable(Path::new(BEGIN)))?;
         let known = read_manifests(&self.directory, &[MANIFEST, NEAR])?;
         for path in files(&self.directory.join(CHUNKS))? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -238,9 +238,11 @@ impl Run {
     }
 }
 
-fn changed(path: &Path) -> io::Error {
-    let why = format!("{} was changed", path.display());
-    io::Error::new(io::ErrorKind::InvalidData, why)
+fn unreadable(path: &Path) -> impl Fn(Unreadable) -> io::Error {
+    move |why| {
+        let why = format!("{}: {why}", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    }
 }
 
 /// Refuses a directory that another user owns or may write to.
@@ -292,7 +294,7 @@ fn manifests(directory: &Path, kinds: &[&str]) -> io::Result<Vec<PathBuf>> {
 
 fn read_manifest(directory: &Path, name: &Path) -> io::Result<Manifest> {
     let manifest = Manifest::from_bytes(&beneath::read(directory, name)?);
-    manifest.ok_or_else(|| changed(&directory.join(name)))
+    manifest.map_err(unreadable(&directory.join(name)))
 }
 
 /// Reads the manifests of a run's directory, without the ones that are stored and removed meanwhile.

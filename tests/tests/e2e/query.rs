@@ -225,7 +225,7 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
     fs::remove_file(chunk).expect("a chunk");
     let gone = stored.query(&["--filter", "ip6 or ip", "--packets", &file]);
     assert!(
-        said(&gone).contains("were pruned from the store"),
+        said(&gone).contains("are no longer in the store"),
         "{gone:?}"
     );
 }

@@ -10,9 +10,12 @@ use trawl_tests::witness::{nothing_attached, tshark};
 use trawl_tests::{Capture, Lab, args, frames, helper_or_skip, trawl, trawl_in, wait_until};
 
 mod azure;
+mod full;
 mod index;
+mod lying;
 mod rows;
 mod s3;
+mod versions;
 
 /// Opens a lab, if the program that stores chunks is built.
 fn lab() -> Option<Lab> {

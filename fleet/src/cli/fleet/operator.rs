@@ -389,7 +389,7 @@ impl Operator {
             for change in changes.iter_mut().filter(|one| one.error.is_none()) {
                 let report = self.known(&change.host).incident(&incident.id);
                 is_settled &= match report.as_ref().map(|report| report.phase) {
-                    None | Some(IncidentPhase::Freezing) => false,
+                    None | Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => false,
                     Some(IncidentPhase::Frozen) => wait.is_none(),
                     Some(IncidentPhase::Stored | IncidentPhase::Failed) => true,
                 };
@@ -414,7 +414,7 @@ impl Operator {
                     self.known(&change.host)
                         .why_unanswered("the incident is stored"),
                 ),
-                Some(IncidentPhase::Freezing) => {
+                Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => {
                     Some(format!("its packets are not frozen after {seconds} s"))
                 }
                 Some(IncidentPhase::Frozen) if wait.is_some() => Some(format!(

@@ -105,6 +105,8 @@ fn temporary_faults_lose_and_duplicate_nothing() {
     let mut all = 0;
     for (fault, times) in [
         (Fault::Status(503), 3),
+        // A full server.
+        (Fault::Status(507), 8),
         (Fault::Status(409), 2),
         (Fault::LostReply, 3),
         (Fault::Doubled, 50),
