@@ -161,7 +161,7 @@ fn wrong_answers_are_no_wrong_packets() {
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
-/// What a server returned wrongly once is indexed the next time.
+/// Objects that a server returned wrongly once are indexed the next time.
 #[test]
 fn index_of_wrong_answers_is_completed_later() {
     let (Some(server), Some(lab)) = (Server::open(), lab()) else {
