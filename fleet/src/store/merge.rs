@@ -239,6 +239,24 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_a_newer_trawl_are_noticed() {
+        let own = metadata(Bytes::from(index("1", &[(1, 9)]))).expect("a file");
+        assert!(!has_other_columns(&own));
+        let numbers: ArrayRef = Arc::new(arrow::array::Int64Array::from(vec![1]));
+        let batch =
+            RecordBatch::try_from_iter([("time_ns", Arc::clone(&numbers)), ("mood", numbers)]);
+        let batch = batch.expect("a batch");
+        let mut file = Vec::new();
+        let writer = parquet::arrow::ArrowWriter::try_new(&mut file, batch.schema(), None);
+        let mut writer = writer.expect("a file");
+        writer.write(&batch).expect("a row");
+        writer.close().expect("a file");
+        let newer = metadata(Bytes::from(file)).expect("a file");
+        assert!(has_other_columns(&newer));
+        assert!(metadata(Bytes::from("no file")).is_none());
+    }
+
+    #[test]
     fn rows_are_joined_by_address_without_the_pruned_ones() {
         let without = HashSet::from(["chunks/1970-01-01/00/c/h/b/2/0000000000.pcapng.zst".into()]);
         let mut merge = Merge::new(&without, 5);

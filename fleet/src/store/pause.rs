@@ -82,6 +82,10 @@ impl<'a> Last<'a> {
             if (by_wall - i128::from(passed)).abs() >= STEP_NS {
                 return Some(next.ns.saturating_sub(passed));
             }
+            // The last packets of a killed run are stamped by the wall clock alone, which was set back since.
+            if self.ns > next.ns {
+                return Some(own.ns);
+            }
         }
         (self.ns < begin.ns).then_some(self.ns)
     }
@@ -265,6 +269,14 @@ mod tests {
                 let expected = (end - 5 * SECOND, Some(end));
                 assert_eq!(pauses(&[second, first], &[]), [expected], "{at}");
             }
+        }
+        // Only packets show the last time of a killed run, from before and after its clock was set back.
+        for (last, expected) in [(day + 203 * SECOND, 203), (day + HOUR, 200)] {
+            let (began, mut first) = run((100, day), (200, day), true);
+            first.alive_ns = last;
+            let second = run((205, day), (300, day), false);
+            let expected = (day + expected * SECOND, Some(day + 205 * SECOND));
+            assert_eq!(pauses(&[(began, first), second], &[]), [expected]);
         }
         // Overlapping runs have no pause between them, whatever their clocks say.
         let (first, second) = (

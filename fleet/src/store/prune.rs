@@ -240,8 +240,9 @@ fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result
             let key = oldest.key().packets();
             let chunk = store.read(&key)?;
             remove(store, vec![key.clone()])?;
-            put().inspect_err(|_| {
-                let _ = store.put_new(&key, chunk.into());
+            put().map_err(|failure| match store.put_new(&key, chunk.into()) {
+                Ok(()) => failure,
+                Err(_) => Failure::Other(format!("{failure}; {key} was removed for it")),
             })
         }
         (other, _) => other,

@@ -13,14 +13,14 @@ fn since_1970() -> Duration {
 }
 
 /// Steps the wall clock, and restores it when dropped.
-struct Step {
+pub struct Step {
     wall: Duration,
     steady: Instant,
 }
 
 impl Step {
     /// Steps the clock; `None` if that is not permitted.
-    fn by(step: Duration) -> Option<Self> {
+    pub fn by(step: Duration) -> Option<Self> {
         let before = Self {
             wall: since_1970(),
             steady: Instant::now(),
@@ -35,6 +35,15 @@ impl Drop for Step {
     }
 }
 
+/// Returns whether the wall clock belongs to the tests; reports that the test is skipped otherwise.
+pub fn own_or_skip() -> bool {
+    let is_own = std::env::var_os("TRAWL_TESTS_MACHINE").is_some();
+    if !is_own {
+        skip("it steps the wall clock: in the virtual machine only");
+    }
+    is_own
+}
+
 fn set_clock(time: Duration) -> bool {
     let text = format!("@{}.{:09}", time.as_secs(), time.subsec_nanos());
     output("date", &["-s", &text]).status.success()
@@ -42,8 +51,8 @@ fn set_clock(time: Duration) -> bool {
 
 #[test]
 fn time_stamps_follow_a_step_of_the_wall_clock() {
-    if std::env::var_os("TRAWL_TESTS_MACHINE").is_none() {
-        return skip("it steps the wall clock: in the virtual machine only");
+    if !own_or_skip() {
+        return;
     }
     for tap in ["xdp", "tc", "packet"] {
         let Some(lab) = Lab::alone() else { return };

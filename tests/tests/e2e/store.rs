@@ -10,6 +10,7 @@ use trawl_tests::witness::{nothing_attached, tshark};
 use trawl_tests::{Capture, Lab, args, frames, helper_or_skip, trawl, trawl_in, wait_until};
 
 mod azure;
+mod clocks;
 mod full;
 mod index;
 mod lying;

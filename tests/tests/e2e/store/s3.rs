@@ -135,6 +135,25 @@ fn temporary_faults_lose_and_duplicate_nothing() {
     }
 }
 
+/// A server without room (status 507) has some once a chunk is removed.
+#[test]
+fn prune_makes_room_on_a_full_server() {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
+        return;
+    };
+    let places = places(&lab, &server);
+    let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
+    send(&lab, &capture, 0, 300);
+    ended(&capture.stop(), 0);
+    // The requests for the lease and the first ones for the record: each is repeated four times.
+    server.set(Fault::Status(507), 10);
+    let pruned = good(places.command("prune", &["--max", "0"]));
+    assert_eq!((&pruned["packets"], server.met()), (&300.into(), 10));
+    assert_eq!(chunks(&server), Vec::<String>::new());
+    assert_eq!(places.account(), [300, 0, 0, 300, 0]);
+    assert_eq!(places.problems(), Vec::<String>::new());
+}
+
 /// The capture goes on without the store; once the spool is full, the chosen policy applies.
 #[test]
 fn full_spool_of_an_unreachable_store_evicts_or_stops() {
