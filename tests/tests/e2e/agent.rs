@@ -3,6 +3,7 @@
 mod incident;
 mod many;
 mod near;
+mod newer;
 mod start;
 
 use std::fs;

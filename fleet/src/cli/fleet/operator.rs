@@ -99,7 +99,7 @@ impl Known {
                 error: Some(error), ..
             }) => error.clone(),
             Some(_) => "the agent does not follow: operators in its policy must list the key that \
-                        trawl fleet key shows"
+                        trawl fleet key shows, and its trawl may be too old"
                 .to_owned(),
         }
     }
