@@ -42,7 +42,7 @@ fn signed(nats: &Nats, host: &str, revision: u64, desired: &str) -> String {
     json!({ "revision": revision, "operator": OPERATOR[1], "signature": digits, "desired": desired }).to_string()
 }
 
-/// What a newer operator desires is not followed, named, and not replaced; what a newer agent reports is shown.
+/// The desired state of a newer operator is named, neither followed nor replaced; the report of a newer agent is shown.
 #[test]
 fn newer_operators_and_agents_are_named() {
     let Some(lab) = Lab::open() else { return };
