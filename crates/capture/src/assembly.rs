@@ -306,7 +306,9 @@ impl Assembly {
 
     fn interface_block(&self, sites: &[CaptureSite], seed: InterfaceSeed) -> pcapng::Interface {
         let point = &self.points[seed.point];
-        let interface = point.site.map(|site| &sites[site].interface);
+        let site = point.site.map(|site| &sites[site]);
+        let interface = site.map(|site| &site.interface);
+        let pod = site.and_then(|site| Some(site.pod.as_ref()?.comment()));
         let how = if point.mode.is_empty() {
             String::new()
         } else {
@@ -319,7 +321,7 @@ impl Assembly {
                 .unwrap_or(LINKTYPE_ETHERNET),
             snaplen: self.snaplen(),
             name: Some(self.points.block_name(point)),
-            comments: point.program.iter().cloned().collect(),
+            comments: point.program.iter().cloned().chain(pod).collect(),
             description: Some(format!(
                 "{}{how}, time stamps from the {} clock{}{}",
                 point.hook,

@@ -1,5 +1,7 @@
 //! A capture site: an interface in a network namespace.
 
+use std::sync::Arc;
+
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_filter::expression::{self, LinkType};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
@@ -9,6 +11,7 @@ use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
 use crate::options::{CaptureOptions, Direction};
+use crate::pod::Pod;
 
 /// Prefixes before a colon in names of devices, which are not namespaces.
 const PREFIXES: [&str; 9] = [
@@ -24,6 +27,8 @@ pub struct CaptureSite {
     pub interface: Interface,
     /// True if found by `-i any`: the packet tap is good enough there if no other tap works.
     pub one_of_any: bool,
+    /// The Kubernetes pod whose packets are captured here.
+    pub pod: Option<Arc<Pod>>,
 }
 
 impl CaptureSite {
@@ -43,6 +48,7 @@ impl CaptureSite {
             namespace,
             interface,
             one_of_any: false,
+            pod: None,
         })
     }
 
@@ -65,6 +71,7 @@ impl CaptureSite {
             namespace,
             interface,
             one_of_any: false,
+            pod: None,
         })
     }
 
@@ -89,6 +96,7 @@ impl CaptureSite {
             namespace: None,
             interface,
             one_of_any: false,
+            pod: None,
         })
     }
 

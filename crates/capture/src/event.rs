@@ -137,6 +137,18 @@ pub enum Event {
     NotJoined {
         why: String,
     },
+    /// No pod of this choice runs yet.
+    PodAwaited {
+        pod: String,
+    },
+    /// A pod on the host's network is captured by its processes, so that no other pod may join.
+    PodAlone {
+        pod: String,
+    },
+    /// A pod on the host's network is not captured, because other pods are.
+    PodLeftOut {
+        pod: String,
+    },
     /// Interfaces that appear are captured once others have left.
     JoinsWait {
         interface: String,
@@ -814,6 +826,13 @@ impl fmt::Display for Event {
             }
             Self::NoSteps { why } => format!("some steps are not shown: {why}"),
             Self::NotJoined { why } => why.clone(),
+            Self::PodAwaited { pod } => format!("no pod here is {pod} yet: waiting for it"),
+            Self::PodAlone { pod } => format!(
+                "the pod {pod} uses the host's network: capturing the packets of its processes; no other pod joins"
+            ),
+            Self::PodLeftOut { pod } => format!(
+                "the pod {pod} uses the host's network: it is captured only without other pods"
+            ),
             Self::JoinsWait { interface, why } => {
                 format!("{interface} and later interfaces join once others have left: {why}")
             }

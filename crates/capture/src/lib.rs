@@ -74,6 +74,7 @@ pub mod merge;
 mod once;
 pub mod options;
 pub mod plan;
+pub mod pod;
 pub mod point;
 mod process;
 mod sampling;

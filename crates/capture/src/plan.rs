@@ -108,6 +108,7 @@ mod tests {
             names: vec!["red:eth*".to_owned()],
             netns: Some("blue".to_owned()),
             pods: vec!["default/web-0".to_owned()],
+            awaits_pods: true,
             cri_socket: Some("/run/cri.sock".into()),
         };
         let plain = CapturePlan::new(

@@ -2,15 +2,18 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use trawl_sys::interface::Interface;
+use trawl_sys::names::is_pattern;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result, names};
 
 use crate::TapChoice;
 use crate::capture_site::CaptureSite;
+use crate::pod::{Pod, PodSelector};
 
 /// The interfaces, devices or ports of a capture, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +23,10 @@ pub struct Sources {
     pub names: Vec<String>,
     /// Network namespace of names without one: a name, a path or a process.
     pub netns: Option<String>,
-    /// Kubernetes pods, NAMESPACE/NAME, whose interfaces are captured too.
+    /// Kubernetes pods whose interfaces are captured too, each as [`PodSelector::parse`] reads it.
     pub pods: Vec<String>,
+    /// True if a pod that is named may start later.
+    pub awaits_pods: bool,
     /// Socket of the container runtime, if not a usual one.
     pub cri_socket: Option<PathBuf>,
 }
@@ -43,8 +48,20 @@ impl Sources {
         self.patterns(tap).any(|pattern| pattern.spans_namespaces())
     }
 
-    /// Finds the named interfaces; `of_pods` are the interfaces of the pods.
-    pub fn find(&self, tap: TapChoice, of_pods: Vec<String>) -> Result<Vec<CaptureSite>> {
+    /// Returns the choices of pods.
+    pub fn pod_selectors(&self) -> Result<Vec<PodSelector>> {
+        self.pods
+            .iter()
+            .map(|text| PodSelector::parse(text))
+            .collect()
+    }
+
+    /// Finds the named interfaces, and adds the interfaces of the pods.
+    pub fn find(
+        &self,
+        tap: TapChoice,
+        of_pods: Vec<(String, Arc<Pod>)>,
+    ) -> Result<Vec<CaptureSite>> {
         let netns = self.netns.as_deref();
         let mut sites = Vec::new();
         for text in &self.names {
@@ -79,8 +96,11 @@ impl Sources {
                     .fix("trawl capture -D lists them"));
             }
         }
-        for name in of_pods {
-            sites.push(CaptureSite::find(&name, None)?);
+        for (name, pod) in of_pods {
+            sites.push(CaptureSite {
+                pod: Some(pod),
+                ..CaptureSite::find(&name, None)?
+            });
         }
         // An interface that matches two patterns is captured once.
         let mut known = HashSet::new();
@@ -191,6 +211,7 @@ impl Pattern {
                         namespace: namespace.clone(),
                         interface,
                         one_of_any: true,
+                        pod: None,
                     });
                 }
             }
@@ -227,10 +248,6 @@ impl Unchanged {
             }
         }
     }
-}
-
-fn is_pattern(text: &str) -> bool {
-    text.contains(['*', '?', '['])
 }
 
 /// Returns the matching namespaces: `None` is the present one.

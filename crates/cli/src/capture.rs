@@ -21,6 +21,7 @@ mod trigger;
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_capture::assembly::HostFeatures;
@@ -40,6 +41,7 @@ pub use args::Args;
 use args::Environment;
 use display::{Display, Form};
 use outputs::{First, Output, Outputs};
+use pod::Pods;
 use progress::Terminal;
 use shown::{Shown, packets};
 
@@ -76,8 +78,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         // Refused before anything is attached.
         FLEET.command()?;
     }
-    let of_pods = pod::find(&mut plan)?;
-    let sites = plan.sources.find(plan.options.tap, of_pods)?;
+    let mut pods = pod::find(&mut plan)?;
+    let of_pods = std::mem::take(&mut pods.interfaces);
+    let mut sites = plan.sources.find(plan.options.tap, of_pods)?;
+    if let Some(pod) = &pods.on_host {
+        let all = sites.iter_mut();
+        all.for_each(|site| site.pod = Some(Arc::clone(pod)));
+    }
     outputs::check(&plan, &display, &sites)?;
     if let Some(wanted) = &plan.link_type {
         tcpdump::check_link_type(wanted, &sites)?;
@@ -85,7 +92,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.tcpdump.only_shows() {
         return args.tcpdump.show(&sites, plan.options.filter.as_ref());
     }
-    carry_out(&plan, &display, sites)
+    carry_out(&plan, &display, sites, &pods)
 }
 
 /// Prints a plan without the options that were not given: on several lines for people, on one for machines.
@@ -104,11 +111,17 @@ fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
 }
 
 /// Captures as planned, and compiles the summary.
-fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> Result<ExitCode> {
+fn carry_out(
+    plan: &CapturePlan,
+    display: &Display,
+    sites: Vec<CaptureSite>,
+    pods: &Pods,
+) -> Result<ExitCode> {
     let mut options = plan.options.clone();
     let joins = options.across_namespaces;
     let subject = Subject::prepare(&plan.command, &mut options, joins)?;
-    let mut observer = Terminal::new(plan, display, subject);
+    let mut observer = Terminal::new(plan, display, subject, pods);
+    pods.events.iter().for_each(|event| observer.event(event));
     let user = plan.user.as_deref().map(User::find).transpose()?;
     let account = plan.summary.as_deref();
     let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref()));

@@ -75,6 +75,16 @@ impl Interface {
             .split_once(", time stamps from the ")?;
         Some(seen_at.split_once(" (").map_or(seen_at, |(hook, _)| hook))
     }
+
+    /// Returns the Kubernetes pod of the interface, NAMESPACE/NAME, and its labels, from the comment that trawl writes.
+    pub fn pod(&self) -> Option<(&str, Option<&str>)> {
+        let mut comments = self.comments.iter();
+        let pod = comments.find_map(|comment| comment.strip_prefix(block::POD_COMMENT))?;
+        Some(match pod.split_once(block::POD_LABELS) {
+            Some((name, labels)) => (name, Some(labels)),
+            None => (pod, None),
+        })
+    }
 }
 
 /// Verdict on a packet: an `epb_verdict` option.

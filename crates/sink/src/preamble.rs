@@ -7,7 +7,7 @@ use trawl_packet::pcapng::block::{self, Block};
 /// Blocks that each file and each reader's stream begins with.
 #[derive(Debug, Default)]
 pub(crate) struct Preamble {
-    /// The section and its interfaces.
+    /// The section, its interfaces, and the names of addresses.
     header: Vec<u8>,
     /// The last descriptions of processes.
     processes: VecDeque<Vec<u8>>,
@@ -22,6 +22,9 @@ impl Preamble {
         match block.kind {
             block::SECTION_HEADER => self.header = block.bytes.to_vec(),
             block::INTERFACE_DESCRIPTION => self.header.extend_from_slice(block.bytes),
+            block::NAME_RESOLUTION if block.names_addresses() => {
+                self.header.extend_from_slice(block.bytes);
+            }
             block::CUSTOM => {
                 if self.processes.len() == MOST_PROCESSES {
                     self.processes.pop_front();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::block::{
-    ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER, blocks,
+    ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER,
+    blocks,
 };
 
 use crate::chunk::{OpenChunk, SealedChunk, interface_name};
@@ -46,7 +47,7 @@ pub struct Chunker {
     epoch: Epoch,
     origin: Origin,
     bounds: Bounds,
-    /// Section and interface blocks, with which each chunk begins.
+    /// Blocks of the section, of interfaces and of names, with which each chunk begins.
     header: Vec<u8>,
     /// Name of each interface block.
     interfaces: Vec<String>,
@@ -106,6 +107,10 @@ impl Chunker {
                 INTERFACE_DESCRIPTION => {
                     self.header.extend_from_slice(block.bytes);
                     self.interfaces.push(interface_name(&block));
+                    self.put_if_open(|chunk| chunk.other(&block));
+                }
+                NAME_RESOLUTION if block.names_addresses() => {
+                    self.header.extend_from_slice(block.bytes);
                     self.put_if_open(|chunk| chunk.other(&block));
                 }
                 ENHANCED_PACKET => {

@@ -7,6 +7,7 @@ use trawl_pipeline::Blocks;
 use trawl_sys::Result;
 
 use super::Running;
+use super::summary::write_names;
 use super::{attach_at, tell};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
@@ -101,6 +102,7 @@ impl Running<'_> {
         for interface in &made {
             write::interface_description(&mut header, interface);
         }
+        write_names(&mut header, self.session.sites[index].pod.as_deref());
         self.session.interfaces.extend(made);
         let joined = &self.session.assembly.points[points..];
         self.session.joined.borrow_mut().extend_from_slice(joined);

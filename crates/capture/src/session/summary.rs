@@ -1,5 +1,7 @@
 //! The summary of a capture, at its end and before.
 
+use std::collections::BTreeSet;
+
 use trawl_packet::pcapng::write;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Counts, WriteOutcome};
@@ -8,6 +10,7 @@ use trawl_sys::{clock, errno};
 use super::{Ended, Session};
 use crate::assembly::HostFeatures;
 use crate::options::Stamps;
+use crate::pod::Pod;
 use crate::point::Point;
 use crate::summary::{PointSummary, Summary};
 
@@ -140,6 +143,15 @@ fn reason_of_unwritten(ended: &Ended) -> &'static str {
     }
 }
 
+/// Appends the addresses of pods with their names.
+pub(super) fn write_names<'a>(out: &mut Vec<u8>, pods: impl IntoIterator<Item = &'a Pod>) {
+    for pod in pods.into_iter().filter(|pod| !pod.addresses.is_empty()) {
+        let name = pod.to_string();
+        let addresses = pod.addresses.iter();
+        write::names(out, addresses.map(|address| (*address, name.as_str())));
+    }
+}
+
 impl Session {
     /// Returns the beginning of a file: the section, and a block for each interface and hook point.
     pub(super) fn file_header(&self) -> Vec<u8> {
@@ -161,6 +173,9 @@ impl Session {
         self.interfaces
             .iter()
             .for_each(|interface| write::interface_description(&mut header, interface));
+        let pods = self.sites.iter().filter_map(|site| site.pod.as_deref());
+        let pods: BTreeSet<&Pod> = pods.collect();
+        write_names(&mut header, pods);
         header
     }
 

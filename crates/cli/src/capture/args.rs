@@ -425,7 +425,8 @@ impl Args {
         Sources {
             names,
             netns: (*self.source.netns).clone(),
-            pods: self.pod.pods.iter().map(ToString::to_string).collect(),
+            pods: self.pod.pods.clone(),
+            awaits_pods: false,
             cri_socket: self.pod.cri_socket.clone(),
         }
     }

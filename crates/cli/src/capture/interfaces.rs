@@ -7,14 +7,16 @@ use std::sync::Arc;
 use serde::Serialize;
 use trawl_capture::TapChoice;
 use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
+use trawl_capture::pod::Pod;
 use trawl_capture::sources::Sources;
 use trawl_capture::taps::select::select;
 use trawl_sys::Result;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 
-use super::pod::PodWatcher;
+use super::pod::{PodWatcher, Pods};
 use crate::json;
 use crate::subject::Spaces;
 use crate::terminal::write_out;
@@ -27,19 +29,24 @@ pub(super) struct Joining {
     sources: Sources,
     tap: TapChoice,
     pods: Option<PodWatcher>,
-    /// The interfaces of the pods at the last query.
-    of_pods: Option<Vec<String>>,
+    /// The pod whose packets are captured on all interfaces.
+    pod_on_host: Option<Arc<Pod>>,
     /// The namespaces of a command.
     spaces: Option<Arc<Spaces>>,
 }
 
 impl Joining {
-    pub fn new(sources: &Sources, tap: TapChoice, spaces: Option<&Arc<Spaces>>) -> Self {
+    pub fn new(
+        sources: &Sources,
+        tap: TapChoice,
+        spaces: Option<&Arc<Spaces>>,
+        pods: &Pods,
+    ) -> Self {
         Self {
             sources: sources.clone(),
             tap,
-            pods: PodWatcher::start(sources),
-            of_pods: None,
+            pods: PodWatcher::start(sources, &pods.events),
+            pod_on_host: pods.on_host.clone(),
             spaces: spaces.cloned(),
         }
     }
@@ -51,38 +58,34 @@ impl Joining {
             .is_some_and(|spaces| spaces.is_urgent())
     }
 
-    /// Returns matching interfaces that are not known yet.
+    /// Returns matching interfaces that are not known yet, and reports what else is found out about pods.
     pub fn appeared(
         &mut self,
         known: &[CaptureSite],
         unchanged: &[Option<Namespace>],
+        say: &mut dyn FnMut(Event),
     ) -> Vec<CaptureSite> {
         let mut found = self.sources.appeared(self.tap, known, unchanged);
+        for site in &mut found {
+            site.pod.clone_from(&self.pod_on_host);
+        }
         let labels: HashSet<&str> = known.iter().map(|site| site.label.as_str()).collect();
-        found.extend(self.pods_that_came_back(&labels));
+        if let Some(pods) = &mut self.pods {
+            let is_known = |name: &str| labels.contains(name);
+            let mut interfaces = pods.interfaces(is_known, say);
+            interfaces.retain(|(name, _)| !is_known(name));
+            found.extend(interfaces.into_iter().filter_map(|(name, pod)| {
+                Some(CaptureSite {
+                    pod: Some(pod),
+                    ..CaptureSite::find(&name, None).ok()?
+                })
+            }));
+        }
         if let Some(spaces) = &self.spaces {
             found.extend(spaces.appeared(known));
         }
         let mut labels = HashSet::new();
         found.retain(|site| labels.insert(site.label.clone()));
-        found
-    }
-
-    /// Returns the new interfaces of restarted pods. The runtime is queried as long as one is missing.
-    fn pods_that_came_back(&mut self, known: &HashSet<&str>) -> Vec<CaptureSite> {
-        let is_known = |name: &String| known.contains(name.as_str());
-        let Some(pods) = &self.pods else {
-            return Vec::new();
-        };
-        let are_known = |names: &Vec<String>| !names.is_empty() && names.iter().all(is_known);
-        if self.of_pods.as_ref().is_some_and(are_known) {
-            return Vec::new();
-        }
-        let names = pods.interfaces();
-        let missing = names.iter().filter(|name| !is_known(name));
-        let found = missing.filter_map(|name| CaptureSite::find(name, None).ok());
-        let found = found.collect();
-        self.of_pods = Some(names);
         found
     }
 }

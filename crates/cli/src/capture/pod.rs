@@ -1,13 +1,18 @@
-//! `--pod NAMESPACE/NAME`: the host's end of a Kubernetes pod's veth, its interfaces inside if it has no such pair, or the
-//! packets of its processes if it uses the host's network. `crictl` asks the container runtime (CRI) for the pod.
+//! `--pod`: the host's end of a Kubernetes pod's veth or netkit pair, its interfaces inside if it has no such pair, or the
+//! packets of its processes if it uses the host's network.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+mod runtime;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
+use trawl_capture::pod::{Pod, PodSelector};
 use trawl_capture::pod_in;
 use trawl_capture::sources::Sources;
 use trawl_sys::helper::{Duty, Helper, HelperAnswer};
@@ -16,202 +21,168 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::{Capabilities, KeptPrivileges};
 use trawl_sys::{Error, Result};
 
+use runtime::{Info, Runtime, choose, trouble};
+
 /// The container runtime, and the pods to query it for.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub(super) struct PodArgs {
-    /// Capture at the host's end of this pod's interfaces; may be given several times
-    #[arg(long = "pod", value_name = "NAMESPACE/NAME", value_parser = PodName::parse, hide_short_help = true)]
-    pub(super) pods: Vec<PodName>,
+    /// Capture at the host's end of these pods' interfaces: default/web-0, 'default/*', app=web,
+    /// 'default/app=web,tier!=db'; may be given several times. Pods that start later join a pattern or labels
+    #[arg(long = "pod", value_name = "POD", value_parser = checked, hide_short_help = true)]
+    pub(super) pods: Vec<String>,
     /// The container runtime's socket [default: CONTAINER_RUNTIME_ENDPOINT, or the socket of containerd, CRI-O, k3s or
     /// cri-dockerd]
     #[arg(long, value_name = "PATH", requires = "pods", hide_short_help = true)]
     pub(super) cri_socket: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PodName {
-    namespace: String,
-    name: String,
+fn checked(text: &str) -> std::result::Result<String, String> {
+    let parsed = PodSelector::parse(text);
+    parsed.map_err(|error| {
+        let how = error.how_to_fix().unwrap_or_default();
+        format!("{}: {how}", error.why())
+    })?;
+    Ok(text.to_owned())
 }
 
-impl std::fmt::Display for PodName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+/// A running pod of the capture.
+#[derive(Debug, Serialize, Deserialize)]
+struct FoundPod {
+    pod: Pod,
+    at: PodNetwork,
+}
+
+/// The network of a pod.
+#[derive(Debug, Serialize, Deserialize)]
+enum PodNetwork {
+    /// Its own, with the interfaces at which it is captured.
+    Own(Vec<String>),
+    /// The host's; a process of the pod.
+    Host(u32),
+    /// Why it is unknown.
+    Unknown(String),
+}
+
+/// The pods of a capture as it begins.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    pub(super) interfaces: Vec<(String, Arc<Pod>)>,
+    /// The pod whose processes' packets are captured, on any interface.
+    pub(super) on_host: Option<Arc<Pod>>,
+    pub(super) events: Vec<Event>,
+}
+
+/// Finds the pods of a plan. If the only one uses the host's network, the capture becomes one of its processes' packets on all
+/// interfaces: no interface is the pod's own.
+pub(super) fn find(plan: &mut CapturePlan) -> Result<Pods> {
+    if plan.sources.pods.is_empty() {
+        return Ok(Pods::default());
     }
+    let mut watched = Watched::new(&plan.sources)?;
+    let (found, missing) = watched.find(true)?;
+    let selectors = &watched.selectors;
+    let awaited = missing.into_iter().map(|pod| Event::PodAwaited { pod });
+    let awaited: Vec<Event> = awaited.collect();
+    if let [
+        FoundPod {
+            pod,
+            at: PodNetwork::Host(process),
+        },
+    ] = &found[..]
+        && awaited.is_empty()
+    {
+        let Some(group) = group_of(*process) else {
+            let why =
+                "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
+            return Err(Error::failed(trouble(pod), why).fix("name the host's interface with -i"));
+        };
+        plan.options.process.get_or_insert_default().cgroup = Some(group);
+        plan.sources.pods.clear();
+        if plan.sources.names.is_empty() {
+            plan.sources.names.push("any".to_owned());
+        }
+        let is_named = selectors.iter().all(PodSelector::is_name);
+        let alone = (!is_named).then(|| Event::PodAlone {
+            pod: pod.to_string(),
+        });
+        return Ok(Pods {
+            interfaces: Vec::new(),
+            on_host: Some(Arc::new(pod.clone())),
+            events: alone.into_iter().collect(),
+        });
+    }
+    let is_named = |pod: &Pod| {
+        let mut names = selectors.iter().filter(|one| one.is_name());
+        names.any(|one| one.selects(pod))
+    };
+    let refused = |one: &&FoundPod| {
+        matches!(one.at, PodNetwork::Host(_)) && is_named(&one.pod) && !plan.sources.awaits_pods
+    };
+    if let Some(one) = found.iter().find(refused) {
+        let why = "it uses the host's network: it has no interface of its own";
+        return Err(Error::failed(trouble(&one.pod), why)
+            .fix("capture it without other pods, or name the host's interface with -i"));
+    }
+    let (interfaces, events) = interfaces(found);
+    if interfaces.is_empty() && plan.sources.names.is_empty() && !plan.options.joins {
+        let wanted = plan.sources.pods.join(", ");
+        let why = "no such pod with a network of its own runs here";
+        return Err(
+            Error::failed(trouble(wanted), why).fix("crictl pods lists the pods of this host")
+        );
+    }
+    Ok(Pods {
+        interfaces,
+        on_host: None,
+        events: awaited.into_iter().chain(events).collect(),
+    })
 }
 
-impl PodName {
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        match text.split_once('/') {
-            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            }),
-            _ => Err("write NAMESPACE/NAME, as in default/web-0".to_owned()),
+/// Returns the interfaces of pods, and what is to say about the pods without.
+fn interfaces(found: Vec<FoundPod>) -> (Vec<(String, Arc<Pod>)>, Vec<Event>) {
+    let (mut interfaces, mut events) = (Vec::new(), Vec::new());
+    for one in found {
+        match one.at {
+            PodNetwork::Own(names) => {
+                let pod = Arc::new(one.pod);
+                let named = names.into_iter().map(|name| (name, Arc::clone(&pod)));
+                interfaces.extend(named);
+            }
+            PodNetwork::Host(_) => {
+                let pod = one.pod.to_string();
+                events.push(Event::PodLeftOut { pod });
+            }
+            PodNetwork::Unknown(why) => events.push(Event::NotJoined { why }),
         }
     }
-}
-
-/// The sockets of container runtimes: crictl knows all but k3s's.
-const SOCKETS: [&str; 4] = [
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-    "/run/k3s/containerd/containerd.sock",
-    "/run/cri-dockerd.sock",
-];
-const ENDPOINT: &str = "CONTAINER_RUNTIME_ENDPOINT";
-const CONFIGURATION: &str = "/etc/crictl.yaml";
-
-/// The answer of `crictl pods`.
-#[derive(Debug, Deserialize)]
-struct Listing {
-    #[serde(default)]
-    items: Vec<Sandbox>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Sandbox {
-    id: String,
-    metadata: Metadata,
-    state: String,
-    /// In nanoseconds since 1970, as text.
-    created_at: String,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Metadata {
-    name: String,
-    namespace: String,
-}
-
-/// The answer of `crictl inspectp`.
-#[derive(Debug, Deserialize)]
-struct Status {
-    #[serde(default)]
-    info: Info,
-}
-
-/// The part of a sandbox's status whose form depends on the runtime.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Info {
-    pid: u32,
-    runtime_spec: RuntimeSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct RuntimeSpec {
-    linux: LinuxSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct LinuxSpec {
-    namespaces: Vec<NamespaceSpec>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct NamespaceSpec {
-    r#type: String,
-    path: String,
-}
-
-/// Returns the interfaces of all requested pods. A capture of one pod that uses the host's network becomes one of its
-/// processes' packets on all interfaces: no interface is the pod's own.
-pub(super) fn find(plan: &mut CapturePlan) -> Result<Vec<String>> {
-    let pods = pods(&plan.sources)?;
-    let [(pod, info)] = &pods[..] else {
-        return interfaces(&pods);
-    };
-    if !is_own(&namespace_of(pod, info)?)? {
-        return interfaces(&pods);
-    }
-    let Some(group) = group_of(info.pid) else {
-        let why = "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
-        return Err(Error::failed(trouble(pod), why).fix("name the host's interface with -i"));
-    };
-    plan.options.process.get_or_insert_default().cgroup = Some(group);
-    plan.sources.pods.clear();
-    if plan.sources.names.is_empty() {
-        plan.sources.names.push("any".to_owned());
-    }
-    Ok(Vec::new())
-}
-
-fn interfaces(pods: &[(PodName, Info)]) -> Result<Vec<String>> {
-    let found = pods.iter().map(|(pod, info)| {
-        let namespace = namespace_of(pod, info)?;
-        if is_own(&namespace)? {
-            let why = "it uses the host's network: it has no interface of its own";
-            return Err(Error::failed(trouble(pod), why)
-                .fix("capture it without other pods, or name the host's interface with -i"));
-        }
-        ends(&namespace)
-    });
-    Ok(found.collect::<Result<Vec<_>>>()?.concat())
+    (interfaces, events)
 }
 
 /// Returns the path of the pod's cgroup that a process is in.
 fn group_of(process: u32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let path = trawl_sys::cgroup::path_of(process).ok()?;
     let parts: Vec<&str> = path.split('/').collect();
     let pod = parts.iter().position(|part| pod_in(part).is_some())?;
     Some(parts[..=pod].join("/"))
 }
 
-/// Returns the requested pods, and what the runtime knows about each.
-fn pods(sources: &Sources) -> Result<Vec<(PodName, Info)>> {
-    if sources.pods.is_empty() {
-        return Ok(Vec::new());
-    }
-    let sandboxes = crictl::<Listing>(sources, &["pods"])?.items;
-    let found = sources.pods.iter().map(|pod| {
-        let pod = PodName::parse(pod)
-            .map_err(|why| Error::usage(format!("cannot capture at the pod {pod}"), why))?;
-        let sandbox = choose(&pod, &sandboxes)?;
-        let status: Status = crictl(sources, &["inspectp", &sandbox.id])?;
-        Ok((pod, status.info))
-    });
-    found.collect()
-}
+/// Interval between two queries of the runtime.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Runs crictl and parses its answer.
-fn crictl<T: DeserializeOwned>(sources: &Sources, command: &[&str]) -> Result<T> {
-    let what = "cannot query the container runtime";
-    let mut crictl = Command::new("crictl");
-    crictl.args(["--timeout", "10s"]).stdin(Stdio::null());
-    let is_configured = std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists();
-    let present = SOCKETS.iter().map(PathBuf::from).find(|path| path.exists());
-    let usual = present.filter(|_| !is_configured);
-    if let Some(socket) = sources.cri_socket.clone().or(usual) {
-        crictl.args([
-            "--runtime-endpoint",
-            &format!("unix://{}", socket.display()),
-        ]);
-    }
-    let output = crictl.args(command).args(["-o", "json"]).output();
-    let output = output.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::failed(what, "crictl is not installed")
-            .fix("install cri-tools: https://github.com/kubernetes-sigs/cri-tools/releases"),
-        _ => Error::os("cannot run crictl", error),
-    })?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let why = said.trim().lines().last().unwrap_or("crictl failed");
-        return Err(Error::failed(what, why).fix("name its socket: --cri-socket PATH"));
-    }
-    serde_json::from_slice(&output.stdout)
-        .map_err(|error| Error::failed(what, format!("unexpected answer of crictl: {error}")))
-}
-
-/// A process that finds restarted pods, since the capture may execute no programs.
+/// A process that finds pods that start later, since the capture may execute no programs. It does not hold up the capture.
 #[derive(Debug)]
-pub(super) struct PodWatcher(Helper);
+pub(super) struct PodWatcher {
+    helper: Helper,
+    /// True if pods may start that were not there.
+    may_grow: bool,
+    /// True until the last query is answered.
+    is_asked: bool,
+    last: Option<Instant>,
+    /// The names of the pods' interfaces at the last answer.
+    names: Vec<String>,
+    said: HashSet<String>,
+}
 
 /// Capabilities needed to open the network namespace of a pod.
 const KEPT: Capabilities = Capabilities::SYS_ADMIN
@@ -219,93 +190,153 @@ const KEPT: Capabilities = Capabilities::SYS_ADMIN
     .union(Capabilities::DAC_READ_SEARCH);
 
 impl PodWatcher {
-    /// Starts the process, before any thread; returns `None` without pods.
-    pub(super) fn start(sources: &Sources) -> Option<Self> {
+    /// Starts the process, before any thread; returns `None` without pods. `said` are the events so far.
+    pub(super) fn start(sources: &Sources, said: &[Event]) -> Option<Self> {
+        if sources.pods.is_empty() {
+            return None;
+        }
         let kept = KeptPrivileges {
             user: None,
             capabilities: KEPT,
         };
-        let wanted = (!sources.pods.is_empty()).then(|| sources.clone())?;
-        let helper = Helper::start(c"trawl-pods", Some(&kept), &mut Watched(wanted));
-        helper.ok().map(Self)
+        let mut watched = Watched::new(sources).ok()?;
+        let may_grow = sources.awaits_pods || !watched.selectors.iter().all(PodSelector::is_name);
+        let helper = Helper::start(c"trawl-pods", Some(&kept), &mut watched).ok()?;
+        Some(Self {
+            helper,
+            may_grow,
+            is_asked: false,
+            last: None,
+            names: Vec::new(),
+            said: said.iter().map(ToString::to_string).collect(),
+        })
     }
 
-    /// Finds the interfaces of the pods that run now.
-    pub(super) fn interfaces(&self) -> Vec<String> {
-        let answer = self.0.ask(b"interfaces").unwrap_or_default();
-        let names = String::from_utf8_lossy(&answer.bytes).into_owned();
-        names.lines().map(str::to_owned).collect()
+    /// Returns the interfaces of the pods if the runtime has answered since the last call. It is queried as long as one of them
+    /// is not captured, or more pods may start.
+    pub(super) fn interfaces(
+        &mut self,
+        is_known: impl Fn(&str) -> bool,
+        say: &mut dyn FnMut(Event),
+    ) -> Vec<(String, Arc<Pod>)> {
+        let mut interfaces = Vec::new();
+        if self.is_asked
+            && let Some(answer) = self.helper.answer().transpose()
+        {
+            self.is_asked = false;
+            let bytes = answer.and_then(HelperAnswer::read).unwrap_or_default();
+            let found = serde_json::from_slice(&bytes).unwrap_or_default();
+            let (all, events) = self::interfaces(found);
+            let is_new = |event: &Event| self.said.insert(event.to_string());
+            events.into_iter().filter(is_new).for_each(say);
+            self.names = all.iter().map(|(name, _)| name.clone()).collect();
+            interfaces = all;
+        }
+        let are_known = !self.names.is_empty() && self.names.iter().all(|name| is_known(name));
+        let is_due = self.last.is_none_or(|last| last.elapsed() >= LOOK_EVERY);
+        if is_due && !self.is_asked && (self.may_grow || !are_known) {
+            self.is_asked = self.helper.request(b"pods").is_ok();
+            self.last = Some(Instant::now());
+        }
+        interfaces
     }
 }
 
-struct Watched(Sources);
+/// The runtime, and the pods to query it for.
+struct Watched {
+    runtime: Runtime,
+    wanted: Vec<String>,
+    selectors: Vec<PodSelector>,
+    awaits: bool,
+}
 
 impl Duty for Watched {
     fn answer(&mut self, _request: &[u8]) -> HelperAnswer {
-        let each = self.0.pods.iter().map(|pod| Sources {
-            pods: vec![pod.clone()],
-            ..self.0.clone()
-        });
-        let found: Vec<String> = each
-            .filter_map(|one| interfaces(&pods(&one).ok()?).ok())
-            .flatten()
-            .collect();
+        let found = self.find(false).map(|(found, _)| found).unwrap_or_default();
+        let bytes = serde_json::to_vec(&found).unwrap_or_default();
         // An empty message would end the conversation.
-        HelperAnswer {
-            bytes: (found.join("\n") + "\n").into_bytes(),
+        HelperAnswer::long(&bytes).unwrap_or(HelperAnswer {
+            bytes: b"-".to_vec(),
             file: None,
+        })
+    }
+}
+
+impl Watched {
+    fn new(sources: &Sources) -> Result<Self> {
+        Ok(Self {
+            runtime: Runtime::new(sources.cri_socket.clone()),
+            wanted: sources.pods.clone(),
+            selectors: sources.pod_selectors()?,
+            awaits: sources.awaits_pods,
+        })
+    }
+
+    /// Returns the running pods, and the choices that select none. If `begins`, a missing pod of a name is an error, and so is
+    /// one that cannot be inspected.
+    fn find(&mut self, begins: bool) -> Result<(Vec<FoundPod>, Vec<String>)> {
+        let sandboxes = self.runtime.sandboxes()?;
+        self.runtime.keep_only(&sandboxes);
+        let (mut found, mut missing): (Vec<FoundPod>, Vec<String>) = Default::default();
+        for (selector, text) in self.selectors.iter().zip(&self.wanted) {
+            let must_exist = begins && selector.is_name() && !self.awaits;
+            let chosen = match choose(selector, text, &sandboxes) {
+                Err(error) if must_exist => return Err(error),
+                chosen => chosen.unwrap_or_default(),
+            };
+            if chosen.is_empty() {
+                missing.push(text.clone());
+            }
+            for (mut pod, sandbox) in chosen {
+                if found
+                    .iter()
+                    .any(|one| one.pod.to_string() == pod.to_string())
+                {
+                    continue;
+                }
+                let info = self.runtime.inspect(sandbox);
+                let network = info.and_then(|info| PodNetwork::find(&info, &mut pod));
+                match network {
+                    Ok(at) => found.push(FoundPod { pod, at }),
+                    Err(error) if must_exist => return Err(error),
+                    Err(error) => {
+                        let at = PodNetwork::Unknown(error.to_string());
+                        found.push(FoundPod { pod, at });
+                    }
+                }
+            }
         }
+        Ok((found, missing))
     }
 }
 
-fn trouble(pod: &PodName) -> String {
-    format!("cannot capture at the pod {}/{}", pod.namespace, pod.name)
-}
-
-/// Returns the running sandbox of a pod; a restarted pod leaves older ones.
-fn choose<'a>(pod: &PodName, sandboxes: &'a [Sandbox]) -> Result<&'a Sandbox> {
-    let of_name = |sandbox: &&Sandbox| {
-        let Metadata { name, namespace } = &sandbox.metadata;
-        *namespace == pod.namespace && *name == pod.name
-    };
-    let ready = |sandbox: &&Sandbox| sandbox.state == "SANDBOX_READY";
-    let created = |sandbox: &&Sandbox| sandbox.created_at.parse::<u64>().unwrap_or_default();
-    let running = sandboxes.iter().filter(of_name).filter(ready);
-    if let Some(newest) = running.max_by_key(created) {
-        return Ok(newest);
-    }
-    let why = match sandboxes.iter().any(|one| of_name(&one)) {
-        true => "it is not running",
-        false => "the container runtime of this host has no such pod",
-    };
-    Err(Error::failed(trouble(pod), why).fix(format!(
-        "kubectl get pod -n {} {} -o wide shows its node",
-        pod.namespace, pod.name
-    )))
-}
-
-fn namespace_of(pod: &PodName, info: &Info) -> Result<Namespace> {
-    let namespaces = &info.runtime_spec.linux.namespaces;
-    let network = namespaces.iter().find(|one| one.r#type == "network");
-    let path = network.map_or("", |one| one.path.as_str());
-    // In a container that shares the host's processes the path may not exist.
-    match (path.is_empty() || !Path::new(path).exists(), info.pid) {
-        (false, _) => Namespace::from_path(Path::new(path)),
-        (true, 0) => {
-            let why = "the runtime reports neither its network namespace nor a process in it";
-            Err(Error::failed(trouble(pod), why))
+impl PodNetwork {
+    /// Finds the network of a pod, and its addresses.
+    fn find(info: &Info, pod: &mut Pod) -> Result<Self> {
+        let namespace = info.namespace(pod)?;
+        if namespace.identity() == Namespace::current()?.identity() {
+            return Ok(Self::Host(info.pid));
         }
-        (true, pid) => Namespace::of_pid(pid),
+        let mut netlink = Netlink::open(Some(&namespace))?;
+        let inside = netlink.links()?;
+        for link in inside.iter().filter(|link| !link.is_loopback()) {
+            let addresses = netlink.addresses(link.index)?.into_iter();
+            pod.addresses.extend(addresses.filter(is_its_own));
+        }
+        ends(&namespace, &inside).map(Self::Own)
     }
 }
 
-fn is_own(namespace: &Namespace) -> Result<bool> {
-    Ok(namespace.identity() == Namespace::current()?.identity())
+/// Returns true unless hosts on other links may have the address too.
+fn is_its_own(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+    }
 }
 
-/// Returns the host's ends of a pod's pairs of interfaces; its interfaces inside if it has none, as with macvlan.
-fn ends(namespace: &Namespace) -> Result<Vec<String>> {
-    let inside = Netlink::open(Some(namespace))?.links()?;
+/// Returns the host's ends of a pod's pairs of interfaces, and its other interfaces inside: macvlan, ipvlan, a host's device.
+fn ends(namespace: &Namespace, inside: &[LinkRecord]) -> Result<Vec<String>> {
     let here = Netlink::open(None)?.links()?;
     let is_end = |link: &&LinkRecord| matches!(link.kind.as_deref(), Some("veth" | "netkit"));
     let is_pair = |one: &LinkRecord, other: &LinkRecord| {
@@ -313,45 +344,19 @@ fn ends(namespace: &Namespace) -> Result<Vec<String>> {
             && one.peer_index == Some(other.index)
             && other.peer_index == Some(one.index)
     };
-    let ends: Vec<String> = here
+    let ends = here.iter().filter(is_end);
+    let ends = ends.filter(|host| inside.iter().filter(is_end).any(|end| is_pair(end, host)));
+    let mut names: Vec<String> = ends.map(|host| host.name.clone()).collect();
+    let has_ends = !names.is_empty();
+    // The pod may have interfaces for its own use, such as a bridge for containers inside: their packets pass the others.
+    let is_outer = |link: &&LinkRecord| match link.kind.as_deref() {
+        None | Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => true,
+        _ => !has_ends,
+    };
+    let others = inside
         .iter()
-        .filter(is_end)
-        .filter(|host| inside.iter().filter(is_end).any(|end| is_pair(end, host)))
-        .map(|host| host.name.clone())
-        .collect();
-    if !ends.is_empty() {
-        return Ok(ends);
-    }
-    let own = inside.iter().filter(|link| link.name != "lo");
-    Ok(own
-        .map(|link| format!("{}:{}", namespace.label(), link.name))
-        .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pod_is_named_with_its_namespace() {
-        assert!(PodName::parse("default/web").is_ok());
-        for text in ["web", "/web", "default/", ""] {
-            assert!(PodName::parse(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn newest_running_sandbox_is_chosen() {
-        let all: Vec<Sandbox> = serde_json::from_str(
-            r#"[{"id": "a", "metadata": {"name": "web", "uid": "u", "namespace": "default"}, "state": "SANDBOX_READY", "createdAt": "1"},
-                {"id": "b", "metadata": {"name": "web", "namespace": "default"}, "state": "SANDBOX_READY", "createdAt": "2"},
-                {"id": "c", "metadata": {"name": "web", "namespace": "default"}, "state": "SANDBOX_NOTREADY", "createdAt": "3"}]"#,
-        )
-        .expect("the form of crictl");
-        let pod = PodName::parse("default/web").expect("a name");
-        let refused = |all: &[Sandbox]| choose(&pod, all).expect_err("none runs").to_string();
-        assert_eq!(choose(&pod, &all).expect("one runs").id, "b");
-        assert!(refused(&all[2..]).contains("is not running"));
-        assert!(refused(&[]).contains("no such pod"));
-    }
+        .filter(|link| link.is_up() && !link.is_loopback());
+    let others = others.filter(is_outer);
+    names.extend(others.map(|link| format!("{}:{}", namespace.label(), link.name)));
+    Ok(names)
 }

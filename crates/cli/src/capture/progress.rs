@@ -16,6 +16,7 @@ use trawl_sys::netns::Namespace;
 
 use super::display::Display;
 use super::interfaces::Joining;
+use super::pod::Pods;
 use crate::published::{Published, Publisher, RunningCapture};
 use crate::subject::Subject;
 use crate::{json, published, terminal};
@@ -47,7 +48,12 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub(super) fn new(plan: &CapturePlan, display: &Display, subject: Option<Subject>) -> Self {
+    pub(super) fn new(
+        plan: &CapturePlan,
+        display: &Display,
+        subject: Option<Subject>,
+        pods: &Pods,
+    ) -> Self {
         let has_agent = plan
             .store
             .as_ref()
@@ -74,6 +80,7 @@ impl Terminal {
                 &plan.sources,
                 plan.options.tap,
                 subject.as_ref().and_then(Subject::spaces),
+                pods,
             ),
             published: published.flatten().collect(),
             chunks: None,
@@ -186,7 +193,11 @@ impl Observer for Terminal {
             self.event(&point.capturing());
         }
         let labels: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
-        published::ready(&format!("capturing on {}", labels.join(", ")));
+        let status = match labels.is_empty() {
+            true => "waiting for interfaces".to_owned(),
+            false => format!("capturing on {}", labels.join(", ")),
+        };
+        published::ready(&status);
         if let Some(subject) = &mut self.subject {
             subject.begin();
         }
@@ -197,7 +208,11 @@ impl Observer for Terminal {
         known: &[CaptureSite],
         unchanged: &[Option<Namespace>],
     ) -> Vec<CaptureSite> {
-        self.joining.appeared(known, unchanged)
+        let mut events = Vec::new();
+        let mut say = |event| events.push(event);
+        let found = self.joining.appeared(known, unchanged, &mut say);
+        events.iter().for_each(|event| self.event(event));
+        found
     }
 
     fn is_urgent(&mut self) -> bool {

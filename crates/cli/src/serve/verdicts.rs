@@ -123,6 +123,7 @@ impl Verdicts {
                     namespace,
                     interface,
                     one_of_any: false,
+                    pod: None,
                 },
             })
         };

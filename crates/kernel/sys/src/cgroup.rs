@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use crate::process;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::mounts;
+use crate::{mounts, netns};
 
-/// The root of the hierarchy, as this process's cgroup namespace sees it.
+/// The root of the hierarchy, as the first process sees it if this one may find out.
 #[derive(Debug)]
 pub struct Root(OwnedFd);
 
@@ -31,13 +32,13 @@ impl Root {
     }
 
     fn mount() -> io::Result<Self> {
-        let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(context.as_fd())?;
-        let mount = fsmount(
-            context.as_fd(),
-            FsMountFlags::FSMOUNT_CLOEXEC,
-            MountAttrFlags::empty(),
-        )?;
+        let mount = in_first_namespace(|| -> io::Result<OwnedFd> {
+            let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(context.as_fd())?;
+            let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+            let mount = fsmount(context.as_fd(), flags, MountAttrFlags::empty())?;
+            Ok(mount)
+        })?;
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(openat(&mount, ".", flags, Mode::empty())?))
     }
@@ -52,9 +53,8 @@ impl Root {
 
     /// Opens the cgroup of a process.
     pub fn of_process(&self, process: u32) -> io::Result<File> {
-        let text = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::/"));
-        File::open(self.path().join(path.unwrap_or_default()))
+        let path = path_of(process)?;
+        File::open(self.path().join(path.trim_start_matches('/')))
     }
 
     /// Opens the cgroup with the kernel's number.
@@ -86,6 +86,32 @@ impl AsFd for Root {
     }
 }
 
+/// Runs a function on a thread in the cgroup namespace of the first process, if this one may enter it: a container's own one
+/// has only the container's cgroups.
+fn in_first_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    let open = |process: u32| File::open(format!("/proc/{process}/ns/cgroup")).ok();
+    let inside = || {
+        // Process 2 is the kernel's own, if it is no container's.
+        let kernel = || netns::in_first_process_namespace().then(|| open(2))?;
+        if let Some(first) = open(1).or_else(kernel) {
+            let kind = Some(LinkNameSpaceType::ControlGroup);
+            let _ = move_into_link_name_space(first.as_fd(), kind);
+        }
+        run()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(inside).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Returns the path of a process's cgroup, below [`Root`].
+pub fn path_of(process: u32) -> io::Result<String> {
+    let path = format!("/proc/{process}/cgroup");
+    let text = in_first_namespace(|| fs::read_to_string(path))?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"));
+    path.map(str::to_owned)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
 /// Name of the file with a cgroup's processes; a process that writes its number, or zero, moves there.
 const PROCESSES: &str = "cgroup.procs";
 /// Time in which processes that end leave their cgroup.
@@ -102,9 +128,9 @@ pub struct Group {
 
 impl Group {
     pub fn make(root: &Root) -> io::Result<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup")?;
-        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
-        let name = format!("{}/trawl-{}", own.unwrap_or_default(), std::process::id());
+        let process = std::process::id();
+        let own = path_of(process)?;
+        let name = format!("{}/trawl-{process}", own.trim_matches('/'));
         let root = root.0.try_clone()?;
         let made = Self {
             root,

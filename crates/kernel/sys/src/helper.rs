@@ -1,16 +1,19 @@
 //! A child process that keeps privileges which this one gives up: it carries out requests, and ends with this one.
 
 use std::ffi::CStr;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::thread::set_name;
 
+use crate::events::is_readable;
 use crate::privilege::KeptPrivileges;
 use crate::warden::close_all_but;
 use crate::{Error, Result};
@@ -23,6 +26,28 @@ const MOST: usize = 8192;
 pub struct HelperAnswer {
     pub bytes: Vec<u8>,
     pub file: Option<OwnedFd>,
+}
+
+impl HelperAnswer {
+    /// Returns an answer of any length, in a file.
+    pub fn long(bytes: &[u8]) -> io::Result<Self> {
+        let file = memfd_create("answer", MemfdFlags::CLOEXEC)?;
+        let mut file = File::from(file);
+        file.write_all(bytes)?;
+        file.rewind()?;
+        Ok(Self {
+            bytes: b"long".to_vec(),
+            file: Some(file.into()),
+        })
+    }
+
+    /// Returns the bytes of a long answer.
+    pub fn read(self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = self.file.ok_or(io::ErrorKind::InvalidData)?;
+        File::from(file).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
 }
 
 /// The work of a helper.
@@ -90,6 +115,21 @@ impl Helper {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send(socket, request, None)?;
         receive(socket)?.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+    }
+
+    /// Sends a request whose answer [`Self::answer`] returns later.
+    pub fn request(&self, request: &[u8]) -> io::Result<()> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send(socket, request, None)
+    }
+
+    /// Returns the answer to a request, if it has arrived.
+    pub fn answer(&self) -> io::Result<Option<HelperAnswer>> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        match is_readable(socket.as_fd()) {
+            true => Ok(Some(receive(socket)?.ok_or(io::ErrorKind::BrokenPipe)?)),
+            false => Ok(None),
+        }
     }
 
     /// Waits for the next file that the helper sends without a request.
@@ -161,8 +201,6 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<HelperAnswer>> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Seek};
-
     use super::*;
 
     struct Opens;
@@ -195,5 +233,26 @@ mod tests {
         }
         // Dropping waits for the helper's end.
         drop(helper);
+    }
+
+    struct Repeats;
+
+    impl Duty for Repeats {
+        fn answer(&mut self, request: &[u8]) -> HelperAnswer {
+            HelperAnswer::long(&request.repeat(MOST)).expect("memory")
+        }
+    }
+
+    #[test]
+    fn long_answers_arrive_later() {
+        let helper = Helper::start(c"trawl-test", None, &mut Repeats).expect("it starts");
+        helper.request(b"one").expect("it runs");
+        let answer = loop {
+            match helper.answer().expect("it runs") {
+                Some(answer) => break answer,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(answer.read().expect("a file"), b"one".repeat(MOST));
     }
 }

@@ -22,6 +22,10 @@ pub const WIRESHARK_PROCESS: u32 = 3;
 
 /// Start of a packet's comment that names its process.
 pub const PROCESS_COMMENT: &str = "process=";
+/// Start of an interface's comment that names its Kubernetes pod.
+pub const POD_COMMENT: &str = "pod=";
+/// Separator between the pod's name and its labels, if it has any.
+pub const POD_LABELS: &str = " labels=";
 
 pub const PROCESS_NAME: u16 = 2;
 pub const PROCESS_PATH: u16 = 3;
@@ -176,6 +180,11 @@ impl<'a> Block<'a> {
         (self.kind == ENHANCED_PACKET)
             .then(|| EnhancedPacket::parse(self.body, ByteOrder::Little))
             .flatten()
+    }
+
+    /// Returns true if it names addresses, unlike a block of names that only carries a comment.
+    pub fn names_addresses(&self) -> bool {
+        self.kind == NAME_RESOLUTION && !self.body.starts_with(&[0; 2])
     }
 }
 

@@ -1,5 +1,7 @@
 //! Appends finished little-endian blocks to a buffer.
 
+use std::net::IpAddr;
+
 use super::block::{self, Block, ByteOrder, padded};
 use super::options::{OptionList, PacketOptions};
 use super::{Interface, PacketProcess, Process, Verdict};
@@ -303,6 +305,20 @@ pub fn process(out: &mut Vec<u8>, process: &Process) {
     block.out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
     // The block itself has no options.
     block.has_options = false;
+    block.finish();
+}
+
+/// Appends the names of addresses.
+pub fn names<'a>(out: &mut Vec<u8>, names: impl IntoIterator<Item = (IpAddr, &'a str)>) {
+    let mut block = Open::new(out, block::NAME_RESOLUTION);
+    // The records are laid out like options, and end like these.
+    for (address, name) in names {
+        let (code, address) = match address {
+            IpAddr::V4(address) => (block::NRB_IPV4, address.octets().to_vec()),
+            IpAddr::V6(address) => (block::NRB_IPV6, address.octets().to_vec()),
+        };
+        block.option(code, &[&address, name.as_bytes(), &[0]].concat());
+    }
     block.finish();
 }
 

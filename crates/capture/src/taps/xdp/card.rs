@@ -121,6 +121,7 @@ mod tests {
             label: "none0".to_owned(),
             namespace: None,
             one_of_any: false,
+            pod: None,
         }
     }
 
