@@ -12,7 +12,7 @@ mod running;
 mod simulation;
 mod source;
 
-pub use desired::{Capture, Desired, Incident, Labels, Selector};
+pub use desired::{Capture, Desired, Incident, Labels};
 pub use freeze::{Freezer, remove_unfinished};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal};
@@ -21,3 +21,4 @@ pub use report::{
 };
 pub use running::{Place, Refused, Running, push};
 pub use source::Source;
+pub use trawl_sys::names::Selector;

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod bus;
 pub mod fleet;
+mod health;
 mod hosts;
 mod incident;
 pub mod query;

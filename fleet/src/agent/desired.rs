@@ -1,14 +1,14 @@
 //! The desired state of a host: a list of captures, in TOML or JSON.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use trawl_capture::options::{ProcessDetail, ProcessPlan};
+use trawl_capture::pod::PodSelector;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_pipeline::plan::{PacketsAt, StorePlan};
-use trawl_sys::{Error, Result, names};
-
-pub type Labels = BTreeMap<String, String>;
+pub use trawl_sys::names::Labels;
+use trawl_sys::{Error, Result};
 
 /// Longest text: the bus refuses larger messages, and 1 MiB is some thousand captures.
 pub const TEXT_MOST: usize = 1 << 20;
@@ -54,7 +54,11 @@ pub struct Incident {
 #[serde(deny_unknown_fields)]
 pub struct Capture {
     pub name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
+    /// Kubernetes pods, by name or label, which may start later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<String>,
     /// Store that receives the packets.
     pub store: String,
     /// Filter in tcpdump's syntax; empty for all packets.
@@ -219,8 +223,20 @@ impl Capture {
                 "'{name}' is not a capture name: use letters, digits, - and _, at most {NAME_MOST}"
             ));
         }
-        if self.interfaces.is_empty() || self.interfaces.iter().any(String::is_empty) {
-            return Err(format!("the capture '{name}' names no interface"));
+        let is_nowhere = self.interfaces.is_empty() && self.pods.is_empty();
+        if is_nowhere || self.interfaces.iter().any(String::is_empty) {
+            return Err(format!("the capture '{name}' names no interface or pod"));
+        }
+        if let Some(error) = self
+            .pods
+            .iter()
+            .find_map(|pod| PodSelector::parse(pod).err())
+        {
+            return Err(format!(
+                "the capture '{name}': {}: {}",
+                error.what(),
+                error.why()
+            ));
         }
         if self.store.is_empty() {
             return Err(format!("the capture '{name}' names no store"));
@@ -246,63 +262,6 @@ impl Capture {
             )),
             None => Ok(()),
         }
-    }
-}
-
-/// A comma-separated list of terms that must all hold: `web*`, `role=edge`, `role!=db`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selector(Vec<Term>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Term {
-    Name(String),
-    Label {
-        key: String,
-        value: String,
-        equal: bool,
-    },
-}
-
-impl Selector {
-    pub fn parse(text: &str) -> Result<Self> {
-        let term = |text: &str| {
-            let text = text.trim();
-            let (pair, equal) = match text.split_once("!=") {
-                Some(pair) => (Some(pair), false),
-                None => (text.split_once('='), true),
-            };
-            match pair {
-                _ if text.is_empty() => None,
-                Some(("", _)) => None,
-                Some((key, value)) => Some(Term::Label {
-                    key: key.to_owned(),
-                    value: value.to_owned(),
-                    equal,
-                }),
-                None => Some(Term::Name(text.to_owned())),
-            }
-        };
-        let terms: Option<Vec<Term>> = text.split(',').map(term).collect();
-        terms.map(Self).ok_or_else(|| {
-            let what = format!("cannot understand the selector '{text}'");
-            Error::usage(what, "a term is empty")
-                .fix("write for example 'web*', role=edge or 'web*,role=edge'")
-        })
-    }
-
-    /// Returns whether this is the exact name of a host rather than a pattern.
-    pub fn is_name(&self) -> bool {
-        matches!(&self.0[..], [Term::Name(name)] if !name.contains(['*', '?', '[']))
-    }
-
-    pub fn selects(&self, host: &str, labels: &Labels) -> bool {
-        self.0.iter().all(|term| match term {
-            Term::Name(pattern) => names::matches(pattern, host),
-            Term::Label { key, value, equal } => {
-                let found = labels.get(key).map_or("", String::as_str);
-                names::matches(value, found) == *equal
-            }
-        })
     }
 }
 
@@ -347,6 +306,7 @@ mod tests {
             (capture("colour = 1"), "colour"),
             (capture("process = \"all\""), "plain"),
             (capture("").replace("\"e\"", ""), "no interface"),
+            (capture("pods = [\"web\"]"), "no namespace"),
             (
                 capture("").replace("\"a\"", "\"../a\""),
                 "not a capture name",
@@ -377,29 +337,6 @@ mod tests {
             let text = String::from_utf8_lossy(&bytes);
             let _ = Desired::parse(&text);
             let _ = crate::agent::Policy::parse(&text);
-        }
-    }
-
-    #[test]
-    fn all_terms_hold() {
-        let labels = Labels::from([("role".to_owned(), "edge".to_owned())]);
-        for (text, expected) in [
-            ("*", true),
-            ("web*", true),
-            ("db*", false),
-            ("role=edge", true),
-            ("role=e*,web1", true),
-            ("role=db", false),
-            ("role!=db", true),
-            ("zone!=a", true),
-            ("zone=", true),
-            ("web1,role!=edge", false),
-        ] {
-            let selector = Selector::parse(text).unwrap();
-            assert_eq!(selector.selects("web1", &labels), expected, "{text}");
-        }
-        for text in ["", "a,,b", "=b"] {
-            assert!(Selector::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -1,8 +1,12 @@
 //! A host's policy, which limits every desired state: its own file, which no command changes.
 
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize};
-use trawl_capture::options::ProcessDetail;
+use trawl_capture::options::{ProcessDetail, ProcessPlan};
+use trawl_capture::pod::PodSelector;
 use trawl_pipeline::plan::PacketsAt;
+use trawl_sys::names::covers;
 use trawl_sys::{Error, Result};
 use url::Url;
 
@@ -22,6 +26,8 @@ pub struct Policy {
     pub operators: Vec<String>,
     /// Interface names in the syntax of `-i`; `*` matches any text without a colon.
     interfaces: Option<Vec<String>>,
+    /// Kubernetes pods, as a capture chooses them; without this list none if `interfaces` has one.
+    pods: Option<Vec<String>>,
     taps: Option<Vec<String>>,
     /// Store addresses; `*` matches any text.
     stores: Option<Vec<String>>,
@@ -46,6 +52,9 @@ pub struct Policy {
 pub enum Refusal {
     Interface {
         interface: String,
+    },
+    Pod {
+        pod: String,
     },
     Tap {
         tap: String,
@@ -91,10 +100,16 @@ pub enum Refusal {
 
 impl Policy {
     pub fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|e| {
-            Error::usage("cannot read the policy", e)
+        let wrong = |why: &dyn Display| {
+            Error::usage("cannot read the policy", why)
                 .fix("man trawl-fleet-agent lists the keys of a policy")
-        })
+        };
+        let policy: Self = toml::from_str(text).map_err(|e| wrong(&e))?;
+        let mut pods = policy.pods.iter().flatten();
+        match pods.find_map(|pod| PodSelector::parse(pod).err()) {
+            Some(error) => Err(wrong(&error)),
+            None => Ok(policy),
+        }
     }
 
     /// Returns the reason to refuse the capture as the `number`th, from 0; `None` if it is allowed.
@@ -109,6 +124,16 @@ impl Policy {
                 return Some(Refusal::Interface {
                     interface: interface.clone(),
                 });
+            }
+        }
+        let allowed = match (&self.pods, &self.interfaces) {
+            (None, None) => None,
+            (pods, _) => Some(pods.as_deref().unwrap_or_default()),
+        };
+        if let Some(allowed) = allowed {
+            let is_refused = |pod: &&String| !allowed.iter().any(|one| allows_pod(one, pod));
+            if let Some(pod) = capture.pods.iter().find(is_refused) {
+                return Some(Refusal::Pod { pod: pod.clone() });
             }
         }
         if let Some(allowed) = &self.taps {
@@ -139,8 +164,10 @@ impl Policy {
         if indexes && self.index == Some(false) {
             return Some(Refusal::Index);
         }
+        // Packets of a pod on the host's network are found by their processes.
+        let by_process = (!capture.pods.is_empty()).then(ProcessPlan::default);
         if let Some(allowed) = &self.process
-            && let Some(plan) = capture.process_plan()
+            && let Some(plan) = capture.process_plan().or(by_process)
             && !allowed.contains(&plan.detail)
         {
             return Some(Refusal::Process {
@@ -212,30 +239,19 @@ fn is_closed(filter: &str) -> bool {
     }) && open == 0
 }
 
-/// Matches `*` against any text. A requested pattern matches only if all its expansions do.
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((head, mut rest)) = pattern.split_once('*') else {
-        return pattern == text;
-    };
-    let Some(mut text) = text.strip_prefix(head) else {
-        return false;
-    };
-    while let Some((part, after)) = rest.split_once('*') {
-        let Some(at) = text.find(part) else {
-            return false;
-        };
-        text = &text[at + part.len()..];
-        rest = after;
-    }
-    text.ends_with(rest)
-}
-
 fn allows_interface(pattern: &str, asked: &str) -> bool {
     match (pattern.rsplit_once(':'), asked.rsplit_once(':')) {
         (None, None) => allows_name(pattern, asked),
         (Some((space, name)), Some((asked_space, asked_name))) => {
-            matches(space, asked_space) && allows_name(name, asked_name)
+            covers(space, asked_space) && allows_name(name, asked_name)
         }
+        _ => false,
+    }
+}
+
+fn allows_pod(allowed: &str, asked: &str) -> bool {
+    match (PodSelector::parse(allowed), PodSelector::parse(asked)) {
+        (Ok(allowed), Ok(asked)) => allowed.covers(&asked),
         _ => false,
     }
 }
@@ -244,7 +260,7 @@ fn allows_interface(pattern: &str, asked: &str) -> bool {
 fn allows_name(pattern: &str, asked: &str) -> bool {
     match asked {
         "any" => pattern == "any" || pattern == "*",
-        _ => matches(pattern, asked),
+        _ => covers(pattern, asked),
     }
 }
 
@@ -263,7 +279,7 @@ fn allows_store(pattern: &str, asked: &str) -> bool {
         url.trim_end_matches('/').to_owned()
     };
     let is_plain = plain(parsed.as_str()) == plain(asked) && !asked.contains('%');
-    is_plain && (matches(pattern, asked) || matches(pattern, parsed.as_str()))
+    is_plain && (covers(pattern, asked) || covers(pattern, parsed.as_str()))
 }
 
 #[cfg(test)]
@@ -307,6 +323,30 @@ mod tests {
                 "{pattern} {asked}"
             );
         }
+    }
+
+    #[test]
+    fn pods_are_allowed_by_name_and_label() {
+        let of_pods = |policy: &str, pod: &str| {
+            refused(policy, |capture| {
+                capture.interfaces.clear();
+                capture.pods.push(pod.to_owned());
+            })
+        };
+        for (policy, pod, allowed) in [
+            ("", "default/web-0", true),
+            ("interfaces = [\"*\"]", "default/web-0", false),
+            ("pods = [\"default/*\"]", "default/app=web", true),
+            ("pods = [\"default/*\"]", "app=web", false),
+            ("pods = []", "default/web-0", false),
+            ("interfaces = [\"eth0\"]\npods = [\"*\"]", "app=web", true),
+            // A pod on the host's network is found by its processes.
+            ("process = []", "app=web", false),
+            ("process = [\"plain\"]", "app=web", true),
+        ] {
+            assert_eq!(of_pods(policy, pod).is_none(), allowed, "{policy} {pod}");
+        }
+        assert!(Policy::parse("pods = [\"web-0\"]").is_err());
     }
 
     #[test]

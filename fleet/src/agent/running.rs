@@ -264,6 +264,8 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
     };
     let sources = Sources {
         names: capture.interfaces.clone(),
+        pods: capture.pods.clone(),
+        awaits_pods: true,
         ..Sources::default()
     };
     Ok(CapturePlan {

@@ -18,6 +18,7 @@ use trawl_sys::process::{self, trawl_binary};
 use trawl_sys::{Error, Result, clock, create, host, run, text_file};
 
 use super::bus::BusArgs;
+use super::health::Health;
 use crate::agent::{
     Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place,
     Policy, Refused, Running, Source, push, remove_unfinished,
@@ -28,7 +29,7 @@ use crate::store::near;
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
 /// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists with
-/// *), filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
+/// *), pods (as for capture --pod; if only interfaces are named, no pods), filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
 /// max_spool_bytes, max_snaplen, index (false: chunks are not indexed here) and process (a list of permitted data about
 /// processes: plain, full, comment). With --nats, operators (a list of public keys) names the operators whose commands are
 /// followed. Captures end with the agent, and go on while the bus is away.
@@ -65,6 +66,9 @@ pub struct Args {
     /// Count the verdicts of each XDP program too, as trawl serve --verdicts does
     #[arg(long, requires = "metrics")]
     verdicts: bool,
+    /// Answer probes by HTTP at this address: /livez while the agent works, /readyz if the host does as desired
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    health: Option<SocketAddr>,
     /// Write the state to this file when it changes
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -136,6 +140,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .metrics
         .map(|address| Metrics::start(address, args.verdicts))
         .transpose()?;
+    let health = args.health.map(Health::listen).transpose()?;
     agent.source.check()?;
     let status = format!("following {}", agent.source);
     terminal::say(&status);
@@ -150,6 +155,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
         agent.look()?;
         metrics.iter_mut().try_for_each(Metrics::keep)?;
+        if let Some(health) = &health {
+            health.answer(|| agent.state());
+        }
         events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
     }
     agent.tell()?;
@@ -339,6 +347,11 @@ impl Agent {
         self.tell()
     }
 
+    fn state(&self) -> HostReport {
+        let version = env!("CARGO_PKG_VERSION");
+        self.machine.report(&self.place.host, version, now())
+    }
+
     /// Writes down the changes.
     fn tell(&mut self) -> Result<()> {
         let memory = self.machine.memory();
@@ -355,9 +368,7 @@ impl Agent {
             replace(&self.incidents, &incidents)?;
             self.remembered_incidents = incidents;
         }
-        let report = self
-            .machine
-            .report(&self.place.host, env!("CARGO_PKG_VERSION"), now());
+        let report = self.state();
         let is_news = self.reported.as_ref().is_none_or(|old| {
             let same_time = HostReport {
                 time_ns: old.time_ns,

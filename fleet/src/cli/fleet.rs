@@ -76,8 +76,16 @@ struct Start {
     #[arg(long, value_name = "NAME", default_value = "fleet")]
     name: String,
     /// Interfaces, as for capture -i
-    #[arg(short = 'i', long = "interface", value_name = "IF", required = true)]
+    #[arg(
+        short = 'i',
+        long = "interface",
+        value_name = "IF",
+        required_unless_present = "pods"
+    )]
     interfaces: Vec<String>,
+    /// Kubernetes pods, as for capture --pod; a host without such a pod waits for one
+    #[arg(long = "pod", value_name = "POD")]
+    pods: Vec<String>,
     /// Store for the packets: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(
         long,
@@ -243,6 +251,7 @@ fn start(args: &Start) -> Result<ExitCode> {
     let capture = Capture {
         name: args.name.clone(),
         interfaces: args.interfaces.clone(),
+        pods: args.pods.clone(),
         store: args.store.clone(),
         filter: args.expression.join(" "),
         taps: args.tap.clone(),
@@ -400,6 +409,7 @@ fn refusal_text(refusal: &Refusal) -> String {
     };
     match refusal {
         Refusal::Interface { interface } => format!("policy: interface {interface}"),
+        Refusal::Pod { pod } => format!("policy: pod {pod}"),
         Refusal::Tap { tap } => format!("policy: tap {tap}"),
         Refusal::Index => "policy: no index".to_owned(),
         Refusal::Process { detail } => {

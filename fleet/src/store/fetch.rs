@@ -1,13 +1,13 @@
 //! Reads packets of a store by their positions in the index, as one pcapng stream. Only the compressed frames with wanted packets
 //! are read, neighbouring ones in one call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
 use object_store::GetRange;
 use serde::Deserialize;
-use trawl_packet::pcapng::block::{HEADER_LEN, INTERFACE_DESCRIPTION, blocks};
+use trawl_packet::pcapng::block::{HEADER_LEN, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{self, SectionHeader};
@@ -80,6 +80,8 @@ pub struct Packets<I> {
     /// Keys of `held`, the oldest first.
     order: VecDeque<(usize, usize)>,
     interfaces: Vec<Interface>,
+    /// The blocks of names so far.
+    names: HashSet<Vec<u8>>,
     /// By the process's number.
     described: HashMap<u32, Described>,
     out: Vec<u8>,
@@ -146,6 +148,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             held: HashMap::new(),
             order: VecDeque::new(),
             interfaces: Vec::new(),
+            names: HashSet::new(),
             described: HashMap::new(),
             out,
             read: 0,
@@ -315,8 +318,10 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             }
             let (next, host) = (chunk.next, chunk.host.clone());
             let content = self.frame(number, next)?;
-            for block in blocks(&content.bytes).filter(|block| block.kind == INTERFACE_DESCRIPTION)
-            {
+            for block in blocks(&content.bytes) {
+                if block.names_addresses() && self.names.insert(block.bytes.to_vec()) {
+                    self.out.extend_from_slice(block.bytes);
+                }
                 let Some(mut interface) = Interface::from_block(&block) else {
                     continue;
                 };

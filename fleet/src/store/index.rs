@@ -229,6 +229,8 @@ struct Rows<'a> {
     container: StringViewBuilder,
     frame: Int32Builder,
     offset: Int32Builder,
+    pod: StringViewBuilder,
+    pod_labels: StringViewBuilder,
     /// An address as text, to be copied.
     address: String,
 }
@@ -273,6 +275,8 @@ impl<'a> Rows<'a> {
             container: texts(),
             frame: Int32Builder::new(),
             offset: Int32Builder::new(),
+            pod: texts(),
+            pod_labels: texts(),
             address: String::new(),
         }
     }
@@ -345,6 +349,10 @@ impl<'a> Rows<'a> {
             .append_option(process.and_then(|process| process.described?.container()));
         self.frame.append_value(at.frame as i32);
         self.offset.append_value(at.offset as i32);
+        let pod = interface.pod();
+        self.pod.append_option(pod.map(|(name, _)| name));
+        self.pod_labels
+            .append_option(pod.and_then(|(_, labels)| labels));
         Some(())
     }
 
@@ -398,6 +406,8 @@ impl<'a> Rows<'a> {
             all(&self.manifest.key().packets()),
             Arc::new(self.frame.finish()),
             Arc::new(self.offset.finish()),
+            Arc::new(self.pod.finish()),
+            Arc::new(self.pod_labels.finish()),
         ];
         Ok(RecordBatch::try_new(schema(), columns)?)
     }

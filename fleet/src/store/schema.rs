@@ -38,7 +38,7 @@ const fn column(name: &'static str, kind: Kind, optional: bool) -> Column {
 
 /// The columns; the number of one in the table is its place, from 1. New ones follow at the end. Not all readers of the table
 /// know times in nanoseconds, or numbers without a sign.
-pub const COLUMNS: [Column; 37] = [
+pub const COLUMNS: [Column; 39] = [
     column("time", Kind::Time, false),
     column("time_ns", Kind::Long, false),
     column("capture", Kind::Text, false),
@@ -76,6 +76,8 @@ pub const COLUMNS: [Column; 37] = [
     column("chunk", Kind::Text, false),
     column("frame", Kind::Int, false),
     column("offset", Kind::Int, false),
+    column("pod", Kind::Text, true),
+    column("pod_labels", Kind::Text, true),
 ];
 
 pub fn schema() -> SchemaRef {
