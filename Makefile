@@ -131,7 +131,8 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
 	for helper in trawl-bench trawl-dpdk trawl-fleet; do [ ! -x $(HELPERS)/$$helper ] || \
 	    install -D -m 755 $(HELPERS)/$$helper $(ROOT)/libexec/trawl/$$helper; done
-	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
+	install -m 755 packaging/kubernetes/kubectl-trawl $(ROOT)/bin/kubectl-trawl
+	for page in docs/man/*.1 packaging/kubernetes/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
 	$(RUN) $(BINARY) completions bash > $(ROOT)/share/bash-completion/completions/trawl
 	$(RUN) $(BINARY) completions zsh > $(ROOT)/share/zsh/vendor-completions/_trawl
@@ -144,15 +145,16 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	    install -D -m 644 packaging/wireshark/$$file $(DESTDIR)$(PROFILES)/trawl/$$file; done
 	for file in grafana.json alerts.yml; do \
 	    install -D -m 644 packaging/prometheus/$$file $(ROOT)/share/trawl/$$file; done
+	install -D -m 644 packaging/kubernetes/trawl.yaml $(ROOT)/share/trawl/kubernetes.yaml
 	install -d $(DESTDIR)$(EXTCAP)
 	printf '#!/bin/sh\n# Written by trawl extcap install.\nexec %s extcap "$$@"\n' '$(PREFIX)/bin/trawl' \
 	    > $(DESTDIR)$(EXTCAP)/trawl
 	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
 uninstall: ## Remove the files that `make install` installed
-	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-fleet $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/bin/kubectl-trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-fleet $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
-	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
+	for page in docs/man/*.1 packaging/kubernetes/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	rm -f $(DESTDIR)$(EXTCAP)/trawl
 	rm -rf $(DESTDIR)$(PROFILES)/trawl $(ROOT)/share/trawl

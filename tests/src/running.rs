@@ -35,9 +35,15 @@ impl Running {
     /// Starts like [`Self::start`], without the named kernel features.
     #[track_caller]
     pub fn start_without(features: &str, arguments: &[&str], ready: &str) -> Self {
-        let mut child = Command::new(binary::path())
-            .args(arguments)
-            .env("TRAWL_WITHOUT", features)
+        let mut trawl = Command::new(binary::path());
+        trawl.args(arguments).env("TRAWL_WITHOUT", features);
+        Self::of(trawl, ready)
+    }
+
+    /// Starts a command that runs trawl; returns once this text is on standard error.
+    #[track_caller]
+    pub fn of(mut command: Command, ready: &str) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need more than a test's machine has, with the reason.
-const NOT_RUN: [(&str, &str); 16] = [
+const NOT_RUN: [(&str, &str); 17] = [
     (
         "trawl fleet",
         "it needs a NATS server; tests of its own start one",
@@ -27,6 +27,10 @@ const NOT_RUN: [(&str, &str); 16] = [
     ),
     ("--cgroup ", "it needs a service; tests make cgroups"),
     ("--container ", "it needs a container"),
+    (
+        "--pod ",
+        "it needs a container runtime; tests of its own have a script for it",
+    ),
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),

@@ -1,6 +1,10 @@
 //! `--pod`: asks a container runtime for a pod's veth. `crictl` is a script of the test, and pods are network namespaces; no
 //! cluster is needed.
 
+mod chosen;
+mod manifest;
+mod plugin;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -13,18 +17,23 @@ use trawl_tests::{Capture, Lab, args, frames, trawl};
 
 /// A minimal crictl: the socket is a file with the pods.
 const CRICTL: &str = r#"#!/usr/bin/env python3
-import json, sys
+import json, os, sys
 arguments = sys.argv[1:]
-assert arguments[:2] == ['--timeout', '10s'] and arguments[2] == '--runtime-endpoint', arguments
-assert arguments[-2:] == ['-o', 'json'], arguments
+assert arguments[:2] == ['--timeout', '10s'], arguments
+command = arguments[2:]
+endpoint = os.environ.get('CONTAINER_RUNTIME_ENDPOINT')
+if command[0] == '--runtime-endpoint':
+    endpoint, command = command[1], command[2:]
+# What follows the first argument is no option for crictl.
+assert command[1:3] == ['-o', 'json'], arguments
+del command[1:3]
 try:
-    pods = json.load(open(arguments[3].removeprefix('unix://')))
+    pods = json.load(open(endpoint.removeprefix('unix://')))
 except OSError as error:
     sys.exit(f'time="2026-01-31" level=fatal msg="validate service connection: {error}"')
 def sandbox(p):
     return dict(id=p['id'], metadata=dict(name=p['name'], namespace=p['namespace'], uid='u' * 36, attempt=0),
-                state=['SANDBOX_READY', 'SANDBOX_NOTREADY'][p.get('state', 0)], createdAt=str(p.get('created', 1)), labels={})
-command = arguments[4:-2]
+                state=['SANDBOX_READY', 'SANDBOX_NOTREADY'][p.get('state', 0)], createdAt=str(p.get('created', 1)), labels=p.get('labels', {}))
 if command == ['pods']:
     print(json.dumps(dict(items=[sandbox(p) for p in pods])))
 else:
@@ -64,6 +73,24 @@ impl Runtime {
     }
 }
 
+/// Returns the names of IPv4 addresses in a file, as tshark understands them.
+fn named(file: &str) -> Vec<String> {
+    let text = run("tshark", &args!("-r {file} -q -z hosts,ipv4"));
+    let lines = text.lines().filter(|line| line.contains('\t'));
+    lines.map(str::to_owned).collect()
+}
+
+/// Returns the comments of the interfaces with packets.
+fn comments(file: &str) -> Vec<String> {
+    let stat = trawl(&args!("stat {file} --json"));
+    let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+    let interfaces = stat["files"][0]["interfaces"].as_array().expect("a list");
+    let used = interfaces.iter().filter(|one| one["packets"] != 0);
+    let all = used.flat_map(|one| one["comments"].as_array().expect("a list").clone());
+    all.map(|comment| comment.as_str().expect("a text").to_owned())
+        .collect()
+}
+
 /// The lab's b is the pod, and a the host, where trawl runs.
 #[test]
 fn pod_is_captured_at_the_host_end_of_its_veth() {
@@ -73,7 +100,8 @@ fn pod_is_captured_at_the_host_end_of_its_veth() {
     let spec = |path: &str| json!({"linux": {"namespaces": [{"type": "pid"}, {"type": "network", "path": path}]}});
     let pods = json!([
         {"id": "0ld", "name": "web-0", "namespace": "default", "state": 1, "created": 9, "info": {"pid": 0}},
-        {"id": "a1", "name": "web-0", "namespace": "default", "created": 5, "info": {"pid": 0, "runtimeSpec": spec(&path)}},
+        {"id": "a1", "name": "web-0", "namespace": "default", "created": 5, "info": {"pid": 0, "runtimeSpec": spec(&path)},
+         "labels": {"app": "web", "tier": "front", "io.kubernetes.pod.name": "web-0"}},
         {"id": "b2", "name": "web-0", "namespace": "other", "info": {"pid": 0}},
         {"id": "c3", "name": "node", "namespace": "default", "info": {"pid": 1, "runtimeSpec": spec(&format!("/run/netns/{}", host.name))}},
         {"id": "d4", "name": "gone", "namespace": "default", "state": 1, "info": {}},
@@ -89,6 +117,11 @@ fn pod_is_captured_at_the_host_end_of_its_veth() {
     capture.stop_well();
     let rows = tshark(&file, &["frame.interface_name"]);
     assert_eq!(rows, vec![vec![host.interface.clone()]; 7]);
+    assert_eq!(named(&file), [format!("{}\tdefault/web-0", pod.ipv4)]);
+    assert_eq!(
+        comments(&file),
+        ["pod=default/web-0 labels=app=web,tier=front"]
+    );
     for (name, why) in [
         ("default/node", "it uses the host's network"),
         ("default/gone", "it is not running"),
