@@ -467,6 +467,17 @@ impl Session {
         &self.interfaces
     }
 
+    /// Returns the network namespaces of the interfaces, each once; `None` is the current one.
+    pub fn namespaces(&self) -> impl Iterator<Item = Option<&Namespace>> {
+        let label = |site: &CaptureSite| site.namespace.as_ref().map(|one| one.label().to_owned());
+        let mut known = HashSet::new();
+        let sites = self
+            .sites
+            .iter()
+            .filter(move |site| known.insert(label(site)));
+        sites.map(|site| site.namespace.as_ref())
+    }
+
     /// Returns the memory of each ring, as decided when the taps were attached.
     pub fn geometry(&self) -> Geometry {
         self.assembly.rings.geometry

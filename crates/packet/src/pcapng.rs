@@ -7,6 +7,7 @@ pub mod block;
 pub mod options;
 pub mod processes;
 pub(crate) mod read;
+pub mod translations;
 pub mod write;
 
 use block::{DIRECTION_INBOUND, DIRECTION_MASK, DIRECTION_OUTBOUND};

@@ -50,6 +50,7 @@ pub struct OpenChunk {
     /// Number of the current frame, and the processes that it describes.
     frame: usize,
     described: HashSet<u32>,
+    translations: u64,
 }
 
 /// A finished chunk on the disk.
@@ -62,6 +63,7 @@ pub struct SealedChunk {
     pub interfaces: BTreeMap<String, u64>,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
+    pub translations: u64,
 }
 
 impl SealedChunk {
@@ -83,6 +85,7 @@ impl SealedChunk {
             last_ns: self.last_ns,
             sealed_ns: clock::wall(),
             sealed_boot_ns: Some(clock::since_boot()),
+            translations: self.translations,
             recorded: self.recorded,
             interfaces: self.interfaces,
             since_last: fates.clone(),
@@ -115,6 +118,7 @@ impl OpenChunk {
             interfaces: Vec::new(),
             frame: 0,
             described: HashSet::new(),
+            translations: 0,
         })
     }
 
@@ -161,7 +165,13 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Adds a block that is neither a packet nor the description of a process.
+    /// Adds the block of a translated connection.
+    pub fn translation(&mut self, block: &[u8]) -> io::Result<()> {
+        self.translations += 1;
+        self.writer.push(block)
+    }
+
+    /// Adds a block that is none of these.
     pub fn other(&mut self, block: &Block<'_>) -> io::Result<()> {
         if block.kind == block::INTERFACE_DESCRIPTION {
             self.interfaces.push((interface_name(block), 0));
@@ -197,6 +207,7 @@ impl OpenChunk {
             interfaces,
             first_ns: self.first_ns,
             last_ns: self.last_ns,
+            translations: self.translations,
         })
     }
 }

@@ -9,12 +9,14 @@ use trawl_packet::pcapng::block::{
     ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER,
     blocks,
 };
+use trawl_packet::pcapng::translations::TranslationNews;
 
 use crate::chunk::{OpenChunk, SealedChunk, interface_name};
 use crate::key::Epoch;
 use crate::manifest::{Fates, Manifest, Origin, State};
 use crate::processes::Descriptions;
 use crate::spool::Spool;
+use crate::translations::Current;
 use trawl_pipeline::plan::FullSpool;
 
 /// Times of a chunk after which a capture without packets shows that it is alive: an hour, by default.
@@ -52,6 +54,7 @@ pub struct Chunker {
     /// Name of each interface block.
     interfaces: Vec<String>,
     processes: Descriptions,
+    translations: Current,
     open: Option<OpenChunk>,
     totals: Totals,
     /// Packets counted by the tap, and the part of them that manifests have reported.
@@ -73,6 +76,7 @@ impl Chunker {
             header: Vec::new(),
             interfaces: Vec::new(),
             processes: Descriptions::default(),
+            translations: Current::default(),
             open: None,
             totals: Totals::default(),
             counted: Fates::default(),
@@ -125,6 +129,11 @@ impl Chunker {
                     self.put(|chunk, known| chunk.packet(block.bytes, &packet, known));
                 }
                 INTERFACE_STATISTICS => self.put_if_open(|chunk| chunk.other(&block)),
+                NAME_RESOLUTION if let Some(news) = TranslationNews::from_block(&block) => {
+                    if self.translations.add(&news, block.bytes) {
+                        self.put_if_open(|chunk| chunk.translation(block.bytes));
+                    }
+                }
                 _ => match self.processes.add(&block) {
                     Some(id) => self.put_if_open(|chunk| chunk.process(id, block.bytes)),
                     None => self.put(|chunk, _| chunk.other(&block)),
@@ -167,9 +176,11 @@ impl Chunker {
             return;
         }
         let path = self.spool.part(self.totals.chunks);
-        let begin = || {
+        let mut begin = || {
             let mut chunk = OpenChunk::create(&path)?;
             blocks(&self.header).try_for_each(|block| chunk.other(&block))?;
+            let mut translations = self.translations.begin_chunk();
+            translations.try_for_each(|block| chunk.translation(block))?;
             Ok(chunk)
         };
         match begin() {

@@ -7,9 +7,11 @@ pub mod key;
 pub mod manifest;
 pub mod processes;
 pub mod spool;
+mod translations;
 mod uploader;
 mod writer;
 
 pub use spool::{Spool, Target, default_spool};
+pub use translations::Watched;
 pub use uploader::{Report, Uploader};
 pub use writer::{Config, Control, StoreWriter, StoredCapture};

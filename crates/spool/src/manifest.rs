@@ -82,6 +82,10 @@ pub struct Origin {
     pub trawl: String,
 }
 
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
 /// State of a chunk's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -118,6 +122,9 @@ pub struct Manifest {
     /// Packets in the chunk, in all and by interface.
     pub recorded: u64,
     pub interfaces: BTreeMap<String, u64>,
+    /// Number of translated connections that the chunk describes.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub translations: u64,
     pub since_last: Fates,
     pub in_all: Fates,
     pub clock: Clock,

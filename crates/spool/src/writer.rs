@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::chunker::{Bounds, Chunker, Totals};
 use crate::key::Epoch;
 use crate::manifest::{Begin, Clock, End, FORMAT, Fates, Origin, State};
 use crate::spool::{Spool, Target, default_spool};
+use crate::translations::Watched;
 use crate::uploader::Uploader;
 
 /// Most bytes queued for the chunker: more than accumulate during a disk's short pause.
@@ -197,6 +199,8 @@ pub struct StoreWriter {
     url: String,
     /// The agent that keeps the capture running, if it has one.
     keeper: Option<u32>,
+    /// The thread that passes on translations, and its end.
+    translations: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
 impl std::fmt::Debug for StoreWriter {
@@ -276,7 +280,26 @@ impl StoreWriter {
             root: config.spool(),
             keeper: plan.kept.map(|_| parent_id()),
             url: plan.url.clone(),
+            translations: None,
         })
+    }
+
+    /// Starts a thread that passes on the translations of the capture's namespaces.
+    pub fn translate(&mut self, watched: Watched) -> Result<()> {
+        if watched.is_empty() {
+            return Ok(());
+        }
+        let (channel, is_over) = (self.channel.clone(), Arc::new(AtomicBool::new(false)));
+        let thread = std::thread::Builder::new().name("translations".into());
+        let until = is_over.clone();
+        let thread = thread.spawn(move || {
+            keep_rights_to_files();
+            // A refusal ends the capture.
+            let _ = watched.pass_on(&until, |bytes| channel.send(Message::Blocks(bytes)));
+        });
+        let thread = thread.map_err(|e| Error::os("cannot start a thread", e))?;
+        self.translations = Some((is_over, thread));
+        Ok(())
     }
 
     fn refusal(&self, refusal: Refusal) -> Error {
@@ -308,6 +331,10 @@ impl StoreWriter {
         reason: &str,
     ) -> Result<StoredCapture> {
         self.control().account(accounts.clone());
+        if let Some((is_over, thread)) = self.translations.take() {
+            is_over.store(true, Ordering::Release);
+            let _ = thread.join();
+        }
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
         let Some(Ok(totals)) = joined else {

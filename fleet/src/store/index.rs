@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hash::Hasher as _;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use arrow::array::{
@@ -21,8 +21,9 @@ use trawl_packet::fnv::Fnv;
 use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
+use trawl_packet::pcapng::translations::{TranslationNews, Translations};
 use trawl_packet::pcapng::{Direction, Interface};
-use trawl_packet::seekable;
+use trawl_packet::seekable::{self, Frame};
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
 use trawl_spool::chunk::UNNAMED;
@@ -160,6 +161,18 @@ fn flow(headers: &Headers<'_>) -> Option<i64> {
     Some(hash.finish().cast_signed())
 }
 
+/// Returns source and destination of a packet on the other side of its translation.
+fn other_side(
+    headers: &Headers<'_>,
+    translations: &Translations,
+    time_ns: u64,
+) -> Option<[SocketAddr; 2]> {
+    let ip = headers.ip.filter(|_| !translations.is_empty())?;
+    let (from, to) = headers.ports.unwrap_or_default();
+    let ends = [SocketAddr::new(ip.src, from), SocketAddr::new(ip.dst, to)];
+    translations.of(ip.protocol, ends, time_ns)
+}
+
 /// Names in a packet, or in the packet inside its tunnel.
 #[derive(Default)]
 struct Names {
@@ -189,6 +202,7 @@ impl Names {
 struct Place<'a> {
     interfaces: &'a [Interface],
     processes: &'a Processes,
+    translations: &'a Translations,
     streams: &'a mut Streams,
     frame: usize,
     offset: usize,
@@ -231,6 +245,10 @@ struct Rows<'a> {
     offset: Int32Builder,
     pod: StringViewBuilder,
     pod_labels: StringViewBuilder,
+    nat_src: StringViewBuilder,
+    nat_sport: Int32Builder,
+    nat_dst: StringViewBuilder,
+    nat_dport: Int32Builder,
     /// An address as text, to be copied.
     address: String,
 }
@@ -277,6 +295,10 @@ impl<'a> Rows<'a> {
             offset: Int32Builder::new(),
             pod: texts(),
             pod_labels: texts(),
+            nat_src: texts(),
+            nat_sport: Int32Builder::new(),
+            nat_dst: texts(),
+            nat_dport: Int32Builder::new(),
             address: String::new(),
         }
     }
@@ -353,7 +375,23 @@ impl<'a> Rows<'a> {
         self.pod.append_option(pod.map(|(name, _)| name));
         self.pod_labels
             .append_option(pod.and_then(|(_, labels)| labels));
+        self.translation(other_side(&headers, at.translations, packet.timestamp));
         Some(())
+    }
+
+    /// Appends source and destination on the other side of a translation.
+    fn translation(&mut self, other: Option<[SocketAddr; 2]>) {
+        let columns = [
+            (&mut self.nat_src, &mut self.nat_sport),
+            (&mut self.nat_dst, &mut self.nat_dport),
+        ];
+        for (number, (address, port)) in columns.into_iter().enumerate() {
+            let end = other.map(|ends| ends[number]);
+            address.append_option(end.map(|end| end.ip().to_string()));
+            // ICMP has none.
+            let number = end.map(|end| end.port()).filter(|port| *port > 0);
+            port.append_option(number.map(i32::from));
+        }
     }
 
     /// Returns the rows in the order of the schema.
@@ -408,6 +446,10 @@ impl<'a> Rows<'a> {
             Arc::new(self.offset.finish()),
             Arc::new(self.pod.finish()),
             Arc::new(self.pod_labels.finish()),
+            Arc::new(self.nat_src.finish()),
+            Arc::new(self.nat_sport.finish()),
+            Arc::new(self.nat_dst.finish()),
+            Arc::new(self.nat_dport.finish()),
         ];
         Ok(RecordBatch::try_new(schema(), columns)?)
     }
@@ -444,23 +486,44 @@ impl Out {
     }
 }
 
+/// Decompresses a frame of a chunk.
+fn unpacked(chunk: &[u8], frame: &Frame) -> io::Result<Vec<u8>> {
+    let from = frame.offset as usize;
+    let compressed = chunk.get(from..from + frame.compressed as usize);
+    let compressed = compressed.ok_or_else(|| damaged("the seek table leads out of the chunk"))?;
+    seekable::decompress(frame, compressed)
+}
+
+fn damaged(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+/// Reads the translations in a chunk: the first packets of a connection precede its translation.
+fn translations(chunk: &[u8], manifest: &Manifest) -> io::Result<Translations> {
+    let mut found = Translations::default();
+    if manifest.translations > 0 {
+        for frame in seekable::frames(chunk)? {
+            let bytes = unpacked(chunk, &frame)?;
+            let news = blocks(&bytes).filter_map(|block| TranslationNews::from_block(&block));
+            news.for_each(|one| found.add(&one));
+        }
+    }
+    Ok(found)
+}
+
 /// Reads a chunk, and passes its rows on, a row group at a time.
 fn read(
     chunk: &[u8],
     manifest: &Manifest,
     mut group: impl FnMut(RecordBatch) -> Result<(), ParquetError>,
 ) -> io::Result<()> {
-    let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    let translations = translations(chunk, manifest)?;
     let mut rows = Rows::new(manifest);
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut processes = Processes::default();
     let mut streams = Streams::default();
     for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
-        let from = frame.offset as usize;
-        let compressed = chunk
-            .get(from..from + frame.compressed as usize)
-            .ok_or_else(|| damaged("the seek table leads out of the chunk"))?;
-        let bytes = seekable::decompress(frame, compressed)?;
+        let bytes = unpacked(chunk, frame)?;
         let mut offset = 0;
         for block in blocks(&bytes) {
             match block.kind {
@@ -473,6 +536,7 @@ fn read(
                     let mut place = Place {
                         interfaces: &interfaces,
                         processes: &processes,
+                        translations: &translations,
                         streams: &mut streams,
                         frame: number,
                         offset,

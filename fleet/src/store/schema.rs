@@ -38,7 +38,7 @@ const fn column(name: &'static str, kind: Kind, optional: bool) -> Column {
 
 /// The columns; the number of one in the table is its place, from 1. New ones follow at the end. Not all readers of the table
 /// know times in nanoseconds, or numbers without a sign.
-pub const COLUMNS: [Column; 39] = [
+pub const COLUMNS: [Column; 43] = [
     column("time", Kind::Time, false),
     column("time_ns", Kind::Long, false),
     column("capture", Kind::Text, false),
@@ -78,6 +78,10 @@ pub const COLUMNS: [Column; 39] = [
     column("offset", Kind::Int, false),
     column("pod", Kind::Text, true),
     column("pod_labels", Kind::Text, true),
+    column("nat_src", Kind::Text, true),
+    column("nat_sport", Kind::Int, true),
+    column("nat_dst", Kind::Text, true),
+    column("nat_dport", Kind::Int, true),
 ];
 
 pub fn schema() -> SchemaRef {

@@ -323,6 +323,11 @@ impl Table {
         let mut metadata =
             previous.map_or_else(|| first(&location), |table| table.metadata.clone());
         metadata["location"] = json!(location);
+        // An older trawl may have made the table with fewer columns.
+        let own = first(&location);
+        for key in ["schemas", "last-column-id"] {
+            metadata[key] = own[key].clone();
+        }
         let sequence = metadata["last-sequence-number"].as_i64().unwrap_or(0) + 1;
         let (snapshot, now_ms) = (unique(), clock::wall() / 1_000_000);
         let mut entries: Vec<Record> = files

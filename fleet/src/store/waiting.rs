@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::translations::TranslationNews;
 use trawl_packet::read::compressed;
 use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;
@@ -215,6 +216,9 @@ impl Run {
             match block.enhanced_packet() {
                 Some(packet) => chunk.packet(block.bytes, &packet, &processes)?,
                 None if processes.add(&block).is_some() => {}
+                None if TranslationNews::from_block(&block).is_some() => {
+                    chunk.translation(block.bytes)?;
+                }
                 None => chunk.other(&block)?,
             }
         }

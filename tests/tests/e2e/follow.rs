@@ -1,6 +1,6 @@
 //! `trawl follow`: the steps of single packets, across namespaces, to their end; and no step of another packet.
 
-mod labs;
+pub mod labs;
 mod translation;
 
 use std::io::{Read, Write};

@@ -14,6 +14,7 @@ mod clocks;
 mod full;
 mod index;
 mod lying;
+mod nat;
 mod rows;
 mod s3;
 mod versions;

@@ -9,7 +9,7 @@ use trawl_capture::event::Event;
 use trawl_capture::session::{Attached, Ended};
 use trawl_capture::summary::Summary;
 use trawl_pipeline::plan::{FullSpool, PacketsAt, StorePlan};
-use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader};
+use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader, Watched};
 use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, host};
 
@@ -168,6 +168,7 @@ pub(super) fn record(
     let uploader = Uploader::start(&mut uploads, &mut spool).inspect_err(|_| {
         let _ = spool.close();
     })?;
+    let translations = Watched::begin(attached.session().namespaces());
     let confined = attached.confine(user, Capabilities::empty())?;
     let shown = plan.url.clone();
     let complain = move |why: &str| {
@@ -175,6 +176,7 @@ pub(super) fn record(
         json::event(&Event::StoreDelayed { url, error });
     };
     let mut writer = StoreWriter::begin(&config, spool, Some(uploader), complain)?;
+    writer.translate(translations)?;
     observer.tell_chunks(writer.control());
     let (summary, ended) = confined.run(&mut writer, observer)?;
     let outcome = writer.end(summary.accounts(), &ended.to_string())?;

@@ -2,6 +2,7 @@
 //!
 //! A [`Netlink`] stays in the namespace it was opened in: it may be used from any thread.
 
+mod conntrack;
 mod generic;
 mod link;
 mod monitor;
@@ -14,6 +15,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use crate::error::Result;
 use crate::netns::{Namespace, NamespaceSearch, exec_prefix, run_maybe_in};
+pub use conntrack::{Translated, TranslationEvent, Translations};
 pub use generic::{XdpAbilities, traps, xdp_abilities};
 pub use link::{LinkRecord, LinkStatistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
 pub use link::{VethEnd, create_veth};

@@ -34,7 +34,7 @@ fn set_up(lab: &LineLab, commands: &[&str]) -> Result<(), String> {
 }
 
 /// The first command tells whether the kernel has such devices.
-fn lab(kind: &str) -> Option<LineLab> {
+pub fn lab(kind: &str) -> Option<LineLab> {
     let lab = LineLab::with(&LineOptions {
         quiet: false,
         ..LineOptions::default()

@@ -1,0 +1,184 @@
+//! Both sides of translated connections, compared with the kernel's own table.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use serde_json::Value;
+use trawl_sys::netns::run_in;
+use trawl_tests::lab::{Files, LineLab, place};
+use trawl_tests::witness::{run, tshark};
+use trawl_tests::{Capture, args, helper_or_skip, trawl};
+
+use super::{Places, files_below, good};
+use crate::follow::labs;
+
+const PORT: u16 = 9;
+const TO: &str = "10.1.0.2";
+
+/// Source and destination, each with its port.
+type Ends = [(String, u64); 2];
+
+fn back([from, to]: Ends) -> Ends {
+    [to, from]
+}
+
+/// Returns the original and the reply of each UDP connection in the router's table.
+fn table(lab: &LineLab) -> Vec<[Ends; 2]> {
+    let router = &lab.line.left.name;
+    let text = run(
+        "ip",
+        &["netns", "exec", router, "cat", "/proc/net/nf_conntrack"],
+    );
+    let connections = text.lines().filter(|line| line.contains(" udp "));
+    let connections = connections.map(|line| {
+        let all = |name: &str| -> Vec<String> {
+            let words = line.split_whitespace();
+            words
+                .filter_map(|word| word.strip_prefix(name).map(str::to_owned))
+                .collect()
+        };
+        let [src, dst, sport, dport] = ["src=", "dst=", "sport=", "dport="].map(all);
+        let port = |text: &str| text.parse().expect("a port");
+        [0, 1].map(|n| {
+            [
+                (src[n].clone(), port(&sport[n])),
+                (dst[n].clone(), port(&dport[n])),
+            ]
+        })
+    });
+    connections.collect()
+}
+
+/// Sends packets of several connections through the router, and their answers back.
+fn exchange(lab: &LineLab) {
+    let (a, b) = (&lab.line.a.namespace, &lab.line.b.namespace);
+    let server = run_in(b, || UdpSocket::bind(("0.0.0.0", PORT)));
+    let server = server.expect("the namespace").expect("a port");
+    for _ in 0..5 {
+        let client = run_in(a, || UdpSocket::bind("0.0.0.0:0"));
+        let client = client.expect("the namespace").expect("a port");
+        for socket in [&server, &client] {
+            let patience = Some(Duration::from_secs(30));
+            socket.set_read_timeout(patience).expect("a socket");
+        }
+        for _ in 0..3 {
+            client.send_to(b"there", (TO, PORT)).expect("it is sent");
+            let (_, from) = server.recv_from(&mut [0; 16]).expect("it arrives");
+            server.send_to(b"back", from).expect("it is sent");
+            client.recv(&mut [0; 16]).expect("it arrives");
+        }
+    }
+}
+
+fn ping(lab: &LineLab) {
+    run(
+        "ip",
+        &args!("netns exec {} ping -q -c 1 -w 10 {TO}", lab.line.a.name),
+    );
+}
+
+fn ends(row: &Value, names: [&str; 4]) -> Ends {
+    let [src, sport, dst, dport] = names.map(|name| &row[name]);
+    let end = |address: &Value, port: &Value| {
+        let address = address.as_str().unwrap_or_default().to_owned();
+        (address, port.as_u64().unwrap_or(0))
+    };
+    [end(src, sport), end(dst, dport)]
+}
+
+fn rows(places: &Places) -> Vec<Value> {
+    let query = args!(
+        "store query --store {} --spool {} --json",
+        places.url,
+        places.spool
+    );
+    let sql = "SELECT * FROM packets WHERE protocol IN (1, 17)";
+    let answer = good(trawl(&[&query[..], &[sql]].concat()));
+    answer["rows"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn rows_have_both_sides_of_a_translation() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = labs::lab("nat") else { return };
+    let store = Files::file(&lab, "store");
+    let places = Places {
+        url: format!("file://{store}"),
+        store: store.into(),
+        spool: Files::file(&lab, "spool"),
+        environment: Vec::new(),
+    };
+    let (left, right) = (place(&lab.line.left), place(&lab.line.right));
+    let (url, spool) = (&places.url, &places.spool);
+    // Several chunks: connections go on from one to the next.
+    let arguments = args!(
+        "-i {left} -i {right} --tap packet --chunk-size 2KiB --store-index --store {url} --spool {spool} 'udp or icmp'"
+    );
+    let capture = || Capture::start(&lab, &arguments);
+    // Without a translated connection at its start, a capture does not follow them.
+    let plain = capture();
+    exchange(&lab);
+    plain.wait_recorded(60);
+    plain.stop_well();
+    let before = rows(&places);
+    assert_eq!(before.len(), 60);
+    assert!(
+        before.iter().all(|row| row["nat_src"].is_null()),
+        "{before:?}"
+    );
+    std::fs::remove_dir_all(&places.store).expect("the store");
+    let capture = capture();
+    ping(&lab);
+    exchange(&lab);
+    capture.wait_recorded(64);
+    capture.stop_well();
+    let chunks = files_below(&places.store, ".pcapng.zst");
+    assert!(chunks.len() > 2);
+    let packets = chunks
+        .iter()
+        .map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len());
+    assert_eq!(packets.sum::<usize>(), 64);
+    let connections = table(&lab);
+    let all = rows(&places);
+    assert_eq!(all.len(), 64);
+    let mut sides = [0; 4];
+    for row in &all {
+        let own = ends(row, ["src", "sport", "dst", "dport"]);
+        let other = ends(row, ["nat_src", "nat_sport", "nat_dst", "nat_dport"]);
+        if row["protocol"] == 1 {
+            assert!(
+                row["nat_src"].is_string() && row["nat_sport"].is_null(),
+                "{row}"
+            );
+            continue;
+        }
+        let found = connections.iter().find_map(|[original, reply]| {
+            let (original, reply) = (original.clone(), reply.clone());
+            let sides = [
+                (original.clone(), back(reply.clone())),
+                (back(reply.clone()), original.clone()),
+                (reply.clone(), back(original.clone())),
+                (back(original), reply),
+            ];
+            let number = sides.iter().position(|(one, _)| *one == own)?;
+            Some((number, sides[number].1.clone()))
+        });
+        let (side, expected) = found.unwrap_or_else(|| panic!("{row} in {connections:?}"));
+        assert_eq!(other, expected, "{row}");
+        sides[side] += 1;
+    }
+    assert_eq!(sides, [15; 4]);
+    good(trawl(&args!("store index {} --json", places.url)));
+    let by_outside = args!(
+        "store query --store {} --spool {} --json",
+        places.url,
+        places.spool
+    );
+    let sql =
+        "SELECT count(*) AS packets FROM packets WHERE nat_dst = '10.1.2.2' AND nat_dport = 9";
+    let counted = good(trawl(&[&by_outside[..], &[sql]].concat()));
+    assert_eq!(counted["rows"][0]["packets"], 15, "{counted}");
+    assert_eq!(places.problems(), Vec::<String>::new());
+}
