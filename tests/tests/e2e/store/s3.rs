@@ -3,9 +3,9 @@
 use trawl_tests::generator::generate;
 use trawl_tests::s3::{BUCKET, Fault, Server};
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Finished, Lab, wait_until};
+use trawl_tests::{Capture, Finished, Lab, args, trawl_in, wait_until};
 
-use super::{Places, good, is_indexed_queried_and_pruned, lab};
+use super::{Places, files_below, good, is_indexed_queried_and_pruned, lab};
 
 fn places(lab: &Lab, server: &Server) -> Places {
     Places {
@@ -69,6 +69,49 @@ fn store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     is_indexed_queried_and_pruned(&places, &lab, 300);
     assert_eq!(chunks(&server), Vec::<String>::new());
     assert_eq!(places.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn questions_keep_what_tells_the_contents_of_files() {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
+        return;
+    };
+    let cache = lab.path("cache");
+    let mut places = places(&lab, &server);
+    places.environment.push((
+        "XDG_CACHE_HOME".to_owned(),
+        cache.to_string_lossy().into_owned(),
+    ));
+    let capture = places.start(&lab, &["udp"]);
+    send(&lab, &capture, 0, 300);
+    ended(&capture.stop(), 0);
+    let indexed = trawl_in(&places.environment(), &["store", "index", &places.url]);
+    assert!(indexed.status.success(), "{indexed:?}");
+    let found = || {
+        let sql = "SELECT count(*) FROM packets WHERE dst = '10.77.0.2'";
+        let query = args!(
+            "store query --csv --store {} --spool /nonexistent",
+            places.url
+        );
+        let answer = trawl_in(&places.environment(), &[&query[..], &[sql]].concat());
+        String::from_utf8_lossy(&answer.stdout).into_owned()
+    };
+    let kept = || files_below(&cache.join("trawl/index"), "");
+    assert!(found().ends_with("\n300\n"));
+    let first = kept();
+    assert!(!first.is_empty());
+    assert!(found().ends_with("\n300\n"));
+    assert_eq!(kept(), first);
+    // A part of another length is read again.
+    for file in &first {
+        std::fs::write(file, "x").expect("a file");
+    }
+    assert!(found().ends_with("\n300\n"));
+    let lengths = kept()
+        .iter()
+        .map(|file| file.metadata().expect("a file").len())
+        .collect::<Vec<_>>();
+    assert!(lengths.iter().all(|length| *length > 1), "{lengths:?}");
 }
 
 /// Google's requests and conditions, with a server that has them under other names. Its tokens are not tested.
