@@ -389,9 +389,9 @@ impl Entry {
     pub fn counted(&mut self, now: Now, counts: Counts) {
         let Some(run) = &mut self.run else { return };
         let packets = counts.recorded.saturating_sub(run.counts.recorded);
-        // The capture counts once a second.
+        // The capture counts about once a second; a single packet is an event if one a second is.
         let milliseconds = now.monotonic.saturating_sub(run.counted) / 1_000_000;
-        let packets_per_second = packets * 1000 / milliseconds.max(1000);
+        let packets_per_second = (packets * 1000).div_ceil(milliseconds.max(1000));
         if run
             .capture
             .event_rate

@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use serde_json::Value;
+use trawl_lab::program::{Does, Loaded};
 use trawl_tests::generator::generate;
 use trawl_tests::witness::tshark;
-use trawl_tests::{Lab, Running, args, frames, trawl, wait_until};
+use trawl_tests::{Lab, Running, args, frames, helper_or_skip, trawl, wait_until};
 
 use super::{Nats, phases, recorded, report};
 
@@ -254,4 +255,66 @@ fn events_and_requests_trigger_incidents() {
     for agent in [alpha, beta] {
         assert_eq!(agent.stop().status.code(), Some(0));
     }
+}
+
+/// Runs captures of an agent that report each second with a packet as an event. `send` returns the names of those that should.
+fn events_of(lab: &Lab, captures: &[(&str, &str)], send: impl FnOnce() -> &'static str) {
+    let (receiver, store) = (lab.receiver(), lab.file("store"));
+    let capture = |(name, more): &(&str, &str)| {
+        format!(
+            "[[capture]]\nname = \"{name}\"\ninterfaces = [\"{receiver}\"]\nstore = \"file://{store}\"\nevent_rate = 1\n{more}\n"
+        )
+    };
+    let file = lab.file("agent.toml");
+    let state: String = captures.iter().map(capture).collect();
+    std::fs::write(&file, state).expect("a file");
+    let agent = super::agent(lab, &["--state", &file]);
+    let path = lab.file("report");
+    let running = vec!["running"; captures.len()];
+    wait_until("all run", || phases(&report(&path)) == running);
+    let events = || -> Vec<String> {
+        let all = report(&path)["captures"].as_array().cloned();
+        let all = all.unwrap_or_default().into_iter();
+        let named = all.filter(|one| one["event"]["packets_per_second"].as_u64() > Some(0));
+        named
+            .filter_map(|one| Some(one["name"].as_str()?.to_owned()))
+            .collect()
+    };
+    assert_eq!(events(), Vec::<String>::new());
+    let expected = send();
+    wait_until("the event is reported", || events() == [expected]);
+    assert_eq!(agent.stop().status.code(), Some(0));
+}
+
+#[test]
+fn verdict_of_a_program_is_an_event() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let captures = [
+        ("aborts", "verdicts = [\"aborted\"]"),
+        ("drops", "verdicts = [\"drop\"]"),
+    ];
+    events_of(&lab, &captures, || {
+        lab.send(&[frames::choosing(1)], 30);
+        "drops"
+    });
+}
+
+#[test]
+fn reason_of_a_drop_is_an_event() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let captures = [
+        ("checksum", "taps = [\"drop\"]\nreasons = [\"UDP_CSUM\"]"),
+        ("socket", "taps = [\"drop\"]\nreasons = [\"NO_SOCKET\"]"),
+    ];
+    events_of(&lab, &captures, || {
+        lab.send_long(&[lab.udp(7000)]);
+        "socket"
+    });
 }
