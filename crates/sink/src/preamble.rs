@@ -41,3 +41,27 @@ impl Preamble {
         std::iter::once(self.header.as_slice()).chain(processes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use trawl_packet::pcapng::block::blocks;
+    use trawl_packet::pcapng::{Interface, write};
+
+    use super::*;
+
+    #[test]
+    fn names_stay_and_remarks_do_not() {
+        let mut written = Vec::new();
+        write::section_header(&mut written, &write::SectionHeader::default());
+        write::interface_description(&mut written, &Interface::default());
+        let address = IpAddr::from([10, 1, 2, 3]);
+        write::names(&mut written, [(address, "default/web-0")]);
+        let expected = written.clone();
+        write::remark(&mut written, "a comment");
+        let mut preamble = Preamble::default();
+        blocks(&written).for_each(|block| preamble.add(&block));
+        assert_eq!(preamble.parts().collect::<Vec<_>>().concat(), expected);
+    }
+}

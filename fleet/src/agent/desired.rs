@@ -275,6 +275,7 @@ mod tests {
         [[capture]]
         name = "dns"
         interfaces = ["eth0"]
+        pods = ["default/app=web"]
         filter = "udp port 53"
         store = "file:///s"
         duration_seconds = 60
@@ -323,7 +324,7 @@ mod tests {
     /// Texts from a bus or a file may be anything.
     #[test]
     fn changed_texts_are_read_or_refused() {
-        let policy = "max_captures = 1\ninterfaces = [\"eth*\"]\n";
+        let policy = "max_captures = 1\ninterfaces = [\"eth*\"]\npods = [\"default/*\"]\n";
         let mut random = 1_u64;
         for text in [ONE, policy].repeat(5_000) {
             let mut bytes = text.as_bytes().to_vec();

@@ -119,6 +119,26 @@ fn tshark_shows_every_packet_option() {
     );
 }
 
+#[test]
+fn tshark_knows_the_names_of_addresses() {
+    if !have("tshark") {
+        return;
+    }
+    let addresses = ["10.1.2.3", "2001:db8::7"].map(|text| text.parse().expect("an address"));
+    let mut out = file();
+    write::names(
+        &mut out,
+        addresses.map(|address| (address, "default/web-0")),
+    );
+    let scratch = Scratch::new("names");
+    let path = scratch.write("names.pcapng", &out);
+    let text = run("tshark", &["-q", "-z", "hosts", "-r"], &path);
+    for address in addresses {
+        let line = format!("{address}\tdefault/web-0");
+        assert!(text.lines().any(|shown| shown == line), "{text}");
+    }
+}
+
 /// capinfos shows only the first comment of an interface.
 #[test]
 fn capinfos_shows_section_interfaces_and_statistics() {
