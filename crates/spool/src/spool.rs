@@ -105,19 +105,21 @@ impl Near {
     }
 }
 
-/// Returns the manifests of the chunks that stay in a run's directory, the oldest first.
-pub fn near(directory: &Path) -> Vec<PathBuf> {
+/// Returns the files of a run's chunks with these extensions, the oldest chunk first.
+pub fn files(directory: &Path, ends: &[&str]) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory.join(CHUNKS)).into_iter().flatten();
     let paths = entries.flatten().map(|entry| entry.path());
-    let mut near: Vec<PathBuf> = paths
-        .filter(|path| path.extension().is_some_and(|end| end == NEAR))
-        .collect();
-    near.sort();
-    near
+    let is_meant = |path: &PathBuf| {
+        let end = path.extension();
+        end.is_some_and(|end| ends.iter().any(|one| end == *one))
+    };
+    let mut files: Vec<PathBuf> = paths.filter(is_meant).collect();
+    files.sort();
+    files
 }
 
-pub fn has_near(directory: &Path) -> bool {
-    !near(directory).is_empty()
+fn has_near(directory: &Path) -> bool {
+    !files(directory, &[NEAR]).is_empty()
 }
 
 /// Ends the use of a run's directory whose records are all stored: it stays as long as chunks stay in it.
@@ -234,7 +236,7 @@ impl Spool {
             is_same && target.is_near() && *directory != self.directory
         });
         runs.sort_by_key(|(_, target)| target.epoch.epoch.parse::<u64>().unwrap_or(0));
-        let manifests = runs.iter().flat_map(|(directory, _)| near(directory));
+        let manifests = runs.iter().flat_map(|(run, _)| files(run, &[NEAR]));
         let sized = manifests.map(|manifest| Near {
             bytes: fs::metadata(manifest.with_extension(CHUNK)).map_or(0, |about| about.len()),
             manifest,

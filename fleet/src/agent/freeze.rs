@@ -77,7 +77,9 @@ impl Freezer {
             None => {
                 self.freeze();
                 let open = self.runs().into_iter().filter(|(run, _)| is_running(run));
-                let open = open.flat_map(|(run, _)| chunks(&run, &[PART])).collect();
+                let open = open
+                    .flat_map(|(run, _)| spool::files(&run, &[PART]))
+                    .collect();
                 seal();
                 self.open = Some((open, Instant::now() + PATIENCE));
                 None
@@ -111,7 +113,7 @@ impl Freezer {
 
     fn freeze_run(&mut self, run: &Path) -> io::Result<()> {
         let staged = self.staged(run);
-        for path in chunks(run, &[MANIFEST, NEAR]) {
+        for path in spool::files(run, &[MANIFEST, NEAR]) {
             let (from_ns, to_ns) = (self.incident.from_ns, self.incident.to_ns);
             let (Some(manifest), Some(name)) = (self.manifest(run, &path), path.file_name()) else {
                 continue;
@@ -217,7 +219,7 @@ impl Freezer {
             clock: Clock::now(),
             seal: String::new(),
         };
-        for path in chunks(&staged, &[MANIFEST, NEAR]) {
+        for path in spool::files(&staged, &[MANIFEST, NEAR]) {
             let Some(manifest) = self.manifest(&staged, &path) else {
                 continue;
             };
@@ -248,7 +250,7 @@ impl Freezer {
     fn since(&mut self, run: &Path) -> io::Result<u64> {
         let begin = Begin::from_bytes(&beneath::read(run, Path::new(BEGIN))?);
         let began = begin.map_or(0, |begin| begin.began_ns);
-        let oldest = chunks(run, &[MANIFEST, NEAR])
+        let oldest = spool::files(run, &[MANIFEST, NEAR])
             .into_iter()
             .find(|path| path.with_extension(CHUNK).exists());
         let oldest = oldest.and_then(|path| self.manifest(run, &path).cloned());
@@ -269,19 +271,6 @@ fn prepare(run: &Path, staged: &Path) -> io::Result<()> {
     fs::hard_link(run.join(BEGIN), staged.join(BEGIN))?;
     create::new_file(&staged.join(UPLOAD_LOCK), 0o600)?;
     Ok(())
-}
-
-/// Returns the files of a run's chunks with these endings, the oldest first.
-fn chunks(run: &Path, ends: &[&str]) -> Vec<PathBuf> {
-    let entries = fs::read_dir(run.join(CHUNKS)).into_iter().flatten();
-    let paths = entries.flatten().map(|entry| entry.path());
-    let is_meant = |path: &PathBuf| {
-        let end = path.extension();
-        end.is_some_and(|end| ends.iter().any(|one| end == *one))
-    };
-    let mut paths: Vec<PathBuf> = paths.filter(is_meant).collect();
-    paths.sort();
-    paths
 }
 
 /// Returns whether the capture of a run goes on, which holds its lock.
