@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use trawl_sys::{Error, Result, clock};
 
@@ -36,6 +37,8 @@ pub struct Pruned {
 }
 
 const WHAT: &str = "cannot prune the store";
+/// Bytes that a full store needs for a small object, at most.
+const ROOM: u64 = 64 << 10;
 /// Chunks removed together: a record names them all.
 const AT_ONCE: usize = 10_000;
 
@@ -233,21 +236,42 @@ fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result
         bytes: chunks.iter().map(|one| one.bytes).sum(),
         seal: String::new(),
     };
-    let put = || store.put_new(&key::pruned(now), record.to_bytes());
-    let stored = match (put(), chunks.last()) {
-        // The oldest chunk makes room for the record of its removal.
-        (Err(Failure::Full(_)), Some(oldest)) => {
-            let key = oldest.key().packets();
-            let chunk = store.read(&key)?;
-            remove(store, vec![key.clone()])?;
-            put().map_err(|failure| match store.put_new(&key, chunk.into()) {
-                Ok(()) => failure,
-                Err(_) => Failure::Other(format!("{failure}; {key} was removed for it")),
-            })
+    let (key, bytes) = (key::pruned(now), record.to_bytes());
+    let mut removed = Vec::new();
+    let stored = put_with_room(store, &key, bytes, chunks, &mut removed);
+    stored.map_err(|e| {
+        for (key, chunk) in removed {
+            let _ = store.put_new(&key, chunk.into());
         }
-        (other, _) => other,
-    };
-    stored.map_err(|e| Error::failed("cannot record which chunks are pruned", e))
+        Error::failed("cannot record which chunks are pruned", e)
+    })
+}
+
+/// Stores a record. If the store is full, the oldest chunks make room for the record of their removal; `removed` gets them.
+fn put_with_room(
+    store: &Store,
+    key: &str,
+    record: Vec<u8>,
+    chunks: &[&Manifest],
+    removed: &mut Vec<(String, Bytes)>,
+) -> std::result::Result<(), Failure> {
+    // A store that is full after that does not get its room back at once.
+    let enough = 2 * record.len() as u64 + ROOM;
+    let mut freed = 0;
+    let mut oldest = chunks.iter().rev().map(|chunk| chunk.key().packets());
+    loop {
+        let stored = store.put_new(key, record.clone());
+        if freed >= enough || !matches!(stored, Err(Failure::Full(_))) {
+            return stored;
+        }
+        let Some(chunk) = oldest.next() else {
+            return stored;
+        };
+        let bytes = store.get(&chunk)?;
+        store.delete_all(std::slice::from_ref(&chunk))?;
+        freed += bytes.len() as u64;
+        removed.push((chunk, bytes));
+    }
 }
 
 fn remove(store: &Store, keys: Vec<String>) -> Result<()> {

@@ -114,10 +114,11 @@ fn prune_makes_room_on_a_full_disk() {
     let disk = Mounted::at(&lab, "tmpfs", "size=16m");
     let places = places_on(&disk, &lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB", "udp"]);
+    // The record of their removal is longer than the space of one chunk.
     for _ in 0..4 {
-        generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "500"]);
+        generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "1000"]);
     }
-    let sent = 2000;
+    let sent = 4000;
     capture.wait_recorded(sent);
     capture.stop_well();
     good(index(&places));

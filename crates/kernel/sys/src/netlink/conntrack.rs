@@ -1,5 +1,6 @@
 //! Connections whose addresses the kernel translates, as its connection tracking knows them.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::netns::Namespace;
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const STATUS: u16 = 3;
-/// Since Linux 6.0, the kernel leaves out the others; older ones ignore it.
+/// The kernel leaves out the others; older ones ignore it.
 const STATUS_MASK: u16 = 26;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
@@ -85,7 +86,7 @@ fn message(kind: u16) -> u16 {
 }
 
 fn list(socket: &mut Socket) -> Result<Vec<Translated>, Refusal> {
-    let mut found: Vec<Translated> = Vec::new();
+    let mut found = HashSet::new();
     for status in TRANSLATED {
         let replies = socket.dump(|| {
             let mut request = NetlinkRequest::new(message(GET), 0).family_header(&[0; 4]);
@@ -96,7 +97,7 @@ fn list(socket: &mut Socket) -> Result<Vec<Translated>, Refusal> {
         })?;
         found.extend(replies.iter().filter_map(translated));
     }
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
 fn event(report: &Reply) -> Option<TranslationEvent> {
