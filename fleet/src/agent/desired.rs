@@ -133,7 +133,7 @@ impl Desired {
         let what = "cannot read the desired state";
         let wrong = |why: String| {
             Error::usage(what, why).fix(
-                "the guide (Agents) shows the form: [[capture]] with name, interfaces and store",
+                "the guide (Agents) shows the form: [[capture]] with name, interfaces or pods, and store",
             )
         };
         if text.len() > TEXT_MOST {
