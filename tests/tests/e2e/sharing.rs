@@ -176,7 +176,9 @@ fn slots_of_another_tools_program_are_restored() {
     for kill in [Capture::kill, Capture::kill_by_name] {
         let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
         kill(capture);
-        wait_until("the slots are restored", || slots(hook_id(&owner)) == before);
+        wait_until("the slots are restored", || {
+            slots(hook_id(&owner)) == before
+        });
     }
 
     // By the last of several, in either order.
