@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn columns_of_a_newer_trawl_are_noticed() {
-        let own = metadata(Bytes::from(index("1", &[(1, 9)]))).expect("a file");
+        let own = metadata(Bytes::from(index("own", &[(1, 9)]))).expect("a file");
         assert!(!has_other_columns(&own));
         let numbers: ArrayRef = Arc::new(arrow::array::Int64Array::from(vec![1]));
         let batch =
