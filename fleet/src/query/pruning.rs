@@ -191,7 +191,10 @@ impl Look {
                 }
             }
         }
-        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        // Filters of other columns lie between them, and are read, too.
+        let first = ranges.iter().map(|range| range.start).min();
+        let last = ranges.iter().map(|range| range.end).max();
+        let bytes = last.unwrap_or(0) - first.unwrap_or(0);
         let room = u32::try_from(bytes >> 10).unwrap_or(ROOM).min(ROOM);
         let room = self.room.acquire_many(room).await.ok();
         let location = &file.object_meta.location;
