@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet all demo test test-long test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
+.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet all demo test test-long test-quick test-vm test-vm-all test-cards test-kernels fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
 # Root's PATH may lack the directory where rustup puts cargo.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -53,6 +53,14 @@ test-vm: ## Run the tests that need another kernel, in a virtual machine
 test-vm-all: ## Run all end-to-end tests in a virtual machine, under another kernel
 	@scripts/install build test vm python
 	@scripts/test --vm --all
+
+test-cards: ## Measure each emulated card and virtual pair under two kernels, in virtual machines; takes about an hour
+	@scripts/install build test vm python
+	@scripts/test --cells --cards
+
+test-kernels: ## Measure trawl under each of Debian's kernels, and under lockdown; takes about an hour
+	@scripts/install build test vm python
+	@scripts/test --cells --kernels
 
 test-quick: ## Run the unit tests only
 	@scripts/install build

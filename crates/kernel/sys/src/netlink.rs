@@ -18,7 +18,7 @@ use crate::netns::{Namespace, NamespaceSearch, exec_prefix, run_maybe_in};
 pub use conntrack::{Translated, TranslationEvent, Translations};
 pub use generic::{XdpAbilities, traps, xdp_abilities};
 pub use link::{LinkRecord, LinkStatistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
-pub use link::{VethEnd, create_veth};
+pub use link::{VethEnd, create_netkit, create_veth};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use route::Route;
 pub use route::{Neighbour, NextHop, carriers};

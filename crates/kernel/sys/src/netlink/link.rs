@@ -519,6 +519,31 @@ pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
     Ok(())
 }
 
+const IFLA_NETKIT_PEER_INFO: u16 = 1;
+const IFLA_NETKIT_MODE: u16 = 5;
+const NETKIT_L2: u32 = 0;
+
+/// Creates a netkit pair whose packets have Ethernet headers (Linux 6.7), in the current namespace; both ends are down.
+pub fn create_netkit(a: &str, b: &str) -> Result<()> {
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let mut request =
+        NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+    request.text(IFLA_IFNAME, a);
+    request.nest(IFLA_LINKINFO, |info| {
+        info.text(IFLA_INFO_KIND, "netkit")
+            .nest(IFLA_INFO_DATA, |data| {
+                data.u32(IFLA_NETKIT_MODE, NETKIT_L2);
+                data.nest(IFLA_NETKIT_PEER_INFO, |peer| {
+                    peer.raw(&link_header(0, 0, 0));
+                    peer.text(IFLA_IFNAME, b);
+                });
+            });
+    });
+    let mut here = Netlink::current()?;
+    let made = here.socket.change(request);
+    made.map_err(|r| r.about(format!("cannot make the netkit pair {a} and {b}")))
+}
+
 impl Netlink {
     /// Keeps IPv6 from creating a link-local address; must be set before the interface goes up.
     fn forbid_link_local(&mut self, index: u32) -> Result<()> {

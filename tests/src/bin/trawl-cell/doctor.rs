@@ -1,0 +1,104 @@
+//! Compares what `trawl doctor` says about the machine with the features' outcomes.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::cell::Cell;
+use crate::check;
+use crate::outcome::{Outcome, Result};
+use crate::running::Running;
+
+/// A finding of doctor, and the features that work if and only if its state is `ok`.
+struct Claim {
+    area: Area,
+    subject: &'static str,
+    features: &'static [&'static str],
+}
+
+enum Area {
+    Kernel,
+    Interface,
+}
+
+const CLAIMS: &[Claim] = &[
+    claim(Area::Kernel, "fexit", &["tap-fexit"]),
+    claim(Area::Kernel, "live XDP frames", &["gen-live"]),
+    claim(Area::Kernel, "AF_PACKET TPACKET_V3", &["tap-packet"]),
+    claim(Area::Kernel, "process", &["process"]),
+    claim(Area::Interface, "tap xdp", &["tap-xdp"]),
+    claim(
+        Area::Interface,
+        "tap tc",
+        &["tap-tc", "tap-tc-beside-skb-xdp", "vlan-tc"],
+    ),
+    claim(
+        Area::Interface,
+        "tap packet",
+        &["tap-packet", "vlan-packet"],
+    ),
+];
+
+const fn claim(area: Area, subject: &'static str, features: &'static [&'static str]) -> Claim {
+    Claim {
+        area,
+        subject,
+        features,
+    }
+}
+
+/// Fails if doctor praises what does not work, or warns of what does.
+pub fn judge(cell: &Cell, outcomes: &BTreeMap<&'static str, Outcome>) -> Result<String> {
+    let near = &cell.near().interface;
+    let mut doctor = Running::start(cell, &["doctor", "-i", near, "--json"]);
+    let ended = doctor.end()?;
+    let report = crate::running::parse(&ended.stdout)?;
+    let findings = report["findings"].as_array().cloned().unwrap_or_default();
+    let mut wrong = Vec::new();
+    for claim in CLAIMS {
+        let area = match claim.area {
+            Area::Kernel => "kernel",
+            Area::Interface => near,
+        };
+        let is_meant = |one: &&Value| one["area"] == area && one["subject"] == claim.subject;
+        let Some(finding) = findings.iter().find(is_meant) else {
+            wrong.push(format!("says nothing of {}", claim.subject));
+            continue;
+        };
+        let is_ok = finding["state"] == "ok";
+        for feature in claim.features {
+            let Some(outcome) = outcomes.get(feature) else {
+                continue;
+            };
+            if outcome.works() != is_ok {
+                let text = finding["text"].as_str().unwrap_or_default();
+                let state = finding["state"].as_str().unwrap_or_default();
+                wrong.push(format!(
+                    "says of {}: {state}, {text}; but {feature}: {outcome}",
+                    claim.subject
+                ));
+            }
+        }
+    }
+    wrong.extend(wrong_mode(&findings, near, outcomes));
+    check!(wrong.is_empty(), "{}", wrong.join("; "));
+    Ok(format!("{} findings", findings.len()))
+}
+
+/// Compares the mode that doctor names for the xdp tap with the one of the capture.
+fn wrong_mode(
+    findings: &[Value],
+    near: &str,
+    outcomes: &BTreeMap<&'static str, Outcome>,
+) -> Option<String> {
+    let Some(Outcome::Works(mode)) = outcomes.get("tap-xdp") else {
+        return None;
+    };
+    let finding = findings
+        .iter()
+        .find(|one| one["area"] == near && one["subject"] == "tap xdp")?;
+    let text = finding["text"].as_str()?;
+    let is_native = text.contains("native");
+    (is_native != (mode == "native"))
+        .then(|| format!("says of tap xdp: {text}; but its mode is {mode}"))
+}

@@ -1,0 +1,112 @@
+//! The generator: the far end counts the frames that each engine says it sent.
+
+use super::FRAMES;
+use super::taps::number;
+use crate::cell::Cell;
+use crate::check;
+use crate::outcome::Result;
+use crate::running::{Running, json, parse};
+
+/// Generates by an engine on the near end, and compares its count with that of the far end.
+fn generate(cell: &Cell, engine: &str) -> Result<String> {
+    let far = cell.far();
+    let before = far.counters();
+    let (count, destination) = (FRAMES.to_string(), far.ip.to_string());
+    let report = json(
+        cell,
+        &[
+            "gen",
+            "udp",
+            "-i",
+            &cell.near().interface,
+            "--dst",
+            &destination,
+            "--dst-port",
+            "9",
+            "--count",
+            &count,
+            "--rate",
+            "2000",
+            "--engine",
+            engine,
+            "--json",
+        ],
+    )?;
+    let frames = number(&report, "frames");
+    check!(
+        frames == FRAMES as u64,
+        "gen reports {frames} frames instead of {FRAMES}"
+    );
+    far.wait_received(before, FRAMES as u64)?;
+    let used = report["engine"].as_str().unwrap_or_default();
+    Ok(if engine == "auto" {
+        used.to_owned()
+    } else {
+        String::new()
+    })
+}
+
+pub fn auto(cell: &Cell) -> Result<String> {
+    generate(cell, "auto")
+}
+
+pub fn live(cell: &Cell) -> Result<String> {
+    generate(cell, "live")
+}
+
+pub fn xsk(cell: &Cell) -> Result<String> {
+    generate(cell, "xsk")
+}
+
+pub fn packet(cell: &Cell) -> Result<String> {
+    generate(cell, "packet")
+}
+
+/// Stamped frames from the far end, all received in order.
+pub fn receive(cell: &Cell) -> Result<String> {
+    let (near, far) = (cell.near(), cell.far());
+    let count = FRAMES.to_string();
+    let arguments = [
+        "gen",
+        "receive",
+        "-i",
+        &near.interface,
+        "--count",
+        &count,
+        "--duration",
+        "20s",
+        "--json",
+    ];
+    let mut receiver = Running::start(cell, &arguments).ready("receiving on")?;
+    cell.settle();
+    let before = far.counters().sent;
+    let (place, destination) = (far.place(), near.ip.to_string());
+    json(
+        cell,
+        &[
+            "gen",
+            "udp",
+            "-i",
+            &place,
+            "--dst",
+            &destination,
+            "--engine",
+            "packet",
+            "--stamp",
+            "--count",
+            &count,
+            "--rate",
+            "2000",
+            "--json",
+        ],
+    )?;
+    let report = parse(&receiver.end()?.stdout)?;
+    let sent = far.counters().sent - before;
+    let [received, lost, duplicates] =
+        ["received", "lost", "duplicates"].map(|key| number(&report, key));
+    check!(
+        (sent, received, lost, duplicates) == (FRAMES as u64, FRAMES as u64, 0, 0),
+        "{sent} sent, {received} received, {lost} lost, {duplicates} twice"
+    );
+    Ok(report["mode"].as_str().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,105 @@
+//! A capture of frames that the far end sends: recorded byte for byte, and none besides.
+
+use std::time::Duration;
+
+use trawl_tests::pcapng::Contents;
+use trawl_tests::{Summary, frames};
+
+use crate::cell::Cell;
+use crate::check;
+use crate::outcome::Result;
+use crate::running::Running;
+
+/// A finished capture.
+pub struct Recorded {
+    pub summary: Summary,
+    pub contents: Contents,
+}
+
+/// Time for the frames to arrive at a capture.
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// Records while `wanted` and `others` are sent in turn, with a filter for the wanted ones; checks the account and the bytes.
+pub fn record(
+    cell: &Cell,
+    options: &[&str],
+    filter: &str,
+    wanted: &[Vec<u8>],
+    others: &[Vec<u8>],
+) -> Result<Recorded> {
+    let sent = alternate(wanted, others);
+    let recorded = record_while(cell, options, filter, wanted.len(), || cell.send(&sent))?;
+    let summary = &recorded.summary;
+    // libpcap's filter runs in the kernel, which does not count the frames that it rejects.
+    let rejected = if options.contains(&"pcap") {
+        0
+    } else {
+        others.len()
+    };
+    let lost: u64 = summary.lost.values().sum();
+    check!(
+        (summary.recorded, summary.filtered_out, lost) == (wanted.len() as u64, rejected as u64, 0),
+        "{} of {} frames recorded, {} of {} filtered out, {lost} lost",
+        summary.recorded,
+        wanted.len(),
+        summary.filtered_out,
+        rejected
+    );
+    let got: Vec<&[u8]> = recorded
+        .contents
+        .packets
+        .iter()
+        .map(|one| one.bytes.as_slice())
+        .collect();
+    frames::assert_same(&got, wanted);
+    Ok(recorded)
+}
+
+/// Records until this many frames are recorded, or the time is up.
+pub fn record_while(
+    cell: &Cell,
+    options: &[&str],
+    filter: &str,
+    count: usize,
+    send: impl FnOnce() -> Result<()>,
+) -> Result<Recorded> {
+    let (file, summary) = (cell.file("recorded.pcapng"), cell.file("summary.json"));
+    let count = count.to_string();
+    let fixed = [
+        "capture",
+        "-i",
+        &cell.near().interface,
+        "-w",
+        &file,
+        "--summary",
+        &summary,
+        "--ring-size",
+        "4MiB",
+        "-c",
+        &count,
+    ];
+    let mut running =
+        Running::start(cell, &[&fixed[..], options, &[filter]].concat()).ready("capturing on")?;
+    cell.settle();
+    send()?;
+    running.end_or_stop(LIMIT)?;
+    let text = std::fs::read_to_string(&summary).expect("the summary of a capture that ended");
+    Ok(Recorded {
+        summary: Summary::parse(&text),
+        contents: Contents::read(&file),
+    })
+}
+
+/// Mixes two lists evenly; the last frame is one of the first list.
+fn alternate(wanted: &[Vec<u8>], others: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let every = wanted.len() / others.len().max(1);
+    let mut others = others.iter();
+    let mut all = Vec::new();
+    for (number, frame) in wanted.iter().enumerate() {
+        if every > 0 && number % every == 0 {
+            all.extend(others.next().cloned());
+        }
+        all.push(frame.clone());
+    }
+    all
+}
