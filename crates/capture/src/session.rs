@@ -160,10 +160,10 @@ impl Attached {
     }
 
     /// Makes the processes that the filter selects stop as they begin a program in a network namespace that is not among
-    /// these.
-    pub fn known_namespaces(&self) -> Result<Option<KnownNamespaces>> {
+    /// these. The caller lets them go on.
+    pub fn stop_in_unknown_namespaces(&self) -> Result<Option<KnownNamespaces>> {
         let processes = self.0.assembly.processes.as_ref();
-        let known = processes.map(|processes| processes.watch.known_namespaces());
+        let known = processes.map(|processes| processes.watch.stop_in_unknown_namespaces());
         known.transpose()
     }
 
@@ -182,9 +182,9 @@ impl Attached {
         // Later interfaces need the same rights to attach.
         if self.0.options.joins {
             capabilities |= crate::TO_JOIN;
-            // Processes lead to the network namespaces of a command.
+            // Processes lead to the network namespaces of a command. Those of other users wait there, too.
             if self.0.options.across_namespaces && self.0.options.process.is_some() {
-                capabilities |= Capabilities::SYS_PTRACE;
+                capabilities |= Capabilities::SYS_PTRACE | Capabilities::KILL;
             }
         }
         // If /sys hides the BPF file system, only other processes lead to it, and they cannot be inspected from now on.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
@@ -17,6 +17,7 @@ use trawl_sys::cgroup::{Group, Root};
 use trawl_sys::held::HeldCommand;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
+use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, process};
 
@@ -28,6 +29,11 @@ const LAST_PACKETS: Duration = Duration::from_millis(200);
 const TO_END: Duration = Duration::from_secs(2);
 /// Interval at which its processes' network namespaces are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Capabilities that let processes of other users go on, and remove the cgroup.
+const TO_VACATE: Capabilities = Capabilities::KILL
+    .union(Capabilities::SYS_ADMIN)
+    .union(Capabilities::DAC_OVERRIDE)
+    .union(Capabilities::DAC_READ_SEARCH);
 /// Longest time for which its processes wait for a capture in a new namespace.
 const TO_JOIN: Duration = Duration::from_secs(10);
 
@@ -62,6 +68,25 @@ impl Undo for Vacate {
 
     fn descriptors(&self) -> Vec<RawFd> {
         vec![self.0.root()]
+    }
+
+    /// The command may have started processes of other users.
+    fn takes(&self) -> Capabilities {
+        TO_VACATE
+    }
+}
+
+/// Makes processes stop no more: the programs may run for a moment longer than a killed trawl.
+#[derive(Debug)]
+struct StopNoMore(Arc<KnownNamespaces>);
+
+impl Undo for StopNoMore {
+    fn undo(&self) -> Result<()> {
+        self.0.forget()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.0.descriptor().as_raw_fd()]
     }
 }
 
@@ -104,7 +129,14 @@ impl Subject {
 
     /// Makes the command's processes wait in new network namespaces until those are captured.
     pub fn watch(&mut self, attached: &Attached) -> Result<()> {
-        if let (Some(spaces), Some(known)) = (&self.spaces, attached.known_namespaces()?) {
+        // Without the spaces, no thread would let the processes go on.
+        let Some(spaces) = &self.spaces else {
+            return Ok(());
+        };
+        if let Some(known) = attached.stop_in_unknown_namespaces()? {
+            let known = Arc::new(known);
+            let undo = StopNoMore(Arc::clone(&known));
+            self.warden.watch([Box::new(undo) as Box<dyn Undo>])?;
             spaces.known.get_or_init(|| known);
         }
         Ok(())
@@ -165,7 +197,7 @@ impl Drop for Subject {
 #[derive(Debug)]
 pub struct Spaces {
     group: Arc<Group>,
-    known: OnceLock<KnownNamespaces>,
+    known: OnceLock<Arc<KnownNamespaces>>,
     /// Number of namespaces that were found, and of those whose interfaces are captured.
     found: AtomicU64,
     joined: AtomicU64,

@@ -96,6 +96,28 @@ fn new_namespace_is_captured_from_the_first_packet() {
     assert!(requests.count() >= 1, "{}", said(&done));
 }
 
+/// The command begins although an interface is named, and although a process of another user runs it.
+#[test]
+fn command_begins_whoever_runs_it_and_whatever_is_captured() {
+    let Some(lab) = Lab::open() else { return };
+    let done_file = lab.file("done");
+    fs::write(&done_file, "").expect("a file");
+    output("chmod", &args!("a+w {done_file}"));
+    let copy = format!("cp /proc/version {done_file}");
+    let other_user = "setpriv --reuid=65534 --inh-caps=+sys_admin --ambient-caps=+sys_admin";
+    for (arguments, command) in [
+        ("capture -i lo", copy.clone()),
+        ("capture -i any", format!("unshare -n {copy}")),
+        ("capture", format!("{other_user} unshare -n {copy}")),
+    ] {
+        fs::write(&done_file, "").expect("a file");
+        let all = args!("{arguments} --duration 60s");
+        let done = capture(&lab.pair.a, &all, &args!("{command}"));
+        let is_done = !fs::read(&done_file).expect("the file").is_empty();
+        assert!(done.status.success() && is_done, "{arguments}: {}", said(&done));
+    }
+}
+
 /// The capture ends with its command, and says how that ended.
 #[test]
 fn failure_of_the_command_is_reported() {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-use trawl_sys::{Error, Result, errno};
+use trawl_sys::{Error, Result, errno, process};
 
 use crate::kernel_types;
 use crate::layout::process::{ProcessCounts, ProcessEvent, ProcessSettings};
@@ -277,11 +277,12 @@ impl ProcessWatch {
             .collect()
     }
 
-    /// Makes the selected processes stop as they begin a program in a network namespace that is not among these.
-    pub fn known_namespaces(&self) -> Result<KnownNamespaces> {
+    /// Makes the selected processes stop as they begin a program in a network namespace that is not among these, until
+    /// [`KnownNamespaces::forget`].
+    pub fn stop_in_unknown_namespaces(&self) -> Result<KnownNamespaces> {
         let map = of_name(&self.maps, NAMESPACES)?.try_clone().map_err(fail)?;
         let known = KnownNamespaces(Table::new(map).map_err(fail)?);
-        known.add(0)?;
+        known.add(STOPPING)?;
         Ok(known)
     }
 
@@ -320,11 +321,25 @@ impl ProcessWatch {
 #[derive(Debug)]
 pub struct KnownNamespaces(Table);
 
+/// Key with which processes stop in all other namespaces.
+const STOPPING: u32 = 0;
+
 impl KnownNamespaces {
     /// Adds a namespace by its inode.
     pub fn add(&self, inode: u32) -> Result<()> {
         self.0
             .update(&inode.to_ne_bytes(), &0u32.to_ne_bytes(), 0)
             .map_err(fail)
+    }
+
+    /// Makes processes stop no more. After this call, no program sends another stop signal.
+    pub fn forget(&self) -> Result<()> {
+        self.0.delete(&STOPPING.to_ne_bytes()).map_err(fail)?;
+        process::wait_for_kernel_readers()
+    }
+
+    /// Returns the descriptor that a process needs to call `forget`.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
 use super::run::OTHERS_WRITE;
 use crate::{Error, Result};
@@ -244,6 +244,12 @@ pub fn go_on(process: u32) -> Result<()> {
 pub fn kill(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::KILL)
         .map_err(|e| Error::os(format!("cannot kill process {process}"), e.into()))
+}
+
+/// Waits until all code that the kernel ran without blocking when this was called has ended: BPF programs, above all.
+pub fn wait_for_kernel_readers() -> Result<()> {
+    membarrier(MembarrierCommand::Global)
+        .map_err(|e| Error::os("cannot wait for running BPF programs", e.into()))
 }
 
 /// Gives a process or thread priority over others on its CPU.
