@@ -169,15 +169,11 @@ impl Site {
     }
 }
 
-/// Makes a directory in trawl's own if it is missing, and locks it.
+/// Makes a directory in trawl's own if it is missing, and locks it. The lock is the directory's: a process with another /run,
+/// such as a container that shares the BPF file system with its host, sees it too.
 pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
-    let lock = lock::Lock::take(rank, name_of(path))?;
-    make_directories(path)?;
-    Ok(Lock {
-        path: path.to_owned(),
-        lock,
-        only_looks: false,
-    })
+    let lock = lock::Lock::of_directory(rank, path, || make_directories(path))?;
+    Ok(Lock::new(path, lock))
 }
 
 /// Makes the directories above again: an ending command may be removing them, since they are empty.
@@ -196,12 +192,8 @@ pub fn lock_existing(directory: &Path, rank: Rank) -> Result<Option<Lock>> {
     if !is_trusted(directory)? {
         return Ok(None);
     }
-    let lock = lock::Lock::take(rank, name_of(directory))?;
-    Ok(directory.exists().then(|| Lock {
-        path: directory.to_owned(),
-        lock,
-        only_looks: false,
-    }))
+    let lock = lock::Lock::of_existing_directory(rank, directory)?;
+    Ok(lock.map(|lock| Lock::new(directory, lock)))
 }
 
 /// Locks a directory if it exists and is not locked.
@@ -209,18 +201,8 @@ pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
     if !is_trusted(directory).ok()? {
         return None;
     }
-    let lock = lock::Lock::try_take(rank, name_of(directory))?;
-    directory.exists().then(|| Lock {
-        path: directory.to_owned(),
-        lock,
-        only_looks: false,
-    })
-}
-
-/// Returns the name of a directory's lock. Locks are kept where only root can open them.
-fn name_of(directory: &Path) -> &str {
-    let name = directory.file_name().and_then(|name| name.to_str());
-    name.unwrap_or_default()
+    let lock = lock::Lock::try_directory(rank, directory)?;
+    Some(Lock::new(directory, lock))
 }
 
 /// Returns whether a directory exists. It and trawl's own above it must be owned by root: anyone who could move it away could
@@ -279,6 +261,14 @@ pub struct Lock {
 }
 
 impl Lock {
+    fn new(path: &Path, lock: lock::Lock) -> Self {
+        Self {
+            path: path.to_owned(),
+            lock,
+            only_looks: false,
+        }
+    }
+
     /// Keeps the directory, even if it is empty: for a command that only reads.
     pub fn for_looking(mut self) -> Self {
         self.only_looks = true;
@@ -293,17 +283,10 @@ impl Lock {
         &self.path
     }
 
-    /// Makes a directory in the locked one, and that one again if it is missing: a process with another /run, such as a container
-    /// that shares the BPF file system with its host, does not see the lock and removes empty directories.
+    /// Makes a directory in the locked one.
     pub fn make_inside(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        loop {
-            make_directories(&self.path)?;
-            match make_directory(&path) {
-                Err(e) if e.errno() == Some(ENOENT) => {}
-                result => return result.map(|()| path),
-            }
-        }
+        make_directory(&path).map(|()| path)
     }
 
     /// Returns the descriptor whose last copy holds the lock.

@@ -46,7 +46,8 @@ thread_local! {
     static HELD: RefCell<Vec<Weak<Rank>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A lock that is held until it is dropped, or until the last process that inherited its descriptor ends.
+/// A lock that is held until it is dropped or, if its process is killed, until the last process that inherited its descriptor
+/// ends.
 #[derive(Debug)]
 pub struct Lock {
     /// `None` if the user may create no files under /run, and so coordinates with no other command.
@@ -90,6 +91,44 @@ impl Lock {
         Ok(Self::new(rank, Some(file), None))
     }
 
+    /// Waits for the lock of a directory that exists only while a command needs it; `make` makes it if it is missing. All
+    /// processes that see the directory see the lock, whatever their /run is.
+    pub fn of_directory(rank: Rank, path: &Path, make: impl Fn() -> Result<()>) -> Result<Self> {
+        assert_order(rank);
+        loop {
+            make()?;
+            let file = match File::open(path) {
+                Ok(file) => file,
+                // The command that held the lock removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(cannot_lock(path, error)),
+            };
+            wait_for(&file, path)?;
+            if is_at(&file, path) {
+                return Ok(Self::new(rank, Some(file), None));
+            }
+        }
+    }
+
+    /// Waits for the lock of a directory; `None` if it does not exist, or was removed meanwhile.
+    pub fn of_existing_directory(rank: Rank, path: &Path) -> Result<Option<Self>> {
+        assert_order(rank);
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot_lock(path, error)),
+        };
+        wait_for(&file, path)?;
+        Ok(is_at(&file, path).then(|| Self::new(rank, Some(file), None)))
+    }
+
+    /// Takes the lock of a directory if it exists and is free.
+    pub fn try_directory(rank: Rank, path: &Path) -> Option<Self> {
+        let file = File::open(path).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        is_at(&file, path).then(|| Self::new(rank, Some(file), None))
+    }
+
     fn new(rank: Rank, mut file: Option<File>, path: Option<PathBuf>) -> Self {
         if let (Some(file), Some(_)) = (&mut file, &path) {
             // For waiting commands and for people. The kernel holds the lock without it.
@@ -116,9 +155,16 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed while the lock is held: waiting commands then notice that the file has changed.
-        if let Some(path) = &self.path {
-            let _ = fs::remove_file(path);
+        match (&self.path, &self.file) {
+            // Removed while the lock is held: waiting commands then notice that the file has changed.
+            (Some(path), _) => {
+                let _ = fs::remove_file(path);
+            }
+            // A child process may have inherited the descriptor.
+            (None, Some(file)) => {
+                let _ = flock(file, FlockOperation::Unlock);
+            }
+            (None, None) => {}
         }
     }
 }
@@ -259,6 +305,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
     use crate::testing::root_or_skip;
 
@@ -279,6 +327,40 @@ mod tests {
         drop(held);
         assert!(!path.exists());
         assert!(Lock::try_take(Rank::Guard, &name).is_some());
+    }
+
+    #[test]
+    fn directory_is_locked_again_after_its_removal() {
+        let path = std::env::temp_dir().join(format!("trawl-lock-{}", std::process::id()));
+        let make = || match fs::create_dir(&path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => panic!("{e}"),
+            _ => Ok(()),
+        };
+        let held = Lock::of_directory(Rank::Guard, &path, make).unwrap();
+        assert!(Lock::try_directory(Rank::Guard, &path).is_none());
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| Lock::of_directory(Rank::Guard, &path, make).unwrap());
+            while !is_awaited(&path) {
+                thread::yield_now();
+            }
+            fs::remove_dir(&path).unwrap();
+            drop(held);
+            let again = waiting.join().unwrap();
+            assert!(is_at(again.file.as_ref().unwrap(), &path));
+        });
+        fs::remove_dir(&path).unwrap();
+        assert!(
+            Lock::of_existing_directory(Rank::Guard, &path)
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    /// Returns true if a thread has opened the directory a second time.
+    fn is_awaited(path: &Path) -> bool {
+        let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        targets.filter(|target| target == path).count() > 1
     }
 
     #[test]

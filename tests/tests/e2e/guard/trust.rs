@@ -91,14 +91,22 @@ fn advice_inside_ip_netns_exec_is_to_go_outside() {
     assert_eq!(guarded.hits(1), 3);
 }
 
-/// Starts the command so that it waits for a lock held by this test.
+/// Starts the command, with a /run of its own as in a container, so that it waits for a lock held by this test.
 fn waiting(lab: &Lab) -> (Lock, std::process::Child, String) {
-    let mark = netns::Mark::of(Some(&lab.pair.b.namespace)).expect("a mark");
-    let held = Lock::take(Rank::Guard, &format!("guard-{mark}")).expect("a lock");
-    let mut command = Command::new(binary::path());
+    let directory = Guarded { lab }.directory();
+    let make = || {
+        std::fs::create_dir_all(&directory).expect("a directory");
+        Ok(())
+    };
+    let held = Lock::of_directory(Rank::Guard, &directory, make).expect("a lock");
+    let script = format!(
+        "mount -t tmpfs -o mode=0700 tmpfs /run/trawl && exec {} guard deny --src 192.0.2.1 --netns {}",
+        binary::path().display(),
+        lab.pair.b.name
+    );
+    let mut command = Command::new("unshare");
     command
-        .args(["guard", "deny", "--src", "192.0.2.1", "--netns"])
-        .arg(&lab.pair.b.name)
+        .args(["-m", "sh", "-c", &script])
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("trawl runs");
     let mut line = String::new();
