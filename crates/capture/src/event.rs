@@ -343,7 +343,7 @@ pub enum Event {
 }
 
 /// Reason for which trawl chose a tap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TapReason {
     NotEthernet,
@@ -354,7 +354,10 @@ pub enum TapReason {
     OtherCapture,
     HasHookMap,
     CanBeTraced,
-    CannotBeTraced,
+    /// Only packets that the attached program passes are seen.
+    CannotBeTraced {
+        why: String,
+    },
 }
 
 /// Objects that packets are followed through.
@@ -1124,8 +1127,8 @@ impl Event {
 }
 
 impl TapReason {
-    fn sentence(self) -> &'static str {
-        match self {
+    fn sentence(&self) -> Cow<'static, str> {
+        let sentence = match self {
             Self::NotEthernet => "its frames are not Ethernet",
             Self::SentOnly => "sent packets pass no XDP hook",
             Self::HookNamed => "--hook was given",
@@ -1134,8 +1137,11 @@ impl TapReason {
             Self::OtherCapture => "another trawl capture is attached",
             Self::HasHookMap => "the attached XDP program has a hook map",
             Self::CanBeTraced => "the attached XDP program can be traced",
-            Self::CannotBeTraced => "the attached XDP program cannot be traced",
-        }
+            Self::CannotBeTraced { why } => {
+                return format!("packets that the XDP program drops are not seen: {why}").into();
+            }
+        };
+        sentence.into()
     }
 }
 

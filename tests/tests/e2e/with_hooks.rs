@@ -1,9 +1,10 @@
 //! A capture on a program without hooks names the command that reloads it with hooks, and that command works.
 
+use trawl_bpf::probe::KernelFeature;
 use trawl_tests::programs::{Attached, object_file};
 use trawl_tests::witness::output;
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, succeeds};
-use trawl_tests::{Capture, Lab, binary, frames, trawl};
+use trawl_tests::{Capture, Lab, binary, frames, skip, trawl};
 
 /// Returns the advice of the refused capture.
 #[track_caller]
@@ -107,4 +108,33 @@ fn first_program_of_a_chain_is_reloaded() {
     }
     follow(&lab, &told);
     assert_eq!(programs_on(&place).len(), 2);
+}
+
+/// A capture without --tap records the packets that the program passes, and says what it does not see.
+#[test]
+fn default_capture_records_behind_a_program_that_cannot_be_traced() {
+    let Some(lab) = Lab::open() else { return };
+    if KernelFeature::Fentry.probe().is_supported() {
+        skip("this kernel traces the program");
+        return;
+    }
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    succeeds(&["xdp", "load", &place, "pass"]);
+    let capture = Capture::start(&lab, &["-i", &place]);
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_recorded(5);
+    let finished = capture.stop();
+    finished.summary_of_success().assert_all_recorded(5);
+    let expected = format!(
+        "{place}: using tap packet: packets that the XDP program drops are not seen: cannot look"
+    );
+    let said = finished.stderr;
+    assert!(
+        said.contains(&expected) && said.contains("--tappable"),
+        "{said}"
+    );
+    // What only the program shows is refused.
+    let refused = trawl(&["capture", "-i", &place, "--at", "both"]);
+    assert_eq!(refused.status.code(), Some(1));
 }

@@ -1,7 +1,7 @@
 //! Choice of the taps for a request at a site, with the reason.
 
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_sys::Result;
+use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
 use crate::event::TapReason;
@@ -130,10 +130,21 @@ fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, TapR
     if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
         return Ok((with_sent(Box::new(Hook), options), TapReason::HasHookMap));
     }
-    match trace::refusal() {
-        None => Ok((with_sent(Box::new(Trace), options), TapReason::CanBeTraced)),
-        Some(_) if site.one_of_any => Ok((tap(Packet), TapReason::CannotBeTraced)),
-        Some(answer) => Err(trace::refused(site, &present, answer)),
+    let Some(error) = trace::obstacle(site, &present) else {
+        return Ok((with_sent(Box::new(Trace), options), TapReason::CanBeTraced));
+    };
+    // Packets that the program passes are better than none.
+    match table::PACKET.check(options).is_ok() {
+        true => Ok((tap(Packet), untraced(&error))),
+        false if table::TC.check(options).is_ok() => Ok((tap(Tc::Asked), untraced(&error))),
+        false if site.one_of_any => Ok((tap(Packet), untraced(&error))),
+        false => Err(error),
+    }
+}
+
+fn untraced(error: &Error) -> TapReason {
+    TapReason::CannotBeTraced {
+        why: error.to_string(),
     }
 }
 

@@ -38,6 +38,17 @@ pub fn refusal() -> Option<&'static ProbeAnswer> {
         .find(|answer| !answer.is_supported())
 }
 
+/// Returns an error if the attached program cannot be traced.
+pub fn obstacle(site: &CaptureSite, present: &XdpAttachment) -> Option<Error> {
+    if let Some(answer) = refusal() {
+        return Some(refused(site, present, answer));
+    }
+    // Another error is the capture's own, when it attaches the tap.
+    let found = Present::at(site).ok().flatten()?;
+    let is_traceable = found.main.function.is_some();
+    (!is_traceable).then(|| found.main.has_no_types(&site.label))
+}
+
 /// Explains that the interface's program can neither be traced nor has a hook.
 pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer) -> Error {
     if let Some(error) = site.may_not_look() {

@@ -191,14 +191,7 @@ pub fn attach_at(
     prepare: impl FnOnce() -> Result<(String, TapProgram)>,
 ) -> Result<OwnedFd> {
     let Some(function) = at.function else {
-        return Err(Error::failed(
-            format!(
-                "cannot look at the XDP program {} on {label}",
-                at.describe()
-            ),
-            "it was loaded without type information",
-        )
-        .fix("compile it with -g, or use --tap packet"));
+        return Err(at.has_no_types(label));
     };
     let (name, ready) = prepare()?;
     let loaded = ready.load(&LoadOptions {

@@ -35,6 +35,16 @@ impl Traceable {
         })
     }
 
+    /// Explains that it cannot be traced.
+    pub fn has_no_types(&self, label: &str) -> Error {
+        let what = format!(
+            "cannot look at the XDP program {} on {label}",
+            self.describe()
+        );
+        Error::failed(what, "it was loaded without type information")
+            .fix("compile it with -g, or use --tap packet")
+    }
+
     pub fn describe(&self) -> String {
         format!("{} (id {})", self.name, self.id)
     }
