@@ -21,6 +21,7 @@ use serde_json::json;
 use trawl_bpf::bpffs;
 use trawl_capture::summary::Summary;
 use trawl_packet::verdict;
+use trawl_pipeline::account::PacketAccount;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result, clock, host};
@@ -94,11 +95,22 @@ pub(crate) struct Capture {
     pub recorded: u64,
     /// Lost packets by reason.
     pub lost: BTreeMap<Cow<'static, str>, u64>,
+    pub points: Vec<CapturePoint>,
     /// Verdicts since the command began.
     pub verdicts: Vec<Verdict>,
     /// Protocols of the last minute.
     pub protocols: Vec<Counted>,
     pub flows: Vec<NamedFlow>,
+}
+
+/// A hook of an interface with the account of its packets.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CapturePoint {
+    pub interface: String,
+    pub netns: String,
+    pub hook: String,
+    #[serde(flatten)]
+    pub account: PacketAccount,
 }
 
 /// Packets with a verdict at a hook.
@@ -336,7 +348,7 @@ struct Watching {
 impl Viewer for Watching {
     fn packet(&mut self, packet: &PacketView<'_>) {
         self.statistics.add(packet);
-        if let Some(verdict) = packet.verdict {
+        if let Some(verdict) = packet.verdict.filter(|one| verdict::decides(*one)) {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             let verdict = verdict::text(verdict);
             let key = (text(packet.interface), text(packet.hook), verdict);
@@ -379,6 +391,17 @@ impl Viewer for Watching {
         let flows = report.flows.into_iter();
         let flows = flows.map(|flow| self.named(flow)).collect();
         let total = &summary.total;
+        let points = summary.interfaces.iter().map(|point| {
+            let label = &point.interface;
+            let (netns, interface) = label.split_once(':').unwrap_or((&self.netns, label));
+            CapturePoint {
+                interface: interface.to_owned(),
+                netns: netns.to_owned(),
+                hook: point.hook.clone(),
+                account: point.account.clone(),
+            }
+        });
+        let points = points.collect();
         // Counts that cannot be read now may be readable in a second.
         let _ = self.events.look(&self.shared);
         locked(&self.shared).capture = Some(Capture {
@@ -386,6 +409,7 @@ impl Viewer for Watching {
             filtered_out: total.filtered_out,
             recorded: total.recorded,
             lost: total.lost.clone(),
+            points,
             verdicts,
             protocols: report.protocols,
             flows,

@@ -38,6 +38,11 @@ const TC: [(&str, u64); 10] = [
 /// Other common names of tc verdicts; tcx has its own for three of them.
 const TC_ALIASES: [(&str, u64); 3] = [("PASS", 0), ("DROP", 2), ("NEXT", u64::MAX)];
 
+/// Returns false for the verdict of a program at tc that leaves the decision to the next one, as trawl's own do.
+pub fn decides(verdict: Verdict<'_>) -> bool {
+    !matches!(verdict, Verdict::Tc(TC_UNSPEC_NARROW | u64::MAX))
+}
+
 /// UNSPEC as returned by a program: 32 bits of -1, however it was widened.
 const TC_UNSPEC_NARROW: u64 = u32::MAX as u64;
 

@@ -168,10 +168,11 @@ impl Statistics {
             self.interfaces.entry(key).or_default().add(length);
         }
         let drop = packet.comment.and_then(Drop::parse);
-        if packet.verdict.is_some() || drop.is_some() {
+        let verdict = packet.verdict.filter(|one| verdict::decides(*one));
+        if verdict.is_some() || drop.is_some() {
             let hook = packet.hook.unwrap_or_default().to_owned();
             let reason = drop.map(|drop| drop.reason.to_owned());
-            let key = (hook, packet.verdict.map(verdict::text), reason);
+            let key = (hook, verdict.map(verdict::text), reason);
             self.verdicts.entry(key).or_default().add(length);
         }
         let headers = walk(packet.link_type, packet.captured);

@@ -113,10 +113,15 @@ fn serve_gives_metrics_json_and_a_page() {
     assert!(
         metrics.contains(&format!(
             "trawl_interface_packets_total{{{place},direction=\"in\"}} "
-        )) && metrics.contains("trawl_build_info{version="),
+        )) && metrics.contains("trawl_build_info{version=")
+            && metrics.contains(&format!(
+                "trawl_capture_recorded_total{{{place},hook=\"xdp exit\"}} 100\n"
+            )),
         "{metrics}"
     );
     lint(metrics.split_once("\r\n\r\n").expect("a body").1);
+    // trawl's own programs at tc decide nothing.
+    assert!(!metrics.contains("UNSPEC"), "{metrics}");
     let json = get(&address, "/figures.json", "localhost");
     let body = json.split_once("\r\n\r\n").expect("a body").1;
     let figures: Value = serde_json::from_str(body).expect("JSON");

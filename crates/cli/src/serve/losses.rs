@@ -8,7 +8,7 @@ use serde_json::json;
 use trawl_capture::taps::drop::{CountedDrop, DropWatch};
 use trawl_sys::Result;
 use trawl_sys::counters::{self, CounterKey};
-use trawl_sys::netns::Namespace;
+use trawl_sys::netns::{self, Namespace};
 use trawl_view::why;
 
 use super::processes::Processes;
@@ -38,8 +38,8 @@ pub(super) struct Losses {
     counted: Counted,
     /// `None`: the whole machine.
     selected: Option<Vec<NamespaceInterfaces>>,
-    /// The name of this command's own namespace among counters, which metrics leave out.
-    own: String,
+    /// The names of this command's own namespace among counters and drops, which metrics leave out.
+    own: Vec<String>,
     drops: Series,
     read: Option<Instant>,
     searched: Instant,
@@ -68,7 +68,7 @@ impl Losses {
             watch,
             counted: Counted::new(&[], namespaces.collect())?,
             selected,
-            own: counters::label(&current),
+            own: names_of(&current),
             drops: Series::default(),
             read: None,
             searched: Instant::now(),
@@ -176,7 +176,7 @@ impl Losses {
     /// Returns a namespace's label: empty for the own one.
     fn netns(&self, name: Option<&str>) -> String {
         let name = name.unwrap_or_default();
-        match name == self.own {
+        match self.own.iter().any(|own| own == name) {
             true => String::new(),
             false => name.to_owned(),
         }
@@ -194,6 +194,16 @@ impl Losses {
                 None => one.only.is_empty(),
             })
     }
+}
+
+/// Returns the names of a namespace: it has those in /run/netns even if it was entered by another way, and its number.
+fn names_of(namespace: &Namespace) -> Vec<String> {
+    let identity = namespace.identity();
+    let mut names = netns::list();
+    names.retain(|name| netns::identity_of(name) == Some(identity));
+    names.push(identity.1.to_string());
+    names.push(counters::label(namespace));
+    names
 }
 
 fn drop_labels(reason: &str, [function, netns, interface, hook]: [String; 4]) -> Labels {

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use trawl_pipeline::account::PacketAccount;
 use trawl_view::text;
 
-use super::Figures;
 use super::losses::Lost;
 use super::processes::ProcessTotals;
 use super::series::{Labelled, Labels};
+use super::{CapturePoint, Figures};
 use crate::figures::{InterfaceCounters, ProgramCounters, RouterCounters};
 use crate::published::{RunningCapture, RunningGenerator};
 
@@ -219,14 +220,37 @@ fn own_capture(figures: &Figures, out: &mut Text) {
     let Some(capture) = &figures.own.capture else {
         return;
     };
+    let labels = |point: &CapturePoint| {
+        vec![
+            ("interface", point.interface.clone()),
+            ("netns", point.netns.clone()),
+            ("hook", point.hook.clone()),
+        ]
+    };
+    let counts = |count: fn(&PacketAccount) -> u64| {
+        let points = capture.points.iter();
+        points
+            .map(|point| (labels(point), count(&point.account) as f64))
+            .collect()
+    };
     let help = "Packets that the capture saw.";
-    out.add_one("capture_seen_total", help, capture.seen);
+    out.add("capture_seen_total", help, counts(|one| one.seen));
     let help = "Packets that did not match the capture's filter.";
-    out.add_one("capture_filtered_out_total", help, capture.filtered_out);
+    out.add(
+        "capture_filtered_out_total",
+        help,
+        counts(|one| one.filtered_out),
+    );
     let help = "Packets that the capture recorded.";
-    out.add_one("capture_recorded_total", help, capture.recorded);
-    let lost = capture.lost.iter();
-    let lost = lost.map(|(reason, count)| (vec![("reason", reason.to_string())], *count as f64));
+    out.add("capture_recorded_total", help, counts(|one| one.recorded));
+    let lost = capture.points.iter().flat_map(|point| {
+        let lost = point.account.lost.iter();
+        lost.map(move |(reason, count)| {
+            let mut labels = labels(point);
+            labels.push(("reason", reason.to_string()));
+            (labels, *count as f64)
+        })
+    });
     let help = "Packets that the capture lost, by reason.";
     out.add("capture_lost_total", help, lost.collect());
     let verdicts = capture.verdicts.iter().map(|one| {

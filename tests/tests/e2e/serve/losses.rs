@@ -1,13 +1,14 @@
 //! Lost packets as metrics, under the names of `trawl why`; the alerts and the dashboard made of them.
 
 use std::net::UdpSocket;
+use std::process::Command;
 
 use serde_json::Value;
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_sys::netns::run_in;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Lab, args, skip, wait_until};
+use trawl_tests::{Lab, Running, args, binary, skip, wait_until};
 
 use super::{lint, metrics, promtool, serve, value};
 
@@ -66,6 +67,30 @@ fn drops_are_metrics() {
     let all = value(&text, "trawl_drops_total", &[]);
     assert_eq!(all, value(&text, "trawl_drops_total", &[&netns]), "{text}");
     lint(&text);
+    running.stop();
+}
+
+/// A process that entered a namespace without its name counts the drops there as its own namespace's.
+#[test]
+fn drops_are_counted_in_an_entered_namespace() {
+    let Some(lab) = Lab::open() else { return };
+    lab.inside("ip link set lo up");
+    let name = &lab.pair.b.name;
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{name}"));
+    command.arg(binary::path());
+    command.args(["serve", "--listen", "127.0.0.1:9464", "-i", "veth0"]);
+    let running = Running::of(command, "serving http://");
+    running.wait_said("capturing on");
+    lab.send(&[lab.udp(7)], 20);
+    let metrics = || {
+        let url = "http://127.0.0.1:9464/metrics";
+        run("ip", &["netns", "exec", name, "curl", "-s", url])
+    };
+    let place = ["reason=\"NO_SOCKET\"", "netns=\"\"", "interface=\"veth0\""];
+    wait_until("the drops are counted", || {
+        value(&metrics(), "trawl_drops_total", &place) == 20
+    });
     running.stop();
 }
 
