@@ -199,7 +199,7 @@ fn killed_agent_leaves_nothing_and_its_captures_do_not_double() {
     let second = agent(&lab, &["--state", &file]);
     wait_until("it runs again", || phases(&report(&path)) == ["running"]);
     let is_alive = |pid: &u32| fs::metadata(format!("/proc/{pid}/exe")).is_ok();
-    assert!(!before.iter().any(is_alive), "the first ones are over");
+    wait_until("the first ones are over", || !before.iter().any(is_alive));
     second.kill();
     let stopped = agent(&lab, &["--state", &lab.file("agent.toml")]);
     assert_eq!(stopped.stop().status.code(), Some(0));
