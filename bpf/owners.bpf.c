@@ -103,7 +103,7 @@ static __always_inline void describe(struct process_event *event, struct task_st
 				      (__u64)(level & 31) * bpf_core_type_size(struct upid) + bpf_core_field_offset(struct upid, nr));
 	event->path_length = 0;
 	event->command_length = 0;
-	event->padding = 0;
+	event->path_goes_up = 0;
 	bpf_core_read_str(event->name, sizeof(event->name), &leader->comm);
 	if (!settings || !settings->commands)
 		return;
@@ -178,6 +178,12 @@ static __noinline int change_owner(struct socket_owner *owner, const struct use 
 		else if (!use->is_idle)
 			list_owner(owner);
 	} else {
+		/* A process that accepts one connection of a listening socket may accept the next. */
+		if (wanted && owner->how == OWNER_LISTENER) {
+			listed = bpf_map_lookup_elem(&owners, &owner->listener);
+			if (listed)
+				listed->flags |= OWNER_WANTED;
+		}
 		owner->cookie = use->cookie;
 		owner->process = process;
 		owner->how = OWNER_USED;
@@ -267,14 +273,30 @@ int trawl_bound6(struct bpf_sock *socket)
 	return use_sock(socket, socket->src_port);
 }
 
-/* The packets of a closed connection still are its owner's. */
+/* The last packets of a connection are those of the process that closes it. A filter that selects its last user selects
+ * them too. */
 SEC("?cgroup/sock_release")
 int trawl_closed(struct bpf_sock *socket)
 {
-	struct socket_owner *owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
+	struct socket_owner *owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0), *listed;
+	struct use use = {};
+	__u32 wanted;
 
-	if (owner)
-		begin_epoch(owner->ports >> 16, owner->ports & 0xffff);
+	if (!owner)
+		return ALLOW;
+	use.cookie = bpf_get_socket_cookie(socket);
+	use.local = owner->ports >> 16;
+	use.remote = owner->ports & 0xffff;
+	use.is_idle = !use.local;
+	wanted = owner->flags & OWNER_WANTED;
+	used(owner, &use);
+	if (wanted & ~owner->flags) {
+		owner->flags |= wanted;
+		listed = bpf_map_lookup_elem(&owners, &use.cookie);
+		if (listed)
+			listed->flags |= wanted;
+	}
+	begin_epoch(use.local, use.remote);
 	return ALLOW;
 }
 
@@ -301,7 +323,7 @@ SEC("?sockops")
 int trawl_connection(struct bpf_sock_ops *event)
 {
 	struct bpf_sock *socket = event->sk;
-	struct socket_owner *owner;
+	struct socket_owner *owner, *listener;
 
 	if (event->op != BPF_SOCK_OPS_TCP_CONNECT_CB && event->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		return ALLOW;
@@ -312,6 +334,10 @@ int trawl_connection(struct bpf_sock_ops *event)
 		return ALLOW;
 	owner->ports = event->local_port << 16 | (bpf_ntohl(event->remote_port) & 0xffff);
 	if (event->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+		owner->listener = owner->cookie;
+		listener = bpf_map_lookup_elem(&owners, &owner->listener);
+		if (listener)
+			owner->flags |= listener->flags & OWNER_WANTED;
 		owner->cookie = bpf_get_socket_cookie(event);
 		owner->how = OWNER_LISTENER;
 		list_owner(owner);
@@ -363,6 +389,47 @@ static __always_inline void stop_in_new_namespace(struct task_struct *task)
 		bpf_send_signal(STOP);
 }
 
+/* Names of a path, and steps through mounts; and the room for each name. */
+#define MOST_NAMES 24
+#define NAME_ROOM 64
+
+/* Writes the names of the directories of a program that was named by a relative path. Without all of them, the path stays
+ * unknown. */
+static __noinline int walk_up(struct process_event *event, struct linux_binprm *program)
+{
+	struct file *file = BPF_CORE_READ(program, file);
+	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
+	__u64 mounted = (__u64)BPF_CORE_READ(file, f_path.mnt), within = bpf_core_field_offset(struct mount, mnt);
+	char *path = (char *)event->path;
+	__u32 at = 0;
+	long length;
+
+	event->path_length = 0;
+	for (int i = 0; i < MOST_NAMES; i++) {
+		if (dentry == BPF_CORE_READ((struct vfsmount *)mounted, mnt_root)) {
+			struct mount *mount = (void *)(mounted - within);
+			__u64 parent = (__u64)BPF_CORE_READ(mount, mnt_parent);
+
+			if (parent == (__u64)mount) {
+				event->path_length = at;
+				event->path_goes_up = 1;
+				return 0;
+			}
+			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+			mounted = parent + within;
+			continue;
+		}
+		if (at > sizeof(event->path) - NAME_ROOM)
+			return 0;
+		length = bpf_probe_read_kernel_str(path + at, NAME_ROOM, BPF_CORE_READ(dentry, d_name.name));
+		if (length <= 0 || length >= NAME_ROOM)
+			return 0;
+		at += length;
+		dentry = BPF_CORE_READ(dentry, d_parent);
+	}
+	return 0;
+}
+
 /* A program begins: the same process, with another name. */
 SEC("?raw_tp")
 int trawl_executed(__u64 *arguments)
@@ -385,6 +452,8 @@ int trawl_executed(__u64 *arguments)
 	event->started = bpf_ktime_get_boot_ns();
 	length = bpf_probe_read_kernel_str(event->path, sizeof(event->path), BPF_CORE_READ(program, interp));
 	event->path_length = length > 0 ? length - 1 : 0;
+	if (event->path_length && *(char *)event->path != '/')
+		walk_up(event, program);
 	bpf_ringbuf_submit(event, 0);
 	new.flags = wanted_flag(task);
 	if (new.flags)
@@ -460,7 +529,9 @@ int trawl_existing(struct file_of_task *found)
 		if (owner->how == OWNER_USED || owner->process == process)
 			return 0;
 		owner->how = OWNER_SHARED;
+		owner->flags |= wanted_flag(task);
 	} else {
+		owner->flags = wanted_flag(task);
 		owner->process = process;
 		owner->how = OWNER_EXISTING;
 		owner->cookie = bpf_get_socket_cookie(sock);

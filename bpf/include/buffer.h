@@ -232,14 +232,14 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
 	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK || kind == DEVICE_UNKNOWN;
 	bool is_ip = protocol == PROTOCOL_IP || protocol == PROTOCOL_IPV6;
-	/* IPsec without a tunnel moves the IP header to where the encrypted part began: the bytes before are stale. */
-	bool is_moved = is_ip && network <= tail && network > mac + ETHERNET_LENGTH + TAGS_LENGTH;
+	/* IPsec without a tunnel moves the IP header to where the encrypted part began: the bytes before are stale. A packet
+	 * that this host sends and fragments or loops back has no link header yet. */
+	bool is_moved = is_ip && network <= tail && (network > mac + ETHERNET_LENGTH + TAGS_LENGTH || network == mac);
 
 	note->link = DROP_LINK_ETHERNET;
 	if (is_ethernet && at + ETHERNET_LENGTH == network)
 		begin = at;
-	else if (is_ethernet && !is_moved && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail &&
-		 (kind != DEVICE_UNKNOWN || mac != network))
+	else if (is_ethernet && !is_moved && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail)
 		begin = mac;
 	else if (is_ip && network && network <= tail) {
 		begin = network;
@@ -348,14 +348,31 @@ static __always_inline bool matches_packet(struct tap_context *packet, struct sc
 	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
 }
 
-/* Claims the CPU's scratch memory, or counts the packet as interrupted: a softirq may interrupt a process, but the ring
- * and the accounts allow one writer at a time. */
+/* Returns the scratch memory of a program that interrupts another one on this CPU, and changes the number to that of its
+ * ring. */
+static __always_inline struct scratch *nested(__u32 *cpu)
+{
+	*cpu += CONFIG(nested_from);
+	return bpf_map_lookup_elem(&drop_scratch, cpu);
+}
+
+/* Claims the CPU's scratch memory, or the one for a softirq that interrupts a process: a ring and its accounts allow one
+ * writer at a time. Counts the packet as interrupted if both are in use. */
 static __always_inline struct scratch *begin(__u32 *cpu)
 {
-	struct scratch *scratch = bpf_map_lookup_elem(&drop_scratch, cpu);
+	struct scratch *scratch;
 
+	/* A CPU that came later has no memory: the next number is of nested programs. */
+	if (CONFIG(nested_from) && *cpu >= CONFIG(nested_from))
+		return NULL;
+	scratch = bpf_map_lookup_elem(&drop_scratch, cpu);
 	if (!scratch)
 		return NULL;
+	if (CONFIG(nested_from) && READ_ONCE(scratch->state.busy)) {
+		scratch = nested(cpu);
+		if (!scratch)
+			return NULL;
+	}
 	if (READ_ONCE(scratch->state.busy)) {
 		__sync_fetch_and_add(&scratch->state.interrupted, 1);
 		return NULL;

@@ -46,9 +46,20 @@ struct port_pair {
 #define TCP_SYN_AND_ACK 0x12
 #define FRAGMENT_BITS 0x3fff
 
-/* Looks up the socket of a flow, whose tuple is at the beginning of `kept`, and notes its process there. Returns true if
- * the result holds for further packets. */
-static __noinline bool look_up(struct tap_context *context, struct owned_flow *kept, __u32 received)
+static __always_inline struct bpf_sock *socket_of_flow(struct tap_context *context, struct bpf_sock_tuple *tuple,
+						       __u32 received)
+{
+	if ((received & (RECEIVED_TCP | RECEIVED_IPV6)) == RECEIVED_TCP)
+		return bpf_skc_lookup_tcp(context, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (received & RECEIVED_TCP)
+		return bpf_skc_lookup_tcp(context, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
+	if (!(received & RECEIVED_IPV6))
+		return bpf_sk_lookup_udp(context, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
+	return bpf_sk_lookup_udp(context, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* Notes the process of the listening socket that takes over the ports of a closed connection. */
+static __noinline int look_up_listener(struct tap_context *context, struct owned_flow *kept, __u32 received)
 {
 	struct bpf_sock_tuple *tuple = (void *)kept;
 	struct socket_owner *owner;
@@ -56,15 +67,38 @@ static __noinline bool look_up(struct tap_context *context, struct owned_flow *k
 	struct bpf_sock *socket;
 
 	if (!kept)
-		return false;
-	if ((received & (RECEIVED_TCP | RECEIVED_IPV6)) == RECEIVED_TCP)
-		socket = bpf_skc_lookup_tcp(context, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
-	else if (received & RECEIVED_TCP)
-		socket = bpf_skc_lookup_tcp(context, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
-	else if (!(received & RECEIVED_IPV6))
-		socket = bpf_sk_lookup_udp(context, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
+		return 0;
+	/* No connection comes from this port. */
+	if (received & RECEIVED_IPV6)
+		tuple->ipv6.sport = 0;
 	else
-		socket = bpf_sk_lookup_udp(context, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
+		tuple->ipv4.sport = 0;
+	socket = socket_of_flow(context, tuple, received);
+	kept->process = socket ? PROCESS_UNDECIDED : 0;
+	if (!socket)
+		return 0;
+	owner = owner_by_cookie(socket, false);
+	start = socket_start();
+	/* The port chooses a socket of a group. */
+	if (owner && owner->process && start && start->state == STATE_LISTENING && !group_of(start)) {
+		kept->process = process_of(owner);
+		kept->cookie = owner->cookie;
+	}
+	bpf_sk_release(socket);
+	return 0;
+}
+
+/* Looks up the socket of a flow, whose tuple is at the beginning of `kept`, and notes its process there. Returns true if
+ * the result holds for further packets. */
+static __noinline bool look_up(struct tap_context *context, struct owned_flow *kept, __u32 received)
+{
+	struct socket_owner *owner;
+	struct socket_start *start;
+	struct bpf_sock *socket;
+
+	if (!kept)
+		return false;
+	socket = socket_of_flow(context, (void *)kept, received);
 	kept->process = 0;
 	if (!socket)
 		return true;
@@ -100,7 +134,9 @@ static __noinline __u64 learn(struct tap_context *context)
 	struct owned_flow *kept, *other;
 	struct flow_lookups *lookups;
 	struct bpf_sock_tuple *tuple;
+	struct socket_start *start;
 	__u32 zero = 0, received = 0;
+	bool stays;
 	struct port_pair *ports;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
@@ -157,8 +193,12 @@ static __noinline __u64 learn(struct tap_context *context)
 			received |= RECEIVED_FIRST;
 	}
 	kept->epoch = lookups->epoch;
+	stays = look_up(context, kept, received);
+	start = socket_start();
+	if (received & RECEIVED_FIRST && kept->process == PROCESS_UNDECIDED && start && start->state == STATE_TIMED_WAIT)
+		look_up_listener(context, kept, received);
 	/* The result of a SYN is not kept: the socket that it finds is not the connection's. */
-	if (look_up(context, kept, received) && !(received & RECEIVED_FIRST))
+	if (stays && !(received & RECEIVED_FIRST))
 		kept->ports = lookups->key;
 	else
 		kept->ports = 0;

@@ -41,8 +41,34 @@ struct inode {
 	unsigned long i_ino;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+
+/* A mount, whose second part others know. */
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
 struct file {
 	struct inode *f_inode;
+	struct path f_path;
 };
 
 struct socket {
@@ -77,6 +103,10 @@ struct sock {
 	__u16 sk_protocol;
 	int sk_rcvbuf;
 	struct socket *sk_socket;
+};
+
+struct inet_sock {
+	__be16 inet_sport;
 };
 
 struct dst_entry {
@@ -234,6 +264,7 @@ struct task_struct {
 };
 
 struct linux_binprm {
+	struct file *file;
 	const char *interp;
 };
 

@@ -131,8 +131,7 @@ static __always_inline struct socket_start *socket_start(void)
 }
 
 /* Returns the owner of a socket by its cookie. A connection that is being made is its listening socket's. `begins`: the
- * packet begins a connection; the listening socket that takes over the ports of a closed one is unknown, as one of a group
- * may. */
+ * packet begins a connection, and is not the closed one's whose ports it reuses. */
 static __noinline struct socket_owner *owner_by_cookie(const void *socket, bool begins)
 {
 	struct socket_start *start = socket_start();
@@ -155,14 +154,22 @@ static __noinline struct socket_owner *owner_by_cookie(const void *socket, bool 
 	return bpf_map_lookup_elem(&owners, &START_FIELD(start, __u64, socket_cookie_offset));
 }
 
+/* Returns the group of sockets that share a port with this one, or 0. */
+static __always_inline __u64 group_of(const struct socket_start *start)
+{
+	__u64 group = 0;
+
+	if (!CONFIG(socket_group_offset) || (start->state != STATE_CLOSED && start->state != STATE_LISTENING))
+		return 0;
+	return bpf_probe_read_kernel(&group, sizeof(group), (void *)(start->address + CONFIG(socket_group_offset))) ? 0 : group;
+}
+
 /* Returns true if a program chooses the receivers of a group of sockets. It did not run for the look-up. */
 static __always_inline bool is_steered(const struct socket_start *start)
 {
-	__u64 group = 0, program = 0;
+	__u64 group = group_of(start), program = 0;
 
-	if (!CONFIG(socket_group_offset) || (start->state != STATE_CLOSED && start->state != STATE_LISTENING))
-		return false;
-	if (bpf_probe_read_kernel(&group, sizeof(group), (void *)(start->address + CONFIG(socket_group_offset))) || !group)
+	if (!group)
 		return false;
 	bpf_probe_read_kernel(&program, sizeof(program), (void *)(group + CONFIG(group_program_offset)));
 	return program;

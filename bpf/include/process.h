@@ -14,8 +14,8 @@
 #define OWNER_SHARED 4
 #define OWNER_SENDER 5
 
-/* Flags of an owner: user space knows that packets name the process; the filter by process selects it; a tap saw it send,
- * and no program at a system call has described it since. */
+/* Flags of an owner: user space knows that packets name the process; the filter by process selects it, or another process
+ * that has the listening socket open; a tap saw it send, and no program at a system call has described it since. */
 #define OWNER_TOLD 1
 #define OWNER_WANTED 2
 #define OWNER_SENT 4
@@ -32,6 +32,8 @@ struct socket_owner {
 	__u32 ports;
 	/* Number of the owner's cgroup when it became the owner. */
 	__u64 cgroup;
+	/* The cookie of the listening socket by which the connection came; 0: none. */
+	__u64 listener;
 };
 
 /* What a record says of a packet's socket for --process=full, which user space turns into text, and the code of its
@@ -73,7 +75,8 @@ struct process_event {
 	/* Numbers of bytes that are used of the last two fields. */
 	__u32 path_length;
 	__u32 command_length;
-	__u32 padding;
+	/* Non-zero: the path consists of names, each with a NUL, from the program's up. */
+	__u32 path_goes_up;
 	__u32 name[4];
 	__u32 path[64];
 	__u32 command[256];

@@ -25,6 +25,8 @@ use crate::options::{ProcessDetail, ProcessPlan};
 
 /// Number of processes above which first those are forgotten that no packet has named, and then all.
 const MOST_KNOWN: usize = 65_536;
+/// Resolution of start times in /proc.
+const START_RESOLUTION_NS: u64 = 10_000_000;
 /// Length of the hexadecimal number that names a container.
 const CONTAINER_DIGITS: usize = 64;
 
@@ -157,6 +159,10 @@ pub struct ProcessStage {
     paths: HashMap<u64, String>,
     /// True if /proc has the processes by the numbers that programs see.
     has_numbers: bool,
+    /// Programs of the processes that ran at the start: a process without rights cannot find them later.
+    programs: HashMap<u32, String>,
+    /// Nanoseconds since the machine started at which they were listed.
+    listed: u64,
     users: HashMap<u32, String>,
     has_begun: bool,
     out: Vec<u8>,
@@ -170,6 +176,8 @@ impl ProcessStage {
             detail,
             known: HashMap::new(),
             has_numbers: netns::in_first_process_namespace(),
+            programs: programs(),
+            listed: clock::since_boot(),
             boot: clock::wall().saturating_sub(clock::since_boot()),
             users: users(),
             has_begun: false,
@@ -220,6 +228,14 @@ impl ProcessStage {
     fn describe(&mut self, event: &ProcessEvent, is_new: bool) {
         let process = self.process(event);
         let known = self.known.entry(event.process).or_default();
+        // It was described from /proc, whose times have this resolution, or was forgotten by the programs.
+        let is_same = |one: &Process| {
+            let (one, other) = (one.start_ns.unwrap_or(0), process.start_ns.unwrap_or(0));
+            one.abs_diff(other) <= START_RESOLUTION_NS
+        };
+        if is_new && known.all.first().is_some_and(is_same) {
+            return;
+        }
         if is_new {
             // A packet may have named the process before the system call that sent it described the process.
             known.all.clear();
@@ -237,25 +253,36 @@ impl ProcessStage {
         }
         known.is_named = true;
         // It had its sockets before the capture began.
-        if known.all.is_empty() && self.has_numbers {
+        let is_new = known.all.is_empty();
+        if is_new && self.has_numbers {
             let is_full = self.detail == ProcessDetail::Full;
-            known
-                .all
-                .extend(running(id, is_full, self.boot, &self.users));
+            let mut found = running(id, is_full, self.boot, &self.users);
+            if let Some(found) = &mut found {
+                let started = found.start_ns.unwrap_or(0).saturating_sub(self.boot);
+                let program = self.program_of(id, started);
+                found.path = found.path.take().or(program);
+            }
+            self.known.entry(id).or_default().all.extend(found);
         }
-        for process in &known.all {
+        for process in self.known.get(&id).iter().flat_map(|known| &known.all) {
             write_process(&mut self.out, self.detail, process);
         }
+    }
+
+    /// Returns the program of a process that ran when the capture began.
+    fn program_of(&self, id: u32, started: u64) -> Option<String> {
+        let program = self.programs.get(&id);
+        program.filter(|_| started < self.listed).cloned()
     }
 
     fn process(&mut self, event: &ProcessEvent) -> Process {
         let path = match event.path_length {
             // A forked process runs its parent's program.
-            0 => self
-                .known
-                .get(&event.parent)
-                .and_then(|known| known.all.last()?.path.clone()),
-            _ => Some(text_in(&event.path)).filter(|path| path.starts_with('/')),
+            0 => self.program_of(event.process, event.started).or_else(|| {
+                let known = self.known.get(&event.parent)?;
+                known.all.last()?.path.clone()
+            }),
+            _ => Some(path_in(event)).filter(|path| path.starts_with('/')),
         };
         let command: Vec<u8> = event
             .command
@@ -371,6 +398,14 @@ impl Stage for ProcessStage {
         self.out.clear();
         pressure
     }
+
+    /// Takes in descriptions while no packets come, because their memory is small. They precede the next packet.
+    fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
+        if self.has_begun {
+            self.take_events();
+        }
+        next.flush()
+    }
 }
 
 /// Appends the block, unless packets get comments instead.
@@ -394,6 +429,34 @@ fn comment(path: Option<&str>, process: u32, inner: u32) -> Option<String> {
         parts.push(format!("inner_pid={inner}"));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
+}
+
+/// Returns the path of the program that a process has begun.
+fn path_in(event: &ProcessEvent) -> String {
+    if event.path_goes_up == 0 {
+        return text_in(&event.path);
+    }
+    let bytes = event.path.iter().flat_map(|word| word.to_ne_bytes());
+    let bytes: Vec<u8> = bytes.take(event.path_length as usize).collect();
+    let names = bytes
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty());
+    let names = names.rev().map(String::from_utf8_lossy);
+    names.fold(String::new(), |path, name| path + "/" + &name)
+}
+
+/// Returns the programs of all processes, if they have the numbers that programs in the kernel see.
+fn programs() -> HashMap<u32, String> {
+    if !netns::in_first_process_namespace() {
+        return HashMap::new();
+    }
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let program = |entry: fs::DirEntry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let path = fs::read_link(entry.path().join("exe")).ok()?;
+        Some((id, path.to_string_lossy().into_owned()))
+    };
+    entries.filter_map(program).collect()
 }
 
 /// Returns the names of users by their numbers.

@@ -6,7 +6,9 @@ use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Memory, MemorySize, ProcessPlan, Taps};
+use trawl_capture::options::{
+    CaptureOptions, Memory, MemorySize, ProcessDetail, ProcessPlan, Taps,
+};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
@@ -92,7 +94,11 @@ impl Wanted {
             snaplen: if self.whole { usual.snaplen } else { HEADERS },
             count: self.count,
             duration: self.duration,
-            process: self.processes.then(ProcessPlan::default),
+            // Statistics show which owners are uncertain.
+            process: self.processes.then(|| ProcessPlan {
+                detail: ProcessDetail::Full,
+                ..ProcessPlan::default()
+            }),
             memory: Memory::growing_to(MemorySize::Total(memory())),
             ..usual
         };

@@ -178,6 +178,9 @@ impl Printer {
         if let Some(process) = packet.process {
             let name = process.name.map(printable).unwrap_or_default();
             let _ = write!(out, " {name}[{}]", process.id);
+            if let Some(owner) = packet.uncertain_owner() {
+                let _ = write!(out, " ({owner})");
+            }
         }
         if let Some(id) = packet.packet_id.filter(|_| self.options.id) {
             let _ = write!(out, " id {}", ShortId(id));

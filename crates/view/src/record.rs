@@ -31,6 +31,17 @@ pub struct PacketView<'a> {
     pub comment: Option<&'a str>,
 }
 
+impl PacketView<'_> {
+    /// Returns how the process is known, if it may not be the one that uses the socket: it owns the listening socket, or has
+    /// the socket open with others. Captures with full descriptions of processes say so.
+    pub fn uncertain_owner(&self) -> Option<&'static str> {
+        let comment = self.comment.filter(|text| text.starts_with("socket="))?;
+        let mut words = comment.split(' ');
+        let owner = words.find_map(|word| word.strip_prefix("owner="))?;
+        ["listener", "shared"].into_iter().find(|one| *one == owner)
+    }
+}
+
 /// A packet's identifier in short: the CPU that saw it first, and its number on that CPU; `d` before them if it was seen
 /// first by a tap at drops, which has a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_lab::Station;
+use trawl_packet::pcapng::block::PROCESS_PATH;
 use trawl_sys::netns::run_in;
 use trawl_tests::lab::Mounted;
 use trawl_tests::pcapng::{Contents, Packet};
@@ -439,6 +440,163 @@ fn filters_choose_packets_by_process() {
         assert!(summary.filtered_out >= 1, "{filter}");
         std::fs::remove_dir(&group).expect("an empty cgroup");
     }
+}
+
+/// Returns the number of packets of each connection of a client.
+fn segments_by_client(contents: &Contents) -> HashMap<u16, usize> {
+    let mut found = HashMap::new();
+    for headers in contents.packets.iter().filter_map(headers) {
+        let client = if headers.source == PORT {
+            headers.destination
+        } else {
+            headers.source
+        };
+        *found.entry(client).or_default() += 1;
+    }
+    found
+}
+
+/// A server that runs already owns what its listening socket receives, and a worker what it accepts later, from the first
+/// segment on.
+#[test]
+fn filter_by_process_keeps_connections_of_a_running_server_whole() {
+    let Some(lab) = Lab::open() else { return };
+    let address = lab.pair.b.ipv4.to_string();
+    let server = Server::start("prefork", &lab.pair.b, &address, PORT);
+    let worker = server.processes().into_iter().max().expect("a worker");
+    let file = |name: &str| lab.file(&format!("{name}.pcapng"));
+    let start = |name: &str, filter: &str| {
+        let arguments = args!(
+            "-i {} --tap tc -w {} {filter} tcp",
+            lab.receiver(),
+            file(name)
+        );
+        Capture::start(&lab, &arguments)
+    };
+    let captures = [
+        start("all", ""),
+        start("server", &format!("--pid {}", server.0.id())),
+        start("worker", &format!("--pid {worker}")),
+    ];
+    let truths = ask("each", &lab.pair.a, &address, PORT, 40);
+    for capture in captures {
+        capture.stop_well();
+    }
+    let all = segments_by_client(&Contents::read(&file("all")));
+    assert_eq!(segments_by_client(&Contents::read(&file("server"))), all);
+    let of_worker = segments_by_client(&Contents::read(&file("worker")));
+    let own: Vec<u16> = truths
+        .iter()
+        .filter(|one| one.worker == worker)
+        .map(|one| one.port)
+        .collect();
+    assert!(!own.is_empty());
+    for port in own {
+        assert_eq!(of_worker.get(&port), all.get(&port), "{port}");
+    }
+}
+
+/// The process that closes a connection sends its end, although it never used the connection.
+#[test]
+fn end_of_a_connection_is_the_closing_process_s() {
+    let Some(lab) = Lab::open() else { return };
+    let b = &lab.pair.b;
+    let file = lab.file("closed.pcapng");
+    let script = lab.file("script");
+    let lines = format!(
+        "import os, socket, sys\ns = socket.create_server(('{}', {PORT}))\nprint('ready', flush=True)\n\
+         c = s.accept()[0]; c.recv(9); c.send(b'x'); own = os.getpid()\n\
+         if os.fork() == 0:\n while os.getppid() == own: pass\n print(os.getpid(), flush=True); c.close(); sys.stdin.read()\n",
+        b.ipv4
+    );
+    std::fs::write(&script, lines).expect("a file");
+    let capture = Capture::start(
+        &lab,
+        &args!(
+            "-i {} --tap tc -Q out --process -w {file} tcp port {PORT}",
+            lab.receiver()
+        ),
+    );
+    let mut server = Command::new("ip");
+    server.args(["netns", "exec", &b.name, "python3", &script]);
+    let mut server = server
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("ip");
+    let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    assert_eq!(line(), "ready");
+    let ask = format!(
+        "import socket; c = socket.create_connection(('{}', {PORT})); c.send(b'x'); c.recv(9); c.recv(9)",
+        b.ipv4
+    );
+    run(
+        "ip",
+        &["netns", "exec", &lab.pair.a.name, "python3", "-c", &ask],
+    );
+    let closer: u32 = line().parse().expect("a number");
+    drop(server.stdin.take());
+    server.wait().expect("it ends");
+    capture.stop_well();
+    let contents = Contents::read(&file);
+    let is_end = |packet: &&Packet| headers(packet).is_some_and(|one| one.flags & FIN != 0);
+    let ends: Vec<_> = contents
+        .packets
+        .iter()
+        .filter(is_end)
+        .map(Packet::process)
+        .collect();
+    assert_eq!(ends, [Some((closer, closer))]);
+}
+
+/// Programs that are named by a relative path, and those that run already, have their path, once.
+#[test]
+fn paths_of_programs_are_whole() {
+    let Some(lab) = Lab::open() else { return };
+    let address = lab.pair.b.ipv4.to_string();
+    let server = Server::start("alone", &lab.pair.b, &address, PORT);
+    let program = lab.file("relative");
+    binary::copy("/bin/bash", &program);
+    let (directory, name) = program.rsplit_once('/').expect("a path");
+    let file = lab.file("paths.pcapng");
+    let capture = Capture::start(
+        &lab,
+        &args!(
+            "-i {} -i {} --tap tc --process -w {file} port {PORT}",
+            lab.sender(),
+            lab.receiver()
+        ),
+    );
+    ask("each", &lab.pair.a, &address, PORT, 4);
+    let mut child = Command::new("ip");
+    child.args([
+        "netns",
+        "exec",
+        &lab.pair.a.name,
+        &format!("./{name}"),
+        "-c",
+    ]);
+    child.arg(format!("echo x >/dev/udp/{address}/{PORT}; read"));
+    let mut child = child
+        .current_dir(directory)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip");
+    capture.wait_seen(8 * 4 + 1);
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+    capture.stop_well();
+    let described = Contents::read(&file).processes;
+    let of = |id: u32| -> Vec<String> {
+        let own = described.iter().filter(|(one, _)| *one == id);
+        own.map(|(_, options)| options.text(PROCESS_PATH).unwrap_or_default())
+            .collect()
+    };
+    let own = of(server.0.id());
+    assert!(own.len() == 1 && own[0].contains("python"), "{own:?}");
+    let relative = of(child.id());
+    assert!(relative.contains(&program), "{relative:?}");
 }
 
 /// Other readers see the packets, and the process as a comment if asked for.

@@ -158,7 +158,10 @@ impl Field {
             Self::Second => Some(begin_of(packet.timestamp_ns, 1)),
             Self::Process => packet.process.map(|process| {
                 let name = process.name.unwrap_or_default();
-                format!("{name}[{}]", process.id)
+                match packet.uncertain_owner() {
+                    Some(owner) => format!("{name}[{}] ({owner})", process.id),
+                    None => format!("{name}[{}]", process.id),
+                }
             }),
             Self::Container => packet
                 .process
