@@ -187,6 +187,19 @@ struct views {
 	struct net_device *device;
 };
 
+/* Notes the buffer that a program saw last on this CPU, in the memory of the programs that interrupt none. */
+static __noinline int note_latest(__u32 cpu, __u64 buffer)
+{
+	struct scratch *scratch;
+
+	if (CONFIG(nested_from) && cpu >= CONFIG(nested_from))
+		cpu -= CONFIG(nested_from);
+	scratch = bpf_map_lookup_elem(&drop_scratch, &cpu);
+	if (scratch)
+		WRITE_ONCE(scratch->state.latest, buffer);
+	return 0;
+}
+
 /* Returns the packet's socket. Callers do not keep it: a kept pointer is more state for the verifier to compare. */
 static __always_inline struct sock *socket_of(const struct scratch *scratch, const struct sk_buff *buffer, bool typed)
 {
@@ -209,7 +222,7 @@ static __always_inline void follow(struct scratch *scratch, struct views from, b
 	__u64 now;
 	__u32 step = scratch->seen.step;
 
-	scratch->state.latest = 0;
+	note_latest(cpu, 0);
 	if (!settings)
 		return;
 	known = bpf_map_lookup_elem(&known_packets, &scratch->seen.buffer);
@@ -265,7 +278,7 @@ static __always_inline void follow(struct scratch *scratch, struct views from, b
 		bpf_map_delete_elem(&known_packets, &scratch->seen.buffer);
 	} else {
 		bpf_map_update_elem(&known_packets, &scratch->seen.buffer, state, BPF_ANY);
-		scratch->state.latest = scratch->seen.buffer;
+		note_latest(cpu, scratch->seen.buffer);
 	}
 	leave_word(&packet, state, step);
 	sight.packet_id = state->id;
@@ -374,9 +387,19 @@ static __always_inline void take_step(void *context, __u64 buffer, __u64 socket,
 	end(scratch);
 }
 
+/* Returns the scratch memory that take_step() claimed: that of the innermost program. */
 static __always_inline struct scratch *taken_up(__u32 *cpu)
 {
-	*cpu = bpf_get_smp_processor_id();
+	struct scratch *scratch;
+	__u32 own = bpf_get_smp_processor_id();
+
+	if (CONFIG(nested_from)) {
+		*cpu = own;
+		scratch = nested(cpu);
+		if (scratch && READ_ONCE(scratch->state.busy))
+			return scratch;
+	}
+	*cpu = own;
 	return bpf_map_lookup_elem(&drop_scratch, cpu);
 }
 
@@ -477,11 +500,11 @@ static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 	    bpf_probe_read_kernel(ports, sizeof(ports), (void *)transport))
 		return false;
 	return header[header[0] >> 4 == 4 ? PROTOCOL_AT_MOST : PROTOCOL_AT_IP6] == BPF_CORE_READ(socket, sk_protocol) &&
-	       bpf_ntohs(ports[1]) == BPF_CORE_READ(socket, __sk_common.skc_num);
+	       ports[1] == BPF_CORE_READ((struct inet_sock *)socket, inet_sport);
 }
 
-/* Runs when a socket is notified of data to read: of the packet that this CPU has just seen, or of one that is not
- * followed. */
+/* Runs when a socket is notified of data to read, and when a connection changes its state: by the packet that this CPU has
+ * just seen, or by one that is not followed. */
 SEC("?raw_tp")
 int trawl_ready(__u64 *arguments)
 {

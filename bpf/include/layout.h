@@ -218,6 +218,9 @@ struct tap_config {
 	__u32 socket_file_offset;
 	/* Maximum number of CPUs, rounded up to a power of two, minus one. */
 	__u32 cpu_mask;
+	/* Number of the first ring for programs that interrupt another one on the same CPU; 0: these count their packet as
+	 * lost. */
+	__u32 nested_from;
 	/* Return value of this program. */
 	__u32 verdict;
 	/* Non-zero if the verdict is not requested: packets count as filtered out. */

@@ -176,8 +176,9 @@ impl Assembly {
     }
 
     /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
-    pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
-        self.rings.apart(self.points.max(), self.knows_again())
+    pub fn rings_apart(&mut self, count: usize) -> Result<Arc<Rings>> {
+        self.rings
+            .apart(count, self.points.max(), self.knows_again())
     }
 
     /// Reports points that do not recognise packets which other points have seen.
@@ -473,6 +474,7 @@ impl Assembly {
             silent: 0,
             only_namespace: 0,
             wanted_verdicts: ALL as u32,
+            nested_from: 0,
             shared_id: 0,
             first_address_low: 0,
             first_address_high: 0,

@@ -86,6 +86,11 @@ impl NamespacesArg {
         }
     }
 
+    /// Returns the names for packets of a command, which may enter any namespace; none for all.
+    pub fn names_for_command(&self) -> Vec<String> {
+        self.netns.clone()
+    }
+
     /// Opens the namespaces; none for all.
     pub fn open(&self) -> Result<Vec<Namespace>> {
         self.names()

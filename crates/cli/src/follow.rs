@@ -2,27 +2,33 @@
 
 mod file;
 
-use std::collections::{BTreeMap, HashSet};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
 use trawl_bpf::layout::drop::FOLLOW_BRANCH;
+use trawl_bpf::{functions, program};
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::options::{At, CaptureOptions, Drops, Memory, MemorySize};
-use trawl_capture::session::{self, Ended};
+use trawl_capture::point::Point;
+use trawl_capture::session::{self, Ended, Observer};
+use trawl_capture::summary::Summary;
 use trawl_capture::taps::drop::Along;
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::counters;
-use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::Namespace;
+use trawl_sys::netlink::{LinkRecord, Netlink, veth_peer_in};
+use trawl_sys::netns::{Namespace, NamespaceSearch};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
@@ -38,8 +44,11 @@ use file::StepFile;
 /// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time after which a TCP segment or a datagram that reached the protocol at this host and was not dropped is the protocol's: it
+/// frees some without a further step. Losses of records are known by then.
+const SETTLED_NS: u64 = 1_000_000_000;
 /// Memory for steps at the beginning. More is added on demand, but a burst would come before it.
-const AT_FIRST: u64 = 16 << 20;
+const AT_FIRST: u64 = 64 << 20;
 /// Time after which a packet is no longer recognized: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
 
@@ -57,7 +66,7 @@ pub struct Args {
     /// Only packets that are first seen at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
-    /// Look at netfilter, tc and XDP in these network namespaces [default: those in which packets are first seen]
+    /// Look at netfilter, tc and XDP in these network namespaces too; with --all-namespaces, in these alone [default: those in which packets are first seen]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
     /// Memory for steps that are not printed yet; while half of it is in use, new packets are not followed and count as lost [default: 256MiB]
@@ -85,19 +94,28 @@ pub struct Args {
 }
 
 impl Args {
+    /// Returns the namespaces in which packets are first seen; none for all.
+    fn names(&self) -> Vec<String> {
+        match self.subject.words.is_empty() {
+            true => self.namespaces.names(),
+            false => self.namespaces.names_for_command(),
+        }
+    }
+
     /// Returns the namespaces with netfilter, tc and XDP programs to look at; none for all.
     fn within(&self) -> Vec<String> {
-        if !self.within.is_empty() {
-            return self.within.clone();
-        }
         let of_interfaces = self.interfaces.iter().map(|name| name.split_once(':'));
         let named: Option<Vec<_>> = of_interfaces.collect();
-        match named {
+        let mut names = match named {
             Some(named) if !named.is_empty() => {
                 named.into_iter().map(|(name, _)| name.to_owned()).collect()
             }
-            _ => self.namespaces.names(),
-        }
+            _ => self.names(),
+        };
+        names.extend(self.within.iter().cloned());
+        names.sort();
+        names.dedup();
+        names
     }
 }
 
@@ -106,7 +124,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let drops = Drops {
         no_losses: true,
         follow: true,
-        namespaces: args.namespaces.names(),
+        namespaces: args.names(),
         entries: args.interfaces.clone(),
         within: args.within(),
         ..Drops::default()
@@ -122,13 +140,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
         },
         ..watching_drops(drops, &args.expression, args.duration)
     };
-    let mut observer = Watcher {
-        json: args.json,
-        started: |point| {
-            let is_whole = point.site.is_none();
-            is_whole.then(|| format!("following packets on {}", point.label))
+    let losses = Rc::new(Cell::new(0));
+    let mut observer = Follower {
+        watcher: Watcher {
+            json: args.json,
+            started: |point| {
+                let is_whole = point.site.is_none();
+                is_whole.then(|| format!("following packets on {}", point.label))
+            },
+            subject: Subject::prepare(&args.subject.words, &mut options, false)?,
         },
-        subject: Subject::prepare(&args.subject.words, &mut options, false)?,
+        losses: Rc::clone(&losses),
     };
     let mut attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
     let file = args.write.as_deref();
@@ -145,14 +167,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
         file,
         ends: BTreeMap::new(),
         devices: LastDevices::find(&namespaces),
+        losses: Rc::clone(&losses),
         reported: Reported::default(),
         now: 0,
         came: false,
         looked: Instant::now(),
     };
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
+    losses.set(lost_records(&summary));
     sink.end_all()?;
-    let is_done = observer.subject.is_none_or(Subject::end);
+    let is_done = observer.watcher.subject.is_none_or(Subject::end);
     if let Some(file) = sink.file.take() {
         file.finish(&summary.total)?;
     }
@@ -165,6 +189,41 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to follow packets", other)),
+    }
+}
+
+/// Returns the number of lost steps, without the packets that are not followed.
+fn lost_records(summary: &Summary) -> u64 {
+    let lost = summary.total.lost.iter();
+    let of_followed = lost.filter(|(reason, _)| *reason != "not_followed");
+    of_followed.map(|(_, count)| count).sum()
+}
+
+/// A reporter that also watches the losses.
+struct Follower {
+    watcher: Watcher,
+    losses: Rc<Cell<u64>>,
+}
+
+impl Observer for Follower {
+    fn event(&mut self, event: &Event) {
+        self.watcher.event(event);
+    }
+
+    fn started(&mut self, points: &[Point]) {
+        self.watcher.started(points);
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.watcher.is_over()
+    }
+
+    fn figures(&mut self, summary: &Summary) {
+        self.watcher.figures(summary);
+    }
+
+    fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
+        self.losses.set(lost_records(&summary()));
     }
 }
 
@@ -181,6 +240,8 @@ struct Following {
     /// Number of packets by their end.
     ends: BTreeMap<End, u64>,
     devices: LastDevices,
+    /// Number of steps that were lost so far.
+    losses: Rc<Cell<u64>>,
     reported: Reported,
     /// The time of the last record, or later.
     now: u64,
@@ -212,7 +273,7 @@ impl Following {
         let path = self
             .open
             .entry(id)
-            .or_insert_with(|| PacketPath::new(id, packet, &seen));
+            .or_insert_with(|| PacketPath::new(id, packet, &seen, self.losses.get()));
         path.go_on(packet, seen);
         if path.is_over()
             && let Some(path) = self.open.remove(&id)
@@ -237,7 +298,9 @@ impl Following {
         let is_old = |path: &PacketPath| {
             let idle = now.saturating_sub(path.last_time());
             let comes_no_more = path.may_be_over() || joined.has(path).is_some();
-            idle > AGE_NS || idle > PATIENCE_NS && comes_no_more
+            idle > AGE_NS
+                || idle > SETTLED_NS && path.is_at_protocol()
+                || idle > PATIENCE_NS && comes_no_more
         };
         let old: Vec<u64> = self
             .open
@@ -264,6 +327,15 @@ impl Following {
     fn close(&mut self, mut path: PacketPath) -> Result<()> {
         if path.end == End::Gap && self.devices.ends(&path) {
             path.end = End::Sent;
+        }
+        if matches!(path.end, End::Gap | End::Sent | End::Unwanted)
+            && let Some(program) = self.devices.program_after(&path)
+        {
+            path.end = End::AtXdp;
+            path.program = Some(program.clone());
+        }
+        if path.end == End::Gap && path.is_at_protocol() && path.losses == self.losses.get() {
+            path.end = End::Consumed;
         }
         if matches!(path.end, End::Gap | End::Consumed)
             && let Some(into) = self.joined.has(&path)
@@ -321,32 +393,69 @@ impl Reported {
 /// Devices that packets leave this host by, or that encrypt them: transmitted packets are not seen as the same any more. By
 /// namespace and name.
 #[derive(Debug, Default)]
-struct LastDevices(HashSet<(String, String)>);
+struct LastDevices {
+    all: HashSet<(String, String)>,
+    /// XDP programs on the other ends of cables.
+    programs: HashMap<(String, String), String>,
+}
 
 impl LastDevices {
     fn find(namespaces: &[Namespace]) -> Self {
-        let mut found = HashSet::new();
+        let mut found = Self::default();
+        let mut look = NamespaceSearch::default();
         for namespace in namespaces {
             // A namespace may be gone by now.
             let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
-            let links = links.unwrap_or_default().into_iter();
-            let last = links.filter(|link| match link.kind.as_deref() {
-                None => link.name != "lo",
-                Some(kind) => kind == "wireguard",
-            });
-            found.extend(last.map(|link| (counters::label(namespace), link.name)));
+            for link in links.unwrap_or_default() {
+                let place = (counters::label(namespace), link.name.clone());
+                match link.kind.as_deref() {
+                    None if link.name != "lo" => {
+                        found.all.insert(place);
+                    }
+                    Some("wireguard") => {
+                        found.all.insert(place);
+                    }
+                    Some("veth") => {
+                        let program = program_behind(&mut look, namespace, &link);
+                        found
+                            .programs
+                            .extend(program.map(|program| (place, program)));
+                    }
+                    _ => {}
+                }
+            }
         }
-        Self(found)
+        found
     }
 
     /// Returns true if the packet's last step was its transmission by one of them.
     fn ends(&self, path: &PacketPath) -> bool {
-        let last = path.steps.last().filter(|step| step.step == TRANSMITTED);
-        last.is_some_and(|step| {
-            let place = step.netns.clone().zip(step.interface.clone());
-            place.is_some_and(|place| self.0.contains(&place))
-        })
+        let place = path.transmitted_by();
+        place.is_some_and(|place| self.all.contains(&place))
     }
+
+    /// Returns the XDP program that received the packet after its last step.
+    fn program_after(&self, path: &PacketPath) -> Option<&String> {
+        self.programs.get(&path.transmitted_by()?)
+    }
+}
+
+/// Names the XDP program on the other end of a cable.
+fn program_behind(
+    look: &mut NamespaceSearch,
+    namespace: &Namespace,
+    link: &LinkRecord,
+) -> Option<String> {
+    let peer = veth_peer_in(look, Some(namespace), link).ok()??;
+    let id = peer.link.xdp.first()?.program_id;
+    let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
+    let name = name.unwrap_or_else(|_| format!("with the id {id}"));
+    let space = peer.namespace.as_ref().unwrap_or(namespace);
+    Some(format!(
+        "{name} on {} ({})",
+        peer.link.name,
+        counters::label(space)
+    ))
 }
 
 impl Following {
@@ -665,6 +774,10 @@ pub enum End {
     Sent,
     /// The stack consumed the packet normally.
     Consumed,
+    /// The kernel freed the packet without a loss: nothing wanted it.
+    Unwanted,
+    /// An XDP program received the packet whose verdicts trawl does not see, and no later step was seen.
+    AtXdp,
     /// Receive offload joined the packet to another one.
     Joined,
     Dropped,
@@ -678,6 +791,8 @@ impl End {
             Self::Delivered => "delivered",
             Self::Sent => "sent",
             Self::Consumed => "consumed",
+            Self::Unwanted => "unwanted",
+            Self::AtXdp => "ended at an XDP program",
             Self::Joined => "joined",
             Self::Dropped => "dropped",
             Self::Gap => "not seen to the end",
@@ -695,6 +810,15 @@ pub struct PacketPath {
     /// Identifier of the packet that this one was joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined_into: Option<u64>,
+    /// The XDP program at which the packet ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// True for a TCP segment without data.
+    #[serde(skip)]
+    is_bare: bool,
+    /// Number of steps of all packets that had been lost when this one was first seen.
+    #[serde(skip)]
+    losses: u64,
     /// The number of the latest step.
     #[serde(skip)]
     number: u32,
@@ -705,13 +829,21 @@ pub struct PacketPath {
 }
 
 impl PacketPath {
-    pub fn new(id: u64, packet: &PacketView<'_>, first: &Seen) -> Self {
+    pub fn new(id: u64, packet: &PacketView<'_>, first: &Seen, losses: u64) -> Self {
+        let decoded = summary(packet.link_type, packet.captured);
+        let is_bare = matches!(
+            decoded.transport,
+            Some(Transport::Tcp { payload_len: 0, .. })
+        );
         Self {
             packet_id: id,
             packet: line(packet),
             steps: Vec::new(),
             end: End::Gap,
             joined_into: None,
+            program: None,
+            is_bare,
+            losses,
             number: 0,
             outline: first.outline,
             segment: None,
@@ -790,7 +922,10 @@ impl PacketPath {
             "dropped" => match step.loss.as_deref() {
                 Some("copied") => End::Delivered,
                 Some("done") => End::Consumed,
-                _ => End::Dropped,
+                // The end of a connection in the queue of a socket that closes has done its work.
+                Some(_) if self.is_bare && [SOCKET, "input"].contains(&last) => End::Consumed,
+                Some(_) => End::Unwanted,
+                None => End::Dropped,
             },
             "xdp" => match step.verdict.as_deref() {
                 Some("DROP" | "ABORTED") => End::Dropped,
@@ -806,6 +941,24 @@ impl PacketPath {
             },
             _ => End::Gap,
         }
+    }
+
+    /// Returns true if the packet reached TCP or UDP at this host, and was not seen after that.
+    fn is_at_protocol(&self) -> bool {
+        let last = self.steps.last();
+        let is_passed = last.is_some_and(|last| last.step == "input" && last.took_ns.is_some());
+        is_passed && self.is_for_socket()
+    }
+
+    /// Returns the namespace and the device that transmitted the packet in its last step, or before the kernel freed it.
+    fn transmitted_by(&self) -> Option<(String, String)> {
+        let mut last = self.steps.iter().rev();
+        let ends = [CONSUMED, "dropped"];
+        let step = last.find(|step| !ends.contains(&step.step.as_str()))?;
+        if step.step != TRANSMITTED {
+            return None;
+        }
+        step.netns.clone().zip(step.interface.clone())
     }
 
     /// Returns true for a protocol whose packets end at sockets, unless dropped.
@@ -909,12 +1062,17 @@ impl fmt::Display for PacketPath {
             writeln!(f, "{}", line.trim_end())?;
         }
         let joined = ShortId(self.joined_into.unwrap_or(0));
+        let program = self.program.as_deref().unwrap_or_default();
         let end = match self.end {
             End::Gap => "gap            not seen any more, or not known again for certain",
             End::Joined => &format!("joined         to packet {joined} by receive offload"),
             End::Delivered => "end            delivered to a socket",
             End::Sent => "end            sent",
             End::Consumed => "end            consumed",
+            End::Unwanted => "end            unwanted (no loss)",
+            End::AtXdp => &format!(
+                "end            ended at the XDP program {program} (its verdict is not visible)"
+            ),
             End::Dropped => "end            dropped",
         };
         writeln!(f, "                 {end}")

@@ -114,7 +114,11 @@ fn command_begins_whoever_runs_it_and_whatever_is_captured() {
         let all = args!("{arguments} --duration 60s");
         let done = capture(&lab.pair.a, &all, &args!("{command}"));
         let is_done = !fs::read(&done_file).expect("the file").is_empty();
-        assert!(done.status.success() && is_done, "{arguments}: {}", said(&done));
+        assert!(
+            done.status.success() && is_done,
+            "{arguments}: {}",
+            said(&done)
+        );
     }
 }
 
@@ -232,6 +236,27 @@ fn follow_shows_packets_of_the_command() {
     }
 }
 
+/// A command's packets are followed in the namespace that it enters.
+#[test]
+fn follow_shows_packets_in_other_namespaces() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let command = format!("ip netns exec {} ping -q -c 2 -i 0.1 {}", b.name, a.ipv4);
+    let done = capture(a, &args!("follow --json icmp"), &args!("{command}"));
+    assert!(done.status.success(), "{}", said(&done));
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    let requests: Vec<&str> = shown
+        .lines()
+        .filter(|line| line.contains("echo request"))
+        .collect();
+    let begins = format!("\"netns\":\"{}\"", b.name);
+    assert!(
+        requests.len() == 2 && requests[0].contains(&begins),
+        "{shown}"
+    );
+    assert_eq!(shown.matches("echo reply").count(), 2, "{shown}");
+}
+
 /// With --process=full, a connection's packets say their socket, and that the first ones are the listener's.
 #[test]
 fn full_descriptions_name_the_socket() {
@@ -267,4 +292,9 @@ fn full_descriptions_name_the_socket() {
         comments.iter().any(|text| !text.contains("owner=")),
         "{comments:?}"
     );
+    for arguments in [args!("read {file}"), args!("stat --by process {file}")] {
+        let shown = output(&binary::path().to_string_lossy(), &arguments).stdout;
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        assert!(shown.contains("] (listener)"), "{shown}");
+    }
 }

@@ -44,19 +44,19 @@ impl RingSet {
         if let Some(rings) = &self.shared {
             return Ok(Arc::clone(rings));
         }
-        let rings = self.apart(points, knows_again)?;
+        let rings = self.apart(events::cpu_count(), points, knows_again)?;
         self.shared = Some(Arc::clone(&rings));
         Ok(rings)
     }
 
-    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
-    pub fn apart(&mut self, points: usize, knows_again: bool) -> Result<Arc<Rings>> {
+    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them: one for each
+    /// CPU, or more if these programs interrupt each other.
+    pub fn apart(&mut self, count: usize, points: usize, knows_again: bool) -> Result<Arc<Rings>> {
         let rings = match &self.shared {
-            Some(rings) => rings.further()?,
+            Some(rings) => rings.further(count)?,
             None => {
                 let others = std::mem::take(&mut self.others);
-                let cpus = events::cpu_count();
-                Rings::in_maps(self.geometry, cpus, points, knows_again, others)?
+                Rings::in_maps(self.geometry, count, points, knows_again, others)?
             }
         };
         rings.set_clock_offset(self.clock.offset_to_wall());

@@ -92,7 +92,12 @@ pub fn attach(
     let tracepoint = tracepoint(&reasons)?;
     let symbols = Symbols::read();
     let settings = settings(sites, at_xdp, asked, &namespaces, &reasons, &symbols)?;
-    let rings = assembly.rings_apart()?;
+    let cpus = events::cpu_count();
+    // A softirq that interrupts a process between two steps goes on with paths.
+    let (rings, slots) = match asked.follow {
+        true => (assembly.rings_apart(cpus * 2)?, cpus * 2),
+        false => (assembly.rings_apart(cpus)?, cpus),
+    };
     let label = match (sites, &namespaces[..]) {
         ([], []) => EVERYWHERE.to_owned(),
         ([], namespaces) => {
@@ -113,6 +118,7 @@ pub fn attach(
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
     if asked.follow {
+        config.nested_from = cpus as u32;
         config.links = LINKS_FOLLOWED as u32;
     }
     if let Some(found) = kernel_addresses() {
@@ -128,11 +134,8 @@ pub fn attach(
         Some(_) => Symbols::read(),
         None => symbols,
     };
-    let scratch = map::create_mmapable_array(
-        "trawl_scratch",
-        DROP_SCRATCH_SIZE as u32,
-        events::cpu_count() as u32,
-    )?;
+    let scratch =
+        map::create_mmapable_array("trawl_scratch", DROP_SCRATCH_SIZE as u32, slots as u32)?;
     let settings_map = settings_map(&settings)?;
     let block = match &assembly.options.filter {
         Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
@@ -173,6 +176,7 @@ pub fn attach(
         programs,
         links,
         scratch,
+        slots: slots as u32,
     };
     Ok((
         Box::new(attached),
@@ -316,6 +320,8 @@ struct AttachedDrop {
     programs: Vec<OwnedFd>,
     links: Vec<OwnedFd>,
     scratch: OwnedFd,
+    /// Number of entries of `scratch`.
+    slots: u32,
 }
 
 impl AttachedTap for AttachedDrop {
@@ -336,7 +342,7 @@ impl AttachedTap for AttachedDrop {
             info::program(program.as_fd()).map_or(0, |about| about.recursion_misses)
         };
         let missed: u64 = self.programs.iter().map(missed).sum();
-        let states: Vec<DropState> = (0..events::cpu_count() as u32)
+        let states: Vec<DropState> = (0..self.slots)
             .filter_map(|cpu| DropState::from_bytes(&map::read(self.scratch.as_fd(), cpu).ok()?))
             .collect();
         let interrupted: u64 = states.iter().map(|state| state.interrupted).sum();

@@ -86,7 +86,7 @@ fn control_size(points: usize) -> usize {
 }
 
 impl Rings {
-    /// Makes rings in BPF maps, one for each of `cpus` CPUs, with accounts of that many hook points. With `knows_again`,
+    /// Makes rings in BPF maps, one for each of `cpus` CPUs or more, with accounts of that many hook points. With `knows_again`,
     /// programs recognise packets that others of them have seen. The programs also share `others`.
     pub fn in_maps(
         geometry: Geometry,
@@ -111,8 +111,8 @@ impl Rings {
         Self::over((cpus, size), (map, pool), (state, shared), others, 0)
     }
 
-    /// Makes rings for further programs, out of the same pool and under the same limits of records and rate.
-    pub fn further(&self) -> Result<Arc<Self>> {
+    /// Makes that many rings for further programs, out of the same pool and under the same limits of records and rate.
+    pub fn further(&self, count: usize) -> Result<Arc<Self>> {
         let maps = self.maps().ok_or_else(|| {
             Error::failed(
                 "cannot make rings for more programs",
@@ -125,7 +125,7 @@ impl Rings {
         };
         let pool = (hold(&maps.pool)?, Arc::clone(&self.pool));
         let common = (hold(&maps.state)?, hold(&maps.shared)?);
-        let controls = (self.count, self.control_size);
+        let controls = (count, self.control_size);
         Self::over(controls, pool, common, Arc::clone(&maps.others), APART)
     }
 

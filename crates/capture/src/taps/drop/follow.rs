@@ -117,11 +117,12 @@ struct Step {
 }
 
 /// In reverse order of a packet's path: once the first steps are attached, all later ones are.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     step(STEP_DROPPED, "kfree_skb", "trawl_free"),
     step(STEP_CONSUMED, "consume_skb", "trawl_consume"),
     step(STEP_READ, "skb_copy_datagram_iovec", "trawl_pass"),
     step(STEP_SOCKET, "sk_data_ready", "trawl_ready"),
+    step(STEP_SOCKET, "inet_sock_set_state", "trawl_ready"),
     step(STEP_SOCKET, "tcp_probe", "trawl_segment"),
     step(STEP_TRANSMITTED, "net_dev_start_xmit", "trawl_pass"),
     step(STEP_QDISC_OUT, "qdisc_dequeue", "trawl_pass_fourth"),
