@@ -62,6 +62,7 @@ mod redirect;
 mod refusals;
 mod replay;
 mod report;
+mod report_card;
 mod rfc2544;
 mod route;
 mod route_choices;

@@ -1,5 +1,7 @@
 //! Programs with added hooks behave as before: the same verdicts and the same bytes, packet by packet, in the kernel's test runs.
 
+mod foreign;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_bpf::{map, object, program, test_run};

@@ -18,7 +18,7 @@ use crate::check;
 use crate::outcome::{Problem, Result};
 
 /// Frames a second that emulated cards receive without loss.
-const RATE: u64 = 2_000;
+const RATE: u64 = 1_000;
 
 pub struct Cell {
     pub wires: [Wire; 2],

@@ -81,6 +81,7 @@ pub fn judge(cell: &Cell, outcomes: &BTreeMap<&'static str, Outcome>) -> Result<
         }
     }
     wrong.extend(wrong_mode(&findings, near, outcomes));
+    wrong.extend(wrong_ability(&findings, near, outcomes));
     check!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(format!("{} findings", findings.len()))
 }
@@ -101,4 +102,32 @@ fn wrong_mode(
     let is_native = text.contains("native");
     (is_native != (mode == "native"))
         .then(|| format!("says of tap xdp: {text}; but its mode is {mode}"))
+}
+
+/// Compares the abilities that doctor lists of the driver with the features that need them.
+fn wrong_ability(
+    findings: &[Value],
+    near: &str,
+    outcomes: &BTreeMap<&'static str, Outcome>,
+) -> Vec<String> {
+    let native = findings
+        .iter()
+        .find(|one| one["area"] == near && one["subject"] == "native XDP");
+    let text = native
+        .and_then(|one| one["text"].as_str())
+        .unwrap_or_default();
+    let wrong = |(ability, feature): (&str, &'static str)| {
+        let outcome = outcomes.get(feature)?;
+        let is_listed = text.split(", ").any(|one| one == ability);
+        (is_listed && !outcome.works())
+            .then(|| format!("lists {ability}; but {feature}: {outcome}"))
+    };
+    [
+        ("redirect", "load-redirect"),
+        ("hardware time stamps", "time-hw"),
+        ("jumbo frames in several buffers", "jumbo"),
+    ]
+    .into_iter()
+    .filter_map(wrong)
+    .collect()
 }

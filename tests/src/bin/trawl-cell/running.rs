@@ -133,10 +133,25 @@ impl Drop for Running {
 /// Returns the error of a command's standard error, without progress.
 fn message(stderr: &str) -> String {
     let lines = stderr.lines().filter(|line| !line.contains("using tap"));
+    let lines: Vec<String> = lines
+        .map(|line| error_in_json(line).unwrap_or_else(|| line.to_owned()))
+        .collect();
     let lines: Vec<&str> = lines
+        .iter()
         .map(|line| line.trim_start_matches("trawl: "))
         .collect();
     lines.join(" / ")
+}
+
+/// Returns the sentence of an error that a command with `--json` prints.
+fn error_in_json(line: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let error = &value["error"];
+    Some(format!(
+        "{}: {}",
+        error["what"].as_str()?,
+        error["why"].as_str()?
+    ))
 }
 
 /// Runs trawl to its end, and returns its standard output.

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use trawl_packet::build::Template;
 use trawl_tests::wait_until;
 use trawl_tests::witness::{output, run};
 
 use super::FRAMES;
 use super::programs::Loaded;
 use super::recorded::{record, record_while};
-use crate::cell::{Cell, datagrams_to_no_port, wait_at_most};
+use crate::cell::{Cell, datagrams_to_no_port, payload, wait_at_most};
 use crate::check;
-use crate::outcome::Result;
-use crate::running::Running;
+use crate::outcome::{Problem, Result};
+use crate::running::{Running, parse};
 
 const PORT: u16 = 9;
 
@@ -35,6 +36,15 @@ pub fn hardware_time(cell: &Cell) -> Result<String> {
         &[],
     )?;
     let stamped = recorded.summary.interfaces[0].hardware_stamped;
+    let admitted = recorded
+        .said
+        .lines()
+        .find(|line| line.contains("hardware's time"));
+    if let (0, Some(line)) = (stamped, admitted) {
+        return Err(Problem::Refused(
+            line.trim_start_matches("trawl: ").to_owned(),
+        ));
+    }
     check!(
         stamped == FRAMES as u64,
         "the card stamped {stamped} of {FRAMES} frames"
@@ -64,18 +74,38 @@ fn vlan(cell: &Cell, options: &[&str]) -> Result<String> {
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
             let (near, far) = (cell.near(), cell.far());
-            let tagged = trawl_packet::build::Template::new()
+            let tagged = Template::new()
                 .ethernet(far.mac, near.mac)
                 .vlan(42)
                 .ipv4(far.ip, near.ip);
             tagged
                 .udp(40_000, PORT)
-                .payload(crate::cell::payload(0, number))
+                .payload(payload(0, number))
                 .frame_len(68)
                 .build()
         })
         .collect();
-    record(cell, options, "vlan 42 and udp dst port 9", &frames, &[]).map(|_| String::new())
+    match record(cell, options, "vlan 42 and udp dst port 9", &frames, &[]) {
+        Ok(_) => Ok(String::new()),
+        Err(problem) => Err(stripping(cell).map_or(problem, Problem::Refused)),
+    }
+}
+
+/// Returns the warning of doctor that the card removes tags, if it gives one.
+fn stripping(cell: &Cell) -> Option<String> {
+    let near = &cell.near().interface;
+    let ended = Running::start(cell, &["doctor", "-i", near, "--json"]).end();
+    let report = parse(&ended.ok()?.stdout).ok()?;
+    let findings = report["findings"].as_array()?;
+    let mut warnings = findings
+        .iter()
+        .filter(|one| one["area"] == near.as_str() && one["state"] == "warn");
+    let finding = warnings.find(|one| {
+        one["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("strips VLAN tags"))
+    })?;
+    Some(format!("doctor warns: {}", finding["text"].as_str()?))
 }
 
 pub fn vlan_at_xdp(cell: &Cell) -> Result<String> {
@@ -94,10 +124,15 @@ pub fn vlan_at_packet(cell: &Cell) -> Result<String> {
 pub fn queues(cell: &Cell) -> Result<String> {
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
-            let source = 40_000 + number as u16 % 64;
-            cell.template()
-                .udp(source, PORT)
-                .payload(crate::cell::payload(0, number))
+            // Cards hash UDP by addresses alone, unless told otherwise.
+            let (near, far) = (cell.near(), cell.far());
+            let source = [10, 9, 0, 2 + number as u8 % 64];
+            let datagram = Template::new()
+                .ethernet(far.mac, near.mac)
+                .ipv4(source, near.ip);
+            datagram
+                .udp(40_000, PORT)
+                .payload(payload(0, number))
                 .frame_len(64)
                 .build()
         })

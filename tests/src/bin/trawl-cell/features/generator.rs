@@ -7,7 +7,7 @@ use crate::check;
 use crate::outcome::Result;
 use crate::running::{Running, json, parse};
 
-/// Generates by an engine on the near end, and compares its count with that of the far end.
+/// Generates by an engine on the near end, and compares its count with the count of the far end.
 fn generate(cell: &Cell, engine: &str) -> Result<String> {
     let far = cell.far();
     let before = far.counters();

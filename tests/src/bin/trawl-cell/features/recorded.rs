@@ -14,6 +14,8 @@ use crate::running::Running;
 pub struct Recorded {
     pub summary: Summary,
     pub contents: Contents,
+    /// Messages of the capture.
+    pub said: String,
 }
 
 /// Time for the frames to arrive at a capture.
@@ -39,11 +41,12 @@ pub fn record(
     let lost: u64 = summary.lost.values().sum();
     check!(
         (summary.recorded, summary.filtered_out, lost) == (wanted.len() as u64, rejected as u64, 0),
-        "{} of {} frames recorded, {} of {} filtered out, {lost} lost",
+        "{} of {} frames recorded, {} of {} filtered out, {:?} lost",
         summary.recorded,
         wanted.len(),
         summary.filtered_out,
-        rejected
+        rejected,
+        summary.lost
     );
     let got: Vec<&[u8]> = recorded
         .contents
@@ -65,6 +68,12 @@ pub fn record_while(
 ) -> Result<Recorded> {
     let (file, summary) = (cell.file("recorded.pcapng"), cell.file("summary.json"));
     let count = count.to_string();
+    // A packet socket's ring loses packets while its reader waits for a busy processor, unless it is large.
+    let ring = if options.contains(&"packet") {
+        "32MiB"
+    } else {
+        "4MiB"
+    };
     let fixed = [
         "capture",
         "-i",
@@ -74,7 +83,7 @@ pub fn record_while(
         "--summary",
         &summary,
         "--ring-size",
-        "4MiB",
+        ring,
         "-c",
         &count,
     ];
@@ -82,11 +91,12 @@ pub fn record_while(
         Running::start(cell, &[&fixed[..], options, &[filter]].concat()).ready("capturing on")?;
     cell.settle();
     send()?;
-    running.end_or_stop(LIMIT)?;
+    let said = running.end_or_stop(LIMIT)?.stderr;
     let text = std::fs::read_to_string(&summary).expect("the summary of a capture that ended");
     Ok(Recorded {
         summary: Summary::parse(&text),
         contents: Contents::read(&file),
+        said,
     })
 }
 
