@@ -13,6 +13,18 @@ pub enum FilterError {
         /// Bytes of the expression that the message is about, if found.
         at: Option<Range<usize>>,
     },
+    /// libpcap would need too long for an expression that cannot be compiled in pieces.
+    #[error(
+        "the filter has {comparisons} comparisons, and libpcap would need cubic time for them: more than {most} are possible \
+         only in operands joined by `and` and `or` after the last `vlan`, `mpls`, `pppoes` or `geneve`: write \
+         `vlan 5 and (A or B or C)`, or use several captures"
+    )]
+    Unsplit {
+        /// Number of comparisons.
+        comparisons: usize,
+        /// The limit.
+        most: usize,
+    },
     /// No compiler for expressions is available.
     #[error("{}: {}{}", .0.what, .0.why, .0.fix.as_ref().map_or(String::new(), |fix| format!("; {fix}")))]
     NoCompiler(Unavailable),

@@ -93,6 +93,10 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
             return Classic::with_tables(program.code, program.finds, program.tables);
         }
         Split::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
+        Split::TooLong { comparisons } => {
+            let most = split::MOST_WHOLE;
+            return Err(FilterError::Unsplit { comparisons, most });
+        }
     };
     let options = &CompilerOptions {
         optimise: options.optimise && optimise,

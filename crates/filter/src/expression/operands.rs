@@ -89,19 +89,16 @@ impl Node {
     }
 }
 
-/// Parses the operands after a context; `None` if it has fewer operators, or parts that cannot be parsed.
+/// Parses the operands after a context; `None` if it has fewer comparisons, or parts that cannot be parsed.
 pub(super) fn parse(
     expression: &str,
     context: &Context<'_>,
-    least_operators: usize,
+    least_comparisons: usize,
     ask: Ask<'_>,
 ) -> Option<Node> {
     let mut words = words(expression)?;
     words.retain(|(_, at)| at.start >= context.end);
-    let operators = words
-        .iter()
-        .filter(|(word, _)| matches!(word, Word::And | Word::Or));
-    if operators.count() < least_operators {
+    if comparisons(&expression[context.end..]) < least_comparisons {
         return None;
     }
     let mut parser = Parser {
@@ -117,12 +114,26 @@ pub(super) fn parse(
     (parser.at == words.len()).then_some(node)
 }
 
+/// Number of comparisons with single ports that cost libpcap as much as one with a range.
+const RANGE: usize = 3;
+
 /// Returns at least the number of operators, when split into words by libpcap.
 pub(super) fn operators(expression: &str) -> usize {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
     let spelled = words.filter(|word| ["and", "or"].contains(word)).count();
     let signs = ["&&", "||"].map(|sign| expression.matches(sign).count());
     spelled + signs.iter().sum::<usize>()
+}
+
+/// Returns the number of ranges of ports.
+pub(super) fn ranges(expression: &str) -> usize {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
+    words.filter(|word| *word == "portrange").count()
+}
+
+/// Returns the number of comparisons that libpcap compiles: one for each operator, more for a range.
+pub(super) fn comparisons(expression: &str) -> usize {
+    operators(expression) + (RANGE - 1) * ranges(expression)
 }
 
 /// Splits into words, brackets and operators; `None` if that is not possible.

@@ -8,7 +8,7 @@
 //! This is done only if the meaning is certain to be the same. Keywords that change the meaning of the rest of an expression
 //! (`vlan`, `mpls`, `pppoes`, `geneve`) may precede it with `and`: they are compiled again with each piece, and first alone,
 //! so that a piece is evaluated only if they hold. In other positions they leave the whole to libpcap, as does anything that
-//! does not look like operands and operators.
+//! does not look like operands and operators. libpcap needs cubic time then, so the number of comparisons is limited.
 
 use super::lists::{self, Compiled};
 use super::members::List;
@@ -17,7 +17,7 @@ use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
 use crate::table::Table;
 
-/// Number of operators below which expressions are compiled whole, to the program that tcpdump shows, in 0.1 s.
+/// Number of comparisons below which expressions are compiled whole, to the program that tcpdump shows, in 0.1 s.
 pub(crate) const LONG: usize = 150;
 /// Longer expressions are compiled whole too, if libpcap's optimiser needs no more than about a second. It processes the
 /// program once for each member of the longest list, each time in quadratic time.
@@ -25,7 +25,9 @@ const MOST_WORK: usize = 8_000_000;
 /// Number of members from which a list is split.
 pub const APART: usize = 201;
 const _: () = assert!(APART * APART * APART > MOST_WORK);
-/// Number of operands that libpcap compiles together: enough to share loads, few enough to be fast.
+/// Maximum number of comparisons of an expression that libpcap has to compile whole: about a second without its optimiser.
+pub const MOST_WHOLE: usize = 500;
+/// Number of operands that libpcap compiles together, and of comparisons in a context, compiled with each: enough to share loads, few enough to be fast.
 const TOGETHER: usize = 32;
 
 /// Result of splitting an expression.
@@ -36,6 +38,10 @@ pub(super) enum Split {
     },
     Compiled(Compiled),
     Refused(Refused),
+    /// To be compiled whole, which would take too long.
+    TooLong {
+        comparisons: usize,
+    },
 }
 
 /// A piece that libpcap refused: the message, and the piece's position in the expression.
@@ -54,18 +60,24 @@ pub(super) fn compile(
     run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
     ask: operands::Ask<'_>,
 ) -> Split {
-    let operators = operands::operators(expression);
-    if operators < LONG {
+    let comparisons = operands::comparisons(expression);
+    if comparisons < LONG {
         return Split::Whole { optimise: true };
     }
-    let taken_apart = operands::context(expression).and_then(|context| {
+    let context = operands::context(expression)
+        .filter(|context| operands::comparisons(context.text) <= TOGETHER);
+    let taken_apart = context.and_then(|context| {
         let node = operands::parse(expression, &context, LONG, ask)?;
         Some((context, operands::resolve(node, expression, ask)))
     });
     let Some((context, node)) = taken_apart else {
-        return Split::Whole { optimise: false };
+        return match comparisons <= MOST_WHOLE {
+            true => Split::Whole { optimise: false },
+            false => Split::TooLong { comparisons },
+        };
     };
-    let work = operators * operators * (1 + lists::longest(&node, expression));
+    let longest = lists::longest(&node, expression).max(operands::ranges(expression));
+    let work = comparisons * comparisons * (1 + longest);
     let node = lists::gather(node, expression);
     if work <= MOST_WORK && !lists::has_combinations(&node) {
         return Split::Whole { optimise: true };
@@ -348,7 +360,30 @@ mod tests {
             Split::Whole { optimise: false } => 0,
             Split::Compiled(_) => most.get(),
             Split::Refused(refused) => panic!("{}", refused.message),
+            Split::TooLong { comparisons } => panic!("{comparisons} comparisons"),
         }
+    }
+
+    fn ranges(count: usize) -> String {
+        let ranges = (1..=count).map(|first| format!("portrange {first}-{}", first + 8));
+        ranges.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// A keyword between the operands changes the meaning of all that follow.
+    #[test]
+    fn long_expressions_that_cannot_be_split_are_refused() {
+        let pairs = |count: usize| {
+            let pairs = (1..=count).map(|number| format!("pppoes {number} and not port {number}"));
+            pairs.collect::<Vec<_>>().join(" and ")
+        };
+        let contexts = format!("{} and {}", pairs(400), ranges(200));
+        for expression in [pairs(700), contexts] {
+            let error = crate::compile(&expression, &CompilerOptions::default()).unwrap_err();
+            assert!(matches!(error, FilterError::Unsplit { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("pppoes") && text.contains("500"), "{text}");
+        }
+        assert!(crate::compile(&pairs(100), &CompilerOptions::default()).is_ok());
     }
 
     /// The optimiser needs at least quadratic time in a piece's length, so the pieces are short.
@@ -368,6 +403,8 @@ mod tests {
                 hosts[..300].join(" and ip) or (ip src ")
             ),
             format!("ip broadcast or host {}", hosts[..400].join(" or ")),
+            ranges(200),
+            format!("vlan 5 and ({})", ranges(600)),
             nested,
         ] {
             let most = most_optimised(&expression);
