@@ -164,6 +164,8 @@ pub enum Event {
         interface: String,
         reason: ClockReason,
     },
+    /// Packets are cut after their headers, whose checksums still cover the payload.
+    ChecksumsCoverPayload,
     /// A ring's segment is too small for longer packets.
     SnaplenReduced {
         bytes: u32,
@@ -858,6 +860,11 @@ impl fmt::Display for Event {
                     }
                 };
                 format!("{interface}: the clock is read for each packet: {why}")
+            }
+            Self::ChecksumsCoverPayload => {
+                "the checksums in the recorded headers cover the payload too, and can give a short one away; before you pass \
+                 the file on, run: trawl read FILE --headers -w NEW"
+                    .to_owned()
             }
             Self::SnaplenReduced { bytes } => {
                 format!(

@@ -149,6 +149,9 @@ fn carry_out(
     if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
         observer.event(&Event::SnaplenReduced { bytes: snaplen });
     }
+    if options.headers && (!plan.outputs.is_empty() || plan.store.is_some()) {
+        observer.event(&Event::ChecksumsCoverPayload);
+    }
     if let Some(trigger) = &options.trigger {
         observer.event(&Event::armed(trigger, geometry.pool_size as u64));
     }

@@ -1,6 +1,6 @@
 //! Packets without payload, and with other addresses. Only bytes that a known header describes are kept, up to the end of the
 //! innermost transport header; of control messages (ARP, ICMP errors, neighbour discovery) also the addresses inside.
-//! Right checksums stay right, and wrong ones stay wrong.
+//! Checksums cover what is kept.
 
 mod addresses;
 mod control;
@@ -11,11 +11,9 @@ use std::ops::Range;
 
 pub use addresses::{Addresses, ShortKey};
 
-use crate::checksum::{adjusted, difference};
+use crate::checksum::cover_kept;
 use crate::pcapng::block;
-use crate::walk::{
-    DCCP, GRE, Headers, ICMP, ICMPV6, IGMP, MAX_DEPTH, TCP, UDP, UDP_LITE, transport_len, walk,
-};
+use crate::walk::{Headers, ICMP, ICMPV6, IGMP, MAX_DEPTH, TCP, transport_len, walk};
 
 /// A packet without payload and with other addresses.
 #[derive(Debug)]
@@ -40,8 +38,8 @@ impl Anonymizer {
         }
     }
 
-    /// Returns a packet's headers with other addresses; `link_type` is a LINKTYPE_ value.
-    pub fn packet(&mut self, link_type: u16, bytes: &[u8]) -> Anonymized<'_> {
+    /// Returns a packet's headers with other addresses, `most` bytes of them; `link_type` is a LINKTYPE_ value.
+    pub fn packet(&mut self, link_type: u16, bytes: &[u8], most: usize) -> Anonymized<'_> {
         self.buffer.clear();
         self.buffer.extend_from_slice(bytes);
         let headers = walk(link_type, bytes);
@@ -52,8 +50,10 @@ impl Anonymizer {
         };
         change.link(link_type, &headers);
         let end = change.packet(0, &headers, 0);
+        self.buffer.truncate(end.min(most));
+        cover_kept(link_type, bytes, &mut self.buffer);
         Anonymized {
-            bytes: self.buffer.get(..end).unwrap_or_default(),
+            bytes: &self.buffer,
             is_known: headers.ip.is_some() || headers.arp.is_some(),
         }
     }
@@ -64,12 +64,6 @@ struct Change<'a> {
     addresses: &'a mut Addresses,
     before: &'a [u8],
     after: &'a mut [u8],
-}
-
-/// The parts of an IP header that a pseudo-header covers, which options may change.
-struct Ends {
-    source: Range<usize>,
-    destination: Range<usize>,
 }
 
 impl Change<'_> {
@@ -110,12 +104,8 @@ impl Change<'_> {
             IpAddr::V4(_) => (20, network + 12, 4),
             IpAddr::V6(_) => (40, network + 8, 16),
         };
-        let mut ends = Ends {
-            source: source..source + length,
-            destination: source + length..source + 2 * length,
-        };
-        for address in [ends.source.clone(), ends.destination.clone()] {
-            self.address(address);
+        for address in [source, source + length] {
+            self.address(address..address + length);
         }
         // Of a header that is cut or contradicts itself, only its fixed part is known.
         let is_whole = at + headers.payload_at >= network + fixed;
@@ -127,38 +117,16 @@ impl Change<'_> {
         match ip.src {
             IpAddr::V4(_) => {
                 let header = usize::from(self.before[network] & 0xf) * 4;
-                let options = network + fixed..(network + header).min(end);
-                self.ipv4_options(options, &mut ends);
-                let change = self.difference(network..end.min(network + header));
-                self.fix(network + 10, change, false);
+                self.ipv4_options(network + fixed..(network + header).min(end));
             }
-            IpAddr::V6(_) => self.ipv6_extensions(network, network + fixed..end, &mut ends),
+            IpAddr::V6(_) => self.ipv6_extensions(network, end),
         }
         let Some(transport) = headers.transport_at.filter(|_| is_whole) else {
             return end;
         };
-        let transport = at + transport;
         // Up to the padding of the frame.
-        let message = transport..at + headers.payload_at + headers.payload.len();
-        let end = self.transport(at, headers, message.clone(), depth);
-        let inside = self.difference(message);
-        let addresses = self.difference(ends.source) + self.difference(ends.destination);
-        match ip.protocol {
-            TCP => self.fix(transport + 16, inside + addresses, false),
-            UDP => self.fix(transport + 6, inside + addresses, true),
-            UDP_LITE | DCCP => self.fix(transport + 6, inside + addresses, false),
-            ICMPV6 => self.fix(transport + 2, inside + addresses, false),
-            ICMP | IGMP => self.fix(transport + 2, inside, false),
-            GRE if self
-                .before
-                .get(transport)
-                .is_some_and(|flags| flags & 0x80 != 0) =>
-            {
-                self.fix(transport + 4, inside, false);
-            }
-            _ => {}
-        }
-        end
+        let message = at + transport..at + headers.payload_at + headers.payload.len();
+        self.transport(at, headers, message, depth)
     }
 
     /// Changes a transport header, or the packet inside a tunnel. Returns the end of what is kept.
@@ -222,29 +190,6 @@ impl Change<'_> {
             let new = self.addresses.v6(octets.into());
             self.put(range.start, &new.octets());
         }
-    }
-
-    /// Returns the difference that the changes in a range make to a checksum over it.
-    fn difference(&self, range: Range<usize>) -> u64 {
-        let before = self.before.get(range.clone()).unwrap_or_default();
-        let after = self.after.get(range).unwrap_or_default();
-        difference(before, after)
-    }
-
-    /// Adjusts the checksum at an offset.
-    fn fix(&mut self, at: usize, difference: u64, zero_is_none: bool) {
-        let Some(stored) = self.before.get(at..).and_then(|rest| rest.first_chunk()) else {
-            return;
-        };
-        let stored = u16::from_be_bytes(*stored);
-        if zero_is_none && stored == 0 {
-            return;
-        }
-        let new = match adjusted(stored, difference) {
-            0 if zero_is_none => 0xffff,
-            new => new,
-        };
-        self.put(at, &new.to_be_bytes());
     }
 }
 

@@ -1,6 +1,15 @@
-//! The Internet checksum (RFC 1071) and the pseudo-headers it covers.
+//! The Internet checksum (RFC 1071), the pseudo-headers it covers, and the checksum of SCTP.
+
+mod ends;
+mod kept;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub use ends::Ends;
+pub(crate) use ends::{
+    HOME_ADDRESS, SOURCE_ROUTES, extensions_v6, options_v4, options_v6, routed_v6,
+};
+pub use kept::cover_kept;
 
 /// A running sum of big-endian 16-bit words. All parts but the last must be of even length.
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,6 +65,31 @@ pub fn adjusted(stored: u16, difference: u64) -> u16 {
     Sum(u64::from(!stored) + difference).finish()
 }
 
+/// Remainders of a byte for the polynomial of CRC-32C, bits reversed.
+const CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut remainder = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            remainder = (remainder >> 1) ^ (0x82f6_3b78 * (remainder & 1));
+            bit += 1;
+        }
+        table[byte] = remainder;
+        byte += 1;
+    }
+    table
+};
+
+/// Returns the CRC-32C of bytes (RFC 9260, appendix A), which SCTP stores with the lowest byte first.
+pub fn crc32c<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u32 {
+    let remainder = bytes.into_iter().fold(u32::MAX, |remainder, byte| {
+        CRC32C[usize::from(remainder as u8 ^ byte)] ^ (remainder >> 8)
+    });
+    !remainder
+}
+
 /// Addresses that transport checksums cover.
 #[derive(Debug, Clone, Copy)]
 pub enum Addresses {
@@ -82,6 +116,12 @@ mod tests {
     fn rfc_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(Sum::default().add(&bytes).finish(), !0xddf2);
+    }
+
+    /// The check value of CRC-32C in the catalogues of CRC algorithms.
+    #[test]
+    fn crc_of_the_catalogue() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 
     #[test]

@@ -24,17 +24,24 @@ pub(crate) const DCCP: u8 = 33;
 pub(crate) const GRE: u8 = 47;
 const ESP: u8 = 50;
 pub const ICMPV6: u8 = 58;
-const SCTP: u8 = 132;
+pub(crate) const SCTP: u8 = 132;
 pub const UDP_LITE: u8 = 136;
 pub(crate) const VXLAN_PORT: u16 = 4789;
 pub(crate) const GENEVE_PORT: u16 = 6081;
 /// Most VLAN tags whose numbers are kept; further ones are only counted.
 const MAX_TAGS: usize = 4;
-/// Extension headers of IPv6 whose length is in their second byte.
-const EXTENSIONS: [u8; 2] = [0, 60];
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
+/// Extension headers.
+pub(crate) const HOP_BY_HOP: u8 = 0;
+pub(crate) const ROUTING: u8 = 43;
+pub(crate) const FRAGMENT: u8 = 44;
+pub(crate) const AUTHENTICATION: u8 = 51;
+pub(crate) const DESTINATION: u8 = 60;
+
+const ICMP_HEADER: usize = 8;
+/// ICMP messages that quote a packet: unreachable, quench, redirect, exceeded, bad parameter.
+pub(crate) const ICMP_ERRORS: [u8; 5] = [3, 4, 5, 11, 12];
+/// The option of neighbour discovery that quotes a packet.
+const REDIRECTED_HEADER: u8 = 4;
 
 /// The outermost headers of a packet, and its payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -303,7 +310,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
                 routed_on |= *rest.get(3)? != 0;
                 (usize::from(*rest.get(1)?) + 1) * 8
             }
-            _ if EXTENSIONS.contains(&next) => (usize::from(*rest.get(1)?) + 1) * 8,
+            HOP_BY_HOP | DESTINATION => (usize::from(*rest.get(1)?) + 1) * 8,
             _ => break,
         };
         next = *rest.first()?;
@@ -462,6 +469,29 @@ impl<'a> Headers<'a> {
             (at, headers) = (at + inner_at, inner);
         }
         (at, headers)
+    }
+
+    /// Returns the offset of the packet that an error message of ICMP or a redirection quotes.
+    pub(crate) fn quoted_at(&self) -> Option<usize> {
+        let message = self.payload;
+        let (kind, _) = self.icmp?;
+        let options = match (self.ip?.protocol, kind) {
+            (ICMP, kind) if ICMP_ERRORS.contains(&kind) => {
+                return Some(self.payload_at + ICMP_HEADER);
+            }
+            (ICMPV6, 1..=4) => return Some(self.payload_at + ICMP_HEADER),
+            (ICMPV6, 133) => ICMP_HEADER,
+            (ICMPV6, 134) => ICMP_HEADER + 8,
+            (ICMPV6, 135 | 136) => ICMP_HEADER + 16,
+            (ICMPV6, 137) => ICMP_HEADER + 32,
+            _ => return None,
+        };
+        let mut at = options;
+        while *message.get(at)? != REDIRECTED_HEADER {
+            let length = usize::from(*message.get(at + 1)?) * 8;
+            at += Some(length).filter(|length| *length > 0)?;
+        }
+        Some(self.payload_at + at + 8)
     }
 
     /// Returns the numbers of the VLAN tags, the outermost first.

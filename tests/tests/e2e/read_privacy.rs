@@ -3,7 +3,9 @@
 use std::fs;
 
 use trawl_packet::build::{Arp, Icmp, Tcp, Template, flags};
+use trawl_packet::pcap;
 use trawl_packet::pcapng::{Interface, write};
+use trawl_packet::read::CaptureReader;
 use trawl_tests::bundled::{done, refused};
 use trawl_tests::lab::Directory;
 use trawl_tests::witness::{capinfos, run, tshark};
@@ -175,6 +177,70 @@ fn anonymized_files_have_right_checksums_and_no_payload() {
         assert_eq!(tshark(&plain, &["ip.src", "ip.dst"]), hosts);
     }
     assert_eq!(capinfos(&out, "Number of packets"), count.to_string());
+}
+
+/// Each segment of one byte has a checksum that told the byte.
+#[test]
+fn typed_password_cannot_be_computed_from_checksums() {
+    const PASSWORD: &[u8] = b"hunter2!";
+    const TCP_AT: usize = 14 + 20;
+    let segment = |number: usize, payload: &[u8]| {
+        let frame = Template::new().ethernet(A, B);
+        let frame = frame.ipv4([10, 0, 0, 1], [10, 0, 0, 2]).tcp(Tcp {
+            src: 40_000,
+            dst: 23,
+            seq: 1000 + number as u32,
+            flags: flags::ACK,
+            window: 500,
+            ..Tcp::default()
+        });
+        frame.payload(payload).build()
+    };
+    let directory = Directory::new();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let [file, key, out] = ["in.pcap", "key", "out.pcap"].map(path);
+    let mut recording = Vec::new();
+    pcap::file_header(&mut recording, 1, 65_535);
+    for (number, byte) in PASSWORD.iter().enumerate() {
+        let frame = segment(number, &[*byte]);
+        pcap::record(&mut recording, 1, &frame, frame.len() as u32);
+    }
+    fs::write(&file, recording).expect("a file");
+    fs::write(&key, "0123456789abcdef".repeat(4)).expect("a key");
+    for arguments in [
+        &["--headers"][..],
+        &["--anonymize", &key],
+        &["--headers", "--anonymize", &key],
+    ] {
+        done(&[&["read", &file, "-w", &out][..], arguments].concat());
+        let bytes = fs::read(&out).expect("the file");
+        let mut reader = CaptureReader::new(&bytes[..]).expect("a header");
+        let mut checked = 0;
+        while let Some(packet) = reader.next_packet().expect("whole records") {
+            // The frame as if a zero had been typed, with the addresses in the file.
+            let ip =
+                |at: usize| <[u8; 4]>::try_from(&packet.captured[at..at + 4]).expect("an address");
+            let zero = Template::new()
+                .ethernet(A, B)
+                .ipv4(ip(26), ip(30))
+                .tcp(Tcp {
+                    src: 40_000,
+                    dst: 23,
+                    seq: 1000 + checked as u32,
+                    flags: flags::ACK,
+                    window: 500,
+                    ..Tcp::default()
+                });
+            let zero = zero.payload([0]).build();
+            assert_eq!(
+                packet.captured[TCP_AT..],
+                zero[TCP_AT..zero.len() - 1],
+                "{arguments:?}"
+            );
+            checked += 1;
+        }
+        assert_eq!(checked, PASSWORD.len());
+    }
 }
 
 #[test]

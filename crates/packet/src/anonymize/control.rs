@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Change;
+use crate::walk::ICMP_ERRORS;
 
 const ARP_HEADER: usize = 8;
 /// Lengths of MAC and IPv4 addresses, in the header of ARP.
@@ -10,8 +11,6 @@ const ARP_LENGTHS: [u8; 2] = [6, 4];
 const ICMP_HEADER: usize = 8;
 
 const ICMP_REDIRECT: u8 = 5;
-/// Messages that quote a packet: unreachable, quench, redirect, exceeded, bad parameter.
-const ICMP_ERRORS: [u8; 5] = [3, 4, ICMP_REDIRECT, 11, 12];
 const IGMP_V3_REPORT: u8 = 0x22;
 
 impl Change<'_> {

@@ -56,6 +56,8 @@ pub const IF_TSOFFSET: u16 = 14;
 pub const IF_HARDWARE: u16 = 15;
 
 pub const EPB_FLAGS: u16 = 2;
+/// A hash of the packet's bytes; in obsolete packet blocks too.
+pub const EPB_HASH: u16 = 3;
 pub const EPB_DROPCOUNT: u16 = 4;
 pub const EPB_PACKETID: u16 = 5;
 pub const EPB_QUEUE: u16 = 6;

@@ -2,6 +2,7 @@
 //! and users. Every block stays; of a block whose contents trawl does not know, only type and length.
 
 use trawl_packet::anonymize::{Addresses, Anonymizer};
+use trawl_packet::checksum::cover_kept;
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
 use trawl_packet::pcapng::options::OptionList;
 use trawl_packet::pcapng::{Interface, Process, write};
@@ -17,17 +18,15 @@ const STATISTICS_FIELDS: usize = 12;
 
 const IF_IPV4: u16 = 4;
 const IF_IPV6: u16 = 5;
-/// Options without a name of a host, an address or free text.
-const SECTION_KEPT: [u16; 3] = [block::SHB_HARDWARE, block::SHB_OS, block::SHB_USERAPPL];
+/// Options without a name of a host, its builds, an address or free text.
+const SECTION_KEPT: [u16; 1] = [block::SHB_USERAPPL];
 /// Also resolution, zone, frame check length and the speeds of both directions.
-const INTERFACE_KEPT: [u16; 9] = [
+const INTERFACE_KEPT: [u16; 7] = [
     block::IF_SPEED,
     block::IF_TSRESOL,
     10,
-    block::IF_OS,
     13,
     block::IF_TSOFFSET,
-    block::IF_HARDWARE,
     16,
     17,
 ];
@@ -101,11 +100,13 @@ impl Privacy {
             false => stored.len(),
         };
         let Some(anonymizer) = &mut self.anonymizer else {
-            return stored[..end].to_vec();
+            let mut kept = stored[..end].to_vec();
+            cover_kept(link_type, stored, &mut kept);
+            return kept;
         };
-        let new = anonymizer.packet(link_type, stored);
+        let new = anonymizer.packet(link_type, stored, end);
         self.left_out.contents += u64::from(!new.is_known);
-        new.bytes[..end.min(new.bytes.len())].to_vec()
+        new.bytes.to_vec()
     }
 
     /// Changes a record of pcap that ends `out`.
@@ -203,7 +204,7 @@ impl Privacy {
         block.bytes(fields.get(CAPTURED_AT + 4..).unwrap_or_default());
         block.bytes(&bytes);
         match (&self.anonymizer, kind) {
-            (None, _) => block.bytes(options),
+            (None, _) => without_hash(block, options),
             (_, block::OBSOLETE_PACKET) => self.options(block, options, &OBSOLETE_KEPT),
             _ => self.options(block, options, &PACKET_KEPT),
         }
@@ -236,13 +237,14 @@ impl Privacy {
         block.end_of_options(any);
     }
 
-    /// Returns an interface's name, with a replaced name of its host.
+    /// Returns an interface's name, with a replaced name of its host or number of its device.
     fn interface_name(&self, name: &[u8]) -> Vec<u8> {
         let colon = name.iter().position(|byte| *byte == b':');
-        match (colon, &self.anonymizer) {
-            (Some(colon), Some(anonymizer)) => {
-                let host = anonymizer.addresses.name(&name[..colon]);
-                [host.as_bytes(), &name[colon..]].concat()
+        let replaced = colon.map(|colon| 0..colon).or_else(|| device_number(name));
+        match (replaced, &self.anonymizer) {
+            (Some(part), Some(anonymizer)) => {
+                let new = anonymizer.addresses.name(&name[part.clone()]);
+                [&name[..part.start], new.as_bytes(), &name[part.end..]].concat()
             }
             _ => name.to_vec(),
         }
@@ -349,6 +351,25 @@ impl Privacy {
         }
         block.end_of_options(any);
     }
+}
+
+/// Returns the position of the number in a name such as `\Device\NPF_{GUID}`, which Windows gives to one device of one host.
+fn device_number(name: &[u8]) -> Option<std::ops::Range<usize>> {
+    let start = name.iter().position(|byte| *byte == b'{')? + 1;
+    let length = name.get(start..)?.iter().position(|byte| *byte == b'}')?;
+    Some(start..start + length)
+}
+
+/// Copies options except hashes, which cover the payload.
+fn without_hash(block: &mut Open<'_>, options: &[u8]) {
+    let mut any = false;
+    for option in OptionList::new(options, block.order) {
+        if option.code != block::EPB_HASH {
+            block.option(option.code, option.value);
+            any = true;
+        }
+    }
+    block.end_of_options(any);
 }
 
 /// Returns the beginning of a description that a capture of trawl wrote; what follows may name a device.

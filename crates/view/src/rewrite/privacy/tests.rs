@@ -191,3 +191,51 @@ fn cut_packets_keep_addresses_options_and_other_blocks() {
         .filter(|one| one.code == block::OPT_COMMENT);
     assert_eq!(comments.count(), 1);
 }
+
+/// A hash of a packet covers its payload, and a device's GUID names one host.
+#[test]
+fn hashes_of_packets_builds_and_device_numbers_are_left_out() {
+    const HASH: [u8; 5] = [2, 0xab, 0xcd, 0xef, 0x12];
+    const GUID: &str = "0F3A-77";
+    const BUILD: &str = "build 19045";
+    let mut file = Vec::new();
+    write::section_header(&mut file, &write::SectionHeader::default());
+    let mut block = Open::new(&mut file, ByteOrder::Little, block::INTERFACE_DESCRIPTION);
+    block.bytes(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    block.option(
+        block::IF_NAME,
+        format!(r"\Device\NPF_{{{GUID}}}").as_bytes(),
+    );
+    block.option(block::IF_OS, BUILD.as_bytes());
+    block.end_of_options(true);
+    block.finish();
+    let frame = Template::new()
+        .ethernet([2; 6], [4; 6])
+        .ipv4(ADDRESS, [10, 9, 8, 7]);
+    let frame = frame.udp(1, 2).payload(SECRET).build();
+    for kind in [block::ENHANCED_PACKET, block::OBSOLETE_PACKET] {
+        let mut block = Open::new(&mut file, ByteOrder::Little, kind);
+        block.bytes(&[0; 12]);
+        block.u32(frame.len() as u32);
+        block.u32(frame.len() as u32);
+        block.bytes(&frame);
+        block.option(block::EPB_FLAGS, &[1, 0, 0, 0]);
+        block.option(block::EPB_HASH, &HASH);
+        block.end_of_options(true);
+        block.finish();
+    }
+    let (cut, _) = rewritten(&file, Format::Pcapng, true, Privacy::new(true, None));
+    let (anonymized, _) = rewritten(&file, Format::Pcapng, true, anonymous());
+    for out in [&cut, &anonymized] {
+        assert!(!contains(out, &HASH));
+        assert!(contains(out, &[2, 0, 4, 0, 1, 0, 0, 0]), "flags");
+    }
+    assert!(!contains(&anonymized, GUID.as_bytes()) && !contains(&anonymized, BUILD.as_bytes()));
+    let reader = &mut CaptureReader::new(&anonymized[..]).expect("a header");
+    reader.next_packet().expect("whole").expect("a packet");
+    let name = reader.interfaces()[0].name.as_deref().expect("a name");
+    assert!(
+        name.starts_with(r"\Device\NPF_{host-") && name.ends_with('}'),
+        "{name}"
+    );
+}
