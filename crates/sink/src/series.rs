@@ -55,8 +55,8 @@ struct Current {
     began: Instant,
     began_wall: u64,
     packets: Counts,
-    /// Time of the earliest packet, by interface block: some arrived while the previous file was written.
-    earliest: Vec<u64>,
+    /// Time of the earliest packet: some arrived while the previous file was written.
+    earliest: u64,
 }
 
 /// Maximum length of the padding around a segment, up to disk units.
@@ -101,7 +101,7 @@ impl Series {
             began: Instant::now(),
             began_wall: clock::wall(),
             packets: Counts::default(),
-            earliest: Vec::new(),
+            earliest: u64::MAX,
         });
         Ok(())
     }
@@ -173,8 +173,6 @@ impl Series {
             let written = current.packets.sum(&[id]);
             let lost = since(PacketAccount::lost_total);
             let accepted = lost.map(|lost| written + lost);
-            let earliest = current.earliest.get(id as usize);
-            let start = earliest.map_or(current.began_wall, |one| current.began_wall.min(*one));
             let left_out =
                 since(|account| account.filtered_out + account.not_kept + account.merged);
             interface_statistics(
@@ -182,7 +180,7 @@ impl Series {
                 &InterfaceStatistics {
                     interface_id: id,
                     timestamp_ns: now,
-                    start_ns: Some(start),
+                    start_ns: Some(current.began_wall.min(current.earliest)),
                     end_ns: Some(now),
                     if_received: accepted.zip(left_out).map(|(one, other)| one + other),
                     if_dropped: lost,
@@ -242,12 +240,8 @@ impl Series {
                 break;
             }
             if let Some(packet) = block.enhanced_packet() {
-                let index = packet.interface_id as usize;
-                if current.earliest.len() <= index {
-                    current.earliest.resize(index + 1, u64::MAX);
-                }
                 current.packets.add(packet.interface_id, 1);
-                current.earliest[index] = current.earliest[index].min(packet.timestamp);
+                current.earliest = current.earliest.min(packet.timestamp);
             } else {
                 self.preamble.add(&block);
             }
