@@ -116,6 +116,9 @@ pub struct Args {
     /// Only packets of processes in this container
     #[arg(long, value_name = "ID", default_value = "")]
     container: String,
+    /// The interface of another network namespace to use
+    #[arg(long, value_name = "NAMESPACE:IF", default_value = "")]
+    elsewhere: String,
 }
 
 #[derive(Debug, Subcommand)]
@@ -129,6 +132,9 @@ const TAPS: [&str; 4] = ["xdp", "tailcall", "tc", "packet"];
 
 /// Prefix of this program's interfaces in Wireshark's list.
 const PREFIX: &str = "trawl:";
+/// The entry for interfaces of other network namespaces, longer than an interface's name can be. Wireshark asks each entry for
+/// its options before it shows the list, so that one for each interface of 200 pods would delay its start by a minute.
+const ELSEWHERE: &str = "another-namespace";
 /// The toolbar's field for the filter.
 const FILTER_CONTROL: u8 = 0;
 
@@ -155,7 +161,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         let version = args.extcap_version.clone().flatten();
         write_out(&config(known(&args)?, version.as_deref()))?;
     } else if args.capture {
-        return run_into_fifo(known(&args)?, &args);
+        return run_into_fifo(chosen(&args)?, &args);
     } else if let Some(filter) = &args.extcap_capture_filter {
         // Any text on standard output means to Wireshark that the filter is wrong.
         write_out(&complaint(filter))?;
@@ -169,13 +175,28 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the chosen interface, NAME or NAMESPACE:NAME.
+/// Returns the chosen entry: NAME, NAMESPACE:NAME or the one for other namespaces.
 fn known(args: &Args) -> Result<&str> {
     let name = args
         .extcap_interface
         .as_deref()
         .ok_or_else(|| Error::usage("no interface is named", "--extcap-interface is missing"))?;
     Ok(name.strip_prefix(PREFIX).unwrap_or(name))
+}
+
+/// Returns the interface to capture on.
+fn chosen(args: &Args) -> Result<&str> {
+    match (known(args)?, args.elsewhere.as_str()) {
+        (ELSEWHERE, "") => Err(Error::usage(
+            "no interface of another network namespace is chosen",
+            "the field \"Interface\" in the entry's options is empty",
+        )
+        .fix(format!(
+            "choose one there; in tshark: -i {PREFIX}{ELSEWHERE} -o extcap.trawl_another_namespace.elsewhere:NAMESPACE:IF"
+        ))),
+        (ELSEWHERE, elsewhere) => Ok(elsewhere),
+        (name, _) => Ok(name),
+    }
 }
 
 fn complaint(filter: &str) -> String {
@@ -190,39 +211,50 @@ fn interfaces() -> String {
         "extcap {{version={}}}{{help=https://www.wireshark.org/docs/man-pages/extcap.html}}{{display=trawl}}\n",
         env!("CARGO_PKG_VERSION")
     );
-    let mut namespaces: Vec<Option<Namespace>> = vec![None];
-    let named = netns::list();
-    namespaces.extend(
-        named
-            .iter()
-            .filter_map(|name| Namespace::by_name(name).ok())
-            .map(Some),
-    );
-    for namespace in &namespaces {
-        let links = Netlink::open(namespace.as_ref()).and_then(|mut netlink| netlink.links());
-        // A namespace that cannot be read is left out: Wireshark shows the others.
-        for link in links.unwrap_or_default() {
-            let name = match namespace.as_ref().and_then(Namespace::name) {
-                Some(namespace) => format!("{namespace}:{}", link.name),
-                None => link.name.clone(),
-            };
-            // Wireshark could not pass these names back: it has no quoting.
-            if name.contains(|c: char| matches!(c, '{' | '}') || c.is_control()) {
-                continue;
-            }
-            let _ = writeln!(
-                text,
-                "interface {{value={PREFIX}{name}}}{{display=trawl: {}}}",
-                describe(&name, &link)
-            );
-        }
+    // A namespace that cannot be read is left out.
+    for (name, display) in interfaces_of(None) {
+        let _ = writeln!(
+            text,
+            "interface {{value={PREFIX}{name}}}{{display=trawl: {display}}}"
+        );
     }
+    let _ = writeln!(
+        text,
+        "interface {{value={PREFIX}{ELSEWHERE}}}{{display=trawl: an interface of another network namespace, chosen in its options}}"
+    );
     let _ = writeln!(
         text,
         "control {{number={FILTER_CONTROL}}}{{type=string}}{{display=Filter}}{{tooltip=Filter in tcpdump's syntax; \
          takes effect at once}}{{placeholder=tcp port 80}}"
     );
     text
+}
+
+/// Returns the names of a namespace's interfaces, and their descriptions. Wireshark could not pass back names with braces: it
+/// has no quoting.
+fn interfaces_of(namespace: Option<&Namespace>) -> Vec<(String, String)> {
+    let links = Netlink::open(namespace).and_then(|mut netlink| netlink.links());
+    let named = links.unwrap_or_default().into_iter().map(|link| {
+        let name = match namespace.and_then(Namespace::name) {
+            Some(namespace) => format!("{namespace}:{}", link.name),
+            None => link.name.clone(),
+        };
+        let display = describe(&name, &link);
+        (name, display)
+    });
+    let is_passed = |name: &str| !name.contains(|c: char| matches!(c, '{' | '}') || c.is_control());
+    named.filter(|(name, _)| is_passed(name)).collect()
+}
+
+/// Returns the interfaces of named network namespaces.
+fn elsewhere() -> Vec<Value> {
+    let names = netns::list();
+    let namespaces = names
+        .iter()
+        .filter_map(|name| Namespace::by_name(name).ok());
+    let found = namespaces.flat_map(|namespace| interfaces_of(Some(&namespace)));
+    let found = found.map(|(name, display)| value(&name, &display, false));
+    [value("", "none", true)].into_iter().chain(found).collect()
 }
 
 fn describe(name: &str, link: &LinkRecord) -> String {
@@ -234,9 +266,10 @@ fn describe(name: &str, link: &LinkRecord) -> String {
     format!("{name}{what}")
 }
 
-/// The numbers of --tap and --program among the options.
+/// The numbers of --tap, --program and --elsewhere among the options.
 const TAP_NUMBER: usize = 0;
 const PROGRAM_NUMBER: usize = 4;
+const ELSEWHERE_NUMBER: usize = 13;
 
 /// A value of an option, its text in the dialog, and true for the default.
 type Value = (String, String, bool);
@@ -306,7 +339,15 @@ fn program_type(version: Option<&str>) -> &'static str {
 
 /// Returns the dialog of an interface's options.
 fn config(interface: &str, version: Option<&str>) -> String {
-    include_str!("extcap.txt")
+    let elsewhere = match interface {
+        ELSEWHERE => format!(
+            "arg {{number={ELSEWHERE_NUMBER}}}{{call=--elsewhere}}{{display=Interface}}\
+             {{tooltip=The interface of a named network namespace}}{{type=PROGRAM_TYPE}}\n{}",
+            values(ELSEWHERE_NUMBER, &elsewhere())
+        ),
+        _ => String::new(),
+    };
+    (elsewhere + include_str!("extcap.txt"))
         .replace("TAPS\n", &values(TAP_NUMBER, &taps()))
         .replace("PROGRAMS\n", &values(PROGRAM_NUMBER, &programs(interface)))
         .replace("PROGRAM_TYPE", program_type(version))

@@ -52,17 +52,52 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
+/// The entry for interfaces of other namespaces.
+const ELSEWHERE: &str = "trawl:another-namespace";
+
+/// Returns tshark's argument for an option of that entry.
+fn set(option: &str) -> String {
+    format!("extcap.trawl_another_namespace.{option}")
+}
+
+fn in_namespace(interface: &str) -> String {
+    set(&format!("elsewhere:{interface}"))
+}
+
+/// Wireshark asks each listed interface for its options before it shows the list.
+#[test]
+fn interfaces_of_other_namespaces_share_one_entry() {
+    let Some(lab) = Lab::open() else { return };
+    let output = trawl(&["extcap", "--extcap-interfaces", "--extcap-version=4.4"]);
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(listed.contains("{value=trawl:lo}"), "{listed}");
+    assert!(!listed.contains(&lab.receiver()), "{listed}");
+    let own = run("ip", &["-o", "link"]).lines().count();
+    let entries = listed.lines().filter(|line| line.starts_with("interface "));
+    assert_eq!(entries.count(), own + 1, "{listed}");
+    let offered = |interface: &str| {
+        let output = trawl(&["extcap", "--extcap-config", "--extcap-interface", interface]);
+        String::from_utf8_lossy(&output.stdout).contains(&format!("{{value={}}}", lab.receiver()))
+    };
+    assert!(offered(ELSEWHERE) && !offered("trawl:lo"));
+    let fifo = lab.file("nothing");
+    let refused = trawl(&args!(
+        "extcap --capture --extcap-interface {ELSEWHERE} --fifo {fifo}"
+    ));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("elsewhere:NAMESPACE:IF"));
+}
+
 #[test]
 fn tshark_lists_interfaces_and_captures_dropped_packets() {
     let Some(lab) = Lab::open() else { return };
-    let name = format!("trawl:{}", lab.receiver());
     let Some(mut list) = tshark(&lab, &["-D"]) else {
         return;
     };
     let listed = list.stderr(Stdio::piped()).output().expect("tshark runs");
     let complaints = String::from_utf8_lossy(&listed.stderr).into_owned();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    assert!(listed.contains(&name), "{name} in {listed}");
+    assert!(listed.contains(ELSEWHERE), "{listed}");
     assert!(
         !complaints.contains("invalid type") && !complaints.contains("couldn't find arg"),
         "{complaints}"
@@ -70,8 +105,11 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
 
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("seen.pcapng");
-    let Some(mut command) = tshark(&lab, &["-i", &name, "-f", "udp", "-w", &file, "-c", "3"])
-    else {
+    let elsewhere = in_namespace(&lab.receiver());
+    let options = [
+        "-i", ELSEWHERE, "-o", &elsewhere, "-f", "udp", "-w", &file, "-c", "3",
+    ];
+    let Some(mut command) = tshark(&lab, &options) else {
         return;
     };
     let mut tshark = Capturing(
@@ -97,11 +135,11 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
 #[test]
 fn tshark_shows_processes_as_comments() {
     let Some(lab) = Lab::open() else { return };
-    let name = format!("trawl:{}", lab.sender());
-    let module = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-    let set = |option: &str| format!("extcap.{module}.{option}");
     let (process, comm) = (set("process:comment"), set("comm:bash"));
-    let options = ["-i", &name, "-o", &process, "-o", &comm, "-c", "1"];
+    let elsewhere = in_namespace(&lab.sender());
+    let options = [
+        "-i", ELSEWHERE, "-o", &elsewhere, "-o", &process, "-o", &comm, "-c", "1",
+    ];
     let shown = ["-T", "fields", "-e", "frame.comment"];
     let Some(mut command) = tshark(&lab, &[&options[..], &shown].concat()) else {
         return;
@@ -156,10 +194,10 @@ fn names_with_braces_are_not_listed() {
     let name = &lab.pair.b.name;
     let ends = ["plain", "type", "veth", "peer", "name", "a}{b=c"];
     run("ip", &[&["-n", name, "link", "add"][..], &ends].concat());
-    let output = trawl(&["extcap", "--extcap-interfaces", "--extcap-version=4.4"]);
+    let output = trawl(&["extcap", "--extcap-config", "--extcap-interface", ELSEWHERE]);
     let listed = String::from_utf8_lossy(&output.stdout);
     assert!(
-        listed.contains(&format!("{{value=trawl:{name}:plain}}")),
+        listed.contains(&format!("{{value={name}:plain}}")),
         "{listed}"
     );
     assert!(!listed.contains("b=c"), "{listed}");
