@@ -163,3 +163,31 @@ pub(crate) fn routed_v6(bytes: &[u8], header: &Range<usize>) -> Vec<Range<usize>
         .map(|at| at..at + 16)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_route_ends_at_its_last_address_until_it_is_reached() {
+        let header = |pointer: u8| {
+            let mut header = [0; 32];
+            header[0] = 0x48;
+            header[20..23].copy_from_slice(&[131, 11, pointer]);
+            Ends::of(&header, 0, 32).expect("IPv4").destination
+        };
+        assert_eq!(header(4), 27..31);
+        assert_eq!(header(12), 16..20);
+    }
+
+    #[test]
+    fn home_address_is_the_source() {
+        let mut packet = [0; 64];
+        packet[0] = 0x60;
+        packet[6] = DESTINATION;
+        packet[40..44].copy_from_slice(&[17, 2, 1, 2]);
+        packet[46..48].copy_from_slice(&[HOME_ADDRESS, 16]);
+        let ends = Ends::of(&packet, 0, packet.len()).expect("IPv6");
+        assert_eq!((ends.source, ends.destination), (48..64, 24..40));
+    }
+}

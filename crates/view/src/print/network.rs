@@ -19,7 +19,8 @@ use trawl_packet::checksum::Addresses;
 pub struct Ip {
     pub src: IpAddr,
     pub dst: IpAddr,
-    /// The end of a source route: checksums use this address.
+    /// The home address of a mobile host, and the end of a source route: checksums use these addresses.
+    pub final_src: IpAddr,
     pub final_dst: IpAddr,
     /// The IP header's own protocol number, whatever extension headers follow it.
     pub protocol: u8,
@@ -34,7 +35,7 @@ impl Ip {
 
     /// Returns the addresses for a transport checksum; `None` if source and destination differ in version.
     pub fn addresses(&self) -> Option<Addresses> {
-        match (self.src, self.final_dst) {
+        match (self.final_src, self.final_dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Addresses::V4(src, dst)),
             (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Addresses::V6(src, dst)),
             _ => None,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::{names, network};
-use trawl_packet::checksum::Sum;
+use trawl_packet::checksum::{Ends, Sum};
 
 const HEADER_LEN: usize = 20;
 const MORE_FRAGMENTS: u16 = 0x2000;
@@ -75,10 +75,13 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         );
         return Err(Stop::Cut);
     }
+    let ends = Ends::of(datagram.bytes, 0, header_len);
+    let final_dst = ends.and_then(|ends| datagram.ip4(ends.destination.start).ok());
     let ip = network::Ip {
         src: IpAddr::V4(src),
         dst: IpAddr::V4(dst),
-        final_dst: IpAddr::V4(dst),
+        final_src: IpAddr::V4(src),
+        final_dst: IpAddr::V4(final_dst.unwrap_or(dst)),
         protocol: number,
         ttl: data.u8(8)?,
         fragmented: fragment & MORE_FRAGMENTS != 0,

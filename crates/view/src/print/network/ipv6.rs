@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use trawl_packet::checksum::Ends;
+
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{names, network};
 
@@ -67,9 +69,12 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if !matches!(first, names::TCP | names::UDP | names::SCTP | names::DCCP) {
         put!(line, "{src} > {dst}: ");
     }
+    let ends = Ends::of(data.bytes, 0, data.bytes.len());
+    let final_src = ends.and_then(|ends| data.ip6(ends.source.start).ok());
     let ip = network::Ip {
         src: IpAddr::V6(src),
         dst: IpAddr::V6(dst),
+        final_src: IpAddr::V6(final_src.unwrap_or(src)),
         final_dst: IpAddr::V6(dst),
         protocol: first,
         ttl: data.u8(7)?,
