@@ -148,7 +148,7 @@ fn llc(bytes: &[u8]) -> Option<(u16, &[u8])> {
     const UNNUMBERED: u8 = 3;
     const IP: u8 = 6;
     const SNAP: u8 = 0xaa;
-    match *bytes.first_chunk()? {
+    match *bytes.first_chunk::<6>()? {
         [SNAP, SNAP, UNNUMBERED, 0, 0, 0 | 0xf8] => Some((half(bytes, 6)?, bytes.get(8..)?)),
         [IP, IP, UNNUMBERED, ..] => Some((ETHERTYPE_IPV4, bytes.get(3..)?)),
         _ => None,
