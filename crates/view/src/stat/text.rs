@@ -9,6 +9,11 @@ use super::{FileReport, MOST};
 use crate::text::count;
 
 const PLOT_WIDTH: usize = 72;
+/// Width of the names of values, and of the lines of longer values.
+const NAME_WIDTH: usize = 18;
+const LINE_WIDTH: usize = 100;
+/// Width of the first column of tables, if no row is longer.
+const LABEL_WIDTH: usize = 14;
 
 impl Report {
     /// Formats the report; `time` formats a number of seconds since 1970.
@@ -81,12 +86,17 @@ impl Report {
         if rows.is_empty() {
             return;
         }
-        let _ = writeln!(out, "\n{name:<20}packets");
-        for row in rows {
+        let label = |row: &Interface| {
             let parts = [&row.interface, &row.hook, &row.verdict, &row.reason];
             let texts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+            texts.join(" ")
+        };
+        let labels: Vec<String> = rows.iter().map(label).collect();
+        let width = widest(LABEL_WIDTH, labels.iter().map(String::as_str));
+        let _ = writeln!(out, "\n{name:<width$}{:>13}", "packets");
+        for (row, label) in rows.iter().zip(labels) {
             let shown = share(row.packets, self.packets);
-            let _ = writeln!(out, "  {:<14}{:>11}  {shown}", texts.join(" "), row.packets);
+            let _ = writeln!(out, "  {label:<width$}{:>11}  {shown}", row.packets);
         }
     }
 
@@ -95,10 +105,20 @@ impl Report {
         if self.by.is_empty() {
             return;
         }
-        let _ = writeln!(out, "    packets            bytes  {}", self.by.join("  "));
+        let width = |column: usize| {
+            let values = self
+                .groups
+                .iter()
+                .filter_map(|group| group.values.get(column));
+            let header = self.by.get(column).map_or(0, |name| name.chars().count());
+            widest(header, values.map(String::as_str))
+        };
+        let widths: Vec<usize> = (0..self.by.len()).map(width).collect();
+        let names = padded(&self.by, &widths);
+        let _ = writeln!(out, "    packets            bytes{names}");
         for group in &self.groups {
-            let values = group.values.join("  ");
-            let _ = writeln!(out, "{:>11}{:>17}  {values}", group.packets, group.bytes);
+            let values = padded(&group.values, &widths);
+            let _ = writeln!(out, "{:>11}{:>17}{values}", group.packets, group.bytes);
         }
         let count = self.group_count.unwrap_or(0);
         if count > self.groups.len() {
@@ -292,7 +312,10 @@ impl FileReport {
             line("secrets", self.decryption_secrets.to_string());
         }
         for (index, interface) in self.interfaces.iter().enumerate() {
-            line(&format!("interface {index}"), interface.details());
+            line(
+                &format!("interface {index}"),
+                continued(&interface.details()),
+            );
         }
         if let Some(error) = &self.facts.error {
             line("read until", error.clone());
@@ -332,6 +355,41 @@ impl InterfaceReport {
     }
 }
 
+/// Returns the width of the longest text, at least `least`.
+fn widest<'a>(least: usize, texts: impl Iterator<Item = &'a str>) -> usize {
+    texts
+        .map(|text| text.chars().count())
+        .fold(least, usize::max)
+}
+
+/// Returns cells of these widths, without spaces at the end.
+fn padded(cells: &[String], widths: &[usize]) -> String {
+    let cells = cells.iter().zip(widths);
+    let padded: String = cells
+        .map(|(cell, width)| format!("  {cell:<width$}"))
+        .collect();
+    padded.trim_end().to_owned()
+}
+
+/// Breaks a long value into lines, below the beginning of its first.
+fn continued(value: &str) -> String {
+    let mut lines = String::new();
+    let mut at = NAME_WIDTH;
+    for word in value.split(' ') {
+        let width = word.chars().count();
+        if at > NAME_WIDTH && at + 1 + width > LINE_WIDTH {
+            let _ = write!(lines, "\n{:NAME_WIDTH$}", "");
+            at = NAME_WIDTH;
+        } else if at > NAME_WIDTH {
+            lines.push(' ');
+            at += 1;
+        }
+        lines.push_str(word);
+        at += width;
+    }
+    lines
+}
+
 fn share(part: u64, whole: u64) -> String {
     format!("{:5.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
@@ -344,4 +402,70 @@ pub fn bits(value: f64) -> String {
         || format!("{value:.0} bit/s"),
         |(size, name)| format!("{:.3} {name}", value / size),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stat::report::Group;
+
+    #[test]
+    fn long_values_continue_below_their_beginning() {
+        let value = "trawl-lab-b:veth0; ".repeat(20);
+        let text = continued(value.trim_end());
+        assert!(
+            text.lines().all(|line| line.chars().count() <= LINE_WIDTH),
+            "{text}"
+        );
+        assert_eq!(text.split_whitespace().count(), 20);
+        let later = text.lines().nth(1).expect("a second line");
+        assert!(
+            later.starts_with(&format!("{:NAME_WIDTH$}trawl", "")),
+            "{text}"
+        );
+        assert_eq!(continued("short"), "short");
+    }
+
+    #[test]
+    fn columns_of_tables_are_as_wide_as_their_longest_cell() {
+        let group = |values: [&str; 2]| Group {
+            values: values.map(str::to_owned).to_vec(),
+            packets: 1,
+            bytes: 60,
+        };
+        let row = |interface: &str| Interface {
+            interface: Some(interface.to_owned()),
+            hook: None,
+            verdict: None,
+            reason: None,
+            packets: 1,
+            bytes: 60,
+        };
+        let report = Report {
+            by: ["verdict", "interface"].map(str::to_owned).to_vec(),
+            groups: vec![group(["UNSPEC", "a"]), group(["REDIRECT to cpu 1", "b"])],
+            interfaces: vec![row("a"), row("trawl-lab-b:veth0 tc ingress")],
+            ..Report::default()
+        };
+        let text = report.text(str::to_owned);
+        let ends = |part: &str, word: &str| {
+            let lines = text.lines().skip_while(|line| !line.contains(part)).take(3);
+            let ends = lines.filter_map(|line| Some(line.find(word)? + word.len()));
+            ends.collect::<Vec<_>>()
+        };
+        let [first, second] = ends("interfaces  ", " 1  ")[..] else {
+            panic!("{text}");
+        };
+        assert_eq!(first, second, "{text}");
+        let starts: Vec<_> = ["interface\n", "a\n", "b\n"]
+            .map(|cell| {
+                let at = text.find(&format!("  {cell}")).expect(cell);
+                at - text[..at].rfind('\n').map_or(0, |line| line + 1)
+            })
+            .to_vec();
+        assert!(
+            starts.iter().all(|start| *start == starts[0]),
+            "{starts:?}\n{text}"
+        );
+    }
 }
