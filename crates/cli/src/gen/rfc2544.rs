@@ -115,30 +115,88 @@ pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
     let (from, to, longest) = (&tx.label, &rx.label, seconds(longest));
     let text = format!("measuring {from} to {to}, for {longest} at most");
     json::say("measuring", measuring, &text);
-    let mut outcomes = Vec::new();
+    let mut outcomes: Vec<Rfc2544Results> = Vec::new();
+    let mut measure = |size| {
+        let outcome = measurement.measure(size, &mut |progress| watch.look_at(&line(progress)));
+        outcome?.ok_or_else(|| Error::failed("not everything was measured", "stopped"))
+    };
     let mut failure = None;
     for size in args.sizes(&tx) {
-        match measurement.measure(size, &mut |progress| watch.look_at(&line(progress))) {
-            Ok(Some(outcome)) => outcomes.push(outcome),
-            Ok(None) => {
-                failure = Some(Error::failed("not everything was measured", "stopped"));
-                break;
-            }
+        match measure(size) {
+            Ok(outcome) => outcomes.push(outcome),
             Err(error) => {
                 failure = Some(error);
                 break;
             }
         }
     }
+    let doubtful = match failure {
+        Some(_) => Vec::new(),
+        None => disturbed(&outcomes),
+    };
+    for at in doubtful {
+        match measure(outcomes[at].size) {
+            Ok(again) if again.fastest > outcomes[at].fastest => outcomes[at] = again,
+            Ok(_) => {}
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    let disturbed = disturbed(&outcomes);
     watch.end_line();
     let document = Document {
         conditions: conditions(args, &tx, &rx, &measurement),
-        results: outcomes.iter().map(SizeResult::new).collect(),
+        results: outcomes
+            .iter()
+            .enumerate()
+            .map(|(at, outcome)| SizeResult {
+                sender_disturbed: disturbed.contains(&at),
+                ..SizeResult::new(outcome)
+            })
+            .collect(),
     };
     json::print_as(args.sender.json, &document, || {
-        summary(args, &measurement, &outcomes)
+        summary(args, &measurement, &outcomes) + &doubts(&outcomes, &disturbed)
     })?;
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Share of the sender's full speed with larger frames below which its speed with smaller ones is doubtful.
+const LEAST_SHARE: f64 = 0.8;
+
+/// Returns the positions of sizes with which the sender was much slower than with a larger size. A smaller frame costs it no
+/// more, so something else slowed it down.
+fn disturbed(outcomes: &[Rfc2544Results]) -> Vec<usize> {
+    let is_slower = |one: &Rfc2544Results, other: &Rfc2544Results| {
+        one.size < other.size && one.fastest < LEAST_SHARE * other.fastest
+    };
+    let is_doubtful = |one: &Rfc2544Results| outcomes.iter().any(|other| is_slower(one, other));
+    let doubtful = outcomes
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| is_doubtful(one));
+    doubtful.map(|(at, _)| at).collect()
+}
+
+/// Returns a line for each size whose results are too low because the sender was slowed down.
+fn doubts(outcomes: &[Rfc2544Results], disturbed: &[usize]) -> String {
+    let mut text = String::new();
+    let best = outcomes
+        .iter()
+        .max_by(|a, b| a.fastest.total_cmp(&b.fastest));
+    for (one, best) in disturbed
+        .iter()
+        .filter_map(|at| outcomes.get(*at).zip(best))
+    {
+        let _ = writeln!(
+            text,
+            "{:>6} bytes: doubtful: the sender reached only {}, and {} with {} bytes: something else slowed it down; measure again",
+            one.size,
+            rate(one.fastest, "pps"),
+            rate(best.fastest, "pps"),
+            best.size
+        );
+    }
+    text
 }
 
 fn side(site: &CaptureSite) -> Side<'_> {
@@ -330,6 +388,8 @@ struct SizeResult<'a> {
     size: usize,
     #[serde(serialize_with = "rounded")]
     sender_frames_per_second: f64,
+    /// The sender was much slower than with larger frames.
+    sender_disturbed: bool,
     #[serde(serialize_with = "rounded_option")]
     throughput_frames_per_second: Option<f64>,
     #[serde(serialize_with = "rounded_option")]
@@ -346,6 +406,7 @@ impl<'a> SizeResult<'a> {
         Self {
             size: outcome.size,
             sender_frames_per_second: outcome.fastest,
+            sender_disturbed: false,
             throughput_frames_per_second: best.map(Trial::rate),
             throughput_wire_bits_per_second: best.map(|best| wire_bits(best.rate(), outcome.size)),
             latency_ns: best.map(|best| &best.latency),
@@ -383,3 +444,30 @@ fn conditions<'a>(
 /// The columns of [`row`] depend on these.
 const _: () =
     assert!(PERCENTILES[0].1 == 0.5 && PERCENTILES[2].1 == 0.99 && PERCENTILES[3].1 == 0.999);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_slower_than_a_larger_one_is_doubtful() {
+        let outcome = |(size, fastest)| Rfc2544Results {
+            size,
+            fastest,
+            throughput: None,
+            trials: Vec::new(),
+            frame_loss: None,
+            back_to_back: None,
+        };
+        let of = |speeds: [(usize, f64); 3]| speeds.map(outcome);
+        let slowed = of([(64, 623e3), (128, 1600e3), (512, 1564e3)]);
+        assert_eq!(disturbed(&slowed), [0]);
+        let text = doubts(&slowed, &[0]);
+        assert!(
+            text.contains("64 bytes: doubtful") && text.contains("128 bytes"),
+            "{text}"
+        );
+        let usual = of([(64, 1500e3), (128, 1600e3), (1518, 800e3)]);
+        assert!(disturbed(&usual).is_empty());
+    }
+}
