@@ -97,6 +97,22 @@ impl fmt::Display for Reload {
     }
 }
 
+impl Reload {
+    /// Returns the commands that give the program hooks: first for one capture, which changes nothing for good.
+    pub fn advice(&self) -> String {
+        let Self { interface, how } = self;
+        let file = match how {
+            ReloadMethod::Unknown => "FILE.o",
+            ReloadMethod::Program { source, .. } if source.ends_with(".o") => source,
+            _ => return format!("load it with hooks and use --tap tailcall: {self}"),
+        };
+        format!(
+            "give it hooks for this capture, from the file that it was loaded from: trawl capture -i {interface} --tappable {file}; or \
+             load it with hooks and use --tap tailcall: {self}"
+        )
+    }
+}
+
 /// Returns how to load this program again with hooks. In a chain, the attached program is meant.
 pub fn with_hooks(site: &Site, program: u32) -> Reload {
     Reload {
@@ -155,5 +171,30 @@ fn how(site: &Site, program: u32) -> ReloadMethod {
             id: found.id(),
             priority: found.seat().map(|seat| seat.priority),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hooks_for_one_capture_are_offered_first() {
+        let advice = |how| {
+            let interface = "eth0".to_owned();
+            Reload { interface, how }.advice()
+        };
+        let unknown = advice(ReloadMethod::Unknown);
+        let lent = unknown.find("trawl capture -i eth0 --tappable FILE.o");
+        assert!(
+            lent < unknown.find("trawl xdp load eth0 FILE.o"),
+            "{unknown}"
+        );
+        assert!(lent.is_some(), "{unknown}");
+        let guard = advice(ReloadMethod::Guard);
+        assert!(
+            !guard.contains("trawl capture") && guard.contains("trawl guard load eth0 --tappable"),
+            "{guard}"
+        );
     }
 }

@@ -74,8 +74,8 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer
         ),
     );
     error.fix(format!(
-        "load it with hooks and use --tap tailcall: {}; or capture after XDP with --tap packet",
-        site.with_hooks(present.program_id)
+        "{}; or capture after XDP with --tap packet",
+        site.with_hooks(present.program_id).advice()
     ))
 }
 

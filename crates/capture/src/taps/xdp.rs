@@ -248,8 +248,8 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
         ),
     )
     .fix(format!(
-        "load it with hooks and use --tap tailcall: {}; or capture after XDP with --tap packet",
-        site.with_hooks(present.program_id)
+        "{}; or capture after XDP with --tap packet",
+        site.with_hooks(present.program_id).advice()
     ))
 }
 
