@@ -190,8 +190,8 @@ pub fn of_aims(statements: &Statements, shows: &[String]) -> Finding {
         agrees: statements.agreement(),
         sentence: match (statements.held.is_empty(), statements.broken.is_empty()) {
             (true, true) => String::new(),
-            (false, true) => "All aims are reached; they are in brackets.".to_owned(),
-            (_, false) => format!("Not reached here: {}.", statements.broken.join("; ")),
+            (false, true) => "All aims are reached.".to_owned(),
+            (_, false) => format!("Below its aim here: {}.", statements.broken.join("; ")),
         },
         shows: shows.join("; "),
     }

@@ -184,7 +184,7 @@ pub fn judge_complete(experiment: &Experiment) -> Finding {
     let shows: Vec<String> = limits
         .iter()
         .map(|(series, limit)| match *limit {
-            0.0 => format!("{series} at no rate"),
+            0.0 => format!("{series} loses packets at every rate tried"),
             limit => format!("{series} to {limit} {unit}"),
         })
         .collect();
@@ -231,7 +231,7 @@ pub fn judge_complete(experiment: &Experiment) -> Finding {
     };
     Finding {
         agrees,
-        shows: format!("complete: {}", shows.join(", ")),
+        shows: format!("no packet lost: {}", shows.join(", ")),
         sentence: format!("{order}{ahead}{ceiling}."),
     }
 }

@@ -138,7 +138,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
         let ratios = experiment.paired(more, less, metric, smallest);
         if let Some((axis, found)) = axis.zip(ratios) {
             let text = format!(
-                "{}: {more} has {:.1} ({:.1} to {:.1}) times what {less} has ({aim})",
+                "{}: {more} has {:.1} ({:.1} to {:.1}) times what {less} has (aim: at least {aim})",
                 axis.label, found.median, found.low, found.high
             );
             shows.push(text.clone());

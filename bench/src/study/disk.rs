@@ -361,20 +361,20 @@ pub fn judge(experiment: &Experiment) -> Finding {
     for series in [auto, precise, long] {
         let lost = worst(series, "lost_percent");
         aim(lost, |lost| lost == 0.0, &|lost| {
-            format!("{series} loses {lost:.3} % at worst (0)")
+            format!("{series} loses {lost:.3} % at worst (aim: 0)")
         });
     }
     let share = median(auto, "of_bare_cpu_percent");
     aim(share, |share| share >= 80.0, &|share| {
-        format!("{auto}: {share:.0} % of the bare drop's rate (80)")
+        format!("{auto}: {share:.0} % of the bare drop's rate (aim: at least 80)")
     });
     let share = median(precise, "of_clock_cpu_percent");
     aim(share, |share| share >= 85.0, &|share| {
-        format!("{precise}: {share:.0} % of hook and clock (85)")
+        format!("{precise}: {share:.0} % of hook and clock (aim: at least 85)")
     });
     let writer = median(auto, "writer_cpu_percent");
     aim(writer, |writer| writer < 35.0, &|writer| {
-        format!("{auto}: the writer uses {writer:.0} % of a CPU (35)")
+        format!("{auto}: the writer uses {writer:.0} % of a CPU (aim: below 35)")
     });
     if let (Some(disorder), Some(hidden)) =
         (worst(two, "disorder_percent"), worst(two, "hidden_percent"))
@@ -382,26 +382,28 @@ pub fn judge(experiment: &Experiment) -> Finding {
         let counted = worst(two, "lost_percent").unwrap_or(0.0) - hidden;
         aim(Some(disorder + hidden), |wrong| wrong == 0.0, &|_| {
             format!(
-                "{two}: {disorder:.3} % out of order, {hidden:.3} % lost and not counted (0), {counted:.3} % lost and counted"
+                "{two}: {disorder:.3} % out of order, {hidden:.3} % lost and not counted (aim: 0), {counted:.3} % lost and counted"
             )
         });
     }
     if largest > smallest {
         let share = experiment.median(auto, "of_disk_percent", largest);
         aim(share, |share| share >= 90.0, &|share| {
-            format!("{auto}: {share:.0} % of the disk's direct rate at {largest} bytes (90)")
+            format!(
+                "{auto}: {share:.0} % of the disk's direct rate at {largest} bytes (aim: at least 90)"
+            )
         });
     }
     let growth = worst(long, "memory_growth_mib");
     aim(growth, |growth| growth < 8.0, &|growth| {
-        format!("memory grows by {growth:.1} MiB (8)")
+        format!("memory grows by {growth:.1} MiB (aim: below 8)")
     });
     let times = |peer: &str| {
         let theirs = median(peer, "recorded_mpps")?;
         Some(median(auto, "recorded_mpps")? / theirs.max(f64::EPSILON))
     };
     let text = |peer: &str, times: f64, least: f64| {
-        format!("{auto} records {times:.1} times {peer} ({least})")
+        format!("{auto} records {times:.1} times {peer} (aim: at least {least})")
     };
     aim(times("tcpdump"), |times| times >= 4.0, &|times| {
         text("tcpdump", times, 4.0)

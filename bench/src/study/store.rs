@@ -62,7 +62,7 @@ fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
         for point in experiment.points.iter().filter(|one| one.metric == *metric) {
             let (value, x) = (point.value.median, &definition.x);
             let text = format!(
-                "{}, {} {}: {} {value:.2} {} ({aim})",
+                "{}, {} {}: {} {value:.2} {} (aim: {aim})",
                 point.series, point.x, x.unit, axis.label, axis.unit
             );
             shows.push(text.clone());
@@ -72,11 +72,8 @@ fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
     Finding {
         agrees: statements.agreement(),
         sentence: match statements.broken.len() {
-            0 => "All aims are reached; they are in brackets.".to_owned(),
-            missed => format!(
-                "{missed} of {} aims are not reached here; they are in brackets.",
-                shows.len()
-            ),
+            0 => "All aims are reached.".to_owned(),
+            missed => format!("{missed} of {} aims are not reached here.", shows.len()),
         },
         shows: shows.join("; "),
     }
