@@ -7,7 +7,7 @@ use serde::Deserialize;
 use trawl_front::terminal;
 use trawl_sys::{Error, Result, text_file};
 
-use crate::model::Report;
+use crate::model::{Interval, Report};
 use crate::results;
 
 /// Prints the sentences that results support, or puts them into documents
@@ -29,7 +29,7 @@ struct Claims {
     claims: Vec<Claim>,
 }
 
-/// A sentence about the ratio of one series to another.
+/// A sentence about two series: the ratio of one to the other, or both.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -50,7 +50,16 @@ impl Claim {
         let tenths = |value: f64| (value * 10.0).round() / 10.0;
         let [median, low, high] = [ratio.median, ratio.low, ratio.high].map(tenths);
         let value = format!("{median} times ({low} to {high})");
-        Some(self.sentence.replace("{}", &value))
+        let pairs = experiment.pairs(&self.of, &self.over, &self.metric, self.x);
+        let figure = |of: fn(&(f64, f64)) -> f64| {
+            let Interval {
+                median, low, high, ..
+            } = Interval::of(pairs.iter().map(of))?;
+            Some(format!("{median:.2} ({low:.2} to {high:.2})"))
+        };
+        let sentence = self.sentence.replace("{}", &value);
+        let sentence = sentence.replace("{of}", &figure(|(of, _)| *of)?);
+        Some(sentence.replace("{over}", &figure(|(_, over)| *over)?))
     }
 }
 
@@ -195,7 +204,7 @@ mod tests {
             of: "a".to_owned(),
             over: "b".to_owned(),
             x: 1.0,
-            sentence: "It is {} as fast.".to_owned(),
+            sentence: "It is {} as fast: {of}, not {over}.".to_owned(),
         };
         let run = |series: &str, value: f64| Run {
             series: series.to_owned(),
@@ -218,7 +227,7 @@ mod tests {
         let new = supported(old, &claims, &report).expect("it is supported");
         assert_eq!(
             new,
-            "x\n<!-- claim one -->\nIt is 4 times (4 to 4) as fast.\n<!-- end claim -->\ny"
+            "x\n<!-- claim one -->\nIt is 4 times (4 to 4) as fast: 6.00 (6.00 to 6.00), not 1.50 (1.50 to 1.50).\n<!-- end claim -->\ny"
         );
         assert_eq!(supported(&new, &claims, &report), Ok(new.clone()));
         for wrong in [

@@ -1,4 +1,4 @@
-//! Runs every command in README and guide as written.
+//! Runs every command in README and guide as written, and compares what it prints with the lines below it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -51,8 +51,40 @@ const NOT_RUN: [(&str, &str); 17] = [
     ),
 ];
 
-/// Returns the lines of each fenced block that call trawl.
-fn blocks(text: &str) -> Vec<Vec<String>> {
+/// Words of lines that are not compared, with the reason.
+const CHANGING: [(&str, &str); 2] = [
+    ("…", "the line is shortened"),
+    (
+        "        20000          0",
+        "the number of a stream is hexadecimal",
+    ),
+];
+
+/// Commands whose output is not compared, with the reason.
+const NOT_COMPARED: [(&str, &str); 3] = [
+    (
+        "trawl why --netns pb",
+        "nothing is dropped there now; tests of why compare its tables",
+    ),
+    (
+        "--tap drop -i pb:b0",
+        "nothing is dropped there now; tests of this tap compare its lines",
+    ),
+    (
+        "trawl follow -c 1",
+        "no such packet is sent now; tests of follow compare its lines",
+    ),
+];
+
+/// The commands of a fenced block, and the lines that they print.
+#[derive(Default)]
+struct Block {
+    commands: Vec<String>,
+    output: Vec<String>,
+}
+
+/// Returns the fenced blocks, with the lines that call trawl.
+fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut block: Option<Vec<String>> = None;
     for line in text.lines() {
@@ -65,16 +97,65 @@ fn blocks(text: &str) -> Vec<Vec<String>> {
             lines.push(line.to_owned());
         }
     }
-    let commands = |lines: Vec<String>| -> Vec<String> {
-        // In a block with prompts, all other lines are output.
-        let prompted = lines.iter().any(|line| line.starts_with("# trawl"));
-        let command = |line: &String| match prompted {
-            true => line.strip_prefix("# ").map(str::to_owned),
-            false => (line.starts_with("trawl ") && !line.ends_with(':')).then(|| line.clone()),
+    blocks.into_iter().map(commands_and_output).collect()
+}
+
+fn commands_and_output(lines: Vec<String>) -> Block {
+    const INTERRUPTED: &str = "^C";
+    // In a block with prompts, all other lines are output.
+    if !lines.iter().any(|line| line.starts_with("# trawl")) {
+        let is_command = |line: &String| line.starts_with("trawl ") && !line.ends_with(':');
+        return Block {
+            commands: lines.into_iter().filter(is_command).collect(),
+            output: Vec::new(),
         };
-        lines.iter().filter_map(command).collect()
-    };
-    blocks.into_iter().map(commands).collect()
+    }
+    let mut block = Block::default();
+    for line in lines {
+        match line.strip_prefix("# ") {
+            Some(command) => block.commands.push(command.to_owned()),
+            None if line.trim().is_empty() || line == INTERRUPTED => {}
+            None => block.output.push(line),
+        }
+    }
+    block
+}
+
+/// Units of quantities, which differ between machines like the numbers.
+const UNITS: [&str; 15] = [
+    "ns", "us", "ms", "s", "pps", "kpps", "Mpps", "bit/s", "kbit/s", "Mbit/s", "Gbit/s", "KiB",
+    "MiB", "GiB", "MB/s",
+];
+
+/// Returns a word with `#` for each run of digits, also with full stops and colons between them.
+fn numbers_replaced(word: &str) -> String {
+    let mut shape = String::new();
+    let mut rest = word;
+    while let Some(start) = rest.find(|letter: char| letter.is_ascii_digit()) {
+        shape.push_str(&rest[..start]);
+        shape.push('#');
+        let number = &rest[start..];
+        let end = number.find(|letter: char| !letter.is_ascii_digit() && !".:".contains(letter));
+        let number = &number[..end.unwrap_or(number.len())];
+        let number = number.trim_end_matches(['.', ':']);
+        rest = &rest[start + number.len()..];
+    }
+    shape + rest
+}
+
+/// Returns the words of a line, with `#` for numbers, addresses and times, and `unit` for units after them.
+fn shape(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in line.split_whitespace() {
+        let mut shape = numbers_replaced(word);
+        let bare = word.trim_matches(['(', ')', ',', ';']);
+        let follows_number = words.last().is_some_and(|last| last.ends_with('#'));
+        if follows_number && UNITS.contains(&bare) {
+            shape = shape.replace(bare, "unit");
+        }
+        words.push(shape);
+    }
+    words
 }
 
 /// Returns the TOML blocks of the guide, by the name in their first line: `# mix.toml`.
@@ -165,28 +246,37 @@ fn run(document: &str, part: usize, parts: usize) {
     }
     let all = blocks(&read(document));
     assert!(
-        all.iter().any(|block| !block.is_empty()),
+        all.iter().any(|block| !block.commands.is_empty()),
         "{document} has no commands"
     );
     let mut failures = String::new();
     for (number, block) in all.into_iter().enumerate() {
-        if number % parts != part || block.is_empty() {
+        if number % parts != part || block.commands.is_empty() {
             continue;
         }
         let (left_out, run): (Vec<String>, Vec<String>) = block
+            .commands
             .into_iter()
             .partition(|line| NOT_RUN.iter().any(|(words, _)| line.contains(words)));
+        // Other lines may come from the commands that are left out.
+        let is_compared =
+            |line: &String| !NOT_COMPARED.iter().any(|(words, _)| line.contains(words));
+        let expected = match left_out.is_empty() && run.iter().all(is_compared) {
+            true => block.output,
+            false => Vec::new(),
+        };
         for line in left_out {
             let reason = NOT_RUN.iter().find(|(words, _)| line.contains(words));
             skip(&format!("{line}: {}", reason.map_or("", |(_, why)| why)));
         }
         let name = document.rsplit('/').next().unwrap_or(document);
-        failures += &run_block(&format!("{name}-{number}"), &run);
+        failures += &run_block(&format!("{name}-{number}"), &run, &expected);
     }
     assert!(failures.is_empty(), "{document}:\n{failures}");
 }
 
-fn run_block(name: &str, lines: &[String]) -> String {
+/// Returns the failures of a block's commands, and the lines that they should print and do not.
+fn run_block(name: &str, lines: &[String], expected: &[String]) -> String {
     let desk = Desk::new(name);
     let path = std::env::var("PATH").unwrap_or_default();
     let mut shell = Command::new("unshare")
@@ -206,9 +296,46 @@ fn run_block(name: &str, lines: &[String]) -> String {
     drop(pipe);
     let output = shell.wait_with_output().expect("the shell ends");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => told,
-        false => told + &String::from_utf8_lossy(&output.stderr),
+    let Some((failed, printed)) = told.split_once("OUTPUT\n") else {
+        return told + &String::from_utf8_lossy(&output.stderr);
+    };
+    let shapes: Vec<Vec<String>> = printed.lines().map(shape).collect();
+    let is_missing = |line: &&String| !shapes.contains(&shape(line)) && !is_changing(line);
+    let missing: Vec<&String> = expected.iter().filter(is_missing).collect();
+    match missing.is_empty() {
+        true => failed.to_owned(),
+        false => format!("{failed}{name}: not printed: {missing:#?}, but:\n{printed}"),
+    }
+}
+
+/// Returns whether a line of the documentation depends on more than its command.
+fn is_changing(line: &str) -> bool {
+    CHANGING.iter().any(|(words, _)| line.contains(words))
+}
+
+/// The comparison finds a sample that trawl no longer prints.
+#[test]
+fn samples_differ_by_words_and_not_by_figures() {
+    let sample = "web:eth0: 1000 packets in 2.004 s; 498.953 kpps (335 Mbit/s)";
+    assert_eq!(
+        shape(sample),
+        shape("web:eth1: 7 packets in 900 ms; 1 Mpps (2.5 Gbit/s)")
+    );
+    assert_ne!(
+        shape(sample),
+        shape("web:eth0: 1000 frames in 2.004 s; 498.953 kpps (335 Mbit/s)")
+    );
+    let block = "# trawl taps\nxdp available\n^C\n# ls\nfile";
+    let block = commands_and_output(block.lines().map(str::to_owned).collect());
+    assert_eq!(block.commands, ["trawl taps", "ls"]);
+    assert_eq!(block.output, ["xdp available", "file"]);
+    if root_or_skip() {
+        let failures = run_block(
+            "sample",
+            &["trawl -V".to_owned()],
+            &["trawl cries".to_owned()],
+        );
+        assert!(failures.contains("not printed"), "{failures}");
     }
 }
 

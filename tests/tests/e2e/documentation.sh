@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the commands of one block of the documentation, each on a line of standard input, in a network with the
 # documentation's interfaces: eth0, eth1 and eth2 here, the namespaces web, left, right and pb, and the lab of `trawl lab up`.
-# Prints a line `FAILED status command` with the output of each command that fails.
+# Prints a line `FAILED status command` with the output of each command that fails, and at the end, after a line `OUTPUT`, the
+# output of all commands.
 # Called in mount and network namespaces of its own, in a directory with the files that the commands name.
 set -u
 mount -t bpf -o mode=0700 bpf /sys/fs/bpf
@@ -75,20 +76,36 @@ variants() {
     attempt "$1"
 }
 
-# Endless commands are interrupted after three seconds. Loading ends by itself, on a busy machine later.
+# Endless commands are interrupted after three seconds. Others end by themselves, on a busy machine later.
 attempt() {
     local seconds=3
-    [[ $1 != *" load "* ]] || seconds=60
+    [[ $1 != *" load "* && $1 != *" -c "* && $1 != *"--duration "* && $1 == *trawl* ]] || seconds=60
     timeout --kill-after 60 --signal INT $seconds bash -c "$1" >output 2>&1
     status=$?
     [ "$status" = 0 ] || [ "$status" = 124 ]
 }
 
+background=()
+number=0
 while IFS= read -r line; do
+    number=$((number + 1))
+    if [[ $line == *'&' ]]; then
+        timeout --kill-after 60 --signal INT 60 bash -c "${line%&}" >"output.$number" 2>&1 &
+        background+=($!)
+        continue
+    fi
     id=$(trawl xdp status --json 2>/dev/null | grep -oE '"id": *[0-9]+' | head -n 1 | tr -dc 0-9)
     line=${line// ID/ ${id:-ID}}
     variants "$line" || {
         printf 'FAILED %s %s\n' "$status" "$line"
         cat output
     }
+    mv output "output.$number"
 done
+# Commands in the background still have to print their figures.
+for process in "${background[@]}"; do
+    kill -TERM "$process" 2>/dev/null
+    wait "$process"
+done
+echo OUTPUT
+cat $(seq --format 'output.%.0f' "$number")

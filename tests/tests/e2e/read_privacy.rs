@@ -179,7 +179,7 @@ fn anonymized_files_have_right_checksums_and_no_payload() {
     assert_eq!(capinfos(&out, "Number of packets"), count.to_string());
 }
 
-/// Each segment of one byte has a checksum that told the byte.
+/// A checksum over a payload of one byte reveals the byte.
 #[test]
 fn typed_password_cannot_be_computed_from_checksums() {
     const PASSWORD: &[u8] = b"hunter2!";

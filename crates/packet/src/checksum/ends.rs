@@ -1,5 +1,5 @@
-//! Positions of the addresses that a transport checksum covers. IP options and extension headers may replace those of the
-//! fixed header.
+//! Positions of the addresses that a transport checksum covers. IP options and extension headers may hold other addresses than
+//! the fixed header.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Whoever has the kept part of a packet, and its payload's length, learns nothing about the payload.
+//! The kept part of a packet reveals nothing about its payload except the length.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
