@@ -127,7 +127,7 @@ const UNITS: [&str; 15] = [
     "MiB", "GiB", "MB/s",
 ];
 
-/// Returns a word with `#` for each run of digits, also with full stops and colons between them.
+/// Returns a word with `#` for each number, decimal or after 0x, also with full stops and colons between them.
 fn numbers_replaced(word: &str) -> String {
     let mut shape = String::new();
     let mut rest = word;
@@ -139,6 +139,9 @@ fn numbers_replaced(word: &str) -> String {
         let number = &number[..end.unwrap_or(number.len())];
         let number = number.trim_end_matches(['.', ':']);
         rest = &rest[start + number.len()..];
+        if let Some(digits) = rest.strip_prefix('x').filter(|_| number == "0") {
+            rest = digits.trim_start_matches(|letter: char| letter.is_ascii_hexdigit());
+        }
     }
     shape + rest
 }
@@ -316,6 +319,10 @@ fn is_changing(line: &str) -> bool {
 /// The comparison finds a sample that trawl no longer prints.
 #[test]
 fn samples_differ_by_words_and_not_by_figures() {
+    assert_eq!(
+        shape("id=0x0001, seq=1/256"),
+        shape("id=0x74eb, seq=41/10496")
+    );
     let sample = "web:eth0: 1000 packets in 2.004 s; 498.953 kpps (335 Mbit/s)";
     assert_eq!(
         shape(sample),
