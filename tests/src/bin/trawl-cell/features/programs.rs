@@ -285,20 +285,19 @@ pub fn route(cell: &Cell) -> Result<String> {
     second.far.wait_received(before, FRAMES as u64)?;
     let counts = counted(cell, &["route", "stats", ports[0], "--json"])?;
     let outcomes = counts["outcomes"].as_array().cloned().unwrap_or_default();
-    let forwarded: u64 = outcomes
-        .iter()
-        .filter(|one| {
+    let packets_of = |name: &str| -> u64 {
+        let named = outcomes.iter().filter(|one| {
             one["name"]
                 .as_str()
-                .is_some_and(|name| name.starts_with("forwarded"))
-        })
-        .map(|one| number(one, "packets"))
-        .sum();
-    let seen = number(&counts, "packets");
-    // The stack may forward the first one, and so look up the neighbour for the others.
+                .is_some_and(|one| one.starts_with(name))
+        });
+        named.map(|one| number(one, "packets")).sum()
+    };
+    // Now and then the router leaves a frame to the stack, which then looks after the neighbour.
+    let (forwarded, refreshes) = (packets_of("forwarded"), packets_of("to_stack_refresh"));
     check!(
-        seen == FRAMES as u64 && forwarded + 1 >= seen,
-        "the router saw {seen} and forwarded {forwarded} of {FRAMES} frames: {counts}"
+        forwarded + refreshes == FRAMES as u64 && forwarded > refreshes,
+        "the router forwarded {forwarded} of {FRAMES} frames, and {refreshes} by the stack: {counts}"
     );
     Ok(mode_of(&first.near))
 }
