@@ -209,7 +209,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
                     std::thread::sleep(STEP);
                 }
             });
-            http::serve(&listener, &figures, &|| locked(&history).plots());
+            trawl_front::http::serve(&listener, &|request| {
+                http::answer(request, &figures, &|| locked(&history).plots())
+            });
         });
     });
     let url = format!("http://{address}/");

@@ -1,7 +1,8 @@
-//! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics.
+//! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics, HTTP.
 
 pub mod bound;
 pub mod help;
+pub mod http;
 pub mod json;
 pub mod lines;
 pub mod outfile;
