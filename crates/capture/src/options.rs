@@ -371,6 +371,21 @@ impl Memory {
         })
     }
 
+    /// Divides the memory on this machine between the rings and the queues of an output's readers. Returns the rings' memory,
+    /// and the bytes for all queues together: a quarter or more.
+    pub fn with_readers(self) -> Result<(Self, usize)> {
+        let all = self.on_this_host()?.pool_size;
+        let rings = Self {
+            size: MemorySize::Total(all as u64 / 4 * 3),
+            ..self
+        };
+        Ok(match rings.on_this_host() {
+            Ok(geometry) => (rings, all - geometry.pool_size),
+            // Rings of the least size are not made smaller.
+            Err(_) => (self, all / 4),
+        })
+    }
+
     /// Divides the memory for this machine.
     pub(crate) fn on_this_host(self) -> Result<Geometry> {
         self.geometry(events::cpu_count(), host::available_memory())

@@ -128,7 +128,10 @@ fn carry_out(
     let account = account.transpose()?;
     let shape = display.form.as_ref();
     let prints = !plan.outputs.is_empty() && shape.is_some();
-    let outputs = Outputs::open(plan, prints, user, &mut observer)?;
+    let mut outputs = Outputs::open(plan, prints, user, &mut observer)?;
+    if outputs.addresses().next().is_some() {
+        (options.memory, outputs.for_readers) = options.memory.with_readers()?;
+    }
     for address in outputs.addresses() {
         if let Some(traffic) = listening::own_traffic(address, &sites) {
             let left_out = listening::leave_out(&mut options.filter, &traffic);

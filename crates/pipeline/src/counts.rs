@@ -37,6 +37,21 @@ impl Counts {
         }
     }
 
+    /// Takes packets off again.
+    pub fn subtract(&mut self, others: &Self) {
+        for (interface, packets) in others.iter() {
+            if let Some(count) = self.0.get_mut(interface as usize) {
+                *count = count.saturating_sub(packets);
+            }
+        }
+    }
+
+    /// Returns for each interface block the smaller number of two.
+    pub fn least(&self, other: &Self) -> Self {
+        let both = self.0.iter().zip(&other.0);
+        Self(both.map(|(one, other)| *one.min(other)).collect())
+    }
+
     /// Returns the number of packets of some interface blocks together.
     pub fn sum(&self, interfaces: &[u32]) -> u64 {
         let of = |interface: &u32| self.0.get(*interface as usize).copied();

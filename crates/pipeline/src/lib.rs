@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trawl_ring::Lease;
-use trawl_sys::{Error, Result, events};
+use trawl_sys::{Error, Result, errno, events};
 
 pub use counts::Counts;
 pub use stage::{Feed, Stage};
@@ -204,6 +204,16 @@ pub struct WriteOutcome {
     pub not_read: Option<String>,
     /// Reason for which the last packets could not be written. Errors of `write` and `flush` are not repeated.
     pub error: Option<Error>,
+}
+
+/// Returns the reason of the packets that an output's failure keeps from being written.
+pub fn reason_of_failure(error: &Error) -> &'static str {
+    match error.errno() {
+        Some(errno::ENOSPC | errno::EDQUOT) => "disk_full",
+        Some(errno::EPIPE) => "pipe_closed",
+        Some(errno::EFBIG) => "file_too_large",
+        _ => "write_error",
+    }
 }
 
 /// Packets of an interface block that were lost for one reason.

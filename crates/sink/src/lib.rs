@@ -19,7 +19,7 @@ pub use finished::{Finished, check_command, wait_for_commands};
 pub use form::OutputForm;
 pub use next_files::NextFiles;
 pub use packed::{COMPRESSION_LIMIT, Packed, compression_threads, is_nearly_full};
-pub use readers::{Listener, ReaderFate, ReaderLog, ReaderNews, Readers};
+pub use readers::{Budget, Listener, ReaderFate, ReaderLog, ReaderNews, Readers};
 pub use series::Series;
 pub use series_plan::SeriesPlan;
 pub use threaded::{OutputFate, Several, ThreadedOutput};

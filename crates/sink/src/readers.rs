@@ -7,6 +7,8 @@
 //!         ╲──────▶ Queue ─▶ thread ─▶ Socket
 //! ```
 
+mod budget;
+mod handshakes;
 mod log;
 mod queue;
 mod socket;
@@ -32,11 +34,13 @@ use trawl_sys::{Error, Result};
 
 use crate::form::{Encoder, OutputForm};
 use crate::preamble::Preamble;
+pub use budget::Budget;
+use handshakes::Handshakes;
 pub use log::{ReaderFate, ReaderLog, ReaderNews};
 use queue::{Batch, Encoded, Reader};
 use transmission::Transmission;
 
-/// Maximum number of readers, and of connections that may become one.
+/// Maximum number of readers.
 const MOST_READERS: usize = 64;
 /// Number of bytes that are gathered for a batch.
 const GATHER: usize = 256 << 10;
@@ -91,18 +95,21 @@ impl Listener {
     }
 
     /// Serves readers from the first blocks on, in threads with the rights of the one that writes.
-    pub fn serve(self, form: OutputForm) -> Result<Readers> {
+    pub fn serve(self, form: OutputForm, budget: Budget) -> Result<Readers> {
         let mut encoder = Encoder::new(form);
         let hub = Arc::new(Hub {
             file_header: encoder.take_header(),
             tls: self.tls,
             log: self.log,
             state: Mutex::default(),
+            budget,
+            handshakes: Handshakes::default(),
             missed: Arc::default(),
             is_ending: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             closing: Wake::new()?,
             connections: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
         });
         Ok(Readers {
             hub,
@@ -121,6 +128,8 @@ struct Hub {
     tls: Option<Arc<ServerConfig>>,
     log: ReaderLog,
     state: Mutex<State>,
+    budget: Budget,
+    handshakes: Handshakes,
     /// Packets that no reader got, although one was connected.
     missed: Arc<Mutex<Counts>>,
     /// True once the capture is over: readers that do not read are no longer waited for.
@@ -129,7 +138,9 @@ struct Hub {
     is_closed: AtomicBool,
     /// Wakes all threads for good when the streams end.
     closing: Wake,
+    /// Readers, and connections without TLS, which become one at once.
     connections: AtomicUsize,
+    threads: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -165,21 +176,47 @@ impl Hub {
 
     /// Serves a connection in a thread of its own.
     fn welcome(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) {
-        if self.connections.load(Ordering::Acquire) >= MOST_READERS {
-            let why = format!("{MOST_READERS} readers are connected already");
-            return self.log.refuse(address, why);
+        // A connection without a certificate is no reader yet, and takes no reader's place.
+        let handshake = match &self.tls {
+            Some(_) => match self.handshakes.begin(&stream, address.ip()) {
+                Ok(number) => Some(number),
+                Err(error) => return self.log.refuse(address, error.to_string()),
+            },
+            None => None,
+        };
+        if handshake.is_none() && !self.take_place(address) {
+            return;
         }
-        self.connections.fetch_add(1, Ordering::AcqRel);
+        self.threads.fetch_add(1, Ordering::AcqRel);
         let hub = Arc::clone(self);
         let serve = move || {
-            Transmission::run(&hub, stream, address);
-            hub.connections.fetch_sub(1, Ordering::AcqRel);
+            Transmission::run(&hub, stream, address, handshake);
+            hub.threads.fetch_sub(1, Ordering::AcqRel);
         };
         let thread = std::thread::Builder::new().name("trawl-reader".to_owned());
         if let Err(error) = thread.spawn(serve) {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+            match handshake {
+                Some(number) => self.handshakes.end(number),
+                None => self.leave_place(),
+            }
             self.log.refuse(address, error.to_string());
         }
+    }
+
+    /// Takes a reader's place for a connection; refuses it and returns false if none is free.
+    fn take_place(&self, address: SocketAddr) -> bool {
+        let is_free = self.connections.fetch_add(1, Ordering::AcqRel) < MOST_READERS;
+        if !is_free {
+            self.leave_place();
+            let why = format!("{MOST_READERS} readers are connected already");
+            self.log.refuse(address, why);
+        }
+        is_free
+    }
+
+    fn leave_place(&self) {
+        self.connections.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Adds a reader, which receives all packets from now on; `None` once the capture is over.
@@ -198,6 +235,7 @@ impl Hub {
         let is_pcapng = self.file_header.is_empty();
         let reader = Arc::new(Reader::new(is_pcapng, begin)?);
         state.readers.push(Arc::clone(&reader));
+        self.budget.join();
         self.log.join(address);
         Ok(Some(reader))
     }
@@ -206,6 +244,7 @@ impl Hub {
     fn remove(&self, reader: &Arc<Reader>) {
         let is_other = |one: &Arc<Reader>| !Arc::ptr_eq(one, reader);
         self.state.lock().readers.retain(is_other);
+        self.budget.leave();
     }
 }
 
@@ -272,7 +311,11 @@ impl Readers {
         }
         let encoded = Encoded { bytes, units };
         let batch = Batch::new(encoded, counts, descriptions, &self.hub.missed);
-        state.readers.iter().for_each(|reader| reader.offer(&batch));
+        let share = self.hub.budget.share();
+        state
+            .readers
+            .iter()
+            .for_each(|reader| reader.offer(&batch, share));
     }
 }
 
@@ -318,7 +361,7 @@ impl Drop for Readers {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        while self.hub.connections.load(Ordering::Acquire) > 0 {
+        while self.hub.threads.load(Ordering::Acquire) > 0 {
             std::thread::sleep(LOOK_EVERY);
         }
     }

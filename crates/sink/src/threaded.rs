@@ -7,8 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use trawl_packet::pcapng::block::{blocks, push_cut};
-use trawl_pipeline::{Blocks, Counts, Patience, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{
+    Blocks, Counts, Loss, Patience, Pressure, WriteOutcome, Writer, reason_of_failure,
+};
 use trawl_sys::{Error, Result, errno};
 
 /// Maximum size of an output's queue.
@@ -24,7 +27,8 @@ pub struct ThreadedOutput {
     jobs: Option<Sender<Arc<[u8]>>>,
     queue: Arc<Queue>,
     thread: Option<JoinHandle<WriteOutcome>>,
-    lost: u64,
+    /// Packets that found its queue full.
+    lost: Counts,
 }
 
 /// State shared between an output and its thread.
@@ -34,6 +38,8 @@ struct Queue {
     waiting: AtomicUsize,
     /// True once the capture is over: readers that do not read are no longer waited for.
     is_ending: AtomicBool,
+    /// Packets that the output does not have, once the capture is over and all others are written.
+    missing: Mutex<Option<Counts>>,
 }
 
 /// Outcome of an output.
@@ -94,11 +100,16 @@ impl ThreadedOutput {
                 let mut outcome = writer.finish();
                 outcome.error = written.err().or(outcome.error);
                 // Blocks still arrive after an error, or with a reader that does not read.
-                while let Ok(bytes) = to_write.recv() {
-                    outcome.unwritten.add_blocks(&bytes);
-                    shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+                loop {
+                    match to_write.recv_timeout(FLUSH_EVERY) {
+                        Ok(bytes) => {
+                            outcome.unwritten.add_blocks(&bytes);
+                            shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+                        }
+                        Err(RecvTimeoutError::Timeout) => shared.publish(|| outcome.clone()),
+                        Err(RecvTimeoutError::Disconnected) => break outcome,
+                    }
                 }
-                outcome
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
         Ok(Self {
@@ -106,18 +117,34 @@ impl ThreadedOutput {
             jobs: Some(jobs),
             queue,
             thread: Some(thread),
-            lost: 0,
+            lost: Counts::default(),
         })
     }
 
-    fn hand(&mut self, bytes: &Arc<[u8]>, packets: u64) {
+    fn hand(&mut self, bytes: &Arc<[u8]>, packets: &Counts) {
         let waiting = &self.queue.waiting;
         let fits = waiting.load(Ordering::Acquire) + bytes.len() <= WAITING_MAX;
         waiting.fetch_add(bytes.len(), Ordering::AcqRel);
         let jobs = self.jobs.as_ref().filter(|_| fits);
         if jobs.is_none_or(|jobs| jobs.send(Arc::clone(bytes)).is_err()) {
             waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
-            self.lost += packets;
+            self.lost.add_all(packets);
+        }
+    }
+
+    /// Waits until all is written after the capture's end, and returns the packets that the output does not have.
+    fn missing(&self, handed: &Counts) -> Counts {
+        loop {
+            if let Some(missing) = &*self.queue.missing.lock() {
+                let mut missing = missing.clone();
+                missing.add_all(&self.lost);
+                return missing;
+            }
+            let thread = self.thread.as_ref();
+            if thread.is_none_or(JoinHandle::is_finished) {
+                return handed.clone();
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
@@ -142,8 +169,30 @@ impl ThreadedOutput {
                 ..WriteOutcome::default()
             },
         };
-        OutputFate::new(&self.name, handed, self.lost, outcome)
+        OutputFate::new(&self.name, handed, self.lost.total(), outcome)
     }
+}
+
+impl Queue {
+    /// Makes the packets known that the output does not have, at the end of the capture.
+    fn publish(&self, outcome: impl FnOnce() -> WriteOutcome) {
+        if self.is_ending.load(Ordering::Acquire) && self.waiting.load(Ordering::Acquire) == 0 {
+            let mut missing = self.missing.lock();
+            if missing.is_none() {
+                *missing = Some(missing_of(&outcome()));
+            }
+        }
+    }
+}
+
+/// Returns the packets of an outcome that did not reach their output.
+fn missing_of(outcome: &WriteOutcome) -> Counts {
+    let mut missing = outcome.unwritten.clone();
+    missing.add_all(&outcome.not_kept);
+    for loss in &outcome.lost {
+        missing.add(loss.interface, loss.packets);
+    }
+    missing
 }
 
 /// Writes blocks until the capture is over, and its reader does not read any more.
@@ -163,7 +212,11 @@ fn write_all(
                     return Ok(());
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                writer.flush()?;
+                queue.publish(|| writer.finish());
+                continue;
+            }
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         writer.flush()?;
@@ -218,10 +271,10 @@ pub struct Several {
     /// Snap length of the first output.
     snaplen: Option<u32>,
     beside: Vec<ThreadedOutput>,
-    /// Number of packets handed to the first output.
-    handed: u64,
-    /// Failure of the first output, which receives nothing from then on.
-    failure: Option<OutputFate>,
+    /// Packets handed to the first output.
+    handed: Counts,
+    /// Failure of the first output, which receives nothing from then on, and the packets that it does not have.
+    failure: Option<(OutputFate, Counts)>,
 }
 
 impl std::fmt::Debug for Several {
@@ -244,31 +297,33 @@ impl Several {
             first,
             snaplen,
             beside,
-            handed: 0,
+            handed: Counts::default(),
             failure: None,
         }
     }
 
     /// Ends the others, and returns their outcomes, and the first one's if it failed.
     pub fn end(self) -> Vec<OutputFate> {
-        let handed = self.handed;
+        let handed = self.handed.total();
         let others = self.beside.into_iter().map(|one| one.end(handed));
-        self.failure.into_iter().chain(others).collect()
+        let failure = self.failure.map(|(fate, _)| fate);
+        failure.into_iter().chain(others).collect()
     }
 
     fn hand(&mut self, bytes: &[u8]) {
         if self.beside.is_empty() || bytes.is_empty() {
             return;
         }
-        let packets = Counts::of(bytes).total();
-        self.handed += packets;
-        if let Some(failure) = &mut self.failure {
-            failure.lost += packets;
+        let packets = Counts::of(bytes);
+        self.handed.add_all(&packets);
+        if let Some((fate, missing)) = &mut self.failure {
+            fate.lost += packets.total();
+            missing.add_all(&packets);
         }
         let shared: Arc<[u8]> = Arc::from(bytes);
         self.beside
             .iter_mut()
-            .for_each(|one| one.hand(&shared, packets));
+            .for_each(|one| one.hand(&shared, &packets));
     }
 
     /// Answers for all outputs.
@@ -295,10 +350,37 @@ impl Several {
     }
 
     fn fail(&mut self, outcome: WriteOutcome) {
-        self.failure = Some(OutputFate {
+        let missing = match &outcome.left {
+            Some(left) => {
+                let mut missing = self.handed.clone();
+                missing.subtract(left);
+                missing
+            }
+            None => missing_of(&outcome),
+        };
+        let fate = OutputFate {
             failed: true,
-            ..OutputFate::new(&self.name, self.handed, 0, outcome)
+            ..OutputFate::new(&self.name, self.handed.total(), 0, outcome)
+        };
+        self.failure = Some((fate, missing));
+    }
+
+    /// Returns the outcome after the failure of the first output: packets that the best of the others does not have, either,
+    /// are lost. `None` if the first output did not fail.
+    fn after_failure(&self) -> Option<WriteOutcome> {
+        let (fate, missing) = self.failure.as_ref()?;
+        let others = self.beside.iter().map(|one| one.missing(&self.handed));
+        let missing = others.fold(missing.clone(), |least, one| least.least(&one));
+        let reason = fate.error.as_ref().map_or("not_read", reason_of_failure);
+        let lost = missing.iter().map(|(interface, packets)| Loss {
+            interface,
+            reason,
+            packets,
         });
+        Some(WriteOutcome {
+            lost: lost.collect(),
+            ..WriteOutcome::default()
+        })
     }
 }
 
@@ -327,15 +409,14 @@ impl Writer for Several {
         while self.beside.iter().any(ThreadedOutput::is_busy) {
             std::thread::sleep(LOOK_EVERY);
         }
-        if self.failure.is_some() {
-            return WriteOutcome::default();
-        }
-        let outcome = self.first.finish();
-        if outcome.error.is_some() && !self.beside.is_empty() {
+        if self.failure.is_none() {
+            let outcome = self.first.finish();
+            if outcome.error.is_none() || self.beside.is_empty() {
+                return outcome;
+            }
             self.fail(outcome);
-            return WriteOutcome::default();
         }
-        outcome
+        self.after_failure().unwrap_or_default()
     }
 }
 

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::summary::Summary;
+use trawl_tests::tiny::TinyDisk;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, packets_in, run, tshark};
 use trawl_tests::{Capture, Lab, args, frames, trawl, wait_until};
@@ -520,6 +521,55 @@ fn tls_admits_readers_with_a_certificate() {
     summary.assert_all_recorded(5000);
     assert_eq!(tshark(&file, &["frame.number"]).len(), 5000);
     assert_eq!(Contents::read(&file).packets.len(), 5000);
+}
+
+/// Connections that never finish the handshake take no reader's place.
+#[test]
+fn stalled_handshakes_keep_no_reader_out() {
+    let Some(lab) = Lab::open() else { return };
+    make_certificates(&lab);
+    let (file, receiver, tls) = (lab.file("read.pcapng"), lab.receiver(), tls_options(&lab));
+    let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:0{tls}");
+    let capture = Capture::start(&lab, &arguments);
+    let address = address(&capture.said());
+    let stalled: Vec<TcpStream> = (0..70)
+        .map(|_| TcpStream::connect(address).expect("a connection"))
+        .collect();
+    // The oldest have given way to newer ones.
+    capture.wait_said("it ended the handshake of TLS");
+    let mut reader = openssl_reader(&lab, address, Some("reader"));
+    reader.stdout(File::create(&file).expect("a file"));
+    let mut reader = reader.spawn().expect("openssl");
+    wait_connected(&capture, 1);
+    assert!(!capture.said().contains("are connected already"));
+    drop(stalled);
+    lab.send(&[frames::silent(64)], 50);
+    capture.wait_recorded(50);
+    let summary = capture.stop_well();
+    reader.wait().expect("openssl");
+    summary.assert_all_recorded(50);
+    assert_eq!(Contents::read(&file).packets.len(), 50);
+}
+
+/// Only packets that an output has are recorded.
+#[test]
+fn full_disk_without_a_reader_records_the_file_alone() {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let disk = TinyDisk::mount(&lab, 512 << 10);
+    let (file, receiver) = (disk.path("file"), lab.receiver());
+    let arguments = args!("-i {receiver} --tap xdp -w {file} -w tcp-listen:0");
+    let capture = Capture::start(&lab, &arguments);
+    wait_until("the disk is full", || {
+        lab.send_from_two_cpus(&[frames::patterned(200)], 2_000);
+        capture.said().contains("No space left on device")
+    });
+    let finished = capture.stop();
+    let summary = finished.summary();
+    let rows = tshark(&file, &["frame.len"]).len() as u64;
+    assert!(rows > 1000, "{rows}");
+    assert_eq!(summary.recorded, rows, "{summary:?}");
+    assert!(summary.lost_by("disk_full") > 0, "{summary:?}");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use trawl_packet::pcapng::write;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::{Counts, WriteOutcome};
-use trawl_sys::{clock, errno};
+use trawl_pipeline::{Counts, WriteOutcome, reason_of_failure};
+use trawl_sys::clock;
 
 use super::{Ended, Session};
 use crate::assembly::HostFeatures;
@@ -132,14 +132,9 @@ impl Session {
 
 /// Returns the reason for which packets were not written: the error of the output, or a reader that stopped reading.
 fn reason_of_unwritten(ended: &Ended) -> &'static str {
-    let Ended::Output(error) = ended else {
-        return "not_read";
-    };
-    match error.errno() {
-        Some(errno::ENOSPC | errno::EDQUOT) => "disk_full",
-        Some(errno::EPIPE) => "pipe_closed",
-        Some(errno::EFBIG) => "file_too_large",
-        _ => "write_error",
+    match ended {
+        Ended::Output(error) => reason_of_failure(error),
+        _ => "not_read",
     }
 }
 

@@ -17,8 +17,8 @@ use trawl_io::disk::open_directly;
 use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, ListenPlan, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
 use trawl_sink::{
-    DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, Series,
-    SeriesPlan, Several, ThreadedOutput, compression_threads,
+    Budget, DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile,
+    Series, SeriesPlan, Several, ThreadedOutput, compression_threads,
 };
 use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
@@ -253,6 +253,8 @@ pub(super) struct Outputs {
     others: Vec<(OutputPlan, Opened)>,
     files: FilePlan,
     pub(super) user: Option<User>,
+    /// Memory for the queues of all readers together.
+    pub(super) for_readers: usize,
 }
 
 /// The first output, which alone may be a series of files.
@@ -305,6 +307,7 @@ impl Outputs {
             first,
             files,
             user: user.clone(),
+            for_readers: 0,
         };
         all.check_apart(prints)?;
         all.check_io(observer)?;
@@ -388,7 +391,9 @@ impl Outputs {
             mut others,
             files,
             user,
+            for_readers,
         } = self;
+        let budget = Budget::new(for_readers);
         let (snaplen, format) = match &first {
             First::One(plan, _) | First::Series(plan, _) => (plan.snaplen, plan.format),
             First::None => (None, Format::Pcapng),
@@ -412,8 +417,11 @@ impl Outputs {
             }
             First::One(plan, Opened::Readers(listener, name)) => {
                 let form = How::of(&plan, files.io, attached.session()).form;
+                let budget = budget.clone();
                 let open: Opener =
-                    Box::new(move || Ok(Box::new(listener.serve(form)?) as Box<dyn Writer>));
+                    Box::new(
+                        move || Ok(Box::new(listener.serve(form, budget)?) as Box<dyn Writer>),
+                    );
                 (name, open)
             }
             First::Series(plan, series) => {
@@ -432,7 +440,7 @@ impl Outputs {
         let confined = attached.confine(user, Capabilities::empty())?;
         // Compression starts threads, which have the rights of the thread that starts them.
         let mut first = open()?;
-        let beside = beside(others, files.io, confined.session(), shape)?;
+        let beside = beside(others, files.io, confined.session(), shape, &budget)?;
         if beside.is_empty() && snaplen.is_none() {
             return confined.run(first.as_mut(), observer);
         }
@@ -578,6 +586,7 @@ fn beside(
     io: Io,
     session: &Session,
     shape: Option<&Shape>,
+    budget: &Budget,
 ) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
     for (plan, output) in opened {
@@ -589,7 +598,9 @@ fn beside(
                 let Output { file, name, .. } = output;
                 (name.clone(), how.open_any(file, name, whole)?)
             }
-            Opened::Readers(listener, name) => (name, Box::new(listener.serve(how.form)?)),
+            Opened::Readers(listener, name) => {
+                (name, Box::new(listener.serve(how.form, budget.clone())?))
+            }
         };
         all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }

@@ -10,6 +10,7 @@ pub mod errno;
 pub mod error;
 pub mod ethtool;
 pub mod events;
+pub mod heap;
 pub mod held;
 pub mod helper;
 pub mod host;

@@ -12,8 +12,9 @@ use trawl_pipeline::{Counts, Unit};
 use trawl_sys::Result;
 use trawl_sys::events::Wake;
 
-/// Maximum size of a reader's queue.
-const MOST_WAITING: usize = 32 << 20;
+#[cfg(test)]
+use super::budget::MOST_WAITING;
+
 /// Additional size for blocks without packets, which later packets refer to.
 const MOST_DESCRIPTIONS: usize = 4 << 20;
 
@@ -81,6 +82,12 @@ impl Batch {
             reached: AtomicUsize::new(0),
             missed: Arc::clone(missed),
         })
+    }
+
+    /// Returns the memory that the batch uses.
+    fn size(&self) -> usize {
+        let Encoded { bytes, units } = &self.encoded;
+        bytes.len() + size_of_val(units.as_slice())
     }
 
     /// Creates a batch without packets.
@@ -208,11 +215,12 @@ impl Reader {
     }
 
     /// Queues a batch, or counts its packets as lost. The caller is the capture, so this takes the same short time for every
-    /// batch.
-    pub(super) fn offer(&self, batch: &Arc<Batch>) {
+    /// batch. The queue may hold `share` bytes.
+    pub(super) fn offer(&self, batch: &Arc<Batch>, share: usize) {
         let mut queue = self.queue.lock();
         if !queue.is_over {
-            queue.offer(batch);
+            queue.shrink(share);
+            queue.offer(batch, share);
             self.wake.ring();
         }
     }
@@ -239,7 +247,7 @@ impl Reader {
 
     /// Returns a batch that was taken, sent whole.
     pub(super) fn sent(&self, item: Item) {
-        let length = item.batch.encoded.bytes.len();
+        let length = item.batch.size();
         // Its packets must be counted before the queue is empty.
         drop(item);
         self.queue.lock().bytes -= length;
@@ -278,7 +286,7 @@ impl Reader {
 
 impl Queue {
     fn push(&mut self, batch: Arc<Batch>, lost_before: Counts) {
-        self.bytes += batch.encoded.bytes.len();
+        self.bytes += batch.size();
         self.items.push_back(Item {
             batch,
             lost_before,
@@ -286,10 +294,36 @@ impl Queue {
         });
     }
 
-    fn offer(&mut self, batch: &Arc<Batch>) {
-        let fits =
-            |bytes: usize| self.bytes == 0 || self.bytes + batch.encoded.bytes.len() <= bytes;
-        if fits(MOST_WAITING) {
+    /// Drops the newest batches of a queue whose share has become smaller, as another reader has joined.
+    fn shrink(&mut self, share: usize) {
+        let mut kept = Vec::new();
+        // The oldest batch stays, which later ones may be a single large one after.
+        while self.bytes > share && self.items.len() > 1 {
+            let Some(item) = self.items.pop_back() else {
+                break;
+            };
+            self.bytes -= item.batch.size();
+            // Its descriptions stay, and are smaller, unless it has nothing else.
+            if item.batch.counts.total() == 0 {
+                kept.push((Arc::clone(&item.batch), item.lost_before));
+                continue;
+            }
+            self.accepted.subtract(&item.batch.counts);
+            self.lost.add_all(&item.batch.counts);
+            self.unreported.add_all(&item.batch.counts);
+            self.unreported.add_all(&item.lost_before);
+            if let Some(descriptions) = &item.batch.descriptions {
+                kept.push((Arc::clone(descriptions), Counts::default()));
+            }
+        }
+        for (batch, lost_before) in kept.into_iter().rev() {
+            self.push(batch, lost_before);
+        }
+    }
+
+    fn offer(&mut self, batch: &Arc<Batch>, share: usize) {
+        let fits = |bytes: usize| self.bytes == 0 || self.bytes + batch.size() <= bytes;
+        if fits(share) {
             self.accepted.add_all(&batch.counts);
             let before = std::mem::take(&mut self.unreported);
             return self.push(Arc::clone(batch), before);
@@ -297,8 +331,8 @@ impl Queue {
         self.lost.add_all(&batch.counts);
         self.unreported.add_all(&batch.counts);
         if let Some(descriptions) = &batch.descriptions {
-            let length = descriptions.encoded.bytes.len();
-            self.is_cut |= self.bytes + length > MOST_WAITING + MOST_DESCRIPTIONS;
+            let length = descriptions.size();
+            self.is_cut |= self.bytes + length > share + MOST_DESCRIPTIONS;
             if !self.is_cut {
                 self.push(Arc::clone(descriptions), Counts::default());
             }
@@ -350,7 +384,7 @@ mod tests {
         let per_batch = 64;
         let offered = 2 * MOST_WAITING / (per_batch * LONG);
         for _ in 0..offered {
-            reader.offer(&batch(1, per_batch, &missed));
+            reader.offer(&batch(1, per_batch, &missed), MOST_WAITING);
         }
         let (mut descriptions, mut packets) = (0, 0);
         let mut take = |reader: &Reader| {
@@ -371,7 +405,7 @@ mod tests {
         assert_eq!(take(&reader), 0);
         assert!(reader.is_settled() && !reader.is_cut());
         // The next packet reports the loss.
-        reader.offer(&batch(1, 1, &missed));
+        reader.offer(&batch(1, 1, &missed), MOST_WAITING);
         let drops = take(&reader);
         let all = offered * per_batch + 1;
         assert_eq!((descriptions, packets + drops as usize), (offered + 1, all));
@@ -381,14 +415,44 @@ mod tests {
     }
 
     #[test]
+    fn smaller_share_drops_the_newest_packets_and_keeps_descriptions() {
+        let (reader, missed) = (reader(), Arc::default());
+        let per_batch = 16;
+        for _ in 0..8 {
+            reader.offer(&batch(1, per_batch, &missed), MOST_WAITING);
+        }
+        // Another reader has joined: 3 batches of 1 MiB fit.
+        reader.offer(&batch(1, per_batch, &missed), 3 << 20);
+        let (mut packets, mut descriptions) = (0, 0);
+        while let Some(item) = reader.next() {
+            for block in blocks(item.bytes()) {
+                match block.enhanced_packet() {
+                    Some(_) => packets += 1,
+                    None => descriptions += 1,
+                }
+            }
+            item.note_sent(item.bytes().len());
+            reader.sent(item);
+        }
+        assert!(
+            (2 * per_batch..=3 * per_batch).contains(&packets),
+            "{packets}"
+        );
+        assert_eq!(descriptions, 9);
+        let lost = 9 * per_batch - packets;
+        assert_eq!(reader.end(None), (packets as u64, lost as u64));
+        assert_eq!(missed.lock().total(), lost as u64);
+    }
+
+    #[test]
     fn packet_is_missed_if_no_reader_got_it() {
         let (near, far, missed) = (reader(), reader(), Arc::default());
         for reader in [&near, &far] {
             assert!(reader.next().is_some_and(|item| item.bytes().is_empty()));
         }
         let shared = batch(1, 4, &missed);
-        near.offer(&shared);
-        far.offer(&shared);
+        near.offer(&shared, MOST_WAITING);
+        far.offer(&shared, MOST_WAITING);
         drop(shared);
         for (reader, whole) in [(&near, 1), (&far, 3)] {
             let item = reader.next().expect("the batch");
@@ -406,13 +470,13 @@ mod tests {
         let reader = reader();
         let missed = Arc::default();
         for _ in 0..2 {
-            reader.offer(&batch(0, MOST_WAITING / LONG - 1, &missed));
+            reader.offer(&batch(0, MOST_WAITING / LONG - 1, &missed), MOST_WAITING);
         }
         assert!(!reader.is_cut());
         let mut one = Vec::new();
         write::interface_description(&mut one, &Interface::default());
         let most = (MOST_DESCRIPTIONS + 2 * LONG) / one.len();
-        reader.offer(&batch(most, 0, &missed));
+        reader.offer(&batch(most, 0, &missed), MOST_WAITING);
         assert!(reader.is_cut());
     }
 }

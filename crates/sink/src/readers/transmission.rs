@@ -38,14 +38,39 @@ pub(super) struct Transmission<'h> {
 
 impl<'h> Transmission<'h> {
     /// Serves a connection to its end.
-    pub(super) fn run(hub: &'h Hub, stream: TcpStream, address: SocketAddr) {
+    pub(super) fn run(
+        hub: &'h Hub,
+        stream: TcpStream,
+        address: SocketAddr,
+        handshake: Option<u64>,
+    ) {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let admitted = Socket::new(stream, hub.tls.clone())
             .and_then(|mut socket| begin(&mut socket, &hub.closing).map(|()| socket));
-        let mut socket = match admitted {
-            Ok(socket) => socket,
-            Err(error) => return hub.log.refuse(address, error.to_string()),
+        let socket = match admitted {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                hub.log.refuse(address, error.to_string());
+                None
+            }
         };
+        let has_place = match handshake {
+            Some(number) => {
+                hub.handshakes.end(number);
+                socket.is_some() && hub.take_place(address)
+            }
+            None => true,
+        };
+        if let Some(socket) = socket.filter(|_| has_place) {
+            Self::serve(hub, socket, address);
+        }
+        if has_place {
+            hub.leave_place();
+        }
+    }
+
+    /// Serves a reader to its end.
+    fn serve(hub: &'h Hub, mut socket: Socket, address: SocketAddr) {
         let reader = match hub.admit(address) {
             Ok(Some(reader)) => reader,
             Ok(None) => return,
