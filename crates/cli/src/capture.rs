@@ -119,10 +119,10 @@ fn carry_out(
 ) -> Result<ExitCode> {
     let mut options = plan.options.clone();
     let joins = options.across_namespaces;
-    let subject = Subject::prepare(&plan.command, &mut options, joins)?;
+    let user = plan.user.as_deref().map(User::find).transpose()?;
+    let subject = Subject::prepare(&plan.command, &mut options, joins, user.as_ref())?;
     let mut observer = Terminal::new(plan, display, subject, pods);
     pods.events.iter().for_each(|event| observer.event(event));
-    let user = plan.user.as_deref().map(User::find).transpose()?;
     let account = plan.summary.as_deref();
     let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref()));
     let account = account.transpose()?;

@@ -148,7 +148,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 let is_whole = point.site.is_none();
                 is_whole.then(|| format!("following packets on {}", point.label))
             },
-            subject: Subject::prepare(&args.subject.words, &mut options, false)?,
+            subject: Subject::prepare(&args.subject.words, &mut options, false, None)?,
         },
         losses: Rc::clone(&losses),
     };

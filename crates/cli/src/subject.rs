@@ -17,7 +17,7 @@ use trawl_sys::cgroup::{Group, Root};
 use trawl_sys::held::HeldCommand;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, process};
 
@@ -91,12 +91,13 @@ impl Undo for StopNoMore {
 }
 
 impl Subject {
-    /// Starts the command, which waits, and limits the capture to its packets. Interfaces of its network namespaces join the
-    /// capture if none is named.
+    /// Starts the command, as `user` if one is given, which waits, and limits the capture to its packets. Interfaces of its
+    /// network namespaces join the capture if none is named.
     pub fn prepare(
         words: &[String],
         options: &mut CaptureOptions,
         joins: bool,
+        user: Option<&User>,
     ) -> Result<Option<Self>> {
         let Some(name) = words.first().cloned() else {
             return Ok(None);
@@ -110,8 +111,8 @@ impl Subject {
         let mut warden = Warden::default();
         warden.watch([Box::new(Vacate(Arc::clone(&group))) as Box<dyn Undo>])?;
         let entrance = group.entrance().map_err(fail)?;
-        let held =
-            HeldCommand::start(words, entrance.as_fd()).inspect_err(|_| warden.carry_out())?;
+        let held = HeldCommand::start(words, entrance.as_fd(), user)
+            .inspect_err(|_| warden.carry_out())?;
         let plan = options.process.get_or_insert_default();
         plan.cgroup = Some(group.number().to_string());
         // Without it, the packets of all processes would be the command's.

@@ -111,7 +111,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut observer = Watcher {
         json: args.json,
         started: |point| Some(format!("looking for drops on {}", point.label)),
-        subject: Subject::prepare(&args.subject.words, &mut plan.options, false)?,
+        subject: Subject::prepare(&args.subject.words, &mut plan.options, false, None)?,
     };
     let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
     let recording = args.record.as_deref();

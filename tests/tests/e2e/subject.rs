@@ -52,6 +52,37 @@ fn groups_of(process: u32) -> Vec<String> {
     paths.filter(|path| path.ends_with(&own)).collect()
 }
 
+/// `-Z USER` runs the command as USER too, without capabilities.
+#[test]
+fn command_runs_as_the_user_that_the_capture_changes_to() {
+    let Some(lab) = Lab::open() else { return };
+    let a = &lab.pair.a;
+    let script = "id -u; id -G; echo $USER; grep CapEff /proc/self/status";
+    let directory = lab.path("nobody");
+    fs::create_dir(&directory).expect("a directory");
+    std::os::unix::fs::chown(&directory, Some(65_534), Some(65_534)).expect("root");
+    let shown = |more: &[&str]| {
+        let file = lab.file("nobody/file.pcapng");
+        let arguments = [&["capture", "-w", &file][..], more].concat();
+        let output = capture(a, &arguments, &["sh", "-c", script]);
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let nobody = shown(&["-Z", "nobody"]);
+    let lines: Vec<&str> = nobody.lines().collect();
+    assert_eq!(
+        (lines[0], lines[1], lines[2]),
+        ("65534", "65534", "nobody"),
+        "{nobody}"
+    );
+    assert_eq!(
+        lines[3].split_whitespace().last(),
+        Some("0000000000000000"),
+        "{nobody}"
+    );
+    assert!(shown(&[]).starts_with("0\n"));
+}
+
 /// Only the command's packets, and all of them: from the first one in a namespace that another command entered.
 #[test]
 fn command_is_captured_in_its_namespaces() {

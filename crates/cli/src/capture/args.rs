@@ -60,7 +60,7 @@ pub struct Args {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "End")]
     duration: Option<Duration>,
-    /// Change to this user once the capture is set up; files belong to it, and -z runs as it
+    /// Change to this user once the capture is set up; files belong to it, and -z and COMMAND run as it
     ///
     /// Interfaces that appear later and match a pattern of -i are not captured then.
     #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user, add = completion::users(), hide_short_help = true)]

@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::privilege::User;
 use crate::process::{end_with_parent, is_program, unblock_signals};
 use crate::{Error, Result, errno};
 
@@ -24,9 +25,9 @@ pub struct HeldCommand {
 }
 
 impl HeldCommand {
-    /// Starts a child process that belongs to a cgroup, by the cgroup's file of processes. It is terminated when the starting
-    /// thread ends. Must be called before threads are started.
-    pub fn start(words: &[String], group: BorrowedFd<'_>) -> Result<Self> {
+    /// Starts a child process that belongs to a cgroup, by the cgroup's file of processes, and that runs the command as another
+    /// user, if one is given. It is terminated when the starting thread ends. Must be called before threads are started.
+    pub fn start(words: &[String], group: BorrowedFd<'_>, user: Option<&User>) -> Result<Self> {
         let name = words.first().cloned().unwrap_or_default();
         let fail = |e| Error::os(format!("cannot run {name}"), e);
         if !is_program(&name) {
@@ -48,11 +49,11 @@ impl HeldCommand {
         let (refusal, refuses) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
         let other_ends = [gate.as_raw_fd(), refusal.as_raw_fd()];
         let parent = std::process::id();
-        // SAFETY: the child makes system calls alone, and then either runs the command or ends.
+        // SAFETY: this process has one thread, so that the child may call what its parent may. It runs the command or ends.
         match unsafe { libc::fork() } {
             -1 => Err(fail(io::Error::last_os_error())),
             0 => {
-                let error = begin(&pointers, parent, group, &watched, other_ends);
+                let error = begin(&pointers, parent, group, user, &watched, other_ends);
                 let _ = rustix::io::write(&refuses, &error.to_ne_bytes());
                 // SAFETY: ends the child at once, without running the parent's exit handlers.
                 unsafe { libc::_exit(127) }
@@ -109,6 +110,7 @@ fn begin(
     words: &[*const libc::c_char],
     parent: u32,
     group: BorrowedFd<'_>,
+    user: Option<&User>,
     watched: &OwnedFd,
     other_ends: [RawFd; 2],
 ) -> i32 {
@@ -120,6 +122,10 @@ fn begin(
         return error.raw_os_error();
     }
     let number = |error: io::Error| error.raw_os_error().unwrap_or(errno::EIO);
+    // Before the signal of the parent's end, which a change of the user disarms.
+    if let Some(Err(error)) = user.map(User::log_in) {
+        return error.errno().unwrap_or(errno::EPERM);
+    }
     if let Err(error) = end_with_parent(parent, libc::SIGTERM).and_then(|()| unblock_signals()) {
         return number(error);
     }

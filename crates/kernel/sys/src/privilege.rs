@@ -1,6 +1,6 @@
 //! Giving up privileges that a command does not need after its setup: another user, no capabilities, no means to gain any.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 pub use rustix::thread::CapabilitySet as Capabilities;
 use rustix::thread::{
@@ -16,6 +16,7 @@ pub struct User {
     name: CString,
     uid: libc::uid_t,
     gid: libc::gid_t,
+    home: CString,
 }
 
 impl User {
@@ -24,15 +25,21 @@ impl User {
         let name = CString::new(name).map_err(|e| Error::usage(what(), e))?;
         // SAFETY: the name is a C string, and the result points into static memory of libc's that stays unchanged until the
         // next such call; no other thread makes one. It is copied at once.
-        let (uid, gid) = unsafe {
+        let (uid, gid, home) = unsafe {
             let entry = libc::getpwnam(name.as_ptr());
             if entry.is_null() {
                 return Err(Error::usage(what(), "no such user exists")
                     .fix("'getent passwd' lists the users"));
             }
-            ((*entry).pw_uid, (*entry).pw_gid)
+            let home = CStr::from_ptr((*entry).pw_dir).to_owned();
+            ((*entry).pw_uid, (*entry).pw_gid, home)
         };
-        Ok(Self { name, uid, gid })
+        Ok(Self {
+            name,
+            uid,
+            gid,
+            home,
+        })
     }
 
     /// Returns the numbers of the user and its group.
@@ -42,6 +49,21 @@ impl User {
 
     pub fn ids(&self) -> (u32, u32) {
         (self.uid, self.gid)
+    }
+
+    /// Changes to this user as a login does: with its groups, and its home in the environment. The process must have one
+    /// thread.
+    pub(crate) fn log_in(&self) -> Result<()> {
+        self.become_it()?;
+        for (name, value) in [
+            (c"HOME", &self.home),
+            (c"USER", &self.name),
+            (c"LOGNAME", &self.name),
+        ] {
+            // SAFETY: both are C strings, which the call copies; no other thread reads the environment.
+            unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
+        }
+        Ok(())
     }
 
     /// Changes to this user with its groups. If this was root, all capabilities are lost.
