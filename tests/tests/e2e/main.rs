@@ -37,6 +37,7 @@ mod length;
 mod long_filters;
 mod looking;
 mod machine;
+mod malformed;
 mod memory;
 mod merge;
 mod mutations;
