@@ -1,8 +1,8 @@
 //! `trawl fleet trigger`: stores the packets that many hosts keep of a window of time, as one incident.
 
-use std::collections::{HashMap, HashSet};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use trawl_front::http::{self, Answer, Request};
 use trawl_front::{exit_code, json, terminal};
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::{Error, Result, clock, text_file, units};
@@ -54,7 +55,8 @@ pub struct Trigger {
     /// File with the token of these requests: Authorization: Bearer TOKEN
     #[arg(long, value_name = "FILE", requires = "listen")]
     token: Option<PathBuf>,
-    /// Least time between two incidents: events in it belong to the first
+    /// Least time between two incidents of a host's events, and of an address's requests: events in it trigger one incident at
+    /// its end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pause: Duration,
     #[command(flatten)]
@@ -83,11 +85,9 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     let wanted = Selector::parse(&args.selector)?;
     if args.on_event.is_none() && args.listen.is_none() {
         let mut operator = args.server.open(&wake)?;
-        let all = args.trigger(
-            &mut operator,
-            &wanted,
-            args.why.as_deref().unwrap_or_default(),
-        )?;
+        let event = Event::now(args.why.clone().unwrap_or_default());
+        let id = args.id.clone().unwrap_or_else(now_as_id);
+        let all = args.trigger(&mut operator, &wanted, &id, &event)?;
         operator.end();
         return Ok(exit_code(all));
     }
@@ -98,45 +98,162 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
     let mut seen = HashMap::new();
     // Events from before are over.
     watched.iter().for_each(|hosts| {
-        new_event(&operator, hosts, &mut seen);
+        new_events(&operator, hosts, &mut seen);
     });
     terminal::say("waiting for events");
-    let mut last: Option<Instant> = None;
+    let mut pauses = Pauses::of(args.pause);
+    let mut last_id = String::new();
     loop {
         wake.hush();
         operator.listen()?;
-        let event = watched
-            .as_ref()
-            .and_then(|hosts| new_event(&operator, hosts, &mut seen));
-        let requested = requests.iter().flat_map(Receiver::try_iter).last();
-        let is_due = last.is_none_or(|last| last.elapsed() >= args.pause);
-        if let Some(why) = event.or(requested).filter(|_| is_due) {
-            last = Some(Instant::now());
-            args.trigger(&mut operator, &wanted, &why)?;
+        let hosts = watched.iter();
+        let of_hosts = hosts.flat_map(|hosts| new_events(&operator, hosts, &mut seen));
+        let requested = requests.iter().flat_map(Receiver::try_iter);
+        for (source, why) in of_hosts.collect::<Vec<_>>().into_iter().chain(requested) {
+            pauses.add(source, Event::now(why));
+        }
+        if let Some(event) = pauses.due(Instant::now()) {
+            let id = different(now_as_id(), &last_id);
+            args.trigger(&mut operator, &wanted, &id, &event)?;
+            last_id = id;
         }
         events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
         if signals.next().is_some_and(|signal| signal.ends()) {
             break;
         }
     }
+    if let Some(event) = pauses.rest() {
+        let text = format!(
+            "an event within --pause has triggered nothing: {}",
+            event.text()
+        );
+        terminal::say(&text);
+    }
     operator.end();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a description of an event that was not seen before, if there is one.
-fn new_event(
+fn now_as_id() -> String {
+    clock::strftime("%Y%m%d-%H%M%S")
+}
+
+/// Returns the name of an incident that began in the same second as the last one, or in another.
+fn different(id: String, last: &str) -> String {
+    let number = match last.strip_prefix(&id) {
+        None => return id,
+        Some(end) => end
+            .strip_prefix('-')
+            .and_then(|end| end.parse::<u32>().ok()),
+    };
+    format!("{id}-{}", number.unwrap_or(1) + 1)
+}
+
+/// Source of events: a host, or an address that requests come from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Source {
+    Host(String),
+    Address(IpAddr),
+}
+
+/// Reasons for an incident, and the time from the first to the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Event {
+    why: String,
+    /// Number of further events.
+    more: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl Event {
+    fn now(why: String) -> Self {
+        let now = clock::wall();
+        Self {
+            why,
+            more: 0,
+            first_ns: now,
+            last_ns: now,
+        }
+    }
+
+    /// Adds another event.
+    fn add(&mut self, other: &Self) {
+        self.more += 1 + other.more;
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+    }
+
+    fn text(&self) -> String {
+        match self.more {
+            0 => self.why.clone(),
+            more => format!("{} (and {})", self.why, text::count(more, "more event")),
+        }
+    }
+}
+
+/// Events that wait, and the sources whose pause has not ended. A source's events neither delay nor hide another's.
+#[derive(Debug)]
+struct Pauses {
+    pause: Duration,
+    until: HashMap<Source, Instant>,
+    waiting: BTreeMap<Source, Event>,
+}
+
+impl Pauses {
+    fn of(pause: Duration) -> Self {
+        Self {
+            pause,
+            until: HashMap::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, source: Source, event: Event) {
+        match self.waiting.entry(source) {
+            Entry::Vacant(entry) => drop(entry.insert(event)),
+            Entry::Occupied(mut entry) => entry.get_mut().add(&event),
+        }
+    }
+
+    /// Removes and returns, as one, the events of the sources without a pause, whose pauses begin now.
+    fn due(&mut self, now: Instant) -> Option<Event> {
+        self.until.retain(|_, until| *until > now);
+        let due = self
+            .waiting
+            .extract_if(.., |source, _| !self.until.contains_key(source));
+        let due: Vec<(Source, Event)> = due.collect();
+        let (sources, events): (Vec<Source>, Vec<Event>) = due.into_iter().unzip();
+        let ends = sources.into_iter().map(|source| (source, now + self.pause));
+        self.until.extend(ends);
+        together(events)
+    }
+
+    /// Returns the events that wait, as one.
+    fn rest(self) -> Option<Event> {
+        together(self.waiting.into_values().collect())
+    }
+}
+
+fn together(events: Vec<Event>) -> Option<Event> {
+    events.into_iter().reduce(|mut all, one| {
+        all.add(&one);
+        all
+    })
+}
+
+/// Returns the hosts' events that were not seen before, with their descriptions.
+fn new_events(
     operator: &Operator,
     hosts: &Selector,
     seen: &mut HashMap<(String, String), u64>,
-) -> Option<String> {
-    let mut news = None;
+) -> Vec<(Source, String)> {
+    let mut news = Vec::new();
     for (host, capture, event) in operator.events(hosts) {
         let last = seen.insert((host.clone(), capture.clone()), event.time_ns);
         if last != Some(event.time_ns) {
             let rate = event.packets_per_second;
-            news = Some(format!(
-                "{host}: '{capture}' recorded {rate} packets a second"
-            ));
+            let why = format!("{host}: '{capture}' recorded {rate} packets a second");
+            news.push((Source::Host(host), why));
         }
     }
     news
@@ -144,8 +261,13 @@ fn new_event(
 
 impl Trigger {
     /// Triggers an incident, and shows its outcome; returns whether all hosts take part.
-    fn trigger(&self, operator: &mut Operator, wanted: &Selector, why: &str) -> Result<bool> {
-        let now = clock::wall();
+    fn trigger(
+        &self,
+        operator: &mut Operator,
+        wanted: &Selector,
+        id: &str,
+        event: &Event,
+    ) -> Result<bool> {
         let after = nanoseconds(self.next.unwrap_or_default());
         let fleet = operator.fleet(wanted).hosts;
         let heard = fleet
@@ -158,12 +280,11 @@ impl Trigger {
             let why = "no agent with such a name or label has reported";
             return Err(Error::failed(what, why).fix("trawl fleet status"));
         }
-        let id = self.id.clone();
         let incident = Incident {
-            id: id.unwrap_or_else(|| clock::strftime("%Y%m%d-%H%M%S")),
-            from_ns: now.saturating_sub(nanoseconds(self.last)),
-            to_ns: now.saturating_add(after),
-            why: why.to_owned(),
+            id: id.to_owned(),
+            from_ns: event.first_ns.saturating_sub(nanoseconds(self.last)),
+            to_ns: event.last_ns.saturating_add(after),
+            why: event.text(),
             hosts: Vec::new(),
         };
         // A state that no agent could read is refused here.
@@ -193,7 +314,7 @@ impl Trigger {
         let all = changes.iter().all(|one| one.error.is_none());
         let triggered = Triggered {
             incident: &incident.id,
-            why,
+            why: &incident.why,
             from_ns: incident.from_ns,
             to_ns: incident.to_ns,
             hosts: &changes,
@@ -206,7 +327,7 @@ impl Trigger {
     }
 
     /// Starts to listen for requests.
-    fn listen(&self, wake: &Wake) -> Result<Option<Receiver<String>>> {
+    fn listen(&self, wake: &Wake) -> Result<Option<Receiver<(Source, String)>>> {
         let Some(address) = self.listen else {
             return Ok(None);
         };
@@ -225,12 +346,14 @@ impl Trigger {
         let (sender, requests) = mpsc::channel();
         let wake = wake.clone();
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if let Some(why) = request(stream, token.as_deref()) {
-                    let _ = sender.send(why);
-                    wake.ring();
+            http::serve(&listener, &|request| {
+                if let Err(refusal) = check(request, token.as_deref()) {
+                    return refusal;
                 }
-            }
+                let _ = sender.send((Source::Address(request.from), reason(&request.body)));
+                wake.ring();
+                Answer::plain("202 Accepted", "")
+            });
         });
         terminal::say(&format!("listening at http://{address}/"));
         Ok(Some(requests))
@@ -261,57 +384,90 @@ fn show(triggered: &Triggered<'_>) -> Result<()> {
     terminal::write_out(&out)
 }
 
-/// Largest request, and time to send it.
-const MOST: usize = 16 << 10;
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Characters of a request that become the reason.
 const REASON: usize = 200;
 
-/// Answers a request; returns the reason if it may trigger an incident.
-fn request(mut stream: TcpStream, token: Option<&str>) -> Option<String> {
-    let until = Instant::now() + PATIENCE;
-    let mut text = Vec::new();
-    let (mut head, mut length) = (None, 0);
-    while head.is_none_or(|head: usize| text.len() < head + length) && text.len() < MOST {
-        let left = until.saturating_duration_since(Instant::now());
-        stream.set_read_timeout(Some(left)).ok()?;
-        let mut piece = [0; 1024];
-        match stream.read(&mut piece) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => text.extend_from_slice(&piece[..count]),
-        }
-        if head.is_none()
-            && let Some(at) = text.windows(4).position(|four| four == b"\r\n\r\n")
-        {
-            head = Some(at + 4);
-            length = header(&text[..at], "content-length").and_then(|text| text.parse().ok())?;
-        }
+/// Refuses a request that may not trigger an incident.
+fn check(request: &Request, token: Option<&str>) -> std::result::Result<(), Answer> {
+    if request.method != "POST" {
+        let why = "only POST is answered\n";
+        return Err(Answer::plain("405 Method Not Allowed", why));
     }
-    let (head, body) = text.split_at_checked(head?)?;
-    let given = header(head, "authorization").unwrap_or_default();
-    let is_allowed = token.is_none_or(|token| given == format!("Bearer {token}"));
-    let status = match head.starts_with(b"POST ") {
-        false => "405 Method Not Allowed\r\nAllow: POST",
-        true if !is_allowed => "401 Unauthorized",
-        true => "202 Accepted",
+    let refusal = match token {
+        Some(token) if !request.has_token(token) => {
+            let why = "send Authorization: Bearer TOKEN\n";
+            return Err(Answer::plain("401 Unauthorized", why));
+        }
+        // No page knows the token, and the host may have a name.
+        Some(_) => request.refuse_origins(),
+        None => request.refuse_pages(),
     };
-    stream.set_write_timeout(Some(PATIENCE)).ok()?;
-    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    let _ = stream.write_all(answer.as_bytes());
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Returns the reason in a request's body: its first line.
+fn reason(body: &[u8]) -> String {
     let body = String::from_utf8_lossy(body);
     let line = body.lines().next().unwrap_or_default();
     let plain = line.chars().filter(|letter| !text::steers(*letter));
     let reason: String = plain.take(REASON).collect();
-    status.starts_with("202").then(|| match reason.is_empty() {
+    match reason.is_empty() {
         true => "a request".to_owned(),
         false => reason,
-    })
+    }
 }
 
-/// Returns a header's value.
-fn header(head: &[u8], name: &str) -> Option<String> {
-    let head = String::from_utf8_lossy(head);
-    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = headers.find(|(one, _)| one.trim().eq_ignore_ascii_case(name))?;
-    Some(value.trim().to_owned())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(why: &str, at: u64) -> Event {
+        Event {
+            why: why.to_owned(),
+            more: 0,
+            first_ns: at,
+            last_ns: at,
+        }
+    }
+
+    #[test]
+    fn event_within_the_pause_triggers_at_its_end() {
+        let mut pauses = Pauses::of(Duration::from_secs(60));
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let alpha = || Source::Host("alpha".to_owned());
+        pauses.add(alpha(), event("a false alarm", 1));
+        assert_eq!(pauses.due(at(0)).expect("the first").why, "a false alarm");
+        pauses.add(alpha(), event("the real one", 10));
+        pauses.add(alpha(), event("another", 20));
+        assert_eq!(pauses.due(at(10)), None);
+        // Another host, and an address, have pauses of their own.
+        pauses.add(Source::Host("beta".to_owned()), event("b", 11));
+        pauses.add(Source::Address([127, 0, 0, 1].into()), event("c", 12));
+        let other = pauses.due(at(11)).expect("theirs");
+        assert_eq!(
+            (other.text().as_str(), other.first_ns),
+            ("b (and 1 more event)", 11)
+        );
+        assert_eq!(pauses.due(at(59)), None);
+        let real = pauses.due(at(60)).expect("the second");
+        assert_eq!(real.text(), "the real one (and 1 more event)");
+        assert_eq!((real.first_ns, real.last_ns), (10, 20));
+        assert_eq!(pauses.due(at(130)), None);
+        pauses.add(alpha(), event("later", 130));
+        assert_eq!(pauses.rest().expect("it waits").why, "later");
+    }
+
+    #[test]
+    fn incidents_of_the_same_second_have_different_names() {
+        let id = || "20260131-143000".to_owned();
+        assert_eq!(different(id(), ""), id());
+        let second = different(id(), &id());
+        assert_eq!(second, "20260131-143000-2");
+        assert_eq!(different(id(), &second), "20260131-143000-3");
+        assert_eq!(
+            different("20260131-143001".to_owned(), &second),
+            "20260131-143001"
+        );
+    }
 }
