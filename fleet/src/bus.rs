@@ -5,7 +5,7 @@ mod ask;
 mod connection;
 pub mod fleet;
 
-pub use ask::Asker;
+pub use ask::{Answers, Asker};
 pub use connection::{Config, check_name, shown};
 
 use std::future::Future;

@@ -3,6 +3,7 @@
 mod cache;
 mod condition;
 mod engine;
+pub mod limits;
 mod pruning;
 
 pub use condition::Conditions;

@@ -7,6 +7,7 @@ mod catalogue;
 mod compact;
 mod contents;
 mod coverage;
+mod directory;
 mod draft;
 mod evidence;
 mod fetch;

@@ -164,8 +164,16 @@ pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
     Ok(placed(&entries[..entries.len() - FOOTER_LEN], entry))
 }
 
-/// Decompresses a frame of zstd.
+/// Decompresses a frame of a chunk. A frame of more than [`FRAME_LEN`] is one block, as [`Writer`] makes it: others are refused
+/// before they are decompressed.
 pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
+    if frame.decompressed as usize > FRAME_LEN {
+        let mut head = [0; 8];
+        zstd::stream::read::Decoder::new(compressed)?.read_exact(&mut head)?;
+        if le32(&head, 4) != frame.decompressed {
+            return Err(damaged("a frame is larger than 1 MiB, and not one block"));
+        }
+    }
     unpack(Compression::Zstd, frame, compressed)
 }
 
@@ -483,6 +491,20 @@ mod tests {
             }
             prop_assert_eq!(&read, &whole);
             prop_assert_eq!(zstd::decode_all(&file[..]).expect("zstd reads it"), whole);
+        }
+
+        #[test]
+        fn large_frames_are_decompressed_if_they_are_one_block(more in 1u32..5000, one in any::<bool>()) {
+            let length = FRAME_LEN as u32 + more;
+            let mut block = vec![0; length as usize];
+            let claimed = if one { length } else { 64 };
+            block[4..8].copy_from_slice(&claimed.to_le_bytes());
+            let mut writer = Writer::new(Vec::new(), 1);
+            writer.push(&block).expect("memory");
+            let (file, _) = writer.finish().expect("memory");
+            let frame = frames(&file).expect("a table")[0];
+            let read = decompress(&frame, &file[..frame.compressed as usize]);
+            prop_assert_eq!(read.is_ok_and(|bytes| bytes == block), one);
         }
 
         #[test]

@@ -197,8 +197,7 @@ impl Spool {
     /// Makes the directory of a new run, with the record of its start.
     pub fn create(root: &Path, target: Target, begin: &Begin) -> Result<Self> {
         let directory = root.join(target.epoch.prefix().replace('/', "~"));
-        make_private(root).map_err(failed(root))?;
-        run::check_owner(root)?;
+        run::make_own(root)?;
         let make = || -> io::Result<File> {
             make_private(&directory.join(CHUNKS))?;
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;

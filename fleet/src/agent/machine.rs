@@ -303,6 +303,7 @@ impl Machine {
             stopping: self.stopping,
             captures: self.entries.values().filter_map(Entry::report).collect(),
             incidents: self.incidents.reports(),
+            answers_key: None,
         }
     }
 }

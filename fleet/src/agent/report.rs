@@ -126,4 +126,7 @@ pub struct HostReport {
     pub captures: Vec<CaptureReport>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incidents: Vec<IncidentReport>,
+    /// Public key (X25519) with which the agent encrypts its answers to questions for packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers_key: Option<String>,
 }

@@ -10,8 +10,8 @@ use trawl_sys::events::Wake;
 use trawl_sys::{Result, create, text_file};
 
 use super::{Desired, Event, HostReport};
-use crate::bus::agent::{self, Answer, Bus};
-use crate::bus::{Config, News, shown};
+use crate::bus::agent::{self, Bus};
+use crate::bus::{Answers, Config, News, shown};
 
 const READ_EVERY: Duration = Duration::from_millis(500);
 /// Time between two starts of the connection, if it ends.
@@ -33,7 +33,7 @@ pub enum Source {
 
 pub struct OnBus {
     config: Config,
-    answer: Answer,
+    answers: Arc<Answers>,
     wake: Wake,
     bus: Option<Bus>,
     started: Instant,
@@ -77,14 +77,15 @@ impl Source {
     /// from any sender.
     pub fn bus(
         config: Config,
-        answer: Answer,
+        answers: Answers,
         revision_file: PathBuf,
         wake: &Wake,
     ) -> Result<Self> {
-        let bus = agent::start(config.clone(), Arc::clone(&answer), wake)?;
+        let answers = Arc::new(answers);
+        let bus = agent::start(config.clone(), Arc::clone(&answers), wake)?;
         Ok(Self::Bus(Box::new(OnBus {
             config,
-            answer,
+            answers,
             wake: wake.clone(),
             bus: Some(bus),
             started: Instant::now(),
@@ -131,7 +132,10 @@ impl Source {
 
     pub fn tell(&mut self, report: &HostReport) {
         if let Self::Bus(bus) = self {
-            bus.last_state = Some(report.clone());
+            bus.last_state = Some(HostReport {
+                answers_key: Some(bus.answers.public_key()),
+                ..report.clone()
+            });
             bus.put();
         }
     }
@@ -191,7 +195,7 @@ impl OnBus {
         let is_over = self.bus.as_ref().is_none_or(Bus::is_over);
         if is_over && self.started.elapsed() >= RESTART {
             self.started = Instant::now();
-            match agent::start(self.config.clone(), Arc::clone(&self.answer), &self.wake) {
+            match agent::start(self.config.clone(), Arc::clone(&self.answers), &self.wake) {
                 Ok(bus) => self.bus = Some(bus),
                 Err(error) => self.say(error.to_string()),
             }

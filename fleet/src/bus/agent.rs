@@ -10,10 +10,10 @@ use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, interval_at, timeout};
-use trawl_sys::Result;
 use trawl_sys::events::Wake;
+use trawl_sys::{Result, clock};
 
-use super::ask::reply;
+use super::ask::{Answers, REFUSED};
 use super::connection::{ASK, COMMAND, DESIRED, DESIRED_STREAM, STATE, Signed};
 use super::{Config, News, Reporter};
 
@@ -32,11 +32,8 @@ pub struct Command {
 /// Requests are the states to put, in JSON.
 pub type Bus = super::Bus<String, Command>;
 
-/// Returns the answer to an operator's question.
-pub type Answer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
-
-pub fn start(config: Config, answer: Answer, wake: &Wake) -> Result<Bus> {
-    Bus::start(wake, move |states, news| run(config, answer, states, news))
+pub fn start(config: Config, answers: Arc<Answers>, wake: &Wake) -> Result<Bus> {
+    Bus::start(wake, move |states, news| run(config, answers, states, news))
 }
 
 /// Passes on an operator's desired state. One without a valid signature is reported and otherwise ignored.
@@ -56,7 +53,7 @@ fn pass_on(message: &Message, config: &Config, news: &Reporter<Command>) {
 
 async fn run(
     config: Config,
-    answer: Answer,
+    answers: Arc<Answers>,
     mut states: UnboundedReceiver<String>,
     news: Reporter<Command>,
 ) -> std::result::Result<(), String> {
@@ -77,10 +74,10 @@ async fn run(
                 None => return Err("the connection is closed".to_owned()),
             },
             Some(question) = questions.next() => if let Some(to) = question.reply {
-                let replied = reply(&question.payload, &config, &*answer);
+                let replied = answers.reply(&question.payload, &config, clock::wall(), clock::since_boot());
                 let bytes = replied.unwrap_or_else(|why| {
                     news.send(News::Refused(format!("a question is ignored: {why}")));
-                    why.into_bytes()
+                    [REFUSED, why.as_bytes()].concat()
                 });
                 let _ = client.publish(to, bytes.into()).await;
             },

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -23,7 +22,7 @@ use crate::agent::{
     Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place,
     Policy, Refused, Running, Source, push, remove_unfinished,
 };
-use crate::bus::shown;
+use crate::bus::{Answers, shown};
 use crate::store::near;
 
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
@@ -88,9 +87,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Some(path) => Policy::parse(&text_file::read(path)?)?,
         None => Policy::default(),
     };
-    std::fs::create_dir_all(&args.memory)
-        .map_err(|e| Error::os(format!("cannot make {}", args.memory.display()), e))?;
-    run::check_owner(&args.memory)?;
+    run::make_own(&args.memory)?;
     let signals = Signals::watch()?;
     let wake = Wake::new()?;
     let host = args.host.clone().unwrap_or_else(host::name);
@@ -105,8 +102,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
             }
             let config = args.bus.config(url, &host, &policy.operators)?;
             let spool = args.spool.clone();
-            let answer = Arc::new(move |question: &[u8]| near::answer(&spool, question));
-            Source::bus(config, answer, args.memory.join("revision"), &wake)?
+            let answers = Answers::new(move |question: &[u8]| near::answer(&spool, question));
+            Source::bus(config, answers, args.memory.join("revision"), &wake)?
         }
         (None, None) => return Err(Error::usage(what, "--state and --nats are missing")),
     };

@@ -3,16 +3,19 @@
 mod operator;
 mod trigger;
 
+use std::io::Write as _;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nkeys::KeyPair;
 use serde::Serialize;
 use trawl_capture::options::ProcessDetail;
 use trawl_front::{exit_code, json, terminal};
 use trawl_pipeline::plan::PacketsAt;
 use trawl_sys::events::{self, Signals, Wake};
-use trawl_sys::{Error, Result, units};
+use trawl_sys::{Error, Result, create, units};
 
 use super::agent;
 use super::bus::BusArgs;
@@ -174,9 +177,12 @@ struct Status {
     server: ServerArgs,
 }
 
-/// Shows the public key of an operator, for `operators` in the policies of agents
+/// Shows the public key of an operator, for `operators` in the policies of agents; makes a key with --new
 #[derive(Debug, clap::Args)]
 struct Key {
+    /// Make a private key in this file, which must not exist yet, for --nkey
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nkey", "creds"])]
+    new: Option<PathBuf>,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -204,14 +210,39 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Trigger(args) => trigger::run(&args),
         Command::Status(args) => status(&args),
         Command::Watch(args) => watch(&args),
-        Command::Key(args) => {
-            let config = args.bus.config("", OPERATOR, &[])?;
-            let key = config.key();
-            let key = key.map_err(|why| Error::failed("cannot show a public key", why))?;
-            terminal::write_out(&format!("{}\n", key.public_key()))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Key(args) => key(&args),
     }
+}
+
+/// Shows the public key of an operator's private key, which `--new` makes.
+fn key(args: &Key) -> Result<ExitCode> {
+    let public = match &args.new {
+        Some(path) => {
+            let key = KeyPair::new_user();
+            let what = format!("cannot make a private key in {}", path.display());
+            let seed = key.seed().map_err(|e| Error::failed(what.clone(), e))?;
+            let file = create::new_file(path, 0o600);
+            let written = file.and_then(|mut file| writeln!(file, "{seed}"));
+            written.map_err(|e| Error::os(what, e))?;
+            key.public_key()
+        }
+        None => {
+            let config = args.bus.config("", OPERATOR, &[])?;
+            let missing = config.nkey.is_none() && config.credentials.is_none();
+            let key = config.key().map_err(|why| {
+                let error = Error::failed("cannot show a public key", why);
+                match missing {
+                    true => error.fix(
+                        "trawl fleet key --new operator.nk makes a key, and shows its public key",
+                    ),
+                    false => error,
+                }
+            });
+            key?.public_key()
+        }
+    };
+    terminal::write_out(&format!("{public}\n"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Outcome of the change for each host.

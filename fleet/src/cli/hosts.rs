@@ -1,13 +1,14 @@
 //! The way to hosts that keep packets: NATS, whose agents answer, or ssh.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, ExitCode, Stdio};
 
 use trawl_front::exit_code;
 use trawl_spool::default_spool;
 use trawl_sys::ssh::{Ssh, word};
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, process};
+use trawl_view::text;
 
 use super::bus::BusArgs;
 use crate::bus::Asker;
@@ -16,9 +17,9 @@ use crate::store::near::{self, Hosts};
 /// The hosts that packets are fetched from.
 #[derive(Debug, clap::Args)]
 pub struct HostsArgs {
-    /// Fetch packets that stay on their hosts: from their agents through the NATS server at this URL, or by ssh with 'ssh',
-    /// which reaches each host by its name in the store
-    #[arg(long, value_name = "URL|ssh")]
+    /// Fetch packets that stay on their hosts: from their agents through the NATS server at this URL, or by ssh from the hosts
+    /// that 'ssh:HOST,HOST' lists by their names in the store
+    #[arg(long, value_name = "URL|ssh:HOST,…")]
     hosts: Option<String>,
     /// The ssh program and its options
     #[arg(
@@ -37,17 +38,36 @@ impl HostsArgs {
     pub fn open(&self) -> Result<Option<Box<dyn Hosts>>> {
         Ok(match self.hosts.as_deref() {
             None => None,
-            Some("ssh") => Some(Box::new(BySsh {
-                program: self.ssh.split_whitespace().map(str::to_owned).collect(),
-                sessions: HashMap::new(),
-            })),
+            Some("ssh") => {
+                let what = "cannot ask hosts by ssh";
+                let why = "names of hosts in a store are written by those who may write to it";
+                return Err(
+                    Error::usage(what, why).fix("list the hosts to ask: --hosts ssh:HOST,HOST")
+                );
+            }
+            Some(listed) if listed.starts_with("ssh:") => {
+                let names = listed["ssh:".len()..].split(',').map(str::to_owned);
+                let listed: BTreeSet<String> = names.collect();
+                if let Some(wrong) = listed.iter().find(|name| !is_host(name)) {
+                    let what = format!("cannot ask {} by ssh", text::printable(wrong));
+                    let why = "the name of a host has letters, digits, '.', '-' and '_'";
+                    let error = Error::usage(what, why);
+                    return Err(error
+                        .fix("set its user and port in ssh's configuration (Host, User, Port)"));
+                }
+                Some(Box::new(BySsh {
+                    program: self.ssh.split_whitespace().map(str::to_owned).collect(),
+                    listed,
+                    sessions: HashMap::new(),
+                }))
+            }
             Some(url) if url.contains("://") => {
                 let config = self.bus.config(url, "operator", &[])?;
                 Some(Box::new(ByBus(Asker::open(&config)?)))
             }
             Some(other) => {
                 let what = format!("cannot ask hosts by '{other}'");
-                let why = "it is neither 'ssh' nor the URL of a NATS server";
+                let why = "it is neither 'ssh:HOST' nor the URL of a NATS server";
                 return Err(Error::usage(what, why).fix("--hosts nats://SERVER:4222"));
             }
         })
@@ -62,9 +82,17 @@ impl Hosts for ByBus {
     }
 }
 
+/// Returns true for a text that is a host's name, and no option, user, port or path.
+fn is_host(name: &str) -> bool {
+    let is_meant = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.chars().all(is_meant)
+}
+
 /// A session for each host.
 struct BySsh {
     program: Vec<String>,
+    /// Hosts that may be asked.
+    listed: BTreeSet<String>,
     sessions: HashMap<String, Session>,
 }
 
@@ -88,6 +116,7 @@ impl Session {
             destination: host.to_owned(),
         };
         let mut command = ssh.script(&format!("exec {} store answer", word("trawl")));
+        process::with_signals(&mut command);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -118,6 +147,9 @@ impl Session {
 
 impl Hosts for BySsh {
     fn ask(&mut self, host: &str, question: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        if !self.listed.contains(host) {
+            return Err("--hosts does not list it".to_owned());
+        }
         let failed = |e: io::Error| format!("ssh does not reach trawl on it: {e}");
         if !self.sessions.contains_key(host) {
             let session = Session::start(&self.program, host).map_err(failed)?;
@@ -150,4 +182,29 @@ pub fn answer(args: &Answer) -> Result<ExitCode> {
         written.map_err(failed)?;
     }
     Ok(exit_code(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_host;
+
+    #[test]
+    fn hosts_are_names_only() {
+        for name in ["alpha", "web-1.example.com", "a_b", "192.0.2.1"] {
+            assert!(is_host(name), "{name}");
+        }
+        for name in [
+            "",
+            "root@evil",
+            "-oProxyCommand=x",
+            "a:22",
+            "a/b",
+            ".",
+            "a b",
+            "a\n",
+            "é",
+        ] {
+            assert!(!is_host(name), "{name}");
+        }
+    }
 }

@@ -11,13 +11,13 @@ use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
 use trawl_front::{json, terminal};
 use trawl_spool::default_spool;
-use trawl_sys::{Error, Result, clock, process};
+use trawl_sys::{Error, Result, clock, process, units};
 
 use trawl_view::text;
 
 use super::hosts::HostsArgs;
 use super::incident;
-use crate::query::{Answer, Conditions, flows};
+use crate::query::{Answer, Conditions, flows, limits};
 use crate::store::{
     Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage,
 };
@@ -72,19 +72,37 @@ pub struct StoreArgs {
     /// Also count the chunks that wait in this spool
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
+    /// Most memory of this command, which ends if it needs more [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    memory: Option<u64>,
 }
 
 impl StoreArgs {
+    fn named(&self) -> Option<String> {
+        let variable = || std::env::var("TRAWL_STORE").ok();
+        self.store.clone().or_else(variable)
+    }
+
     pub fn url(&self) -> String {
-        let named = self
-            .store
-            .clone()
-            .or_else(|| std::env::var("TRAWL_STORE").ok());
-        named.unwrap_or_else(|| "file:///var/lib/trawl/store".to_owned())
+        let default = || "file:///var/lib/trawl/store".to_owned();
+        self.named().unwrap_or_else(default)
+    }
+
+    /// Opens the store.
+    fn store(&self) -> Result<Store> {
+        Store::open(&self.url(), false).map_err(|error| match self.named() {
+            Some(_) => error,
+            None => error.fix("name the store: --store URL, or TRAWL_STORE in the environment"),
+        })
+    }
+
+    /// Limits the memory of this command, and lets signals end it.
+    pub fn limit(&self) -> Result<()> {
+        limits::watch(self.memory)
     }
 
     pub fn open(&self, scope: &Scope) -> Result<(Store, Contents)> {
-        let store = Store::open(&self.url(), false)?;
+        let store = self.store()?;
         let contents = Contents::read(&store, &self.spool, scope)?;
         say_newer(contents.newer);
         Ok((store, contents))
@@ -148,7 +166,7 @@ impl Args {
                 incident: None,
             });
         };
-        let incident = Incident::read(&Store::open(&self.store.url(), false)?, id)?;
+        let incident = Incident::read(&self.store.store()?, id)?;
         let scope = incident.scope();
         let mut conditions = self.part.conditions(&scope);
         conditions.captures(&incident.captures());
@@ -161,6 +179,7 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    args.store.limit()?;
     match (&args.sql, &args.filter) {
         (_, filter) if args.flows => {
             let Subject {
@@ -273,22 +292,24 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
 }
 
 fn say_absent(absent: &Absent, packets: u64, which: &str) {
+    // A name in the store may be any text.
+    let shown = text::printable;
     let (host, kind, why) = match absent {
         Absent::Gone => (None, "gone", "are no longer in the store".to_owned()),
         Absent::OnHost(host) => (
             Some(host),
             "on_host",
-            format!("stay on host {host}: --hosts fetches them"),
+            format!("stay on host {}: --hosts fetches them", shown(host)),
         ),
         Absent::Removed(host) => (
             Some(host),
             "removed",
-            format!("were removed by host {host} for newer ones"),
+            format!("were removed by host {} for newer ones", shown(host)),
         ),
         Absent::Silent(host, why) => (
             Some(host),
             "no_answer",
-            format!("stay on host {host}: {why}"),
+            format!("stay on host {}: {why}", shown(host)),
         ),
     };
     let text = format!("{} {which} {why}", text::count(packets, "packet"));
@@ -314,6 +335,8 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
     if args.json {
         command.arg("--json");
     }
+    // This process has blocked the signals that end it.
+    process::with_signals(&mut command);
     let started = command
         .args(["--"])
         .args(filter)

@@ -190,6 +190,7 @@ struct Once {
 const LIMITS: [&str; 3] = ["nat", "tunnels", "joined_packets"];
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    args.store.limit()?;
     let scope = args.part.scope()?;
     let (_, contents) = args.store.open(&scope)?;
     let mut conditions = args.part.conditions(&scope);

@@ -31,18 +31,19 @@ const FILES: &str = "index/data/";
 #[derive(Debug)]
 pub struct Cached {
     store: Arc<dyn ObjectStore>,
-    url: String,
+    /// The store's URL and server: another server may have a store of the same URL.
+    identity: String,
     directory: PathBuf,
     has_grown: AtomicBool,
 }
 
 impl Cached {
     /// Returns the store with a cache, or without one if this user has no place for it.
-    pub fn around(store: Arc<dyn ObjectStore>, url: &str) -> Arc<dyn ObjectStore> {
+    pub fn around(store: Arc<dyn ObjectStore>, identity: &str) -> Arc<dyn ObjectStore> {
         match directory() {
             Some(directory) => Arc::new(Self {
                 store,
-                url: url.to_owned(),
+                identity: identity.to_owned(),
                 directory,
                 has_grown: AtomicBool::new(false),
             }),
@@ -52,7 +53,7 @@ impl Cached {
 
     fn path(&self, key: &Key, ranges: &[Range<u64>]) -> Option<PathBuf> {
         let is_kept = key.as_ref().starts_with(FILES);
-        let name = || sha256(format!("{}\n{key}\n{ranges:?}", self.url).as_bytes());
+        let name = || sha256(format!("{}\n{key}\n{ranges:?}", self.identity).as_bytes());
         is_kept.then(|| self.directory.join(name()))
     }
 }
@@ -64,8 +65,7 @@ fn directory() -> Option<PathBuf> {
     let base = variable("XDG_CACHE_HOME").or_else(home)?;
     let directory = base.join("trawl/index");
     create::private_umask();
-    fs::create_dir_all(&directory).ok()?;
-    run::check_owner(&directory).ok()?;
+    run::make_own(&directory).ok()?;
     Some(directory)
 }
 

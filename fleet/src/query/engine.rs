@@ -11,6 +11,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use trawl_sys::{Error, Result};
 use url::Url;
 
 use super::cache::Cached;
+use super::limits;
 use super::pruning::{Packets, TAIL};
 use crate::store::{File, Store};
 
@@ -45,6 +47,7 @@ async fn execute(
     store: &Store,
     files: Vec<File>,
     query: &str,
+    environment: Arc<RuntimeEnv>,
 ) -> std::result::Result<SendableRecordBatchStream, DataFusionError> {
     let mut config = SessionConfig::new()
         .set_bool("datafusion.execution.parquet.pushdown_filters", true)
@@ -54,9 +57,9 @@ async fn execute(
     let mut footers = store.objects();
     if !store.url().starts_with("file:") {
         config = config.with_target_partitions(REMOTE_FILES);
-        footers = Cached::around(footers, store.url());
+        footers = Cached::around(footers, store.identity());
     }
-    let context = SessionContext::new_with_config(config);
+    let context = SessionContext::new_with_config_rt(config, environment);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, store.objects());
     let packets = Packets {
@@ -76,11 +79,15 @@ async fn execute(
     answer.execute_stream().await
 }
 
-const WHAT: &str = "cannot answer the query";
+pub(super) const WHAT: &str = "cannot answer the query";
 
 fn refused(error: DataFusionError) -> Error {
     let why = error.strip_backtrace();
     match error.find_root() {
+        DataFusionError::Plan(plan) if plan.contains("table '") && plan.contains("not found") => {
+            let fix = "the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\"";
+            Error::usage(WHAT, why.trim()).fix(fix)
+        }
         DataFusionError::Plan(_)
         | DataFusionError::SQL(..)
         | DataFusionError::SchemaError(..)
@@ -99,6 +106,8 @@ pub struct Answer {
     rows: SendableRecordBatchStream,
     /// The first rows, which were read to learn whether the query fails.
     first: Option<RecordBatch>,
+    /// Removed after the rows, which may be in it.
+    _spill: Option<limits::Spill>,
 }
 
 impl Answer {
@@ -110,8 +119,9 @@ impl Answer {
             .enable_all()
             .build()
             .map_err(|e| Error::os(WHAT, e))?;
+        let (environment, spill) = limits::environment().map_err(refused)?;
         let started = runtime.block_on(async {
-            let mut rows = execute(&store, files, query).await?;
+            let mut rows = execute(&store, files, query, environment).await?;
             let first = rows.next().await.transpose()?;
             Ok::<_, DataFusionError>((rows, first))
         });
@@ -120,6 +130,7 @@ impl Answer {
             runtime,
             rows,
             first,
+            _spill: spill,
         })
     }
 

@@ -31,14 +31,18 @@ pub struct PacketLocation {
 
 /// Positions that are read ahead, so that neighbouring packets are fetched together.
 const AHEAD: usize = 1 << 16;
-/// Decompressed frames kept in memory: at least one for each interface of each host.
-const FRAMES_HELD: usize = (256 << 20) / FRAME_LEN;
+/// Bytes of decompressed frames kept in memory: at least a frame for each interface of each host.
+const HELD: usize = 256 << 20;
 /// Compressed bytes read by one call.
 const CALL_BYTES: u64 = 8 << 20;
 /// Largest gap of unwanted bytes between two frames that costs less than another call.
 const GAP_BYTES: u64 = 256 << 10;
 /// Bytes at the end of a chunk that contain its seek table: 8,000 frames of 1 MiB.
 const TABLE_BYTES: u64 = 64 << 10;
+/// Longest seek table: 2 million frames.
+const LONGEST_TABLE: usize = 16 << 20;
+/// Most compressed bytes of a frame: no block is longer, and what cannot be compressed grows by less than a hundredth.
+const LARGEST_FRAME: u32 = 65 << 20;
 
 /// A chunk that packets are fetched from.
 struct Chunk {
@@ -77,6 +81,7 @@ pub struct Packets<I> {
     /// Hosts that did not answer, and are not asked again.
     silent: HashMap<String, String>,
     held: HashMap<(usize, usize), Rc<Content>>,
+    held_bytes: usize,
     /// Keys of `held`, the oldest first.
     order: VecDeque<(usize, usize)>,
     interfaces: Vec<Interface>,
@@ -146,6 +151,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             hosts,
             silent: HashMap::new(),
             held: HashMap::new(),
+            held_bytes: 0,
             order: VecDeque::new(),
             interfaces: Vec::new(),
             names: HashSet::new(),
@@ -210,6 +216,10 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     fn table(&mut self, key: &str, host: Option<&str>) -> Result<Vec<u8>, Failure> {
         let end = self.get(key, host, GetRange::Suffix(TABLE_BYTES))?;
         match seekable::table_len(&end) {
+            Ok(length) if length > LONGEST_TABLE => {
+                let why = "its seek table claims more than 2 million frames";
+                Err(Failure::Other(why.to_owned()))
+            }
             Ok(length) if length > end.len() => {
                 self.get(key, host, GetRange::Suffix(length as u64))
             }
@@ -261,17 +271,21 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         };
         let at = |frame: usize| chunk.frames.get(frame).copied();
         let first = at(frame).ok_or_else(|| damaged(&chunk.key, "has no such frame"))?;
+        if first.compressed > LARGEST_FRAME {
+            return Err(damaged(&chunk.key, "has a frame of more than 65 MiB"));
+        }
         let soon = self.ahead.iter().filter(|(of, _)| *of == number);
         let soon: BTreeSet<usize> = soon.map(|(_, location)| location.frame).collect();
         let mut wanted = vec![(frame, first)];
         let mut end = first.offset + u64::from(first.compressed);
+        let mut bytes_held = first.decompressed as usize;
         for next in soon.range(frame + 1..) {
             let Some(next_frame) = at(*next) else { break };
             let next_end = next_frame.offset + u64::from(next_frame.compressed);
             let is_close = next_frame.offset - end <= GAP_BYTES;
-            // Limits their number so that they do not displace each other.
-            if !is_close || next_end - first.offset > CALL_BYTES || wanted.len() >= FRAMES_HELD / 4
-            {
+            // Limits their bytes so that they do not displace each other.
+            bytes_held = bytes_held.saturating_add(next_frame.decompressed as usize);
+            if !is_close || next_end - first.offset > CALL_BYTES || bytes_held > HELD / 4 {
                 break;
             }
             wanted.push((*next, next_frame));
@@ -289,18 +303,19 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             let bytes = seekable::decompress(&one, compressed).map_err(|e| damaged(&key, e))?;
             let mut processes = Processes::default();
             blocks(&bytes).for_each(|block| processes.add_block(&block));
-            let content = Content { bytes, processes };
-            if self
-                .held
-                .insert((number, which), Rc::new(content))
-                .is_none()
-            {
-                self.order.push_back((number, which));
+            self.held_bytes += bytes.len();
+            let content = Rc::new(Content { bytes, processes });
+            match self.held.insert((number, which), content) {
+                Some(before) => self.held_bytes -= before.bytes.len(),
+                None => self.order.push_back((number, which)),
             }
-        }
-        while self.order.len() > FRAMES_HELD {
-            if let Some(oldest) = self.order.pop_front() {
-                self.held.remove(&oldest);
+            // The wanted frame stays: it is needed now.
+            while self.held_bytes > HELD
+                && let Some(at) = self.order.iter().position(|one| *one != (number, frame))
+                && let Some(oldest) = self.order.remove(at)
+                && let Some(gone) = self.held.remove(&oldest)
+            {
+                self.held_bytes -= gone.bytes.len();
             }
         }
         let held = self.held.get(&(number, frame));

@@ -498,11 +498,43 @@ fn damaged(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
+/// Bytes that a chunk of any size may hold, and a chunk for each of its bytes: packets of 64 KiB of zeros need about 20 bytes.
+const BYTES: u64 = 256 << 20;
+const RATIO: u64 = 4096;
+/// Most bytes of a chunk, however large it is. To decompress them takes about a minute.
+const MOST_BYTES: u64 = 64 << 30;
+/// Packets that a chunk of any size may hold beyond one for each of its bytes: no two have the same time.
+const PACKETS: u64 = 4096;
+
+/// Returns the frames of a chunk, unless their table claims more than a capture writes. Memory and time that a chunk costs are
+/// in proportion to its own bytes.
+fn frames(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<Frame>> {
+    let frames = seekable::frames(chunk)?;
+    let bytes = frames
+        .last()
+        .map_or(0, |last| last.start + u64::from(last.decompressed));
+    let size = chunk.len() as u64;
+    let most = BYTES
+        .saturating_add(size.saturating_mul(RATIO))
+        .min(MOST_BYTES);
+    if bytes > most {
+        return Err(damaged(
+            "its frames hold more than a capture compresses into a chunk of this size",
+        ));
+    }
+    if manifest.recorded > size.saturating_add(PACKETS) {
+        return Err(damaged(
+            "its manifest claims more packets than a chunk of this size holds",
+        ));
+    }
+    Ok(frames)
+}
+
 /// Reads the translations in a chunk: the first packets of a connection precede its translation.
 fn translations(chunk: &[u8], manifest: &Manifest) -> io::Result<Translations> {
     let mut found = Translations::default();
     if manifest.translations > 0 {
-        for frame in seekable::frames(chunk)? {
+        for frame in frames(chunk, manifest)? {
             let bytes = unpacked(chunk, &frame)?;
             let news = blocks(&bytes).filter_map(|block| TranslationNews::from_block(&block));
             news.for_each(|one| found.add(&one));
@@ -522,7 +554,8 @@ fn read(
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut processes = Processes::default();
     let mut streams = Streams::default();
-    for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
+    let mut packets = 0;
+    for (number, frame) in frames(chunk, manifest)?.iter().enumerate() {
         let bytes = unpacked(chunk, frame)?;
         let mut offset = 0;
         for block in blocks(&bytes) {
@@ -533,6 +566,10 @@ fn read(
                         .push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
+                    packets += 1;
+                    if packets > manifest.recorded {
+                        return Err(damaged("it holds more packets than its manifest says"));
+                    }
                     let mut place = Place {
                         interfaces: &interfaces,
                         processes: &processes,
@@ -580,4 +617,82 @@ pub(super) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
     read(chunk, manifest, |rows| out.group(&rows)).ok()?;
     let (file, _) = out.finish().ok()?;
     Some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use trawl_packet::pcapng::write::{self, EnhancedPacket};
+    use trawl_packet::seekable::Writer;
+    use trawl_spool::chunk::SealedChunk;
+    use trawl_spool::key::Epoch;
+    use trawl_spool::manifest::Origin;
+
+    use super::*;
+
+    /// Returns a chunk of frames with a packet and a block of zeros each, and its manifest.
+    fn chunk(frames: usize, zeros: usize, recorded: u64) -> (Vec<u8>, Manifest) {
+        let mut writer = Writer::new(Vec::new(), 1);
+        let mut first = Vec::new();
+        write::interface_description(&mut first, &Interface::default());
+        writer.push(&first).unwrap();
+        for _ in 0..frames {
+            let mut packet = Vec::new();
+            let captured = &[0; 64];
+            write::enhanced_packet(
+                &mut packet,
+                &EnhancedPacket {
+                    captured,
+                    ..Default::default()
+                },
+            );
+            writer.push(&packet).unwrap();
+            let length = (zeros + 12) as u32;
+            let mut block = vec![0; zeros + 12];
+            block[..4].copy_from_slice(&0x0bad_u32.to_le_bytes());
+            block[4..8].copy_from_slice(&length.to_le_bytes());
+            block[zeros + 8..].copy_from_slice(&length.to_le_bytes());
+            writer.push(&block).unwrap();
+        }
+        let (bytes, _) = writer.finish().unwrap();
+        let sealed = SealedChunk {
+            sha256: String::new(),
+            bytes: bytes.len() as u64,
+            uncompressed_bytes: 0,
+            recorded,
+            interfaces: BTreeMap::new(),
+            first_ns: Some(1),
+            last_ns: Some(1),
+            translations: 0,
+        };
+        let epoch = Epoch {
+            capture: "c".to_owned(),
+            host: "h".to_owned(),
+            boot: "b".to_owned(),
+            epoch: "1".to_owned(),
+        };
+        let origin = Origin {
+            options: Vec::new(),
+            trawl: String::new(),
+        };
+        (bytes, sealed.manifest(epoch, 0, origin))
+    }
+
+    #[test]
+    fn chunk_of_compressed_zeros_is_not_indexed() {
+        let rows = |frames, zeros, recorded| {
+            let (bytes, manifest) = chunk(frames, zeros, recorded);
+            let rows = rows_of(&bytes, &manifest)?;
+            Some(rows.iter().map(RecordBatch::num_rows).sum::<usize>())
+        };
+        assert_eq!(rows(3, 1 << 10, 3), Some(3));
+        // A block may be large.
+        assert_eq!(rows(3, 2 << 20, 3), Some(3));
+        // 400 MB in 60 kB.
+        assert_eq!(rows(20, 20 << 20, 20), None);
+        // More packets than the manifest says, and a count that no chunk of this size has.
+        assert_eq!(rows(3, 1 << 10, 2), None);
+        assert_eq!(rows(3, 1 << 10, 1 << 30), None);
+    }
 }

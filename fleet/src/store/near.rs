@@ -118,9 +118,13 @@ pub fn get_range(
     let mut bytes = Vec::new();
     let mut next = from;
     while next < to {
-        let piece = ask(Part::From(next, to.min(next + PIECE)))?;
+        let last = to.min(next + PIECE);
+        let piece = ask(Part::From(next, last))?;
         if piece.is_empty() {
             break;
+        }
+        if piece.len() as u64 > last - next {
+            return Err(Failure::Other("the answer is too long".to_owned()));
         }
         next += piece.len() as u64;
         bytes.extend(piece);
@@ -167,6 +171,15 @@ mod tests {
                 "{wrong}"
             );
         }
+        // A host that answers with more than was asked.
+        struct Long;
+        impl Hosts for Long {
+            fn ask(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
+                Ok(vec![FOUND; 100])
+            }
+        }
+        let long = get_range(&mut Long, "h", &key(7), &GetRange::Bounded(0..50));
+        assert!(matches!(long, Err(Failure::Other(why)) if why.contains("too long")));
         target("store");
         assert!(matches!(
             get(&key(7), GetRange::Suffix(3)),

@@ -1,14 +1,12 @@
 //! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{
@@ -16,9 +14,11 @@ use object_store::{
 };
 use tokio::runtime::Runtime;
 use trawl_spool::manifest::sha256;
-use trawl_sys::{Error, Result, create, run};
+use trawl_sys::beneath::Directory;
+use trawl_sys::{Error, Result, create};
 use url::Url;
 
+use super::directory::Objects;
 use super::whole::Whole;
 
 /// Failure of a call, as far as the caller's next step depends on it.
@@ -155,9 +155,11 @@ impl Kind {
 #[derive(Debug)]
 pub struct Store {
     url: String,
+    /// The URL, and what the environment adds to it.
+    identity: String,
     objects: Arc<dyn ObjectStore>,
-    /// The root of a `file://` store.
-    directory: Option<PathBuf>,
+    /// The objects of a `file://` store, which are also written there.
+    directory: Option<Objects>,
     runtime: Runtime,
 }
 
@@ -195,23 +197,27 @@ impl Store {
             .enable_all()
             .build()
             .map_err(|e| Error::os(what.clone(), e))?;
-        let (objects, directory) = match parsed.scheme() {
+        let (objects, directory, server) = match parsed.scheme() {
             "file" => {
-                let path = directory(&parsed, &what, create)?;
-                let objects = LocalFileSystem::new_with_prefix(&path);
-                let objects = objects.map_err(|e| Error::failed(what, Failure::from(e)))?;
-                (Arc::new(objects) as Arc<dyn ObjectStore>, Some(path))
+                let objects = Objects::of(directory(&parsed, &what, create)?);
+                let all: Arc<dyn ObjectStore> = Arc::new(objects.clone());
+                (all, Some(objects), String::new())
             }
             scheme => match Kind::of_scheme(scheme) {
-                Some(kind) => (elsewhere(&parsed, kind, &what)?, None),
+                Some(kind) => {
+                    let (objects, server) = elsewhere(&parsed, kind, &what)?;
+                    (objects, None, server)
+                }
                 None => {
                     let why = format!("{scheme}:// is not a kind of store");
                     return Err(Error::usage(what, why).fix("use file://, s3://, gs:// or az://"));
                 }
             },
         };
+        let url = canonical(url);
         Ok(Self {
-            url: canonical(url),
+            identity: format!("{url}\n{server}"),
+            url,
             objects,
             directory,
             runtime,
@@ -221,6 +227,11 @@ impl Store {
     /// Returns the URL in its canonical form.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Returns a text that no store at another server has.
+    pub fn identity(&self) -> &str {
+        &self.identity
     }
 
     /// Returns the store's address as other programs write it.
@@ -264,8 +275,8 @@ impl Store {
 
     fn put(&self, key: &str, bytes: Vec<u8>, mode: PutMode) -> Result<(), Failure> {
         if let Some(directory) = &self.directory {
-            return write_durably(directory, key, &bytes, mode == PutMode::Create)
-                .map_err(Failure::from);
+            let written = directory.write_durably(key, &bytes, mode == PutMode::Create);
+            return written.map_err(Failure::from);
         }
         let (key, payload) = (Key::from(key), PutPayload::from(bytes));
         let put = self.objects.put_opts(&key, payload, mode.into());
@@ -372,57 +383,24 @@ fn changed_ns(object: &ObjectMeta) -> u64 {
     u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0) * 1_000_000
 }
 
-fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
+fn directory(url: &Url, what: &str, create: bool) -> Result<Directory> {
     let path: PathBuf = url
         .to_file_path()
         .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
     if create {
         // Recorded packets are private to their owner.
         create::private_umask();
-        make_private(&path).map_err(|e| Error::os(what, e))?;
-        // Another user with write access could plant a link in an object's path.
-        if let Err(error) = run::check_owner(&path) {
+        return Directory::open_own(&path, true).map_err(|error| {
             let fix = "name a directory of this user's alone, or capture as its owner with -Z USER";
-            return Err(Error::failed(what, error.why()).fix(fix));
+            Error::failed(what, error.why()).fix(fix)
+        });
+    }
+    Directory::open(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            Error::failed(what, "the directory does not exist")
         }
-    }
-    if !path.is_dir() {
-        return Err(Error::failed(what, "the directory does not exist"));
-    }
-    Ok(path)
-}
-
-/// Writes an object into a directory. Its bytes are on the disk before it has its name, and the name is before this function
-/// returns: the spool drops its own copy then.
-fn write_durably(root: &Path, key: &str, bytes: &[u8], is_new: bool) -> io::Result<()> {
-    let path = root.join(key);
-    let folder = path.parent().unwrap_or(root);
-    std::fs::create_dir_all(folder)?;
-    // Listings skip names with such an ending.
-    let staged = PathBuf::from(format!("{}#{}", path.display(), std::process::id()));
-    let _ = std::fs::remove_file(&staged);
-    let written = File::create_new(&staged).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        match is_new {
-            true => std::fs::hard_link(&staged, &path),
-            false => std::fs::rename(&staged, &path),
-        }
-    });
-    if is_new || written.is_err() {
-        let _ = std::fs::remove_file(&staged);
-    }
-    written?;
-    let mut folders = folder.ancestors().take_while(|one| one.starts_with(root));
-    folders.try_for_each(|one| File::open(one)?.sync_all())
-}
-
-fn make_private(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
+        _ => Error::os(what, error),
+    })
 }
 
 /// Default time limit of a call: enough for the largest default chunk at 2 Mbit/s.
@@ -437,7 +415,8 @@ fn retries() -> object_store::RetryConfig {
     }
 }
 
-fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> {
+/// Opens a store behind a network; returns it, and the server and the account that its URL leaves to the environment.
+fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
     use object_store::ClientConfigKey;
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -446,9 +425,11 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
         return Err(Error::usage(what, "it names no bucket"));
     }
     let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
+    let mut server = Vec::new();
     macro_rules! build {
-        ($builder:expr, $key:ty) => {{
+        ($builder:expr, $key:ty, $($server:ident),+) => {{
             let mut builder = $builder.with_url(url.as_str());
+            $(server.extend(builder.get_config_value(&<$key>::$server));)+
             let timeout = <$key>::Client(ClientConfigKey::Timeout);
             if builder.get_config_value(&timeout).is_none() {
                 builder = builder.with_config(timeout, TIMEOUT);
@@ -457,11 +438,23 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
         }};
     }
     let objects: Arc<dyn ObjectStore> = match kind {
-        Kind::S3 => build!(AmazonS3Builder::from_env(), AmazonS3ConfigKey),
-        Kind::Google => build!(google(), GoogleConfigKey),
-        Kind::Azure => build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey),
+        Kind::S3 => build!(
+            AmazonS3Builder::from_env(),
+            AmazonS3ConfigKey,
+            Endpoint,
+            S3Endpoint,
+            Region
+        ),
+        Kind::Google => build!(google(), GoogleConfigKey, BaseUrl),
+        Kind::Azure => build!(
+            MicrosoftAzureBuilder::from_env(),
+            AzureConfigKey,
+            Endpoint,
+            AccountName
+        ),
     };
-    Ok(Arc::new(PrefixStore::new(Whole(objects), url.path())))
+    let objects = Arc::new(PrefixStore::new(Whole(objects), url.path()));
+    Ok((objects, server.join("\n")))
 }
 
 /// Starts from the environment; object_store does not read a token from it.

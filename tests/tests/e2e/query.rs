@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
-use trawl_tests::{Capture, Lab, args, binary, helper_or_skip, trawl};
+use trawl_tests::{Capture, Lab, args, binary, helper_or_skip, trawl, wait_until};
 
 /// A store with two hosts' records of the same packets: one host at the driver, the other after it.
 struct Stored {
@@ -136,19 +136,87 @@ fn wrong_query_is_explained() {
     assert_eq!(file.status.code(), Some(2), "{file:?}");
 }
 
-/// Guards root against another user's program next to a copy of trawl.
+#[test]
+fn query_is_limited_in_memory_and_ends_at_a_signal() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let store = lab.file("store");
+    fs::create_dir(&store).expect("a directory");
+    let url = format!("file://{store}");
+    let query = args!("store query --store {url} --memory 400MiB");
+    for sql in [
+        // A single value, and rows that have to be in memory together.
+        "SELECT length(repeat('x', 2000000000))",
+        "SELECT count(*) FROM (SELECT string_agg(repeat('x', 100000), '') AS s FROM generate_series(1, 100000))",
+    ] {
+        let output = trawl(&[&query[..], &[sql]].concat());
+        assert_eq!(output.status.code(), Some(1), "{sql}: {output:?}");
+        assert!(
+            said(&output).contains("memory") || said(&output).contains("Resources exhausted"),
+            "{}",
+            said(&output)
+        );
+    }
+    let mut endless = Command::new(binary::path());
+    endless
+        .args(&query)
+        .arg("SELECT count(*) FROM generate_series(1, 1000000000000)");
+    let mut endless = endless.spawn().expect("it starts");
+    let status = format!("/proc/{}/status", endless.id());
+    wait_until("it watches for signals", || {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let blocked = text.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        let blocked = blocked.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+        blocked.is_some_and(|bits| bits & 2 != 0)
+    });
+    trawl_sys::process::interrupt(endless.id()).expect("it runs");
+    assert_eq!(endless.wait().expect("a child of ours").code(), Some(130));
+}
+
+#[test]
+fn errors_name_the_tables_and_the_option_of_the_store() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let store = lab.file("store");
+    fs::create_dir(&store).expect("a directory");
+    let url = format!("file://{store}");
+    let unknown = trawl(&["store", "query", "--store", &url, "SELECT * FROM packet"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    assert!(
+        said(&unknown).contains("packets and flows"),
+        "{}",
+        said(&unknown)
+    );
+    if fs::exists("/var/lib/trawl/store").unwrap_or(true) {
+        return;
+    }
+    let mut nowhere = Command::new(binary::path());
+    nowhere
+        .args(["store", "query", "SELECT 1"])
+        .env_remove("TRAWL_STORE");
+    let nowhere = nowhere.output().expect("it starts");
+    assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
+    assert!(said(&nowhere).contains("--store URL"), "{}", said(&nowhere));
+}
+
+/// Guards root against another user's program next to a copy of trawl, and against a directory above that others may move.
 #[test]
 fn planted_helper_is_not_run_by_root() {
     let Some(lab) = Lab::open() else { return };
-    let copy = lab.file("trawl");
-    binary::copy(binary::path(), &copy);
-    let helper = lab.file("trawl-fleet");
-    fs::write(&helper, "#!/bin/sh\necho PLANTED\n").expect("a helper");
     let mode = |path: &str, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
     };
+    let (above, directory) = (lab.file("above"), lab.file("above/bin"));
+    fs::create_dir_all(&directory).expect("a directory");
+    let copy = lab.file("above/bin/trawl");
+    binary::copy(binary::path(), &copy);
+    let helper = lab.file("above/bin/trawl-fleet");
+    fs::write(&helper, "#!/bin/sh\necho PLANTED\n").expect("a helper");
     mode(&helper, 0o755);
-    let directory = lab.file("");
     let store = lab.file("store");
     fs::create_dir(&store).expect("a directory");
     mode(&store, 0o700);
@@ -158,12 +226,19 @@ fn planted_helper_is_not_run_by_root() {
         let output = command.args(["store", "query", "--store", &url, "SELECT 1"]);
         output.output().expect("it starts")
     };
-    for (others, planter) in [(0o1777, None), (0o755, Some(65_534))] {
-        mode(&directory, others);
-        chown(&helper, planter, None).expect("root may");
+    let is_planted = |output: &Output| String::from_utf8_lossy(&output.stdout).contains("PLANTED");
+    assert!(is_planted(&query()), "all directories are root's");
+    for (directory_mode, above_mode, planter) in [
+        (0o1777, 0o755, 0),
+        (0o755, 0o755, 65_534),
+        (0o755, 0o777, 0),
+    ] {
+        mode(&directory, directory_mode);
+        mode(&above, above_mode);
+        chown(&helper, Some(planter), None).expect("root may");
         let output = query();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(!String::from_utf8_lossy(&output.stdout).contains("PLANTED"));
+        assert!(!is_planted(&output));
         assert!(said(&output).contains("cannot run "), "{}", said(&output));
         assert!(said(&output).contains("make install"), "{}", said(&output));
     }

@@ -545,6 +545,47 @@ fn store_is_private_and_follows_no_planted_links() {
     }
 }
 
+/// The owner of a directory above the store moves the store away, and puts a link in its place.
+#[test]
+fn store_moved_during_a_capture_is_written_to_where_it_is() {
+    let Some(lab) = lab() else { return };
+    let mut places = Places::of(&lab);
+    let parent = lab.file("parent");
+    places.store = Path::new(&parent).join("store");
+    places.url = format!("file://{}", places.store.display());
+    fs::create_dir_all(&places.store).expect("a directory");
+    let receiver = lab.receiver();
+    let capture = args!(
+        "capture -i {receiver} --store {} --spool {}",
+        places.url,
+        places.spool
+    );
+    std::os::unix::fs::chown(&parent, Some(65534), None).expect("root");
+    let refused = trawl(&capture);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("belongs to user 65534"), "{said}");
+    std::os::unix::fs::chown(&parent, Some(0), None).expect("root");
+    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+    let (moved, victim) = (lab.file("moved"), lab.file("victim"));
+    fs::create_dir(&victim).expect("a directory");
+    fs::rename(&places.store, &moved).expect("root");
+    std::os::unix::fs::symlink(&victim, &places.store).expect("a link");
+    lab.send(&[frames::silent(64)], 300);
+    capture.wait_recorded(300);
+    let finished = capture.stop();
+    assert!(finished.status.success(), "{}", finished.stderr);
+    assert_eq!(files_below(Path::new(&victim), ""), Vec::<PathBuf>::new());
+    places.url = format!("file://{moved}");
+    assert_eq!(places.account(), [300, 300, 0, 0, 0]);
+    // A link below the store is not followed, either.
+    let chunks = Path::new(&moved).join("chunks");
+    fs::rename(&chunks, Path::new(&victim).join("chunks")).expect("root");
+    std::os::unix::fs::symlink(Path::new(&victim).join("chunks"), &chunks).expect("a link");
+    let verified = places.command("verify", &[]);
+    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+    assert!(said.contains("trawl follows no links here"), "{said}");
+}
+
 /// Returns a spool with one unfinished chunk of a killed capture.
 fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     fs::create_dir_all(&places.store).expect("a directory");

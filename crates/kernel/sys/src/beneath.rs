@@ -1,27 +1,239 @@
 //! Files below a directory, opened without following links: another user who may write to the directory cannot redirect them.
 
-use std::fs::File;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, linkat, mkdirat, openat,
+    openat2, readlinkat, renameat, unlinkat,
+};
+
+use crate::{Error, Result, errno, run};
+
+/// Most links in a path, as in the kernel.
+const LINKS: usize = 40;
+
+/// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not followed.
+#[derive(Debug)]
+pub struct Directory(OwnedFd);
+
+impl Directory {
+    /// Opens a directory, following links to it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(openat(CWD, path, flags, Mode::empty())?))
+    }
+
+    /// Opens a directory that no other user can replace: it and all directories above it belong to this user or root, and
+    /// others may not rename their contents. Links are followed if they belong to this user or root. With `create`, makes
+    /// the missing directories, for this user alone.
+    pub fn open_own(path: &Path, create: bool) -> Result<Self> {
+        let failed = |e: io::Error| Error::os(run::unusable(path), e);
+        let whole = std::path::absolute(path).map_err(failed)?;
+        let mut rest: VecDeque<OsString> = names(&whole);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = || -> Result<Self> {
+            let root = Self::open(Path::new("/")).map_err(failed)?;
+            let about = fstat(&root.0).map_err(|e| failed(e.into()))?;
+            run::refuse_others(path, Path::new("/"), about.st_uid, about.st_mode)?;
+            Ok(root)
+        };
+        let (mut at, mut shown) = (root()?, PathBuf::from("/"));
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            let open = || openat(&at.0, &name, flags, Mode::empty());
+            let opened = match open() {
+                Err(error) if create && error == rustix::io::Errno::NOENT => {
+                    match mkdirat(&at.0, &name, Mode::RWXU) {
+                        Err(error) if error != rustix::io::Errno::EXIST => Err(error),
+                        _ => open(),
+                    }
+                }
+                opened => opened,
+            };
+            let entry = opened.map_err(|e| failed(e.into()))?;
+            let about = fstat(&entry).map_err(|e| failed(e.into()))?;
+            if FileType::from_raw_mode(about.st_mode) == FileType::Symlink {
+                let link = shown.join(&name);
+                run::refuse_link(path, &link, about.st_uid)?;
+                links += 1;
+                if links > LINKS {
+                    return Err(failed(io::Error::from_raw_os_error(errno::ELOOP)));
+                }
+                let target = readlinkat(&entry, "", Vec::new()).map_err(|e| failed(e.into()))?;
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if target.is_absolute() {
+                    (at, shown) = (root()?, PathBuf::from("/"));
+                }
+                for name in names(&target).into_iter().rev() {
+                    rest.push_front(name);
+                }
+                continue;
+            }
+            match name == ".." {
+                true => drop(shown.pop()),
+                false => shown.push(&name),
+            }
+            run::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
+            at = Self(entry);
+        }
+        Ok(at)
+    }
+
+    fn within(&self, below: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.0, below, flags | OFlags::CLOEXEC, mode, resolve).map_err(|error| match error
+            == rustix::io::Errno::LOOP
+        {
+            true => io::Error::new(io::ErrorKind::PermissionDenied, followed(below)),
+            false => error.into(),
+        })
+    }
+
+    /// Opens a directory below this one.
+    pub fn folder(&self, below: &Path) -> io::Result<Self> {
+        if below.as_os_str().is_empty() {
+            return Ok(Self(self.0.try_clone()?));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        Ok(Self(self.within(below, flags, Mode::empty())?))
+    }
+
+    /// Makes the missing directories of a path below this one; returns all of them, the last one first, and this one last.
+    pub fn make_folders(&self, below: &Path) -> io::Result<Vec<Self>> {
+        let mut folders = vec![self.folder(Path::new(""))?];
+        for name in names(below) {
+            let last = folders.last().unwrap_or(self);
+            match mkdirat(&last.0, &name, Mode::RWXU | Mode::RWXG | Mode::RWXO) {
+                Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+                _ => {}
+            }
+            let next = last.folder(Path::new(&name))?;
+            folders.push(next);
+        }
+        folders.reverse();
+        Ok(folders)
+    }
+
+    /// Opens a regular file for reading.
+    pub fn file(&self, below: &Path) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = File::from(self.within(below, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            let why = "it is not a regular file";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(file)
+    }
+
+    /// Creates a file in this directory, which must not exist yet.
+    pub fn new_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::from_bits_truncate(0o666);
+        Ok(File::from(self.within(Path::new(name), flags, mode)?))
+    }
+
+    /// Gives a file in this directory a second name, which must not exist yet.
+    pub fn link(&self, name: &OsStr, second: &OsStr) -> io::Result<()> {
+        Ok(linkat(&self.0, name, &self.0, second, AtFlags::empty())?)
+    }
+
+    /// Renames a file in this directory, and replaces another of the new name.
+    pub fn rename(&self, name: &OsStr, new: &OsStr) -> io::Result<()> {
+        Ok(renameat(&self.0, name, &self.0, new)?)
+    }
+
+    /// Removes a file in this directory.
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    fn readable(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(openat(&self.0, ".", flags, Mode::empty())?)
+    }
+
+    /// Writes the names of this directory to the disk.
+    pub fn sync(&self) -> io::Result<()> {
+        File::from(self.readable()?).sync_all()
+    }
+
+    /// Returns all regular files below a directory below this one, by their paths below this one. Files that are removed
+    /// meanwhile are missing.
+    pub fn files(&self, below: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
+        let mut found = Vec::new();
+        let mut open = vec![below.to_owned()];
+        while let Some(directory) = open.pop() {
+            let folder = match self.folder(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                folder => folder?,
+            };
+            for entry in Dir::read_from(folder.readable()?)? {
+                let entry = entry?;
+                let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let path = directory.join(&name);
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = match openat(&folder.0, &name, flags, Mode::empty()) {
+                    Err(error) if error == rustix::io::Errno::NOENT => continue,
+                    file => File::from(file?),
+                };
+                let about = file.metadata()?;
+                match about.file_type() {
+                    kind if kind.is_dir() => open.push(path),
+                    kind if kind.is_symlink() => {
+                        let kind = io::ErrorKind::PermissionDenied;
+                        return Err(io::Error::new(kind, followed(&path)));
+                    }
+                    kind if kind.is_file() => found.push((path, about)),
+                    _ => {}
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn followed(path: &Path) -> String {
+    format!(
+        "trawl follows no links here, and {} has one",
+        path.display()
+    )
+}
+
+/// Returns the names in a path.
+fn names(path: &Path) -> VecDeque<OsString> {
+    let names = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    names.collect()
+}
 
 /// Opens a regular file of this user's or root's for reading, by its path below a directory.
 pub fn open(directory: &Path, below: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let from = openat(
-        CWD,
-        directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = File::from(openat2(&from, below, flags, Mode::empty(), resolve)?);
-    let about = file.metadata()?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let from = Directory(openat(CWD, directory, flags, Mode::empty())?);
+    let file = from.file(below)?;
     let own = rustix::process::geteuid().as_raw();
-    if !about.is_file() || (about.uid() != own && about.uid() != 0) {
-        let why = "it is not a regular file of this user's";
+    if ![0, own].contains(&file.metadata()?.uid()) {
+        let why = "it is not a file of this user's";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(file)
@@ -54,5 +266,59 @@ mod tests {
             assert!(read(below).is_err(), "{below}");
         }
         fs::remove_dir_all(&directory).unwrap();
+    }
+    #[test]
+    fn links_of_others_in_the_path_to_a_directory_are_refused() {
+        use std::os::unix::fs::{PermissionsExt, lchown};
+        let directory = std::env::temp_dir().join(format!("trawl-own-{}", std::process::id()));
+        fs::create_dir_all(directory.join("real/store")).unwrap();
+        symlink(directory.join("real"), directory.join("link")).unwrap();
+        symlink("../real/store", directory.join("real/inner")).unwrap();
+        let open = |below: &str| Directory::open_own(&directory.join(below), false);
+        for below in ["real/store", "link/store", "link/inner", "link/../real"] {
+            open(below).unwrap();
+        }
+        assert!(open("real/absent").is_err());
+        Directory::open_own(&directory.join("real/new/one"), true).unwrap();
+        let mode = |mode| {
+            fs::set_permissions(directory.join("real"), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(0o777);
+        let error = open("real/store").unwrap_err().to_string();
+        assert!(error.contains("other users may write to"), "{error}");
+        assert!(
+            error.contains("real/store") && error.contains("go-w"),
+            "{error}"
+        );
+        mode(0o755);
+        if crate::testing::root_or_skip() {
+            lchown(directory.join("link"), Some(65_534), None).unwrap();
+            let error = open("link/store").unwrap_err().to_string();
+            assert!(error.contains("a link of user 65534"), "{error}");
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn held_directory_stays_when_its_name_leads_elsewhere() {
+        let base = std::env::temp_dir().join(format!("trawl-held-{}", std::process::id()));
+        fs::create_dir_all(base.join("store")).unwrap();
+        fs::create_dir_all(base.join("victim")).unwrap();
+        let held = Directory::open_own(&base.join("store"), false).unwrap();
+        fs::rename(base.join("store"), base.join("moved")).unwrap();
+        symlink(base.join("victim"), base.join("store")).unwrap();
+        let folders = held.make_folders(Path::new("a/b")).unwrap();
+        assert_eq!(folders.len(), 3);
+        folders[0].new_file(OsStr::new("file")).unwrap();
+        assert!(base.join("moved/a/b/file").exists());
+        assert_eq!(
+            held.files(Path::new("")).unwrap()[0].0,
+            Path::new("a/b/file")
+        );
+        assert_eq!(fs::read_dir(base.join("victim")).unwrap().count(), 0);
+        symlink(base.join("victim"), base.join("moved/c")).unwrap();
+        assert!(held.make_folders(Path::new("c/d")).is_err());
+        assert!(held.files(Path::new("")).is_err());
+        fs::remove_dir_all(&base).unwrap();
     }
 }

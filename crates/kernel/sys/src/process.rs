@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
-use super::run::OTHERS_WRITE;
+use super::run::{OTHERS_WRITE, STICKY};
 use crate::{Error, Result};
 
 /// The nice value of the highest priority.
@@ -57,16 +57,20 @@ pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     Ok(found)
 }
 
-/// Refuses a program that anyone but root and the owner of trawl's own binary may write.
+/// Refuses a program that anyone but root and the owner of trawl's own binary may write or replace. The path has no links.
 fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
     let what = || format!("cannot run {}", program.display());
     let about = |path: &Path| std::fs::metadata(path).map_err(|e| Error::os(what(), e));
     let owner = about(own)?.uid();
-    for path in [program, program.parent().unwrap_or(Path::new("/"))] {
+    for (above, path) in program.ancestors().enumerate() {
         let about = about(path)?;
+        // In a sticky directory further up, others cannot rename what root and the owner have there.
+        let is_sticky = above > 1 && about.mode() & STICKY != 0;
         let why = match about.uid() {
             uid if uid != 0 && uid != owner => format!("{} belongs to user {uid}", path.display()),
-            _ if about.mode() & OTHERS_WRITE != 0 => format!("others may write {}", path.display()),
+            _ if about.mode() & OTHERS_WRITE != 0 && !is_sticky => {
+                format!("others may write {}", path.display())
+            }
             _ => continue,
         };
         return Err(Error::failed(what(), why).fix(

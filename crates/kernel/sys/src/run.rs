@@ -2,15 +2,19 @@
 //! can block a command or confirm a change.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FileType;
+
+use crate::beneath::Directory;
+use crate::ssh::word;
 use crate::{Error, Result};
 
 const DIRECTORY: &str = "/run/trawl";
 /// The mode bits for writing by users other than the owner.
 pub(super) const OTHERS_WRITE: u32 = 0o022;
-const STICKY: u32 = 0o1000;
+pub(super) const STICKY: u32 = 0o1000;
 
 /// Returns a directory below trawl's own, created if it is missing; `None` if this process is not root, and may not create
 /// it.
@@ -39,36 +43,60 @@ pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Refuses a directory that another user owns or may write: that user could move or replace its contents.
+pub(super) fn unusable(path: &Path) -> String {
+    format!("cannot use {}", path.display())
+}
+
+/// Refuses a directory that another user owns or may write, or that is below such a directory: that user could move or replace
+/// its contents, or the directory itself.
 pub fn check_owner(path: &Path) -> Result<()> {
-    let what = || format!("cannot use {}", path.display());
-    let about = fs::symlink_metadata(path).map_err(|e| Error::os(what(), e))?;
-    if !about.is_dir() {
-        return Err(
-            Error::failed(what(), "it is not a directory").fix(format!("rm {}", path.display()))
+    Directory::open_own(path, false).map(drop)
+}
+
+/// Makes a directory for this user alone, if it is missing, and its parents; refuses it as [`check_owner`] does.
+pub fn make_own(path: &Path) -> Result<()> {
+    Directory::open_own(path, true).map(drop)
+}
+
+/// Refuses a directory of the way to `path` if another user could rename its contents.
+pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32) -> Result<()> {
+    let shown = directory.display();
+    if FileType::from_raw_mode(mode) != FileType::Directory {
+        return Err(Error::failed(
+            unusable(path),
+            format!("{shown} is not a directory"),
+        ));
+    }
+    let it = match directory == path {
+        true => "it".to_owned(),
+        false => shown.to_string(),
+    };
+    if owner != 0 && owner != own_user() {
+        let why = format!("{it} belongs to user {owner}, who could move trawl's files in it");
+        let error = Error::failed(unusable(path), why);
+        return Err(match directory == path {
+            true => error.fix(format!("mv {0} {0}.old, as root", word(&shown.to_string()))),
+            false => error.fix("name another directory, whose parents are root's or this user's"),
+        });
+    }
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        let mode = mode & 0o7777;
+        let why = format!(
+            "other users may write to {it} (mode {mode:04o}), and could move trawl's files in it"
         );
-    }
-    if about.uid() != 0 && about.uid() != rustix::process::geteuid().as_raw() {
-        return Err(Error::failed(
-            what(),
-            format!(
-                "it belongs to user {}, who could remove trawl's files in it",
-                about.uid()
-            ),
-        )
-        .fix(format!("mv {0} {0}.old, as root", path.display())));
-    }
-    if about.mode() & OTHERS_WRITE != 0 && about.mode() & STICKY == 0 {
-        return Err(Error::failed(
-            what(),
-            format!(
-                "other users may write to it (mode {:04o}), and could remove trawl's files in it",
-                about.mode() & 0o7777
-            ),
-        )
-        .fix(format!("chmod go-w {}", path.display())));
+        return Err(Error::failed(unusable(path), why)
+            .fix(format!("chmod go-w {}", word(&shown.to_string()))));
     }
     Ok(())
+}
+
+/// Refuses a link in the way to `path` that another user could change.
+pub(super) fn refuse_link(path: &Path, link: &Path, owner: u32) -> Result<()> {
+    if owner == 0 || owner == own_user() {
+        return Ok(());
+    }
+    let why = format!("{} is a link of user {owner}", link.display());
+    Err(Error::failed(unusable(path), why).fix("name the directory that it leads to"))
 }
 
 #[cfg(test)]

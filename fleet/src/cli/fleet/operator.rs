@@ -565,6 +565,7 @@ mod tests {
             stopping: false,
             incidents: Vec::new(),
             captures: Vec::new(),
+            answers_key: None,
         };
         let known = Known {
             state: Some(state),

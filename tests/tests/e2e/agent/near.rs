@@ -85,7 +85,23 @@ fn packets_are_fetched_from_their_hosts() {
     );
     fs::write(&ssh, script).expect("a file");
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("a file");
-    let answer = query(&[&packets[..], &["--hosts", "ssh", "--ssh", &ssh]].concat());
+    let by_ssh = |hosts: &str| query(&[&packets[..], &["--hosts", hosts, "--ssh", &ssh]].concat());
+    // Only listed hosts are asked, by plain names.
+    for hosts in [
+        "ssh",
+        "ssh:root@alpha",
+        "ssh:-oProxyCommand=x",
+        "ssh:alpha:22",
+    ] {
+        assert_eq!(by_ssh(hosts).status.code(), Some(2), "{hosts}");
+    }
+    let answer = by_ssh("ssh:beta");
+    let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+    assert!(
+        said.contains("stay on host alpha: --hosts does not list it"),
+        "{said}"
+    );
+    let answer = by_ssh("ssh:beta,alpha");
     assert!(answer.status.success(), "{answer:?}");
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 400);
     // A catalogue that is made anew keeps the rows.
