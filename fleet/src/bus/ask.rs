@@ -196,8 +196,8 @@ impl Asker {
         struct State {
             answers_key: Option<String>,
         }
-        let context = jetstream::new(self.client.clone());
         let read = async {
+            let context = jetstream::new(self.client.clone());
             let stream = context.get_stream(STATE_STREAM).await.ok()?;
             let subject = format!("{STATE}{host}");
             stream.get_last_raw_message_by_subject(&subject).await.ok()

@@ -76,8 +76,10 @@ fn malformed(frame: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     frame
 }
 
-/// Returns the length of an IP packet with this least time to live whose header is right; `None` for others.
-fn forwardable(packet: &[u8], ethertype: [u8; 2], least: u8) -> Option<usize> {
+/// Returns the length of an IP packet whose header is whole; `None` for others. A router also checks the time to live and the
+/// checksum, which a balancer leaves to the backend.
+fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usize> {
+    let least = if by_router { 2 } else { 0 };
     let word = |at: usize| {
         Some(usize::from(u16::from_be_bytes([
             *packet.get(at)?,
@@ -87,7 +89,8 @@ fn forwardable(packet: &[u8], ethertype: [u8; 2], least: u8) -> Option<usize> {
     match ethertype {
         [0x08, 0x00] => {
             let length = word(2)?;
-            let is_right = packet[0] == 0x45 && packet.len() >= 20 && sum(&packet[..20]) == 0xffff;
+            let is_whole = packet.len() >= 20 && packet[0] == 0x45;
+            let is_right = is_whole && (!by_router || sum(&packet[..20]) == 0xffff);
             (is_right && packet[8] >= least && (20..=packet.len()).contains(&length))
                 .then_some(length)
         }
@@ -171,7 +174,7 @@ fn router_forwards_only_what_a_stack_forwards() {
         if value != REDIRECT {
             return value != PASS || sent == left;
         }
-        let Some(length) = forwardable(&sent[ETHERNET..], [sent[12], sent[13]], 2) else {
+        let Some(length) = forwardable(&sent[ETHERNET..], [sent[12], sent[13]], true) else {
             return false;
         };
         // One hop less, and a checksum that still holds.
@@ -217,7 +220,7 @@ fn balancer_forwards_packets_whole() {
     check(&lab, &frames, &|value, sent, left| match value {
         TX | REDIRECT => {
             let packet = &sent[ETHERNET..];
-            let Some(length) = forwardable(packet, [sent[12], sent[13]], 0) else {
+            let Some(length) = forwardable(packet, [sent[12], sent[13]], false) else {
                 return false;
             };
             // The whole packet, after another header of IPv4.
