@@ -58,7 +58,7 @@ pub fn make_own(path: &Path) -> Result<()> {
     Directory::open_own(path, true).map(drop)
 }
 
-/// Refuses a directory of the way to `path` if another user could rename its contents.
+/// Refuses a directory, `path` or one above it, if another user could rename its contents.
 pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32) -> Result<()> {
     let shown = directory.display();
     if FileType::from_raw_mode(mode) != FileType::Directory {
@@ -90,7 +90,7 @@ pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
     Ok(())
 }
 
-/// Refuses a link in the way to `path` that another user could change.
+/// Refuses a link in `path` that another user could change.
 pub(super) fn refuse_link(path: &Path, link: &Path, owner: u32) -> Result<()> {
     if owner == 0 || owner == own_user() {
         return Ok(());
