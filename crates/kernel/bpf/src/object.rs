@@ -148,7 +148,8 @@ impl TapProgram {
         }
         let mut open = builder
             .open_memory(object.bytes)
-            .map_err(|e| fail(e.to_string()))?;
+            // With its cause, such as too many open files.
+            .map_err(|e| fail(format!("{e:#}")))?;
         let names_processes = maps.iter().any(|(name, _)| *name == OWNERS_MAP) || object == OWNERS;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();

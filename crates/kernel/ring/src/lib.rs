@@ -359,6 +359,7 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
             Some((why, how)) => Error::failed("cannot create the rings for packets", why).fix(how),
             None => error,
         },
+        Some(libc::EMFILE | libc::ENFILE) => error.fix("raise the limit of open files: ulimit -n"),
         _ => error.fix(format!(
             "{} KiB may be too much here: choose less with --memory",
             geometry.pool_size as u64 >> 10
