@@ -89,9 +89,12 @@ fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usi
     match ethertype {
         [0x08, 0x00] => {
             let length = word(2)?;
-            let is_whole = packet.len() >= 20 && packet[0] == 0x45;
-            let is_right = is_whole && (!by_router || sum(&packet[..20]) == 0xffff);
-            (is_right && packet[8] >= least && (20..=packet.len()).contains(&length))
+            // Options are the stack's in a router, and pass a balancer.
+            let header = usize::from(packet[0] & 15) * 4;
+            let is_whole = packet[0] >> 4 == 4 && header >= 20 && packet.len() >= header;
+            let is_simple = packet[0] == 0x45 && packet.len() >= 20 && sum(&packet[..20]) == 0xffff;
+            let is_right = if by_router { is_simple } else { is_whole };
+            (is_right && *packet.get(8)? >= least && (header..=packet.len()).contains(&length))
                 .then_some(length)
         }
         [0x86, 0xdd] => {
