@@ -1,7 +1,8 @@
 //! The drop tap: the kernel's drops, with reason, function, interface, namespace and bytes.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_lab::Station;
@@ -54,6 +55,30 @@ fn word(packet: &Packet, key: &str) -> Option<String> {
     words
         .find(|(one, _)| *one == key)
         .map(|(_, value)| value.to_owned())
+}
+
+/// The copy of a broadcast that the sender's own stack receives has no Ethernet header. A filter matches it.
+#[test]
+fn looped_broadcast_begins_at_its_ip_header() {
+    let Some(lab) = Lab::open() else { return };
+    let a = &lab.pair.a;
+    let mut broadcast = a.ipv4.octets();
+    broadcast[3] = 255;
+    let address = Ipv4Addr::from(broadcast).to_string();
+    let contents = dropped_at(&lab, a, &["icmp"], 1, || {
+        let ping = ["ping", "-q", "-b", "-c", "1", "-W", "1", &address];
+        let command = [&["netns", "exec", &a.name][..], &ping].concat();
+        // Hosts answer no broadcasts.
+        Command::new("ip").args(command).output().expect("ip");
+    });
+    let packet = &contents.packets[0];
+    assert_eq!(
+        (packet.bytes[0], packet.bytes[9]),
+        (0x45, 1),
+        "{:?}",
+        packet.bytes
+    );
+    assert_eq!(packet.bytes[16..20], broadcast);
 }
 
 fn udp_frame(lab: &Lab, port: u16) -> Vec<u8> {
