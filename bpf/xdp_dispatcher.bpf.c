@@ -28,7 +28,8 @@ _Static_assert(sizeof(struct xdp_dispatcher_config) == 124, "others read it too"
 static volatile const struct xdp_dispatcher_config conf = {};
 
 /* The verdict is volatile, because the compiler must not know it: the program that replaces the function may return
- * any. */
+ * any. Since Linux 6.12, a program that changes packet data replaces only functions that do so, too. This call changes
+ * nothing. */
 #define STUB(number)                                                                                                   \
 	__attribute__((noinline)) int prog##number(struct xdp_md *context)                                             \
 	{                                                                                                              \
@@ -36,6 +37,7 @@ static volatile const struct xdp_dispatcher_config conf = {};
                                                                                                                        \
 		if (!context)                                                                                          \
 			return XDP_ABORTED;                                                                            \
+		bpf_xdp_adjust_head(context, 0);                                                               \
 		return verdict;                                                                                        \
 	}
 

@@ -389,6 +389,50 @@ fn bundled_programs_join_a_chain_by_priority() {
     assert!(!std::path::Path::new(&chain.maps).exists());
 }
 
+/// Programs after the guard and the balancer in a chain, or before both, whose priorities are 10 and 20.
+const MIXED: [(&str, &str); 7] = [
+    ("trawl_pass", "pass"),
+    // It adds metadata.
+    ("metadata", "FILE --prog metadata"),
+    ("trawl_drop", "drop"),
+    ("trawl_aborted", "aborted"),
+    ("trawl_tx", "tx"),
+    ("trawl_redirect", "redirect --to IF"),
+    ("trawl_redir_map", "redirect --to IF --by devmap"),
+];
+
+#[test]
+fn each_bundled_program_joins_before_and_after_the_others() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    let place = chain.place.as_str();
+    let file = object_file(&chain.lab, "adjust");
+    for first in [1, 31] {
+        chain.load("passes", &["--prio", "0"]);
+        let mut expected = vec!["passes"];
+        for (number, (name, what)) in MIXED.iter().enumerate() {
+            let what = what.replace("IF", chain.interface()).replace("FILE", &file);
+            let prio = first + number;
+            succeeds(&args!("xdp load {place} {what} --prio {prio}"));
+            expected.push(name);
+        }
+        succeeds(&["guard", "load", place]);
+        succeeds(&["balance", "load", place, "--flows", "10000"]);
+        let at = if first == 1 { expected.len() } else { 1 };
+        expected.splice(at..at, ["trawl_guard", "trawl_balance"]);
+        let members = programs_on(place);
+        assert_eq!(names(&members), expected);
+        chain.way_of_a_packet(2);
+        succeeds(&["xdp", "unload", place, "--all", "--yes"]);
+        let ids: Vec<u64> = members
+            .iter()
+            .filter_map(|one| one["id"].as_u64())
+            .collect();
+        all_gone(&chain.lab, &ids, &[]);
+    }
+}
+
 #[test]
 fn program_that_replaces_a_chain_leaves_nothing_of_it() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
