@@ -9,6 +9,7 @@ use trawl_sys::netns::Namespace;
 
 use crate::site::Site;
 use crate::snapshot::Snapshot;
+use trawl_sys::words::word;
 
 /// Largest packet that fits into a page in native XDP, less the kernel's headroom.
 const LINEAR_MTU: u32 = 3498;
@@ -128,7 +129,7 @@ impl<'a> Attempt<'a> {
                 .fix("use --mode skb"),
             (_, EBUSY | EEXIST) => self.fail("another program is on it").fix(format!(
                 "trawl xdp status -i {} shows which",
-                self.site.label()
+                word(self.site.label())
             )),
             _ => match &self.refusal.says {
                 Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
@@ -145,12 +146,12 @@ impl<'a> Attempt<'a> {
             (_, false) => {
                 let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
                 let (prefix, name) = (self.site.prefix(), self.site.name());
-                let command = format!("{prefix}ip link set {name} mtu {LINEAR_MTU}");
+                let command = format!("{prefix}ip link set {} mtu {LINEAR_MTU}", word(name));
                 (format!("its MTU of {mtu}"), command)
             }
             (Some(peer), true) => {
                 let (prefix, link) = (peer.exec_prefix(), &peer.link);
-                let command = format!("{prefix}ip link set {} mtu {LINEAR_MTU}", link.name);
+                let command = format!("{prefix}ip link set {} mtu {LINEAR_MTU}", word(&link.name));
                 let whose = format!("the MTU of its other end {}, {},", link.name, link.mtu);
                 (whose, command)
             }
@@ -178,11 +179,11 @@ impl<'a> Attempt<'a> {
             (self.is_veth(), own, theirs, &self.peer)
         {
             let fix = match theirs.tx <= own.max_rx {
-                true => format!("{prefix}ethtool -L {name} rx {}", theirs.tx),
+                true => format!("{prefix}ethtool -L {} rx {}", word(name), theirs.tx),
                 false => format!(
                     "{}ethtool -L {} tx {}",
                     peer.exec_prefix(),
-                    peer.link.name,
+                    word(&peer.link.name),
                     own.rx
                 ),
             };
@@ -204,7 +205,8 @@ impl<'a> Attempt<'a> {
             "its queues{few} leave none for XDP to send from, or are too few"
         ))
         .fix(format!(
-            "{prefix}ethtool -L {name} combined N, with N half of the current number; or use --mode skb"
+            "{prefix}ethtool -L {} combined N, with N half of the current number; or use --mode skb",
+            word(name)
         ))
     }
 
@@ -236,10 +238,11 @@ impl<'a> Attempt<'a> {
         let fix = match on.is_empty() {
             true => format!(
                 "trawl doctor -i {} shows the offloads; or use --mode skb",
-                self.site.label()
+                word(self.site.label())
             ),
             false => format!(
-                "{prefix}ethtool -K {name} {}; or use --mode skb",
+                "{prefix}ethtool -K {} {}; or use --mode skb",
+                word(name),
                 on.join(" ")
             ),
         };
@@ -257,7 +260,10 @@ pub fn program_above(what: String, site: &Site, above: &str) -> Error {
         what,
         format!("{above}, which is above it, has an XDP program"),
     )
-    .fix(format!("trawl xdp unload {above} --all removes it"))
+    .fix(format!(
+        "trawl xdp unload {} --all removes it",
+        word(&above)
+    ))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use trawl_sys::{Error, Result};
 use crate::live::{Slot, check_memory};
 use crate::stats::{self, BACKEND_COUNTERS, VIP_COUNTERS};
 use crate::table::{Forward, Protocol, Table, Vip};
+use trawl_sys::words::word;
 
 pub const FUNCTION: &str = "trawl_balance";
 const TABLE: &str = "balance_table";
@@ -59,7 +60,7 @@ impl Balancer {
                 format!("no balancer is on {}", site.label()),
                 "the program is not attached to it",
             )
-            .fix(format!("trawl balance load {}", site.label()))),
+            .fix(format!("trawl balance load {}", word(site.label())))),
         }
     }
 
@@ -413,10 +414,10 @@ fn warnings(site: &Site, table: &Table) -> Result<Vec<String>> {
         let read = || std::fs::read_to_string(&path).unwrap_or_default();
         if asks_kernel(is_ipv4) && run_maybe_in(site.namespace(), read)?.trim() == "0" {
             warnings.push(format!(
-                "{}: forwarding of {shown} is off, so the kernel gives no routes to the backends; {}sysctl -w net.{family}.conf.{}.forwarding=1, or give each backend its MAC address",
+                "{}: forwarding of {shown} is off, so the kernel gives no routes to the backends; {}sysctl -w {}, or give each backend its MAC address",
                 site.label(),
                 site.prefix(),
-                site.name(),
+                word(&format!("net.{family}.conf.{}.forwarding=1", site.name().replace('.', "/"))),
             ));
         }
     }

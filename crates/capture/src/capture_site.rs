@@ -12,6 +12,7 @@ use trawl_sys::{Error, Result};
 
 use crate::options::{CaptureOptions, Direction};
 use crate::pod::Pod;
+use trawl_sys::words::word;
 
 /// Prefixes before a colon in names of devices, which are not namespaces.
 const PREFIXES: [&str; 9] = [
@@ -176,7 +177,7 @@ impl CaptureSite {
         )
         .fix(format!(
             "ethtool -l {} shows the queues in use",
-            self.interface.name
+            word(&self.interface.name)
         )))
     }
 }

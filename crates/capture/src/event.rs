@@ -15,6 +15,7 @@ use trawl_sys::clock;
 
 use crate::options::TriggerPlan;
 use crate::taps::watch::BlindCause;
+use trawl_sys::words::path_word;
 
 /// Converts to `serde_json::Value`, so that no other crate compiles the conversion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -913,15 +914,24 @@ impl fmt::Display for Event {
             } => {
                 let mut parts = Vec::new();
                 if *recorded > 0 {
-                    parts.push(format!("the process of {recorded} packets is unknown"));
+                    parts.push(match recorded {
+                        1 => "the process of 1 packet is unknown".to_owned(),
+                        many => format!("the process of {many} packets is unknown"),
+                    });
                 }
                 if *left_out > 0 {
-                    parts.push(format!(
-                        "{left_out} packets were left out because their process is unknown"
-                    ));
+                    parts.push(match left_out {
+                        1 => "1 packet was left out because its process is unknown".to_owned(),
+                        many => {
+                            format!("{many} packets were left out because their process is unknown")
+                        }
+                    });
                 }
                 if *lost_events > 0 {
-                    parts.push(format!("{lost_events} descriptions of processes were lost"));
+                    parts.push(match lost_events {
+                        1 => "1 description of a process was lost".to_owned(),
+                        lost => format!("{lost} descriptions of processes were lost"),
+                    });
                 }
                 parts.join("; ")
             }
@@ -1091,13 +1101,13 @@ impl fmt::Display for Event {
                 chunks,
                 error,
             } => {
-                let spool = spool.display();
+                let (spool, typed) = (spool.display(), path_word(spool));
                 let waiting = match chunks {
                     1 => "1 chunk waits".to_owned(),
                     chunks => format!("{chunks} chunks wait"),
                 };
                 format!(
-                    "in {spool} {waiting} to be stored: {error}; store them later: trawl store push --spool {spool}"
+                    "in {spool} {waiting} to be stored: {error}; store them later: trawl store push --spool {typed}"
                 )
             }
             Self::Evicted { url, packets } => {

@@ -1,11 +1,13 @@
 //! Command lines of other tools, and the trawl command to type instead.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use strsim::osa_distance;
 use trawl_sys::netlink::Netlink;
+use trawl_sys::words::word;
 
 /// Returns true for the name of an interface in this namespace or, as NAMESPACE:NAME, in another.
 pub fn is_interface(text: &str) -> bool {
@@ -92,7 +94,7 @@ fn instead_of(
     if command.find_subcommand(first).is_some() {
         return None;
     }
-    let quoted: Vec<String> = typed.iter().map(|word| quoted(word)).collect();
+    let quoted: Vec<Cow<'_, str>> = typed.iter().map(|one| word(one)).collect();
     let rest = quoted.join(" ");
     if is_interface(first) {
         return Some(format!("trawl capture -i {rest}"));
@@ -109,15 +111,6 @@ fn instead_of(
     let mut others = quoted;
     others.remove(at);
     Some(format!("trawl read {}", others.join(" ")))
-}
-
-/// Quotes an argument for a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%@+".contains(&byte);
-    match !word.is_empty() && word.bytes().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]
@@ -144,7 +137,12 @@ mod tests {
             let found = instead_of(&words, &command, &is_interface);
             assert_eq!(found.as_deref(), instead, "{typed}");
         }
-        assert_eq!(quoted("tcp[13] & 2"), "'tcp[13] & 2'");
+        let words = ["eth0", "tcp[13] & 2"];
+        let found = instead_of(&words, &command, &is_interface);
+        assert_eq!(
+            found.as_deref(),
+            Some("trawl capture -i eth0 'tcp[13] & 2'")
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use trawl_sys::interface::Interface;
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::netns::Namespace;
 use trawl_sys::units::{rounded, rounded_option};
+use trawl_sys::words::word;
 use trawl_sys::{Error, Result};
 
 pub use trawl_io::receive::{FlowKey, ReceiveVerdict};
@@ -123,6 +124,7 @@ impl Receiver {
 
 fn occupied(interface: &str, present: &XdpAttachment) -> Error {
     let name = name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
+    let typed = word(interface);
     Error::failed(
         format!("cannot receive on {interface}"),
         format!(
@@ -132,8 +134,8 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
         ),
     )
     .fix(format!(
-        "detach it first (trawl xdp status -i {interface} names the command for what trawl loaded; ip link set dev \
-         {interface} xdp off removes what no link holds), or receive on the next hop's interface"
+        "detach it first (trawl xdp status -i {typed} names the command for what trawl loaded; ip link set dev \
+         {typed} xdp off removes what no link holds), or receive on the next hop's interface"
     ))
 }
 

@@ -14,6 +14,7 @@ use crate::model::{self, Macs, Packet, PortPair};
 use crate::rule::{Action, Draft, Match, Ports, Rule};
 use crate::set::RuleSet;
 use crate::values::{Prefix, TCP};
+use trawl_sys::words::word;
 
 /// Rate in packets per second below which an interactive session is as good as cut.
 const ENOUGH_PACKETS: u64 = 100;
@@ -142,7 +143,9 @@ fn refusal(
     );
     match remedy(session, set, packet) {
         Some(rule) => {
-            let netns = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
+            let netns = namespace.map_or(String::new(), |one| {
+                format!(" --netns {}", word(one.label()))
+            });
             error.fix(format!(
                 "keep it: trawl guard allow{rule}{netns}; or apply anyway: --yes; or apply for a time, unless confirmed: --confirm 60s"
             ))

@@ -28,6 +28,7 @@ use crate::live::{self, Store};
 use crate::rule::{Action, On};
 use crate::session;
 use crate::set::{InterfaceDefault, RuleSet};
+use trawl_sys::words::word;
 
 pub(super) const FUNCTION: &str = "trawl_guard";
 pub(super) const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
@@ -179,7 +180,7 @@ impl Guard {
                 "are in the BPF file system outside: another one is mounted at /sys/fs/bpf here",
                 format!(
                     "give the command outside of ip netns exec, with --netns {}",
-                    name_of(self.namespace())?.as_deref().unwrap_or("NAME")
+                    word(name_of(self.namespace())?.as_deref().unwrap_or("NAME"))
                 ),
             ),
             false => (
@@ -187,7 +188,7 @@ impl Guard {
                  or another /sys/fs/bpf is mounted over it",
                 format!(
                     "trawl guard load {} --replace --yes starts a guard without rules; trawl guard apply FILE.toml applies the rules of a file",
-                    site.label()
+                    word(site.label())
                 ),
             ),
         };
@@ -385,7 +386,7 @@ pub fn not_guarded(site: &Site) -> Error {
         format!("{} is not guarded", site.label()),
         "the guard is not on it",
     )
-    .fix(format!("trawl guard load {}", site.label()))
+    .fix(format!("trawl guard load {}", word(site.label())))
 }
 
 /// Returns the interface that a rule is to be confined to.

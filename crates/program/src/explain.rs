@@ -12,12 +12,14 @@ use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{bpffs, info};
 use trawl_sys::Error;
 use trawl_sys::errno::ENOSPC;
+use trawl_sys::words::word;
 
 /// Explains a conflict with the programs on the interface, and how to resolve it.
 pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {
     let label = site.label();
     let attach = format!("cannot attach to {label}");
     let join = format!("cannot join the chain on {label}");
+    let typed = word(label);
     match conflict {
         Conflict::Occupied { by } => occupied(site, &by),
         Conflict::HooksInDispatcher { by } => Error::failed(
@@ -27,7 +29,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 chain_of(&by)
             ),
         )
-        .fix(format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the programs of this chain without hooks; --replace replaces the whole chain; trawl xdp unload {label} --all removes it")),
+        .fix(format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {typed} --program NAME sees the programs of this chain without hooks; --replace replaces the whole chain; trawl xdp unload {typed} --all removes it")),
         Conflict::OtherMode { mode } => {
             Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!("use --mode {}, or --replace to replace the whole chain", mode.name()))
         }
@@ -40,7 +42,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
         .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
         Conflict::ChainFull { programs } => {
             Error::failed(join, format!("it has {programs} programs, the maximum")).fix(
-                format!("trawl xdp unload {label} ID makes room; trawl xdp status shows the programs"),
+                format!("trawl xdp unload {typed} ID makes room; trawl xdp status shows the programs"),
             )
         }
         Conflict::Above { interface } => program_above(
@@ -88,10 +90,11 @@ fn chain_of(by: &Present) -> String {
 
 fn occupied(site: &Site, by: &Present) -> Error {
     let (label, id) = (site.label(), by.program_id);
+    let typed = word(label);
     let what = format!("cannot attach to {label}");
     let (name, chain) = match &by.kind {
         ProgramOwner::Dispatcher { .. } => {
-            return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace replaces the whole chain; trawl xdp unload {label} --all removes it"));
+            return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace replaces the whole chain; trawl xdp unload {typed} --all removes it"));
         }
         ProgramOwner::Installed {
             name,
@@ -115,7 +118,7 @@ fn occupied(site: &Site, by: &Present) -> Error {
         format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
     )
     .fix(format!(
-        "{join}--replace replaces it; trawl xdp unload {label} {id} removes it"
+        "{join}--replace replaces it; trawl xdp unload {typed} {id} removes it"
     ))
 }
 

@@ -21,6 +21,7 @@ use trawl_sys::{Error, Result};
 
 use crate::features::{Change, Turn, other_end, set_all, split, undo};
 use crate::pins::{Installed, all_changes};
+use trawl_sys::words::word;
 
 const GRO: &str = "rx-gro";
 /// Features with which the stack leaves checksums incomplete, and tags outside the packet.
@@ -112,7 +113,7 @@ impl Readiness {
                     format!(
                         "{}ip link set {} up; or use --mode skb",
                         down.exec_prefix(),
-                        down.link.name
+                        word(&down.link.name)
                     ),
                 ),
             );

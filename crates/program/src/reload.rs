@@ -11,6 +11,7 @@ use trawl_sys::netlink::XdpMode;
 use crate::chain;
 use crate::chain::dispatcher::Dispatcher;
 use crate::pins::{BALANCE, GUARD, Installed, NAMES, ROUTE};
+use trawl_sys::words::word;
 
 /// The program that trawl attaches to devices that accept XDP frames only with one.
 const HELPER: &str = "trawl_pass";
@@ -52,6 +53,7 @@ pub struct ReplacedProgram {
 impl fmt::Display for Reload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interface, how } = self;
+        let interface = word(interface);
         let (source, program, skb, beside) = match how {
             ReloadMethod::Unknown => {
                 return write!(
@@ -75,8 +77,8 @@ impl fmt::Display for Reload {
             } => (source, program, *skb, beside),
         };
         let what = match program {
-            Some(program) => format!("{source} --prog {program}"),
-            None => source.clone(),
+            Some(program) => format!("{} --prog {}", word(source), word(program)),
+            None => word(source).into_owned(),
         };
         let mode = if skb { " --mode skb" } else { "" };
         let Some(beside) = beside else {
@@ -123,6 +125,7 @@ pub fn with_hooks(site: &Site, program: u32) -> Reload {
 
 /// Returns the command that removes a program loaded by trawl. A link holds it: iproute2 and bpftool cannot replace it.
 pub fn removal(interface: &str, source: &str, id: u32) -> String {
+    let interface = word(interface);
     match source {
         GUARD => format!("trawl guard unload {interface}"),
         ROUTE => format!("trawl route unload {interface}"),

@@ -16,6 +16,7 @@ use trawl_sys::{Error, Result};
 
 use crate::chain;
 use crate::pins::{GUARD, Installed};
+use trawl_sys::words::word;
 
 const PASS: u32 = 2;
 const SENDS_ON: [u32; 2] = [3, 4];
@@ -169,7 +170,7 @@ pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Res
         )
         .fix(format!(
             "trawl guard unload {} removes it, and so does --yes",
-            site.label()
+            word(site.label())
         )));
     }
     let Some(packet) = arriving(site, careful)? else {

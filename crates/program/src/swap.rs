@@ -26,6 +26,7 @@ use crate::pins::{self, Installed, MAPS, PEER_LINK, PROGRAM, PinRecord, RECORD, 
 use crate::readiness::Readiness;
 use crate::swap::maps::{Inherited, Succession};
 use crate::unload::{UnloadChoice, unload};
+use trawl_sys::words::{path_word, word};
 
 /// Exchange that keeps the program with hooks on the interface until it is dropped.
 #[derive(Debug)]
@@ -422,11 +423,12 @@ pub enum LoanRefusal {
 
 /// Explains the refusal to replace the running program, `which`, by one with hooks for a capture.
 fn explain_refusal(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
-    let (label, file) = (site.label(), file.display());
+    let (label, file) = (site.label(), path_word(file));
+    let typed = word(label);
     let fail =
         |why: String| Error::failed(format!("cannot insert hooks into {which} on {label}"), why);
     let other_file = format!(
-        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
+        "name the file that it was loaded from; trawl xdp load {typed} {file} --replace --keep-maps --tappable replaces it"
     );
     match refusal {
         LoanRefusal::NothingAttached => {

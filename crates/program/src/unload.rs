@@ -19,6 +19,7 @@ use crate::chain::dispatcher::Dispatcher;
 use crate::chain::{after, tail_call};
 use crate::pins::{Installed, helped_by, programs_on, read_all};
 use crate::{readiness, safety};
+use trawl_sys::words::word;
 
 /// Number of attempts while other commands keep loading programs or clearing away.
 const MOST_ROUNDS: u32 = 20;
@@ -200,7 +201,7 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
     Some(match other {
         Some(other) => error.fix(format!(
             "trawl xdp unload {interface} {id} removes both",
-            interface = other.label()
+            interface = word(other.label())
         )),
         None => error,
     })

@@ -18,6 +18,7 @@ use super::{CheckState, Finding};
 use crate::capture_chain;
 use trawl_bpf::owners::Owners;
 use trawl_program::reload::Reload;
+use trawl_sys::words::{path_word, word};
 
 /// Entries of a hook map: one for each XDP action.
 const HOOK_ENTRIES: u32 = 5;
@@ -156,7 +157,7 @@ impl AttachedTap {
                 let by_netlink = || {
                     format!(
                         "to detach it: {prefix}ip link set dev {} {} off",
-                        interface.name,
+                        word(&interface.name),
                         match present.mode {
                             trawl_sys::netlink::XdpMode::Native => "xdpdrv",
                             trawl_sys::netlink::XdpMode::Skb => "xdpgeneric",
@@ -216,7 +217,7 @@ impl AttachedTap {
                 .push(
                     Finding::new(area, "hook map", CheckState::Info, text).fix(format!(
                         "if a program here makes tail calls through it: --hook {}",
-                        pin.path.display()
+                        path_word(&pin.path)
                     )),
                 );
         }

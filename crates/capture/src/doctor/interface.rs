@@ -9,6 +9,7 @@ use trawl_sys::{Error, Result};
 
 use super::attached::{self, AttachedTap};
 use super::{CheckState, Finding, offload, veth};
+use trawl_sys::words::word;
 
 /// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
 const LINEAR_MTU: u32 = 3498;
@@ -86,7 +87,11 @@ impl Subject {
         if !about.up {
             return self
                 .finding("link", CheckState::Warn, "down: no packets pass")
-                .fix(format!("{}ip link set {} up", self.prefix, about.name));
+                .fix(format!(
+                    "{}ip link set {} up",
+                    self.prefix,
+                    word(&about.name)
+                ));
         }
         let mac = about.mac.map(|mac| {
             let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -164,7 +169,8 @@ impl Subject {
             .why("a packet has to fit into a page")
             .fix(format!(
                 "{}ip link set {} mtu {LINEAR_MTU}; or use --mode skb",
-                self.prefix, self.interface.name
+                self.prefix,
+                word(&self.interface.name)
             ))
         })
     }
@@ -196,7 +202,8 @@ impl Subject {
                 ))
                 .fix(format!(
                     "{}ethtool -L {} {kind} {wanted}",
-                    self.prefix, self.interface.name
+                    self.prefix,
+                    word(&self.interface.name)
                 )),
         )
     }

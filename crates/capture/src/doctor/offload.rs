@@ -3,6 +3,7 @@
 use trawl_sys::ethtool::EthtoolFeature;
 
 use super::{CheckState, Finding};
+use trawl_sys::words::word;
 
 /// An offload by the kernel's name and by ethtool's, and its effect on a capture while on.
 struct Offload {
@@ -84,7 +85,8 @@ pub fn examine(
             // A veth without GRO accepts no redirected XDP frames: turning GRO off would be no fix.
             if feature.changeable && !(driver == "veth" && offload.name == "rx-gro") {
                 finding = finding.fix(format!(
-                    "to see them as they are on the wire: {prefix}ethtool -K {interface} {} off",
+                    "to see them as they are on the wire: {prefix}ethtool -K {} {} off",
+                    word(interface),
                     offload.ethtool
                 ));
             }

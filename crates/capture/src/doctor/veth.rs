@@ -6,6 +6,7 @@ use trawl_sys::netlink::{LinkRecord, Peer, XdpAbilities, XdpMode, veth_peer};
 use trawl_sys::netns::{Namespace, exec_prefix};
 
 use super::{CheckState, Finding};
+use trawl_sys::words::word;
 
 const GRO: &str = "rx-gro";
 const TX_VLAN: &str = "tx-vlan-hw-insert";
@@ -47,7 +48,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
     .fix(format!(
         "{}ip link set {} up",
         peer.exec_prefix(),
-        peer.link.name
+        word(&peer.link.name)
     ))
 }
 
@@ -82,12 +83,16 @@ fn native(
         peer.label()
     );
     let fix = if theirs.tx <= own.max_rx {
-        format!("{prefix}ethtool -L {} rx {}", interface.name, theirs.tx)
+        format!(
+            "{prefix}ethtool -L {} rx {}",
+            word(&interface.name),
+            theirs.tx
+        )
     } else {
         format!(
             "{}ethtool -L {} tx {}",
             peer.exec_prefix(),
-            peer.link.name,
+            word(&peer.link.name),
             own.rx
         )
     };
@@ -122,7 +127,10 @@ fn frames_in(
             "{} drops them unless this end has GRO or an XDP program in native mode",
             peer.label()
         ))
-        .fix(format!("{prefix}ethtool -K {} gro on", interface.name))
+        .fix(format!(
+            "{prefix}ethtool -K {} gro on",
+            word(&interface.name)
+        ))
 }
 
 /// Checks XDP frames that a program here sends back, or that other programs redirect to this interface.
@@ -134,6 +142,7 @@ fn frames_out(
 ) -> Finding {
     let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
     let (label, prefix, name) = (peer.label(), peer.exec_prefix(), &peer.link.name);
+    let typed = word(name);
     let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
     if !peer_gro && !has_native_program(&peer.link) {
         return new(CheckState::Warn, "frames that XDP sends from here are dropped")
@@ -141,7 +150,7 @@ fn frames_out(
                 "{label} has neither GRO nor a native XDP program, and needs one of them to accept XDP frames from {}",
                 interface.name
             ))
-            .fix(format!("{prefix}ethtool -K {name} gro on"));
+            .fix(format!("{prefix}ethtool -K {} gro on", word(name)));
     }
     // The driver checks its peer's GRO only at certain moments, and may have missed that it is on.
     if abilities.is_some_and(|a| a.native() && !a.redirect_target()) {
@@ -154,7 +163,7 @@ fn frames_out(
             interface.name
         ))
         .fix(format!(
-            "{prefix}ethtool -K {name} gro off; {prefix}ethtool -K {name} gro on"
+            "{prefix}ethtool -K {typed} gro off; {prefix}ethtool -K {typed} gro on"
         ));
     }
     new(CheckState::Ok, "frames sent by XDP reach the peer")
@@ -174,7 +183,7 @@ fn tags(area: &str, peer: &Peer) -> Option<Finding> {
         .fix(format!(
             "to see them in the packet: {}ethtool -K {} txvlan off",
             peer.exec_prefix(),
-            peer.link.name
+            word(&peer.link.name)
         ))
     })
 }

@@ -12,6 +12,7 @@ use trawl_balance::{Backend, Balancer, Protocol, Vip};
 use trawl_program::bundled::stats::ProgramAccount;
 use trawl_program::safety::SessionCare;
 use trawl_sys::{Error, Result};
+use trawl_view::text::count;
 
 use super::{BalancerArgs, Check, Stats};
 use crate::json::{self, rounded_option};
@@ -259,7 +260,8 @@ pub fn check(args: &Check) -> Result<ExitCode> {
         let is_read = write_to_reader(&terminal::printable(&text))?;
         if changed != 0 && !args.target.json {
             terminal::say(&format!(
-                "{label}: {changed} backends changed between up and down"
+                "{label}: {} changed between up and down",
+                count(changed as u64, "backend")
             ));
         }
         match args.every {

@@ -17,6 +17,7 @@ use trawl_front::lines::LineArgs;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
 use trawl_sys::privilege::User;
+use trawl_sys::words::word;
 use trawl_sys::{Error, Result, host};
 use trawl_view::print::PrintOptions;
 
@@ -485,7 +486,12 @@ impl Args {
             let why = format!("{interface} is an interface, and no filter");
             return Err(Error::usage("cannot capture", why).fix(format!(
                 "type: trawl capture -i {}",
-                self.filtering.expression.join(" ")
+                self.filtering
+                    .expression
+                    .iter()
+                    .map(|one| word(one))
+                    .collect::<Vec<_>>()
+                    .join(" ")
             )));
         }
         Err(Error::usage("cannot capture", "no interface is named")

@@ -12,6 +12,7 @@ use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_sys::{Error, Result};
 
 use crate::terminal::write_out;
+use trawl_sys::words::path_word;
 
 /// tcpdump's options that trawl does not need or names differently.
 #[derive(Debug, clap::Args)]
@@ -108,7 +109,7 @@ impl TcpdumpArgs {
         if let Some(file) = self.read.as_ref().or(self.read_list.as_ref()) {
             let what = format!("cannot read {} with trawl capture", file.display());
             return Err(Error::usage(what, "it captures from interfaces")
-                .fix(format!("trawl read {}", file.display())));
+                .fix(format!("trawl read {}", path_word(file))));
         }
         let missing = [
             (self.decrypt.is_some(), "-E", "trawl does not decrypt"),

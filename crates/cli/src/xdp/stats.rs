@@ -13,6 +13,7 @@ use trawl_sys::{Error, Result};
 use crate::args::{InterfaceArgs, NetnsArg, WatchArg};
 use crate::json::{self, rounded_option};
 use crate::program_args::find_all;
+use trawl_sys::words::word;
 
 /// Shows the counts of the bundled programs: packets and bytes by outcome
 #[derive(Debug, clap::Args)]
@@ -90,7 +91,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
                 format!("cannot count on {}", site.label()),
                 "no bundled program is on it",
             )
-            .fix(format!("trawl xdp load {} drop", site.label())));
+            .fix(format!("trawl xdp load {} drop", word(site.label()))));
         }
     }
     Ok(found)

@@ -12,6 +12,7 @@ use trawl_sys::{Error, Result};
 
 use super::{Engine, Live, Packet, Sent, Xsk};
 use crate::source::{Next, Source};
+use trawl_sys::words::word;
 
 /// Time that a counter of the device may need to show the first frame.
 const COUNTER_PATIENCE: Duration = Duration::from_millis(200);
@@ -376,7 +377,7 @@ pub(super) fn make_peer_accept(interface: &str) -> Result<Option<PeerProgram>> {
             Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
                 "{}ip link set {} up",
                 peer.exec_prefix(),
-                peer.link.name
+                word(&peer.link.name)
             )),
         );
     }
@@ -392,7 +393,7 @@ pub(super) fn make_peer_accept(interface: &str) -> Result<Option<PeerProgram>> {
         .fix(format!(
             "{}ethtool -K {} gro on",
             peer.exec_prefix(),
-            peer.link.name
+            word(&peer.link.name)
         ))
     };
     let attach = || -> Result<OwnedFd> {

@@ -22,6 +22,7 @@ use trawl_sys::{mounts, process};
 
 use crate::info;
 use crate::owned;
+use trawl_sys::words::path_word;
 
 /// The usual mount point.
 pub const USUAL: &str = "/sys/fs/bpf";
@@ -220,7 +221,7 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
         let errno = e.raw_os_error();
         let error = Error::os(what(), e);
         match errno {
-            Some(libc::EEXIST) => error.fix(format!("rm {}", path.display())),
+            Some(libc::EEXIST) => error.fix(format!("rm {}", path_word(path))),
             Some(libc::EPERM) if !path.parent().is_some_and(is_on_bpffs) => {
                 Error::failed(what(), "its directory is not in a BPF file system")
                     .fix(format!("name a directory under {USUAL}"))

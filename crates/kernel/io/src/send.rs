@@ -13,6 +13,7 @@ use trawl_bpf::program::{HAS_FRAGS, LoadOptions, XDP, returning};
 use trawl_sys::error::{Error, Result};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::socket_option;
+use trawl_sys::words::word;
 
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 
@@ -60,7 +61,8 @@ pub fn passing_program() -> Result<OwnedFd> {
 pub(crate) fn down_or_gone(what: String, name: &str) -> Error {
     match Netlink::current().and_then(|mut netlink| netlink.find_link(name)) {
         Ok(None) => Error::failed(what, "the interface is gone"),
-        _ => Error::failed(what, "the interface is down").fix(format!("ip link set {name} up")),
+        _ => Error::failed(what, "the interface is down")
+            .fix(format!("ip link set {} up", word(name))),
     }
 }
 

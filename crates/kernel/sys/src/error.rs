@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::words::shown;
+
 /// The origin of an error: the request or the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -43,9 +45,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates the error of a failed action.
     pub fn failed(what: impl Into<String>, why: impl fmt::Display) -> Self {
+        let what: String = what.into();
         Self {
             kind: ErrorKind::Failed,
-            what: what.into(),
+            // Names from outside may be in it.
+            what: shown(&what).into_owned(),
             why: why.to_string(),
             fix: None,
             errno: None,

@@ -35,5 +35,6 @@ pub mod testing;
 pub mod text_file;
 pub mod units;
 pub mod warden;
+pub mod words;
 
 pub use error::{Error, Result};

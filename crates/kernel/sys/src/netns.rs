@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Rank};
+use crate::words::{path_word, word};
 use crate::{mounts, socket_option};
 
 /// iproute2's directory of named namespaces; /var/run is a link to /run on systems with systemd.
@@ -117,7 +118,7 @@ impl Namespace {
             return Err(match is_left {
                 true => error.fix(format!(
                     "if it was left behind by a crash: rm {}",
-                    path.display()
+                    path_word(path)
                 )),
                 false => error,
             });
@@ -203,8 +204,8 @@ impl Namespace {
     /// Returns `ip netns exec NAME ` for a command shown to a person, empty if no name is known.
     pub fn exec_prefix(&self) -> String {
         match &self.name {
-            Some(name) => format!("ip netns exec {name} "),
-            None if self.label.starts_with('/') => format!("nsenter --net={} ", self.label),
+            Some(name) => format!("ip netns exec {} ", word(name)),
+            None if self.label.starts_with('/') => format!("nsenter --net={} ", word(&self.label)),
             None => String::new(),
         }
     }

@@ -28,6 +28,7 @@ use crate::install::{self, Put};
 use crate::load::{Program, Source};
 use crate::pins::{Installed, ROUTE};
 use crate::readiness::{self, Readiness};
+use trawl_sys::words::word;
 
 const FUNCTION: &str = "trawl_route";
 const PORTS: &str = "ports";
@@ -81,7 +82,7 @@ impl Port {
                 format!("{} is not a port of a router", site.label()),
                 "the program is not on it",
             )
-            .fix(format!("trawl route load {}", site.label()))),
+            .fix(format!("trawl route load {}", word(site.label())))),
         }
     }
 
@@ -240,7 +241,8 @@ fn check_port(site: &Site, links: &[LinkRecord]) -> Result<()> {
             format!("it is a VLAN of {below}, where XDP sees its packets"),
         )
         .fix(format!(
-            "trawl route load {below} routes all VLANs on it too"
+            "trawl route load {} routes all VLANs on it too",
+            word(below)
         )));
     }
     match named(link.master) {

@@ -12,6 +12,7 @@ use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::{Error, Result};
 
 use super::{BpfProgram, Library, PacketHeader, PcapStatistics, PcapT, text};
+use trawl_sys::words::word;
 
 pub(super) const ERROR_BUFFER: usize = 256;
 const NANOSECONDS: c_int = 1;
@@ -395,7 +396,7 @@ fn fix_for(device: &str, status: c_int) -> Advice {
         PERMISSION_DENIED | PROMISC_PERMISSION_DENIED => {
             return "run as root, or with CAP_NET_RAW; or leave the mode as it is: -p".into();
         }
-        IFACE_NOT_UP => return format!("ip link set dev {device} up").into(),
+        IFACE_NOT_UP => return format!("ip link set dev {} up", word(device)).into(),
         _ => {}
     }
     if device.starts_with("netmap:") || device.starts_with("vale") {
