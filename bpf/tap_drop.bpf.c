@@ -14,6 +14,7 @@
 #include "include/buffer.h"
 #include "include/dropper.h"
 #include "include/loss.h"
+#include "include/wanted.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -63,6 +64,15 @@ static __always_inline void note_dropper(const struct sk_buff *buffer, struct dr
 	latest->buffer = 0;
 }
 
+/* Returns true for a packet from or to a process that the filter selects, in whatever namespace it is dropped. */
+static __always_inline bool is_of_wanted_flow(struct tap_context *packet)
+{
+	__u64 network = (__u64)NETWORK_OF(packet);
+
+	return CONFIG(only_processes) &&
+	       (is_flow_wanted(network, FLOW_SENT_BEFORE) || is_flow_wanted(network, FLOW_RECEIVED));
+}
+
 static __always_inline void capture(__u64 *arguments, struct scratch *scratch, const struct drop_settings *settings,
 				    __u32 cpu, bool typed, bool filtered, bool names_process)
 {
@@ -108,7 +118,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	control = control_of(&cpu, false);
 	if (!control)
 		return;
-	if (!process_wanted(&packet, &sight) || !in_sample(control)) {
+	if ((!process_wanted(&packet, &sight) && !(names_process && is_of_wanted_flow(&packet))) || !in_sample(control)) {
 		left_out(control, false);
 		return;
 	}
@@ -158,3 +168,14 @@ PROGRAM(trawl_drop_raw, false, false, false)
 PROGRAM(trawl_drop_raw_f, false, true, false)
 PROGRAM(trawl_drop_raw_p, false, false, true)
 PROGRAM(trawl_drop_raw_pf, false, true, true)
+
+/* Notes the flows of the processes that the filter selects, as they send (tracepoint net_dev_queue). */
+SEC("?raw_tp")
+int trawl_sent(__u64 *arguments)
+{
+	struct sk_buff *buffer = (void *)arguments[0];
+
+	if (is_sent_by_wanted(buffer))
+		is_flow_wanted((__u64)BPF_CORE_READ(buffer, head) + BPF_CORE_READ(buffer, network_header), FLOW_IS_SENT);
+	return 0;
+}

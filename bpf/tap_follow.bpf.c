@@ -8,10 +8,10 @@
  * much time for the shared program. */
 #include <stdbool.h>
 #include <linux/bpf.h>
-#include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include "include/buffer.h"
 #include "include/loss.h"
+#include "include/wanted.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -22,10 +22,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
 #define HOOK_POSTROUTING 4
-
-/* Offsets of the protocol in the IPv4 and the IPv6 header. */
-#define PROTOCOL_AT_MOST 9
-#define PROTOCOL_AT_IP6 6
 
 #define BIT(step) (1u << (step))
 #define AT_SOCKET (BIT(STEP_SOCKET) | BIT(STEP_READ))
@@ -306,60 +302,16 @@ struct {
 	__type(value, __u32);
 } shared_program SEC(".maps");
 
-#define IP_LENGTH_MAX 60
-#define IP6_LENGTH 40
-#define ECHO_NUMBER_AT 4
-
 /* Returns true if a selected process sends the packet, or has sent one that it may answer. */
 static __noinline bool is_wanted(struct sk_buff *buffer)
 {
-	void *socket = BPF_CORE_READ(buffer, sk);
-	__u64 network;
-	struct socket_start *start = socket_start();
-	struct socket_owner *owner;
-	struct wanted_flow *flow;
-	__u32 one = 1, at;
-	bool is_sent = false;
-	__u16 *ports;
-	char *bytes;
+	bool is_sent = is_sent_by_wanted(buffer);
+	__u64 network = (__u64)BPF_CORE_READ(buffer, data);
 
-	if (!start)
-		return false;
-	if (socket) {
-		owner = owner_by_cookie(socket, false);
-		is_sent = owner && owner->flags & OWNER_WANTED;
-	}
-	bytes = start->bytes;
-	/* The stack has no room for it. */
-	flow = (void *)(bytes + IP_LENGTH_MAX + 8);
-	__builtin_memset(flow, 0, sizeof(*flow));
-	network = (__u64)BPF_CORE_READ(buffer, data);
 	/* The data of a received packet begin with this header, which is not noted yet. */
 	if (!(BIT(CONFIG(step) & 31) & ON_ARRIVAL))
 		network = (__u64)BPF_CORE_READ(buffer, head) + BPF_CORE_READ(buffer, network_header);
-	if (bpf_probe_read_kernel(bytes, IP_LENGTH_MAX + 8, (void *)network))
-		return is_sent;
-	if ((bytes[0] & 0xf0) == 0x40) {
-		at = (bytes[0] & 0xf) * 4;
-		flow->protocol = (__u8)bytes[PROTOCOL_AT_MOST];
-		__builtin_memcpy(flow->remote, is_sent ? bytes + 16 : bytes + 12, 4);
-	} else {
-		at = IP6_LENGTH;
-		flow->protocol = (__u8)bytes[PROTOCOL_AT_IP6];
-		__builtin_memcpy(flow->remote, is_sent ? bytes + 24 : bytes + 8, sizeof(flow->remote));
-	}
-	if (at > IP_LENGTH_MAX)
-		return is_sent;
-	ports = (__u16 *)(bytes + at);
-	if (flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP) {
-		flow->remote_port = is_sent ? ports[1] : ports[0];
-		flow->local_port = is_sent ? ports[0] : ports[1];
-	} else {
-		flow->local_port = ports[ECHO_NUMBER_AT / 2];
-	}
-	if (is_sent)
-		bpf_map_update_elem(&wanted_flows, flow, &one, BPF_ANY);
-	return is_sent || bpf_map_lookup_elem(&wanted_flows, flow);
+	return is_flow_wanted(network, is_sent ? FLOW_IS_SENT : FLOW_RECEIVED) || is_sent;
 }
 
 /* Calls the shared program. Most packets are not followed: only their address is looked up, unless this step may be

@@ -17,7 +17,10 @@
 /* The packet's device is not known. Most have Ethernet headers. */
 #define DEVICE_UNKNOWN 0xffff
 #define NO_HEADER 0xffff
+#define PACKET_BROADCAST 1
 #define PACKET_MULTICAST 2
+/* A copy of a sent packet to a group or to all hosts. */
+#define PACKET_LOOPBACK 5
 #define FAMILY_IPV4 2
 #define FAMILY_IPV6 10
 #define PROTOCOL_IP 0x0800

@@ -207,10 +207,11 @@ struct drop_settings {
 	 * for emptied queues. */
 	__u32 purges;
 	__u32 reason_none;
-	/* Numbers of entries of `raw`, the functions that pass copies to raw sockets, and of `tcp`, TCP's functions. */
+	/* Numbers of entries of `raw`, the functions that pass copies to raw sockets, of `tcp`, TCP's functions, and of
+	 * `icmpv6`. */
 	__u32 raws;
 	__u32 tcps;
-	__u32 padding0;
+	__u32 icmpv6s;
 	/* Sites where drops are recorded; all if there is no entry. */
 	struct drop_site only[DROP_SITES];
 	/* Sites where another tap sees the drops of XDP programs. */
@@ -221,6 +222,8 @@ struct drop_settings {
 	struct drop_function purge[DROP_FUNCTIONS];
 	struct drop_function raw[DROP_FUNCTIONS];
 	struct drop_function tcp[DROP_FUNCTIONS];
+	/* Functions that free messages of ICMPv6 after having acted on them. */
+	struct drop_function icmpv6[DROP_FUNCTIONS];
 };
 
 /* What counted drops have in common. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* Recognition of losses among the packets that the kernel frees as dropped. Non-losses are: the original of which a
- * socket got a copy, a copy that a raw socket's filter rejects, segments that have done their work or bring only known
- * data, and packets in the queues of a closing socket. */
+ * socket got a copy, a copy that a raw socket's filter rejects, segments and messages that have done their work, segments
+ * that bring only known data, and packets in the queues of a closing socket. */
 #ifndef TRAWL_LOSS_H
 #define TRAWL_LOSS_H
 
+#include <bpf/bpf_endian.h>
 #include "device.h"
 
 #define PROTOCOL_ICMP 1
@@ -38,8 +39,8 @@ static __always_inline bool is_in(const struct drop_function *functions, __u32 c
 	return false;
 }
 
-/* The headers' fields in one word, because little stack is left: the protocol, TCP's flags, the destination port, and
- * the number of bytes after the TCP header. 0: not known. */
+/* The headers' fields in one word, because little stack is left: the protocol, TCP's flags or the type of ICMP, the
+ * destination port, and the number of bytes after the TCP header. 0: not known. */
 #define HEADERS(protocol, flags, port, payload) \
 	((__u64)(payload) << 32 | (__u64)(port) << 16 | (__u64)(flags) << 8 | (protocol))
 #define HEADERS_PROTOCOL(headers) ((__u8)(headers))
@@ -67,8 +68,44 @@ static __always_inline __u64 read_headers(struct sk_buff *buffer, bool typed)
 	}
 	if (bpf_probe_read_kernel(bytes, sizeof(bytes), (void *)(head + transport)))
 		return 0;
+	if (protocol == PROTOCOL_ICMP || protocol == PROTOCOL_ICMPV6)
+		return HEADERS(protocol, bytes[0], 0, 0);
 	return HEADERS(protocol, bytes[13], bytes[2] << 8 | bytes[3],
 		       total - (transport - network) - (bytes[12] >> 4) * 4);
+}
+
+/* Returns true for a packet to a group or to all hosts. Devices without link-layer addresses do not mark those to
+ * groups. */
+static __always_inline bool is_to_group(struct sk_buff *buffer, bool typed)
+{
+	__u8 kind = typed ? BPF_CORE_READ_BITFIELD(buffer, pkt_type) : BPF_CORE_READ_BITFIELD_PROBED(buffer, pkt_type);
+	__u64 network = (__u64)GET(typed, buffer, head) + GET(typed, buffer, network_header);
+	__u8 version, first;
+
+	if (kind == PACKET_BROADCAST || kind == PACKET_MULTICAST || kind == PACKET_LOOPBACK)
+		return true;
+	if (bpf_probe_read_kernel(&version, sizeof(version), (void *)network))
+		return false;
+	switch (GET(typed, buffer, protocol)) {
+	case bpf_htons(PROTOCOL_IP):
+		return version >> 4 == 4 && !bpf_probe_read_kernel(&first, sizeof(first), (void *)(network + 16)) &&
+		       first >> 4 == 0xe;
+	case bpf_htons(PROTOCOL_IPV6):
+		return version >> 4 == 6 && !bpf_probe_read_kernel(&first, sizeof(first), (void *)(network + 24)) &&
+		       first == 0xff;
+	default:
+		return false;
+	}
+}
+
+/* Returns true for a message that ICMPv6 has acted on: an error, an echo request, or one of neighbour discovery or of
+ * multicast listeners. Older kernels free all these as dropped, without a reason. */
+static __always_inline bool is_acted_on(__u64 headers)
+{
+	__u8 type = HEADERS_FLAGS(headers);
+
+	return HEADERS_PROTOCOL(headers) == PROTOCOL_ICMPV6 &&
+	       ((type >= 1 && type <= 4) || type == 128 || (type >= 130 && type <= 137) || type == 143);
 }
 
 /* Returns true if a raw socket or a DHCP client may have read a clone of the packet. The kernel frees the original of
@@ -95,7 +132,6 @@ static __always_inline __u32 find_loss(const struct drop_settings *settings, con
 {
 	__u32 reason = note->reason;
 	__u64 headers;
-	bool to_group;
 
 	if (reason == settings->reason_none && is_in(settings->purge, settings->purges, note->location))
 		return DROP_LOSS_UNWANTED;
@@ -105,9 +141,7 @@ static __always_inline __u32 find_loss(const struct drop_settings *settings, con
 		return DROP_LOSS_UNWANTED;
 	if (has_bit(settings->done, reason))
 		return DROP_LOSS_DONE;
-	to_group = (typed ? BPF_CORE_READ_BITFIELD(buffer, pkt_type) : BPF_CORE_READ_BITFIELD_PROBED(buffer, pkt_type)) ==
-		   PACKET_MULTICAST;
-	if (to_group && has_bit(settings->unwanted_in_group, reason))
+	if (has_bit(settings->unwanted_in_group, reason) && is_to_group(buffer, typed))
 		return DROP_LOSS_UNWANTED;
 	if (has_bit(settings->filtered, reason) && is_in(settings->raw, settings->raws, note->location))
 		return DROP_LOSS_UNWANTED;
@@ -116,6 +150,9 @@ static __always_inline __u32 find_loss(const struct drop_settings *settings, con
 	headers = read_headers(buffer, typed);
 	if (has_bit(settings->may_be_copied, reason) && is_copied_to_socket(buffer, typed, headers))
 		return DROP_LOSS_COPIED;
+	if (reason == settings->reason_none && is_in(settings->icmpv6, settings->icmpv6s, note->location) &&
+	    is_acted_on(headers))
+		return DROP_LOSS_DONE;
 	if (has_bit(settings->done_if_empty, reason) && is_in(settings->tcp, settings->tcps, note->location) &&
 	    HEADERS_PROTOCOL(headers) == PROTOCOL_TCP && !HEADERS_PAYLOAD(headers) && !(HEADERS_FLAGS(headers) & TCP_SYN))
 		return DROP_LOSS_DONE;

@@ -68,6 +68,10 @@ const TCP: [&str; 7] = [
     "tcp_rcv_state_process",
     "tcp_validate_incoming",
 ];
+/// Kernel function that frees messages of ICMPv6 after having acted on them.
+const ICMPV6: [&str; 1] = ["icmpv6_rcv"];
+/// A reason that only kernels have that tell these messages from dropped ones.
+const OF_NEIGHBOUR_DISCOVERY: &str = "IPV6_NDISC_BAD_OPTIONS";
 const EVERYWHERE: &str = "all interfaces";
 
 /// Attaches the tap. With sites it records only drops there; at the sites `at_xdp`, another tap sees the drops of XDP
@@ -157,7 +161,11 @@ pub fn attach(
         None => {
             let program = (object::DROP, "trawl_drop");
             let (mode, _, loaded) = load_at_drops(program, &config, &maps, block.as_deref())?;
-            (mode, vec![loaded])
+            let mut all = vec![loaded];
+            if config.only_processes != 0 {
+                all.push(programs::watch_senders(&config, &maps)?);
+            }
+            (mode, all)
         }
     };
     let mut programs = Vec::new();
@@ -236,11 +244,12 @@ fn settings(
         purges: 0,
         raws: 0,
         tcps: 0,
-        padding0: 0,
+        icmpv6s: 0,
         reason_none: reasons.none(),
         purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         tcp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        icmpv6: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         only: [DropSite {
             netns: 0,
             ifindex: 0,
@@ -275,6 +284,9 @@ fn settings(
     settings.purges = find(&mut settings.purge, symbols, &PURGE);
     settings.raws = find(&mut settings.raw, symbols, &RAW);
     settings.tcps = find(&mut settings.tcp, symbols, &TCP);
+    if reasons.number(OF_NEIGHBOUR_DISCOVERY).is_none() {
+        settings.icmpv6s = find(&mut settings.icmpv6, symbols, &ICMPV6);
+    }
     Ok(settings)
 }
 

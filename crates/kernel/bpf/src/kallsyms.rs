@@ -9,6 +9,7 @@ use super::test_run;
 use crate::layout::KernelAddresses;
 
 const PATH: &str = "/proc/kallsyms";
+const MODULES: &str = "/proc/modules";
 /// Separator before the suffix that compilers add to the name of a function's variant.
 const VARIANT: char = '.';
 /// Prefix of symbols that are not functions themselves.
@@ -21,6 +22,8 @@ pub struct Symbols {
     /// Start of each name among the names, which are terminated by newlines.
     names: Vec<u32>,
     text: String,
+    /// Names of the modules that were loaded.
+    modules: Vec<String>,
 }
 
 /// A position in the kernel's code.
@@ -39,7 +42,20 @@ impl fmt::Display for At<'_> {
 impl Symbols {
     /// Reads the current functions; empty if the kernel hides addresses.
     pub fn read() -> Self {
-        fs::read_to_string(PATH).map_or_else(|_| Self::default(), |text| Self::parse(&text))
+        let modules = modules();
+        let read = fs::read_to_string(PATH);
+        let symbols = read.map_or_else(|_| Self::default(), |text| Self::parse(&text));
+        Self { modules, ..symbols }
+    }
+
+    /// Reads the functions again if modules were loaded or removed since: an address would be taken for one of another module.
+    pub fn refresh(&mut self) {
+        if modules() != self.modules {
+            let now = Self::read();
+            if !now.is_empty() {
+                *self = now;
+            }
+        }
     }
 
     fn parse(text: &str) -> Self {
@@ -84,6 +100,16 @@ impl Symbols {
         })
     }
 
+    /// Returns the function that contains the call that returns to an address. If the call is the function's last instruction, the
+    /// address is the next function's.
+    pub fn caller(&self, address: u64) -> Option<At<'_>> {
+        let call = self.find(address.checked_sub(1)?)?;
+        Some(At {
+            offset: call.offset + 1,
+            ..call
+        })
+    }
+
     /// Returns the address ranges of all functions of these names and their variants, each ending before the next
     /// function.
     pub fn ranges(&self, names: &[&str]) -> Vec<(u64, u64)> {
@@ -114,6 +140,12 @@ impl Symbols {
             .lines()
             .next()
     }
+}
+
+fn modules() -> Vec<String> {
+    let text = fs::read_to_string(MODULES).unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
 }
 
 // The kernel's memory layout, read once: needed to locate the bytes of a packet's fragments from outside its program.
@@ -155,6 +187,29 @@ ffffffff81000400 T last\t[module]
         assert_eq!(at(0xffffffff81000110).as_deref(), Some("veth_poll+0x0"));
         assert_eq!(at(0xffffffff81000410).as_deref(), Some("last+0x10"));
         assert_eq!(at(0x1000), None);
+        let caller = |address| symbols.caller(address).map(|at| at.to_string());
+        assert_eq!(
+            caller(0xffffffff81000150).as_deref(),
+            Some("veth_poll+0x40")
+        );
+        assert_eq!(
+            caller(0xffffffff81000200).as_deref(),
+            Some("veth_poll+0xf0")
+        );
+    }
+
+    #[test]
+    fn functions_are_read_again_if_modules_change() {
+        if !root_or_skip() {
+            return;
+        }
+        let mut symbols = Symbols::parse(TEXT);
+        symbols.modules = modules();
+        symbols.refresh();
+        assert_eq!(symbols.addresses.len(), 4);
+        symbols.modules.push("gone".to_owned());
+        symbols.refresh();
+        assert!(symbols.is_empty() || symbols.addresses.len() > 1000);
     }
 
     #[test]

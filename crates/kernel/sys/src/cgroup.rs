@@ -64,6 +64,14 @@ impl Root {
         File::open(self.path().join(path.trim_start_matches('/')))
     }
 
+    /// Opens all cgroups.
+    pub fn directories(&self) -> Vec<File> {
+        let all = directories(&self.path());
+        all.into_iter()
+            .filter_map(|path| File::open(path).ok())
+            .collect()
+    }
+
     /// Returns the paths of all cgroups below the root, by the kernel's numbers.
     pub fn paths(&self) -> HashMap<u64, String> {
         let root = self.path();

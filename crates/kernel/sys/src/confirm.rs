@@ -200,7 +200,21 @@ impl Report {
     }
 }
 
-/// Returns the last change of a scope, if it was reverted within a day and no change with a time limit has followed.
+/// Forgets the last change of a scope that was reverted.
+pub fn forget_reverted(scope: &str) -> Result<()> {
+    let Some(directory) = run::directory("reverted")? else {
+        return Ok(());
+    };
+    match fs::remove_file(directory.join(scope)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::os(
+            "cannot forget the change that was reverted",
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the last change of a scope, if it was reverted within a day and no other change has followed.
 pub fn reverted(scope: &str) -> Result<Option<Reverted>> {
     let Some(directory) = run::directory("reverted")? else {
         return Ok(None);

@@ -14,6 +14,9 @@ const LOST: [&str; 7] = [
     "drop", "discard", "missed", "no_buf", "nobuf", "overrun", "_err",
 ];
 
+/// Name of the counter of packets that connection tracking drops.
+const TRACKING: &str = "ConntrackDrop";
+
 /// The identity of a counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CounterKey {
@@ -43,11 +46,15 @@ pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
             let text = fs::read_to_string(format!("/proc/thread-self/net/{file}"));
             headed(&text.unwrap_or_default(), &mut counters);
         }
-        let text = fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
-        counters.extend(text.lines().filter_map(|line| {
-            let mut fields = line.split_whitespace();
-            Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
-        }));
+        // One counter in a line; xfrm_stat has those of IPsec.
+        for file in ["snmp6", "xfrm_stat"] {
+            let text = fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+            counters.extend(text.unwrap_or_default().lines().filter_map(|line| {
+                let mut fields = line.split_whitespace();
+                Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+            }));
+        }
+        counters.extend(dropped_by_tracking().map(|count| (TRACKING.to_owned(), count)));
         counters
     })?;
     let keyed = found.into_iter().map(|(name, value)| {
@@ -62,6 +69,19 @@ pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
         )
     });
     Ok(keyed.collect())
+}
+
+/// Returns the number of packets that connection tracking dropped in the calling thread's namespace, because its table was full
+/// or had no place for a connection. `None` if nothing is tracked.
+pub fn dropped_by_tracking() -> Option<u64> {
+    let text = fs::read_to_string("/proc/thread-self/net/stat/nf_conntrack").ok()?;
+    let mut lines = text.lines();
+    let column = lines
+        .next()?
+        .split_whitespace()
+        .position(|name| name == "drop")?;
+    let of_cpu = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
+    Some(lines.filter_map(of_cpu).sum())
 }
 
 /// Counts the packets that the queues of CPUs had no room for.

@@ -24,7 +24,9 @@ impl Names {
     pub fn namespace(&mut self, number: u32) -> &str {
         if !self.namespaces.contains_key(&number) && is_due(&mut self.namespaces_read) {
             for name in netns::list() {
-                if let Ok(namespace) = Namespace::by_name(&name) {
+                // Words of a comment have no spaces; the number stands for other names.
+                let is_word = !name.contains(|one: char| one.is_whitespace() || one.is_control());
+                if let (true, Ok(namespace)) = (is_word, Namespace::by_name(&name)) {
                     self.namespaces.insert(namespace.identity().1 as u32, name);
                 }
             }

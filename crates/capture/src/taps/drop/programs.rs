@@ -12,6 +12,7 @@ use trawl_sys::{Error, Result};
 use crate::taps::variant;
 
 pub const TRACEPOINT: &str = "kfree_skb";
+const SENDING: &str = "net_dev_queue";
 
 /// A loaded program, and the descriptors that keep it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);
@@ -39,6 +40,19 @@ pub fn load_at_drops(
         Ok(("tp_btf", ready, loaded))
     };
     typed().or_else(|error| raw().map_err(|_| error))
+}
+
+/// Attaches the program that notes the flows of the selected processes as they send.
+pub fn watch_senders(config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Result<Loaded> {
+    let name = "trawl_sent";
+    let ready = TapProgram::prepare(object::DROP, name, config, maps)?;
+    let loaded = ready.load(&program_options(name, program::RAW_TRACEPOINT, 0))?;
+    let link = link::attach_raw_tracepoint(loaded.as_fd(), SENDING);
+    let link = link.map_err(|e| {
+        Error::os("cannot look at the packets that processes send", e)
+            .fix("this requires root (CAP_BPF and CAP_PERFMON)")
+    })?;
+    Ok((loaded, vec![link]))
 }
 
 /// Prepares a program, with the filter if given: programs with a filter, and those that name processes, have a name of

@@ -308,7 +308,7 @@ impl DropConverter {
     /// Writes the comment: key=value pairs separated by spaces, in a fixed order. `process` is such a pair too.
     fn describe(&mut self, note: &DropNote, more: &More, reason: &str, process: Option<&str>) {
         self.comment.clear();
-        let at = location(&mut self.locations, &self.symbols, note.location);
+        let at = location(&mut self.locations, &mut self.symbols, note.location);
         // Writing to a String cannot fail.
         let _ = match more {
             More::Step(step) => describe_step(&mut self.comment, step, reason, note.location, at),
@@ -375,7 +375,7 @@ impl DropConverter {
                     self.comment.push(',');
                 }
                 self.comment
-                    .push_str(location(&mut self.locations, &self.symbols, *address));
+                    .push_str(location(&mut self.locations, &mut self.symbols, *address));
             }
         }
     }
@@ -436,18 +436,23 @@ fn describe_step(
     Ok(())
 }
 
-fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &Symbols, address: u64) -> &'l str {
-    known
-        .entry(address)
-        .or_insert_with(|| match symbols.find(address) {
+fn location<'l>(
+    known: &'l mut HashMap<u64, String>,
+    symbols: &mut Symbols,
+    address: u64,
+) -> &'l str {
+    known.entry(address).or_insert_with(|| {
+        symbols.refresh();
+        match symbols.caller(address) {
             Some(at) => at.to_string(),
             None => format!("{address:#x}"),
-        })
+        }
+    })
 }
 
-/// Returns the function at an address, or the address.
+/// Returns the function that contains the call that returns to an address, or the address.
 pub fn function(symbols: &Symbols, address: u64) -> String {
-    let found = symbols.find(address);
+    let found = symbols.caller(address);
     found.map_or_else(|| format!("{address:#x}"), |at| at.function.to_owned())
 }
 
