@@ -181,9 +181,10 @@ fn carry_out(
     summary.readers = observer.readers();
     observer.finish();
     summary.notices = observer.said();
-    let is_done = observer.end_subject();
+    let status = observer.end_subject();
     let code = report(options.time, display, &summary, &ended, account)?;
-    Ok(match is_stored && is_done {
+    Ok(match is_stored {
+        true if code == ExitCode::SUCCESS => ExitCode::from(status),
         true => code,
         false => ExitCode::FAILURE,
     })

@@ -123,7 +123,9 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum InstallCommand {
+    /// Registers trawl's interfaces with Wireshark and tshark, and adds a profile 'trawl'
     Install(InstallArgs),
+    /// Removes trawl's interfaces and profile from Wireshark and tshark
     Remove(InstallArgs),
 }
 
@@ -588,7 +590,6 @@ const COLOURS: &str = include_str!("../../../packaging/wireshark/colorfilters");
 /// The script's second line, which identifies it as trawl's.
 const MARK: &str = "# Written by trawl extcap install.";
 
-/// Registers trawl's interfaces with Wireshark and tshark, or removes them; a profile 'trawl' comes with them
 #[derive(Debug, clap::Args)]
 struct InstallArgs {
     /// Wireshark's folder for extcap programs [default: the one tshark names, or the user's own]

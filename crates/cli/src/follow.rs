@@ -37,7 +37,7 @@ use trawl_view::record::{PacketView, RingPackets, ShortId};
 use crate::args::{LibpcapArg, NamespacesArg};
 use crate::subject::{Subject, SubjectArgs};
 use crate::why::{SNAPLEN, Watcher, watching_drops};
-use crate::{capture, exit_code, json, terminal, units};
+use crate::{capture, json, terminal, units};
 
 use file::StepFile;
 
@@ -176,7 +176,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     losses.set(lost_records(&summary));
     sink.end_all()?;
-    let is_done = observer.watcher.subject.is_none_or(Subject::end);
+    let status = observer.watcher.subject.map_or(0, Subject::end);
     if let Some(file) = sink.file.take() {
         file.finish(&summary.total)?;
     }
@@ -185,7 +185,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     json::event_as(&Event::Account(summary.total), &text);
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
-            Ok(exit_code(is_done))
+            Ok(ExitCode::from(status))
         }
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to follow packets", other)),

@@ -17,6 +17,7 @@ use trawl_sys::{Error, Result};
 
 use crate::args::{InterfaceArgs, NamedValue, NamespacesArg, NetnsArg, VerifierLog, choice};
 use crate::json::{self, rounded};
+use trawl_sys::words::word;
 
 /// Modes of programs; the card's is the last.
 pub const MODES: [NamedValue<XdpMode>; 3] = [
@@ -207,9 +208,9 @@ impl Change<'_> {
     /// Returns the command that confirms the change.
     fn keep(&self) -> String {
         match self {
-            Self::Programs(site) => format!("trawl xdp confirm {}", site.label()),
+            Self::Programs(site) => format!("trawl xdp confirm {}", word(site.label())),
             Self::Guard(Some(namespace), _) => {
-                format!("trawl guard confirm --netns {}", namespace.label())
+                format!("trawl guard confirm --netns {}", word(namespace.label()))
             }
             Self::Guard(None, _) => "trawl guard confirm".to_owned(),
         }
@@ -264,7 +265,12 @@ impl Consent {
             for one in &changes {
                 confirm::refuse_if_pending(&one.scope()?)?;
             }
-            return change();
+            let done = change()?;
+            // The report of an earlier change that was reverted is out of date.
+            for one in &changes {
+                confirm::forget_reverted(&one.scope()?)?;
+            }
+            return Ok(done);
         };
         let begin = |one: &Change<'_>| one.begin(time);
         let pending: Vec<_> = changes.iter().map(begin).collect::<Result<_>>()?;

@@ -9,6 +9,7 @@ use trawl_program::Site;
 use trawl_program::bundled::route::{self, Port};
 use trawl_program::unload::UnloadChoice;
 use trawl_sys::netlink::XdpMode;
+use trawl_sys::words::word;
 use trawl_sys::{Error, Result};
 
 use crate::args::{InterfaceArgs, NetnsArg};
@@ -100,6 +101,13 @@ fn load(args: &Load) -> Result<()> {
     if !attach.json {
         let messages = loaded.notices.iter().chain(&loaded.warnings);
         messages.for_each(|text| terminal::say(text));
+        if let [only] = &loaded.ports[..] {
+            let label = only.site.label();
+            terminal::say(&format!(
+                "{label} is the router's only port: packets for other interfaces go through the stack; trawl route load {} IF adds one",
+                word(label)
+            ));
+        }
     }
     let document = LoadDocument {
         ports: loaded.ports.iter().map(PortDocument::new).collect(),

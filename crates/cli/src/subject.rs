@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::thread;
@@ -36,6 +37,9 @@ const TO_VACATE: Capabilities = Capabilities::KILL
     .union(Capabilities::DAC_READ_SEARCH);
 /// Longest time for which its processes wait for a capture in a new namespace.
 const TO_JOIN: Duration = Duration::from_secs(10);
+
+/// Exit status if the command could not be started.
+const NOT_STARTED: u8 = 1;
 
 #[derive(Debug, clap::Args)]
 pub struct SubjectArgs {
@@ -168,15 +172,20 @@ impl Subject {
         self.spaces.as_ref()
     }
 
-    /// Ends the command if it still runs. Returns false, with a message, if the command failed.
-    pub fn end(mut self) -> bool {
-        let Some(status) = self.held.ended().filter(|_| !self.is_refused) else {
-            return !self.is_refused;
+    /// Ends the command if it still runs. Returns its exit status, as a shell does: 128 and the number of the signal that ended it.
+    /// A failure is reported. If trawl ends first, the status is 0.
+    pub fn end(mut self) -> u8 {
+        if self.is_refused {
+            return NOT_STARTED;
+        }
+        let Some(status) = self.held.ended() else {
+            return 0;
         };
         if !status.success() {
             terminal::say(&format!("{}: {status}", self.name));
         }
-        status.success()
+        let code = status.code().or(status.signal().map(|signal| 128 + signal));
+        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
     }
 }
 

@@ -8,6 +8,7 @@ mod noted;
 mod record;
 pub(crate) mod report;
 mod ruleset;
+mod socket_drops;
 mod traced;
 
 use std::cell::RefCell;
@@ -121,7 +122,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
     let counted = args.words.is_empty() && args.subject.words.is_empty();
-    let mut culprits = Culprits::new(!counted);
+    let mut culprits = Culprits::new(!counted || !args.interfaces.is_empty());
     let counted = counted
         .then(|| Counted::new(&sites, namespaces).map(Rc::new))
         .transpose()?;
@@ -150,15 +151,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.counts.clear();
     let seconds = started.elapsed().as_secs_f64();
-    let is_done = observer.subject.is_none_or(Subject::end);
+    let status = observer.subject.map_or(0, Subject::end);
     let mut known = std::mem::take(&mut sink.counts.known);
     let mut culprits = std::mem::take(&mut sink.counts.culprits);
     drop(sink);
     let tally = tally.take();
     for (key, row) in tally.sorted().into_iter().take(MOST_EXPLAINED) {
-        known.culprits.insert(key.clone(), culprits.of(key, row));
+        known
+            .blames
+            .insert(key.clone(), culprits.of(key, row, &tally));
     }
-    let differences = differences(counted.as_deref())?;
+    let differences = differences(counted.as_deref(), true)?;
     let mut report = LossReport::new(&tally, &differences, &summary.total, &mut known);
     if let Some(file) = &mut file {
         record::append(&mut **file, &report)?;
@@ -170,7 +173,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     show(&report, args.json)?;
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
-            Ok(exit_code(is_done))
+            Ok(ExitCode::from(status))
         }
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to look for drops", other)),
@@ -234,7 +237,11 @@ fn plan(args: &Args) -> CapturePlan {
         no_losses: true,
         stack: true,
         droppers: true,
-        namespaces: args.namespaces.names(),
+        // A command's packets may be dropped in any.
+        namespaces: match args.subject.words.is_empty() {
+            true => args.namespaces.names(),
+            false => args.namespaces.given().to_vec(),
+        },
         ..Drops::default()
     };
     let sources = Sources {
@@ -280,8 +287,11 @@ fn say_tracing(netns: Option<&str>) {
     json::say("tracing_packets", data, &text);
 }
 
-fn differences(counted: Option<&Counted>) -> Result<Differences> {
-    counted.map_or_else(|| Ok(Differences::default()), Counted::differences)
+fn differences(counted: Option<&Counted>, with_sockets: bool) -> Result<Differences> {
+    counted.map_or_else(
+        || Ok(Differences::default()),
+        |counted| counted.differences(with_sockets),
+    )
 }
 
 /// A reporter of a capture at drops, on standard error.
@@ -294,6 +304,10 @@ pub(crate) struct Watcher {
 
 impl Observer for Watcher {
     fn event(&mut self, event: &Event) {
+        // Packets of other flows than the command's are no loss to it.
+        if self.subject.is_some() && matches!(event, Event::ProcessesUnknown { .. }) {
+            return;
+        }
         let text = event.to_string();
         match self.json {
             true => json::notice(None, event, &text),
@@ -366,7 +380,7 @@ impl Tallying {
         }
         self.clear();
         self.shown = Instant::now();
-        let differences = differences(self.counted.as_deref()).unwrap_or_default();
+        let differences = differences(self.counted.as_deref(), false).unwrap_or_default();
         let (tally, account) = (self.tally.borrow(), PacketAccount::default());
         let report = LossReport::new(&tally, &differences, &account, &mut self.known);
         let (text, lines) = terminal::fitted(&report.to_string());

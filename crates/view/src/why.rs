@@ -1,7 +1,7 @@
 //! Reasons of dropped packets, summed up: one row for each reason, function, interface and namespace.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 use trawl_packet::decode::{Summary, Transport, summary};
@@ -81,8 +81,11 @@ pub struct Row {
     pub flows: HashMap<String, u64>,
     /// Packets of each protocol: `udp`, `tcp6`.
     pub protocols: BTreeMap<String, u64>,
-    /// Destination of the last packet.
+    /// Destination ports, up to a limit.
+    pub ports: BTreeSet<u16>,
+    /// Destination of the last packet, and its MAC address.
     pub destination: Option<String>,
+    pub mac: Option<String>,
 }
 
 impl Row {
@@ -95,6 +98,13 @@ impl Row {
             (false, true) => vec![6],
             _ => vec![4, 6],
         }
+    }
+
+    /// Returns the destination ports of the packets; `None` if some are not known.
+    pub fn ports(&self) -> Option<&BTreeSet<u16>> {
+        (1..FLOWS)
+            .contains(&self.ports.len())
+            .then_some(&self.ports)
     }
 
     /// Returns the flows with the most packets.
@@ -189,19 +199,34 @@ impl Tally {
                     None => socket.to_owned(),
                 }),
         };
+        let row_key = key.clone();
         let row = self.rows.entry(key).or_default();
         row.packets += 1;
         row.count_process(packet, &drop);
         row.count_dropper(&drop);
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
+        row.mac = decoded
+            .ethernet
+            .as_ref()
+            .map(|ethernet| ethernet.dst.clone());
         let protocol = protocol(&decoded);
-        let flow = match is_received {
+        let mut flow = match is_received {
             // The socket already names the destination.
             true => flow_from(&protocol, &decoded),
+            false if depends_on_destination(&row_key) => flow_to(&protocol, &decoded),
             false => flow(&protocol, &decoded),
         };
+        for vlan in &decoded.vlans {
+            flow += &format!(" in VLAN {vlan}");
+        }
         *row.protocols.entry(protocol).or_default() += 1;
+        if let Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }) =
+            decoded.transport
+            && row.ports.len() < FLOWS
+        {
+            row.ports.insert(dst_port);
+        }
         if row.flows.len() < FLOWS || row.flows.contains_key(&flow) {
             *row.flows.entry(flow).or_default() += 1;
         }
@@ -219,10 +244,11 @@ impl Tally {
         rows
     }
 
-    /// Returns the packets dropped for one of these reasons, of this protocol and in this namespace if one is named.
+    /// Returns the packets dropped for one of these reasons (`REASON`, `REASON@FUNCTION`, or `@WORD` of the function's name), of
+    /// this protocol and in this namespace if one is named.
     pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>, netns: Option<&str>) -> u64 {
         let rows = self.rows.iter().filter(|(key, _)| {
-            reasons.contains(&key.reason.as_str())
+            reasons.iter().any(|one| is_for(key, one))
                 && (netns.is_none() || key.netns.as_deref() == netns)
         });
         rows.map(|(_, row)| match protocol {
@@ -248,6 +274,15 @@ impl Tally {
                 && key.netns.as_deref() == netns
         });
         rows.map(|(_, row)| row.packets).sum()
+    }
+}
+
+/// Returns true if a row has this reason, `REASON` or `REASON@FUNCTION`, or a function with this word, `@WORD`.
+fn is_for(key: &DropKey, reason: &str) -> bool {
+    match reason.split_once('@') {
+        None => key.reason == reason,
+        Some(("", word)) => key.function.contains(word) || key.reason.to_lowercase().contains(word),
+        Some((reason, function)) => key.reason == reason && key.function == function,
     }
 }
 
@@ -317,6 +352,46 @@ fn flow(protocol: &str, decoded: &Summary) -> String {
         (_, Some(ip), _) => format!("{protocol} to {}", ip.dst),
         (_, None, Some(arp)) => format!("{protocol} for {}", arp.target_ip),
         _ => protocol.to_owned(),
+    }
+}
+
+/// Reasons, and functions without a reason of their own, for which the address matters more than the port.
+const BY_DESTINATION: [&str; 17] = [
+    "IP_INNOROUTES",
+    "IP_OUTNOROUTES",
+    "IP_INADDRERRORS",
+    "IP_INVALID_DEST",
+    "IP_LOCALNET",
+    "NEIGH_",
+    "OTHERHOST",
+    "PKT_TOO_BIG",
+    "neigh_invalidate",
+    "ndisc_error_report",
+    "arp_error_report",
+    "ip_error",
+    "dst_discard",
+    "ip6_pkt_",
+    "ip_fragment",
+    "ip_forward",
+    "ip6_forward",
+];
+
+fn depends_on_destination(key: &DropKey) -> bool {
+    let mut begins = BY_DESTINATION.iter();
+    key.hook.is_none()
+        && begins.any(|one| key.reason.starts_with(one) || key.function.starts_with(one))
+}
+
+/// Returns protocol and destination with its address: `udp to 10.9.2.1:53`.
+fn flow_to(protocol: &str, decoded: &Summary) -> String {
+    match (&decoded.transport, &decoded.ip) {
+        (Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }), Some(ip)) => {
+            format!(
+                "{protocol} to {}",
+                std::net::SocketAddr::new(ip.dst, *dst_port)
+            )
+        }
+        _ => flow(protocol, decoded),
     }
 }
 

@@ -14,6 +14,8 @@ use trawl_tests::{Lab, Running, binary, skip, trawl, wait_until};
 use crate::drop::reasons::shoots;
 
 mod culprits;
+mod healthy;
+mod planted;
 mod record;
 mod rules;
 mod traced;
@@ -178,7 +180,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
         rustix::net::listen(&listener, 1).unwrap();
         listener
     });
-    let names = ["UdpRcvbufErrors", "TcpExtListenDrops"];
+    let names = ["UdpRcvbufErrors", "TcpExtListenOverflows"];
     let before = names.map(|name| nstat(&lab, name));
     let why = Running::start(&["why", "--netns", &b.name, "--json"], "looking");
     let mut long = lab.udp(7);
@@ -240,7 +242,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
         );
         assert_eq!(rows["socket"], format!("udp {address}:7"));
     }
-    let queue = counter(&report, "TcpExtListenDrops");
+    let queue = counter(&report, "TcpExtListenOverflows");
     let advice = queue["advice"].as_str().unwrap_or_default();
     assert!(advice.contains("net.core.somaxconn"), "{queue}");
     drop((socket, listener));

@@ -131,9 +131,9 @@ impl Terminal {
             .map_or(Ok(()), |subject| subject.watch(attached))
     }
 
-    /// Ends the command whose packets were captured. Returns false if it failed.
-    pub(super) fn end_subject(&mut self) -> bool {
-        self.subject.take().is_none_or(Subject::end)
+    /// Ends the command whose packets were captured. Returns its exit status.
+    pub(super) fn end_subject(&mut self) -> u8 {
+        self.subject.take().map_or(0, Subject::end)
     }
 
     pub(super) fn finish(&mut self) {

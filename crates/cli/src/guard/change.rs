@@ -424,8 +424,9 @@ pub fn apply(args: &Apply) -> Result<()> {
         })?;
         Ok(!guard.posts()?.is_empty())
     })?;
-    json::print_as(args.how.json, &done, || {
-        format!("{} in force\n", rules(count))
+    json::print_as(args.how.json, &done, || match is_guarded {
+        true => format!("{} in force\n", rules(count)),
+        false => format!("{} set, but not in force\n", rules(count)),
     })?;
     if !is_guarded {
         let default = file.default.map_or(String::new(), |action| {

@@ -145,7 +145,7 @@ impl Losses {
             self.searched = Instant::now();
             self.counted.find_namespaces();
         }
-        let found = self.counted.differences()?;
+        let found = self.counted.differences(false)?;
         let mut series = Series::default();
         let known: Vec<&str> = known_counters().map(|one| one.name).collect();
         let counts = |key: &&CounterKey| key.device.is_some() || known.contains(&key.name.as_str());

@@ -18,55 +18,171 @@ use trawl_sys::interface::Interface;
 use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netlink::{Netlink, RuleTrace};
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_view::why::DropKey;
+use trawl_sys::words::{shown, word};
+use trawl_view::why::{DropKey, Row};
+
+use super::culprits::{Blame, CONNECTION_TRACKING, Culprit};
 
 /// Functions that drop the packets of tunnels without a device.
 const TUNNEL_RECEIVERS: [&str; 4] = ["tunnel4_rcv", "tunnel64_rcv", "tunnel6_rcv", "tunnel46_rcv"];
-/// Functions that drop packets at a refusing route, or packets that a router may not forward any more.
-const REFUSING_ROUTES: [&str; 5] = [
+/// Functions that drop packets at a route that refuses them, and reasons of packets without a route.
+const ROUTES: [&str; 8] = [
     "ip_error",
     "dst_discard",
     "dst_discard_out",
+    "ip6_pkt_drop",
     "ip6_pkt_discard",
+    "ip6_pkt_discard_out",
     "ip6_pkt_prohibit",
+    "ip6_pkt_prohibit_out",
 ];
-const FORWARDING: [&str; 2] = ["ip_forward", "ip6_forward"];
+const NO_ROUTE: [&str; 2] = ["IP_INNOROUTES", "IP_OUTNOROUTES"];
+/// Errors by which `ip route get` tells kinds of routes apart, and the effect of each kind.
+const REFUSALS: [(&str, &str, &str); 3] = [
+    ("Invalid argument", "blackhole", "discards"),
+    ("No route to host", "unreachable", "refuses"),
+    ("Permission denied", "prohibit", "refuses"),
+];
+/// The reason of packets without one.
+const NONE: &str = "NOT_SPECIFIED";
 
-/// Returns the advice. `destination` belongs to one of the packets; `versions` and `protocols` are their versions of IP and
-/// protocol names.
-pub fn of(
-    key: &DropKey,
-    destination: Option<&str>,
-    versions: &[u8],
-    protocols: &[&str],
-) -> Option<String> {
+/// Returns the advice about a row of packets.
+pub fn of(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
     let interface = key.interface.as_deref().unwrap_or("IF");
     let prefix = netns_prefix(key.netns.as_deref());
-    let destination = destination.unwrap_or("ADDRESS");
     let function = key.function.as_str();
-    let reason = match key.reason.as_str() {
-        "NETFILTER_DROP" => return Some(netfilter(key, versions, &prefix)),
+    match key.reason.as_str() {
+        "NETFILTER_DROP" => return Some(netfilter(key, row, blame, &prefix)),
         "TC_INGRESS" => return Some(tc(key, interface, Direction::Ingress)),
         "TC_EGRESS" => return Some(tc(key, interface, Direction::Egress)),
         "XDP" => return Some(xdp(key, interface)),
-        "IP_NOPROTO" => return Some(no_protocol(&prefix, protocols)),
+        "IP_NOPROTO" => return Some(no_protocol(&prefix, row)),
         // A loaded tunnel module receives the tunnels' packets before it looks for a device.
-        "NOT_SPECIFIED" if TUNNEL_RECEIVERS.contains(&function) => {
-            return Some(no_protocol(&prefix, protocols));
+        NONE if TUNNEL_RECEIVERS.contains(&function) => return Some(no_protocol(&prefix, row)),
+        "SOCKET_FILTER" if !row.cgroups.is_empty() => {
+            return Some("a BPF program of the receiver's cgroup: bpftool cgroup tree".to_owned());
         }
-        "NOT_SPECIFIED" if REFUSING_ROUTES.contains(&function) => "refusing-route",
-        "IP_INHDR" if FORWARDING.contains(&function) => "forwarding",
-        _ if function == "neigh_invalidate" => "neighbour",
-        reason => reason,
+        "OTHERHOST" if is_to_own_mac(key, row) => return Some(no_vlan(key, &prefix, interface)),
+        "NO_SOCKET" if is_to_client(key, row) => {
+            return Some(format!(
+                "the port is a client's, whose socket is closed: the answers came too late; {prefix}ss -nap shows open ones"
+            ));
+        }
+        reason if NO_ROUTE.contains(&reason) || ROUTES.contains(&function) => {
+            if let Some(told) = refusing_route(key, row, &prefix) {
+                return Some(told);
+            }
+        }
+        _ if blame
+            .culprits
+            .iter()
+            .any(|one| one.is_certain && one.name.contains(NETEM)) =>
+        {
+            return Some(format!(
+                "netem loses packets on purpose: {prefix}tc -s qdisc show dev {}",
+                word(interface)
+            ));
+        }
+        _ => {}
+    }
+    let advice = find(TABLE, &key.reason, function)?;
+    let destination = row.destination.as_deref().unwrap_or("ADDRESS");
+    // In the name of a sysctl, a point in the interface's name is a slash.
+    let (advice, name) = match advice.contains(".INTERFACE.") {
+        true => (advice, interface.replace('.', "/")),
+        false => (advice, interface.to_owned()),
     };
-    let mut lines = include_str!("advice.txt").lines();
-    let advice = lines.find_map(|line| line.strip_prefix(reason)?.strip_prefix(' '))?;
     Some(
         advice
             .replace("PREFIX", &prefix)
-            .replace("INTERFACE", interface)
+            .replace("INTERFACE", &word(&name))
             .replace("DESTINATION", destination),
     )
+}
+
+const TABLE: &str = include_str!("advice.txt");
+const NETEM: &str = "qdisc netem ";
+
+/// Returns the most specific line of the table for a reason and a function.
+fn find<'t>(table: &'t str, reason: &str, function: &str) -> Option<&'t str> {
+    let rank = |subject: &str| {
+        let (of, functions) = subject.split_once('@').unwrap_or((subject, ""));
+        let is_at = functions.split(',').any(|one| one == function);
+        let is_of = match of.strip_suffix('*') {
+            Some(begin) => reason.starts_with(begin),
+            None => of == reason,
+        };
+        match (is_of, of.is_empty(), functions.is_empty()) {
+            (true, false, false) if is_at => Some(4),
+            (true, false, true) if reason == NONE => Some(1),
+            (true, false, true) if of.ends_with('*') => Some(2),
+            (true, false, true) => Some(3),
+            // A reason tells more than the function.
+            (_, true, false) if is_at => Some(if reason == NONE { 3 } else { 1 }),
+            _ => None,
+        }
+    };
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    let found = lines.filter_map(|line| {
+        let (subject, advice) = line.split_once(' ')?;
+        Some((rank(subject)?, advice))
+    });
+    found
+        .max_by_key(|(rank, _)| *rank)
+        .map(|(_, advice)| advice)
+}
+
+/// Returns true for packets to the interface's own MAC address: the kernel says that they are another host's if no interface has
+/// their VLAN tag, which it has removed by then.
+fn is_to_own_mac(key: &DropKey, row: &Row) -> bool {
+    let (Some(name), Some(mac)) = (&key.interface, &row.mac) else {
+        return false;
+    };
+    let own = namespace(key).and_then(|space| Interface::find(space.as_ref(), name).ok()?.mac);
+    own.is_some_and(|own| {
+        let bytes = own.map(|byte| format!("{byte:02x}"));
+        bytes.join(":") == *mac
+    })
+}
+
+fn no_vlan(key: &DropKey, prefix: &str, interface: &str) -> String {
+    let label = label(interface, key.netns.as_deref());
+    let (label, interface) = (word(&label), word(interface));
+    format!(
+        "to this interface's own MAC, with a VLAN tag that no interface here has: trawl capture --tap packet -i {label} vlan; {prefix}ip link add link {interface} name NAME type vlan id TAG"
+    )
+}
+
+/// Returns true if all ports are among those that clients get.
+fn is_to_client(key: &DropKey, row: &Row) -> bool {
+    let Some(ports) = row.ports() else {
+        return false;
+    };
+    let read = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let range = namespace(key).and_then(|space| run_maybe_in(space.as_ref(), read).ok()?.ok());
+    let bounds = range.and_then(|text| {
+        let (first, last) = text.trim().split_once(char::is_whitespace)?;
+        Some((first.parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
+    });
+    bounds.is_some_and(|(first, last)| ports.iter().all(|port| (first..=last).contains(port)))
+}
+
+/// Returns the kind of the route that refuses the packets, if it is one.
+fn refusing_route(key: &DropKey, row: &Row, prefix: &str) -> Option<String> {
+    let destination = row.destination.as_deref()?;
+    let ask = || {
+        let mut command = Command::new("ip");
+        command
+            .args(["route", "get", destination])
+            .env("LC_ALL", "C");
+        Some(String::from_utf8_lossy(&command.output().ok()?.stderr).into_owned())
+    };
+    let said = namespace(key).and_then(|space| run_maybe_in(space.as_ref(), ask).ok()?)?;
+    let (_, kind, effect) = REFUSALS.iter().find(|(error, ..)| said.contains(error))?;
+    let version = if destination.contains(':') { "-6 " } else { "" };
+    Some(format!(
+        "a route of type {kind} {effect} {destination}: {prefix}ip {version}route show type {kind}"
+    ))
 }
 
 /// Returns the namespace's name, unless it is only a number.
@@ -76,7 +192,9 @@ fn named(netns: Option<&str>) -> Option<&str> {
 
 /// Returns the prefix of commands in a namespace with a name.
 fn netns_prefix(netns: Option<&str>) -> String {
-    named(netns).map_or(String::new(), |name| format!("ip netns exec {name} "))
+    named(netns).map_or(String::new(), |name| {
+        format!("ip netns exec {} ", word(name))
+    })
 }
 
 /// Returns the programs that may have dropped the packets, the command that lists all filters, and the one that shows passing
@@ -84,6 +202,29 @@ fn netns_prefix(netns: Option<&str>) -> String {
 fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
     let prefix = netns_prefix(key.netns.as_deref());
     let side = direction.name();
+    let typed = word(interface);
+    let programs: Vec<String> = tc_programs(key, interface, direction)
+        .iter()
+        .map(ProgramName::to_string)
+        .collect();
+    let list = match programs.is_empty() {
+        true => format!("{prefix}tc -s filter show dev {typed} {side}"),
+        false => format!(
+            "tc {}; {prefix}bpftool net show dev {typed}",
+            programs.join(", ")
+        ),
+    };
+    let label = label(interface, key.netns.as_deref());
+    let label = word(&label);
+    let packets = match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    };
+    format!("{list}; trawl capture --tap tc -i {label} -Q {packets}")
+}
+
+/// Returns the programs at tc of an interface.
+pub fn tc_programs(key: &DropKey, interface: &str, direction: Direction) -> Vec<ProgramName> {
     let found = namespace(key).and_then(|namespace| {
         let index = Interface::find(namespace.as_ref(), interface).ok()?.index;
         let ingress = direction == Direction::Ingress;
@@ -95,24 +236,11 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
         ids.extend(filters.iter().filter_map(|filter| filter.program_id));
         Some(ids)
     });
-    let programs: Vec<String> = found
+    found
         .unwrap_or_default()
         .into_iter()
-        .map(|id| ProgramName::of(id).to_string())
-        .collect();
-    let list = match programs.is_empty() {
-        true => format!("{prefix}tc -s filter show dev {interface} {side}"),
-        false => format!(
-            "tc {}; {prefix}bpftool net show dev {interface}",
-            programs.join(", ")
-        ),
-    };
-    let label = label(interface, key.netns.as_deref());
-    let packets = match direction {
-        Direction::Ingress => "in",
-        Direction::Egress => "out",
-    };
-    format!("{list}; trawl capture --tap tc -i {label} -Q {packets}")
+        .map(ProgramName::of)
+        .collect()
 }
 
 /// An XDP program by number and name.
@@ -137,7 +265,7 @@ impl ProgramName {
 impl fmt::Display for ProgramName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            Some(name) => write!(f, "program {name} (id {})", self.id),
+            Some(name) => write!(f, "program {} (id {})", shown(name), self.id),
             None => write!(f, "program {}, which is gone", self.id),
         }
     }
@@ -159,25 +287,29 @@ fn xdp(key: &DropKey, interface: &str) -> String {
         let present = found.xdp_attached(namespace.as_ref()).ok()??;
         Some((namespace, present))
     });
+    let typed = word(&at).into_owned();
     let Some((namespace, present)) = found else {
-        return format!("an XDP program that is not attached any more: trawl xdp status -i {at}");
+        return format!(
+            "an XDP program that is not attached any more: trawl xdp status -i {typed}"
+        );
     };
     let program = ProgramName::of(present.program_id);
     let reload = Site::find(&at, None).map(|site| reload::with_hooks(&site, present.program_id));
     let counted = match reload.map(|reload| reload.how) {
         Ok(ReloadMethod::Guard) => {
             let rule = guard_rule(namespace.as_ref()).unwrap_or_default();
-            let netns = named(netns).map_or(String::new(), |name| format!(" --netns {name}"));
+            let netns =
+                named(netns).map_or(String::new(), |name| format!(" --netns {}", word(name)));
             format!("XDP {program}{rule}: trawl guard list{netns}")
         }
-        Ok(ReloadMethod::Balance) => format!("XDP {program}: trawl balance stats --on {at}"),
-        Ok(ReloadMethod::Route) => format!("XDP {program}: trawl route stats {at}"),
-        Ok(ReloadMethod::Program { .. }) => format!("XDP {program}: trawl xdp stats {at}"),
-        _ => format!("XDP {program}: trawl xdp status -i {at}"),
+        Ok(ReloadMethod::Balance) => format!("XDP {program}: trawl balance stats --on {typed}"),
+        Ok(ReloadMethod::Route) => format!("XDP {program}: trawl route stats {typed}"),
+        Ok(ReloadMethod::Program { .. }) => format!("XDP {program}: trawl xdp stats {typed}"),
+        _ => format!("XDP {program}: trawl xdp status -i {typed}"),
     };
     // A capture sees verdicts by a hook map, or if the kernel allows tracing programs.
     match hook::is_there(&present) || trace::refusal().is_none() {
-        true => format!("{counted}; trawl capture -i {at} --verdict drop,aborted"),
+        true => format!("{counted}; trawl capture -i {typed} --verdict drop,aborted"),
         false => counted,
     }
 }
@@ -200,10 +332,9 @@ fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
 const TUNNELS: [(u8, &str); 4] = [(4, "ipip"), (41, "sit"), (47, "gre"), (115, "l2tp")];
 
 /// Returns advice if nothing on this host accepts the protocol, such as a tunnel's device or a raw socket.
-fn no_protocol(prefix: &str, protocols: &[&str]) -> String {
-    let number = protocols
-        .iter()
-        .find_map(|name| name.strip_prefix("protocol "));
+fn no_protocol(prefix: &str, row: &Row) -> String {
+    let mut protocols = row.protocols.keys();
+    let number = protocols.find_map(|name| name.strip_prefix("protocol "));
     let number = number.and_then(|number| number.trim_end_matches('6').parse::<u8>().ok());
     let tunnel = TUNNELS.iter().find(|(one, _)| Some(*one) == number);
     match (tunnel, number) {
@@ -236,15 +367,16 @@ pub fn of_event(
 ) -> Option<String> {
     let interface = interface.unwrap_or("IF");
     let at = label(interface, netns);
+    let (typed, device) = (word(&at), word(interface));
     let look = |verdict: &str| match shows_verdicts(interface, netns) {
-        true => format!("trawl capture -i {at} --verdict {verdict}"),
-        false => format!("trawl xdp status -i {at}"),
+        true => format!("trawl capture -i {typed} --verdict {verdict}"),
+        false => format!("trawl xdp status -i {typed}"),
     };
     Some(match what {
         XdpOutcome::Exception { verdict: 0 } => look("aborted"),
         XdpOutcome::Exception { .. } => {
             let id = program?.id;
-            format!("bpftool prog dump xlated id {id}; ethtool -k {interface}")
+            format!("bpftool prog dump xlated id {id}; ethtool -k {device}")
         }
         XdpOutcome::Redirect { map: Some(map), .. } => {
             format!("bpftool map dump id {map}; {}", look("redirect"))
@@ -252,7 +384,7 @@ pub fn of_event(
         XdpOutcome::Redirect { map: None, .. } => look("redirect"),
         XdpOutcome::Devmap { .. } => {
             let prefix = netns_prefix(netns);
-            format!("{prefix}ip -s link show {interface}; {prefix}ethtool -S {interface}")
+            format!("{prefix}ip -s link show {device}; {prefix}ethtool -S {device}")
         }
         XdpOutcome::Cpumap { map, .. } => {
             format!("enlarge the queues of the cpumap: bpftool map dump id {map}")
@@ -304,15 +436,27 @@ struct Chain {
     hook: Option<String>,
 }
 
-/// Returns the commands that list the chains at the hook, each after `prefix`. `versions` are the packets' versions of IP.
-fn netfilter(key: &DropKey, versions: &[u8], prefix: &str) -> String {
-    let found = namespace(key)
-        .and_then(|namespace| run_maybe_in(namespace.as_ref(), || commands(key, versions)).ok())
-        .unwrap_or_default();
-    if found.is_empty() {
-        return format!("{prefix}nft list ruleset");
+/// Returns the commands that list the chains at the hook, each after `prefix`, or the state of connection tracking if that
+/// dropped the packets.
+fn netfilter(key: &DropKey, row: &Row, blame: &Blame, prefix: &str) -> String {
+    let mut found = Vec::new();
+    let is_tracking = |one: &&Culprit| one.name == CONNECTION_TRACKING;
+    let has_other = blame.culprits.iter().any(|one| !is_tracking(&one));
+    if blame.culprits.iter().any(|one| is_tracking(&one)) {
+        found.push(format!(
+            "raise net.netfilter.nf_conntrack_max if the table is full: {prefix}conntrack -C; {prefix}conntrack -S"
+        ));
     }
-    format!("{prefix}{}", found.join(&format!("; {prefix}")))
+    if found.is_empty() || has_other {
+        let commands = namespace(key)
+            .and_then(|space| run_maybe_in(space.as_ref(), || commands(key, &row.versions())).ok())
+            .unwrap_or_default();
+        found.extend(commands.iter().map(|command| format!("{prefix}{command}")));
+    }
+    match found.is_empty() {
+        true => format!("{prefix}nft list ruleset"),
+        false => found.join("; "),
+    }
 }
 
 /// Returns the commands for the namespace of the calling thread.
@@ -323,6 +467,7 @@ fn commands(key: &DropKey, versions: &[u8]) -> Vec<String> {
         .filter(|chain| chain.is_at(key.hook.as_deref()) && chain.takes(versions))
         .map(Chain::command)
         .collect();
+    commands.dedup();
     // On newer kernels nftables frees the packets that it drops.
     if !key.function.starts_with("nft_") {
         for (version, names, command) in LEGACY {
@@ -369,7 +514,8 @@ impl Chain {
         }
     }
 
-    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns against changing.
+    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns against changing. nft reads its
+    /// arguments as one line of commands, in which other names than words of letters could be commands: then it lists all.
     fn command(&self) -> String {
         let Self {
             family,
@@ -387,10 +533,25 @@ impl Chain {
                 .as_ref()
                 .is_some_and(|hook| hook.to_uppercase() == *name);
         match program.filter(|_| is_iptables) {
+            _ if ![family, table, name]
+                .into_iter()
+                .all(|one| is_word_of_nft(one)) =>
+            {
+                "nft list ruleset".to_owned()
+            }
             Some(program) => format!("{program}-nft -t {table} -vnL {name}"),
             None => format!("nft list chain {family} {table} {name}"),
         }
     }
+}
+
+/// Returns true for a name that nft's language accepts as it is.
+fn is_word_of_nft(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes
+        .next()
+        .is_some_and(|first| first.is_ascii_alphabetic())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte))
 }
 
 fn chains() -> Option<Vec<Chain>> {
@@ -445,9 +606,50 @@ mod tests {
         let compatible = chain("ip6", "filter", "INPUT", "input");
         assert_eq!(compatible.command(), "ip6tables-nft -t filter -vnL INPUT");
         assert!(compatible.takes(&[6]) && !compatible.takes(&[4]));
+        let hostile = chain("inet", "x; flush ruleset; #", "in", "input");
+        assert_eq!(hostile.command(), "nft list ruleset");
         // A foreign table with the same name.
         let like = chain("ip", "filter", "in", "input");
         assert_eq!(like.command(), "nft list chain ip filter in");
+    }
+
+    #[test]
+    fn most_specific_advice_is_found() {
+        let table = "# A@f comment\nA of a\nA@f,g of a at f or g\n@f,h of f or h\nB* of b\nNOT_SPECIFIED of none\n";
+        let of = |reason, function| find(table, reason, function);
+        assert_eq!(of("A", "x"), Some("of a"));
+        assert_eq!(of("A", "g"), Some("of a at f or g"));
+        assert_eq!(of("A", "h"), Some("of a"));
+        assert_eq!(of("C", "h"), Some("of f or h"));
+        assert_eq!(of("BC", "x"), Some("of b"));
+        assert_eq!(of("NOT_SPECIFIED", "f"), Some("of f or h"));
+        assert_eq!(of("NOT_SPECIFIED", "x"), Some("of none"));
+        assert_eq!(of("C", "x"), None);
+    }
+
+    #[test]
+    fn names_in_commands_are_quoted() {
+        let key = DropKey {
+            reason: "IP_RPFILTER".to_owned(),
+            interface: Some("x;touch.P".to_owned()),
+            netns: Some("a$(b)".to_owned()),
+            ..DropKey::default()
+        };
+        let advice = of(&key, &Row::default(), &Blame::default()).expect("advice");
+        assert_eq!(
+            advice,
+            "no route back to the sender by this interface: ip netns exec 'a$(b)' sysctl -w net.ipv4.conf.'x;touch/P'.rp_filter=2 (or add the route)"
+        );
+    }
+
+    #[test]
+    fn every_reason_of_this_kernel_has_advice() {
+        let reasons = trawl_capture::taps::drop::reasons::Reasons::of_kernel();
+        let reasons = reasons.expect("the kernel's types");
+        let without = reasons
+            .all()
+            .filter(|reason| find(TABLE, reason, "").is_none());
+        assert_eq!(without.collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]

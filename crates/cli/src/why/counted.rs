@@ -10,6 +10,7 @@ use trawl_sys::counters::{self, Counters};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{Namespace, NamespaceSearch};
 
+use super::socket_drops::SocketDrops;
 use crate::json;
 
 /// Limit, since each namespace requires reading the counters of all its devices.
@@ -24,6 +25,7 @@ pub struct Counted {
     /// The selected interfaces with their namespaces, if only some are watched.
     interfaces: Vec<(Namespace, String, u32)>,
     before: Counters,
+    sockets: SocketDrops,
     events: Option<XdpEvents>,
 }
 
@@ -31,6 +33,7 @@ pub struct Counted {
 #[derive(Debug, Default)]
 pub struct Differences {
     pub counters: Counters,
+    pub sockets: SocketDrops,
     pub events: Vec<CountedLoss>,
 }
 
@@ -71,6 +74,7 @@ impl Counted {
             },
             interfaces,
             before: Counters::new(),
+            sockets: SocketDrops::default(),
             events,
         };
         let left_out = counted.find_namespaces();
@@ -86,6 +90,7 @@ impl Counted {
             );
         }
         counted.before = counted.look();
+        counted.sockets = SocketDrops::read(&counted.namespaces, false);
         Ok(counted)
     }
 
@@ -125,10 +130,15 @@ impl Counted {
         all
     }
 
-    pub fn differences(&self) -> Result<Differences> {
+    /// Returns the increases. Those of single sockets take longer.
+    pub fn differences(&self, with_sockets: bool) -> Result<Differences> {
         let events = self.events.as_ref().map(XdpEvents::counts).transpose()?;
         Ok(Differences {
             counters: counters::differences(&self.before, &self.look()),
+            sockets: match with_sockets {
+                true => SocketDrops::read(&self.namespaces, true).since(&self.sockets),
+                false => SocketDrops::default(),
+            },
             events: self.losses(events.unwrap_or_default()),
         })
     }

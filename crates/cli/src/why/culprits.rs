@@ -3,27 +3,32 @@
 //! other one can have dropped the packets.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
-use trawl_bpf::probe::attached;
+use serde_json::Value;
+use trawl_bpf::probe::{attached, kernel_is_at_least};
 use trawl_sys::cgroup::Root;
 use trawl_sys::counters;
+use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_view::why::{DropKey, Row};
+use trawl_sys::words::shown;
+use trawl_view::why::{DropKey, Row, Tally};
 
-use super::advice::{ProgramName, namespace};
+use super::advice::{ProgramName, namespace, tc_programs};
 use super::noted::with_noted;
-use super::ruleset::{Chain, chains, full_name, may_meet, places, rules};
+use super::ruleset::{Chain, Packets, chains, full_name, legacy_rules, may_meet, places, rules};
 use super::traced::{Traced, Tracing};
 
 /// Namespaces of which the counters are read before the first drop; of others, at the first drop.
 const MOST_AT_START: usize = 16;
 /// Number of uncertain objects that a row names.
 const MOST_NAMED: usize = 3;
+/// Name of the object that drops packets if its table is full.
+pub const CONNECTION_TRACKING: &str = "connection tracking";
 
 /// An object that may have dropped packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +43,107 @@ pub struct Culprit {
     pub is_certain: bool,
 }
 
+/// The objects that dropped the packets of a row, or may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Blame {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<Culprit>,
+    /// Packets that the certain objects do not explain: one of the others, or of those of traced packets, dropped each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unexplained: Option<u64>,
+    /// Number of further objects that may have dropped packets.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub other_candidates: usize,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl Blame {
+    fn certain(name: &str, packets: Option<u64>) -> Culprit {
+        Culprit {
+            name: name.to_owned(),
+            packets,
+            traced: None,
+            is_certain: true,
+        }
+    }
+
+    /// Returns the blame of packets that one of these dropped.
+    fn one_of(live: &[&Candidate], unexplained: Option<u64>) -> Self {
+        let named = live.iter().take(MOST_NAMED).map(|one| Culprit {
+            is_certain: false,
+            ..Self::certain(&one.name, None)
+        });
+        Self {
+            culprits: named.collect(),
+            unexplained,
+            other_candidates: live.len().saturating_sub(MOST_NAMED),
+        }
+    }
+
+    /// Returns the blame of some packets of the row, whose rules are not noted.
+    pub fn of_some(self, key: &DropKey, row: &Row, remaining: u64) -> Self {
+        let is_explained = self.unexplained.is_none()
+            && self.other_candidates == 0
+            && self.culprits.iter().all(|one| one.is_certain);
+        let may_match = |one: &Culprit| {
+            let text = one.name.split_once(": ").map_or("", |(_, text)| text);
+            packets(key, row, true).may_match(text)
+        };
+        let mut live: Vec<Culprit> = self.culprits.into_iter().filter(may_match).collect();
+        let is_certain = is_explained && live.len() == 1;
+        for one in &mut live {
+            *one = Culprit {
+                is_certain,
+                ..Self::certain(&one.name, is_certain.then_some(remaining))
+            };
+        }
+        Self {
+            culprits: live,
+            unexplained: None,
+            other_candidates: self.other_candidates,
+        }
+    }
+
+    /// Returns a line for each object that dropped packets, or one for all that may have.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let certain = self.culprits.iter().filter(|one| one.is_certain);
+        let lines = certain.map(|one| match (one.packets, one.traced) {
+            (Some(packets), _) => format!("{} ({packets})", shown(&one.name)),
+            (None, Some(traced)) => format!("{} ({traced} traced)", shown(&one.name)),
+            (None, None) => shown(&one.name).into_owned(),
+        });
+        let is_possible =
+            |one: &&Culprit| !one.is_certain || one.traced.is_some() && self.unexplained.is_some();
+        let possible = self.culprits.iter().filter(is_possible);
+        let mut possible: Vec<String> = possible.map(|one| shown(&one.name).into_owned()).collect();
+        let word = match possible.len() + self.other_candidates {
+            1 => "perhaps",
+            _ => "one of",
+        };
+        let rest = self
+            .unexplained
+            .map_or(String::new(), |rest| format!(" ({rest})"));
+        let has_any = !possible.is_empty();
+        possible.extend(match self.other_candidates {
+            0 => None,
+            1 => Some("or 1 other".to_owned()),
+            others => Some(format!("or {others} others")),
+        });
+        let rest = has_any.then(|| format!("{word}{rest}: {}", possible.join("; ")));
+        lines.chain(rest)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.culprits.extend(other.culprits);
+        self.unexplained = other.unexplained;
+        self.other_candidates += other.other_candidates;
+    }
+}
+
 /// The state of the namespaces' objects at the beginning and at the end.
 #[derive(Debug, Default)]
 pub struct Culprits {
@@ -48,7 +154,9 @@ pub struct Culprits {
     traces: HashMap<Option<String>, Option<Tracing>>,
     /// Namespaces, hooks and versions of IP of which the rules were counted: large rulesets take time.
     considered: HashSet<(Option<String>, Option<String>, Vec<u8>)>,
-    /// True if the rows have only some of the dropped packets: a trace has others too.
+    /// The filters of interfaces at the first drop.
+    filters: HashMap<(Option<String>, Option<String>, Direction), Vec<Candidate>>,
+    /// True if the rows have only some of the packets that counters and traces have.
     are_chosen: bool,
 }
 
@@ -56,10 +164,16 @@ pub struct Culprits {
 struct Snapshot {
     chains: Vec<Chain>,
     queues: Vec<Queue>,
+    /// The rules of the older iptables for both versions of IP; `None` if they cannot be read.
+    legacy: [Option<String>; 2],
+    /// Packets that connection tracking dropped.
+    tracking: Option<u64>,
+    /// True if it was taken before the first packet was dropped.
+    is_first: bool,
 }
 
 impl Culprits {
-    /// `are_chosen`: an expression or a command selects among the dropped packets.
+    /// `are_chosen`: an expression, a command or an interface selects among the dropped packets.
     pub fn new(are_chosen: bool) -> Self {
         Self {
             are_chosen,
@@ -71,12 +185,23 @@ impl Culprits {
     pub fn begin<'n>(&mut self, namespaces: impl Iterator<Item = &'n Namespace>) {
         for namespace in namespaces.take(MOST_AT_START) {
             let label = Some(counters::label(namespace));
-            self.before.insert(label, Snapshot::take(Some(namespace)));
+            let snapshot = Snapshot {
+                is_first: true,
+                ..Snapshot::take(Some(namespace))
+            };
+            self.before.insert(label, snapshot);
         }
     }
 
     /// Reads the counters of the namespace of a drop, unless they are known.
     pub fn look(&mut self, key: &DropKey) {
+        if let Some(Kind::Filter(direction)) = kind(key) {
+            let place = (key.netns.clone(), key.interface.clone(), direction);
+            self.filters
+                .entry(place)
+                .or_insert_with(|| filters(key, direction));
+            return;
+        }
         let has_counters = matches!(kind(key), Some(Kind::Rule | Kind::Queue));
         if !has_counters || self.before.contains_key(&key.netns) {
             return;
@@ -87,20 +212,23 @@ impl Culprits {
     }
 
     /// Begins to trace the packets of a drop's namespace, once, if several rules without counters may have dropped them. Returns
-    /// true if it did.
+    /// true if it did. Of chosen packets a trace says nothing: it has others too.
     pub fn trace(&mut self, key: &DropKey, row: &Row) -> bool {
         let Some(before) = self.before.get(&key.netns) else {
             return false;
         };
-        if kind(key) != Some(Kind::Rule) || self.traces.contains_key(&key.netns) {
+        if self.are_chosen
+            || kind(key) != Some(Kind::Rule)
+            || self.traces.contains_key(&key.netns)
+            || !may_be_rule_of_nftables(key)
+        {
             return false;
         }
-        let versions = row.versions();
-        let at = (key.netns.clone(), key.hook.clone(), versions.clone());
+        let at = (key.netns.clone(), key.hook.clone(), row.versions());
         if !self.considered.insert(at) {
             return false;
         }
-        let rules = rules(&before.chains, key.hook.as_deref(), &versions);
+        let rules = rules(&before.chains, packets(key, row, false));
         if rules.iter().filter(|one| one.packets.is_none()).count() < 2 {
             return false;
         }
@@ -112,11 +240,23 @@ impl Culprits {
     }
 
     /// Returns the objects that dropped the packets of a row, or may have. Drops after the first call do not count.
-    pub fn of(&mut self, key: &DropKey, row: &Row) -> Vec<Culprit> {
+    pub fn of(&mut self, key: &DropKey, row: &Row, tally: &Tally) -> Blame {
         let Some(kind) = kind(key) else {
-            return Vec::new();
+            return Blame::default();
         };
         match kind {
+            Kind::Filter(direction) => {
+                let place = (key.netns.clone(), key.interface.clone(), direction);
+                let before = self.filters.get(&place).map_or(&[][..], Vec::as_slice);
+                let facts = Facts {
+                    packets: row.packets,
+                    at_place: packets_like(tally, key, |one| is_same_place(kind, key, one)),
+                    are_chosen: self.are_chosen,
+                    is_counted: false,
+                    is_complete: true,
+                };
+                return judge(before, &filters(key, direction), &facts);
+            }
             Kind::SendersProgram => return senders_programs(row),
             Kind::ReceiversProgram => return receivers_programs(row),
             Kind::Rule | Kind::Queue => {}
@@ -130,46 +270,99 @@ impl Culprits {
         });
         let none = Snapshot::default();
         let before = self.before.get(&key.netns).unwrap_or(&none);
+        let mut facts = Facts {
+            packets: row.packets,
+            at_place: packets_like(tally, key, |one| is_same_place(kind, key, one)),
+            are_chosen: self.are_chosen,
+            is_counted: before.is_first,
+            is_complete: kind == Kind::Queue,
+        };
         if kind == Kind::Queue {
-            let queues = |of: &Snapshot| queues(&of.queues, key.interface.as_deref());
-            let mut found = judge(&queues(before), &queues(after), false);
-            keep_innermost(&after.queues, &mut found);
-            return found;
+            let interface = key.interface.as_deref();
+            let (before, mut now) = (
+                queues(&before.queues, interface),
+                queues(&after.queues, interface),
+            );
+            keep_innermost(&after.queues, &before, &mut now);
+            return judge(&before, &now, &facts);
         }
         let full_name =
             |name: &str| full_name(&after.chains, name).or_else(|| full_name(&before.chains, name));
-        with_noted(row, full_name, || {
-            let versions = row.versions();
-            let rules = |of: &Snapshot| rules(&of.chains, key.hook.as_deref(), &versions);
-            // Rules of the older iptables are not among those of nftables.
-            let is_complete = key.hook.is_some() && !has_legacy(key);
-            let found = judge(&rules(before), &rules(after), is_complete);
+        with_noted(row, full_name, |remaining| {
+            let packets = packets(key, row, facts.are_chosen);
+            let candidates = |of: &Snapshot| of.candidates(key, packets);
+            facts.is_complete = key.hook.is_some() && after.is_complete(key);
+            facts.at_place -= facts.packets - remaining;
+            facts.packets = remaining;
+            let blame = judge(&candidates(before), &candidates(after), &facts);
+            let of_interface =
+                |one: &DropKey| is_same_place(kind, key, one) && one.interface == key.interface;
+            let is_only_row = packets_like(tally, key, of_interface) == row.packets;
             let here = traced.iter().filter(|one| {
-                let hook = key.hook.as_deref();
-                one.is_at(key.interface.as_deref())
-                    && may_meet(&after.chains, hook, &versions, &one.name)
+                one.is_at(key.interface.as_deref()) && may_meet(&after.chains, packets, &one.name)
             });
-            with_traced(found, here, !self.are_chosen, full_name)
+            match is_only_row && !self.are_chosen && may_be_rule_of_nftables(key) {
+                true => with_traced(blame, here, remaining, full_name),
+                false => blame,
+            }
         })
     }
 }
 
+fn packets<'r>(key: &'r DropKey, row: &'r Row, are_chosen: bool) -> Packets<'r> {
+    Packets {
+        hook: key.hook.as_deref(),
+        interface: key.interface.as_deref(),
+        row,
+        are_chosen,
+    }
+}
+
+/// Returns the packets of all rows of a namespace with such keys.
+fn packets_like(tally: &Tally, key: &DropKey, is_like: impl Fn(&DropKey) -> bool) -> u64 {
+    let rows = tally.rows.iter();
+    rows.filter(|(one, _)| one.netns == key.netns && is_like(one))
+        .map(|(_, row)| row.packets)
+        .sum()
+}
+
+/// Returns true if the same counters count the packets of both rows.
+fn is_same_place(of: Kind, key: &DropKey, other: &DropKey) -> bool {
+    kind(other) == Some(of)
+        && match of {
+            Kind::Queue | Kind::Filter(_) => other.interface == key.interface,
+            _ => other.hook == key.hook,
+        }
+}
+
+/// Returns false if the function does not free the packets that nftables drops. nftables itself has freed them since 6.8.
+fn may_be_rule_of_nftables(key: &DropKey) -> bool {
+    key.function.starts_with("nft_") || !kernel_is_at_least(6, 8)
+}
+
 /// Kinds of objects that drop packets.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Rule,
     Queue,
+    /// Filters and programs at tc.
+    Filter(Direction),
     /// Programs of the sender's cgroup, and of the receiver's.
     SendersProgram,
     ReceiversProgram,
 }
 
+/// Beginnings of the reasons of queueing disciplines.
+const QUEUES: [&str; 3] = ["QDISC_", "FQ_", "CAKE_"];
+
 fn kind(key: &DropKey) -> Option<Kind> {
     match key.reason.as_str() {
         "NETFILTER_DROP" => Some(Kind::Rule),
+        "TC_INGRESS" => Some(Kind::Filter(Direction::Ingress)),
+        "TC_EGRESS" => Some(Kind::Filter(Direction::Egress)),
         "BPF_CGROUP_EGRESS" => Some(Kind::SendersProgram),
         "SOCKET_FILTER" => Some(Kind::ReceiversProgram),
-        reason if reason.starts_with("QDISC_") => Some(Kind::Queue),
+        reason if QUEUES.iter().any(|begin| reason.starts_with(begin)) => Some(Kind::Queue),
         _ => None,
     }
 }
@@ -181,67 +374,117 @@ pub struct Candidate {
     pub packets: Option<u64>,
 }
 
-/// Returns the candidates whose counters went up; otherwise the only one, or some of them. `is_complete`: no other object can
-/// have dropped the packets.
-fn judge(before: &[Candidate], now: &[Candidate], is_complete: bool) -> Vec<Culprit> {
+/// Facts on which the judgement of a row's candidates rests.
+struct Facts {
+    /// Packets of the row of which the kernel did not note the object.
+    packets: u64,
+    /// Such packets of all rows that the same counters count.
+    at_place: u64,
+    /// The counters count packets that are in no row, too.
+    are_chosen: bool,
+    /// The counters were read before the first packet.
+    is_counted: bool,
+    /// No other object can have dropped the packets.
+    is_complete: bool,
+}
+
+/// Returns the candidates whose counters went up, and of the others the only one, or all as possible. A counter that did not go
+/// up excludes its object.
+fn judge(before: &[Candidate], now: &[Candidate], facts: &Facts) -> Blame {
     let increase = |one: &Candidate| {
         let same = before.iter().find(|old| old.name == one.name);
         let old = same.and_then(|old| old.packets).unwrap_or(0);
         Some(one.packets?.saturating_sub(old)).filter(|increase| *increase > 0)
     };
-    let counted: Vec<Culprit> = now
-        .iter()
-        .filter_map(|one| {
-            Some(Culprit {
-                name: one.name.clone(),
-                packets: Some(increase(one)?),
-                traced: None,
-                is_certain: true,
-            })
+    let has_risen = |one: &&Candidate| increase(one).is_some();
+    let risen: Vec<&Candidate> = now.iter().filter(has_risen).collect();
+    let others = now.iter().filter(|one| !has_risen(one));
+    let possible: Vec<&Candidate> = others
+        .filter(|one| {
+            one.packets
+                .is_none_or(|packets| packets > 0 && !facts.is_counted)
         })
         .collect();
-    if !counted.is_empty() {
-        return counted;
+    let counted: u64 = risen.iter().filter_map(|one| increase(one)).sum();
+    if facts.are_chosen || facts.packets < facts.at_place {
+        // The counters are about other packets as well.
+        let explains_all = !facts.are_chosen && counted >= facts.at_place;
+        let possible = if explains_all { &[][..] } else { &possible[..] };
+        let live = [&risen[..], possible].concat();
+        return match live[..] {
+            [only] if facts.is_complete || explains_all => Blame {
+                culprits: vec![Blame::certain(&only.name, Some(facts.packets))],
+                ..Blame::default()
+            },
+            _ => Blame::one_of(&live, None),
+        };
     }
-    let silent = now.iter().filter(|one| one.packets.is_none());
-    let is_certain = is_complete && now.len() == 1;
-    silent
-        .take(MOST_NAMED)
-        .map(|one| Culprit {
-            name: one.name.clone(),
-            packets: None,
-            traced: None,
-            is_certain,
-        })
-        .collect()
+    let certain = risen
+        .iter()
+        .map(|one| Blame::certain(&one.name, increase(one)));
+    let mut blame = Blame {
+        culprits: certain.collect(),
+        ..Blame::default()
+    };
+    let rest = facts.packets.saturating_sub(counted);
+    match possible[..] {
+        _ if rest == 0 => {}
+        [only] if facts.is_complete => {
+            let packets = (counted > 0).then_some(rest);
+            blame.culprits.push(Blame::certain(&only.name, packets));
+        }
+        _ => {
+            let unexplained = (counted > 0).then_some(rest);
+            blame.add(Blame::one_of(&possible, unexplained));
+        }
+    }
+    blame
 }
 
-/// Replaces the uncertain objects by those at which traced packets ended, if there are any. `is_certain`: the traced packets are
-/// of the row.
+/// Adds the objects at which traced packets of a row ended. They explain these packets only: of the row's other packets, any of
+/// the uncertain objects may have dropped each.
 fn with_traced<'t>(
-    mut found: Vec<Culprit>,
+    mut blame: Blame,
     traced: impl Iterator<Item = &'t Traced>,
-    is_certain: bool,
+    packets: u64,
     full_name: impl Fn(&str) -> Option<String>,
-) -> Vec<Culprit> {
+) -> Blame {
     // Packets of several interfaces are apart.
     let mut sums = BTreeMap::<&str, u64>::new();
     for one in traced {
         *sums.entry(&one.name).or_default() += one.packets;
     }
     let ended = sums.into_iter().map(|(name, packets)| Culprit {
-        name: full_name(name).unwrap_or_else(|| name.to_owned()),
-        packets: None,
         traced: Some(packets),
-        is_certain,
+        ..Blame::certain(&full_name(name).unwrap_or_else(|| name.to_owned()), None)
     });
-    let mut ended: Vec<Culprit> = ended.collect();
-    ended.sort_by_key(|one| Reverse(one.traced));
-    if !ended.is_empty() {
-        found.retain(|one| one.is_certain && ended.iter().all(|other| other.name != one.name));
-        found.extend(ended);
+    let is_known = |one: &Culprit| {
+        let mut certain = blame.culprits.iter().filter(|other| other.is_certain);
+        certain.any(|other| other.name == one.name)
+    };
+    let mut ended: Vec<Culprit> = ended.filter(|one| !is_known(one)).collect();
+    if ended.is_empty() {
+        return blame;
     }
-    found
+    ended.sort_by_key(|one| Reverse(one.traced));
+    let sum: u64 = ended.iter().filter_map(|one| one.traced).sum();
+    let is_explained =
+        !blame.culprits.is_empty() && blame.culprits.iter().all(|one| one.is_certain);
+    let before = blame
+        .unexplained
+        .unwrap_or(if is_explained { 0 } else { packets });
+    let rest = before.saturating_sub(sum);
+    blame.unexplained = (rest > 0).then_some(rest);
+    if rest == 0 {
+        blame.other_candidates = 0;
+    }
+    let (mut found, mut possible): (Vec<_>, Vec<_>) =
+        blame.culprits.into_iter().partition(|one| one.is_certain);
+    possible.retain(|one| rest > 0 && ended.iter().all(|other| other.name != one.name));
+    found.extend(ended);
+    found.extend(possible);
+    blame.culprits = found;
+    blame
 }
 
 impl Snapshot {
@@ -250,30 +493,61 @@ impl Snapshot {
             chains: chains(&printed("nft", &["-a", "-t", "list", "ruleset"])),
             queues: serde_json::from_str(&printed("tc", &["-j", "-s", "qdisc", "show"]))
                 .unwrap_or_default(),
+            legacy: [
+                legacy("ip_tables_names", "iptables-legacy-save"),
+                legacy("ip6_tables_names", "ip6tables-legacy-save"),
+            ],
+            tracking: counters::dropped_by_tracking(),
+            is_first: false,
         };
         run_maybe_in(namespace, read).unwrap_or_default()
+    }
+
+    /// Returns the objects of netfilter that may have dropped packets of a row.
+    fn candidates(&self, key: &DropKey, packets: Packets<'_>) -> Vec<Candidate> {
+        let mut all = match may_be_rule_of_nftables(key) {
+            true => rules(&self.chains, packets),
+            false => Vec::new(),
+        };
+        // nftables has freed its packets itself since 6.8, so these objects have not dropped them.
+        if key.function.starts_with("nft_") {
+            return all;
+        }
+        for (version, rules) in [4, 6].into_iter().zip(&self.legacy) {
+            if packets.row.versions().contains(&version) {
+                let rules = rules.as_deref().unwrap_or_default();
+                all.extend(legacy_rules(rules, key.hook.as_deref()));
+            }
+        }
+        all.extend(self.tracking.map(|dropped| Candidate {
+            name: CONNECTION_TRACKING.to_owned(),
+            packets: Some(dropped),
+        }));
+        all
+    }
+
+    /// Returns true if no other object of netfilter can have dropped the packets.
+    fn is_complete(&self, key: &DropKey) -> bool {
+        key.function.starts_with("nft_") || self.legacy.iter().all(Option::is_some)
+    }
+}
+
+/// Returns the rules of the older iptables for a version of IP: none if it has no tables, `None` if they cannot be read.
+fn legacy(names: &str, command: &str) -> Option<String> {
+    let names = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
+    match names.unwrap_or_default().is_empty() {
+        true => Some(String::new()),
+        false => Some(printed(command, &["-c"])).filter(|text| !text.is_empty()),
     }
 }
 
 /// Returns the output of a command; empty if it is missing or fails.
-fn printed(program: &str, arguments: &[&str]) -> String {
+pub fn printed(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let output = output.ok().filter(|output| output.status.success());
     output.map_or(String::new(), |output| {
         String::from_utf8_lossy(&output.stdout).into_owned()
     })
-}
-
-fn has_legacy(key: &DropKey) -> bool {
-    // On newer kernels nftables frees the packets that it drops.
-    let names = || {
-        ["ip_tables_names", "ip6_tables_names"].iter().any(|file| {
-            let names = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
-            names.is_ok_and(|names| !names.is_empty())
-        })
-    };
-    let found = namespace(key).and_then(|one| run_maybe_in(one.as_ref(), names).ok());
-    !key.function.starts_with("nft_") && found.unwrap_or(true)
 }
 
 /// A queueing discipline in the output of `tc -j -s qdisc show`.
@@ -310,103 +584,271 @@ fn queues(all: &[Queue], interface: Option<&str>) -> Vec<Candidate> {
 }
 
 /// Leaves out qdiscs that count the drops of the qdiscs in their classes.
-fn keep_innermost(all: &[Queue], found: &mut Vec<Culprit>) {
-    let of = |culprit: &Culprit| all.iter().find(|one| one.name() == culprit.name);
+fn keep_innermost(all: &[Queue], before: &[Candidate], now: &mut Vec<Candidate>) {
+    let has_risen = |one: &Candidate| {
+        let old = before.iter().find(|old| old.name == one.name);
+        one.packets > old.and_then(|old| old.packets).or(Some(0))
+    };
+    let of = |candidate: &Candidate| all.iter().find(|one| one.name() == candidate.name);
     let outer = |one: &Queue| {
         let (major, _) = one.parent.as_deref()?.split_once(':')?;
         Some((one.dev.clone(), format!("{major}:")))
     };
-    let outer: Vec<_> = found.iter().filter_map(of).filter_map(outer).collect();
-    found.retain(|culprit| {
-        of(culprit).is_none_or(|one| !outer.contains(&(one.dev.clone(), one.handle.clone())))
+    let risen = now.iter().filter(|one| has_risen(one));
+    let outer: Vec<_> = risen.filter_map(of).filter_map(outer).collect();
+    now.retain(|candidate| {
+        of(candidate).is_none_or(|one| !outer.contains(&(one.dev.clone(), one.handle.clone())))
     });
 }
 
-/// Returns the programs at the cgroup of the process that sent the packets.
-fn senders_programs(row: &Row) -> Vec<Culprit> {
-    let cgroup = |root: &Root| root.of_process(row.process()?.0).ok();
-    programs(attached::EGRESS, None, cgroup)
+/// Returns the filters and programs of an interface at tc that may drop packets.
+fn filters(key: &DropKey, direction: Direction) -> Vec<Candidate> {
+    let Some(interface) = &key.interface else {
+        return Vec::new();
+    };
+    let side = direction.name();
+    let read = || {
+        let text = printed(
+            "tc",
+            &["-j", "-s", "filter", "show", "dev", interface, side],
+        );
+        let all: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
+        all.iter().filter_map(filter).collect::<Vec<_>>()
+    };
+    let found = namespace(key).and_then(|space| run_maybe_in(space.as_ref(), read).ok());
+    let programs = tc_programs(key, interface, direction).into_iter();
+    let programs = programs.map(|program| Candidate {
+        name: format!("tc {program}"),
+        packets: None,
+    });
+    programs.chain(found.into_iter().flatten()).collect()
+}
+
+/// Returns a filter in the output of `tc -j -s filter show` if one of its actions drops packets.
+fn filter(one: &Value) -> Option<Candidate> {
+    let options = one.get("options")?;
+    let actions = options.get("actions")?.as_array()?;
+    let drops = actions.iter().find(|action| {
+        let kind = action
+            .pointer("/control_action/type")
+            .and_then(Value::as_str);
+        matches!(kind, Some("drop" | "shot"))
+    })?;
+    let text = |name: &str| {
+        let value = options.get(name).or_else(|| one.get(name));
+        value.map_or_else(String::new, |value| value.to_string().replace('"', ""))
+    };
+    let handle = if options.get("fh").is_some() {
+        "fh"
+    } else {
+        "handle"
+    };
+    Some(Candidate {
+        name: format!(
+            "filter {} pref {} handle {}: action {} drop",
+            text("kind"),
+            text("pref"),
+            text(handle),
+            drops
+                .get("kind")
+                .and_then(Value::as_str)
+                .unwrap_or("action"),
+        ),
+        packets: drops.pointer("/stats/drops").and_then(Value::as_u64),
+    })
+}
+
+/// Returns the programs at the cgroup of the process that sent the packets; of any cgroup if the process is gone or unknown.
+fn senders_programs(row: &Row) -> Blame {
+    let of_process = |root: &Root| root.of_process(row.process()?.0).ok();
+    let found = programs(attached::EGRESS, None, of_process);
+    match found.culprits.is_empty() {
+        true => blame_of(programs_of_all(attached::EGRESS), None),
+        false => found,
+    }
+}
+
+/// Returns the programs at a hook of any cgroup.
+fn programs_of_all(hook: u32) -> Vec<u32> {
+    let Ok(root) = Root::open() else {
+        return Vec::new();
+    };
+    let directories = root.directories();
+    let of = |directory: File| attached::in_force(directory.as_fd(), hook).unwrap_or_default();
+    let all: BTreeSet<u32> = directories.into_iter().flat_map(of).collect();
+    all.into_iter().collect()
 }
 
 /// Returns the programs at the cgroups that were to receive the packets. Other packets with the same reason were dropped by a
 /// socket's own filter.
-fn receivers_programs(row: &Row) -> Vec<Culprit> {
-    let cgroups = row.cgroups.iter();
-    let found = cgroups.map(|(number, packets)| {
-        programs(attached::INGRESS, Some(*packets), |root| {
-            root.numbered(*number).ok()
-        })
-    });
-    found.flatten().collect()
+fn receivers_programs(row: &Row) -> Blame {
+    let mut blame = Blame::default();
+    for (number, packets) in &row.cgroups {
+        let cgroup = |root: &Root| root.numbered(*number).ok();
+        blame.add(programs(attached::INGRESS, Some(*packets), cgroup));
+    }
+    blame
 }
 
 /// Returns the programs at a hook of a cgroup: the only one has dropped the packets.
-fn programs(
-    hook: u32,
-    packets: Option<u64>,
-    cgroup: impl FnOnce(&Root) -> Option<File>,
-) -> Vec<Culprit> {
+fn programs(hook: u32, packets: Option<u64>, cgroup: impl FnOnce(&Root) -> Option<File>) -> Blame {
     let ids = Root::open().ok().and_then(|root| {
         let cgroup = cgroup(&root)?;
         attached::in_force(cgroup.as_fd(), hook).ok()
     });
-    let ids = ids.unwrap_or_default();
-    let is_certain = ids.len() == 1;
-    ids.into_iter()
-        .take(MOST_NAMED)
-        .map(|id| Culprit {
+    blame_of(ids.unwrap_or_default(), packets)
+}
+
+fn blame_of(ids: Vec<u32>, packets: Option<u64>) -> Blame {
+    let found: Vec<Candidate> = ids
+        .into_iter()
+        .map(|id| Candidate {
             name: format!("cgroup {}", ProgramName::of(id)),
-            packets: packets.filter(|_| is_certain),
-            traced: None,
-            is_certain,
+            packets: None,
         })
-        .collect()
+        .collect();
+    match &found[..] {
+        [only] => Blame {
+            culprits: vec![Blame::certain(&only.name, packets)],
+            ..Blame::default()
+        },
+        all => Blame::one_of(&all.iter().collect::<Vec<_>>(), None),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn counters_decide_and_the_only_candidate_is_certain() {
-        let one = |name: &str, packets| Candidate {
+    fn one(name: &str, packets: Option<u64>) -> Candidate {
+        Candidate {
             name: name.to_owned(),
             packets,
-        };
-        let before = [one("a", Some(5)), one("b", Some(1)), one("c", None)];
-        let now = [one("a", Some(8)), one("b", Some(1)), one("c", None)];
-        let counted = judge(&before, &now, true);
-        assert_eq!((counted.len(), counted[0].packets), (1, Some(3)));
-        assert!(counted[0].is_certain);
-        let silent = judge(&before, &before, true);
-        assert_eq!((silent.len(), silent[0].name.as_str()), (1, "c"));
-        assert!(!silent[0].is_certain);
-        let alone = [one("c", None)];
-        assert!(judge(&alone, &alone, true)[0].is_certain);
-        assert!(!judge(&alone, &alone, false)[0].is_certain);
+        }
+    }
+
+    const ALONE: Facts = Facts {
+        packets: 9,
+        at_place: 9,
+        are_chosen: false,
+        is_counted: true,
+        is_complete: true,
+    };
+
+    /// Returns the names, certain ones with `!`, each with its packets, and the rest.
+    fn told(blame: &Blame) -> (Vec<String>, Option<u64>) {
+        let culprits = blame.culprits.iter().map(|one| {
+            let mark = if one.is_certain { "!" } else { "" };
+            let packets = one
+                .packets
+                .map_or(String::new(), |packets| packets.to_string());
+            let traced = one
+                .traced
+                .map_or(String::new(), |traced| format!("t{traced}"));
+            format!("{}{mark}{packets}{traced}", one.name)
+        });
+        (culprits.collect(), blame.unexplained)
+    }
+
+    #[track_caller]
+    fn judged(
+        before: &[Candidate],
+        now: &[Candidate],
+        facts: &Facts,
+        expected: &[&str],
+        rest: Option<u64>,
+    ) {
+        let (names, unexplained) = told(&judge(before, now, facts));
+        assert_eq!(
+            (&names[..], unexplained),
+            (
+                &expected
+                    .iter()
+                    .map(|one| (*one).to_owned())
+                    .collect::<Vec<_>>()[..],
+                rest
+            )
+        );
     }
 
     #[test]
-    fn objects_of_traced_packets_replace_the_uncertain_ones() {
-        let culprit = |name: &str, packets, traced, is_certain| Culprit {
-            name: name.to_owned(),
-            packets,
-            traced,
-            is_certain,
+    fn counters_decide_and_exclude() {
+        let before = [one("a", Some(5)), one("b", Some(1)), one("c", None)];
+        let now = [one("a", Some(14)), one("b", Some(1)), one("c", None)];
+        judged(&before, &now, &ALONE, &["a!9"], None);
+        // The only remaining candidate has dropped the rest.
+        let some = [one("a", Some(8)), one("b", Some(1)), one("c", None)];
+        judged(&before, &some, &ALONE, &["a!3", "c!6"], None);
+        judged(&before, &before, &ALONE, &["c!"], None);
+        let two = [&some[..], &[one("d", None)]].concat();
+        judged(&before, &two, &ALONE, &["a!3", "c", "d"], Some(6));
+        let incomplete = Facts {
+            is_complete: false,
+            ..ALONE
         };
-        let traced = |name: &str| Traced {
+        judged(&before, &before, &incomplete, &["c"], None);
+        // Counters that were read after the first drop exclude nothing.
+        let late = Facts {
+            is_counted: false,
+            ..ALONE
+        };
+        judged(&before, &before, &late, &["a", "b", "c"], None);
+    }
+
+    #[test]
+    fn counters_of_other_packets_prove_nothing() {
+        let before = [one("a", Some(5)), one("b", Some(1)), one("c", None)];
+        let now = [one("a", Some(9)), one("b", Some(6)), one("c", None)];
+        let chosen = Facts {
+            are_chosen: true,
+            ..ALONE
+        };
+        judged(&before, &now, &chosen, &["a", "b", "c"], None);
+        judged(&before[2..], &now[2..], &chosen, &["c!9"], None);
+        // The counters explain all packets of both rows, but not which packets were of which row.
+        let other_rows = Facts {
+            packets: 4,
+            ..ALONE
+        };
+        judged(&before, &now, &other_rows, &["a", "b"], None);
+        judged(
+            &before[1..2],
+            &now[1..2],
+            &Facts {
+                packets: 2,
+                at_place: 5,
+                ..ALONE
+            },
+            &["b!2"],
+            None,
+        );
+    }
+
+    #[test]
+    fn many_candidates_are_counted() {
+        let now = ["a", "b", "c", "d", "e"].map(|name| one(name, None));
+        let found = judge(&[], &now, &ALONE);
+        assert_eq!((found.culprits.len(), found.other_candidates), (3, 2));
+    }
+
+    #[test]
+    fn traced_packets_explain_only_themselves() {
+        let traced = |name: &str, packets| Traced {
             name: name.to_owned(),
             interfaces: Vec::new(),
-            packets: 9,
+            packets,
         };
         let full_name = |name: &str| (name == "a").then(|| "a: drop".to_owned());
-        let counted = culprit("c: drop", Some(1), None, true);
-        let either = ["a: drop", "b: drop"].map(|name| culprit(name, None, None, false));
-        let all = [&either[..], std::slice::from_ref(&counted)].concat();
-        let none = with_traced(all.clone(), [].iter(), true, full_name);
-        assert_eq!(none, all);
-        let found = with_traced(all, [traced("a"), traced("gone")].iter(), true, full_name);
-        let ended = ["a: drop", "gone"].map(|name| culprit(name, None, Some(9), true));
-        assert_eq!(found, [&[counted][..], &ended].concat());
+        let either = ["a: drop", "b: drop"].map(|name| one(name, None));
+        let blame = || judge(&[], &either, &ALONE);
+        let with = |all: &[Traced]| told(&with_traced(blame(), all.iter(), 9, full_name));
+        assert_eq!(with(&[]), told(&blame()));
+        let names = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        let found = with(&[traced("a", 1), traced("gone", 2)]);
+        assert_eq!(
+            found,
+            (names(&["gone!t2", "a: drop!t1", "b: drop"]), Some(6))
+        );
+        assert_eq!(with(&[traced("a", 9)]), (names(&["a: drop!t9"]), None));
     }
 }

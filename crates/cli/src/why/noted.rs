@@ -4,15 +4,15 @@ use std::cmp::Reverse;
 
 use trawl_view::why::Row;
 
-use super::culprits::Culprit;
+use super::culprits::{Blame, Culprit};
 
 /// Returns the noted objects with the packets of the row that each dropped. `full_name` adds the text to a rule's name.
-/// `others` returns the objects that may have dropped the remaining packets.
+/// `others` returns the objects that may have dropped the remaining packets, whose number it gets.
 pub fn with_noted(
     row: &Row,
     full_name: impl Fn(&str) -> Option<String>,
-    others: impl FnOnce() -> Vec<Culprit>,
-) -> Vec<Culprit> {
+    others: impl FnOnce(u64) -> Blame,
+) -> Blame {
     let noted = row.rules.iter().map(|(name, packets)| Culprit {
         name: full_name(name).unwrap_or_else(|| name.clone()),
         packets: Some(*packets),
@@ -21,12 +21,27 @@ pub fn with_noted(
     });
     let mut found: Vec<Culprit> = noted.collect();
     found.sort_by_key(|one| Reverse(one.packets));
-    if row.rules.values().sum::<u64>() < row.packets {
-        let is_new = |other: &Culprit| found.iter().all(|one| one.name != other.name);
-        let others: Vec<Culprit> = others().into_iter().filter(is_new).collect();
-        found.extend(others);
+    let remaining = row.packets.saturating_sub(row.rules.values().sum());
+    if remaining == 0 {
+        return Blame {
+            culprits: found,
+            ..Blame::default()
+        };
     }
-    found
+    let mut others = others(remaining);
+    if found.is_empty() {
+        return others;
+    }
+    // The counters of noted objects count their noted packets.
+    others
+        .culprits
+        .retain(|one| found.iter().all(|known| known.name != one.name));
+    if others.culprits.iter().any(|one| !one.is_certain) {
+        others.unexplained = Some(remaining);
+    }
+    found.append(&mut others.culprits);
+    others.culprits = found;
+    others
 }
 
 /// Returns the full name that one of these objects has.
@@ -60,14 +75,22 @@ mod tests {
         };
         row.rules.insert("policy of inet f in".to_owned(), 1);
         row.rules.insert("rule 4 of inet f in".to_owned(), 2);
-        let find = |row: &Row| with_noted(row, |name| named_in(&others, name), || others.to_vec());
+        let find = |row: &Row| {
+            let uncertain = |_| Blame {
+                culprits: others.to_vec(),
+                ..Blame::default()
+            };
+            with_noted(row, |name| named_in(&others, name), uncertain)
+        };
         let noted = [
             culprit("rule 4 of inet f in: udp dport 53 drop", Some(2)),
             culprit("policy of inet f in", Some(1)),
         ];
-        assert_eq!(find(&row), noted);
+        assert_eq!(find(&row).culprits, noted);
         row.packets = 4;
-        assert_eq!(find(&row)[..2], noted);
-        assert_eq!(find(&row)[2..], others[1..]);
+        let found = find(&row);
+        assert_eq!(found.culprits[..2], noted);
+        assert_eq!(found.culprits[2..], others[1..]);
+        assert_eq!(found.unexplained, Some(1));
     }
 }

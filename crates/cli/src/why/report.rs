@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use trawl_bpf::xdp_events::{Event, XdpOutcome};
@@ -9,17 +10,31 @@ use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_pipeline::account::PacketAccount;
 use trawl_sys::counters::CounterKey;
+use trawl_sys::netns::Namespace;
+use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
 use super::counted::{CountedLoss, Differences};
-use super::culprits::Culprit;
+use super::culprits::Blame;
 use super::noted::{named_in, with_noted};
+use super::socket_drops::SocketKind;
 
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
 /// Multiple of the reference's rate from which on a row is shown.
 const FREQUENT: f64 = 10.0;
+/// Counters of refused connections, of which the first includes the second.
+const LISTEN_DROPS: &str = "TcpExtListenDrops";
+const LISTEN_OVERFLOWS: &str = "TcpExtListenOverflows";
+/// Reasons of copies that packet sockets could not take.
+const PACKET_SOCKETS: [&str; 4] = [
+    "PACKET_SOCK_ERROR",
+    "@packet_rcv",
+    "@tpacket_rcv",
+    "@packet_rcv_spkt",
+];
+
 #[derive(Debug, Serialize)]
 pub struct LossReport {
     rows: Vec<ReportRow>,
@@ -45,12 +60,15 @@ struct ReportRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     receive_buffer: Option<u32>,
     flows: Vec<Flow>,
+    /// Number of further flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_flows: Option<usize>,
     /// The change since the reference, if there is one.
     #[serde(flatten)]
     change: Option<Change>,
     /// The rules, qdiscs or programs that dropped them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    culprits: Vec<Culprit>,
+    #[serde(flatten)]
+    blame: Blame,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
@@ -115,22 +133,32 @@ pub struct Knowledge {
     /// Advice that was found before, since finding it runs other commands.
     pub advice: HashMap<DropKey, Option<String>>,
     /// The objects that dropped the packets.
-    pub culprits: HashMap<DropKey, Vec<Culprit>>,
+    pub blames: HashMap<DropKey, Blame>,
 }
 
 impl Knowledge {
     /// Takes over what a file tells of rows; nothing more can be found about them.
     pub fn of_file(rows: Vec<RowFacts>, tally: &Tally) -> Self {
         let mut known = Self::default();
+        let mut recorded = HashMap::new();
         for row in rows {
             known.advice.insert(row.key.clone(), row.advice);
-            known.culprits.insert(row.key, row.culprits);
+            recorded.insert(row.key, (row.packets, row.blame));
         }
         for (key, row) in &tally.rows {
             known.advice.entry(key.clone()).or_insert(None);
-            let recorded = known.culprits.remove(key).unwrap_or_default();
-            let found = with_noted(row, |name| named_in(&recorded, name), || recorded.clone());
-            known.culprits.insert(key.clone(), found);
+            let (packets, blame) = recorded.remove(key).unwrap_or_default();
+            let is_whole = packets.is_none_or(|packets| packets == row.packets);
+            let all = blame.culprits.clone();
+            let found = with_noted(
+                row,
+                |name| named_in(&all, name),
+                |remaining| match is_whole {
+                    true => blame,
+                    false => blame.of_some(key, row, remaining),
+                },
+            );
+            known.blames.insert(key.clone(), found);
         }
         known
     }
@@ -142,8 +170,11 @@ pub struct RowFacts {
     #[serde(flatten)]
     key: DropKey,
     advice: Option<String>,
+    /// Packets of the row; files of earlier versions lack it.
     #[serde(default)]
-    culprits: Vec<Culprit>,
+    packets: Option<u64>,
+    #[serde(flatten)]
+    blame: Blame,
 }
 
 impl LossReport {
@@ -187,7 +218,8 @@ impl LossReport {
         let rows = self.rows.iter().map(|row| RowFacts {
             key: row.key.clone(),
             advice: row.advice.clone(),
-            culprits: row.culprits.clone(),
+            packets: Some(row.packets),
+            blame: row.blame.clone(),
         });
         (self.counters.clone(), rows.collect())
     }
@@ -249,10 +281,9 @@ impl ReportRow {
             flow: flow.to_owned(),
             packets,
         };
-        let advice = known.advice.entry(key.clone()).or_insert_with(|| {
-            let protocols: Vec<&str> = row.protocols.keys().map(String::as_str).collect();
-            advice::of(key, row.destination.as_deref(), &row.versions(), &protocols)
-        });
+        let blame = known.blames.get(key).cloned().unwrap_or_default();
+        let advice = known.advice.entry(key.clone());
+        let advice = advice.or_insert_with(|| advice::of(key, row, &blame));
         Self {
             packets: row.packets,
             key: key.clone(),
@@ -268,9 +299,14 @@ impl ReportRow {
                 .checked_sub(1)
                 .filter(|&others| others > 0),
             flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
+            other_flows: row
+                .flows
+                .len()
+                .checked_sub(FLOWS)
+                .filter(|&others| others > 0),
             change: None,
-            culprits: known.culprits.get(key).cloned().unwrap_or_default(),
             advice: advice.clone(),
+            blame,
         }
     }
 }
@@ -348,7 +384,7 @@ fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Knowledge) -> 
     };
     let advice = known.advice.entry(drop_key.clone());
     advice
-        .or_insert_with(|| advice::of(&drop_key, None, &[4, 6], &[]))
+        .or_insert_with(|| advice::of(&drop_key, &Row::default(), &Blame::default()))
         .clone()
 }
 
@@ -362,15 +398,52 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> 
             let netns = key.netns.as_deref();
             let in_rows = tally.of_reasons(&one.reasons, one.protocol, netns);
             let counter = Counter::new(key, *difference, in_rows);
-            let no_losses = tally.no_losses_of(&one.reasons, netns);
-            let reason = one.reasons.first().copied().unwrap_or_default();
+            let mut elsewhere = tally.no_losses_of(&one.reasons, netns);
+            // The kernel counts a refused connection by both counters if the accept queue is full.
+            if one.name == LISTEN_DROPS {
+                let overflows = CounterKey {
+                    name: LISTEN_OVERFLOWS.to_owned(),
+                    ..key.clone()
+                };
+                elsewhere += differences.counters.get(&overflows).copied().unwrap_or(0);
+            }
+            let first = one.reasons.first().copied().unwrap_or_default();
+            let reason = if first.starts_with('@') {
+                one.name
+            } else {
+                first
+            };
+            let mut what = vec![one.what.to_owned()];
+            if [LISTEN_DROPS, LISTEN_OVERFLOWS].contains(&one.name) {
+                what.extend(differences.sockets.of(netns, SocketKind::Listener));
+            }
             all.push(Counter {
-                counter_only: counter.counter_only.saturating_sub(no_losses),
-                what: one.what.to_owned(),
+                counter_only: counter.counter_only.saturating_sub(elsewhere),
+                what: what.join(": "),
                 advice: advice_for_counter(key, reason, known),
                 ..counter
             });
         }
+    }
+    for (netns, packets) in differences.sockets.full_packet_sockets() {
+        let key = CounterKey {
+            netns: netns.clone(),
+            device: None,
+            name: "PacketSocketDrops".to_owned(),
+        };
+        let what = differences
+            .sockets
+            .of(netns.as_deref(), SocketKind::Packet)
+            .unwrap_or_default();
+        all.push(Counter {
+            what: format!("buffers of packet sockets full: {what}"),
+            advice: advice_for_counter(&key, "PACKET_SOCK_ERROR", known),
+            ..Counter::new(
+                &key,
+                packets,
+                tally.of_reasons(&PACKET_SOCKETS, None, netns.as_deref()),
+            )
+        });
     }
     let mut explained = Explained::default();
     let devices = differences.counters.iter();
@@ -549,32 +622,13 @@ fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
 }
 
 impl ReportRow {
-    /// Returns a line for each object that dropped packets, or one for all that may have.
-    fn culprit_lines(&self) -> impl Iterator<Item = String> {
-        let certain = self.culprits.iter().filter(|one| one.is_certain);
-        let lines = certain.map(|one| match (one.packets, one.traced) {
-            (Some(packets), _) => format!("{} ({packets})", one.name),
-            (None, Some(traced)) => format!("{} ({traced} traced)", one.name),
-            (None, None) => one.name.clone(),
-        });
-        let uncertain = self.culprits.iter().filter(|one| !one.is_certain);
-        let uncertain: Vec<&str> = uncertain.map(|one| one.name.as_str()).collect();
-        let word = if uncertain.len() == 1 {
-            "perhaps"
-        } else {
-            "one of"
-        };
-        let rest = (!uncertain.is_empty()).then(|| format!("{word}: {}", uncertain.join("; ")));
-        lines.chain(rest)
-    }
-
     /// Returns the location of the drops, and the owner of the packets.
     fn columns(&self) -> (String, String) {
         let key = &self.key;
         let hook = key.hook.clone();
         let mut at = vec![hook.unwrap_or_else(|| key.function.clone())];
         at.extend(key.interface.clone());
-        at.extend(key.netns.as_ref().map(|netns| format!("({netns})")));
+        at.extend(named_space(key.netns.as_deref()));
         let mut who: Vec<String> = key.socket.iter().cloned().collect();
         if let Some(Process { name, pid, packets }) = &self.process {
             let count = match *packets == self.packets {
@@ -586,16 +640,17 @@ impl ReportRow {
                 Some(1) => " and 1 other process".to_owned(),
                 Some(others) => format!(" and {others} other processes"),
             };
-            who.push(format!("{name}[{pid}]{count}{others}"));
+            who.push(format!("{}[{pid}]{count}{others}", shown(name)));
         }
         who.extend(self.receive_buffer.map(|bytes| match bytes % 1024 {
             0 => format!("receive buffer of {} KiB full", bytes / 1024),
             _ => format!("receive buffer of {bytes} bytes full"),
         }));
         let flows = self.flows.iter();
-        let flows: Vec<String> = flows
+        let mut flows: Vec<String> = flows
             .map(|flow| format!("{} ({})", flow.flow, flow.packets))
             .collect();
+        flows.extend(self.other_flows.map(|others| format!("and {others} more")));
         let change = self
             .change
             .map_or(String::new(), |change| change.to_string());
@@ -622,7 +677,7 @@ impl Counter {
     fn label(&self) -> String {
         let mut at = vec![self.name.clone()];
         at.extend(self.interface.clone());
-        at.extend(self.netns.as_ref().map(|netns| format!("({netns})")));
+        at.extend(named_space(self.netns.as_deref()));
         at.join(" ")
     }
 
@@ -638,6 +693,14 @@ impl Counter {
     }
 }
 
+/// Returns the namespace for a row; nothing for the number of this command's own, which has no name.
+fn named_space(netns: Option<&str>) -> Option<String> {
+    static OWN: OnceLock<Option<String>> = OnceLock::new();
+    let number = || Some(Namespace::current().ok()?.identity().1.to_string());
+    let netns = netns.filter(|netns| OWN.get_or_init(number).as_deref() != Some(netns))?;
+    Some(format!("({})", shown(netns)))
+}
+
 impl fmt::Display for LossReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |packets: u64, name: &str, at: &str, who: &str, more: &[String]| {
@@ -648,7 +711,7 @@ impl fmt::Display for LossReport {
         };
         for row in &self.rows {
             let (at, who) = row.columns();
-            let more: Vec<String> = row.culprit_lines().chain(row.advice.clone()).collect();
+            let more: Vec<String> = row.blame.lines().chain(row.advice.clone()).collect();
             line(row.packets, &row.key.reason, &at, &who, &more)?;
         }
         let counters = self.counters.iter();
