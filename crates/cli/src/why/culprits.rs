@@ -49,7 +49,7 @@ pub struct Culprit {
 pub struct Blame {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub culprits: Vec<Culprit>,
-    /// Packets that the certain objects do not explain: one of the others, or of those of traced packets, dropped each.
+    /// Packets that the certain objects do not explain: an uncertain object, or one with traced packets, dropped each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unexplained: Option<u64>,
     /// Number of further objects that may have dropped packets.
