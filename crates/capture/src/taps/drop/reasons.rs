@@ -18,7 +18,8 @@ const PREFIXES: [&str; 3] = ["SKB_DROP_REASON_", "SKB_", "OVS_DROP_"];
 /// Reasons of buffers purged with the socket or the queue that held them.
 pub const UNWANTED: [&str; 3] = ["NOT_DROPPED_YET", "CONSUMED", "QUEUE_PURGE"];
 /// Reasons of packets to a group that no socket of this machine has joined.
-pub const UNWANTED_IN_GROUP: [&str; 7] = [
+pub const UNWANTED_IN_GROUP: [&str; 8] = [
+    "NO_TX_TARGET",
     "NOT_SPECIFIED",
     "NO_SOCKET",
     "UNHANDLED_PROTO",
