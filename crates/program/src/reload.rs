@@ -108,6 +108,7 @@ impl Reload {
             ReloadMethod::Program { source, .. } if source.ends_with(".o") => source,
             _ => return format!("load it with hooks and use --tap tailcall: {self}"),
         };
+        let (interface, file) = (word(interface), word(file));
         format!(
             "give it hooks for this capture, from the file that it was loaded from: trawl capture -i {interface} --tappable {file}; or \
              load it with hooks and use --tap tailcall: {self}"
