@@ -84,6 +84,10 @@ static __noinline int wanted_flag(struct task_struct *task)
 	return OWNER_WANTED;
 }
 
+/* The helper bpf_probe_read_user(). The loader replaces this mark by its number, because libbpf replaces the number by that of
+ * bpf_probe_read() if the kernel refuses to let programs read its own memory. */
+static long (*const read_user)(void *to, __u32 length, const void *from) = (void *)0x7477fff7;
+
 static __always_inline void describe(struct process_event *event, struct task_struct *leader, __u32 kind)
 {
 	struct process_settings *settings = settings_of_processes();
@@ -112,7 +116,7 @@ static __always_inline void describe(struct process_event *event, struct task_st
 	length = to - from;
 	if (length > PROCESS_COMMAND)
 		length = PROCESS_COMMAND;
-	if (!bpf_probe_read_user(event->command, length, (void *)from))
+	if (!read_user(event->command, length, (void *)from))
 		event->command_length = length;
 }
 

@@ -49,7 +49,7 @@ impl Insn {
     }
 
     /// Returns true if control may leave the straight path, temporarily or not.
-    pub(crate) fn branches(self) -> bool {
+    pub fn branches(self) -> bool {
         matches!(self.code & CLASS, JMP | JMP32)
     }
 
@@ -90,7 +90,7 @@ impl Insn {
 
     /// Returns the constant that it moves into its register, if it does nothing else. A 64-bit load, in two slots, may stand
     /// for a value inserted later.
-    pub(crate) fn number(self) -> Option<u64> {
+    pub fn number(self) -> Option<u64> {
         match self.code {
             MOVE_NUMBER => Some(i64::from(self.imm) as u64),
             MOVE_NUMBER_32 => Some(u64::from(self.imm as u32)),
@@ -131,7 +131,7 @@ impl Insn {
     }
 
     /// Returns true if it overwrites the whole register; for instructions that do not branch.
-    pub(crate) fn sets(self, register: u8) -> bool {
+    pub fn sets(self, register: u8) -> bool {
         self.dst() == register && matches!(self.code & CLASS, CLASS_LOAD | LDX | ALU | ALU64)
     }
 }

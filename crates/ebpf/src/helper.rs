@@ -2,11 +2,16 @@
 #![allow(missing_docs)]
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
+pub const PROBE_READ: i32 = 4;
 pub const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 /// Does not return on success.
 pub const TAIL_CALL: i32 = 12;
 pub const SKB_LOAD_BYTES: i32 = 26;
+pub const PROBE_READ_STR: i32 = 45;
+pub const PROBE_READ_USER: i32 = 112;
+pub const PROBE_READ_KERNEL: i32 = 113;
+pub const PROBE_READ_KERNEL_STR: i32 = 115;
 pub const XDP_GET_BUFF_LEN: i32 = 188;
 pub const XDP_LOAD_BYTES: i32 = 189;
 pub const KTIME_GET_TAI_NS: i32 = 208;

@@ -8,6 +8,8 @@ use crate::op::{self, LOAD_IMMEDIATE};
 pub const FILTER: i32 = 0x7477_fffe;
 /// The placeholder for a filter's quick version: QUICK_MARK.
 pub const QUICK_FILTER: i32 = 0x7477_fffc;
+/// The placeholder for the filter that reads a copy of a frame: FRAME_MARK.
+pub const FRAME_FILTER: i32 = 0x7477_fff8;
 const MARK_LENGTH: usize = 2;
 
 /// Reason for which a block cannot be inserted into a program.

@@ -9,7 +9,7 @@ use trawl_sys::{Error, Result};
 
 use super::attached::{self, AttachedTap};
 use super::{CheckState, Finding, offload, veth};
-use trawl_sys::words::word;
+use crate::taps::trace;
 
 /// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
 const LINEAR_MTU: u32 = 3498;
@@ -234,9 +234,7 @@ impl Subject {
         if let Some(why) = KernelFeature::Xdp.probe().why() {
             return self.finding(subject, CheckState::Warn, "no").why(why);
         }
-        let tracing = [KernelFeature::Fentry, KernelFeature::Fexit]
-            .iter()
-            .all(|feature| feature.probe().is_supported());
+        let tracing = trace::refusal().is_none();
         match (&attached.xdp, self.abilities) {
             (Some(name), _) if attached.xdp_is_trawl => {
                 let mode = link.xdp.first().map_or("", |present| present.mode.name());

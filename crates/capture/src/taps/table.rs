@@ -117,6 +117,7 @@ pub const TRACE: Facts = Facts {
         KernelFeature::Xdp,
         KernelFeature::Fentry,
         KernelFeature::Fexit,
+        KernelFeature::KernelMemory,
         KernelFeature::MmapableArray,
     ],
 };
@@ -204,6 +205,7 @@ pub const DROP: Facts = Facts {
     needs: "Linux 5.17 with BTF",
     features: &[
         KernelFeature::RawTracepoint,
+        KernelFeature::KernelMemory,
         KernelFeature::Btf,
         KernelFeature::MmapableArray,
     ],

@@ -32,10 +32,14 @@ pub struct Trace;
 
 /// Returns the reason for which the kernel refuses tracing programs, if it does.
 pub fn refusal() -> Option<&'static ProbeAnswer> {
-    [KernelFeature::Fentry, KernelFeature::Fexit]
-        .into_iter()
-        .map(KernelFeature::probe)
-        .find(|answer| !answer.is_supported())
+    [
+        KernelFeature::Fentry,
+        KernelFeature::Fexit,
+        KernelFeature::KernelMemory,
+    ]
+    .into_iter()
+    .map(KernelFeature::probe)
+    .find(|answer| !answer.is_supported())
 }
 
 /// Returns an error if the attached program cannot be traced.

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::fs;
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
-use super::object::{self, Plain};
+use super::object::{self, TapProgram};
+use super::program::{self, LoadOptions};
 use super::test_run;
-use crate::layout::KernelAddresses;
+use crate::layout::{KernelAddresses, Shared, TapConfig};
 
 const PATH: &str = "/proc/kallsyms";
 const MODULES: &str = "/proc/modules";
@@ -158,8 +160,14 @@ pub fn kernel_addresses() -> Option<KernelAddresses> {
         if !cfg!(target_arch = "x86_64") {
             return None;
         }
-        let plain = Plain::load(object::KERNEL_ADDRESSES, "trawl_addresses").ok()?;
-        test_run::system(plain.program()).ok()
+        let name = "trawl_addresses";
+        let config = TapConfig::zeroed();
+        let program = TapProgram::prepare(object::KERNEL_ADDRESSES, name, &config, &[]).ok()?;
+        let loaded = program.load(&LoadOptions {
+            flags: program::SLEEPABLE,
+            ..LoadOptions::new(name, program::SYSCALL)
+        });
+        test_run::system(loaded.ok()?.as_fd()).ok()
     })
 }
 

@@ -24,6 +24,7 @@ pub mod program;
 pub mod redirect_events;
 pub mod table;
 pub mod test_run;
+pub(crate) mod typed_reads;
 pub mod verifier_log;
 pub mod xdp_events;
 

@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use trawl_ebpf::op::{self, LOAD_IMMEDIATE};
 use trawl_ebpf::splice::{self, Unfit};
-use trawl_ebpf::{Insn, simplify, starts};
+use trawl_ebpf::{Insn, helper, simplify, starts};
 use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
 
@@ -96,8 +96,10 @@ pub static SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"))
 pub static RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
 
 /// The program that reads the addresses of the kernel's memory.
-pub(crate) static KERNEL_ADDRESSES: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
+pub(crate) static KERNEL_ADDRESSES: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o")),
+    read_kernel: false,
+};
 
 /// Programs for experiments and tests.
 /// A program that hands packets to AF_XDP sockets.
@@ -171,7 +173,7 @@ impl TapProgram {
         }
         let mut prepared = Self::relocate(open, program)?;
         write_config(&mut prepared.instructions, config);
-        let mut marks = vec![splice::FILTER, splice::QUICK_FILTER];
+        let mut marks = vec![splice::FILTER, splice::QUICK_FILTER, splice::FRAME_FILTER];
         marks.retain(|mark| splice::has_mark(&prepared.instructions, *mark));
         simplify(&mut prepared.instructions);
         marks.retain(|mark| !splice::has_mark(&prepared.instructions, *mark));
@@ -182,6 +184,7 @@ impl TapProgram {
         for (mark, function) in MARKED_CALLS {
             write_call(&mut prepared.instructions, mark, function);
         }
+        write_helper(&mut prepared.instructions);
         write_variable(&mut prepared.instructions, redirect_info);
         Ok(prepared)
     }
@@ -213,6 +216,16 @@ impl TapProgram {
     /// Inserts a filter's quick version into a program with an insertion point for it.
     pub fn quick_filter(&mut self, block: &[Insn]) -> Result<()> {
         self.splice(splice::QUICK_FILTER, block)
+    }
+
+    /// Returns true if the program runs the version of a filter that reads a copy of a frame.
+    pub fn has_frame_filter(&self) -> bool {
+        splice::has_mark(&self.instructions, splice::FRAME_FILTER)
+    }
+
+    /// Inserts that version.
+    pub fn frame_filter(&mut self, block: &[Insn]) -> Result<()> {
+        self.splice(splice::FRAME_FILTER, block)
     }
 
     fn splice(&mut self, mark: i32, block: &[Insn]) -> Result<()> {
@@ -375,6 +388,17 @@ fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
     for instruction in marked {
         *instruction = instruction.with_src(op::KERNEL_FUNCTION);
         instruction.imm = number as i32;
+    }
+}
+
+/// Mark of the helper that reads a process's memory: bpf/owners.bpf.c.
+const READ_USER_MARK: i32 = 0x7477_fff7;
+
+fn write_helper(instructions: &mut [Insn]) {
+    for instruction in instructions {
+        if instruction.code == op::CALL_CODE && instruction.imm == READ_USER_MARK {
+            instruction.imm = helper::PROBE_READ_USER;
+        }
     }
 }
 

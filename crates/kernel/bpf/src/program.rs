@@ -8,7 +8,7 @@ use trawl_ebpf::{Insn, op};
 use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
 
-use super::{c_name, check, deadline, opts, owned, verifier_log};
+use super::{c_name, check, deadline, opts, owned, typed_reads, verifier_log};
 use crate::probe::{Capability, lack_of};
 
 pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
@@ -16,6 +16,8 @@ pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
 pub const CGROUP_SKB: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB;
 pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
 pub const RAW_TRACEPOINT: u32 = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
+/// Run by a system call, not by an event.
+pub const SYSCALL: u32 = libbpf_sys::BPF_PROG_TYPE_SYSCALL;
 pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;
 /// In place of a function of another program.
 pub const EXTENSION: u32 = libbpf_sys::BPF_PROG_TYPE_EXT;
@@ -35,6 +37,8 @@ pub const NETFILTER: u32 = libbpf_sys::BPF_PROG_TYPE_NETFILTER;
 pub const HAS_FRAGS: u32 = 1 << 5;
 /// The verifier refuses a program on which it contradicts itself (since 6.8), instead of warning in the kernel's log.
 pub const TEST_REG_INVARIANTS: u32 = 1 << 7;
+/// The program may sleep.
+pub const SLEEPABLE: u32 = 1 << 4;
 /// The program runs on one device only, and may ask it for its metadata.
 pub const DEVICE_BOUND: u32 = 1 << 6;
 
@@ -102,6 +106,8 @@ const _: () = assert!(size_of::<Insn>() == size_of::<libbpf_sys::bpf_insn>());
 const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
 
 pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd> {
+    let typed = typed_reads::instead_of_helpers(instructions);
+    let instructions = typed.as_deref().unwrap_or(instructions);
     if verifier_log::is_kept() {
         let mut log = vec![0u8; super::loader::LOG_SIZE];
         let loaded = try_load(instructions, options, Some((&mut log, verifier_log::WHOLE)));
@@ -116,7 +122,8 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
                 deadline::within(limit, || try_load(instructions, options, None));
             if loaded.is_err() && is_late {
                 let what = format!("cannot load the program {}", options.name);
-                let why = format!("the verifier did not finish within {limit:?}");
+                let why =
+                    format!("the verifier did not finish within {limit:.1?} of processor time");
                 return Err(Error::failed(what, why).refused(Refusal::TooSlow));
             }
             // Writing the verifier's log takes as long again, and it would only say that the program is too large.
@@ -224,6 +231,12 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     match (os.errno(), reason) {
         (Some(libc::EPERM), None) => {
             os.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
+        }
+        (_, Some(reason))
+            if reason.contains("bpf_probe_read") && typed_reads::refusal().is_some() =>
+        {
+            let why = typed_reads::refusal().unwrap_or_default();
+            Error::failed(format!("cannot load the program {name}"), why)
         }
         (_, Some(reason)) => Error::failed(
             format!("cannot load the program {name}"),

@@ -69,7 +69,8 @@ fn fail(error: impl std::fmt::Display) -> Error {
 
 /// Returns the reason for which the kernel refuses the programs, if it does.
 pub fn refusal() -> Option<&'static str> {
-    KernelFeature::Fexit.probe().why()
+    let needed = [KernelFeature::Fexit, KernelFeature::KernelMemory];
+    needed.into_iter().find_map(|feature| feature.probe().why())
 }
 
 impl VerdictWatch {

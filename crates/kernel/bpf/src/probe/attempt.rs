@@ -13,7 +13,7 @@ use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing
 use crate::program::{
     EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning,
 };
-use crate::{arena, info, kernel_types, map, owned};
+use crate::{arena, info, kernel_types, map, owned, typed_reads};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
@@ -205,6 +205,11 @@ pub fn freplace() -> ProbeAnswer {
         .load(&code)
     });
     ProbeAnswer::from_result(loaded)
+}
+
+/// Tells whether programs can read the kernel's memory.
+pub fn kernel_memory() -> ProbeAnswer {
+    typed_reads::answer()
 }
 
 pub fn raw_tracepoint() -> ProbeAnswer {
