@@ -8,12 +8,14 @@
 #include <bpf/bpf_helpers.h>
 #include "include/layout.h"
 #include "include/copy.h"
+#include "include/headers.h"
 #include "include/record.h"
 
 #define tap_context __sk_buff
 #define DIRECTION_INBOUND 1
 #define DIRECTION_OUTBOUND 2
 /* After the two MAC addresses. */
+#define ETHERNET_LENGTH 14
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
 
@@ -29,17 +31,101 @@ static __always_inline bool hardware_time(struct __sk_buff *context, __u64 *time
 	return true;
 }
 
+/* The beginning of a frame, put together by the CPU that sees a packet without its Ethernet header. */
+struct frame {
+	char bytes[TRACE_COPY];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct frame);
+} frames SEC(".maps");
+
+/* Returns true if the packet's bytes begin after its Ethernet header: tc moves back by the header's length, which is
+ * missing in the copies of packets that generic XDP makes since Linux 6.9. */
+static __always_inline bool is_headless(struct __sk_buff *context)
+{
+	char *own;
+
+	if (!CONFIG(mac_header_offset))
+		return false;
+	own = own_structure(context);
+	return *(__u64 *)(own + CONFIG(head_offset)) + *(__u16 *)(own + CONFIG(mac_header_offset)) + ETHERNET_LENGTH ==
+	       *(__u64 *)(own + CONFIG(data_offset));
+}
+
+/* Returns the length of the Ethernet header with the VLAN tag that the kernel has removed from it. */
+static __always_inline __u32 header_length(struct __sk_buff *context)
+{
+	return ETHERNET_LENGTH + (context->vlan_present ? TAG_LENGTH : 0);
+}
+
+/* Writes the Ethernet header and the tag of a packet without them; returns 0 on success. */
+static __noinline int write_header_of(struct __sk_buff *context, struct frame *frame)
+{
+	char *to;
+
+	if (!frame)
+		return -1;
+	to = frame->bytes;
+	if (bpf_skb_load_bytes_relative(context, 0, to, ETHERNET_LENGTH, BPF_HDR_START_MAC))
+		return -1;
+	if (context->vlan_present) {
+		*(__u16 *)(to + TAG_OFFSET + TAG_LENGTH) = *(__u16 *)(to + TAG_OFFSET);
+		*(__u16 *)(to + TAG_OFFSET) = context->vlan_proto;
+		*(__u16 *)(to + TAG_OFFSET + 2) = bpf_htons(context->vlan_tci);
+	}
+	return 0;
+}
+
+static __always_inline struct frame *frame_of(struct __sk_buff *context)
+{
+	__u32 zero = 0;
+	struct frame *frame = bpf_map_lookup_elem(&frames, &zero);
+
+	return frame && !write_header_of(context, frame) ? frame : NULL;
+}
+
+/* Copies a packet whose bytes begin after its Ethernet header. */
+static __noinline long copy_headless(struct __sk_buff *context, char *to, __u32 captured)
+{
+	struct frame *frame = frame_of(context);
+	__u32 header = header_length(context);
+
+	if (!frame || !to)
+		return -1;
+	for (__u32 i = 0; i < ETHERNET_LENGTH + TAG_LENGTH; i += 2) {
+		if (i >= header || i >= captured)
+			break;
+		if (i + 1 == captured)
+			to[i] = frame->bytes[i];
+		else
+			*(__u16 *)(to + i) = *(__u16 *)(frame->bytes + i);
+	}
+	if (captured <= header)
+		return 0;
+	return bpf_skb_load_bytes(context, 0, to + header, certain_length(captured - header));
+}
+
 /* Copies a packet and reinserts the VLAN tag that the kernel has removed from its bytes. */
 static __always_inline long copy_tagged(struct __sk_buff *context, char *to, const struct sighting *sight)
 {
 	__u32 captured = sight->captured;
 
-	if (captured < TAG_OFFSET + TAG_LENGTH || captured > RECORD_MAX_CAPTURED)
+	if (captured <= TAG_OFFSET || captured > RECORD_MAX_CAPTURED)
 		return -1;
 	if (bpf_skb_load_bytes(context, 0, to, TAG_OFFSET))
 		return -1;
+	captured -= TAG_OFFSET;
+	if (captured < TAG_LENGTH) {
+		/* The packet is cut within its tag. */
+		*(__u32 *)(to + TAG_OFFSET) = sight->tag & ((1u << captured * 8) - 1);
+		return 0;
+	}
 	*(__u32 *)(to + TAG_OFFSET) = sight->tag;
-	captured -= TAG_OFFSET + TAG_LENGTH;
+	captured -= TAG_LENGTH;
 	if (!captured)
 		return 0;
 	return bpf_skb_load_bytes(context, TAG_OFFSET, to + TAG_OFFSET + TAG_LENGTH, certain_length(captured));
@@ -51,7 +137,9 @@ static __always_inline long copy_packet(struct __sk_buff *context, char *to, con
 	const char *end = (void *)(long)context->data_end;
 	__u32 captured = sight->captured;
 
-	if (sight->tag && captured >= TAG_OFFSET + TAG_LENGTH)
+	if (unlikely(sight->headless))
+		return copy_headless(context, to, captured);
+	if (sight->tag && captured > TAG_OFFSET)
 		return copy_tagged(context, to, sight);
 	if (likely(copy_linear(to, from, end, captured)))
 		return 0;
@@ -60,23 +148,37 @@ static __always_inline long copy_packet(struct __sk_buff *context, char *to, con
 	return bpf_skb_load_bytes(context, 0, to, certain_length(captured));
 }
 
-/* Returns the address of the packet's memory. The loader inserts its offset in the kernel's own structure, and the
- * number of the kernel function that returns this structure. */
+/* Returns the address of the packet's memory. */
 static __always_inline __u64 head_of(struct __sk_buff *context)
 {
-	register void *r1 asm("r1") = context;
-	register __u64 r0 asm("r0");
-	__u64 head = 0;
-
-	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	if (bpf_probe_read_kernel(&head, sizeof(head), (void *)(r0 + CONFIG(head_offset))))
-		return 0;
-	return head;
+	return *(__u64 *)(own_structure(context) + CONFIG(head_offset));
 }
 
-#define READ_BYTES(source, at, to, length) bpf_skb_load_bytes(source, at, to, length)
+static __always_inline long read_bytes(struct __sk_buff *context, __u32 at, void *to, __u32 length)
+{
+	if (is_headless(context)) {
+		if (at < ETHERNET_LENGTH)
+			return bpf_skb_load_bytes_relative(context, at, to, length, BPF_HDR_START_MAC);
+		at -= ETHERNET_LENGTH;
+	}
+	return bpf_skb_load_bytes(context, at, to, length);
+}
+
+/* Does the same as skip_link_header(), of a packet that may have no link header. */
+static __always_inline __be16 find_network(struct __sk_buff *context, void *data, void *end, void **network)
+{
+	if (is_headless(context)) {
+		*network = data;
+		return context->protocol;
+	}
+	return skip_link_header(data, end, network);
+}
+
+#define READ_BYTES(source, at, to, length) read_bytes(source, at, to, length)
 #define HEAD_OF(context) head_of(context)
-#define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
+#define NETWORK_OF(context) \
+	(is_headless(context) ? (__u64)(context)->data : network_of_frame((__u64)(context)->data))
+#define FIND_NETWORK(context, data, end, network) find_network(context, data, end, network)
 
 #define INTERFACE_OF(context) ((context)->ifindex)
 
@@ -237,11 +339,11 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 
-static __always_inline void take(struct __sk_buff *context, const struct interface_place *place, bool use_hardware_time,
-				 bool names_process)
+static __always_inline void take(struct __sk_buff *context, const struct interface_place *place, bool headless,
+				 bool use_hardware_time, bool names_process)
 {
 	struct ring_control *control;
-	struct sighting sight = { .names_process = names_process, .place = place };
+	struct sighting sight = { .names_process = names_process, .headless = headless, .place = place };
 	__u32 cpu = bpf_get_smp_processor_id();
 
 	control = control_at(&cpu, place, false);
@@ -255,7 +357,7 @@ static __always_inline void take(struct __sk_buff *context, const struct interfa
 		rate_limited_at(control, place, false);
 		return;
 	}
-	sight.original = context->len;
+	sight.original = context->len + (headless ? ETHERNET_LENGTH : 0);
 	if (context->vlan_present) {
 		sight.tag = (__u32)bpf_htons(context->vlan_tci) << 16 | (__u16)context->vlan_proto;
 		sight.original += TAG_LENGTH;
@@ -264,16 +366,40 @@ static __always_inline void take(struct __sk_buff *context, const struct interfa
 	record_points(context, control, &sight, false, use_hardware_time);
 }
 
-static __always_inline bool is_wanted(struct __sk_buff *context, bool filtered)
+/* Runs the filter on a copy of a packet whose bytes begin after its Ethernet header. A packet that cannot be read
+ * matches, and counts as lost when it cannot be copied. */
+static __always_inline bool matches_headless(struct __sk_buff *context)
 {
-	return PLACE_WANTED(queue_of(context)) &&
-	       (!filtered || matches(context, (void *)(long)context->data, (void *)(long)context->data_end));
+	struct frame *frame = frame_of(context);
+	__u32 header = header_length(context), rest = context->len;
+
+	if (!frame)
+		return true;
+	if (rest > TRACE_COPY - (ETHERNET_LENGTH + TAG_LENGTH))
+		rest = TRACE_COPY - (ETHERNET_LENGTH + TAG_LENGTH);
+	barrier_var(rest);
+	if (!rest || bpf_skb_load_bytes(context, 0, frame->bytes + header, rest))
+		return true;
+	return matches_frame(context, frame->bytes, header + rest, header + context->len);
+}
+
+static __always_inline bool is_wanted(struct __sk_buff *context, bool headless, bool filtered)
+{
+	if (!PLACE_WANTED(queue_of(context)))
+		return false;
+	if (!filtered)
+		return true;
+	if (unlikely(headless))
+		return matches_headless(context);
+	return matches(context, (void *)(long)context->data, (void *)(long)context->data_end);
 }
 
 static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered, bool names_process)
 {
-	if (is_wanted(context, filtered))
-		take(context, NULL, use_hardware_time, names_process);
+	bool headless = is_headless(context);
+
+	if (is_wanted(context, headless, filtered))
+		take(context, NULL, headless, use_hardware_time, names_process);
 	else
 		reject(false);
 	return TC_ACT_UNSPEC;
@@ -282,11 +408,13 @@ static __always_inline int capture(struct __sk_buff *context, bool use_hardware_
 static __always_inline int capture_many(struct __sk_buff *context, bool filtered, bool names_process)
 {
 	const struct interface_place *place = place_of(context, context->ifindex);
+	bool headless;
 
 	if (!place)
 		return TC_ACT_UNSPEC;
-	if (is_wanted(context, filtered))
-		take(context, place, false, names_process);
+	headless = is_headless(context);
+	if (is_wanted(context, headless, filtered))
+		take(context, place, headless, false, names_process);
 	else
 		reject_at(place->point, false);
 	return TC_ACT_UNSPEC;

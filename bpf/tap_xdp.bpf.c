@@ -47,25 +47,10 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 	return bpf_xdp_load_bytes(context, 0, to, certain_length(captured));
 }
 
-/* Returns the kernel's own structure of the packet: the context with another type, at no cost. The loader inserts the
- * number of the kernel function, and the offsets of the structure's members. */
-static __always_inline __u64 own_structure(struct xdp_md *context)
-{
-	register void *r1 asm("r1") = context;
-	register __u64 r0 asm("r0");
-
-	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	return r0;
-}
-
 /* Returns the address of the packet's memory. */
 static __always_inline __u64 head_of(struct xdp_md *context)
 {
-	__u64 head = 0;
-
-	if (bpf_probe_read_kernel(&head, sizeof(head), (void *)(own_structure(context) + CONFIG(head_offset))))
-		return 0;
-	return head;
+	return *(__u64 *)(own_structure(context) + CONFIG(head_offset));
 }
 
 #define XDP_FLAGS_HAS_FRAGS 1u
@@ -90,6 +75,7 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 
 #define INTERFACE_OF(context) ((context)->ingress_ifindex)
+#define FIND_NETWORK(context, data, end, network) skip_link_header(data, end, network)
 
 #include "include/flows.h"
 

@@ -66,6 +66,27 @@ static __always_inline bool matches_in_copy(void *copy, __u64 filled, __u64 leng
 	return r0;
 }
 
+/* The loader replaces the load of this mark by the version of the filter that reads a copy of a frame. */
+#define FRAME_MARK 0x7477fff8ull
+
+/* Runs the filter on a copy of the beginning of the context's frame. */
+static __always_inline bool matches_frame(void *context, void *copy, __u64 filled, __u64 length)
+{
+	__u64 scratch[FILTER_SCRATCH / 8];
+	register void *r1 asm("r1") = context;
+	register void *r2 asm("r2") = copy;
+	register __u64 r3 asm("r3") = filled;
+	register __u64 r4 asm("r4") = length;
+	register void *r5 asm("r5") = scratch;
+	register __u64 r0 asm("r0");
+
+	asm volatile("%0 = %6 ll"
+		     : "=r"(r0), "+r"(r1), "+r"(r2), "+r"(r3), "+r"(r4), "+r"(r5)
+		     : "i"(FRAME_MARK << 32 | FRAME_MARK)
+		     : "r6", "r7", "r8", "r9", "memory");
+	return r0;
+}
+
 /* The loader replaces the lower half by the address of the map `rejections`. */
 #define REJECTIONS_MARK 0x7477fffdull
 #define REJECTIONS(which)                                                                     \

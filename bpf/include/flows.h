@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* Finds the process that receives a packet, at XDP and at the ingress of tc: by a look-up of the packet's socket, whose
  * result each CPU keeps for the flow until an owner of its ports changes. A tap includes this header after it has defined
- * `tap_context`, and INTERFACE_OF(context), the interface's number. */
+ * `tap_context`; INTERFACE_OF(context), the interface's number; and FIND_NETWORK(context, data, end, network), which does
+ * the same as skip_link_header(). */
 #ifndef TRAWL_FLOWS_H
 #define TRAWL_FLOWS_H
 
@@ -157,7 +158,7 @@ static __noinline __u64 learn(struct tap_context *context)
 		kept = other;
 	kept->ports = 0;
 	tuple = (void *)kept;
-	if (skip_link_header(data, end, &network) == bpf_htons(ETH_P_IP)) {
+	if (FIND_NETWORK(context, data, end, &network) == bpf_htons(ETH_P_IP)) {
 		ip = ipv4_header(network, end);
 		if (!ip)
 			return 0;
@@ -230,7 +231,7 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	bool is_v6, begins = false;
 	__u8 protocol, *flags;
 
-	switch (skip_link_header(data, end, &network)) {
+	switch (FIND_NETWORK(context, data, end, &network)) {
 	case bpf_htons(ETH_P_IP):
 		ip = ipv4_header(network, end);
 		/* Addresses from 224.0.0.0 on are of groups. */
@@ -327,7 +328,7 @@ static __always_inline int find_echo(struct tap_context *context, struct echo *e
 	bool asks;
 
 	echo->interface = INTERFACE_OF(context);
-	switch (skip_link_header(data, end, &network)) {
+	switch (FIND_NETWORK(context, data, end, &network)) {
 	case bpf_htons(ETH_P_IP):
 		ip = ipv4_header(network, end);
 		if (!ip || ip->protocol != IPPROTO_ICMP || ip->frag_off & bpf_htons(FRAGMENT_BITS))

@@ -273,6 +273,10 @@ struct tap_config {
 	 * address of the packet's memory in the kernel's own structure. */
 	__u32 links;
 	__u32 head_offset;
+	/* Offsets of a socket buffer's other addresses, for programs that see packets without their Ethernet header; 0: the
+	 * kernel always leaves it. */
+	__u32 data_offset;
+	__u32 mac_header_offset;
 	/* Offset of an XDP packet's flags in that structure; 0: they cannot be read. */
 	__u32 flags_offset;
 	/* For programs that follow packets: this program's step, STEP_… of drop.h. */

@@ -13,31 +13,17 @@ struct {
 	__type(value, struct interface_place);
 } places SEC(".maps");
 
-static __always_inline __u64 read_address(__u64 at)
-{
-	__u64 address = 0;
-
-	return bpf_probe_read_kernel(&address, sizeof(address), (void *)at) ? 0 : address;
-}
-
 /* Returns the number of the network namespace of the packet's device, which it finds from the kernel's own structure of
  * the packet. The loader inserts the offset of each address on the path. */
 static __always_inline __u32 namespace_of(void *context)
 {
-	register void *r1 asm("r1") = context;
-	register __u64 r0 asm("r0");
-	__u32 number = 0;
-	__u64 at;
+	char *at = own_structure(context);
 
-	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	at = r0;
 	if (CONFIG(queue_info_offset))
-		at = read_address(at + CONFIG(queue_info_offset));
-	at = read_address(at + CONFIG(device_offset));
-	at = read_address(at + CONFIG(device_namespace_offset));
-	if (bpf_probe_read_kernel(&number, sizeof(number), (void *)(at + CONFIG(namespace_number_offset))))
-		return 0;
-	return number;
+		at = *(char **)(at + CONFIG(queue_info_offset));
+	at = *(char **)(at + CONFIG(device_offset));
+	at = *(char **)(at + CONFIG(device_namespace_offset));
+	return *(__u32 *)(at + CONFIG(namespace_number_offset));
 }
 
 /* Returns the point of an interface; NULL if this capture does not include the interface. */

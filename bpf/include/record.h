@@ -56,6 +56,8 @@ struct sighting {
 	/* The packet's process, and the thread that sent it; 0 if they are unknown. Constant for each program: whether it
 	 * looks for them. */
 	bool names_process;
+	/* The packet's bytes begin after its Ethernet header. */
+	bool headless;
 	__u32 process;
 	__u32 thread;
 	/* The facts of its socket, SOCKET_LENGTH bytes with the option's header; NULL if they are not wanted. */

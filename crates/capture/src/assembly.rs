@@ -485,6 +485,8 @@ impl Assembly {
             names_dropper: 0,
             links: self.links,
             head_offset: self.offset("xdp_buff", "data_hard_start"),
+            data_offset: 0,
+            mac_header_offset: 0,
             flags_offset: flags_offset(),
             step: 0,
             traced_program: 0,
@@ -606,7 +608,7 @@ fn flags_offset() -> u32 {
 }
 
 /// Returns the offset of a member in a kernel structure, or 0 if it is unknown.
-fn offset(structure: &str, member: &str) -> u32 {
+pub(crate) fn offset(structure: &str, member: &str) -> u32 {
     let found = kernel_types::offset(structure, member);
     found.ok().flatten().unwrap_or(0)
 }

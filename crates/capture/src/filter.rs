@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use serde::{Deserialize, Serialize};
+use trawl_bpf::layout::TRACE_COPY;
 use trawl_bpf::object::TapProgram;
 use trawl_bpf::probe;
 use trawl_bpf::table::Table;
@@ -119,6 +120,11 @@ impl Filter {
     pub fn block(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Block> {
         let lowered = self.lower(options, &for_this_kernel(target))?;
         Block::new(&lowered)
+    }
+
+    /// Returns the instructions for a tc program that has a copy of a frame's first bytes.
+    pub fn frame_block(&self, options: &expression::CompilerOptions) -> Result<Block> {
+        self.block(options, &Target::tc_copy(TRACE_COPY as u16))
     }
 
     /// Returns the instructions for a program that has a copy of a frame's first bytes, of any device.

@@ -26,6 +26,7 @@
 //!     vlan_out_of_band: false,
 //!     load_helper: true,
 //!     gotol: false,
+//!     copy_of_skb: false,
 //!     accepts_unfinished: false,
 //! };
 //! let block = lower(&filter, &target)?;

@@ -8,7 +8,7 @@
 //!
 //! | register | at [`Hook::Xdp`] and [`Hook::Tc`] | at [`Hook::Copy`] |
 //! |---|---|---|
-//! | r1 | the context (`xdp_md`, `__sk_buff`) | anything |
+//! | r1 | the context (`xdp_md`, `__sk_buff`) | anything, or the `__sk_buff`: [`Target::copy_of_skb`] |
 //! | r2 | the packet's `data` | a buffer of `buffer` bytes |
 //! | r3 | the packet's `data_end` | number of packet bytes in the buffer |
 //! | r4 | nothing | the packet's length, as 32 bits |
@@ -103,6 +103,8 @@ pub struct Target {
     pub load_helper: bool,
     /// The kernel has jumps of 32 bits (since 6.6).
     pub gotol: bool,
+    /// At [`Hook::Copy`]: r1 is the `__sk_buff` whose frame is in the buffer.
+    pub copy_of_skb: bool,
     /// Packets that exceed a loop's limit (`protochain`) match, for a second filter in user space. Otherwise they do not
     /// match.
     pub accepts_unfinished: bool,
@@ -116,6 +118,7 @@ impl Target {
             vlan_out_of_band: false,
             load_helper: true,
             gotol: false,
+            copy_of_skb: false,
             accepts_unfinished: false,
         }
     }
@@ -127,6 +130,7 @@ impl Target {
             vlan_out_of_band: true,
             load_helper: true,
             gotol: false,
+            copy_of_skb: false,
             accepts_unfinished: false,
         }
     }
@@ -146,7 +150,16 @@ impl Target {
             vlan_out_of_band: false,
             load_helper: false,
             gotol: false,
+            copy_of_skb: false,
             accepts_unfinished: false,
+        }
+    }
+
+    /// Returns the target for a copy of a frame's first bytes, with its tag, in a tc program.
+    pub fn tc_copy(buffer: u16) -> Self {
+        Target {
+            copy_of_skb: true,
+            ..Target::copy(buffer)
         }
     }
 

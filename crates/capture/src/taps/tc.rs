@@ -12,7 +12,7 @@ use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{info, probe};
 use trawl_filter::lower::Target;
-use trawl_packet::pcapng::block::LINKTYPE_RAW;
+use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::Rings;
 use trawl_sys::netlink::tc::Direction as Side;
 use trawl_sys::netns::run_maybe_in;
@@ -20,7 +20,7 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, errno};
 
-use crate::assembly::{Assembly, program_maps};
+use crate::assembly::{Assembly, offset, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::Block;
@@ -97,12 +97,35 @@ fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
     })
 }
 
-/// Returns the filter's instructions, the same for both sides.
-fn block(site: &CaptureSite, assembly: &Assembly) -> Result<Option<Block>> {
-    let filter = assembly.options.filter.as_ref();
-    filter
-        .map(|filter| filter.block(&site.compiler_options(assembly.snaplen())?, &Target::tc()))
-        .transpose()
+/// Inserts the filter's instructions, which are the same for both sides. Returns what they need until the program is loaded.
+fn insert_filter(
+    site: &CaptureSite,
+    assembly: &Assembly,
+    program: &mut TapProgram,
+) -> Result<Vec<Block>> {
+    let Some(filter) = &assembly.options.filter else {
+        return Ok(Vec::new());
+    };
+    let options = site.compiler_options(assembly.snaplen())?;
+    let mut blocks = vec![filter.block(&options, &Target::tc())?];
+    program.filter(&blocks[0])?;
+    if program.has_frame_filter() {
+        let block = filter.frame_block(&options)?;
+        program.frame_filter(&block)?;
+        blocks.push(block);
+    }
+    Ok(blocks)
+}
+
+/// Makes a program look for the Ethernet header of packets that have lost it: those that generic XDP copied, since Linux 6.9.
+fn look_for_header(config: &mut TapConfig) {
+    // Both are older than that, and the kernel without the second may not accept the third version of a long filter.
+    if !object::can_cast() || !probe::has_far_jumps() {
+        return;
+    }
+    config.head_offset = offset("sk_buff", "head");
+    config.data_offset = offset("sk_buff", "data");
+    config.mac_header_offset = offset("sk_buff", "mac_header");
 }
 
 #[derive(Debug)]
@@ -149,10 +172,7 @@ impl Recipe<'_> {
                 .map(|table| (crate::many::MAP_NAME, table.as_fd())),
         );
         let mut ready = TapProgram::prepare(object::TC, &self.name, &self.config, &maps)?;
-        let block = block(site, assembly)?;
-        if let Some(block) = &block {
-            ready.filter(block)?;
-        }
+        let _blocks = insert_filter(site, assembly, &mut ready)?;
         let program = Arc::new(ready.load(&LoadOptions {
             expected_attach_type: attach_type,
             ..LoadOptions::new(&self.name, program::SCHED_CLS)
@@ -242,6 +262,9 @@ impl AttachedTc {
         match side {
             Side::Ingress => {
                 config.queue_offset = site.interface.received_queue_offset();
+                if site.interface.link_type == LINKTYPE_ETHERNET {
+                    look_for_header(&mut config);
+                }
                 assembly.stamp_by_polls(&mut config, site, &[ids.point])?;
             }
             // Sockets send packets outside of polls.

@@ -42,6 +42,12 @@ impl Ancillary {
         };
         Ok(match (self, target.hook) {
             (XorX, _) => Answer::XorX,
+            // The frame's bytes answer all else.
+            (PacketType, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(4),
+            (Interface, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(40),
+            (Mark, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(8),
+            (Queue, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(12),
+            (Hash, Hook::Copy { .. }) if target.copy_of_skb => Answer::Context(68),
             (Cpu, _) => Answer::Helper(helper::GET_SMP_PROCESSOR_ID),
             (Random, _) => Answer::Helper(helper::GET_PRANDOM_U32),
 

@@ -49,6 +49,17 @@ fn fields_come_from_the_context() {
         ),
         (Target::tc(), of_skb),
         (Target::socket(), of_skb),
+        (
+            Target::tc_copy(64),
+            &[
+                (4, 0x104),
+                (8, 0x128),
+                (20, 0x108),
+                (24, 0x10c),
+                (32, 0x144),
+                (48, 0),
+            ],
+        ),
     ] {
         for &(offset, expected) in fields {
             assert_eq!(

@@ -1,0 +1,98 @@
+//! A kernel that lets no program read its memory by a helper: typed loads read the same bytes.
+
+use trawl_packet::build::Template;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::xdp::{CleanUp, succeeds};
+use trawl_tests::{Capture, Lab, args, feature_or_skip, frames, skip, tracing_or_skip};
+
+use crate::drop::nft;
+use trawl_bpf::probe::{KernelFeature, kernel_is_at_least};
+
+/// Disables the helper.
+const HELPER: &str = "probe-read";
+
+/// Returns datagrams of several lengths, below and above the length of a piece that is read at a time.
+fn datagrams(lab: &Lab) -> Vec<Vec<u8>> {
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let udp = |length: usize| {
+        let payload: Vec<u8> = (0..length).map(|at| (at * 7 + at / 251) as u8).collect();
+        let frame = Template::new().ethernet(a.mac, b.mac);
+        let frame = frame.ipv4(a.ipv4.octets(), b.ipv4.octets());
+        frame.udp(40_000, 5555).payload(payload).build()
+    };
+    [0, 1, 17, 21, 22, 23, 85, 86, 87, 500, 1471, 1472]
+        .map(udp)
+        .into()
+}
+
+/// Returns true if typed loads can replace the helper.
+fn typed_or_skip() -> bool {
+    let is_new = kernel_is_at_least(6, 8);
+    if !is_new {
+        skip("typed loads need Linux 6.8");
+    }
+    is_new && feature_or_skip(KernelFeature::RawTracepoint)
+}
+
+#[test]
+fn drops_have_all_bytes_by_typed_loads() {
+    let Some(lab) = Lab::open() else { return };
+    if !typed_or_skip() {
+        return;
+    }
+    nft(&lab.pair.b, "input", "udp dport 5555 counter drop");
+    let sent = datagrams(&lab);
+    let (file, count) = (lab.file("file.pcapng"), sent.len());
+    let what = args!(
+        "--tap drop --netns {} -w {file} -c {count} 'udp port 5555'",
+        lab.pair.b.name
+    );
+    let capture = Capture::start_without(HELPER, &lab, &what);
+    lab.send_long(&sent);
+    capture.wait().summary_of_success();
+    let contents = Contents::read(&file);
+    frames::assert_same(&contents.frames(), &sent);
+    let comment = contents.packets[0].options.text(1).expect("a comment");
+    assert!(
+        comment.contains("drop=NETFILTER_DROP at=nft_do_chain+0x"),
+        "{comment}"
+    );
+}
+
+#[test]
+fn attached_program_is_traced_by_typed_loads() {
+    if !tracing_or_skip() || !typed_or_skip() {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let _clean = CleanUp::of(&lab);
+    succeeds(&args!("xdp load {place} pass"));
+    let sent = datagrams(&lab);
+    let (file, count) = (lab.file("file.pcapng"), sent.len());
+    let what = args!("-i {place} --tap xdp -c {count} -w {file} 'udp port 5555'");
+    let capture = Capture::start_without(HELPER, &lab, &what);
+    lab.send_long(&sent);
+    capture.wait().summary_of_success();
+    frames::assert_same(&Contents::read(&file).frames(), &sent);
+}
+
+#[test]
+fn kernel_memory_is_named_where_neither_way_works() {
+    if kernel_is_at_least(6, 8) {
+        skip("typed loads work here");
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let report = trawl_tests::trawl_in(&[("TRAWL_WITHOUT", HELPER)], &["doctor"]);
+    let said = String::from_utf8_lossy(&report.stdout);
+    assert!(said.contains("locked down"), "{said}");
+    let name = &lab.pair.b.name;
+    let refused = trawl_tests::trawl_in(
+        &[("TRAWL_WITHOUT", HELPER)],
+        &args!("capture --tap drop --netns {name} -c 1"),
+    );
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("locked down"), "{said}");
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+}
