@@ -183,7 +183,7 @@ features! {
     Fexit, (5, 5), "fexit", "packets and verdicts at the exit of an attached program", fexit;
     Freplace, (5, 6), "freplace", "chains of XDP programs by libxdp's dispatcher", freplace;
     RawTracepoint, (4, 17), "raw tracepoints", "counts of failed redirects and sends", raw_tracepoint;
-    KernelMemory, (5, 5), "kernel memory", "attached programs, drops, follow, why and --process", kernel_memory;
+    KernelMemory, (5, 5), "kernel memory", "attached programs, drops, follow and why", kernel_memory;
     RingBuffer, (5, 8), "BPF ring buffer", "notices from programs", ring_buffer;
     TaiClock, (6, 1), "bpf_ktime_get_tai_ns", "wall-clock stamps that follow a clock step", tai_clock;
     XdpMetadata, (6, 3), "XDP metadata", "hardware time stamps", xdp_metadata;

@@ -106,7 +106,10 @@ const _: () = assert!(size_of::<Insn>() == size_of::<libbpf_sys::bpf_insn>());
 const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
 
 pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd> {
-    let typed = typed_reads::instead_of_helpers(instructions);
+    // Only these kinds were tried with typed loads; others are refused under lockdown, and the error says so.
+    let may_be_typed = matches!(options.kind, TRACING | RAW_TRACEPOINT | NETFILTER | SYSCALL);
+    let typed = may_be_typed.then(|| typed_reads::instead_of_helpers(instructions));
+    let typed = typed.flatten();
     let instructions = typed.as_deref().unwrap_or(instructions);
     if verifier_log::is_kept() {
         let mut log = vec![0u8; super::loader::LOG_SIZE];
@@ -232,10 +235,8 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
         (Some(libc::EPERM), None) => {
             os.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
         }
-        (_, Some(reason))
-            if reason.contains("bpf_probe_read") && typed_reads::refusal().is_some() =>
-        {
-            let why = typed_reads::refusal().unwrap_or_default();
+        (_, Some(reason)) if reason.contains("bpf_probe_read") && typed_reads::is_locked() => {
+            let why = typed_reads::reason();
             Error::failed(format!("cannot load the program {name}"), why)
         }
         (_, Some(reason)) => Error::failed(

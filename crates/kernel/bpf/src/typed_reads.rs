@@ -32,14 +32,10 @@ pub fn answer() -> ProbeAnswer {
     }
 }
 
-/// Returns the reason for which no program can read the kernel's memory, if that is so.
-pub(crate) fn refusal() -> Option<String> {
-    answer().why().map(str::to_owned)
-}
-
-fn reason() -> String {
+/// Returns the reason for which a program cannot read the kernel's memory.
+pub(crate) fn reason() -> String {
     format!(
-        "the kernel is locked down ({}), which forbids bpf_probe_read_kernel, and typed loads instead need Linux 6.8",
+        "the kernel is locked down ({}), which forbids bpf_probe_read_kernel; typed loads instead need Linux 6.8 and a tracing program",
         lockdown().unwrap_or_else(|| "confidentiality".to_owned())
     )
 }
@@ -61,7 +57,7 @@ fn lockdown() -> Option<String> {
 
 /// Returns true if the kernel refuses the helper, which it has since 5.5, or the user disables it. Tried once: a lockdown can be raised while a
 /// process runs, and never lowered, so a later load may fail with the kernel's own words.
-fn is_locked() -> bool {
+pub(crate) fn is_locked() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
         if is_unwanted("probe-read") {
@@ -216,6 +212,10 @@ impl Numbers {
     fn constant(self, code: &mut Vec<Insn>, length: usize) {
         for begin in (0..length).step_by(WORDS_LENGTH) {
             self.cast_at(code, begin);
+            if begin == 0 {
+                // The verifier prohibits sums with some pointers, of sockets for example, but not with this one.
+                code.push(op::mov(FROM, 0));
+            }
             let end = length.min(begin + WORDS_LENGTH);
             let mut at = begin;
             while at < end {

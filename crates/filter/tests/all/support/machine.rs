@@ -289,6 +289,9 @@ impl Machine<'_> {
             (Hook::Tc | Hook::Socket, 4 | 8 | 12 | 40 | 68) | (Hook::Xdp, 12 | 16) => {
                 0x100 + off as u32
             }
+            (Hook::Copy { .. }, 4 | 8 | 12 | 40 | 68) if self.target.copy_of_skb => {
+                0x100 + off as u32
+            }
             (Hook::Tc | Hook::Socket, 16) => u32::from(0x86ddu16.to_be()),
             _ => return Err(format!("no such field of the context: {off}")),
         })
