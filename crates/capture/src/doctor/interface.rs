@@ -10,6 +10,7 @@ use trawl_sys::{Error, Result};
 use super::attached::{self, AttachedTap};
 use super::{CheckState, Finding, offload, veth};
 use crate::taps::trace;
+use trawl_sys::words::word;
 
 /// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
 const LINEAR_MTU: u32 = 3498;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use crate::beneath::Directory;
-use crate::ssh::word;
+use crate::words::path_word;
 use crate::{Error, Result};
 
 const DIRECTORY: &str = "/run/trawl";
@@ -75,7 +75,7 @@ pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
         let why = format!("{it} belongs to user {owner}, who could move trawl's files in it");
         let error = Error::failed(unusable(path), why);
         return Err(match directory == path {
-            true => error.fix(format!("mv {0} {0}.old, as root", word(&shown.to_string()))),
+            true => error.fix(format!("mv {0} {0}.old, as root", path_word(directory))),
             false => error.fix("name another directory, whose parents are root's or this user's"),
         });
     }
@@ -85,7 +85,7 @@ pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
             "other users may write to {it} (mode {mode:04o}), and could move trawl's files in it"
         );
         return Err(Error::failed(unusable(path), why)
-            .fix(format!("chmod go-w {}", word(&shown.to_string()))));
+            .fix(format!("chmod go-w {}", path_word(directory))));
     }
     Ok(())
 }
