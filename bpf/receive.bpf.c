@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "include/one_buffer.h"
 #include "include/receive_layout.h"
 #include "include/stamp.h"
 
@@ -223,7 +224,7 @@ static __always_inline bool find_stamp(struct xdp_md *context, __u32 length, str
 			return stamp_read(at, stamp);
 	}
 	/* The stamp may be in a fragment. */
-	if (bpf_xdp_load_bytes(context, offset, copy, STAMP_LENGTH))
+	if (read_beyond(context, offset, copy, STAMP_LENGTH))
 		return false;
 	return stamp_read(copy, stamp);
 }
@@ -239,7 +240,7 @@ SEC("?xdp.frags")
 int gen_receive(struct xdp_md *context)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	__u32 length = bpf_xdp_get_buff_len(context);
+	__u32 length = frame_length(context);
 	struct receive_totals *total = bpf_map_lookup_elem(&totals, &cpu);
 	struct stamp stamp;
 	struct entry *entry;

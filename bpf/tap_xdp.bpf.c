@@ -34,6 +34,48 @@ static __always_inline bool hardware_time(struct xdp_md *context, __u64 *time)
 	return true;
 }
 
+#define PIECE COPY_INLINE_MAX
+/* The verifier follows offsets in packets up to 65535 only. */
+#define PIECES 255
+#define LAST_PIECE ((PIECES - 1) * PIECE)
+
+/* Copies the first bytes of a packet that is in one buffer, without a helper; copy_linear() has refused their number. */
+static __noinline long copy_one_buffer(struct xdp_md *context, char *to, __u32 captured)
+{
+	const char *data = (void *)(long)context->data;
+	const char *end = (void *)(long)context->data_end;
+	__u32 rest;
+
+	if (!to)
+		return -1;
+	if (captured < PIECE) {
+		for (__u32 at = 0; at < PIECE; at++) {
+			if (at >= captured)
+				return 0;
+			if (data + at + 1 > end)
+				return -1;
+			to[at] = data[at];
+		}
+		return -1;
+	}
+	for (__u32 piece = 0; piece < PIECES; piece++) {
+		if ((piece + 1) * PIECE > captured)
+			break;
+		if (data + piece * PIECE + PIECE > end)
+			return -1;
+		copy_words(to + piece * PIECE, data + piece * PIECE, PIECE / 8);
+	}
+	/* The last piece overlaps the one before. */
+	rest = captured - PIECE;
+	barrier_var(rest);
+	if (rest > LAST_PIECE)
+		return -1;
+	if (data + rest + PIECE > end)
+		return -1;
+	copy_words(to + rest, data + rest, PIECE / 8);
+	return 0;
+}
+
 static __always_inline long copy_packet(struct xdp_md *context, char *to, const struct sighting *sight)
 {
 	const char *from = (void *)(long)context->data;
@@ -44,6 +86,8 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 		return 0;
 	if (captured == 0 || captured > RECORD_MAX_CAPTURED)
 		return captured;
+	if (CONFIG(one_buffer))
+		return copy_one_buffer(context, to, captured);
 	return bpf_xdp_load_bytes(context, 0, to, certain_length(captured));
 }
 
@@ -59,6 +103,8 @@ static __always_inline __u64 head_of(struct xdp_md *context)
  * fragments. */
 static __always_inline __u32 length_of(struct xdp_md *context)
 {
+	if (CONFIG(one_buffer))
+		return (char *)(long)context->data_end - (char *)(long)context->data;
 	if (CONFIG(flags_offset)) {
 		const __u32 *flags = (void *)(own_structure(context) + CONFIG(flags_offset));
 
@@ -70,7 +116,24 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 	return bpf_xdp_get_buff_len(context);
 }
 
-#define READ_BYTES(source, at, to, length) bpf_xdp_load_bytes(source, at, to, length)
+/* Reads bytes of the packet's headers; returns 0 if it has them. */
+static __always_inline long read_bytes(struct xdp_md *context, __u32 at, void *to, __u32 length)
+{
+	const char *from = (void *)(long)context->data;
+	const char *end = (void *)(long)context->data_end;
+	__u64 offset = at & 0x7fff;
+
+	if (!CONFIG(one_buffer))
+		return bpf_xdp_load_bytes(context, at, to, length);
+	barrier_var(offset);
+	from += offset;
+	if (at > 0x7fff || from + length > end)
+		return -1;
+	__builtin_memcpy(to, from, length);
+	return 0;
+}
+
+#define READ_BYTES(source, at, to, length) read_bytes(source, at, to, length)
 #define HEAD_OF(context) head_of(context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 

@@ -259,7 +259,7 @@ static __always_inline int send(struct xdp_md *context, const struct packet *pac
 SEC("?xdp.frags")
 int trawl_balance(struct xdp_md *context)
 {
-	struct packet packet = {.frame_length = bpf_xdp_get_buff_len(context)};
+	struct packet packet = {.frame_length = frame_length(context)};
 	struct search search = {};
 	__u32 outcome = read_packet(context, &packet);
 	int action = XDP_PASS;

@@ -4,6 +4,7 @@
  * VLANs. */
 #include "include/bundled.h"
 #include "include/headers.h"
+#include "include/one_buffer.h"
 #include "include/route_flows.h"
 #include "include/route_packet.h"
 
@@ -182,7 +183,7 @@ static __always_inline __u32 decide(struct xdp_md *context, struct frame *frame,
 SEC("?xdp.frags")
 int trawl_route(struct xdp_md *context)
 {
-	struct frame frame = {.length = bpf_xdp_get_buff_len(context)};
+	struct frame frame = {.length = frame_length(context)};
 	struct bpf_fib_lookup fib __attribute__((aligned(8))) = {};
 	__u32 why = decide(context, &frame, &fib);
 	int action = XDP_PASS;

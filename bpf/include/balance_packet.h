@@ -6,6 +6,7 @@
 #include <linux/in.h>
 #include "balance.h"
 #include "headers.h"
+#include "one_buffer.h"
 
 /* No outcome yet. */
 #define NONE BALANCE_COUNTERS

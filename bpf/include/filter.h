@@ -132,6 +132,25 @@ static __always_inline bool in_sample(struct ring_control *control)
 	return !CONFIG(sample) || control->matched++ % CONFIG(sample) == 0;
 }
 
+/* Advances the time at which the next record is due, under the lock. Returns true if it is too far ahead. */
+static __noinline int advance_due_time(struct capture_shared *shared, __u64 now, __u64 interval, __u64 tolerance)
+{
+	__u32 zero = 0;
+	struct lock_of_capture *lock = bpf_map_lookup_elem(&capture_lock, &zero);
+	bool is_over;
+	__u64 due;
+
+	if (!lock || !shared)
+		return true;
+	bpf_spin_lock(&lock->lock);
+	due = READ_ONCE(shared->rate_due);
+	is_over = due > now + tolerance;
+	if (!is_over)
+		WRITE_ONCE(shared->rate_due, (due > now ? due : now) + interval);
+	bpf_spin_unlock(&lock->lock);
+	return is_over;
+}
+
 /* Applies --limit-rate: each record advances the time at which the next one is due, and a record too far ahead of it is
  * not made. All CPUs share the time. */
 static __always_inline bool over_rate(void)
@@ -148,6 +167,8 @@ static __always_inline bool over_rate(void)
 	if (!shared)
 		return false;
 	now = bpf_ktime_get_ns() << 6;
+	if (CONFIG(locks))
+		return advance_due_time(shared, now, interval, tolerance);
 	for (int attempt = 0; attempt < 4; attempt++) {
 		due = READ_ONCE(shared->rate_due);
 		if (due > now + tolerance)

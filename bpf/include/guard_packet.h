@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 #include "guard.h"
 #include "headers.h"
+#include "one_buffer.h"
 
 #define VLAN_TAGS 4
 #define EXTENSION_HEADERS 8
@@ -61,7 +62,7 @@ static __always_inline void *header(struct xdp_md *context, __u32 offset, void *
 		return NULL;
 	if (start + offset + size <= end)
 		return start + offset;
-	return bpf_xdp_load_bytes(context, offset, room, size) ? NULL : room;
+	return read_beyond(context, offset, room, size) ? NULL : room;
 }
 
 /* Returns true for protocols with ports, which all have them at the same offset. */

@@ -116,10 +116,22 @@ struct pool_state {
 	__u64 in_use;
 	/* Number of segments. A pool that grows has more later. */
 	__u64 segments;
-	__u64 padding[5];
+	/* Non-zero: programs take segments under a lock (`locks` in struct tap_config), and the stack is a queue instead:
+	 * `free` counts the segments that user space has added, and `below` holds their numbers plus one in this order.
+	 * Zero is an empty place. */
+	__u64 is_queue;
+	__u64 padding[4];
 	struct closed_segment closed[POOL_MAX_SEGMENTS];
 	/* For each free segment: the one below it on the stack. */
 	__u32 below[POOL_MAX_SEGMENTS];
+};
+
+/* The lock of the programs of a capture. */
+struct capture_lock {
+	/* The kernel's struct bpf_spin_lock. */
+	__u32 lock;
+	/* Number of segments that were taken from the queue. */
+	__u32 taken;
 };
 
 #define REJECTIONS_BEFORE 192
@@ -285,6 +297,12 @@ struct tap_config {
 	__u32 traced_program;
 	/* Non-zero: the pool is an array of maps, one for each bank, which gets more maps while the capture runs. */
 	__u32 grows;
+	/* Non-zero: BPF has no atomic operations that return a value (before Linux 5.12). Programs then change shared
+	 * values under a lock. */
+	__u32 locks;
+	/* Non-zero: all XDP packets are in one buffer, and the helpers for several buffers are missing (before Linux
+	 * 5.18). */
+	__u32 one_buffer;
 	/* Non-zero: interfaces are identified by their namespace too. The offsets in the kernel's own structures are
 	 * those of the queue's XDP information (0: the path has none), the device, its namespace, and the namespace's
 	 * number. */
@@ -368,6 +386,7 @@ struct kernel_addresses {
 
 _Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
 _Static_assert(sizeof(struct rejections) == 5 * 4096, "the rejections of a CPU fill whole pages");
+_Static_assert(sizeof(struct pool_state) % 8 == 0, "the kernel's arrays have values of whole words");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
 _Static_assert(__builtin_offsetof(struct ring_control, current_packet) % 64 == 0,
 	       "what is known of the packet under way is on a line of its own");

@@ -94,11 +94,6 @@ static __always_inline __u64 comment_length(const struct sighting *sight)
 	return length > COMMENT_MAX ? COMMENT_MAX : length;
 }
 
-/* Fills the other branch of an `if` on the configuration. If both branches continued at the same instruction, the
- * verifier would keep the comparison although it knows the result. With this instruction, one branch is never taken,
- * and the verifier removes it and the comparison. */
-#define NOT_CONFIGURED() asm volatile("r0 = 0" ::: "r0")
-
 static __always_inline bool has_process(const struct sighting *sight)
 {
 	return sight->names_process && sight->process;
@@ -256,11 +251,32 @@ static __always_inline __u64 record_limit(void)
 
 /* The following functions seldom run. They are not inline, because the hot path would need more registers. */
 
+/* Takes a ticket under the lock. Threads of user space take tickets without it: if one does so at the same moment, the
+ * numbers of both are uncertain here, and the ticket counts only if both are within the limit. */
+static __noinline int take_ticket_in_turn(struct capture_shared *shared, __u64 limit)
+{
+	__u32 zero = 0;
+	struct lock_of_capture *lock = bpf_map_lookup_elem(&capture_lock, &zero);
+	bool taken = false;
+
+	if (!lock || !shared)
+		return 0;
+	bpf_spin_lock(&lock->lock);
+	if (READ_ONCE(shared->tickets) < limit) {
+		__sync_fetch_and_add(&shared->tickets, 1);
+		taken = READ_ONCE(shared->tickets) <= limit;
+	}
+	bpf_spin_unlock(&lock->lock);
+	return taken;
+}
+
 static __noinline int take_limited_ticket(__u64 limit)
 {
 	__u32 zero = 0;
 	struct capture_shared *shared = bpf_map_lookup_elem(&capture_shared, &zero);
 
+	if (CONFIG(locks))
+		return take_ticket_in_turn(shared, limit);
 	return shared && __sync_fetch_and_add(&shared->tickets, 1) < limit;
 }
 

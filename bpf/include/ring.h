@@ -48,6 +48,21 @@ struct {
 	__type(value, struct capture_shared);
 } capture_shared SEC(".maps");
 
+/* struct capture_lock. User space cannot map a value with a lock. */
+struct lock_of_capture {
+	struct bpf_spin_lock lock;
+	__u32 taken;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lock_of_capture);
+} capture_lock SEC(".maps");
+
+_Static_assert(sizeof(struct lock_of_capture) == sizeof(struct capture_lock), "user space makes this map");
+
 /* The loader replaces this mark by the number of the kernel's function bpf_cast_to_kern_ctx. */
 #define CAST_MARK 0x7477fff9
 
@@ -61,16 +76,42 @@ static __always_inline char *own_structure(void *context)
 	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
 	return r0;
 }
+/* Fills the other branch of an `if` on the configuration. If both branches continued at the same instruction, the
+ * verifier would keep the comparison although it knows the result. With this instruction, one branch is never taken,
+ * and the verifier removes it and the comparison. */
+#define NOT_CONFIGURED() asm volatile("r0 = 0" ::: "r0")
+
+#if !defined(__TARGET_ARCH_x86)
+/* Completes all earlier accesses before later ones: the release of a lock and the next acquisition stay in order. */
+static __noinline int order_accesses(void)
+{
+	__u32 zero = 0;
+	struct lock_of_capture *lock = bpf_map_lookup_elem(&capture_lock, &zero);
+
+	if (!lock)
+		return 0;
+	bpf_spin_lock(&lock->lock);
+	bpf_spin_unlock(&lock->lock);
+	bpf_spin_lock(&lock->lock);
+	bpf_spin_unlock(&lock->lock);
+	return 0;
+}
+#endif
 
 /* Stores a value after all earlier accesses are visible. x86 keeps stores in order; elsewhere, an atomic exchange is
- * the one ordering instruction that every BPF kernel has. */
+ * the one ordering instruction that BPF has, since Linux 5.12. */
 static __always_inline void publish(__u64 *where, __u64 value)
 {
 #if defined(__TARGET_ARCH_x86)
 	asm volatile("" ::: "memory");
 	WRITE_ONCE(*where, value);
 #else
-	__sync_lock_test_and_set(where, value);
+	if (CONFIG(locks)) {
+		order_accesses();
+		WRITE_ONCE(*where, value);
+	} else {
+		__sync_lock_test_and_set(where, value);
+	}
 #endif
 }
 
@@ -100,6 +141,29 @@ static __always_inline __u32 take_segment(struct pool_state *state)
 	return SEGMENT_NONE;
 }
 
+/* Takes the free segment that has been free for the longest time, under the lock. Returns SEGMENT_NONE if none is free. */
+static __noinline __u32 take_from_queue(struct pool_state *state)
+{
+	__u32 zero = 0, segment = 0, *place;
+	struct lock_of_capture *lock = bpf_map_lookup_elem(&capture_lock, &zero);
+
+	if (!lock || !state)
+		return SEGMENT_NONE;
+	bpf_spin_lock(&lock->lock);
+	place = &state->below[lock->taken & (POOL_MAX_SEGMENTS - 1)];
+	segment = READ_ONCE(*place);
+	if (segment) {
+		WRITE_ONCE(*place, 0);
+		lock->taken++;
+	}
+	bpf_spin_unlock(&lock->lock);
+	if (!segment)
+		return SEGMENT_NONE;
+	__sync_fetch_and_add(&state->in_use, 1);
+	segment--;
+	return segment < POOL_MAX_SEGMENTS ? segment : SEGMENT_NONE;
+}
+
 /* Closes the open segment and opens another. Returns 0 if no segment is free. It is not inline, because the hot path
  * would need more registers. */
 static __noinline int open_next_segment(struct ring_control *control)
@@ -113,7 +177,7 @@ static __noinline int open_next_segment(struct ring_control *control)
 	state = bpf_map_lookup_elem(&pool_state, &zero);
 	if (!state)
 		return 0;
-	segment = take_segment(state);
+	segment = CONFIG(locks) ? take_from_queue(state) : take_segment(state);
 	if (segment == SEGMENT_NONE)
 		return 0;
 	position = control->position;

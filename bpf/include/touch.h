@@ -5,6 +5,7 @@
 
 #include "bundled.h"
 #include "headers.h"
+#include "one_buffer.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -17,7 +18,7 @@ struct {
 static __always_inline void count(struct xdp_md *context, __u32 which)
 {
 	/* First, so that no values have to be kept in registers across this call. */
-	__u64 length = bpf_xdp_get_buff_len(context);
+	__u64 length = frame_length(context);
 	__u32 queue = context->rx_queue_index;
 	__u32 at = (queue < COUNT_QUEUES ? queue : COUNT_QUEUES - 1) * COUNTERS + which;
 	struct counter *counter = bpf_map_lookup_elem(&counters, &at);

@@ -491,6 +491,8 @@ impl Assembly {
             step: 0,
             traced_program: 0,
             grows: u32::from(geometry.grows_from.is_some()),
+            locks: u32::from(rings.needs_lock()),
+            one_buffer: u32::from(!probe::has_xdp_buffers()),
             by_namespace: 0,
             queue_info_offset: 0,
             device_offset: 0,

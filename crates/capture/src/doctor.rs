@@ -110,6 +110,10 @@ pub fn machine() -> Vec<Finding> {
 fn processes() -> Vec<Finding> {
     let new = |state, text: String| Finding::new("kernel", "process", state, text);
     let purpose = "the process of each packet (--process)";
+    if !probe::has_socket_of_file() {
+        let finding = new(CheckState::Warn, format!("not there: {purpose}"));
+        return vec![finding.why("the kernel is older than Linux 5.11")];
+    }
     let cgroups = match process::cgroups() {
         Ok(cgroups) => cgroups,
         Err(error) => {

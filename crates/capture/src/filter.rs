@@ -12,7 +12,7 @@ use trawl_filter::classic::Classic;
 use trawl_filter::error::{FilterError, Instead};
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
-use trawl_filter::{Inner, lower_either, lower_inner, lower_quick};
+use trawl_filter::{Hook, Inner, lower_either, lower_inner, lower_quick};
 use trawl_io::libpcap::compile_filters;
 use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
@@ -258,6 +258,7 @@ impl Filter {
 
 fn for_this_kernel(target: &Target) -> Target {
     Target {
+        load_helper: target.load_helper && (target.hook != Hook::Xdp || probe::has_xdp_buffers()),
         gotol: probe::has_far_jumps(),
         accepts_unfinished: true,
         ..*target

@@ -12,6 +12,7 @@ pub const PROBE_READ_STR: i32 = 45;
 pub const PROBE_READ_USER: i32 = 112;
 pub const PROBE_READ_KERNEL: i32 = 113;
 pub const PROBE_READ_KERNEL_STR: i32 = 115;
+pub const SOCK_FROM_FILE: i32 = 162;
 pub const XDP_GET_BUFF_LEN: i32 = 188;
 pub const XDP_LOAD_BYTES: i32 = 189;
 pub const KTIME_GET_TAI_NS: i32 = 208;
@@ -23,6 +24,7 @@ pub(crate) fn name(id: i32) -> &'static str {
         GET_SMP_PROCESSOR_ID => "bpf_get_smp_processor_id",
         TAIL_CALL => "bpf_tail_call",
         SKB_LOAD_BYTES => "bpf_skb_load_bytes",
+        SOCK_FROM_FILE => "bpf_sock_from_file",
         XDP_GET_BUFF_LEN => "bpf_xdp_get_buff_len",
         XDP_LOAD_BYTES => "bpf_xdp_load_bytes",
         KTIME_GET_TAI_NS => "bpf_ktime_get_tai_ns",

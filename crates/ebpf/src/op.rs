@@ -59,6 +59,9 @@ pub const EXIT: u8 = 0x90;
 pub const JLT: u8 = 0xa0;
 pub const JLE: u8 = 0xb0;
 
+/// Added to the operation of an atomic instruction that returns the value from before it.
+const FETCH: i32 = 0x01;
+
 /// Complete codes.
 pub const GOTO: u8 = JMP | JA;
 pub const GOTO_FAR: u8 = JMP32 | JA;
@@ -102,6 +105,10 @@ pub const fn store_imm(size: u8, base: u8, off: i16, imm: i32) -> Insn {
 /// Adds atomically to memory at `base`.
 pub const fn atomic_add(size: u8, base: u8, off: i16, src: u8) -> Insn {
     Insn::new(STX | ATOMIC | size, base, src, off, ADD as i32)
+}
+/// Does the same, and reads the value from before into `src`. Kernels support it from 5.12 on.
+pub const fn atomic_fetch_add(size: u8, base: u8, off: i16, src: u8) -> Insn {
+    Insn::new(STX | ATOMIC | size, base, src, off, ADD as i32 | FETCH)
 }
 /// Loads a map or another constant of this kind, in two slots.
 pub const fn load_immediate(kind: u8, dst: u8, value: i32) -> [Insn; 2] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_attach::site::{Lock, Site};
 use trawl_bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable};
-use trawl_bpf::{info, map, program};
+use trawl_bpf::{info, map, probe, program};
 use trawl_sys::{Error, Result};
 
 use crate::chain::{Actions, ChainSeat, RunConfig};
@@ -263,8 +263,9 @@ impl Source {
     pub fn has_frags(&mut self) -> Result<bool> {
         let name = self.name()?;
         let entry = self.programs().into_iter().find(|one| one.name == name);
-        Ok(self.flags & program::HAS_FRAGS != 0
-            || entry.is_some_and(|one| one.section.contains(".frags")))
+        let declares = self.flags & program::HAS_FRAGS != 0
+            || entry.is_some_and(|one| one.section.contains(".frags"));
+        Ok(declares && probe::has_xdp_frags())
     }
 
     /// Returns the chain settings of the chosen program's source (`XDP_RUN_CONFIG` of libxdp), or libxdp's defaults.

@@ -118,6 +118,7 @@ pub const TRACE: Facts = Facts {
         KernelFeature::Fentry,
         KernelFeature::Fexit,
         KernelFeature::KernelMemory,
+        KernelFeature::Atomics,
         KernelFeature::MmapableArray,
     ],
 };
@@ -207,6 +208,7 @@ pub const DROP: Facts = Facts {
         KernelFeature::RawTracepoint,
         KernelFeature::KernelMemory,
         KernelFeature::Btf,
+        KernelFeature::DropReasons,
         KernelFeature::MmapableArray,
     ],
 };

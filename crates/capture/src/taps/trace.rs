@@ -30,12 +30,14 @@ use slot::{Follow, Slot, Slots};
 #[derive(Debug)]
 pub struct Trace;
 
-/// Returns the reason for which the kernel refuses tracing programs, if it does.
+/// Returns the reason for which the kernel refuses tracing programs, if it does. Without atomics, programs write to a ring
+/// under a lock, which tracing programs cannot take.
 pub fn refusal() -> Option<&'static ProbeAnswer> {
     [
         KernelFeature::Fentry,
         KernelFeature::Fexit,
         KernelFeature::KernelMemory,
+        KernelFeature::Atomics,
     ]
     .into_iter()
     .map(KernelFeature::probe)

@@ -38,6 +38,7 @@ const VOLATILE: u8 = 9;
 const CONST: u8 = 10;
 const RESTRICT: u8 = 11;
 /// A function of the kernel.
+pub(crate) const ENUMERATION: u8 = 6;
 pub(crate) const FUNCTION: u8 = 12;
 const PROTOTYPE: u8 = 13;
 /// A variable of the kernel.

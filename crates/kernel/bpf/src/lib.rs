@@ -1,5 +1,6 @@
 //! BPF through libbpf and its raw calls: objects, maps, programs and links, pins, and probes of this kernel's features.
 
+pub mod adapt;
 pub mod arena;
 pub mod bpffs;
 pub mod classic_check;
@@ -25,6 +26,7 @@ pub mod redirect_events;
 pub mod table;
 pub mod test_run;
 pub(crate) mod typed_reads;
+mod types;
 pub mod verifier_log;
 pub mod xdp_events;
 

@@ -13,7 +13,8 @@ use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, ProgramAttachType, ProgramType};
 use trawl_sys::{Error, Result};
 
-use super::{c_name, check, opts, verifier_log};
+use super::program::HAS_FRAGS;
+use super::{adapt, c_name, check, opts, probe, verifier_log};
 
 /// Size of the buffer for the verifier's log. Kernels before 6.4 keep the beginning of a longer log, but its end is
 /// needed; memory is used only where they write.
@@ -78,6 +79,7 @@ pub struct ObjectFile {
     wanted: Vec<String>,
     /// Programs to be loaded without support for fragments, whatever their section says.
     pub(super) linear: Vec<String>,
+    is_adapted: bool,
 }
 
 /// A loaded object file; its programs and maps live as long as this, or as long as their pins and attachments.
@@ -120,6 +122,7 @@ impl ObjectFile {
                 open: unsafe { OpenObject::from_ptr(object) },
                 wanted: Vec::new(),
                 linear: Vec::new(),
+                is_adapted: false,
             }),
             Err(error) => Err(LoadFailure {
                 error,
@@ -176,15 +179,16 @@ impl ObjectFile {
     pub fn set_linear(&mut self, name: &str) {
         self.linear.push(name.to_owned());
         if let Some(mut one) = self.program(name) {
-            // libbpf forgets the section when the type changes.
-            one.set_prog_type(ProgramType::SocketFilter);
-            one.set_prog_type(ProgramType::Xdp);
-            one.set_attach_type(ProgramAttachType::Xdp);
+            adapt::make_linear(&mut one);
         }
     }
 
     /// Adds `BPF_F_…` flags to those implied by the section's name.
     pub fn set_flags(&mut self, name: &str, flags: u32) {
+        let flags = match probe::has_xdp_frags() {
+            true => flags,
+            false => flags & !HAS_FRAGS,
+        };
         if let Some(mut one) = self.program(name) {
             one.set_flags(flags);
         }
@@ -281,8 +285,21 @@ impl ObjectFile {
         found.ok_or_else(missing)
     }
 
+    /// Adapts the programs to the kernel, once: libbpf refuses changes after it has prepared the object.
+    pub(super) fn adapt(&mut self) -> Result<(), LoadFailure> {
+        if std::mem::replace(&mut self.is_adapted, true) {
+            return Ok(());
+        }
+        adapt::to_kernel(&mut self.open).map_err(|e| LoadFailure {
+            error: io::Error::other(e.to_string()),
+            log: String::new(),
+            warnings: Vec::new(),
+        })
+    }
+
     /// Loads the selected programs with their maps. On failure all of them are unloaded again.
     pub fn load(mut self) -> Result<LoadedFile, LoadFailure> {
+        self.adapt()?;
         // The next program must not overwrite a log that is to be kept.
         let wanted = self.wanted.clone();
         let kept = verifier_log::is_kept();
@@ -392,28 +409,7 @@ impl LoadedFile {
 impl ObjectFile {
     /// Sets the initial value of a global variable or constant (`const volatile`), by its name in the source.
     pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
-        let fail = |why: &str| Error::failed(format!("cannot set the variable {name}"), why);
-        let (section, offset, size) = self
-            .find_variable(name)
-            .ok_or_else(|| fail("it is not in the object"))?;
-        if size != value.len() {
-            return Err(fail(&format!(
-                "it has {size} bytes, the value {}",
-                value.len()
-            )));
-        }
-        for mut map in self.open.maps_mut() {
-            let is_section = map.name().to_string_lossy().ends_with(&section);
-            if is_section
-                && let Some(bytes) = map
-                    .initial_value_mut()
-                    .and_then(|all| all.get_mut(offset..offset + size))
-            {
-                bytes.copy_from_slice(value);
-                return Ok(());
-            }
-        }
-        Err(fail("its section has no contents"))
+        adapt::set_variable(&mut self.open, name, value)
     }
 
     /// Returns numbers that the source attaches to a program: the members, by their names, of the structure `_PROGRAM`
@@ -481,22 +477,6 @@ impl ObjectFile {
                     let mut members = definition.iter();
                     members.any(|member| member.name.is_some_and(|name| name == "values"))
                 })
-        })
-    }
-
-    /// Returns a variable's section, offset and size, by the file's type information.
-    fn find_variable(&self, name: &str) -> Option<(String, usize, usize)> {
-        // SAFETY: the object is alive for as long as the reference is used.
-        let object = unsafe { self.open.as_libbpf_object().as_ref() };
-        let types = Btf::from_bpf_object(object).ok()??;
-        let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
-        sections.iter().find_map(|section| {
-            let entry = section.iter().find(|entry| {
-                let variable: Option<Var<'_>> = types.type_by_id(entry.ty);
-                variable.is_some_and(|variable| variable.name().is_some_and(|n| n == name))
-            })?;
-            let section = section.name()?.to_string_lossy().into_owned();
-            Some((section, entry.offset as usize, entry.size))
         })
     }
 }

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use trawl_sys::{Error, Result};
 
 use super::{c_name, entry, opts, owned};
-use crate::layout::Shared;
+use crate::layout::{CaptureLock, Shared};
+use crate::types;
 
 pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
 pub const DEVMAP: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP;
@@ -78,6 +79,20 @@ pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Resul
             e,
         )
     })
+}
+
+/// Creates the map of the lock under which the programs of a capture change shared values.
+pub fn create_lock(name: &str) -> Result<OwnedFd> {
+    let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY;
+    let size = size_of::<CaptureLock>() as u32;
+    let made = types::of_lock().and_then(|types| {
+        create_with(name, kind, (4, size), 1, |opts| {
+            opts.btf_fd = types.as_raw_fd() as u32;
+            opts.btf_key_type_id = types::LOCK_KEY;
+            opts.btf_value_type_id = types::LOCK_VALUE;
+        })
+    });
+    made.map_err(|e| Error::os(format!("cannot create the map {name}"), e))
 }
 
 /// Creates a hash map that drops the least recently used entries when it is full.

@@ -19,7 +19,7 @@ use crate::layout::{
     COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH,
     RecordConfig, Shared, TapConfig, VERDICT_LENGTH, VERDICT_NONE,
 };
-use crate::{droppers, probe};
+use crate::{adapt, droppers, probe};
 
 // Objects are statics: each crate that uses a constant has a copy of its bytes.
 
@@ -159,6 +159,7 @@ impl TapProgram {
                 map.reuse_fd(*fd)
                     .map_err(|e| fail(format!("map {name}: {e}")))?;
             } else if name == droppers::LATEST
+                || name == CAPTURE_LOCK
                 || !names_processes
                     && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
             {
@@ -257,6 +258,9 @@ impl TapProgram {
         }
     }
 }
+
+/// Map of the lock under which programs change shared values, if the kernel lacks atomic operations for that.
+pub const CAPTURE_LOCK: &str = "capture_lock";
 
 /// Maps of bpf/include/owners.h, which the programs that find processes share with the taps.
 pub const OWNERS_MAPS: [&str; 11] = [
@@ -441,6 +445,7 @@ impl Plain {
         };
         quiet_libbpf();
         let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
+        adapt::to_kernel(&mut open)?;
         for mut one in open.progs_mut() {
             let wanted = one.name() == program;
             one.set_autoload(wanted);

@@ -59,6 +59,7 @@ pub struct Twin {
 impl ObjectFile {
     /// Runs libbpf's preparation for loading; [`Self::load`] continues from there.
     pub fn prepare(&mut self) -> Result<Prepared<'_>, LoadFailure> {
+        self.adapt()?;
         let Self { open, linear, .. } = self;
         let (prepared, warnings) = listen(|| {
             // SAFETY: the object is live and not loaded, which its type stands for.

@@ -43,6 +43,16 @@ impl ProbeAnswer {
         Self::NotSupported { why: why.into() }
     }
 
+    /// Names the version instead of the error if the feature is newer than this kernel.
+    fn dated(self, (major, minor): (u32, u32)) -> Self {
+        match self {
+            Self::NotSupported { .. } if !kernel_is_at_least(major, minor) => {
+                Self::lacking(format!("the kernel is older than Linux {major}.{minor}"))
+            }
+            answer => answer,
+        }
+    }
+
     /// Interprets a failed attempt: permission errors are refusals, all others mean that the feature is missing.
     fn from_error(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(0);
@@ -94,6 +104,32 @@ pub fn has_tai_helper() -> bool {
 /// Returns true if the kernel has jumps of 32 bits, since 6.6.
 pub fn has_far_jumps() -> bool {
     !is_unwanted("far-jumps") && KernelFeature::FarJumps.probe().is_supported()
+}
+
+/// Returns true if XDP programs may accept packets in several pieces, since 5.18. Earlier kernels have no such packets.
+pub fn has_xdp_frags() -> bool {
+    KernelFeature::XdpFrags.probe().is_supported()
+}
+
+/// Returns true if XDP programs have the helpers for packets in several pieces, since 5.18.
+pub fn has_xdp_buffers() -> bool {
+    !is_unwanted("xdp-buffers") && KernelFeature::XdpLoadBytes.probe().is_supported()
+}
+
+/// Returns true if programs have atomic operations that return a value, since 5.12.
+pub fn has_atomics() -> bool {
+    !is_unwanted("atomics") && KernelFeature::Atomics.probe().is_supported()
+}
+
+/// Returns true if programs can find the socket of an open file, as captures that name processes do: since 5.11.
+pub fn has_socket_of_file() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(attempt::socket_of_file)
+}
+
+/// Returns true if a value of a map may be larger than 4 MiB, since 6.0.
+pub fn has_large_values() -> bool {
+    !is_unwanted("large-values") && KernelFeature::LargeValues.probe().is_supported()
 }
 
 /// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
@@ -158,7 +194,7 @@ macro_rules! features {
                 match self {
                     $(Self::$variant => {
                         static ANSWER: OnceLock<ProbeAnswer> = OnceLock::new();
-                        ANSWER.get_or_init(attempt::$attempt)
+                        ANSWER.get_or_init(|| attempt::$attempt().dated(self.since()))
                     })*
                 }
             }
@@ -172,6 +208,8 @@ features! {
     Jit, (4, 1), "BPF JIT", "full speed", jit;
     MmapableArray, (5, 5), "mmapable array map", "the ring that packets are recorded in", mmapable_array;
     LargeMap, (4, 1), "memory for rings", "a ring of 16 MiB", large_map;
+    LargeValues, (6, 0), "large map values", "rings in fewer parts", large_values;
+    Atomics, (5, 12), "BPF atomics", "rings and limits shared by CPUs without a lock", atomics;
     Xdp, (4, 8), "XDP programs", "the xdp and tailcall taps", xdp_program;
     XdpFrags, (5, 18), "XDP multi-buffer", "jumbo frames recorded whole", xdp_frags;
     XdpLoadBytes, (5, 18), "bpf_xdp_load_bytes", "bytes beyond a packet's first buffer", xdp_load_bytes;
@@ -182,6 +220,7 @@ features! {
     Fentry, (5, 5), "fentry", "packets at the entry of an attached program", fentry;
     Fexit, (5, 5), "fexit", "packets and verdicts at the exit of an attached program", fexit;
     Freplace, (5, 6), "freplace", "chains of XDP programs by libxdp's dispatcher", freplace;
+    DropReasons, (5, 17), "drop reasons", "the drop tap, why and follow", drop_reasons;
     RawTracepoint, (4, 17), "raw tracepoints", "counts of failed redirects and sends", raw_tracepoint;
     KernelMemory, (5, 5), "kernel memory", "attached programs, drops, follow and why", kernel_memory;
     RingBuffer, (5, 8), "BPF ring buffer", "notices from programs", ring_buffer;

@@ -16,7 +16,7 @@ use crate::object::{OWNERS, OWNERS_MAPS, TapProgram};
 use crate::probe::attached::{self, Exclusive};
 use crate::program::{self, LoadOptions, Traced};
 use crate::table::Table;
-use crate::{info, link, map};
+use crate::{info, link, map, probe};
 
 /// Place at which a program runs.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +170,9 @@ fn refusal(hook: Hook, cgroup: BorrowedFd<'_>) -> Option<Refusal> {
 impl ProcessWatch {
     /// Attaches the programs below a cgroup, and looks at the sockets that exist.
     pub fn attach(cgroup: BorrowedFd<'_>, settings: &ProcessSettings) -> Result<Self> {
+        if !probe::has_socket_of_file() {
+            return Err(fail("the kernel has no bpf_sock_from_file").fix("use Linux 5.11 or newer"));
+        }
         let first = TapProgram::prepare(OWNERS, PROGRAMS[0].0, &TapConfig::zeroed(), &[])?;
         let maps = OWNERS_MAPS
             .map(|name| {

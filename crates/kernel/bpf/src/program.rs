@@ -9,7 +9,7 @@ use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
 
 use super::{c_name, check, deadline, opts, owned, typed_reads, verifier_log};
-use crate::probe::{Capability, lack_of};
+use crate::probe::{self, Capability, lack_of};
 
 pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
 pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
@@ -152,9 +152,22 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
     }
 }
 
-/// Makes one attempt, and is the only caller of the kernel's load: the error is its errno, and the verifier's messages
-/// are written to the log, if one is given, at that level.
+/// Makes one attempt: the error is the kernel's errno, and the verifier's messages are written to the log, if one is
+/// given, at that level. A kernel whose packets are never in several pieces has no flag for programs that accept them.
 pub(super) fn try_load(
+    instructions: &[Insn],
+    options: &LoadOptions<'_>,
+    log: Option<(&mut Vec<u8>, u32)>,
+) -> io::Result<OwnedFd> {
+    let mut options = options.clone();
+    if options.flags & HAS_FRAGS != 0 && !probe::has_xdp_frags() {
+        options.flags &= !HAS_FRAGS;
+    }
+    load_as_is(instructions, &options, log)
+}
+
+/// Calls the kernel's load with exactly these options; the only caller.
+pub(super) fn load_as_is(
     instructions: &[Insn],
     options: &LoadOptions<'_>,
     log: Option<(&mut Vec<u8>, u32)>,

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 
+use trawl_bpf::layout::Shared;
 use trawl_bpf::probe::{Capability, has_tai_helper, missing_capabilities};
-use trawl_bpf::{info, object, test_run};
+use trawl_bpf::{adapt, info, object, test_run};
 use trawl_sys::clock;
 use trawl_sys::error::{Error, Result};
 
@@ -76,12 +77,11 @@ impl ReceiveProgram {
             match map.name().to_str() {
                 Some("flows") => map.set_max_entries(flows).map_err(fail)?,
                 Some("totals") => map.set_max_entries(cpus as u32).map_err(fail)?,
-                Some(name) if name.ends_with(".rodata") => map
-                    .set_initial_value(bytes_of(&configuration(verdict)))
-                    .map_err(fail)?,
                 _ => {}
             }
         }
+        adapt::set_variable(&mut open, "config", &configuration(verdict).to_bytes())?;
+        adapt::to_kernel(&mut open)?;
         let object = open.load().map_err(fail)?;
         let map = |name: &str| {
             let found = object.maps().find(|map| map.name() == name);
@@ -167,13 +167,8 @@ fn configuration(verdict: ReceiveVerdict) -> ReceiveConfig {
     ReceiveConfig {
         verdict: verdict as u32,
         clock_is_tai: u32::from(has_tai_helper()),
-        clock_offset: clock::tai().wrapping_sub(clock::monotonic()),
+        clock_offset: clock::monotonic_to_tai(),
     }
-}
-
-fn bytes_of(config: &ReceiveConfig) -> &[u8] {
-    // SAFETY: the struct is plain numbers without padding (checked by the generator), and the slice borrows it.
-    unsafe { std::slice::from_raw_parts((&raw const *config).cast(), size_of::<ReceiveConfig>()) }
 }
 
 fn totals_from(value: &[u8]) -> ReceiveTotals {

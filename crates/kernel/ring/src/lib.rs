@@ -15,7 +15,7 @@ use trawl_bpf::layout::{
     RING_MAX_POINTS, Rejections, RingControl, SEGMENT_NONE,
 };
 use trawl_bpf::probe::{Capability, lack_of};
-use trawl_bpf::{map, object};
+use trawl_bpf::{map, object, probe};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result, clock, events};
 
@@ -100,10 +100,17 @@ impl Rings {
             let known = map::create_lru("trawl_known", key, value, KNOWN_MAX as u32)?;
             others.push((KNOWN, known));
         }
+        let geometry = match probe::has_large_values() {
+            true => geometry,
+            false => geometry.in_small_values(),
+        };
         let shared =
             map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
                 .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
+        if !probe::has_atomics() {
+            others.push((object::CAPTURE_LOCK, map::create_lock("trawl_lock")?));
+        }
         let (map, pool) =
             Pool::in_maps(geometry, cpus, &state).map_err(|e| explain_refused_pool(e, geometry))?;
         let size = control_size(points);
@@ -262,6 +269,11 @@ impl Rings {
         others.is_some_and(|mut others| others.any(|(name, _)| *name == object::OWNERS_MAP))
     }
 
+    /// Returns true if the programs change shared values under a lock.
+    pub fn needs_lock(&self) -> bool {
+        self.state().is_queue()
+    }
+
     /// Returns the mask of CPU numbers by which a program finds its rejections.
     pub fn cpu_mask(&self) -> u32 {
         self.programs
@@ -357,7 +369,8 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
     match error.errno() {
         Some(libc::EPERM) => match lack_of(&Capability::FOR_BPF) {
             Some((why, how)) => Error::failed("cannot create the rings for packets", why).fix(how),
-            None => error,
+            // Kernels before 5.11 count maps as locked memory.
+            None => error.fix("if the limit on locked memory is low: ulimit -l unlimited, or run it as root with CAP_SYS_RESOURCE"),
         },
         Some(libc::EMFILE | libc::ENFILE) => error.fix("raise the limit of open files: ulimit -n"),
         _ => error.fix(format!(
@@ -455,8 +468,35 @@ impl State {
         )
     }
 
-    /// Pushes a segment onto the stack of free ones.
+    /// Returns true if programs take segments under a lock, from a queue that user space only adds to.
+    fn is_queue(self) -> bool {
+        load(self.queue_flag()) != 0
+    }
+
+    fn queue_flag<'a>(self) -> &'a AtomicU64 {
+        atomic64(
+            self.0
+                .wrapping_add(std::mem::offset_of!(PoolState, is_queue)),
+        )
+    }
+
+    /// Adds a segment to the free ones.
     fn push_free(self, segment: u32) {
+        match self.is_queue() {
+            true => self.enqueue_free(segment),
+            false => self.stack_free(segment),
+        }
+    }
+
+    /// Adds a segment to the queue of free ones, which has a place for each segment.
+    fn enqueue_free(self, segment: u32) {
+        let place = self.free().fetch_add(1, Ordering::Relaxed) as u32;
+        // The program that takes it may write to it at once.
+        self.below(place).store(segment + 1, Ordering::Release);
+    }
+
+    /// Pushes a segment onto the stack of free ones.
+    fn stack_free(self, segment: u32) {
         let mut free = self.free().load(Ordering::Acquire);
         loop {
             store32(self.below(segment), free as u32);
@@ -613,6 +653,23 @@ impl Rings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queue_keeps_the_order_in_which_segments_were_emptied() {
+        let geometry = Geometry::for_total(1 << 20, 1).expect("in bounds");
+        let rings = Rings::in_memory(geometry, 1).expect("memory");
+        let state = rings.state();
+        state.queue_flag().store(1, Ordering::Relaxed);
+        state.free().store(0, Ordering::Relaxed);
+        (0..POOL_MAX_SEGMENTS as u32).for_each(|place| store32(state.below(place), 0));
+        [3, 1, 2]
+            .into_iter()
+            .for_each(|segment| rings.free_segment(segment));
+        let places: Vec<u32> = (0..4)
+            .map(|place| state.below(place).load(Ordering::Relaxed))
+            .collect();
+        assert_eq!(places, [4, 2, 3, 0]);
+    }
 
     #[test]
     fn segments_are_reused_in_last_emptied_order() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use trawl_bpf::layout::{POOL_SLACK, PoolState, RECORD_OVERHEAD, SEGMENT_RESERVE};
-use trawl_bpf::map;
+use trawl_bpf::{map, probe};
 use trawl_sys::helper::{self, Helper};
 use trawl_sys::memory::Mapping;
 use trawl_sys::privilege::Capabilities;
@@ -50,6 +50,9 @@ impl Pool {
         let size = size_of::<PoolState>().div_ceil(PAGE) * PAGE;
         let shared = Mapping::of_map(state.as_fd(), size)?;
         let state = State(shared.at(0));
+        if !probe::has_atomics() {
+            state.queue_flag().store(1, Ordering::Relaxed);
+        }
         let banks = geometry.banks_at_first(rings);
         let (map, memory, grower) = match geometry.grows_from.is_some() {
             false => {
@@ -138,7 +141,7 @@ fn new_bank(geometry: Geometry) -> Result<OwnedFd> {
 
 /// Frees these unused segments, with the first on top.
 pub(super) fn free(state: State, segments: Range<usize>) {
-    if segments.start == 0 {
+    if segments.start == 0 && !state.is_queue() {
         state.free().store(u64::from(NO_SEGMENT), Ordering::Relaxed);
     }
     let count = segments.len() as u64;
@@ -194,7 +197,9 @@ const SEGMENT_MAX: u64 = 512 << 10;
 /// Divisor of the pool: all CPUs together open at most this share.
 const OPEN_SHARE: u64 = 4;
 /// Largest bank: the verifier rejects larger offsets, so the pool is divided into banks.
-const BANK_MAX: u64 = 32 << 20;
+const BANK_MAX: usize = 32 << 20;
+/// The same before Linux 6.0, where a value of a map is at most 4 MiB.
+const SMALL_BANK_MAX: usize = 2 << 20;
 
 /// Size of a bank of a growing pool, each of which is a map; and the maximum number of such banks.
 const GROWING_BANK: usize = 4 << 20;
@@ -209,6 +214,13 @@ pub struct Geometry {
     pub segment_size: usize,
     /// Least size at the beginning of a pool that grows on demand up to `pool_size`.
     pub grows_from: Option<usize>,
+    /// Size of the largest bank that the kernel's maps can hold.
+    #[serde(skip, default = "usual_bank_max")]
+    bank_max: usize,
+}
+
+fn usual_bank_max() -> usize {
+    BANK_MAX
 }
 
 impl Geometry {
@@ -236,15 +248,25 @@ impl Geometry {
         // open segments of all CPUs are a quarter of the pool.
         let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
         let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
-        let pool_size = match bytes >= BANK_MAX {
-            true => bytes / BANK_MAX * BANK_MAX,
+        let bank = BANK_MAX as u64;
+        let pool_size = match bytes >= bank {
+            true => bytes / bank * bank,
             false => 1 << bytes.ilog2(),
         };
         Ok(Self {
             pool_size: pool_size as usize,
             segment_size: segment_size as usize,
             grows_from: None,
+            bank_max: BANK_MAX,
         })
+    }
+
+    /// Returns the same layout with banks for kernels with a low limit on the size of a map's value.
+    pub(super) fn in_small_values(self) -> Self {
+        Self {
+            bank_max: SMALL_BANK_MAX,
+            ..self
+        }
     }
 
     /// Returns the default layout: 256 MiB for any number of CPUs, less on machines with little memory.
@@ -279,7 +301,9 @@ impl Geometry {
     }
 
     fn least_bank(&self) -> usize {
-        GROWING_BANK.max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two())
+        GROWING_BANK
+            .max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two())
+            .min(self.bank_max)
     }
 
     /// Returns a layout with this size for each CPU.
@@ -306,7 +330,7 @@ impl Geometry {
     pub fn bank_size(&self) -> usize {
         match self.grows_from {
             Some(_) => self.least_bank(),
-            None => self.pool_size.min(BANK_MAX as usize),
+            None => self.pool_size.min(self.bank_max),
         }
     }
 
@@ -374,6 +398,23 @@ mod tests {
             let geometry = usual.growing_from(wanted);
             let first = geometry.banks_at_first(2) * geometry.bank_size();
             assert_eq!(first, expected);
+        }
+    }
+
+    #[test]
+    fn small_banks_fit_into_a_value_of_4_mib_with_any_memory() {
+        for cpus in [1, 2, 7, 64] {
+            for bytes in (20..=32).map(|exponent| 1u64 << exponent) {
+                let Ok(whole) = Geometry::for_total(bytes, cpus) else {
+                    continue;
+                };
+                for geometry in [whole, whole.growing_from(0)].map(Geometry::in_small_values) {
+                    assert!(geometry.stride() < 4 << 20, "{geometry:?}");
+                    assert_eq!(geometry.banks() * geometry.bank_size(), whole.pool_size);
+                    assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
+                    assert!(geometry.bank_size().is_power_of_two());
+                }
+            }
         }
     }
 

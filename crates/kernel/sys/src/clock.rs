@@ -32,6 +32,18 @@ pub fn tai() -> u64 {
     clock_gettime_dynamic(DynamicClockId::Tai).map_or(0, nanoseconds)
 }
 
+/// Returns the number to add to [`monotonic`] to get [`tai`].
+pub fn monotonic_to_tai() -> u64 {
+    // The thread may be preempted between two readings: the closest of a few pairs is the right one.
+    let pair = |_| {
+        let before = monotonic();
+        let tai = tai();
+        let width = monotonic() - before;
+        (width, tai.wrapping_sub(before + width / 2))
+    };
+    (0..5).map(pair).min().map_or(0, |(_, offset)| offset)
+}
+
 fn now(clock: ClockId) -> u64 {
     nanoseconds(clock_gettime(clock))
 }

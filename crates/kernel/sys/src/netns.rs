@@ -18,9 +18,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::vec;
 
-use rustix::fs::fstatfs;
+use rustix::fs::{AtFlags, fstatfs, statat};
 use rustix::mount::{
-    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, UnmountFlags,
+    fsconfig_create, fsmount, fsopen, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde::{Deserialize, Serialize};
@@ -642,8 +643,10 @@ impl FromStr for Mark {
     }
 }
 
-/// Returns the kernel's own number for the namespace (`None`: the calling thread's), which is never reused.
+/// Returns a number for the namespace (`None`: the calling thread's) that is never reused: the kernel's own, or the number
+/// of its loopback interface before Linux 5.14.
 pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
+    const WHAT: &str = "cannot identify the network namespace";
     let known = namespace.map(|namespace| &*namespace.cookie);
     if let Some(cookie) = known.and_then(OnceLock::get) {
         return Ok(*cookie);
@@ -653,9 +656,34 @@ pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
             .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
         socket_option::get(&socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0u64)
     };
-    let asked = run_maybe_in(namespace, ask)?
-        .map_err(|e: std::io::Error| Error::os("cannot identify the network namespace", e))?;
+    let asked = match run_maybe_in(namespace, ask)? {
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            let number = run_maybe_in(namespace, loopback_number)?;
+            number.map_err(|e| match e.kind() {
+                std::io::ErrorKind::PermissionDenied => {
+                    Error::os(WHAT, e).fix("before Linux 5.14 this requires root (CAP_SYS_ADMIN)")
+                }
+                _ => Error::os(WHAT, e),
+            })?
+        }
+        asked => asked.map_err(|e: std::io::Error| Error::os(WHAT, e))?,
+    };
     Ok(known.map_or(asked, |known| *known.get_or_init(|| asked)))
+}
+
+/// Returns the number by which sysfs knows the loopback interface of this thread's namespace. Every namespace has one such
+/// interface, which cannot leave it, and sysfs gives no number twice.
+fn loopback_number() -> std::io::Result<u64> {
+    // Each mounted sysfs shows the interfaces of one namespace, and nothing says of which. This one is mounted nowhere.
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let root = fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_RDONLY,
+    )?;
+    let loopback = statat(&root, "devices/virtual/net/lo", AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(loopback.st_ino)
 }
 
 #[cfg(test)]
@@ -731,6 +759,26 @@ mod tests {
             assert_eq!(found.iter().filter(|one| *one == expected).count(), 1);
         }
         assert_eq!(Namespace::of_pid(std::process::id()).unwrap(), before);
+    }
+
+    #[test]
+    fn numbers_of_loopbacks_tell_namespaces_apart_also_those_deleted_before() {
+        if !root_or_skip() {
+            return;
+        }
+        let mut seen = HashSet::new();
+        for _ in 0..20 {
+            let scratch = ScratchNamespace::create();
+            let there = || {
+                run_in(&scratch.namespace, loopback_number)
+                    .unwrap()
+                    .unwrap()
+            };
+            let number = there();
+            assert_eq!(number, there());
+            assert!(seen.insert(number), "{number} is used twice");
+        }
+        assert!(seen.insert(loopback_number().unwrap()));
     }
 
     /// As kept by container runtimes.

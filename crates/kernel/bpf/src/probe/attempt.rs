@@ -13,14 +13,21 @@ use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing
 use crate::program::{
     EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning,
 };
-use crate::{arena, info, kernel_types, map, owned, typed_reads};
+use crate::types::{self, TARGET_FUNCTION};
+use crate::{arena, info, kernel_types, map, program, typed_reads};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const TC_NEXT: i32 = -1;
 const LOOPBACK: u32 = 1;
 const NAME: &str = "trawl_probe";
-const LARGE_MAP: u32 = 16 << 20;
+/// Value that fits into the maps of all kernels, and the number of such values that makes a ring.
+const USUAL_VALUE: u32 = 2 << 20;
+const USUAL_VALUES: u32 = 8;
+/// Value that kernels before 6.0 refuse: they limit values to the largest piece of consecutive memory.
+const LARGE_VALUE: u32 = 8 << 20;
+/// The kernel's function at which programs see the open files of all processes.
+const FILES_ITERATOR: &str = "bpf_iter_task_file";
 /// A function in every kernel that can trace functions with BPF, for tests like this one.
 const TRACEABLE: &str = "bpf_fentry_test1";
 
@@ -92,7 +99,13 @@ pub fn mmapable_array() -> ProbeAnswer {
 
 /// Tries memory for a ring. Kernels before 5.11 count it against RLIMIT_MEMLOCK.
 pub fn large_map() -> ProbeAnswer {
-    match map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, LARGE_MAP, 1, 0) {
+    match map(
+        libbpf_sys::BPF_MAP_TYPE_ARRAY,
+        4,
+        USUAL_VALUE,
+        USUAL_VALUES,
+        0,
+    ) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) && bpf().is_supported() => {
             ProbeAnswer::Refused {
                 errno: libc::EPERM,
@@ -108,7 +121,12 @@ pub fn xdp_program() -> ProbeAnswer {
 }
 
 pub fn xdp_frags() -> ProbeAnswer {
-    ProbeAnswer::from_result(xdp(&returning(XDP_PASS), libbpf_sys::BPF_F_XDP_HAS_FRAGS))
+    let options = LoadOptions {
+        flags: program::HAS_FRAGS,
+        expected_attach_type: libbpf_sys::BPF_XDP,
+        ..LoadOptions::new(NAME, XDP)
+    };
+    ProbeAnswer::from_result(program::load_as_is(&returning(XDP_PASS), &options, None))
 }
 
 /// Tries an arena that a program may write to, and that CPUs can share for counters (kernel 6.10).
@@ -212,6 +230,39 @@ pub fn kernel_memory() -> ProbeAnswer {
     typed_reads::answer()
 }
 
+/// Looks for the kernel's list of reasons, with which its tracepoint of dropped packets names them.
+pub fn drop_reasons() -> ProbeAnswer {
+    match kernel_types::find(kernel_types::ENUMERATION, "skb_drop_reason") {
+        Ok(Some(_)) => ProbeAnswer::Supported,
+        Ok(None) => ProbeAnswer::lacking("the kernel's type information has no drop reasons"),
+        Err(_) if !in_kernel() => btf_in_kernel(),
+        Err(e) => ProbeAnswer::from_error(&e),
+    }
+}
+
+/// Calls a helper with a wrong argument: a kernel that has the helper complains of the argument.
+pub fn socket_of_file() -> bool {
+    let code = [
+        op::alu_imm(op::MOV, 1, 0),
+        op::call(helper::SOCK_FROM_FILE),
+        op::alu_imm(op::MOV, 0, 0),
+        op::exit(),
+    ];
+    let Ok(function) = kernel_function(FILES_ITERATOR) else {
+        return false;
+    };
+    let loaded = LoadOptions {
+        expected_attach_type: program::ATTACH_ITERATOR,
+        traced: Some(Traced {
+            program: None,
+            function,
+        }),
+        ..LoadOptions::new(NAME, TRACING)
+    }
+    .load(&code);
+    loaded.map_or_else(|e| e.raw_os_error() != Some(libc::EINVAL), |_| true)
+}
+
 pub fn raw_tracepoint() -> ProbeAnswer {
     let code = returning(0);
     let attached = LoadOptions::new(NAME, RAW_TRACEPOINT)
@@ -225,7 +276,8 @@ pub fn ring_buffer() -> ProbeAnswer {
     ProbeAnswer::from_result(map(libbpf_sys::BPF_MAP_TYPE_RINGBUF, 0, 0, page, 0))
 }
 
-/// Sends one live frame, dropped by the program that makes it.
+/// Sends one live frame, dropped by the program that makes it. Kernels without live frames ignore the flag and return the
+/// program's verdict, which a live frame does not have.
 pub fn live_frames() -> ProbeAnswer {
     let frame = [0u8; 64];
     let run = xdp(&returning(XDP_DROP), 0).and_then(|program| {
@@ -243,10 +295,14 @@ pub fn live_frames() -> ProbeAnswer {
         if result < 0 {
             Err(io::Error::from_raw_os_error(-result))
         } else {
-            Ok(())
+            Ok(options.retval)
         }
     });
-    ProbeAnswer::from_result(run)
+    match run {
+        Ok(0) => ProbeAnswer::Supported,
+        Ok(_) => ProbeAnswer::lacking("the kernel has none (before 5.18)"),
+        Err(e) => ProbeAnswer::from_error(&e),
+    }
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
@@ -308,6 +364,23 @@ pub fn far_jumps() -> ProbeAnswer {
     ProbeAnswer::from_result(xdp(&code, 0))
 }
 
+/// Tries an atomic operation that returns the value from before it.
+pub fn atomics() -> ProbeAnswer {
+    let code = [
+        op::store_imm(op::DW, 10, -8, 0),
+        op::alu_imm(op::MOV, 1, 1),
+        op::atomic_fetch_add(op::DW, 10, -8, 1),
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::exit(),
+    ];
+    ProbeAnswer::from_result(xdp(&code, 0))
+}
+
+/// Tries a value as large as a part of a ring's memory.
+pub fn large_values() -> ProbeAnswer {
+    ProbeAnswer::from_result(map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, LARGE_VALUE, 1, 0))
+}
+
 pub fn xdp_load_bytes() -> ProbeAnswer {
     // bpf_xdp_load_bytes(ctx, 0, stack, 8); r1 holds the context from the start.
     let code = [
@@ -325,14 +398,6 @@ pub fn xdp_load_bytes() -> ProbeAnswer {
 
 // Type information for the probes: looked up in the kernel's own, and built by hand for a small program, because
 // tracing programs can only attach to programs that have some.
-
-const KIND_INT: u32 = 1;
-const KIND_PTR: u32 = 2;
-const KIND_STRUCT: u32 = 4;
-const KIND_FUNC: u32 = 12;
-const KIND_FUNC_PROTO: u32 = 13;
-const LINKAGE_GLOBAL: u32 = 1;
-const SIGNED: u32 = 1 << 24;
 
 /// Returns true if the kernel has its own type information.
 pub fn in_kernel() -> bool {
@@ -352,9 +417,6 @@ pub struct Target {
     types: OwnedFd,
 }
 
-/// The type number of the target's only function.
-const TARGET_FUNCTION: u32 = 5;
-
 /// Returns the type information of a program that consists of this one function.
 fn one_function(btf: BorrowedFd<'_>) -> Types<'_> {
     const FUNCTION: &[libbpf_sys::bpf_func_info] = &[libbpf_sys::bpf_func_info {
@@ -370,7 +432,7 @@ fn one_function(btf: BorrowedFd<'_>) -> Types<'_> {
 
 impl Target {
     pub fn load() -> io::Result<Self> {
-        let types = load_types()?;
+        let types = types::of_target()?;
         let code = returning(XDP_PASS);
         let program = LoadOptions {
             types: Some(one_function(types.as_fd())),
@@ -387,51 +449,4 @@ impl Target {
     pub fn types(&self) -> BorrowedFd<'_> {
         self.types.as_fd()
     }
-}
-
-fn load_types() -> io::Result<OwnedFd> {
-    let blob = types_of_target();
-    // SAFETY: the bytes are given with their length, no options.
-    let fd = unsafe {
-        libbpf_sys::bpf_btf_load(blob.as_ptr().cast(), blob.len() as _, std::ptr::null_mut())
-    };
-    owned(fd)
-}
-
-/// Encodes `int trawl_probe(struct xdp_md *ctx)` in the format of the kernel's BTF documentation.
-fn types_of_target() -> Vec<u8> {
-    let mut names = vec![0u8];
-    let mut name = |text: &str| {
-        let at = names.len() as u32;
-        names.extend_from_slice(text.as_bytes());
-        names.push(0);
-        at
-    };
-    let (int, context, argument, function) = (
-        name("int"),
-        name("xdp_md"),
-        name("ctx"),
-        name("trawl_probe"),
-    );
-    let info = |kind: u32, extra: u32| kind << 24 | extra;
-    let types: Vec<u32> = [
-        &[int, info(KIND_INT, 0), 4, SIGNED | 32][..],
-        &[context, info(KIND_STRUCT, 0), 4],
-        &[0, info(KIND_PTR, 0), 2],
-        &[0, info(KIND_FUNC_PROTO, 1), 1, argument, 3],
-        &[function, info(KIND_FUNC, LINKAGE_GLOBAL), 4],
-    ]
-    .concat();
-    let length = types.len() as u32 * 4;
-    let header = [24, 0, length, length, names.len() as u32];
-    let mut blob = 0xeb9f_u16.to_ne_bytes().to_vec();
-    blob.extend_from_slice(&[1, 0]);
-    blob.extend(
-        header
-            .iter()
-            .chain(&types)
-            .flat_map(|word| word.to_ne_bytes()),
-    );
-    blob.extend_from_slice(&names);
-    blob
 }

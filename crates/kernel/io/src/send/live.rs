@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, OpenMapMut};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use trawl_bpf::layout::send::{SendPlan, SendState, SendVariant};
+use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::program::{LoadOptions, XDP, returning};
 use trawl_bpf::{link, object};
 use trawl_sys::error::{Error, Result};
@@ -277,6 +278,10 @@ pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u
 }
 
 fn load(plan: &LivePlan<'_>) -> Result<OwnedFd> {
+    if let ProbeAnswer::NotSupported { why } = KernelFeature::LiveFrames.probe() {
+        let error = Error::failed("cannot send live XDP frames", why);
+        return Err(error.fix("use --engine packet"));
+    }
     let fail = |why: libbpf_rs::Error| Error::failed(CANNOT_LOAD, why);
     libbpf_rs::set_print(None);
     let mut open = ObjectBuilder::default()
