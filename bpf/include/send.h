@@ -95,4 +95,15 @@ struct send_state {
 	__u64 stride;
 };
 
+/* Maximum number of threads whose frames are counted. */
+#define SEND_THREADS 4096
+
+/* Frames of one thread. */
+struct send_accepted {
+	/* The kernel's address of the device; zero before the first frame. */
+	__u64 device;
+	__u64 sent;
+	__u64 refused;
+};
+
 #endif

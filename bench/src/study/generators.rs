@@ -242,6 +242,7 @@ fn plain(lab: &Pair, job: &Job) -> Result<Measured> {
     let order = Sending {
         namespace: Some(&lab.a.namespace),
         interface: &lab.a.interface,
+        device: None,
         cpus: &cpus,
         rate: Rate::Unlimited,
         profile: None,

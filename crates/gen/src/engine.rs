@@ -13,6 +13,9 @@ use crate::source::{Next, Source};
 pub use choice::{EngineChoice, EngineOptions, Notes, open};
 
 mod choice;
+mod device;
+
+pub use device::{Device, Reading, Verified};
 
 /// Result of one call of [`Engine::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +51,11 @@ pub trait Engine: std::fmt::Debug {
     /// Returns the likely cause if the device accepts nothing at all.
     fn suspicion(&self) -> &'static str {
         "check that it and its other end are up"
+    }
+
+    /// Returns whether [`Sent`] leaves out the frames that the driver refuses.
+    fn counts_refused(&self) -> bool {
+        true
     }
 
     /// Returns whether frames from the source are waiting for the device.
@@ -284,6 +292,10 @@ impl Engine for Live {
         })
     }
 
+    fn counts_refused(&self) -> bool {
+        self.sender.counts_accepted()
+    }
+
     fn suspicion(&self) -> &'static str {
         "its other end is down, or has neither an XDP program nor GRO (there: ethtool -K IF gro on)"
     }
@@ -334,6 +346,11 @@ impl Xsk {
         } else {
             "AF_XDP with copying: the driver has no zero-copy mode on this queue"
         }
+    }
+
+    /// Returns whether the driver sends frames from this socket now; see [`XskSender::is_served`].
+    fn is_served(&self) -> bool {
+        self.device.is_served()
     }
 
     /// Puts frames of the source into free slots until `want` of them wait. Returns whether the source is at its end.

@@ -452,6 +452,8 @@ impl Measurement<'_> {
         let plan = Sending {
             namespace: options.tx.namespace,
             interface: options.tx.label,
+            // The receiver verifies the frames.
+            device: None,
             cpus: &cpus,
             rate: offer.rate,
             burst: 1,

@@ -1,7 +1,7 @@
 //! A run from its first frame to its last: threads on their CPUs, the account, the deadline, the end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, mpsc};
+use std::sync::{Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -11,7 +11,7 @@ use trawl_sys::events::precise_sleeps;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::{Error, Result};
 
-use crate::engine::{Engine, Sent};
+use crate::engine::{Device, Engine, Reading, Sent, Verified};
 use crate::pace::{Pacer, Profile, Rate};
 use crate::source::Source;
 
@@ -24,6 +24,8 @@ pub struct Sending<'a> {
     pub namespace: Option<&'a Namespace>,
     /// Name for messages.
     pub interface: &'a str,
+    /// Device whose counters are compared with the result, and its name; `None`: the caller verifies the result.
+    pub device: Option<(&'a Device, &'a str)>,
     /// CPU of each thread; the number of entries is the number of threads. `None`: chosen by the kernel.
     pub cpus: &'a [Option<usize>],
     pub rate: Rate,
@@ -76,7 +78,10 @@ pub struct RunReport {
     pub asked: Option<u64>,
     /// Errors of the gaps between frames, relative to the requested ones; `None` without a rate.
     pub gaps: Option<Gaps>,
-    /// Error that ended the run early; frames sent until then are counted.
+    /// Reason why the device's counters do not verify the number of frames.
+    pub unverified: Option<&'static str>,
+    /// Error that ended the run early, or counters of the device that contradict the result; the frames are those reported
+    /// by the engine.
     pub failure: Option<Error>,
 }
 
@@ -109,31 +114,33 @@ pub fn run(
         stop: AtomicBool::new(false),
         failed: AtomicBool::new(false),
         ready: Barrier::new(plan.cpus.len() + 1),
+        go: Barrier::new(plan.cpus.len() + 1),
+        verified: Mutex::new(()),
         shown: plan.cpus.iter().map(|_| Shown::default()).collect(),
     };
     std::thread::scope(|scope| {
+        let unverified = shared.verified.lock();
         let (done, finished) = mpsc::channel();
         let lanes: Vec<_> = (0..plan.cpus.len())
             .map(|number| {
-                let (shared, done) = (&shared, done.clone());
+                let (shared, done) = (&shared, Done(done.clone()));
                 scope.spawn(move || {
-                    let lane = || drive(plan, shared, number, open);
-                    let result = run_maybe_in(plan.namespace, lane).and_then(|result| result);
-                    // The main thread waits for it as long as threads run: the receiver exists.
-                    let _ = done.send(());
-                    result
+                    let lane = || drive(plan, shared, number, open, done);
+                    run_maybe_in(plan.namespace, lane).and_then(|result| result)
                 })
             })
             .collect();
         drop(done);
         shared.ready.wait();
+        let before = read_counters(plan);
+        let early = shared.figures(Duration::ZERO).frames;
+        shared.go.wait();
         let start = Instant::now();
         let mut stopped = false;
-        // Each thread reports its end; the channel closes after the last one.
+        // The channel closes after the last thread's end.
         loop {
             match finished.recv_timeout(LOOK_EVERY) {
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Ok(()) => {}
+                Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     if !stopped && !watch(&shared.figures(start.elapsed())) {
                         stopped = true;
@@ -142,6 +149,9 @@ pub fn run(
                 }
             }
         }
+        let reported = shared.figures(Duration::ZERO).frames - early;
+        let verified = before.and_then(|before| verify(plan, before, reported));
+        drop(unverified);
         let mut outcomes = Vec::new();
         for lane in lanes {
             match lane.join() {
@@ -158,15 +168,38 @@ pub fn run(
                 _ => {}
             }
         }
+        let figures = shared.figures(elapsed.unwrap_or_default());
+        let why_unverified = match verified {
+            Ok(Some(Verified::Unknown(why))) => Some(why),
+            _ => None,
+        };
+        let failure = outcomes.iter().find_map(|one| one.failure.clone());
         Ok(RunReport {
-            figures: shared.figures(elapsed.unwrap_or_default()),
+            figures,
             engine: outcomes.first().map_or("", |one| one.engine),
             end: if stopped { End::Stopped } else { End::Done },
             asked: asked(plan),
             gaps,
-            failure: outcomes.into_iter().find_map(|one| one.failure),
+            unverified: why_unverified,
+            failure: failure.or(verified.err()),
         })
     })
+}
+
+/// Reads the device's counters, if they are to be compared.
+fn read_counters(plan: &Sending<'_>) -> Result<Option<Reading>> {
+    let Some((_, name)) = plan.device else {
+        return Ok(None);
+    };
+    run_maybe_in(plan.namespace, || Reading::now(name))?.map(Some)
+}
+
+/// Compares the number of frames with the device's counters.
+fn verify(plan: &Sending<'_>, before: Option<Reading>, frames: u64) -> Result<Option<Verified>> {
+    let (Some((device, name)), Some(before)) = (plan.device, before) else {
+        return Ok(None);
+    };
+    run_maybe_in(plan.namespace, || device.verify(name, &before, frames))?.map(Some)
 }
 
 /// State shared by the threads of a run.
@@ -176,10 +209,22 @@ struct Shared {
     /// Set if a thread could not open its engine: none is to start.
     failed: AtomicBool,
     ready: Barrier,
+    /// Passed once the device's counters are read.
+    go: Barrier,
+    /// Locked until the result is compared with the device's counters: a driver may reset them when an engine is closed.
+    verified: Mutex<()>,
     shown: Vec<Shown>,
 }
 
 impl Shared {
+    /// Adds to the counts of a thread.
+    fn show(&self, number: usize, sent: &Sent) {
+        let shown = &self.shown[number];
+        shown.frames.fetch_add(sent.frames, Ordering::Relaxed);
+        shown.bytes.fetch_add(sent.bytes, Ordering::Relaxed);
+        shown.refused.fetch_add(sent.refused, Ordering::Relaxed);
+    }
+
     fn figures(&self, elapsed: Duration) -> Figures {
         let sum = |of: fn(&Shown) -> &AtomicU64| {
             let each = self.shown.iter().map(|one| of(one).load(Ordering::Relaxed));
@@ -284,7 +329,16 @@ struct LaneEnd {
     pub failure: Option<Error>,
 }
 
-fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>) -> Result<LaneEnd> {
+/// Held by a thread until it has sent its frames; never used to send anything.
+struct Done(#[expect(dead_code, reason = "the channel's end is the message")] mpsc::Sender<()>);
+
+fn drive(
+    plan: &Sending<'_>,
+    shared: &Shared,
+    number: usize,
+    open: &Open<'_>,
+    done: Done,
+) -> Result<LaneEnd> {
     let opened = plan.cpus[number]
         .map_or(Ok(()), pin_to_cpu)
         .and_then(|()| open(number))
@@ -299,12 +353,16 @@ fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>) ->
     if opened.is_err() {
         shared.failed.store(true, Ordering::Relaxed);
     }
+    if let Ok((_, _, early)) = &opened {
+        shared.show(number, early);
+    }
     shared.ready.wait();
+    shared.go.wait();
     let (mut engine, mut source, early) = opened?;
     precise_sleeps();
     let mut lane = Lane::new(plan, shared, number);
     lane.pacer.took(early.frames, early.bytes);
-    lane.note(&early);
+    lane.count(&early);
     if !shared.failed.load(Ordering::Relaxed) {
         lane.failure = lane.send_all(engine.as_mut(), source.as_mut()).err();
         match engine.finish() {
@@ -316,9 +374,12 @@ fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>) ->
         // The other threads would go on endlessly.
         shared.stop.store(true, Ordering::Relaxed);
     }
+    let elapsed = lane.start.elapsed();
+    drop(done);
+    drop(shared.verified.lock());
     Ok(LaneEnd {
         engine: engine.name(),
-        elapsed: lane.start.elapsed(),
+        elapsed,
         gaps: lane.gaps,
         failure: lane.failure,
     })
@@ -446,12 +507,13 @@ impl<'a> Lane<'a> {
     }
 
     fn note(&mut self, sent: &Sent) {
+        self.count(sent);
+        self.shared.show(self.number, sent);
+    }
+
+    fn count(&mut self, sent: &Sent) {
         self.frames += sent.frames;
         self.bytes += sent.bytes;
-        let shown = &self.shared.shown[self.number];
-        shown.frames.fetch_add(sent.frames, Ordering::Relaxed);
-        shown.bytes.fetch_add(sent.bytes, Ordering::Relaxed);
-        shown.refused.fetch_add(sent.refused, Ordering::Relaxed);
     }
 
     /// Sleeps while the sleep is sure to end in time, and polls the clock for the rest. Returns early now and then, so that
@@ -557,6 +619,7 @@ mod tests {
         Sending {
             namespace: None,
             interface: "x",
+            device: None,
             cpus,
             rate: Rate::Unlimited,
             profile: None,

@@ -92,6 +92,7 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
     let plan = Sending {
         namespace: job.namespace,
         interface: job.interface,
+        device: None,
         cpus: &[job.cpu],
         rate: job
             .rate

@@ -135,10 +135,11 @@ pub fn summary(interface: &str, report: &RunReport) -> String {
         rate(figures.bits_per_second(WIRE_OVERHEAD), "bit/s"),
     );
     if figures.refused > 0 {
-        text.push_str(&format!(
-            "device full: {} times; each time the frame was offered again\n",
-            figures.refused
-        ));
+        let then = match report.engine {
+            "live" => "these frames are missing",
+            _ => "each time the frame was offered again",
+        };
+        text.push_str(&format!("device full: {} times; {then}\n", figures.refused));
     }
     if let Some(gaps) = &report.gaps {
         let p = gaps.percentiles();
@@ -150,6 +151,9 @@ pub fn summary(interface: &str, report: &RunReport) -> String {
             time(p.p99_9),
             time(p.max),
         ));
+    }
+    if let Some(why) = report.unverified {
+        text.push_str(&format!("not verified by the device's counters: {why}\n"));
     }
     match report.asked {
         _ if report.end == End::Stopped => text.push_str("stopped before its end\n"),
@@ -204,6 +208,8 @@ pub struct Sent<'a> {
     wire_bits_per_second: f64,
     gap_error_ns: Option<Percentiles>,
     stopped: bool,
+    /// Reason why the device's counters do not verify `frames`.
+    unverified: Option<&'static str>,
     failure: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     replay: Option<&'a ReplayAccount>,
@@ -231,6 +237,7 @@ impl<'a> Sent<'a> {
             wire_bits_per_second: figures.bits_per_second(WIRE_OVERHEAD),
             gap_error_ns: report.gaps.as_ref().map(|gaps| gaps.percentiles()),
             stopped: report.end == End::Stopped,
+            unverified: report.unverified,
             failure: report.failure.as_ref().map(ToString::to_string),
             replay,
         }

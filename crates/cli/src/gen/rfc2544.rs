@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use trawl_bpf::probe::kernel_release;
 use trawl_capture::capture_site::CaptureSite;
+use trawl_gen::engine::Device;
 use trawl_gen::receive::{Latency, PERCENTILES};
 use trawl_gen::rfc2544::{
     CHECKSUM, Measurement, Progress, Rfc2544Options, Rfc2544Results, SIZES, Side, Trial,
@@ -103,7 +104,7 @@ pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
         resolution: args.resolution / 100.0,
         most: args.max_rate,
         cpu: args.cpu,
-        engine: args.sender.engine(0, watch.notes()),
+        engine: args.sender.engine(0, watch.notes(), &Device::default()),
         frame_loss: args.frame_loss,
         back_to_back: args.back_to_back,
     })?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_gen::engine::{EngineChoice, EngineOptions, Notes, open};
+use trawl_gen::engine::{Device, EngineChoice, EngineOptions, Notes, open};
 use trawl_gen::pace::{Profile, Rate, WIRE_OVERHEAD};
 use trawl_gen::pattern::{Pattern, PatternSource};
 use trawl_gen::run::{RunReport, Sending, run as run_generator};
@@ -72,12 +72,13 @@ pub struct SenderArgs {
 
 impl SenderArgs {
     /// Returns the engine's parameters for one of the threads.
-    pub fn engine(&self, thread: usize, notes: &Notes) -> EngineOptions {
+    pub fn engine(&self, thread: usize, notes: &Notes, device: &Device) -> EngineOptions {
         EngineOptions {
             choice: self.engine,
             batch: self.batch,
             queue: self.queue + thread as u32,
             notes: notes.clone(),
+            device: device.clone(),
         }
     }
 
@@ -104,13 +105,18 @@ impl SenderArgs {
         watch: &mut Watch,
     ) -> Result<RunReport> {
         let notes = watch.notes().clone();
+        let device = Device::default();
+        let plan = Sending {
+            device: Some((&device, &site.interface.name)),
+            ..plan.clone()
+        };
         let start = |thread: usize| {
             let mut source = source(thread)?;
-            let options = self.engine(thread, &notes);
+            let options = self.engine(thread, &notes, &device);
             let engine = open(&site.interface.name, source.as_mut(), &options)?;
             Ok((engine, source))
         };
-        let report = run_generator(plan, &start, &mut |figures| {
+        let report = run_generator(&plan, &start, &mut |figures| {
             watch.look(&site.label, figures)
         });
         watch.end_line();
@@ -385,6 +391,7 @@ impl Pacing {
         Sending {
             namespace: site.namespace.as_ref(),
             interface: &site.label,
+            device: None,
             cpus,
             rate: self.rate(),
             profile: None,

@@ -1,24 +1,19 @@
 //! The choice of an engine: the requested one, or the fastest that works in a trial.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use trawl_attach::Site;
-use trawl_io::send::passing_program;
-use trawl_sys::ethtool::Ethtool;
-use trawl_sys::netlink::{Netlink, Peer, XdpMode, veth_peer};
+use trawl_sys::interface::Interface;
 use trawl_sys::{Error, Result};
 
-use super::{Engine, Live, Packet, Sent, Xsk};
+use super::device::{Reading, XdpSending};
+use super::{Device, Engine, Live, Packet, Sent, Xsk};
 use crate::source::{Next, Source};
-use trawl_sys::words::word;
 
-/// Time that a counter of the device may need to show the first frame.
-const COUNTER_PATIENCE: Duration = Duration::from_millis(200);
 /// Time that an engine has for its first frame.
 const TRIAL_PATIENCE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+const NOT_ACCEPTED: &str = "the device did not accept the first frame";
 
 /// The requested engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +86,8 @@ pub struct EngineOptions {
     /// Queue of an AF_XDP socket.
     pub queue: u32,
     pub notes: Notes,
+    /// The device of the run, the same for all its threads.
+    pub device: Device,
 }
 
 /// Opens an engine for an interface of the calling thread's namespace.
@@ -99,49 +96,35 @@ pub fn open(
     source: &mut dyn Source,
     options: &EngineOptions,
 ) -> Result<Box<dyn Engine>> {
-    match options.choice {
-        EngineChoice::Auto => Ok(Box::new(Auto {
-            interface: interface.to_owned(),
-            options: options.clone(),
-            left: ORDER.to_vec(),
-            held: None,
-            chosen: None,
-            _peer_programs: Vec::new(),
-        })),
-        one => open_one(one, interface, source, options),
+    let mut chooser = Chooser {
+        interface: interface.to_owned(),
+        options: options.clone(),
+        left: match options.choice {
+            EngineChoice::Auto => ORDER.to_vec(),
+            one => vec![one],
+        },
+        held: None,
+        opened: None,
+        chosen: None,
+    };
+    // A requested engine that cannot be opened is an error at once.
+    if options.choice != EngineChoice::Auto {
+        chooser.opened = Some(chooser.open(options.choice, source)?);
     }
+    Ok(Box::new(chooser))
 }
 
-fn open_one(
-    one: EngineChoice,
-    interface: &str,
-    source: &mut dyn Source,
-    options: &EngineOptions,
-) -> Result<Box<dyn Engine>> {
-    Ok(match one {
-        EngineChoice::Live => Box::new(Live::open(interface, source, options.batch)?),
-        EngineChoice::Xsk => {
-            let xsk = Xsk::open(interface, options.queue, source.longest())?;
-            options.notes.say(xsk.copy_mode().to_owned());
-            Box::new(xsk)
-        }
-        EngineChoice::Auto | EngineChoice::Packet => {
-            Box::new(Packet::open(interface, source.longest())?)
-        }
-    })
-}
-
-/// Chooses the engine with the first frame.
+/// Sends the first frame as a trial: of the requested engine, or of one after the other until the device accepts it.
 #[derive(Debug)]
-struct Auto {
+struct Chooser {
     interface: String,
     options: EngineOptions,
     left: Vec<EngineChoice>,
     /// Frame of a failed trial.
     held: Option<Vec<u8>>,
+    /// Engine whose trial is not over.
+    opened: Option<Box<dyn Engine>>,
     chosen: Option<Box<dyn Engine>>,
-    /// Temporary programs, attached for the duration of the run.
-    _peer_programs: Vec<PeerProgram>,
 }
 
 /// A source whose first frame survives a failed trial.
@@ -175,18 +158,57 @@ impl Source for Trial<'_> {
     }
 }
 
-impl Auto {
+impl Chooser {
     fn refuse(&self, one: EngineChoice, why: &dyn std::fmt::Display) {
         self.options
             .notes
             .say(format!("not the {} engine: {why}", one.name()));
     }
 
+    /// Opens an engine, and makes the device ready for it.
+    fn open(&self, one: EngineChoice, source: &mut dyn Source) -> Result<Box<dyn Engine>> {
+        let (interface, options) = (&self.interface, &self.options);
+        let (device, notes) = (&options.device, &options.notes);
+        Ok(match one {
+            EngineChoice::Live => {
+                device.make_peer_accept(interface, notes)?;
+                match XdpSending::of(interface)? {
+                    XdpSending::Never => {
+                        let about = Interface::find(None, interface)?;
+                        return Err(Error::failed(
+                            format!("cannot send live XDP frames out of {interface}"),
+                            format!("its driver ({}) sends none", about.driver_name()),
+                        )
+                        .fix("use --engine xsk or --engine packet"));
+                    }
+                    XdpSending::WithProgram => device.make_driver_accept(interface, notes)?,
+                    _ => {}
+                }
+                Box::new(Live::open(interface, source, options.batch)?)
+            }
+            EngineChoice::Xsk => {
+                let open = || Xsk::open(interface, options.queue, source.longest());
+                let mut xsk = open()?;
+                if !xsk.is_served() {
+                    drop(xsk);
+                    device.make_driver_accept(interface, notes)?;
+                    xsk = open()?;
+                }
+                notes.say(xsk.copy_mode().to_owned());
+                Box::new(xsk)
+            }
+            EngineChoice::Auto | EngineChoice::Packet => {
+                Box::new(Packet::open(interface, source.longest())?)
+            }
+        })
+    }
+
     /// Tries the remaining engines until one sends a frame.
     fn choose(&mut self, source: &mut dyn Source, now: u64) -> Result<Sent> {
+        let only = self.options.choice != EngineChoice::Auto;
         let mut last: Option<Error> = None;
         while let Some(one) = self.left.first().copied() {
-            if one == EngineChoice::Live && source.pattern().is_none() {
+            if one == EngineChoice::Live && source.pattern().is_none() && !only {
                 self.refuse(
                     one,
                     &"these frames do not follow a pattern that the kernel could make",
@@ -194,38 +216,38 @@ impl Auto {
                 self.left.remove(0);
                 continue;
             }
-            if one == EngineChoice::Live {
-                match make_peer_accept(&self.interface) {
-                    Ok(Some(program)) => {
-                        self.options.notes.say(program.notice().to_owned());
-                        self._peer_programs.push(program);
-                    }
-                    Ok(None) => {}
-                    Err(why) => {
-                        self.refuse(one, &why);
-                        self.left.remove(0);
-                        continue;
-                    }
-                }
-            }
-            let tried = match open_one(one, &self.interface, source, &self.options) {
-                Ok(engine) => self.try_one(engine, source, now),
-                Err(error) => Err(error),
+            let opened = match self.opened.take() {
+                Some(engine) => Ok(engine),
+                None => self.open(one, source),
             };
+            let mut tried = opened.and_then(|engine| self.try_one(one, engine, source, now));
+            if matches!(tried, Ok(None)) && self.may_accept_with_program(one)? {
+                let (device, notes) = (&self.options.device, &self.options.notes);
+                tried = device
+                    .make_driver_accept(&self.interface, notes)
+                    .and_then(|()| self.open(one, source))
+                    .and_then(|engine| self.try_one(one, engine, source, now));
+            }
             match tried {
                 Ok(Some(sent)) => return Ok(sent),
-                Ok(None) => self.refuse(one, &"the device did not accept the first frame"),
+                Ok(None) => self.refuse(one, &NOT_ACCEPTED),
+                Err(error) if only => return Err(error),
                 Err(error) => {
                     self.refuse(one, &error);
                     last = Some(error);
                 }
             }
+            self.options.device.remove_unused_programs();
             self.left.remove(0);
         }
         Err(last.unwrap_or_else(|| {
+            let why = match only {
+                true => NOT_ACCEPTED,
+                false => "the device accepts no frame from any engine",
+            };
             Error::failed(
                 format!("cannot send out of {}", self.interface),
-                "the device accepts no frame from any engine: check that it and its other end are up",
+                format!("{why}: check that it and its other end are up"),
             )
         }))
     }
@@ -233,15 +255,21 @@ impl Auto {
     /// Sends one frame; `None` if it was not accepted. An engine that accepts it is the chosen one.
     fn try_one(
         &mut self,
+        one: EngineChoice,
         mut engine: Box<dyn Engine>,
         source: &mut dyn Source,
         now: u64,
     ) -> Result<Option<Sent>> {
-        let before = sent_packets(&self.interface)?;
+        let before = Reading::now(&self.interface)?;
+        let is_live = one == EngineChoice::Live;
         let number = source.pattern().map(|pattern| pattern.number());
-        let is_live = engine.name() == EngineChoice::Live.name();
+        let again = |source: &mut dyn Source| {
+            if let (true, Some(number), Some(pattern)) = (is_live, number, source.pattern()) {
+                pattern.go_to(number);
+            }
+        };
         let start = Instant::now();
-        let sent = loop {
+        loop {
             let sent = if is_live {
                 engine.send(source, now, 1)?
             } else {
@@ -252,58 +280,58 @@ impl Auto {
                 };
                 engine.send(&mut trial, now, 1)?
             };
+            if sent.frames > 0 {
+                let counted = self.options.device.calibrate(&self.interface, &before)?;
+                // Without any count, the kernel would not report that the driver accepts no frame.
+                if !counted
+                    && !engine.counts_refused()
+                    && XdpSending::of(&self.interface)? != XdpSending::Always
+                {
+                    again(source);
+                    return Ok(None);
+                }
+                self.options.device.keep_programs();
+                self.held = None;
+                self.chosen = Some(engine);
+                return Ok(Some(Sent {
+                    later: None,
+                    ..sent
+                }));
+            }
             // A source without a frame proves nothing about the engine.
-            let nothing_given = !is_live && self.held.is_none();
-            if sent.frames > 0 || nothing_given {
-                break sent;
+            let nothing_given = match is_live {
+                true => sent.later.is_some() || sent.ended,
+                false => self.held.is_none(),
+            };
+            if nothing_given {
+                self.opened = Some(engine);
+                return Ok(Some(sent));
             }
-            if let (Some(number), Some(pattern)) = (number, source.pattern())
-                && is_live
-            {
-                pattern.go_to(number);
-            }
+            again(source);
             if start.elapsed() > TRIAL_PATIENCE {
-                return Ok(None);
+                if self.options.choice == EngineChoice::Auto || is_live {
+                    return Ok(None);
+                }
+                // The run goes on to offer the frame, for longer.
+                self.chosen = Some(engine);
+                return Ok(Some(sent));
             }
             std::thread::sleep(LOOK_EVERY);
-        };
-        if sent.frames > 0 {
-            self.held = None;
-            if !counter_moved(&self.interface, before)? {
-                self.options.notes.say(format!(
-                    "{} does not count the frames of the {} engine",
-                    self.interface,
-                    engine.name()
-                ));
-            }
-            self.chosen = Some(engine);
-            return Ok(Some(Sent {
-                later: None,
-                ..sent
-            }));
         }
-        Ok(Some(sent))
+    }
+
+    /// Returns whether a driver that refused a live frame may accept it with an XDP program.
+    fn may_accept_with_program(&self, one: EngineChoice) -> Result<bool> {
+        Ok(one == EngineChoice::Live && XdpSending::of(&self.interface)? == XdpSending::Unknown)
     }
 }
 
-fn sent_packets(interface: &str) -> Result<u64> {
-    Ok(Netlink::current()?.link(interface)?.statistics.tx_packets)
-}
-
-fn counter_moved(interface: &str, before: u64) -> Result<bool> {
-    let start = Instant::now();
-    while sent_packets(interface)? == before {
-        if start.elapsed() > COUNTER_PATIENCE {
-            return Ok(false);
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(true)
-}
-
-impl Engine for Auto {
+impl Engine for Chooser {
     fn name(&self) -> &'static str {
-        self.chosen.as_ref().map_or("auto", |engine| engine.name())
+        let requested = self.options.choice.name();
+        self.chosen
+            .as_ref()
+            .map_or(requested, |engine| engine.name())
     }
 
     fn prepare(&mut self, source: &mut dyn Source) -> Result<Sent> {
@@ -341,82 +369,4 @@ impl Engine for Auto {
             None => Ok(Sent::default()),
         }
     }
-}
-
-// A veth accepts XDP frames only if its other end has an XDP program or GRO. If it has neither, a program that passes every
-// packet is attached there for the duration of the run.
-
-const GRO: &str = "rx-gro";
-
-/// A temporary program, detached on drop or when the process ends.
-#[derive(Debug)]
-pub(super) struct PeerProgram {
-    _link: OwnedFd,
-    notice: String,
-}
-
-impl PeerProgram {
-    pub fn notice(&self) -> &str {
-        &self.notice
-    }
-}
-
-/// Makes the other end of a veth accept XDP frames, if it does not; an error is the reason why it cannot.
-pub(super) fn make_peer_accept(interface: &str) -> Result<Option<PeerProgram>> {
-    let link = Netlink::current()?.link(interface)?;
-    if link.kind.as_deref() != Some("veth") {
-        return Ok(None);
-    }
-    // An end that cannot be inspected may work: the trial decides.
-    let Some(peer) = veth_peer(None, &link)? else {
-        return Ok(None);
-    };
-    let label = peer.label();
-    if !peer.link.is_up() {
-        return Err(
-            Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
-                "{}ip link set {} up",
-                peer.exec_prefix(),
-                word(&peer.link.name)
-            )),
-        );
-    }
-    let native = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
-    if native || has_gro(&peer) {
-        return Ok(None);
-    }
-    let cannot = |why: &str| {
-        Error::failed(
-            format!("its other end, {label}, has neither native XDP nor GRO"),
-            format!("a program that passes every packet could not be attached: {why}"),
-        )
-        .fix(format!(
-            "{}ethtool -K {} gro on",
-            peer.exec_prefix(),
-            word(&peer.link.name)
-        ))
-    };
-    let attach = || -> Result<OwnedFd> {
-        let program = passing_program()?;
-        let site = Site::named(peer.namespace.clone(), &peer.link.name)?;
-        trawl_attach::hold(&site, program.as_fd(), Some(XdpMode::Native))
-            .map(|(link, _)| link)
-            .map_err(|refused| cannot(refused.explain(&site, "trawl_pass").why()))
-    };
-    let link = attach()?;
-    Ok(Some(PeerProgram {
-        _link: link,
-        notice: format!(
-            "{label} accepts XDP frames during this run: an XDP program that passes every packet is attached"
-        ),
-    }))
-}
-
-fn has_gro(peer: &Peer) -> bool {
-    let ethtool = Ethtool::open(peer.namespace.as_ref(), &peer.link.name);
-    ethtool
-        .and_then(|ethtool| ethtool.feature(GRO))
-        .ok()
-        .flatten()
-        == Some(true)
 }

@@ -91,8 +91,9 @@ pub static GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bp
 pub static GUARD_IN_ARRAY: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
 
-/// The program that sends frames, and the one that counts stamped packets.
+/// The programs that send frames, count accepted ones, and count stamped packets.
 pub static SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
+pub static SEND_COUNT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send_count.bpf.o"));
 pub static RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
 
 /// The program that reads the addresses of the kernel's memory.

@@ -3,6 +3,7 @@
 //! Both engines work in the network namespace of the calling thread, so they are opened and used inside
 //! [`trawl_sys::netns::run_in`].
 
+mod accepted;
 mod live;
 pub mod tcp;
 
@@ -45,7 +46,8 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     })
 }
 
-/// Loads a program that passes every packet: attached to one end of a veth, it makes that end accept XDP frames.
+/// Loads a program that passes every packet: attached to a card or to one end of a veth, it makes the driver accept XDP
+/// frames.
 pub fn passing_program() -> Result<OwnedFd> {
     const XDP_PASS: i32 = 2;
     let instructions = returning(XDP_PASS);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use trawl_sys::error::{Error, Result};
+use trawl_sys::ethtool::Ethtool;
 use trawl_sys::memory::Mapping;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::socket_option::{get, set};
@@ -40,8 +41,11 @@ pub struct Kicked {
 pub struct XskSender {
     socket: OwnedFd,
     name: String,
+    queue: u32,
     memory: Mapping,
     transmit: Producer<libc::xdp_desc>,
+    /// Value of the kernel's counter of frames when they were last reported by [`Self::kick`].
+    reported: u32,
     completed: Consumer<u64>,
     /// Unused slots.
     free: Vec<u64>,
@@ -59,13 +63,16 @@ impl XskSender {
         register_memory(&socket, &memory, ROOM as u32).map_err(fail)?;
         let rings = make_sending_rings(&socket, SLOTS).map_err(fail)?;
         let zero_copy = bind_patiently(&socket, index, queue).map_err(fail)?;
+        let transmit = Producer::new(rings.transmit, SLOTS);
         Ok(Self {
-            transmit: Producer::new(rings.transmit, SLOTS),
+            reported: transmit.consumed(),
+            transmit,
             completed: Consumer::new(rings.completed, SLOTS),
             free: (0..u64::from(SLOTS))
                 .map(|slot| slot * ROOM as u64)
                 .collect(),
             name: name.to_owned(),
+            queue,
             socket,
             memory,
             zero_copy,
@@ -116,30 +123,18 @@ impl XskSender {
         }
     }
 
-    /// Hands the queued frames to the kernel, which sends them until the device accepts no more.
+    /// Hands the queued frames to the kernel, which sends them until the device accepts no more. Without copying, the driver
+    /// takes them later, and the next call reports them.
     pub fn kick(&mut self) -> Result<Kicked> {
         self.transmit.publish();
         let mut kicked = Kicked::default();
-        let before = self.transmit.consumed();
         // In copying mode, the kernel sends a few frames for each call.
         loop {
             let at = self.transmit.consumed();
             if self.transmit.waiting() == 0 {
                 break;
             }
-            // SAFETY: no data and no address are passed.
-            let result = unsafe {
-                libc::sendto(
-                    self.socket.as_raw_fd(),
-                    std::ptr::null(),
-                    0,
-                    libc::MSG_DONTWAIT,
-                    std::ptr::null(),
-                    0,
-                )
-            };
-            if result < 0 {
-                let error = std::io::Error::last_os_error();
+            if let Err(error) = self.wake() {
                 match error.raw_os_error() {
                     // The device dropped one frame, and would drop the next ones too.
                     Some(libc::EBUSY) => {
@@ -147,17 +142,62 @@ impl XskSender {
                         break;
                     }
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {}
-                    _ => return Err(explain("send by AF_XDP out of", &self.name, 0, error)),
+                    _ => return Err(self.explain(error)),
                 }
             }
             if self.transmit.consumed() == at {
-                kicked.busy = true;
+                kicked.busy = !self.zero_copy || !self.transmit.has_room();
                 break;
             }
         }
-        let consumed = self.transmit.consumed().wrapping_sub(before);
+        let now = self.transmit.consumed();
+        let consumed = now.wrapping_sub(self.reported);
+        self.reported = now;
         kicked.taken = consumed.saturating_sub(kicked.dropped);
         Ok(kicked)
+    }
+
+    /// Returns whether the driver sends frames from this socket now: without copying, some do so only while an XDP program
+    /// is attached.
+    pub fn is_served(&self) -> bool {
+        match self.wake() {
+            Err(e) => !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENXIO)),
+            Ok(()) => true,
+        }
+    }
+
+    /// Explains why the kernel sends no frames from the bound socket.
+    fn explain(&self, error: io::Error) -> Error {
+        const DOING: &str = "send by AF_XDP out of";
+        let unserved = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENXIO));
+        let link = Netlink::current().and_then(|mut netlink| netlink.find_link(&self.name));
+        if unserved && self.zero_copy && matches!(link, Ok(Some(_))) {
+            return Error::failed(
+                format!("cannot {DOING} {}", self.name),
+                "its driver sends from such sockets only while it has an XDP program",
+            );
+        }
+        explain(DOING, &self.name, self.queue, error)
+    }
+
+    /// Tells the kernel that frames are queued.
+    fn wake(&self) -> io::Result<()> {
+        // SAFETY: no data and no address are passed.
+        let result = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                std::ptr::null(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null(),
+                0,
+            )
+        };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the number of slots that the kernel holds: sent, or queued.
@@ -190,12 +230,30 @@ fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error 
         }
         Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
         Some(libc::ENETDOWN) => crate::send::down_or_gone(what, name),
-        Some(libc::EINVAL) => Error::failed(what, format!("it has no queue {queue}")),
+        Some(libc::EINVAL) if queues(name).is_none_or(|queues| queue >= queues) => {
+            Error::failed(what, format!("it has no queue {queue}"))
+        }
+        Some(libc::EINVAL) => Error::failed(
+            what,
+            format!("the driver refuses AF_XDP at queue {queue}: {error}"),
+        ),
         Some(libc::EBUSY) => Error::failed(what, format!("another socket has its queue {queue}")),
         Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)
             .fix("the limit of locked memory may be too low: ulimit -l unlimited"),
         _ => Error::os(what, error),
     }
+}
+
+/// Returns the number of queues in use of an interface; `None` if the interface is gone.
+fn queues(name: &str) -> Option<u32> {
+    let link = Netlink::current().and_then(|mut netlink| netlink.link(name));
+    let link = link.ok()?;
+    let channels = Ethtool::open(None, name).and_then(|ethtool| ethtool.channels());
+    let in_use = channels.map_or(0, |now| now.combined + now.rx.max(now.tx));
+    Some(match in_use {
+        0 => link.rx_queues.max(link.tx_queues),
+        in_use => in_use,
+    })
 }
 
 // The system calls that make an AF_XDP socket.

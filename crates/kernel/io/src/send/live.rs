@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, OpenMapMut};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -19,6 +20,7 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::netlink::{LinkRecord, Netlink, veth_peer};
 use trawl_sys::netns::{Namespace, run_in_scratch};
 
+use super::accepted::AcceptedFrames;
 use super::{Burst, check_frame};
 
 const XDP_TX: i32 = 3;
@@ -47,11 +49,51 @@ pub struct LiveSender {
     program: OwnedFd,
     interface: u32,
     name: String,
-    counters: Ethtool,
+    accepted: Accepted,
     /// Queue of a pinned thread.
     own: Option<OwnQueue>,
     batch: u32,
     _ready: Option<Ready>,
+}
+
+/// Source of the number of frames that the driver has accepted from XDP.
+#[derive(Debug)]
+enum Accepted {
+    /// The driver's own counters of each queue.
+    ByQueue(Ethtool),
+    /// The kernel's tracepoint, where the frames of this thread are counted.
+    ByTracepoint(Arc<AcceptedFrames>),
+    /// None: the kernel refuses the tracepoint's program.
+    Unknown,
+}
+
+impl Accepted {
+    fn find(counters: Ethtool) -> Self {
+        if !by_queue(&counters, "tx_queue_", "_xdp_xmit").is_empty() {
+            return Self::ByQueue(counters);
+        }
+        match AcceptedFrames::shared() {
+            Some(counting) if counting.begin().is_ok() => Self::ByTracepoint(counting),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Returns the number of accepted frames, at this queue or in total; `None` if it is unknown. Frames that others send at
+    /// the same time by other queues would hide refusals in the driver's counters.
+    fn frames(&self, queue: Option<usize>) -> Option<u64> {
+        match self {
+            Self::ByQueue(counters) => {
+                let counts = by_queue(counters, "tx_queue_", "_xdp_xmit");
+                if counts.is_empty() {
+                    return None;
+                }
+                let own = queue.and_then(|queue| counts.get(&queue));
+                Some(own.copied().unwrap_or_else(|| counts.values().sum()))
+            }
+            Self::ByTracepoint(counting) => counting.sent(),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// The queue that a CPU sends by, if the driver chooses it by CPU.
@@ -108,7 +150,7 @@ impl LiveSender {
             interface: link.index,
             name: name.to_owned(),
             own: OwnQueue::find(&link, &counters),
-            counters,
+            accepted: Accepted::find(counters),
             batch: BATCH,
         })
     }
@@ -123,15 +165,9 @@ impl LiveSender {
         self.own.filter(OwnQueue::is_kept).map(|own| own.queue)
     }
 
-    /// Returns the number of frames that the driver has accepted from XDP, at this queue or in total; `None` if it does not
-    /// count them. Frames that others send at the same time by other queues would hide refusals here.
-    fn taken(&self, queue: Option<usize>) -> Option<u64> {
-        let counts = by_queue(&self.counters, "tx_queue_", "_xdp_xmit");
-        if counts.is_empty() {
-            return None;
-        }
-        let own = queue.and_then(|queue| counts.get(&queue));
-        Some(own.copied().unwrap_or_else(|| counts.values().sum()))
+    /// Returns whether it is known which frames the driver refuses.
+    pub fn counts_accepted(&self) -> bool {
+        !matches!(self.accepted, Accepted::Unknown)
     }
 
     /// Offers the frame, or the program's version of it, `count` times.
@@ -142,17 +178,17 @@ impl LiveSender {
             return Ok(Burst::default());
         }
         let queue = self.own_queue();
-        let before = self.taken(queue);
+        let before = self.accepted.frames(queue);
         match self.run(frame, count as u32) {
             // A signal ends a run early; the driver's counters show its progress.
             Err(e) if e.kind() == io::ErrorKind::Interrupted && before.is_some() => {
-                let after = self.taken(queue).unwrap_or(0);
+                let after = self.accepted.frames(queue).unwrap_or(0);
                 let sent = after.saturating_sub(before.unwrap_or(0));
                 return Ok(Burst { sent, refused: 0 });
             }
             result => result.map_err(|e| self.explain(e, frame.len()))?,
         }
-        let (Some(before), Some(after)) = (before, self.taken(queue)) else {
+        let (Some(before), Some(after)) = (before, self.accepted.frames(queue)) else {
             return Ok(Burst {
                 sent: count,
                 refused: 0,

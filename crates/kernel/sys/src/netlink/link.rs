@@ -150,6 +150,11 @@ impl LinkRecord {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
+    /// Returns true if it is up and has a carrier.
+    pub fn is_running(&self) -> bool {
+        self.flags & libc::IFF_RUNNING as u32 != 0
+    }
+
     pub fn is_loopback(&self) -> bool {
         self.flags & libc::IFF_LOOPBACK as u32 != 0
     }
