@@ -144,7 +144,9 @@ fn frames_out_of_a_bridge_arrive_by_an_engine_that_it_has() {
         assert_eq!(summary["frames"], 1000, "{engine}");
         assert!(summary["unverified"].is_null(), "{engine}: {summary}");
         // Neighbour discovery of the bridge may add packets.
-        wait_until("the frames are received", || received(&lab) - before >= 1000);
+        wait_until("the frames are received", || {
+            received(&lab) - before >= 1000
+        });
         if engine == "auto" {
             assert_ne!(summary["engine"], "live");
             assert!(said.contains("not the live engine"), "{said}");

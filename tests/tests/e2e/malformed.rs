@@ -106,8 +106,11 @@ fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usi
     }
 }
 
+/// Judges a verdict: the frame before and after the program.
+type Judge<'a> = &'a (dyn Fn(u32, &[u8], &[u8]) -> bool + Sync);
+
 /// Runs the program at the left port on many malformed frames, and checks each of its answers.
-fn check(lab: &LineLab, frames: &[Vec<u8>], is_right: &(dyn Fn(u32, &[u8], &[u8]) -> bool + Sync)) {
+fn check(lab: &LineLab, frames: &[Vec<u8>], is_right: Judge<'_>) {
     let line = &lab.line;
     let (number, _) = xdp_on(&line.left).expect("a program");
     let program = program::open_by_id(number as u32).expect("it is loaded");

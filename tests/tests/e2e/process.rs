@@ -482,9 +482,9 @@ fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     for capture in captures {
         capture.stop_well();
     }
-    let all = segments_by_client(&Contents::read(&file("all")));
-    assert_eq!(segments_by_client(&Contents::read(&file("server"))), all);
-    let of_worker = segments_by_client(&Contents::read(&file("worker")));
+    let all = segments_by_client(&Contents::read(file("all")));
+    assert_eq!(segments_by_client(&Contents::read(file("server"))), all);
+    let of_worker = segments_by_client(&Contents::read(file("worker")));
     let own: Vec<u16> = truths
         .iter()
         .filter(|one| one.worker == worker)

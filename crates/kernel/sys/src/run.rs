@@ -84,8 +84,9 @@ pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
         let why = format!(
             "other users may write to {it} (mode {mode:04o}), and could move trawl's files in it"
         );
-        return Err(Error::failed(unusable(path), why)
-            .fix(format!("chmod go-w {}", path_word(directory))));
+        return Err(
+            Error::failed(unusable(path), why).fix(format!("chmod go-w {}", path_word(directory)))
+        );
     }
     Ok(())
 }
