@@ -159,16 +159,17 @@ fn failure_of_the_command_is_reported() {
     let Some(lab) = Lab::open() else { return };
     let script = lab.file("script");
     fs::write(&script, "exit 3").expect("a file");
-    for (command, reason) in [
-        (format!("sh {script}"), "sh: exit status: 3"),
+    for (command, status, reason) in [
+        (format!("sh {script}"), 3, "sh: exit status: 3"),
         (
             "no-such-command".to_owned(),
+            1,
             "cannot run \"no-such-command\": no directory of PATH",
         ),
-        (script.clone(), "no program has this path"),
+        (script.clone(), 1, "no program has this path"),
     ] {
         let done = capture(&lab.pair.a, &args!("capture"), &args!("{command}"));
-        assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+        assert_eq!(done.status.code(), Some(status), "{}", said(&done));
         assert!(said(&done).contains(reason), "{}", said(&done));
     }
 }
