@@ -27,7 +27,7 @@ struct {
 /* Returns true for a packet with fragments if the kernel would drop it without a trace. */
 static __always_inline bool is_too_long(struct xdp_md *context)
 {
-	return config.whole_only && frame_length(context) != context->data_end - context->data;
+	return config.whole_only && frame_length(context) != first_buffer_length(context);
 }
 
 static __always_inline int drop_too_long(struct xdp_md *context)

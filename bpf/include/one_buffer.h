@@ -10,10 +10,16 @@
  * verifier removes branches that it makes unreachable. */
 const volatile __u32 trawl_one_buffer = 0;
 
+/* Subtracts pointers: the verifier takes the difference of the context's 32-bit fields for the end of both pointers. */
+static __always_inline __u64 first_buffer_length(struct xdp_md *context)
+{
+	return (char *)(long)context->data_end - (char *)(long)context->data;
+}
+
 static __always_inline __u64 frame_length(struct xdp_md *context)
 {
 	if (trawl_one_buffer)
-		return (char *)(long)context->data_end - (char *)(long)context->data;
+		return first_buffer_length(context);
 	return bpf_xdp_get_buff_len(context);
 }
 

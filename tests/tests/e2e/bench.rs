@@ -139,9 +139,9 @@ fn captures_on_the_disk_are_measured_against_their_ceilings() {
     }
     let shows = disk["finding"]["shows"].as_str().expect("words");
     for aim in [
-        "of the bare drop's rate (80)",
+        "of the bare drop's rate (aim: at least 80)",
         "two senders: 0.000 % out of order",
-        "direct rate at 1518 bytes (90)",
+        "direct rate at 1518 bytes (aim: at least 90)",
     ] {
         assert!(shows.contains(aim), "{shows}");
     }

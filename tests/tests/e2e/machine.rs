@@ -75,6 +75,7 @@ impl Place {
             machine.join("busybox.ready"),
             machine.join("kernel/boot/vmlinuz-6.1"),
             modules.join("modules.dep"),
+            modules.join("modules.builtin"),
             self.target().join("vm/trawl"),
             self.target().join("vm/trawl-bench"),
         ] {

@@ -18,6 +18,8 @@ use crate::{Error, Result, errno, run};
 
 /// Most links in a path, as in the kernel.
 const LINKS: usize = 40;
+/// Directory of the links to the files that this process has open.
+const HELD: &str = "/proc/self/fd";
 
 /// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not followed.
 #[derive(Debug)]
@@ -32,7 +34,8 @@ impl Directory {
 
     /// Opens a directory that no other user can replace: it and all directories above it belong to this user or root, and
     /// others may not rename their contents. Links are followed if they belong to this user or root. With `create`, makes
-    /// the missing directories, for this user alone.
+    /// the missing directories, for this user alone. A path may begin at a directory that this process holds
+    /// (`/proc/self/fd/N`): those above it do not count.
     pub fn open_own(path: &Path, create: bool) -> Result<Self> {
         let failed = |e: io::Error| Error::os(run::unusable(path), e);
         let whole = std::path::absolute(path).map_err(failed)?;
@@ -44,7 +47,17 @@ impl Directory {
             run::refuse_others(path, Path::new("/"), about.st_uid, about.st_mode)?;
             Ok(root)
         };
-        let (mut at, mut shown) = (root()?, PathBuf::from("/"));
+        let (mut at, mut shown) = match rest.len() > 3 && whole.starts_with(HELD) {
+            true => {
+                let held: PathBuf = whole.components().take(5).collect();
+                let directory = Self::open(&held).map_err(failed)?;
+                let about = fstat(&directory.0).map_err(|e| failed(e.into()))?;
+                run::refuse_others(path, &held, about.st_uid, about.st_mode)?;
+                rest.drain(..4);
+                (directory, held)
+            }
+            false => (root()?, PathBuf::from("/")),
+        };
         let mut links = 0;
         while let Some(name) = rest.pop_front() {
             let open = || openat(&at.0, &name, flags, Mode::empty());
