@@ -69,9 +69,12 @@ struct Last {
     boot_ns: u64,
 }
 
+/// Answers the text of a question.
+type Answer = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
 /// A host's side: answers each question of an operator once.
 pub struct Answers {
-    answer: Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>,
+    answer: Answer,
     key: XKey,
     /// Questions from before are not answered: an earlier agent may have answered them.
     since_ns: u64,
@@ -216,7 +219,6 @@ impl Asker {
     }
 
     /// Asks a host a question, and returns the answer.
-
     pub fn ask(&mut self, host: &str, text: &str) -> std::result::Result<Vec<u8>, String> {
         // A name in the store may be any text, and a subject with '*' or '.' is another one.
         check_name(host).map_err(|_| "no agent can have its name".to_owned())?;

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde_json::Value;
-use trawl_sys::lock::{Lock, Rank};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{is_loaded, number_in, output, run, xdp_on};
 use trawl_tests::xdp::{
@@ -373,9 +372,8 @@ fn pins_of_a_running_command_are_kept() {
     let link = status_of(&place)["programs"][0]["link"].to_string();
     let pins = pins_of(&lab.pair.b);
     // As during a change of the mode: detached and still pinned.
-    let name = Path::new(&pins).file_name().expect("a name");
-    let name = name.to_str().expect("plain");
-    let held = Lock::take(Rank::Interface, name).expect("a lock");
+    let held = std::fs::File::open(&pins).expect("the directory of the pins");
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
     run("bpftool", &["link", "detach", "id", &link]);
     succeeds(&["doctor", "--clean"]);
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);

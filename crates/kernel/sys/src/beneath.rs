@@ -10,16 +10,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, linkat, mkdirat, openat,
-    openat2, readlinkat, renameat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs,
+    linkat, mkdirat, openat, openat2, readlinkat, renameat, unlinkat,
 };
 
 use crate::{Error, Result, errno, run};
 
 /// Most links in a path, as in the kernel.
 const LINKS: usize = 40;
-/// Directory of the links to the files that this process has open.
-const HELD: &str = "/proc/self/fd";
 
 /// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not followed.
 #[derive(Debug)]
@@ -34,8 +32,8 @@ impl Directory {
 
     /// Opens a directory that no other user can replace: it and all directories above it belong to this user or root, and
     /// others may not rename their contents. Links are followed if they belong to this user or root. With `create`, makes
-    /// the missing directories, for this user alone. A path may begin at a directory that this process holds
-    /// (`/proc/self/fd/N`): those above it do not count.
+    /// the missing directories, for this user alone. The kernel's own links to what a process has open, or sees as its root,
+    /// lead to that directory itself, whose parents do not count.
     pub fn open_own(path: &Path, create: bool) -> Result<Self> {
         let failed = |e: io::Error| Error::os(run::unusable(path), e);
         let whole = std::path::absolute(path).map_err(failed)?;
@@ -47,17 +45,7 @@ impl Directory {
             run::refuse_others(path, Path::new("/"), about.st_uid, about.st_mode)?;
             Ok(root)
         };
-        let (mut at, mut shown) = match rest.len() > 3 && whole.starts_with(HELD) {
-            true => {
-                let held: PathBuf = whole.components().take(5).collect();
-                let directory = Self::open(&held).map_err(failed)?;
-                let about = fstat(&directory.0).map_err(|e| failed(e.into()))?;
-                run::refuse_others(path, &held, about.st_uid, about.st_mode)?;
-                rest.drain(..4);
-                (directory, held)
-            }
-            false => (root()?, PathBuf::from("/")),
-        };
+        let (mut at, mut shown) = (root()?, PathBuf::from("/"));
         let mut links = 0;
         while let Some(name) = rest.pop_front() {
             let open = || openat(&at.0, &name, flags, Mode::empty());
@@ -72,7 +60,18 @@ impl Directory {
             };
             let entry = opened.map_err(|e| failed(e.into()))?;
             let about = fstat(&entry).map_err(|e| failed(e.into()))?;
-            if FileType::from_raw_mode(about.st_mode) == FileType::Symlink {
+            let is_link = FileType::from_raw_mode(about.st_mode) == FileType::Symlink;
+            if is_link && is_kernels_link(&entry, &name) {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let reached = openat(&at.0, &name, flags, Mode::empty());
+                let reached = reached.map_err(|e| failed(e.into()))?;
+                let about = fstat(&reached).map_err(|e| failed(e.into()))?;
+                shown.push(&name);
+                run::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
+                at = Self(reached);
+                continue;
+            }
+            if is_link {
                 let link = shown.join(&name);
                 run::refuse_link(path, &link, about.st_uid)?;
                 links += 1;
@@ -230,6 +229,14 @@ fn followed(path: &Path) -> String {
 }
 
 /// Returns the names in a path.
+/// Returns whether a link is one of /proc to an object, not to a path: `root`, `cwd`, a descriptor.
+fn is_kernels_link(link: &OwnedFd, name: &OsStr) -> bool {
+    let is_path = ["self", "thread-self", "mounts", "net"]
+        .iter()
+        .any(|path| name == *path);
+    !is_path && fstatfs(link).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC)
+}
+
 fn names(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
