@@ -275,7 +275,7 @@ mod tests {
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
         let advice = finding.fix.expect("advice");
-        assert!(advice.contains("hooks for --tap tailcall"), "{advice}");
+        assert!(advice.contains("trawl capture -i IF --tappable FILE.o"), "{advice}");
     }
 
     #[test]
