@@ -275,7 +275,10 @@ mod tests {
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
         let advice = finding.fix.expect("advice");
-        assert!(advice.contains("trawl capture -i IF --tappable FILE.o"), "{advice}");
+        assert!(
+            advice.contains("trawl capture -i IF --tappable FILE.o"),
+            "{advice}"
+        );
     }
 
     #[test]
