@@ -405,7 +405,7 @@ static __noinline int walk_up(struct process_event *event, struct linux_binprm *
 	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
 	__u64 mounted = (__u64)BPF_CORE_READ(file, f_path.mnt), within = bpf_core_field_offset(struct mount, mnt);
 	char *path = (char *)event->path;
-	__u32 at = 0;
+	__u64 at = 0;
 	long length;
 
 	event->path_length = 0;
@@ -423,6 +423,8 @@ static __noinline int walk_up(struct process_event *event, struct linux_binprm *
 			mounted = parent + within;
 			continue;
 		}
+		/* Without this, clang compares the lower half only, and the verifier of Linux 6.1 knows no limit of the rest. */
+		asm volatile("" : "+r"(at));
 		if (at > sizeof(event->path) - NAME_ROOM)
 			return 0;
 		length = bpf_probe_read_kernel_str(path + at, NAME_ROOM, BPF_CORE_READ(dentry, d_name.name));
