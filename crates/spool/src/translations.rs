@@ -1,57 +1,92 @@
-//! Translated connections of the capture's network namespaces: passed to the chunker as blocks, and repeated in each chunk.
+//! Translated connections of the capture's network namespaces: read before the packets, and repeated in each chunk.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use trawl_packet::pcapng::translations::{Translation, TranslationNews};
-use trawl_sys::clock;
 use trawl_sys::netlink::{Translated, TranslationEvent, Translations as Watch};
 use trawl_sys::netns::Namespace;
+use trawl_sys::{clock, events};
 
 /// Number of connections above which further ones are left out.
 const MOST: usize = 65_536;
+/// Bytes of news above which the thread reads no more.
+const MOST_WAITING: usize = 64 << 20;
 /// Time after which the thread looks whether the capture has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The watched namespaces that have translated connections.
+/// The watched namespaces that have translated connections, and news of these that no chunk has yet.
 #[derive(Debug, Default)]
-pub struct Watched(Vec<(Watch, Vec<Translated>)>);
+pub struct Watched {
+    watches: Vec<Watch>,
+    /// News as blocks.
+    waiting: Vec<u8>,
+}
 
 impl Watched {
     /// Begins to watch, while the capture has the right to. A namespace that refuses it has no translations for the capture.
     pub fn begin<'a>(namespaces: impl Iterator<Item = Option<&'a Namespace>>) -> Self {
-        let watched = namespaces.filter_map(|namespace| Watch::watch(namespace).ok().flatten());
-        Self(watched.collect())
+        let mut all = Self::default();
+        for (watch, known) in namespaces.filter_map(|space| Watch::watch(space).ok().flatten()) {
+            all.watches.push(watch);
+            let begun = known.into_iter().map(TranslationEvent::Begun);
+            all.waiting.extend(blocks(begun));
+        }
+        all
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.watches.is_empty()
     }
 
-    /// Passes blocks on until the capture is over, the last ones included, or `send` fails.
-    pub fn pass_on<E>(
-        mut self,
-        is_over: &AtomicBool,
-        mut send: impl FnMut(Vec<u8>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        for (_, known) in &mut self.0 {
-            let begun = std::mem::take(known).into_iter();
-            send(blocks(begun.map(TranslationEvent::Begun)))?;
-        }
-        let wait = LOOK / self.0.len().max(1) as u32;
-        loop {
-            let is_last = is_over.load(Ordering::Acquire);
-            for (watch, _) in &mut self.0 {
-                let wait = if is_last { Duration::ZERO } else { wait };
-                while let Ok(events) = watch.events(wait)
-                    && !events.is_empty()
-                {
-                    send(blocks(events.into_iter()))?;
-                }
+    /// Returns all news until now. The kernel sends those of a connection before its first packet leaves the host.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.collect();
+        std::mem::take(&mut self.waiting)
+    }
+
+    fn collect(&mut self) {
+        for watch in &mut self.watches {
+            while self.waiting.len() < MOST_WAITING
+                && let Ok(events) = watch.events(Duration::ZERO)
+                && !events.is_empty()
+            {
+                self.waiting.extend(blocks(events.into_iter()));
             }
-            if is_last {
-                return Ok(());
+        }
+    }
+}
+
+/// Reads news as they come, since the kernel keeps few, until the capture is over.
+pub fn collect_until(watched: &Mutex<Watched>, is_over: &AtomicBool) {
+    let arrivals = watched
+        .lock()
+        .watches
+        .iter()
+        .map(AsFd::as_fd)
+        .map(|fd| fd.try_clone_to_owned())
+        .collect::<io::Result<Vec<OwnedFd>>>();
+    let arrivals = match arrivals {
+        Ok(arrivals) => arrivals,
+        // The chunker reads some.
+        Err(_) => return,
+    };
+    let arrivals: Vec<BorrowedFd<'_>> = arrivals.iter().map(AsFd::as_fd).collect();
+    while !is_over.load(Ordering::Acquire) {
+        let mut now = watched.lock();
+        now.collect();
+        let is_full = now.waiting.len() >= MOST_WAITING;
+        drop(now);
+        match is_full {
+            true => std::thread::park_timeout(LOOK),
+            false => {
+                if events::wait(&arrivals, LOOK).is_err() {
+                    return;
+                }
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::chunker::{Bounds, Chunker, Totals};
 use crate::key::Epoch;
 use crate::manifest::{Begin, Clock, End, FORMAT, Fates, Origin, State};
 use crate::spool::{Spool, Target, default_spool};
-use crate::translations::Watched;
+use crate::translations::{Watched, collect_until};
 use crate::uploader::Uploader;
 
 /// Most bytes queued for the chunker: more than accumulate during a disk's short pause.
@@ -109,6 +109,7 @@ enum Refusal {
 struct Channel {
     queue: Mutex<Queue>,
     changed: Condvar,
+    news: Mutex<Watched>,
 }
 
 impl Channel {
@@ -199,7 +200,7 @@ pub struct StoreWriter {
     url: String,
     /// The agent that keeps the capture running, if it has one.
     keeper: Option<u32>,
-    /// The thread that passes on translations, and its end.
+    /// The thread that reads the news of translations, and its end.
     translations: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
@@ -284,18 +285,18 @@ impl StoreWriter {
         })
     }
 
-    /// Starts a thread that passes on the translations of the capture's namespaces.
+    /// Starts a thread that reads the news of translated connections.
     pub fn translate(&mut self, watched: Watched) -> Result<()> {
         if watched.is_empty() {
             return Ok(());
         }
+        *self.channel.news.lock() = watched;
         let (channel, is_over) = (self.channel.clone(), Arc::new(AtomicBool::new(false)));
         let thread = std::thread::Builder::new().name("translations".into());
         let until = is_over.clone();
         let thread = thread.spawn(move || {
             keep_rights_to_files();
-            // A refusal ends the capture.
-            let _ = watched.pass_on(&until, |bytes| channel.send(Message::Blocks(bytes)));
+            collect_until(&channel.news, &until);
         });
         let thread = thread.map_err(|e| Error::os("cannot start a thread", e))?;
         self.translations = Some((is_over, thread));
@@ -408,7 +409,10 @@ impl StoreWriter {
 
 fn make_chunks(mut chunker: Chunker, channel: &Channel) -> Totals {
     loop {
-        match channel.receive(chunker.due()) {
+        let message = channel.receive(chunker.due());
+        // A chunk has the translations of its packets, also one that this message fills.
+        chunker.take(&channel.news.lock().take());
+        match message {
             Some(Message::Blocks(bytes)) => {
                 chunker.take(&bytes);
                 let refusal = match chunker.broken() {

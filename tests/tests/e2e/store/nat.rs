@@ -202,7 +202,7 @@ fn rows_have_both_sides_of_a_translation() {
         assert_eq!(other, expected, "{row}");
     }
     assert_eq!(sides, [15; 4]);
-    // The news of a connection came after the chunk of its first packets was sealed.
+    // The chunk of a connection's first packet may be sealed before the kernel translates the packet.
     for row in &early {
         let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
         let is_later = |other: &&Value| {
@@ -211,7 +211,7 @@ fn rows_have_both_sides_of_a_translation() {
         let later = all.iter().find(is_later);
         assert!(later.is_some_and(|row| row["nat_src"].is_string()), "{row}");
     }
-    assert!(early.len() < 15, "{early:?}");
+    assert!(early.len() <= ports.len(), "{early:?}");
     good(trawl(&args!("store index {} --json", places.url)));
     let by_outside = args!(
         "store query --store {} --spool {} --json",

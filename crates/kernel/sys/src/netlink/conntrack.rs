@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::socket::{NetlinkRequest, Refusal, Reply, Socket, find};
@@ -78,6 +79,12 @@ impl Translations {
             Err(refusal) if refusal.errno == libc::ENOBUFS => Ok(Vec::new()),
             Err(refusal) => Err(cannot(refusal)),
         }
+    }
+}
+
+impl AsFd for Translations {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
