@@ -99,7 +99,12 @@ pub trait Observer {
         Vec::new()
     }
 
-    /// Returns true if `appeared` must be called at once.
+    /// Returns network namespaces that the taps are to cover from now on.
+    fn entered(&mut self) -> Vec<Namespace> {
+        Vec::new()
+    }
+
+    /// Returns true if `appeared` and `entered` must be called at once.
     fn is_urgent(&mut self) -> bool {
         false
     }

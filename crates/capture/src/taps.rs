@@ -15,6 +15,7 @@ pub mod xdp;
 
 use std::fmt;
 
+use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result};
@@ -80,6 +81,11 @@ pub(crate) const TO_JOIN: Capabilities = TO_FOLLOW_PROGRAMS.union(Capabilities::
 pub trait AttachedTap: fmt::Debug {
     /// Starts recording. All taps are attached by then, and no more processes are forked: threads may be started.
     fn start(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Covers a network namespace that a followed command entered, if the tap covers single ones.
+    fn enter(&mut self, _namespace: &Namespace) -> Result<()> {
         Ok(())
     }
 

@@ -24,6 +24,7 @@ use trawl_capture::session::{self, Ended, Observer};
 use trawl_capture::summary::Summary;
 use trawl_capture::taps::drop::Along;
 use trawl_packet::decode::{Transport, summary};
+use trawl_packet::freed::Freed;
 use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::counters;
@@ -35,7 +36,7 @@ use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{PacketView, RingPackets, ShortId};
 
 use crate::args::{LibpcapArg, NamespacesArg};
-use crate::subject::{Subject, SubjectArgs};
+use crate::subject::{Subject, SubjectArgs, TO_ENTER};
 use crate::why::{SNAPLEN, Watcher, watching_drops};
 use crate::{capture, json, terminal, units};
 
@@ -148,15 +149,20 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 let is_whole = point.site.is_none();
                 is_whole.then(|| format!("following packets on {}", point.label))
             },
-            subject: Subject::prepare(&args.subject.words, &mut options, false, None)?,
+            subject: Subject::prepare(&args.subject.words, &mut options, true, None)?,
         },
         losses: Rc::clone(&losses),
     };
     let mut attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
+    observer.watcher.watch_subject(&attached)?;
     let file = args.write.as_deref();
     let file = file.map(|path| capture::outputs::one_file(path, &mut attached));
     let file = file.transpose()?.map(StepFile::new).transpose()?;
-    let confined = attached.confine(None, Capabilities::empty())?;
+    let to_enter = match &observer.watcher.subject {
+        Some(_) => TO_ENTER,
+        None => Capabilities::empty(),
+    };
+    let confined = attached.confine(None, to_enter)?;
     let mut sink = Following {
         packets: capture::shown::packets(confined.session()),
         open: BTreeMap::new(),
@@ -212,6 +218,14 @@ impl Observer for Follower {
 
     fn started(&mut self, points: &[Point]) {
         self.watcher.started(points);
+    }
+
+    fn entered(&mut self) -> Vec<Namespace> {
+        self.watcher.entered()
+    }
+
+    fn is_urgent(&mut self) -> bool {
+        self.watcher.is_urgent()
     }
 
     fn is_over(&mut self) -> bool {
@@ -529,8 +543,8 @@ pub struct Step {
     pub reason: Option<String>,
     /// Kind of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done` (the
     /// packet was consumed).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<String>,
+    #[serde(skip_serializing_if = "Freed::is_loss")]
+    pub loss: Freed,
     /// The function in which the packet ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
@@ -636,7 +650,7 @@ fn of_stack(packet: &PacketView<'_>, comment: &str) -> (Step, Side, Option<u32>)
             .map(str::to_owned),
         netns: word("netns"),
         reason: word("drop"),
-        loss: word("loss"),
+        loss: word("loss").map_or(Freed::Lost, |word| Freed::of_word(&word)),
         at: word("at"),
         socket: at_socket("sock"),
         by: word("by").or_else(|| owner.map(|(name, id)| format!("{name}[{id}]"))),
@@ -919,13 +933,15 @@ impl PacketPath {
         let last = self.steps.last().map_or("", |last| last.step.as_str());
         match step.step.as_str() {
             "socket" | "read" => End::Delivered,
-            "dropped" => match step.loss.as_deref() {
-                Some("copied") => End::Delivered,
-                Some("done") => End::Consumed,
+            "dropped" => match step.loss {
+                Freed::Copied => End::Delivered,
+                Freed::Done => End::Consumed,
                 // The end of a connection in the queue of a socket that closes has done its work.
-                Some(_) if self.is_bare && [SOCKET, "input"].contains(&last) => End::Consumed,
-                Some(_) => End::Unwanted,
-                None => End::Dropped,
+                Freed::Unwanted if self.is_bare && [SOCKET, "input"].contains(&last) => {
+                    End::Consumed
+                }
+                Freed::Unwanted => End::Unwanted,
+                Freed::Lost => End::Dropped,
             },
             "xdp" => match step.verdict.as_deref() {
                 Some("DROP" | "ABORTED") => End::Dropped,
@@ -979,7 +995,7 @@ impl PacketPath {
     pub fn is_over(&self) -> bool {
         let mut last = self.steps.iter().rev().map(|step| step.step.as_str());
         match self.end {
-            _ if self.steps.last().is_some_and(|step| step.loss.is_some()) => true,
+            _ if self.steps.last().is_some_and(|step| !step.loss.is_loss()) => true,
             End::Dropped => true,
             // A packet joined to another one may be freed with it.
             End::Consumed | End::Delivered => {
@@ -1024,11 +1040,7 @@ impl fmt::Display for PacketPath {
                 "local" => "to this host",
                 _ => "on to this interface",
             });
-            let loss = step.loss.as_deref().map(|loss| match loss {
-                "copied" => "(no loss: a socket got a copy)",
-                "done" => "(no loss: it has done its work)",
-                _ => "(no loss: no socket wanted it)",
-            });
+            let loss = step.loss.text().map(|text| format!("({text})"));
             let text = |text: &str| Some(text.to_owned());
             let named = |before: &str, value: &Option<String>, after: &str| {
                 let value = value.as_ref()?;
@@ -1042,7 +1054,7 @@ impl fmt::Display for PacketPath {
                 to.and_then(text),
                 step.verdict.clone(),
                 step.reason.clone(),
-                loss.and_then(text),
+                loss,
                 named("at ", &step.at, ""),
                 step.socket.clone(),
                 named("by ", &step.by, ""),

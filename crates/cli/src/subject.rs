@@ -5,8 +5,8 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,11 @@ const LAST_PACKETS: Duration = Duration::from_millis(200);
 const TO_END: Duration = Duration::from_secs(2);
 /// Interval at which its processes' network namespaces are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Capabilities with which a capture joins the network namespaces of a command: processes, also of other users, lead to them.
+pub const TO_ENTER: Capabilities = Capabilities::SYS_PTRACE
+    .union(Capabilities::KILL)
+    .union(Capabilities::SYS_ADMIN)
+    .union(Capabilities::NET_ADMIN);
 /// Capabilities that let processes of other users go on, and remove the cgroup.
 const TO_VACATE: Capabilities = Capabilities::KILL
     .union(Capabilities::SYS_ADMIN)
@@ -37,6 +42,9 @@ const TO_VACATE: Capabilities = Capabilities::KILL
     .union(Capabilities::DAC_READ_SEARCH);
 /// Longest time for which its processes wait for a capture in a new namespace.
 const TO_JOIN: Duration = Duration::from_secs(10);
+
+/// Most namespaces of a command that are held open.
+const MOST_HELD: usize = 64;
 
 /// Exit status if the command could not be started.
 const NOT_STARTED: u8 = 1;
@@ -95,8 +103,8 @@ impl Undo for StopNoMore {
 }
 
 impl Subject {
-    /// Starts the command, as `user` if one is given, which waits, and limits the capture to its packets. Interfaces of its
-    /// network namespaces join the capture if none is named.
+    /// Starts the command, as `user` if one is given, which waits, and limits the capture to its packets. With `joins`, the
+    /// capture joins its network namespaces.
     pub fn prepare(
         words: &[String],
         options: &mut CaptureOptions,
@@ -208,6 +216,10 @@ impl Drop for Subject {
 pub struct Spaces {
     group: Arc<Group>,
     known: OnceLock<Arc<KnownNamespaces>>,
+    /// The namespaces that were found, up to a limit: they stay usable after the command.
+    held: Mutex<Vec<Namespace>>,
+    /// Number of those that `entered` has returned.
+    returned: AtomicUsize,
     /// Number of namespaces that were found, and of those whose interfaces are captured.
     found: AtomicU64,
     joined: AtomicU64,
@@ -229,6 +241,8 @@ impl Spaces {
         Self {
             group,
             known: OnceLock::new(),
+            held: Mutex::default(),
+            returned: AtomicUsize::new(0),
             found: AtomicU64::new(0),
             joined: AtomicU64::new(0),
             joining: AtomicU64::new(0),
@@ -283,6 +297,12 @@ impl Spaces {
         for process in processes {
             let _ = process::stop(*process);
         }
+        let mut held = self.held.lock().expect("no thread panics with it");
+        if held.len() < MOST_HELD {
+            let mut opened = processes.iter().map(|process| Namespace::of_pid(*process));
+            held.extend(opened.find_map(Result::ok));
+        }
+        drop(held);
         let began = Instant::now();
         let number = self.found.fetch_add(1, Ordering::Relaxed) + 1;
         while self.joined.load(Ordering::Relaxed) < number
@@ -298,6 +318,21 @@ impl Spaces {
         let joined = self.joining.load(Ordering::Relaxed);
         self.joined.store(joined, Ordering::Relaxed);
         self.found.load(Ordering::Relaxed) > joined
+    }
+
+    /// Returns the namespaces that were found since the last call.
+    pub fn entered(&self) -> Vec<Namespace> {
+        self.joining
+            .store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
+        let held = self.held.lock().expect("no thread panics with it");
+        let before = self.returned.swap(held.len(), Ordering::Relaxed);
+        held[before..].to_vec()
+    }
+
+    /// Returns the namespace whose inode has this number, if the command entered it.
+    pub fn numbered(&self, number: u64) -> Option<Namespace> {
+        let held = self.held.lock().expect("no thread panics with it");
+        held.iter().find(|one| one.identity().1 == number).cloned()
     }
 
     /// Returns the interfaces that are not among the known ones.

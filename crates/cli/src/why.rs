@@ -25,12 +25,13 @@ use trawl_capture::filter::Filter;
 use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, ProcessPlan};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
-use trawl_capture::session::{self, Ended, Observer};
+use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 use trawl_view::record::RingPackets;
 use trawl_view::why::Tally;
@@ -112,9 +113,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut observer = Watcher {
         json: args.json,
         started: |point| Some(format!("looking for drops on {}", point.label)),
-        subject: Subject::prepare(&args.subject.words, &mut plan.options, false, None)?,
+        subject: Subject::prepare(&args.subject.words, &mut plan.options, true, None)?,
     };
     let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
+    observer.watch_subject(&attached)?;
     let recording = args.record.as_deref();
     let mut file = recording
         .map(|path| capture::outputs::one_file(path, &mut attached))
@@ -122,7 +124,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
     let counted = args.words.is_empty() && args.subject.words.is_empty();
-    let mut culprits = Culprits::new(!counted || !args.interfaces.is_empty());
+    let spaces = observer.subject.as_ref().and_then(Subject::spaces);
+    let mut culprits = Culprits::new(!counted || !args.interfaces.is_empty(), spaces.cloned());
     let counted = counted
         .then(|| Counted::new(&sites, namespaces).map(Rc::new))
         .transpose()?;
@@ -302,6 +305,14 @@ pub(crate) struct Watcher {
     pub(crate) subject: Option<Subject>,
 }
 
+impl Watcher {
+    /// Makes the command's processes wait in new network namespaces until the taps cover these.
+    pub(crate) fn watch_subject(&mut self, attached: &Attached) -> Result<()> {
+        let subject = self.subject.as_mut();
+        subject.map_or(Ok(()), |subject| subject.watch(attached))
+    }
+}
+
 impl Observer for Watcher {
     fn event(&mut self, event: &Event) {
         // Packets of other flows than the command's are no loss to it.
@@ -328,6 +339,16 @@ impl Observer for Watcher {
         if let Some(subject) = &mut self.subject {
             subject.begin();
         }
+    }
+
+    fn entered(&mut self) -> Vec<Namespace> {
+        let spaces = self.subject.as_ref().and_then(Subject::spaces);
+        spaces.map_or_else(Vec::new, |spaces| spaces.entered())
+    }
+
+    fn is_urgent(&mut self) -> bool {
+        let spaces = self.subject.as_ref().and_then(Subject::spaces);
+        spaces.is_some_and(|spaces| spaces.is_urgent())
     }
 
     fn is_over(&mut self) -> bool {

@@ -34,6 +34,7 @@ pub mod build;
 pub mod checksum;
 pub mod decode;
 pub mod fnv;
+pub mod freed;
 mod input;
 pub mod link_type;
 pub mod pcap;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use trawl_packet::freed::Freed;
 
 /// A packet's end, as reported by the tap at drops.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -31,9 +32,9 @@ pub struct Drop<'a> {
     /// Size of the receive buffer that was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer: Option<u32>,
-    /// Set if the packet is no loss: no socket wanted it, or one got a copy, or it was consumed.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub no_loss: bool,
+    /// The kind of a packet that is no loss.
+    #[serde(skip_serializing_if = "Freed::is_loss")]
+    pub no_loss: Freed,
     /// The rule of nftables that dropped it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule<'a>>,
@@ -103,7 +104,7 @@ impl<'a> Drop<'a> {
                 "addr" => drop.address = Some(value),
                 "pid" => drop.pid = value.parse().ok(),
                 "rcvbuf" => drop.receive_buffer = value.parse().ok(),
-                "loss" => drop.no_loss = true,
+                "loss" => drop.no_loss = Freed::of_word(value),
                 "by" => drop.cgroup = value.strip_prefix("cgroup:").and_then(|id| id.parse().ok()),
                 "rule" => drop.rule = Rule::parse(value),
                 "comm" => drop.command = Some(value),

@@ -169,7 +169,7 @@ impl Tally {
             self.others += 1;
             return;
         };
-        if drop.no_loss && !no_losses_too {
+        if !drop.no_loss.is_loss() && !no_losses_too {
             let reason = drop.reason.to_owned();
             *self.no_losses.entry(reason.clone()).or_default() += 1;
             let netns = drop.netns.map(str::to_owned);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Child, Command, Output};
 
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_lab::Station;
 use trawl_sys::cgroup::Root;
 use trawl_tests::pcapng::{Contents, Packet};
@@ -287,6 +288,50 @@ fn follow_shows_packets_in_other_namespaces() {
         "{shown}"
     );
     assert_eq!(shown.matches("echo reply").count(), 2, "{shown}");
+}
+
+/// A namespace that the command makes is known to `why` and `follow` before the command goes on in it.
+#[test]
+fn namespaces_made_by_the_command_are_looked_at() {
+    let Some(lab) = Lab::open() else { return };
+    let script = lab.file("script");
+    let lines = "ip link set lo up\nnft -f - << END\ntable inet t { chain in { type filter hook input priority 0\n\
+        udp dport 9 drop\nudp dport 11 drop\n}\n}\nEND\necho x > /dev/udp/127.0.0.1/9\n";
+    fs::write(&script, lines).expect("a file");
+    let command = args!("unshare -n bash -e {script}");
+    let a = &lab.pair.a;
+    let done = capture(a, &args!("why --json"), &command);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 1, "{report}: {}", said(&done));
+    assert_eq!(rows[0]["reason"], "NETFILTER_DROP", "{report}");
+    let culprits = rows[0]["culprits"].as_array().expect("culprits");
+    let names: Vec<&str> = culprits
+        .iter()
+        .filter_map(|one| one["name"].as_str())
+        .collect();
+    assert!(
+        names.len() == 1 && names[0].ends_with("udp dport 9 drop"),
+        "{report}"
+    );
+    let advice = rows[0]["advice"].as_str().expect("advice");
+    assert!(advice.contains("gone: nft list ruleset"), "{report}");
+    let done = capture(a, &args!("follow --json"), &command);
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    let path: serde_json::Value = serde_json::from_str(&shown).expect("one packet");
+    let steps = path["steps"].as_array().expect("steps");
+    let steps: Vec<&str> = steps
+        .iter()
+        .filter_map(|one| one["step"].as_str())
+        .collect();
+    let mut expected = vec!["input", "dropped"];
+    if kernel_is_at_least(6, 4) {
+        expected.splice(0..0, ["output", "postrouting"]);
+    }
+    for step in expected {
+        assert!(steps.contains(&step), "{step} in {shown}");
+    }
+    assert_eq!(path["end"], "dropped", "{shown}");
 }
 
 /// With --process=full, a connection's packets say their socket, and that the first ones are the listener's.

@@ -22,6 +22,18 @@ fn identity(site: &CaptureSite) -> (String, u32) {
 }
 
 impl Running<'_> {
+    /// Extends the taps to network namespaces that the observer names.
+    pub(super) fn enter(&mut self) {
+        for namespace in self.observer.entered() {
+            for at in &mut self.session.taps {
+                if let Err(error) = at.tap.enter(&namespace) {
+                    let why = error.to_string();
+                    self.observer.event(&Event::NoSteps { why });
+                }
+            }
+        }
+    }
+
     /// Attaches to interfaces that have appeared, in time or if that is urgent. Fails only if the writer does.
     pub(super) fn join(&mut self, is_urgent: bool) -> Result<()> {
         let began = Instant::now();

@@ -73,6 +73,7 @@ impl Running<'_> {
                 }
                 let session = &mut self.session;
                 self.observer.looked_after(&mut || session.figures());
+                self.enter();
                 if self.session.options.joins
                     && let Err(error) = self.join(is_urgent)
                 {

@@ -153,9 +153,12 @@ pub fn attach(
             .iter()
             .map(|one| (droppers::LATEST, one.latest.as_fd())),
     );
+    let mut later = None;
     let (mode, attached) = match &along {
         Some(along) => {
-            let attached = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
+            let (attached, hooks) =
+                follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
+            later = Some(hooks);
             ("tp_btf", attached)
         }
         None => {
@@ -183,6 +186,7 @@ pub fn attach(
         point: ids.point,
         programs,
         links,
+        later,
         scratch,
         slots: slots as u32,
     };
@@ -331,12 +335,21 @@ struct AttachedDrop {
     point: u32,
     programs: Vec<OwnedFd>,
     links: Vec<OwnedFd>,
+    /// The hooks of single namespaces, if packets are followed.
+    later: Option<follow::Hooks>,
     scratch: OwnedFd,
     /// Number of entries of `scratch`.
     slots: u32,
 }
 
 impl AttachedTap for AttachedDrop {
+    fn enter(&mut self, namespace: &Namespace) -> Result<()> {
+        if let Some(hooks) = &mut self.later {
+            hooks.enter(namespace, &mut self.links)?;
+        }
+        Ok(())
+    }
+
     fn detach(&mut self) -> Vec<Event> {
         self.links.clear();
         Vec::new()

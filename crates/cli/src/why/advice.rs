@@ -17,7 +17,7 @@ use trawl_program::reload::{self, ReloadMethod};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netlink::{Netlink, RuleTrace};
-use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::netns::{Namespace, NamespaceSearch, run_maybe_in};
 use trawl_sys::words::{shown, word};
 use trawl_view::why::{DropKey, Row};
 
@@ -48,6 +48,14 @@ const NONE: &str = "NOT_SPECIFIED";
 
 /// Returns the advice about a row of packets.
 pub fn of(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
+    let advice = of_row(key, row, blame)?;
+    Some(match namespace(key) {
+        Some(_) => advice,
+        None => format!("in the network namespace, which is gone: {advice}"),
+    })
+}
+
+fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
     let interface = key.interface.as_deref().unwrap_or("IF");
     let prefix = netns_prefix(key.netns.as_deref());
     let function = key.function.as_str();
@@ -190,11 +198,10 @@ fn named(netns: Option<&str>) -> Option<&str> {
     netns.filter(|name| !name.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Returns the prefix of commands in a namespace with a name.
+/// Returns the prefix of commands in a namespace.
 fn netns_prefix(netns: Option<&str>) -> String {
-    named(netns).map_or(String::new(), |name| {
-        format!("ip netns exec {} ", word(name))
-    })
+    let found = netns.and_then(find_space).flatten();
+    found.map_or_else(String::new, |found| found.exec_prefix())
 }
 
 /// Returns the programs that may have dropped the packets, the command that lists all filters, and the one that shows passing
@@ -203,10 +210,10 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
     let prefix = netns_prefix(key.netns.as_deref());
     let side = direction.name();
     let typed = word(interface);
-    let programs: Vec<String> = tc_programs(key, interface, direction)
-        .iter()
-        .map(ProgramName::to_string)
-        .collect();
+    let programs = namespace(key).map_or_else(Vec::new, |space| {
+        tc_programs(space.as_ref(), interface, direction)
+    });
+    let programs: Vec<String> = programs.iter().map(ProgramName::to_string).collect();
     let list = match programs.is_empty() {
         true => format!("{prefix}tc -s filter show dev {typed} {side}"),
         false => format!(
@@ -224,23 +231,24 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
 }
 
 /// Returns the programs at tc of an interface.
-pub fn tc_programs(key: &DropKey, interface: &str, direction: Direction) -> Vec<ProgramName> {
-    let found = namespace(key).and_then(|namespace| {
-        let index = Interface::find(namespace.as_ref(), interface).ok()?.index;
+pub fn tc_programs(
+    space: Option<&Namespace>,
+    interface: &str,
+    direction: Direction,
+) -> Vec<ProgramName> {
+    let find = || {
+        let index = Interface::find(space, interface).ok()?.index;
         let ingress = direction == Direction::Ingress;
-        let by_link = run_maybe_in(namespace.as_ref(), || tcx(index, ingress));
+        let by_link = run_maybe_in(space, || tcx(index, ingress));
         let by_link = by_link.ok().and_then(Result::ok).unwrap_or_default();
         let mut ids: Vec<u32> = by_link.iter().map(|one| one.program_id).collect();
-        let mut netlink = Netlink::open(namespace.as_ref()).ok()?;
+        let mut netlink = Netlink::open(space).ok()?;
         let filters = netlink.filters(index, direction).unwrap_or_default();
         ids.extend(filters.iter().filter_map(|filter| filter.program_id));
         Some(ids)
-    });
-    found
-        .unwrap_or_default()
-        .into_iter()
-        .map(ProgramName::of)
-        .collect()
+    };
+    let found = find().unwrap_or_default();
+    found.into_iter().map(ProgramName::of).collect()
 }
 
 /// An XDP program by number and name.
@@ -572,17 +580,22 @@ fn chains() -> Option<Vec<Chain>> {
 
 /// Returns the namespace of a drop, if it can be found; the inner `None` is the current one.
 pub fn namespace(key: &DropKey) -> Option<Option<Namespace>> {
-    match &key.netns {
-        None => Some(None),
-        Some(name) => match Namespace::by_name(name) {
-            Ok(namespace) => Some(Some(namespace)),
-            // A number is the current namespace's, or cannot be found.
-            Err(_) => {
-                let own = Namespace::current().ok()?;
-                (own.identity().1.to_string() == *name).then_some(None)
-            }
-        },
+    key.netns
+        .as_deref()
+        .map_or(Some(None), |netns| find_space(netns))
+}
+
+/// Finds a namespace by the name that rows have: its own, or the number of one without a name.
+fn find_space(netns: &str) -> Option<Option<Namespace>> {
+    if let Ok(found) = Namespace::by_name(netns) {
+        return Some(Some(found));
     }
+    let number = netns.parse().ok()?;
+    if Namespace::current().ok()?.identity().1 == number {
+        return Some(None);
+    }
+    let mut search = NamespaceSearch::default();
+    search.numbered(number).cloned().map(Some)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,7 +19,9 @@ use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, Row, Tally};
 
-use super::advice::{ProgramName, namespace, tc_programs};
+use crate::subject::Spaces;
+
+use super::advice::{self, ProgramName, tc_programs};
 use super::noted::with_noted;
 use super::ruleset::{Chain, Packets, chains, full_name, legacy_rules, may_meet, places, rules};
 use super::traced::{Traced, Tracing};
@@ -158,6 +161,8 @@ pub struct Culprits {
     filters: HashMap<(Option<String>, Option<String>, Direction), Vec<Candidate>>,
     /// True if the rows have only some of the packets that counters and traces have.
     are_chosen: bool,
+    /// The namespaces of a command, which may be gone with it.
+    spaces: Option<Arc<Spaces>>,
 }
 
 #[derive(Debug, Default)]
@@ -174,9 +179,10 @@ struct Snapshot {
 
 impl Culprits {
     /// `are_chosen`: an expression, a command or an interface selects among the dropped packets.
-    pub fn new(are_chosen: bool) -> Self {
+    pub fn new(are_chosen: bool, spaces: Option<Arc<Spaces>>) -> Self {
         Self {
             are_chosen,
+            spaces,
             ..Self::default()
         }
     }
@@ -193,20 +199,30 @@ impl Culprits {
         }
     }
 
+    /// Returns the namespace of a row; `Some(None)` for the own one.
+    fn space_of(&self, key: &DropKey) -> Option<Option<Namespace>> {
+        let number = key.netns.as_deref().and_then(|netns| netns.parse().ok());
+        let held = number.zip(self.spaces.as_ref());
+        let held = held.and_then(|(number, spaces)| spaces.numbered(number));
+        held.map(Some).or_else(|| advice::namespace(key))
+    }
+
     /// Reads the counters of the namespace of a drop, unless they are known.
     pub fn look(&mut self, key: &DropKey) {
         if let Some(Kind::Filter(direction)) = kind(key) {
             let place = (key.netns.clone(), key.interface.clone(), direction);
+            let space = self.space_of(key);
             self.filters
                 .entry(place)
-                .or_insert_with(|| filters(key, direction));
+                .or_insert_with(|| filters(key, direction, space));
             return;
         }
         let has_counters = matches!(kind(key), Some(Kind::Rule | Kind::Queue));
         if !has_counters || self.before.contains_key(&key.netns) {
             return;
         }
-        let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
+        let found = self.space_of(key);
+        let found = found.map(|namespace| Snapshot::take(namespace.as_ref()));
         self.before
             .insert(key.netns.clone(), found.unwrap_or_default());
     }
@@ -233,7 +249,7 @@ impl Culprits {
             return false;
         }
         let begin = |namespace| Tracing::begin(namespace, &places(&before.chains));
-        let begun = namespace(key).and_then(begin);
+        let begun = self.space_of(key).and_then(begin);
         let has_begun = begun.is_some();
         self.traces.insert(key.netns.clone(), begun);
         has_begun
@@ -255,17 +271,18 @@ impl Culprits {
                     is_counted: false,
                     is_complete: true,
                 };
-                return judge(before, &filters(key, direction), &facts);
+                return judge(before, &filters(key, direction, self.space_of(key)), &facts);
             }
             Kind::SendersProgram => return senders_programs(row),
             Kind::ReceiversProgram => return receivers_programs(row),
             Kind::Rule | Kind::Queue => {}
         }
+        let space = self.space_of(key);
         // The trace ends here, before its table could be read as the user's.
         let tracing = self.traces.get_mut(&key.netns).and_then(Option::as_mut);
         let traced = tracing.map_or(&[][..], Tracing::end);
         let after = self.after.entry(key.netns.clone()).or_insert_with(|| {
-            let found = namespace(key).map(|namespace| Snapshot::take(namespace.as_ref()));
+            let found = space.map(|namespace| Snapshot::take(namespace.as_ref()));
             found.unwrap_or_default()
         });
         let none = Snapshot::default();
@@ -602,8 +619,12 @@ fn keep_innermost(all: &[Queue], before: &[Candidate], now: &mut Vec<Candidate>)
 }
 
 /// Returns the filters and programs of an interface at tc that may drop packets.
-fn filters(key: &DropKey, direction: Direction) -> Vec<Candidate> {
-    let Some(interface) = &key.interface else {
+fn filters(
+    key: &DropKey,
+    direction: Direction,
+    space: Option<Option<Namespace>>,
+) -> Vec<Candidate> {
+    let Some((interface, space)) = key.interface.as_ref().zip(space) else {
         return Vec::new();
     };
     let side = direction.name();
@@ -615,8 +636,8 @@ fn filters(key: &DropKey, direction: Direction) -> Vec<Candidate> {
         let all: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
         all.iter().filter_map(filter).collect::<Vec<_>>()
     };
-    let found = namespace(key).and_then(|space| run_maybe_in(space.as_ref(), read).ok());
-    let programs = tc_programs(key, interface, direction).into_iter();
+    let found = run_maybe_in(space.as_ref(), read).ok();
+    let programs = tc_programs(space.as_ref(), interface, direction).into_iter();
     let programs = programs.map(|program| Candidate {
         name: format!("tc {program}"),
         packets: None,

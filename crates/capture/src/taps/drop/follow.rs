@@ -157,7 +157,7 @@ const LAST: Priorities = Priorities {
 };
 const PRIORITIES: i32 = 16;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Priorities {
     outermost: i32,
     inwards: i32,
@@ -177,7 +177,7 @@ pub fn attach(
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,
     assembly: &mut Assembly,
-) -> Result<Vec<Loaded>> {
+) -> Result<(Vec<Loaded>, Hooks)> {
     let steps = Steps {
         config,
         maps,
@@ -210,18 +210,23 @@ pub fn attach(
         attached.push((loaded, vec![link]));
     }
     keep(at_tracepoints, &mut attached);
+    let known = along.namespaces.iter().map(|one| one.identity().1);
+    let mut hooks = Hooks {
+        namespaces: known.collect(),
+        ..Hooks::default()
+    };
     let mut tell = |error: &Error| {
         assembly.event(Event::NoSteps {
             why: error.to_string(),
         });
     };
-    if let Err(error) = netfilter(along, &steps, &mut attached) {
+    if let Err(error) = netfilter(along, &steps, &mut attached, &mut hooks) {
         tell(&error);
         // Its hooks see packets before IPsec encrypts them.
         let _ = ipsec(&steps, &mut attached).inspect_err(&mut tell);
     }
-    let _ = traffic_control(along, &steps, &mut attached).inspect_err(&mut tell);
-    Ok(attached)
+    let _ = traffic_control(along, &steps, &mut attached, &mut hooks).inspect_err(&mut tell);
+    Ok((attached, hooks))
 }
 
 /// Keeps a map open as long as the links of the last program.
@@ -304,34 +309,82 @@ fn ipsec(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
     Ok(())
 }
 
+/// Programs at the hooks of single namespaces, in the order in which they are attached: local packets begin at the first end of
+/// a hook, and the last ends are attached by then. So are tc's sides: egress comes before ingress.
+#[derive(Debug, Default)]
+pub struct Hooks {
+    netfilter: Vec<(OwnedFd, Priorities)>,
+    traffic_control: Vec<(OwnedFd, u32)>,
+    /// Inodes of the namespaces with hooks.
+    namespaces: Vec<u64>,
+}
+
+impl Hooks {
+    /// Attaches the programs in a further namespace.
+    pub fn enter(&mut self, namespace: &Namespace, links: &mut Vec<OwnedFd>) -> Result<()> {
+        let number = namespace.identity().1;
+        if self.namespaces.contains(&number) || self.namespaces.len() >= MOST_NAMESPACES {
+            return Ok(());
+        }
+        self.namespaces.push(number);
+        for (program, priorities) in &self.netfilter {
+            links.extend(netfilter_links(program, namespace, *priorities)?);
+        }
+        for site in interfaces_of(namespace) {
+            for (program, side) in &self.traffic_control {
+                links.extend(tc_link(program, &site, *side)?);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Attaches programs at both ends of each hook, in each namespace.
-fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
+fn netfilter(
+    along: &Along,
+    steps: &Steps<'_>,
+    attached: &mut Vec<Loaded>,
+    hooks: &mut Hooks,
+) -> Result<()> {
     let of_netfilter = |name| program_options(name, program::NETFILTER, program::ATTACH_NETFILTER);
     let shared = steps.shared(&of_netfilter("trawl_hooks"))?;
-    // Local packets begin at the first end of a hook, and the last ends are attached by then.
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
         let loaded = steps.load(number, &of_netfilter("trawl_hook"), &shared)?;
         let mut links = Vec::new();
         for namespace in &along.namespaces {
-            let made = run_in(namespace, || -> std::io::Result<Vec<_>> {
-                let mut links = Vec::new();
-                for family in FAMILIES {
-                    for hook in HOOKS {
-                        links.push(outermost(&loaded, family, hook, priorities)?);
-                    }
-                }
-                Ok(links)
-            })?;
-            let made = made.map_err(|e| {
-                let label = namespace.label();
-                Error::os(format!("no steps at netfilter's hooks of {label}"), e)
-            })?;
-            links.extend(made);
+            links.extend(netfilter_links(&loaded, namespace, priorities)?);
         }
+        hooks.netfilter.push((duplicate(&loaded)?, priorities));
         attached.push((loaded, links));
     }
     keep(shared, attached);
     Ok(())
+}
+
+fn duplicate(program: &OwnedFd) -> Result<OwnedFd> {
+    let copy = program.try_clone();
+    copy.map_err(|e| Error::os("cannot follow packets", e))
+}
+
+/// Attaches a program to all hooks of a namespace.
+fn netfilter_links(
+    program: &OwnedFd,
+    namespace: &Namespace,
+    priorities: Priorities,
+) -> Result<Vec<OwnedFd>> {
+    let made = run_in(namespace, || -> std::io::Result<Vec<_>> {
+        let mut links = Vec::new();
+        for family in FAMILIES {
+            for hook in HOOKS {
+                links.push(outermost(program, family, hook, priorities)?);
+            }
+        }
+        Ok(links)
+    })?;
+    made.map_err(|e| {
+        let label = namespace.label();
+        Error::os(format!("no steps at netfilter's hooks of {label}"), e)
+    })
 }
 
 /// Attaches a program at the outermost free priority.
@@ -352,7 +405,12 @@ fn outermost(
 }
 
 /// Attaches a program before all others on both sides of each interface.
-fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
+fn traffic_control(
+    along: &Along,
+    steps: &Steps<'_>,
+    attached: &mut Vec<Loaded>,
+    hooks: &mut Hooks,
+) -> Result<()> {
     // No packet is first seen here.
     let unfiltered = Steps {
         block: None,
@@ -368,28 +426,33 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
         let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
         for site in &along.interfaces {
-            let link = run_maybe_in(site.namespace.as_ref(), || {
-                link::attach_tcx(
-                    loaded.as_fd(),
-                    site.interface.index,
-                    side,
-                    TcxPosition::First,
-                )
-            })?;
-            match link {
-                Ok(link) => links.push(link),
-                // The interface was removed meanwhile.
-                Err(error) if error.raw_os_error() == Some(errno::ENODEV) => {}
-                Err(error) => {
-                    let what = format!("no steps at tc on {}", site.label);
-                    return Err(Error::os(what, error));
-                }
-            }
+            links.extend(tc_link(&loaded, site, side)?);
         }
+        hooks.traffic_control.push((duplicate(&loaded)?, side));
         attached.push((loaded, links));
     }
     keep(shared, attached);
     Ok(())
+}
+
+/// Attaches a program to one side of an interface; `None` if it was removed meanwhile.
+fn tc_link(program: &OwnedFd, site: &CaptureSite, side: u32) -> Result<Option<OwnedFd>> {
+    let link = run_maybe_in(site.namespace.as_ref(), || {
+        link::attach_tcx(
+            program.as_fd(),
+            site.interface.index,
+            side,
+            TcxPosition::First,
+        )
+    })?;
+    match link {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if error.raw_os_error() == Some(errno::ENODEV) => Ok(None),
+        Err(error) => Err(Error::os(
+            format!("no steps at tc on {}", site.label),
+            error,
+        )),
+    }
 }
 
 #[cfg(test)]

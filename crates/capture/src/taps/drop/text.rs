@@ -15,6 +15,7 @@ use trawl_bpf::layout::drop::{
 };
 use trawl_bpf::layout::{Shared, text_in};
 use trawl_bpf::table::Table;
+use trawl_packet::freed::Freed;
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
@@ -356,12 +357,15 @@ impl DropConverter {
         if note.receive_buffer != 0 && reason == RECEIVE_BUFFER_FULL {
             let _ = write!(self.comment, " rcvbuf={}", note.receive_buffer);
         }
-        self.comment.push_str(match note.no_loss as usize {
-            DROP_LOSS_YES => "",
-            DROP_LOSS_COPIED => " loss=copied",
-            DROP_LOSS_DONE => " loss=done",
-            _ => " loss=no",
-        });
+        let freed = match note.no_loss as usize {
+            DROP_LOSS_YES => Freed::Lost,
+            DROP_LOSS_COPIED => Freed::Copied,
+            DROP_LOSS_DONE => Freed::Done,
+            _ => Freed::Unwanted,
+        };
+        if let Some(word) = freed.word() {
+            let _ = write!(self.comment, " loss={word}");
+        }
         self.describe_dropper(note.dropper);
         if let More::Stack(stack) = more {
             self.comment.push_str(" stack=");
