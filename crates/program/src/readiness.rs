@@ -118,17 +118,24 @@ impl Readiness {
                 ),
             );
         }
-        let error = match (&peer, link.kind.as_deref()) {
-            (None, Some("veth")) => Error::failed(
+        if let (None, Some("veth")) = (&peer, link.kind.as_deref()) {
+            return Err(Error::failed(
                 what,
                 "its other end has neither GRO nor a native XDP program, and is in a namespace that cannot be found",
-            ),
-            _ => Error::failed(
-                what,
-                "its driver accepts none from other interfaces in its present configuration",
-            ),
-        };
-        Err(error.fix("--mode skb sends them through the network stack"))
+            )
+            .fix(IN_STACK));
+        }
+        sends_frames(site)
+    }
+
+    /// Ensures the same for an interface that gets a native program itself: many cards send frames only while they have
+    /// one, so [`sends_frames`] decides when it is attached.
+    pub fn for_sending_with_program(&mut self, site: &Site) -> Result<()> {
+        let able = xdp_abilities(site.namespace(), site.index())?;
+        if able.is_some_and(|able| able.native()) && site.link()?.kind.as_deref() != Some("veth") {
+            return Ok(());
+        }
+        self.for_sending(site)
     }
 
     /// Ensures that frames that a program on the interface sends back reach the other end: a veth wakes the other end
@@ -331,6 +338,33 @@ fn directory() -> Option<PathBuf> {
 /// Removes the directory left by a killed command.
 pub(crate) fn sweep() {
     drop(directory().and_then(|directory| try_lock(&directory, Rank::Readiness)));
+}
+
+const IN_STACK: &str = "--mode skb sends them through the network stack";
+
+/// Returns an error, with its reason, unless the driver accepts redirected frames.
+pub(crate) fn sends_frames(site: &Site) -> Result<()> {
+    if takes_frames(site)? {
+        return Ok(());
+    }
+    let what = format!("cannot send XDP frames out of {}", site.label());
+    let native = xdp_abilities(site.namespace(), site.index())?.is_some_and(|able| able.native());
+    let has_program = site
+        .link()?
+        .xdp
+        .iter()
+        .any(|one| one.mode == XdpMode::Native);
+    Err(match native && !has_program {
+        true => Error::failed(
+            what,
+            "its driver accepts none from other interfaces while it has no native XDP program",
+        )
+        .fix(format!(
+            "trawl xdp load {} pass; or {IN_STACK}",
+            site.label()
+        )),
+        false => Error::failed(what, "its driver accepts none from other interfaces").fix(IN_STACK),
+    })
 }
 
 /// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards are assumed

@@ -20,6 +20,7 @@ use trawl_sys::netlink::{LinkRecord, Netlink, VlanTag, XdpMode};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::{Error, Result};
 
+use crate::bundled::redirect::is_in_stack;
 use crate::bundled::stats::{Layout, ProgramAccount};
 use crate::bundled::{open_table, put_interfaces};
 use crate::counters;
@@ -152,6 +153,19 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
             .collect(),
         false => Vec::new(),
     };
+    // The kernel drops what a native program sends to a driver without native XDP: with such a port, all run in skb mode.
+    let mut in_stack = false;
+    for site in &new {
+        in_stack |= is_in_stack(site, request)?;
+    }
+    let is_native = |port: &Port| port.installed.mode() == Some(XdpMode::Native);
+    let request = &AttachRequest {
+        mode: match request.mode {
+            None if in_stack && !all.iter().any(is_native) => Some(XdpMode::Skb),
+            asked => asked,
+        },
+        ..*request
+    };
     let mut ready = Readiness::default();
     if request.mode != Some(XdpMode::Skb) {
         for site in new
@@ -160,7 +174,7 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
             .chain(again.iter().map(|port| &port.site))
         {
             ready.for_sending_on(site)?;
-            ready.for_sending(site)?;
+            ready.for_sending_with_program(site)?;
         }
     }
     for Port { site, installed } in again {
@@ -174,8 +188,17 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     for site in new {
         let fill = |program: &mut Program| program.remember(&ready);
         let put = source(&all).and_then(|one| install::put_alone(site, one, request, fill));
+        let put = put.and_then(|Put { installed, .. }| {
+            if installed.mode() == Some(XdpMode::Native)
+                && let Err(error) = readiness::sends_frames(site)
+            {
+                let _ = installed.detach(site);
+                return Err(error);
+            }
+            Ok(installed)
+        });
         match put {
-            Ok(Put { installed, .. }) => all.push(Port {
+            Ok(installed) => all.push(Port {
                 site: site.clone(),
                 installed,
             }),
