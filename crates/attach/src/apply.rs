@@ -61,7 +61,12 @@ pub fn apply(
     owner: &Owner<'_>,
 ) -> Result<Attached, AttachRefusal> {
     let refused = |mode| move |refusal| AttachRefusal { mode, refusal };
-    let first = match run(site, program, &plan.steps, owner) {
+    let mut removed = Removed {
+        site,
+        owner,
+        program: None,
+    };
+    let first = match run(site, program, &plan.steps, owner, &mut removed) {
         Ok(link) => {
             return Ok(Attached {
                 mode: plan.mode,
@@ -77,9 +82,13 @@ pub fn apply(
         Fallback::Always => true,
     };
     if !serves {
+        removed.put_back();
         return Err(first);
     }
-    let link = run(site, program, &plan.in_skb_mode, owner).map_err(refused(XdpMode::Skb))?;
+    let link = run(site, program, &plan.in_skb_mode, owner, &mut removed).map_err(|refusal| {
+        removed.put_back();
+        refused(XdpMode::Skb)(refusal)
+    })?;
     Ok(Attached {
         mode: XdpMode::Skb,
         link,
@@ -109,44 +118,50 @@ fn run(
     program: BorrowedFd<'_>,
     steps: &[AttachStep],
     owner: &Owner<'_>,
+    removed: &mut Removed<'_>,
 ) -> Result<Option<OwnedFd>, Refusal> {
-    let mut removed: Option<(XdpAttachment, OwnedFd)> = None;
     let mut link = None;
     for step in steps {
-        let done = match *step {
-            AttachStep::Remove { old } => program::open_by_id(old.program_id)
-                .map_err(Refusal::from)
-                .and_then(|fd| remove(site, old).map(|()| removed = Some((old, fd)))),
-            AttachStep::Attach { mode, means } => {
-                fresh(site, program, mode, means).map(|made| link = made)
+        match *step {
+            AttachStep::Remove { old } => {
+                let fd = program::open_by_id(old.program_id)?;
+                remove(site, old)?;
+                removed.program = Some((old, fd));
             }
-            AttachStep::Exchange { old } => program::open_by_id(old.program_id)
-                .map_err(Refusal::from)
-                .and_then(|fd| exchange(site, old.mode, owner.link, fd.as_fd(), program))
-                .and_then(|()| {
-                    let held = owner.link.map(|held| held.try_clone_to_owned());
-                    link = held.transpose()?;
-                    Ok(())
-                }),
-        };
-        if let Err(refusal) = done {
-            if let Some((old, fd)) = removed {
-                put_back(site, old, fd.as_fd(), owner);
+            AttachStep::Attach { mode, means } => link = fresh(site, program, mode, means)?,
+            AttachStep::Exchange { old } => {
+                let fd = program::open_by_id(old.program_id)?;
+                exchange(site, old.mode, owner.link, fd.as_fd(), program)?;
+                let held = owner.link.map(|held| held.try_clone_to_owned());
+                link = held.transpose()?;
             }
-            return Err(refusal);
         }
     }
     Ok(link)
 }
 
-fn put_back(site: &Site, old: XdpAttachment, program: BorrowedFd<'_>, owner: &Owner<'_>) {
-    if let Some(keep) = owner.keep
-        && let Ok(Some(link)) = fresh(site, program, old.mode, AttachMethod::Link)
-        && keep(link.as_fd())
-    {
-        return;
+/// The program that the steps have removed, if any.
+struct Removed<'a> {
+    site: &'a Site,
+    owner: &'a Owner<'a>,
+    program: Option<(XdpAttachment, OwnedFd)>,
+}
+
+impl Removed<'_> {
+    /// Attaches the program again: by a new link, because its own has ended.
+    fn put_back(&self) {
+        let Some((old, program)) = &self.program else {
+            return;
+        };
+        if let Some(keep) = self.owner.keep
+            && let Ok(Some(link)) = fresh(self.site, program.as_fd(), old.mode, AttachMethod::Link)
+            && keep(link.as_fd())
+        {
+            return;
+        }
+        let nothing = XdpExpected::Nothing;
+        let _ = by_netlink(self.site, Some(program.as_fd()), old.mode, nothing);
     }
-    let _ = by_netlink(site, Some(program), old.mode, XdpExpected::Nothing);
 }
 
 /// Attaches a program to an interface without one: by a link, or by netlink if the kernel has no links or gives no reason for

@@ -67,7 +67,7 @@ pub enum AttachPosition {
 pub struct AttachPlan {
     pub mode: XdpMode,
     pub steps: Vec<AttachStep>,
-    /// Condition for the fallback to the steps for skb mode.
+    /// Condition for the fallback to the steps for skb mode, which go on where the others ended.
     pub fallback: Fallback,
     pub in_skb_mode: Vec<AttachStep>,
 }
@@ -194,6 +194,14 @@ pub fn position(
 
 /// Returns the steps that attach the program to the interface, in exchange for the attached one.
 pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> AttachPlan {
+    let met = now.met_in(XdpMode::Native);
+    let asked = match (asked, means, now.native, met) {
+        // An attempt in native mode, which this driver refuses, would leave the interface without a program for a moment.
+        (None, AttachMethod::Link | AttachMethod::Netlink, Some(false), Some(met)) => {
+            Some(met.mode)
+        }
+        _ => asked,
+    };
     let mode = asked.unwrap_or(XdpMode::Native);
     let fallback = match (asked, means, now.native) {
         (Some(_), ..) => Fallback::Never,
@@ -202,14 +210,20 @@ pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> Att
         (None, _, Some(true)) => Fallback::Never,
         (None, ..) => Fallback::NoDriverSupport,
     };
+    let steps = towards(now.met_in(mode), mode, means);
+    let is_removed = |step: &AttachStep| matches!(step, AttachStep::Remove { .. });
+    // A program that the steps before have removed is not there any more.
+    let left = now
+        .met_in(XdpMode::Skb)
+        .filter(|_| !steps.iter().any(is_removed));
     AttachPlan {
         mode,
-        steps: towards(now.met_in(mode), mode, means),
         fallback,
         in_skb_mode: match fallback {
             Fallback::Never => Vec::new(),
-            _ => towards(now.met_in(XdpMode::Skb), XdpMode::Skb, means),
+            _ => towards(left, XdpMode::Skb, means),
         },
+        steps,
     }
 }
 

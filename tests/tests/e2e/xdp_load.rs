@@ -174,6 +174,36 @@ fn program_is_replaced_only_on_request() {
     all_gone(&lab, &[first, second, last], &[]);
 }
 
+/// A bridge has no native XDP: an attempt in native mode, which comes first, must not end the link of the program in skb mode.
+#[test]
+fn program_of_a_driver_without_native_xdp_is_replaced() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let station = &lab.pair.b;
+    let place = format!("{}:bridge0", station.name);
+    run(
+        "ip",
+        &args!("-n {} link add bridge0 type bridge", station.name),
+    );
+    succeeds(&["xdp", "load", &place, "pass", "--mode", "skb"]);
+    let mut before = only_program(&place);
+    for (name, more) in [
+        ("drop", &[][..]),
+        ("pass", &["--tappable"]),
+        ("drop", &["--mode", "skb"]),
+        ("pass", &[]),
+    ] {
+        let said = succeeds(&[&["xdp", "load", &place, name, "--replace"][..], more].concat());
+        assert!(said.contains("skb mode"), "{said}");
+        let program = only_program(&place);
+        assert_ne!(program, before);
+        trawl_tests::witness::wait_unloaded(before);
+        before = program;
+    }
+    succeeds(&["xdp", "unload", &place]);
+    all_gone(&lab, &[before], &[]);
+}
+
 #[test]
 fn exclusive_program_explains_how_to_chain_it() {
     let Some(lab) = Lab::open() else { return };

@@ -185,14 +185,22 @@ fn replacing_leaves_no_gap_where_none_is_needed() {
 }
 
 #[test]
-fn skb_program_is_exchanged_if_native_mode_is_refused() {
+fn skb_program_is_replaced_in_its_mode_if_native_mode_is_refused() {
     let now = with(present(Skb, Hold::OwnLink, installed(None)));
     let plan = alone(&now, &REPLACE);
     assert_eq!(
         plan.steps,
         [remove(Skb), attach(Native, AttachMethod::Link)]
     );
-    assert_eq!(plan.in_skb_mode, [exchange(Skb)]);
+    // Its link has ended with its removal.
+    assert_eq!(plan.in_skb_mode, [attach(Skb, AttachMethod::Link)]);
+    // A driver without native mode is not asked.
+    let now = Snapshot {
+        native: Some(false),
+        ..now
+    };
+    let plan = alone(&now, &REPLACE);
+    assert_eq!((plan.mode, plan.steps), (Skb, vec![exchange(Skb)]));
 }
 
 #[test]
