@@ -4,7 +4,7 @@ use trawl_sys::Error;
 use trawl_sys::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
 use trawl_sys::ethtool::{Ethtool, EthtoolFeature};
 use trawl_sys::interface::Interface;
-use trawl_sys::netlink::{Peer, Refusal, XdpMode, veth_peer};
+use trawl_sys::netlink::{Peer, Refusal, XdpAbilities, XdpMode, veth_peer, xdp_abilities};
 use trawl_sys::netns::Namespace;
 
 use crate::site::Site;
@@ -13,6 +13,9 @@ use trawl_sys::words::word;
 
 /// Largest packet that fits into a page in native XDP, less the kernel's headroom.
 const LINEAR_MTU: u32 = 3498;
+
+/// Largest MTU that fits into the one buffer of every driver.
+const ONE_BUFFER_MTU: u32 = 1500;
 
 /// Returns the error for a card that refuses the program or its maps.
 pub fn cannot_offload(site: &Site, program: &str) -> Error {
@@ -43,6 +46,7 @@ struct Attempt<'a> {
     driver: String,
     interface: Option<Interface>,
     peer: Option<Peer>,
+    able: Option<XdpAbilities>,
 }
 
 impl<'a> Attempt<'a> {
@@ -64,6 +68,7 @@ impl<'a> Attempt<'a> {
                 .map_or("unknown", Interface::driver_name)
                 .to_owned(),
             interface,
+            able: xdp_abilities(site.namespace(), site.index()).unwrap_or_default(),
             peer: link.and_then(|link| veth_peer(site.namespace(), &link).ok().flatten()),
             site,
             mode,
@@ -81,6 +86,17 @@ impl<'a> Attempt<'a> {
         phrases.iter().any(|phrase| says.contains(phrase))
     }
 
+    /// Returns true if the driver takes packets only in one buffer.
+    fn takes_one_buffer(&self) -> bool {
+        let is_limited = |able: XdpAbilities| able.native() && !able.multi_buffer();
+        !self.is_veth() && self.able.is_some_and(is_limited)
+    }
+
+    fn exceeds_the_only_buffer(&self) -> bool {
+        let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
+        self.mode == XdpMode::Native && self.takes_one_buffer() && mtu > ONE_BUFFER_MTU
+    }
+
     fn is_veth(&self) -> bool {
         self.driver == "veth"
     }
@@ -92,8 +108,11 @@ impl<'a> Attempt<'a> {
             return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM))
                 .fix("this requires root (CAP_NET_ADMIN)");
         }
+        // igb and vmxnet3 give links no reason.
+        let may_be_size = errno == ERANGE
+            || ([EINVAL, EOPNOTSUPP].contains(&errno) && self.exceeds_the_only_buffer());
         if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"])
-            || (errno == ERANGE && silent)
+            || (may_be_size && silent)
         {
             return self.too_large();
         }
@@ -124,6 +143,12 @@ impl<'a> Attempt<'a> {
                     self.driver
                 ))
                 .fix("use --mode native or --mode skb"),
+            (XdpMode::Native, EOPNOTSUPP) if self.able.is_some_and(XdpAbilities::native) => self
+                .fail(format!(
+                    "the driver ({}) refuses native XDP in the present configuration",
+                    self.driver
+                ))
+                .fix("use --mode skb"),
             (XdpMode::Native, EOPNOTSUPP) => self
                 .fail(format!("the driver ({}) has no native XDP", self.driver))
                 .fix("use --mode skb"),
@@ -140,13 +165,24 @@ impl<'a> Attempt<'a> {
 
     /// Explains packets that do not fit into a page and come in pieces.
     fn too_large(self) -> Error {
-        let pieces = "for native XDP with a program that takes packets only in one piece";
+        let (pieces, instead, most) = match self.takes_one_buffer() {
+            true => (
+                "for native XDP with its driver, which takes packets only in one buffer",
+                "use --mode skb",
+                ONE_BUFFER_MTU,
+            ),
+            false => (
+                "for native XDP with a program that takes packets only in one piece",
+                "compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
+                LINEAR_MTU,
+            ),
+        };
         let of_peer = self.says(&["peer"]) || (self.is_veth() && !self.says(&["mtu"]));
         let (whose, command) = match (&self.peer, of_peer) {
             (_, false) => {
                 let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
                 let (prefix, name) = (self.site.prefix(), self.site.name());
-                let command = format!("{prefix}ip link set {} mtu {LINEAR_MTU}", word(name));
+                let command = format!("{prefix}ip link set {} mtu {most}", word(name));
                 (format!("its MTU of {mtu}"), command)
             }
             (Some(peer), true) => {
@@ -160,9 +196,8 @@ impl<'a> Attempt<'a> {
                 format!("ip link set mtu {LINEAR_MTU} on the other end"),
             ),
         };
-        self.fail(format!("{whose} is too large {pieces}")).fix(format!(
-            "{command}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb"
-        ))
+        self.fail(format!("{whose} is too large {pieces}"))
+            .fix(format!("{command}; or {instead}"))
     }
 
     fn too_few_queues(self) -> Error {

@@ -6,9 +6,14 @@
 //! 3. [`plan`]: turns the snapshot and the [`AttachRequest`] into steps, or a typed [`Conflict`], without asking the kernel, so that
 //!    unit tests can cover the cases.
 //! 4. [`apply`]: executes the steps. If one is refused, the programs removed for it are attached again.
+//!
+//! [`card`] tells beforehand what a card's driver does then, and [`passing`] holds programs on devices that send XDP frames only
+//! with one.
 
 pub mod apply;
+pub mod card;
 pub mod explain;
+pub mod passing;
 pub mod plan;
 pub mod site;
 pub mod snapshot;

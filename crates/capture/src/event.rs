@@ -89,6 +89,8 @@ pub enum Event {
     CardStamps {
         interface: String,
         device: String,
+        /// False if its filters select only some packets.
+        every_packet: bool,
     },
     /// The system stamps packets, since neither card nor library does.
     SystemStamps {
@@ -785,8 +787,18 @@ impl fmt::Display for Event {
             Self::NoLinkType { interface } => format!(
                 "{interface}: capture files have no link type for its frames; they are recorded as USER0"
             ),
-            Self::CardStamps { interface, device } => format!(
+            Self::CardStamps {
+                interface,
+                device,
+                every_packet: true,
+            } => format!(
                 "{interface}: packets carry the network card's time if the card is set to stamp them: hwstamp_ctl -i {device} -r 1"
+            ),
+            Self::CardStamps {
+                interface, device, ..
+            } => format!(
+                "{interface}: the network card stamps only packets that its filters select (ethtool -T {device} lists them); \
+                 all others carry the system's time"
             ),
             Self::SystemStamps {
                 interface,

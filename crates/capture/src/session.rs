@@ -14,6 +14,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trawl_attach::card::CardEffects;
 use trawl_bpf::process_watch::KnownNamespaces;
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
@@ -26,7 +27,6 @@ use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, clock};
 
-use crate::AttachedTap;
 use crate::assembly::{Assembly, HostFeatures};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Gap, Gone};
@@ -41,6 +41,7 @@ use crate::summary::Summary;
 use crate::taps::select::select;
 use crate::taps::{dpdk, drop, pcap};
 use crate::trigger::{self, Trigger, TriggerState};
+use crate::{AttachedTap, TapChoice};
 use presence::Presence;
 use promiscuous::Promiscuous;
 
@@ -386,8 +387,21 @@ impl Session {
             assembly.watch_processes(plan)?;
         }
         for site in sites {
-            if let Some(notice) = crate::taps::xdp::card::effects(site, options) {
-                observer.event(&notice);
+            let is_first = options.tap == TapChoice::Xdp
+                && matches!(
+                    site.interface.xdp_attached(site.namespace.as_ref()),
+                    Ok(None)
+                );
+            let effects = match is_first {
+                true => CardEffects::of_attaching(&site.to_attach()?, options.mode.asked()),
+                false => None,
+            };
+            if let Some(effects) = effects {
+                observer.event(&Event::TouchesCard {
+                    interface: site.label.clone(),
+                    effects: effects.to_string(),
+                    driver: effects.driver,
+                });
             }
         }
         let (mut taps, mut promiscuous) = (Vec::new(), Promiscuous::default());

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
+use trawl_attach::card::CardEffects;
 use trawl_attach::{AttachRequest, OldMaps};
 use trawl_guard::{state, values};
+use trawl_program::pins::Installed;
 use trawl_program::safety::SessionCare;
 use trawl_program::unload::{self, UnloadChoice};
 use trawl_program::{Site, swap};
@@ -154,6 +156,11 @@ pub struct AttachArgs {
 }
 
 impl AttachArgs {
+    /// Prints what the cards of these interfaces do when they get their first program.
+    pub fn warn_of_attaching(&self, sites: &[Site]) {
+        warn_of_attaching(sites, self.mode);
+    }
+
     pub fn request(&self, priority: Option<u32>) -> AttachRequest {
         self.consent.limits(AttachRequest {
             mode: self.mode,
@@ -162,6 +169,30 @@ impl AttachArgs {
             tappable: self.tappable,
             ..AttachRequest::default()
         })
+    }
+}
+
+/// Prints what the cards of these interfaces do when they get their first program, before they get it.
+pub fn warn_of_attaching(sites: &[Site], mode: Option<XdpMode>) {
+    for site in sites {
+        if let Some(effects) = CardEffects::of_attaching(site, mode) {
+            let data = json!({ "interface": site.label(), "driver": effects.driver });
+            json::say("touches_card", data, &effects.warning(site.label()));
+        }
+    }
+}
+
+/// Prints what the card of an interface does when its last program is removed, before that happens.
+pub fn warn_of_removing(site: &Site, which: UnloadChoice) {
+    let is_last = match which {
+        UnloadChoice::All => true,
+        UnloadChoice::Own | UnloadChoice::One(_) => {
+            Installed::all(site).is_ok_and(|own| own.len() <= 1)
+        }
+    };
+    if is_last && let Some(warning) = CardEffects::of_removing(site) {
+        let data = json!({ "interface": site.label() });
+        json::say("touches_card", data, &warning);
     }
 }
 
@@ -226,12 +257,14 @@ impl Consent {
         }
     }
 
-    /// Refuses to unload a program that this command's session needs, unless that was agreed to.
+    /// Refuses to unload a program that this command's session needs, unless that was agreed to. Prints what the card does
+    /// when its last program is removed.
     pub fn check_unload(&self, site: &Site, which: UnloadChoice) -> Result<()> {
-        match self.yes {
-            true => Ok(()),
-            false => unload::check_unload(site, which, self.care() == SessionCare::ForTheSession),
+        if !self.yes {
+            unload::check_unload(site, which, self.care() == SessionCare::ForTheSession)?;
         }
+        warn_of_removing(site, which);
+        Ok(())
     }
 
     /// Sets the damage that an attached program may do: with `--confirm` anything that can be reverted, with `--yes`

@@ -95,6 +95,7 @@ fn load(args: &Load) -> Result<()> {
     attach.verifier_log.begin()?;
     let sites = find(&args.interfaces.some("route load")?, &attach.netns)?;
     let request = attach.request(args.prio);
+    attach.warn_of_attaching(&sites);
     let loaded = attach.consent.change(&sites, || {
         guard::around(&sites, || route::load(&sites, &request))
     })?;

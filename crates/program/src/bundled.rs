@@ -19,7 +19,7 @@ use trawl_sys::{Error, Result};
 
 use crate::install::{self, Put};
 use crate::load::{Program, Source};
-use crate::readiness::Readiness;
+use crate::readiness::{self, Readiness};
 
 pub use crate::pins::{BALANCE, GUARD, NAMES};
 pub use redirect::{FarVerdict, RedirectBy, RedirectTarget};
@@ -101,7 +101,7 @@ impl Bundled {
         self.check_headers(touch, site)?;
         let mut ready = Readiness::default();
         // In skb mode packets take the stack's own path.
-        if request.mode != Some(XdpMode::Skb) {
+        if !is_in_stack(site, request)? {
             self.make_ready(site, &mut ready)?;
         }
         let mut source = match self {
@@ -129,6 +129,9 @@ impl Bundled {
             program.remember(&ready)
         };
         let mut put = install::put_alone(site, source, request, fill)?;
+        if self.sends_back_by(site)? {
+            put.installed = readiness::check_sending(site, put.installed)?;
+        }
         put.notices.extend(ready.notices());
         if let Self::Redirect(target) = self {
             let request = AttachRequest {
@@ -139,6 +142,17 @@ impl Bundled {
         }
         ready.keep();
         Ok(put)
+    }
+
+    /// Returns true if packets may be redirected to the interface that they arrive on.
+    fn sends_back_by(&self, site: &Site) -> Result<bool> {
+        match self {
+            Self::Redirect(target) => {
+                let targets = target.interfaces(site)?;
+                Ok(targets.iter().any(|one| one.index() == site.index()))
+            }
+            Self::Verdict(_) => Ok(false),
+        }
     }
 
     /// Refuses programs that read Ethernet headers, or send packets on with them, on a tunnel, whose packets have none.
@@ -175,10 +189,27 @@ impl Bundled {
             Self::Verdict(_) => Ok(()),
             Self::Redirect(target) => {
                 ready.for_sending_on(site)?;
-                let leaves_by = target.interfaces(site)?;
-                leaves_by.iter().try_for_each(|one| ready.for_sending(one))
+                for one in target.interfaces(site)? {
+                    match one.index() == site.index() {
+                        true => ready.for_sending_with_program(&one)?,
+                        false => ready.for_sending(&one)?,
+                    }
+                }
+                Ok(())
             }
         }
+    }
+
+    /// Returns the other interfaces that get a program too when this one is loaded: their drivers send nothing without one.
+    pub fn also_on(&self, site: &Site, request: &AttachRequest) -> Result<Vec<Site>> {
+        let mut targets = match self {
+            Self::Redirect(target) if !is_in_stack(site, request)? => target.interfaces(site)?,
+            _ => Vec::new(),
+        };
+        targets.retain(|one| {
+            one.index() != site.index() && readiness::needs_program(one).unwrap_or(false)
+        });
+        Ok(targets)
     }
 
     fn verdict_source(&self, touch: Touch) -> Result<Source> {

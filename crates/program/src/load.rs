@@ -14,7 +14,7 @@ use crate::chain::{Actions, ChainSeat, RunConfig};
 use crate::explain;
 use crate::features::Change;
 use crate::hooks::{self, Fitted, HOOK, Hooks, Problem, Reach};
-use crate::pins::{MapPins, PEER_LINK, PROGRAM, PinRecord, Pinned};
+use crate::pins::{MapPins, PROGRAM, PinRecord, Pinned};
 use crate::readiness::Readiness;
 
 /// Size above which a file is not read as an object file.
@@ -387,7 +387,7 @@ impl Source {
             fitted,
             seat: self.seat,
             changes: Vec::new(),
-            peer_link: None,
+            helpers: Vec::new(),
             plain_tag,
         })
     }
@@ -462,8 +462,8 @@ pub struct Program {
     fitted: Fitted,
     seat: Option<ChainSeat>,
     changes: Vec<Change>,
-    /// Keeps a program on the other end of a veth.
-    peer_link: Option<OwnedFd>,
+    /// Keep programs on other interfaces, by the names of their pins.
+    helpers: Vec<(String, OwnedFd)>,
     plain_tag: Option<String>,
 }
 
@@ -527,10 +527,9 @@ impl Program {
     /// Records changes made to other interfaces for it, to be undone when it is removed.
     pub fn remember(&mut self, ready: &Readiness) -> Result<()> {
         self.changes = ready.changes().to_vec();
-        let link = ready.link().map(|link| link.try_clone_to_owned());
-        self.peer_link = link
-            .transpose()
-            .map_err(|e| Error::os("cannot hold a link", e))?;
+        let hold = |(name, link): (String, BorrowedFd<'_>)| Ok((name, link.try_clone_to_owned()?));
+        let held: std::io::Result<_> = ready.helpers().map(hold).collect();
+        self.helpers = held.map_err(|e| Error::os("cannot hold a link", e))?;
         Ok(())
     }
 
@@ -551,8 +550,8 @@ impl Program {
         }
         pinned.record()?;
         self.pins.recorded();
-        if let Some(link) = &self.peer_link {
-            pinned.pin(link.as_fd(), PEER_LINK)?;
+        for (name, link) in &self.helpers {
+            pinned.pin(link.as_fd(), name)?;
         }
         pinned.pin_maps(&self.own_maps())?;
         Ok(pinned)

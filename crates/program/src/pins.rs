@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use trawl_attach::site::{self, Lock, Site, make_directory};
+use trawl_attach::snapshot;
 use trawl_bpf::loader::ObjectFile;
 use trawl_bpf::table::Table;
 use trawl_bpf::{bpffs, info, link, program};
@@ -22,6 +23,7 @@ use trawl_sys::{Error, Result};
 use crate::chain::dispatcher::Dispatcher;
 use crate::chain::{self, ChainSeat};
 use crate::features::{self, Change, Turn};
+use crate::readiness;
 
 /// Sources recorded for the programs of the guard, the load balancer and the router.
 pub const GUARD: &str = "guard";
@@ -34,6 +36,9 @@ pub(crate) const PROGRAM: &str = "program";
 const LINK: &str = "link";
 /// Link of a program on the other end of a veth, without which the veth drops this one's packets.
 pub(crate) const PEER_LINK: &str = "peer_link";
+/// Beginning of the names of links of programs on interfaces that this one sends to, whose drivers send nothing without
+/// one. The interface's number follows.
+const TARGET_LINK: &str = "target_link_";
 /// Program with hooks that replaces this one for the duration of a capture.
 pub(crate) const STAND_IN: &str = "stand_in";
 pub(crate) const RECORD: &str = "record";
@@ -149,12 +154,28 @@ impl Installed {
         attached.then_some(link)
     }
 
+    /// Returns the numbers of the interfaces on which programs are kept for it.
+    pub(crate) fn targets(&self) -> Vec<u32> {
+        let paths = entries(&self.directory).into_iter();
+        paths.filter_map(|path| target_of(&path)).collect()
+    }
+
     /// Describes settings of other interfaces that the program needs and has lost.
     pub fn lost(&self, site: &Site) -> Vec<String> {
         let mut lost = features::lost(&self.record.changes);
         let had_link = bpffs::open_link(&self.directory.join(PEER_LINK)).is_ok();
         if had_link && self.peer_link().is_none() {
             lost.extend(features::unheard(site));
+        }
+        let is_silent = |target: &Site| readiness::needs_program(target).unwrap_or(false);
+        for index in self.targets() {
+            let target = Site::by_index(site.namespace().cloned(), index);
+            lost.extend(target.ok().filter(is_silent).map(|target| {
+                format!(
+                    "the XDP program that trawl had put on {} is gone, and without one its driver sends nothing",
+                    target.label()
+                )
+            }));
         }
         lost
     }
@@ -177,27 +198,13 @@ impl Installed {
             let _ = fs::remove_file(file);
         }
         let _ = fs::remove_dir(self.directory.join(MAPS));
-        self.drop_peer_link();
+        for path in helper_pins(&self.directory) {
+            drop_helper(&path);
+        }
         for name in [STAND_IN, LINK, RECORD, PROGRAM] {
             let _ = fs::remove_file(self.directory.join(name));
         }
         let _ = fs::remove_dir(&self.directory);
-    }
-
-    /// Removes the program on the other end, unless another program on this interface needs it too. A command that
-    /// reads the link at this moment may keep it a little longer.
-    fn drop_peer_link(&self) {
-        let path = self.directory.join(PEER_LINK);
-        let link = bpffs::open_link(&path);
-        let _ = fs::remove_file(path);
-        let Ok(link) = link else { return };
-        let siblings = self.directory.parent().map(entries).unwrap_or_default();
-        let mut others = siblings
-            .iter()
-            .filter_map(|other| bpffs::open_link(&other.join(PEER_LINK)).ok());
-        if !others.any(|other| number(other.as_fd()) == number(link.as_fd())) {
-            let _ = link::detach(link.as_fd());
-        }
     }
 
     /// Removes the pin of its link, which now attaches another program.
@@ -224,6 +231,52 @@ impl Installed {
 
 fn number(link: BorrowedFd<'_>) -> Option<u32> {
     info::link(link).map(|about| about.id).ok()
+}
+
+/// Returns the pins of links that keep programs on other interfaces.
+fn helper_pins(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_helper = |path: &PathBuf| path.ends_with(PEER_LINK) || target_of(path).is_some();
+    entries(directory).into_iter().filter(is_helper)
+}
+
+/// Returns the number of the interface whose program this pin keeps.
+fn target_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix(TARGET_LINK)?.parse().ok()
+}
+
+/// Returns the name of the pin that keeps a program on the interface of this number.
+pub(crate) fn target_link(index: u32) -> String {
+    format!("{TARGET_LINK}{index}")
+}
+
+/// Removes a program on another interface, unless another program needs it too. A command that reads the link at this
+/// moment may keep it a little longer.
+fn drop_helper(path: &Path) {
+    let link = bpffs::open_link(path);
+    let _ = fs::remove_file(path);
+    let Ok(link) = link else { return };
+    let mut others = all_helpers().filter_map(|(_, _, pin)| bpffs::open_link(&pin).ok());
+    if !others.any(|other| number(other.as_fd()) == number(link.as_fd())) {
+        let _ = link::detach(link.as_fd());
+    }
+}
+
+/// Returns the pins that keep programs on other interfaces, each with its program's directory and record.
+fn all_helpers() -> impl Iterator<Item = (PathBuf, PinRecord, PathBuf)> {
+    all_records().flat_map(|(directory, record)| {
+        let pins: Vec<PathBuf> = helper_pins(&directory).collect();
+        let with = move |pin| (directory.clone(), record.clone(), pin);
+        pins.into_iter().map(with)
+    })
+}
+
+/// Returns the link of the program that is kept on an interface for another one, if there is one.
+pub(crate) fn helper_on(site: &Site) -> Result<Option<OwnedFd>> {
+    let links = site.link()?.xdp.into_iter();
+    let links = links.filter_map(|present| snapshot::link_of(site.index(), present));
+    let is_helper = |link: &OwnedFd| number(link.as_fd()).and_then(helped_by).is_some();
+    Ok(links.into_iter().find(is_helper))
 }
 
 /// Pins of a program that is about to be attached; removed on drop unless it is.
@@ -305,11 +358,11 @@ impl Drop for Pinned {
     }
 }
 
-/// Returns the program whose helper on the other end of a veth this link attaches: its interface, if that can be found,
-/// its name and its number.
+/// Returns the program whose helper on another interface this link attaches: its interface, if that can be found, its name
+/// and its number.
 pub(crate) fn helped_by(link: u32) -> Option<(Option<Site>, String, u32)> {
-    all_records().find_map(|(directory, record)| {
-        let held = bpffs::open_link(&directory.join(PEER_LINK)).ok()?;
+    all_helpers().find_map(|(directory, record, pin)| {
+        let held = bpffs::open_link(&pin).ok()?;
         if info::link(held.as_fd()).ok()?.id != link {
             return None;
         }

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use trawl_attach::passing::{XdpSending, hold_passing};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 use trawl_bpf::bpffs;
-use trawl_bpf::object::{self, Plain};
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::{LinkRecord, Peer, XdpMode, xdp_abilities};
@@ -20,7 +20,7 @@ use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
 use crate::features::{Change, Turn, other_end, set_all, split, undo};
-use crate::pins::{Installed, all_changes};
+use crate::pins::{Installed, PEER_LINK, all_changes, helper_on, target_link};
 use trawl_sys::words::word;
 
 const GRO: &str = "rx-gro";
@@ -40,6 +40,8 @@ pub struct Readiness {
     switched: Vec<Switched>,
     /// Keeps a program on the other end.
     link: Option<OwnedFd>,
+    /// Keep programs on interfaces whose drivers send frames only with one, by their numbers.
+    targets: Vec<(u32, OwnedFd)>,
     /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,
     look: NamespaceSearch,
@@ -85,8 +87,23 @@ impl Readiness {
         ready
     }
 
-    /// Ensures that frames sent by XDP out of the interface reach the other end.
+    /// Ensures that frames sent by XDP out of the interface reach the other end. If its driver sends them only while it has
+    /// an XDP program, a program that passes every packet is attached to it.
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
+        let is_card = XdpSending::of(site)? != XdpSending::AsOtherEnd;
+        // With a second holder it outlives the program that it was attached for.
+        if is_card && let Some(link) = helper_on(site)? {
+            self.targets.push((site.index(), link));
+        } else if needs_program(site)? {
+            let link = hold_passing(site)?;
+            self.targets.push((site.index(), link));
+            self.note(site.label().to_owned(), true, HELPER);
+        }
+        self.for_sending_as_is(site)
+    }
+
+    /// Ensures the same, without a program on the interface.
+    pub fn for_sending_as_is(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
         let peer = other_end(&mut self.look, site, &link)?;
         // Read under the lock: an unloading command may restore the feature until this need is recorded, and `keep`
@@ -131,11 +148,15 @@ impl Readiness {
     /// Ensures the same for an interface that gets a native program itself: many cards send frames only while they have
     /// one, so [`sends_frames`] decides when it is attached.
     pub fn for_sending_with_program(&mut self, site: &Site) -> Result<()> {
-        let able = xdp_abilities(site.namespace(), site.index())?;
-        if able.is_some_and(|able| able.native()) && site.link()?.kind.as_deref() != Some("veth") {
-            return Ok(());
+        let decides_later = match XdpSending::of(site)? {
+            XdpSending::WithProgram => true,
+            XdpSending::Unknown => site.link()?.kind.is_none(),
+            _ => false,
+        };
+        match decides_later {
+            true => Ok(()),
+            false => self.for_sending_as_is(site),
         }
-        self.for_sending(site)
     }
 
     /// Ensures that frames that a program on the interface sends back reach the other end: a veth wakes the other end
@@ -153,21 +174,19 @@ impl Readiness {
         if peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native) {
             return Ok(());
         }
-        let pass = Plain::load(object::VERDICT, "trawl_pass")?;
         let to = Site::named(peer.namespace.clone(), &peer.link.name)?;
-        let attached = trawl_attach::hold(&to, pass.program(), Some(XdpMode::Native));
-        let (link, _) = attached.map_err(|refused| {
+        let link = hold_passing(&to).map_err(|error| {
             Error::failed(
                 format!(
                     "cannot make {} accept frames that are sent back",
                     peer.label()
                 ),
-                refused.explain(&to, "trawl_pass").why(),
+                error.why(),
             )
-            .fix("--mode skb sends them through the network stack")
+            .fix(IN_STACK)
         })?;
         self.link = Some(link);
-        self.note(peer.label(), true, "an XDP program that passes everything");
+        self.note(peer.label(), true, HELPER);
         Ok(())
     }
 
@@ -216,9 +235,14 @@ impl Readiness {
         }
     }
 
-    /// Returns the link that keeps the other end's program attached.
-    pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().map(AsFd::as_fd)
+    /// Returns the links that keep programs on other interfaces, with the names of their pins.
+    pub(crate) fn helpers(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        let peer = self
+            .link
+            .iter()
+            .map(|link| (PEER_LINK.to_owned(), link.as_fd()));
+        let targets = self.targets.iter();
+        peer.chain(targets.map(|(index, link)| (target_link(*index), link.as_fd())))
     }
 
     pub(crate) fn changes(&self) -> &[Change] {
@@ -342,41 +366,64 @@ pub(crate) fn sweep() {
 
 const IN_STACK: &str = "--mode skb sends them through the network stack";
 
+const HELPER: &str = "an XDP program that passes everything";
+
+/// Returns true if the driver sends redirected frames only while it has an XDP program, and has none.
+pub fn needs_program(site: &Site) -> Result<bool> {
+    let link = site.link()?;
+    Ok(link.xdp.is_empty()
+        && match XdpSending::of(site)? {
+            XdpSending::WithProgram => true,
+            XdpSending::Unknown => link.kind.is_none() && !link.is_loopback(),
+            _ => false,
+        })
+}
+
 /// Returns an error, with its reason, unless the driver accepts redirected frames.
 pub(crate) fn sends_frames(site: &Site) -> Result<()> {
     if takes_frames(site)? {
         return Ok(());
     }
-    let what = format!("cannot send XDP frames out of {}", site.label());
-    let native = xdp_abilities(site.namespace(), site.index())?.is_some_and(|able| able.native());
-    let has_program = site
-        .link()?
-        .xdp
-        .iter()
-        .any(|one| one.mode == XdpMode::Native);
-    Err(match native && !has_program {
-        true => Error::failed(
-            what,
-            "its driver accepts none from other interfaces while it has no native XDP program",
-        )
-        .fix(format!(
-            "trawl xdp load {} pass; or {IN_STACK}",
-            site.label()
-        )),
-        false => Error::failed(what, "its driver accepts none from other interfaces").fix(IN_STACK),
-    })
+    let why = match (XdpSending::of(site)?, site.link()?.xdp.first()) {
+        (XdpSending::WithProgram | XdpSending::Unknown, Some(present)) => format!(
+            "its driver accepts them only while it has a native XDP program, and the program {} is attached in {} mode",
+            present.program_id,
+            present.mode.name()
+        ),
+        _ => "its driver accepts none from other interfaces".to_owned(),
+    };
+    Err(Error::failed(
+        format!("cannot send XDP frames out of {}", site.label()),
+        why,
+    )
+    .fix(IN_STACK))
 }
 
-/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards are assumed
-/// to, and of the virtual interfaces the following do.
-fn takes_frames(site: &Site) -> Result<bool> {
+/// Removes a program that has been attached natively if its driver nevertheless sends no redirected frames. A veth has been
+/// made ready before, and a concurrent command may undo that until [`Readiness::keep`].
+pub(crate) fn check_sending(site: &Site, installed: Installed) -> Result<Installed> {
+    if installed.mode() == Some(XdpMode::Native)
+        && XdpSending::of(site)? != XdpSending::AsOtherEnd
+        && let Err(error) = sends_frames(site)
+    {
+        installed.detach(site)?;
+        return Err(error);
+    }
+    Ok(installed)
+}
+
+/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards with a native
+/// program are assumed to, and of the virtual interfaces the following do.
+pub(crate) fn takes_frames(site: &Site) -> Result<bool> {
     const TAKE: [&str; 3] = ["veth", "tun", "bond"];
     if let Some(able) = xdp_abilities(site.namespace(), site.index())? {
         return Ok(able.redirect_target());
     }
     let link = site.link()?;
-    let kind = link.kind.as_deref();
-    Ok(!link.is_loopback() && kind.is_none_or(|kind| TAKE.contains(&kind)))
+    Ok(match link.kind.as_deref() {
+        Some(kind) => TAKE.contains(&kind),
+        None => link.xdp.iter().any(|one| one.mode == XdpMode::Native),
+    })
 }
 
 /// Returns true if each interface sends redirected packets of several buffers. Kernels before 6.3 send none.

@@ -22,7 +22,7 @@ use crate::chain;
 use crate::chain::dispatcher::Dispatcher;
 use crate::hooks::HOOK;
 use crate::load::Source;
-use crate::pins::{self, Installed, MAPS, PEER_LINK, PROGRAM, PinRecord, RECORD, STAND_IN};
+use crate::pins::{self, Installed, MAPS, PROGRAM, PinRecord, RECORD, STAND_IN};
 use crate::readiness::Readiness;
 use crate::swap::maps::{Inherited, Succession};
 use crate::unload::{UnloadChoice, unload};
@@ -348,6 +348,8 @@ pub(crate) struct Keepsake {
     /// The maps by the paths of their pins.
     maps: Vec<(PathBuf, OwnedFd)>,
     needs_peer: bool,
+    /// Numbers of the interfaces that need a program for it.
+    targets: Vec<u32>,
 }
 
 impl Keepsake {
@@ -367,6 +369,7 @@ impl Keepsake {
             record,
             maps: maps.collect(),
             needs_peer: installed.peer_link().is_some(),
+            targets: installed.targets(),
         }
     }
 
@@ -376,12 +379,15 @@ impl Keepsake {
         if self.needs_peer {
             ready.for_sending_back(site)?;
         }
+        for index in &self.targets {
+            ready.for_sending(&Site::by_index(site.namespace().cloned(), *index)?)?;
+        }
         let lock = site.lock()?;
         let directory = lock.make_inside(&id.to_string())?;
         bpffs::pin(program, &directory.join(PROGRAM))?;
         self.record.pin(&directory.join(RECORD))?;
-        if let Some(link) = ready.link() {
-            bpffs::pin(link, &directory.join(PEER_LINK))?;
+        for (name, link) in ready.helpers() {
+            bpffs::pin(link, &directory.join(name))?;
         }
         let maps = directory.join(MAPS);
         make_directory(&maps)?;

@@ -188,7 +188,7 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
     Ok(gone)
 }
 
-/// Explains that trawl installed the program for another one at the other end.
+/// Explains that trawl installed the program for another one, on another interface.
 fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
     let (other, name, id) = present.iter().find_map(|one| {
         let link = snapshot::link_of(site.index(), *one)?;

@@ -1,5 +1,6 @@
 //! Findings about one interface: its driver, attached programs, offloads that change packets before capture, and usable taps.
 
+use trawl_attach::card::CardEffects;
 use trawl_bpf::probe::KernelFeature;
 use trawl_sys::ethtool::{Channels, Ethtool};
 use trawl_sys::interface::Interface;
@@ -14,6 +15,8 @@ use trawl_sys::words::word;
 
 /// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
 const LINEAR_MTU: u32 = 3498;
+/// Largest MTU that fits into the one buffer of every driver.
+const ONE_BUFFER_MTU: u32 = 1500;
 
 /// Returns all findings about an interface; an error if it does not exist.
 pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>> {
@@ -35,6 +38,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
     let mut findings = vec![subject.link(), subject.hardware()];
     findings.extend(subject.native());
     findings.extend(subject.mtu());
+    findings.extend(subject.attaching());
     findings.extend(
         ethtool
             .channels()
@@ -122,7 +126,10 @@ impl Subject {
                     (abilities.multi_buffer(), "jumbo frames in several buffers"),
                     (abilities.redirect(), "redirect"),
                     (abilities.redirect_target(), "others may redirect to it"),
-                    (abilities.zero_copy(), "AF_XDP without copying"),
+                    (
+                        abilities.zero_copy() && self.interface.shares_memory(),
+                        "AF_XDP without copying",
+                    ),
                     (abilities.hardware_time(), "hardware time stamps"),
                 ];
                 for (_, extra) in extras.iter().filter(|(has, _)| *has) {
@@ -167,12 +174,23 @@ impl Subject {
                 CheckState::Warn,
                 format!("{mtu} is more than native XDP supports with this driver"),
             )
-            .why("a packet has to fit into a page")
+            .why("the driver takes a packet in one buffer only")
             .fix(format!(
-                "{}ip link set {} mtu {LINEAR_MTU}; or use --mode skb",
+                "{}ip link set {} mtu {ONE_BUFFER_MTU}; or use --mode skb",
                 self.prefix,
                 word(&self.interface.name)
             ))
+        })
+    }
+
+    /// Returns what the card does when its first XDP program is attached and the last one removed.
+    fn attaching(&self) -> Option<Finding> {
+        let is_possible = self.abilities.is_none_or(XdpAbilities::native);
+        let effects = CardEffects::of(&self.interface).filter(|_| is_possible)?;
+        let finding = self.finding("XDP attach", CheckState::Info, effects.to_string());
+        Some(match effects.interruption {
+            "" => finding,
+            _ => finding.why("the driver resets the card; a second program, a replacement and hooks for captures do not"),
         })
     }
 

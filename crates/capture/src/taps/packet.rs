@@ -127,11 +127,12 @@ fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
     if assembly.options.time == TimeSource::Hardware {
         let stamps = Ethtool::open(site.namespace.as_ref(), &site.interface.name)
             .and_then(|ethtool| ethtool.timestamping())
-            .is_ok_and(|abilities| abilities.receive_hardware);
-        assembly.event(if stamps {
+            .unwrap_or_default();
+        assembly.event(if stamps.receive_hardware {
             Event::CardStamps {
                 interface: site.label.clone(),
                 device: site.interface.name.clone(),
+                every_packet: stamps.receive_all,
             }
         } else {
             Event::SystemStamps {

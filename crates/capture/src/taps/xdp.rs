@@ -1,7 +1,5 @@
 //! The `xdp` tap: trawl's own pass-through program on an interface without one, native if the driver supports it.
 
-pub mod card;
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;

@@ -79,6 +79,7 @@ pub fn load(args: &Load) -> Result<()> {
     let request = attach.request(args.prio);
     let sites = [site];
     let care = attach.consent.care();
+    attach.warn_of_attaching(&sites);
     let done = attach.consent.change(&sites, || {
         guard::around(&sites, || {
             Balancer::load(&sites[0], table, &request, args.flows, care)

@@ -12,11 +12,13 @@ use trawl_gen::receive::{
     Latency, PERCENTILES, Progress, ReceiveReport, ReceiveVerdict, Receiver, ReceiverOptions,
     flow_name,
 };
+use trawl_program::Site;
 use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
 
 use super::output::{rate, time};
 use crate::args::NetnsArg;
+use crate::program_args::warn_of_attaching;
 use crate::{json, terminal, units};
 
 /// Interval at which the end conditions are checked.
@@ -59,6 +61,8 @@ pub struct ReceiveArgs {
 pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
     let site = CaptureSite::find(&args.interface, args.netns.as_deref())?;
     let signals = Signals::watch()?;
+    let to = Site::named(site.namespace.clone(), &site.interface.name)?;
+    warn_of_attaching(&[to], None);
     let receiver = Receiver::attach(&ReceiverOptions {
         namespace: site.namespace.as_ref(),
         interface: &site.interface.name,

@@ -12,13 +12,14 @@ use trawl_guard::rule::{On, TcpState};
 use trawl_guard::set::{self, Changed, Listed, RuleChanges};
 use trawl_guard::{Action, Draft, Guard, Match, RuleSet, state};
 use trawl_program::Site;
+use trawl_program::unload::UnloadChoice;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock, confirm};
 
 use super::{Apply, ChangeArgs, Load, PresetRule, Remove, Rule, split};
 use crate::json;
-use crate::program_args::{Change, TargetArgs, find_all};
+use crate::program_args::{Change, TargetArgs, find_all, warn_of_removing};
 use crate::terminal::write_out;
 
 /// The effect of `guard load` on an interface, in JSON.
@@ -53,6 +54,7 @@ pub fn load(args: &Load) -> Result<()> {
     }
     let replaced = if attach.replace { &sites[..] } else { &[] };
     let change = Change::Guard(first.namespace(), replaced);
+    attach.warn_of_attaching(&sites);
     attach.consent.make(vec![change], || load_on(args, &sites))
 }
 
@@ -108,6 +110,7 @@ pub fn unload(args: &TargetArgs) -> Result<()> {
         let Some(guard) = Guard::find(site.namespace())? else {
             return Err(state::not_guarded(site));
         };
+        warn_of_removing(site, UnloadChoice::Own);
         guard.unload(site)?;
         if !args.json {
             write_out(&format!("removed the guard from {}\n", site.label()))?;

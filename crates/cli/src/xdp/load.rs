@@ -19,7 +19,7 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
 use crate::args::{NamedValue, NetnsArg, VerifierLog, choice, interface_and_rest};
-use crate::program_args::{Consent, MODES, refuse_options};
+use crate::program_args::{Consent, MODES, refuse_options, warn_of_attaching};
 use crate::{completion, json, terminal};
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
@@ -96,6 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.verifier_log.begin()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
     let sites = std::slice::from_ref(&site);
+    warn_of_attaching(sites, args.mode);
     args.consent.change(sites, || load(args, &site, file))
 }
 
@@ -143,6 +144,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     let what = format!("cannot load {}", bundled.name());
     refuse_options(&what, &given, "is for object files")?;
     let request = request(args);
+    warn_of_attaching(&bundled.also_on(site, &request)?, None);
     let put = guard::around(std::slice::from_ref(site), || {
         bundled.load(touch, site, &request)
     })?;

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use trawl_attach::Site;
+use trawl_attach::passing::XdpSending;
 use trawl_sys::interface::Interface;
 use trawl_sys::{Error, Result};
 
-use super::device::{Reading, XdpSending};
+use super::device::Reading;
 use super::{Device, Engine, Live, Packet, Sent, Xsk};
 use crate::source::{Next, Source};
 
@@ -88,6 +90,11 @@ pub struct EngineOptions {
     pub notes: Notes,
     /// The device of the run, the same for all its threads.
     pub device: Device,
+}
+
+/// Returns the conditions for XDP frames of an interface in the calling thread's namespace.
+fn sending(interface: &str) -> Result<XdpSending> {
+    XdpSending::of(&Site::named(None, interface)?)
 }
 
 /// Opens an engine for an interface of the calling thread's namespace.
@@ -172,7 +179,7 @@ impl Chooser {
         Ok(match one {
             EngineChoice::Live => {
                 device.make_peer_accept(interface, notes)?;
-                match XdpSending::of(interface)? {
+                match sending(interface)? {
                     XdpSending::Never => {
                         let about = Interface::find(None, interface)?;
                         return Err(Error::failed(
@@ -285,7 +292,7 @@ impl Chooser {
                 // Without any count, the kernel would not report that the driver accepts no frame.
                 if !counted
                     && !engine.counts_refused()
-                    && XdpSending::of(&self.interface)? != XdpSending::Always
+                    && sending(&self.interface)? != XdpSending::Always
                 {
                     again(source);
                     return Ok(None);
@@ -322,7 +329,7 @@ impl Chooser {
 
     /// Returns whether a driver that refused a live frame may accept it with an XDP program.
     fn may_accept_with_program(&self, one: EngineChoice) -> Result<bool> {
-        Ok(one == EngineChoice::Live && XdpSending::of(&self.interface)? == XdpSending::Unknown)
+        Ok(one == EngineChoice::Live && sending(&self.interface)? == XdpSending::Unknown)
     }
 }
 

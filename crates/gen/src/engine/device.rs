@@ -1,14 +1,15 @@
 //! The sending device: programs that make its driver accept frames, and the counters that show what it sent.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trawl_attach::Site;
-use trawl_io::send::passing_program;
+use trawl_attach::card::CardEffects;
+use trawl_attach::passing::hold_passing;
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::interface::Interface;
-use trawl_sys::netlink::{LinkRecord, Netlink, Peer, XdpMode, veth_peer, xdp_abilities};
+use trawl_sys::netlink::{Netlink, Peer, XdpMode, veth_peer};
 use trawl_sys::words::word;
 use trawl_sys::{Error, Result};
 
@@ -18,8 +19,6 @@ use super::Notes;
 const COUNTER_PATIENCE: Duration = Duration::from_millis(200);
 /// Time without a change after which a counter is final: some drivers update theirs once a second.
 const COUNTER_SETTLES: Duration = Duration::from_millis(1500);
-/// Time that a card may need for its link after a reset.
-const LINK_PATIENCE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The device of a run, shared by its threads. Programs attached for the run end with it, also if trawl is killed.
@@ -209,9 +208,8 @@ impl Device {
             return Ok(());
         }
         let site = Site::named(None, interface)?;
-        let link = site.link()?;
         let driver = Interface::find(None, interface)?.driver_name().to_owned();
-        if let Some(present) = link.xdp.first() {
+        if let Some(present) = site.link()?.xdp.first() {
             return Err(Error::failed(
                 format!("the driver ({driver}) of {interface}"),
                 format!(
@@ -221,15 +219,14 @@ impl Device {
                 ),
             ));
         }
+        let effects = CardEffects::of_attaching(&site, None)
+            .map_or_else(String::new, |effects| format!("; {effects}"));
         notes.say(format!(
             "{interface}: attaching an XDP program that passes every packet for this run, because the driver ({driver}) sends \
-             such frames only while it has one; cards may lose packets for a moment while it is attached and removed"
+             such frames only while it has one{effects}"
         ));
-        let program = passing_program()?;
-        let (held, _) = trawl_attach::hold(&site, program.as_fd(), Some(XdpMode::Native))
-            .map_err(|refused| refused.explain(&site, "trawl_pass"))?;
-        state.own = Some(held);
-        wait_for_link(interface, &link)
+        state.own = Some(hold_passing(&site)?);
+        Ok(())
     }
 
     /// Makes the other end of a veth accept XDP frames, if it does not; an error is the reason why it cannot.
@@ -274,63 +271,14 @@ impl Device {
                 word(&peer.link.name)
             ))
         };
-        let program = passing_program()?;
         let site = Site::named(peer.namespace.clone(), &peer.link.name)?;
-        let (held, _) = trawl_attach::hold(&site, program.as_fd(), Some(XdpMode::Native))
-            .map_err(|refused| cannot(refused.explain(&site, "trawl_pass").why()))?;
+        let held = hold_passing(&site).map_err(|error| cannot(error.why()))?;
         state.peer = Some(held);
         notes.say(format!(
             "{label} accepts XDP frames during this run: an XDP program that passes every packet is attached"
         ));
         Ok(())
     }
-}
-
-/// Conditions under which a driver sends XDP frames that are redirected to its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum XdpSending {
-    Always,
-    /// While the driver has an XDP program.
-    WithProgram,
-    Never,
-    /// The kernel does not say (before 6.3).
-    Unknown,
-    /// While the other end of the veth is ready; the kernel says so with a delay.
-    AsOtherEnd,
-}
-
-impl XdpSending {
-    pub fn of(interface: &str) -> Result<Self> {
-        let link = Netlink::current()?.link(interface)?;
-        if link.kind.as_deref() == Some("veth") {
-            return Ok(Self::AsOtherEnd);
-        }
-        Ok(match xdp_abilities(None, link.index)? {
-            None => Self::Unknown,
-            Some(able) if able.redirect_target() => Self::Always,
-            Some(able) if able.native() => Self::WithProgram,
-            Some(_) => Self::Never,
-        })
-    }
-}
-
-/// Waits until a card that the attachment has reset can send again.
-fn wait_for_link(interface: &str, before: &LinkRecord) -> Result<()> {
-    let running = LinkRecord::is_running;
-    let start = Instant::now();
-    while running(before) && !running(&Netlink::current()?.link(interface)?) {
-        if start.elapsed() > LINK_PATIENCE {
-            return Err(Error::failed(
-                format!("{interface} has no link"),
-                format!(
-                    "it has not come back within {} seconds after an XDP program was attached",
-                    LINK_PATIENCE.as_secs()
-                ),
-            ));
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
 }
 
 const GRO: &str = "rx-gro";

@@ -10,7 +10,6 @@ pub mod tcp;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use trawl_bpf::program::{HAS_FRAGS, LoadOptions, XDP, returning};
 use trawl_sys::error::{Error, Result};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::socket_option;
@@ -44,19 +43,6 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
         }
         e => Error::os(what, e.into()),
     })
-}
-
-/// Loads a program that passes every packet: attached to a card or to one end of a veth, it makes the driver accept XDP
-/// frames.
-pub fn passing_program() -> Result<OwnedFd> {
-    const XDP_PASS: i32 = 2;
-    let instructions = returning(XDP_PASS);
-    let program = LoadOptions {
-        flags: HAS_FRAGS,
-        ..LoadOptions::new("trawl_pass", XDP)
-    };
-    let loaded = program.load(&instructions);
-    loaded.map_err(|e| Error::os("cannot load a program", e).fix("this requires root (CAP_BPF)"))
 }
 
 /// Explains ENETDOWN: the interface is down, or it was deleted.

@@ -1,5 +1,7 @@
 //! The facts about one interface, gathered from netlink and ethtool.
 
+use std::path::PathBuf;
+
 use crate::error::Result;
 use crate::ethtool::{DriverInfo, Ethtool};
 use crate::netlink::{LinkRecord, Netlink, XdpAttachment};
@@ -101,6 +103,18 @@ impl Interface {
         }
     }
 
+    /// Returns false if the driver copies AF_XDP frames although it reports that it need not: virtio_net does unless the
+    /// device reaches the memory by the kernel's DMA interface (VIRTIO_F_ACCESS_PLATFORM).
+    pub fn shares_memory(&self) -> bool {
+        const ACCESS_PLATFORM: usize = 33;
+        self.driver.as_deref() != Some("virtio_net")
+            || self
+                .bus
+                .as_deref()
+                .and_then(virtio_features)
+                .is_some_and(|bits| bits.as_bytes().get(ACCESS_PLATFORM) == Some(&b'1'))
+    }
+
     /// Returns the number that the kernel adds to the queue noted on a received packet. Drivers make it add one, so that zero
     /// can mean that no queue was noted. Packets out of a veth or netkit still carry the queue that the other end sent them
     /// by, which is also the queue that receives them.
@@ -166,6 +180,17 @@ fn link_type(hardware_type: u16) -> u16 {
 /// Returns the netmask of an interface's first IPv4 address, if it has one.
 pub fn ipv4_netmask(namespace: Option<&Namespace>, name: &str) -> Option<std::net::Ipv4Addr> {
     Ethtool::open(namespace, name).ok()?.ipv4_netmask()
+}
+
+/// Returns the negotiated features of the virtio device at this address of the PCI bus, a digit for each.
+fn virtio_features(address: &str) -> Option<String> {
+    let children = std::fs::read_dir(format!("/sys/bus/pci/devices/{address}")).ok()?;
+    let is_virtio = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("virtio"))
+    };
+    let mut paths = children.flatten().map(|entry| entry.path());
+    std::fs::read_to_string(paths.find(is_virtio)?.join("features")).ok()
 }
 
 #[cfg(test)]

@@ -153,28 +153,40 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
             .collect(),
         false => Vec::new(),
     };
-    // The kernel drops what a native program sends to a driver without native XDP: with such a port, all run in skb mode.
+    // The kernel drops what a native program sends to a driver that sends no XDP frames: with such a port, all run in skb mode.
+    let is_native = |port: &Port| port.installed.mode() == Some(XdpMode::Native);
+    let some_native = all.iter().any(is_native);
     let mut in_stack = false;
     for site in &new {
         in_stack |= is_in_stack(site, request)?;
     }
-    let is_native = |port: &Port| port.installed.mode() == Some(XdpMode::Native);
+    for port in all.iter().filter(|port| !is_native(port)) {
+        in_stack |= !readiness::takes_frames(&port.site)?;
+    }
     let request = &AttachRequest {
         mode: match request.mode {
-            None if in_stack && !all.iter().any(is_native) => Some(XdpMode::Skb),
+            None if in_stack && !some_native => Some(XdpMode::Skb),
             asked => asked,
         },
         ..*request
     };
     let mut ready = Readiness::default();
-    if request.mode != Some(XdpMode::Skb) {
+    let by_stack = request.mode == Some(XdpMode::Skb);
+    if !by_stack || some_native {
         for site in new
             .iter()
             .copied()
             .chain(again.iter().map(|port| &port.site))
         {
-            ready.for_sending_on(site)?;
-            ready.for_sending_with_program(site)?;
+            if by_stack {
+                ready.for_sending_as_is(site).map_err(beside_native)?;
+            } else {
+                ready.for_sending_on(site)?;
+                ready.for_sending_with_program(site)?;
+            }
+        }
+        for port in all.iter().filter(|port| !is_native(port)) {
+            ready.for_sending_as_is(&port.site).map_err(beside_native)?;
         }
     }
     for Port { site, installed } in again {
@@ -189,11 +201,14 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
         let fill = |program: &mut Program| program.remember(&ready);
         let put = source(&all).and_then(|one| install::put_alone(site, one, request, fill));
         let put = put.and_then(|Put { installed, .. }| {
-            if installed.mode() == Some(XdpMode::Native)
-                && let Err(error) = readiness::sends_frames(site)
+            let installed = readiness::check_sending(site, installed)?;
+            // A kernel that does not report the driver's abilities may have fallen back to skb mode.
+            if installed.mode() != Some(XdpMode::Native)
+                && request.mode != Some(XdpMode::Skb)
+                && let Err(error) = ready.for_sending_as_is(site)
             {
-                let _ = installed.detach(site);
-                return Err(error);
+                installed.detach(site)?;
+                return Err(beside_native(error));
             }
             Ok(installed)
         });
@@ -224,6 +239,11 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
         notices,
         warnings,
     })
+}
+
+/// Advises one mode for all ports: those in native mode cannot send by the stack.
+fn beside_native(error: Error) -> Error {
+    error.fix("unload the router's ports, and load all of them with --mode skb")
 }
 
 /// Removes ports from the router; all others keep running.

@@ -82,6 +82,7 @@ pub fn judge(cell: &Cell, outcomes: &BTreeMap<&'static str, Outcome>) -> Result<
     }
     wrong.extend(wrong_mode(&findings, near, outcomes));
     wrong.extend(wrong_ability(&findings, near, outcomes));
+    wrong.extend(silent_loss(&findings, near, outcomes));
     check!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(format!("{} findings", findings.len()))
 }
@@ -104,6 +105,29 @@ fn wrong_mode(
         .then(|| format!("says of tap xdp: {text}; but its mode is {mode}"))
 }
 
+/// Returns a complaint if attaching or detaching a program loses frames, and doctor does not say that the card is reset.
+fn silent_loss(
+    findings: &[Value],
+    near: &str,
+    outcomes: &BTreeMap<&'static str, Outcome>,
+) -> Option<String> {
+    // Fewer are lost by a busy machine.
+    const MANY: u64 = 50;
+    let Some(Outcome::Works(text)) = outcomes.get("attach") else {
+        return None;
+    };
+    let counts = text.split_once("/s: ")?.1.split(", ");
+    let lost: u64 = counts
+        .filter_map(|one| one.split(' ').next()?.parse::<u64>().ok())
+        .sum();
+    let about = findings
+        .iter()
+        .find(|one| one["area"] == near && one["subject"] == "XDP attach");
+    let warns = about.is_some_and(|one| !one["why"].is_null());
+    (lost > MANY && !warns)
+        .then(|| format!("does not say that attaching loses frames; but attach: {text}"))
+}
+
 /// Compares the abilities that doctor lists of the driver with the features that need them.
 fn wrong_ability(
     findings: &[Value],
@@ -122,6 +146,11 @@ fn wrong_ability(
         (is_listed && !outcome.works())
             .then(|| format!("lists {ability}; but {feature}: {outcome}"))
     };
+    let copies =
+        matches!(outcomes.get("gen-xsk"), Some(Outcome::Works(how)) if how != "without copying");
+    if copies && text.contains("AF_XDP without copying") {
+        return vec!["lists AF_XDP without copying; but gen-xsk copies".to_owned()];
+    }
     [
         ("redirect", "load-redirect"),
         ("hardware time stamps", "time-hw"),

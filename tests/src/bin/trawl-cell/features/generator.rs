@@ -39,10 +39,12 @@ fn generate(cell: &Cell, engine: &str) -> Result<String> {
     );
     far.wait_received(before, FRAMES as u64)?;
     let used = report["engine"].as_str().unwrap_or_default();
-    Ok(if engine == "auto" {
-        used.to_owned()
-    } else {
-        String::new()
+    let copies = report["notes"].as_array().into_iter().flatten();
+    let copies =
+        copies.filter_map(|note| note.as_str()?.strip_prefix("AF_XDP ")?.split(':').next());
+    Ok(match engine {
+        "auto" => used.to_owned(),
+        _ => copies.collect::<Vec<_>>().join(", "),
     })
 }
 

@@ -150,19 +150,28 @@ pub fn tx(cell: &Cell) -> Result<String> {
     Ok(mode)
 }
 
-/// The far end of the second wire receives each frame.
+/// The far end of the second wire receives each frame, also if the driver sends only while it has a program.
 pub fn redirect(cell: &Cell) -> Result<String> {
     let [first, second] = &cell.wires;
-    let _loaded = Loaded::load(cell, &["redirect", "--to", &second.near.interface])?;
+    let loaded = Loaded::load(cell, &["redirect", "--to", &second.near.interface])?;
     let before = second.far.counters();
     cell.send(&datagrams(cell, PORT))?;
     second.far.wait_received(before, FRAMES as u64)?;
     check_counts(cell)?;
-    Ok(format!(
-        "{} to {}",
-        mode_of(&first.near),
+    let mode = mode_of(&first.near);
+    let helped = if mode_of(&second.near).is_empty() {
+        ""
+    } else {
+        ", which got a program"
+    };
+    loaded.unload()?;
+    let left = mode_of(&second.near);
+    check!(
+        left.is_empty(),
+        "{} keeps a program in {left} mode",
         second.near.interface
-    ))
+    );
+    Ok(format!("{mode} to {}{helped}", second.near.interface))
 }
 
 /// A program replaces another one in the same mode.
