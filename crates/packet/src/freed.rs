@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// What it means that the kernel freed a packet as dropped. Recordings have the word of a non-loss as `loss=WORD`.
+/// The meaning of a packet that the kernel frees as dropped. Recordings have the word of a non-loss as `loss=WORD`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freed {
     /// The packet is lost.

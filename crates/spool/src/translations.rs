@@ -43,7 +43,7 @@ impl Watched {
         self.watches.is_empty()
     }
 
-    /// Returns all news until now. The kernel sends those of a connection before its first packet leaves the host.
+    /// Returns all news until now. The kernel announces a connection before its first packet leaves the host.
     pub fn take(&mut self) -> Vec<u8> {
         self.collect();
         std::mem::take(&mut self.waiting)
