@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{host, tcp_payload};
 use crate::walk::{Headers, half};
 
+const CHANGE_CIPHER_RECORD: u8 = 20;
 const HANDSHAKE_RECORD: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 /// Length of the type and the length of a handshake message.
@@ -44,7 +45,7 @@ pub fn client_hello(headers: &Headers<'_>) -> Option<ClientHello> {
 
 /// Returns a ClientHello message, which can be split among records.
 fn message(payload: &[u8]) -> Option<Cow<'_, [u8]>> {
-    let (first, mut rest) = record(payload)?;
+    let (first, mut rest) = record(after_change(payload))?;
     if *first.first()? != CLIENT_HELLO {
         return None;
     }
@@ -56,6 +57,14 @@ fn message(payload: &[u8]) -> Option<Cow<'_, [u8]>> {
         rest = after;
     }
     Some(message)
+}
+
+/// Skips the message with which a client changes its cipher before its second hello (RFC 8446, appendix D.4).
+fn after_change(payload: &[u8]) -> &[u8] {
+    match payload {
+        [CHANGE_CIPHER_RECORD, 3, _, 0, 1, 1, rest @ ..] => rest,
+        _ => payload,
+    }
 }
 
 /// Splits off the content of a handshake record, as far as it was captured.

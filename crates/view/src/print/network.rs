@@ -143,10 +143,13 @@ fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     }
     line.show(data, "spi=0x{x32 4},")?;
     line.show(data, "seq=0x{h32 8},icv=0x")?;
-    if len < FIXED_LEN || len > data.len {
+    if len > data.len {
         return Err(Stop::Invalid);
     }
-    line.put_hex(data.slice(FIXED_LEN, len - FIXED_LEN)?);
+    // A header of length 0 ends before its sequence number, and so does tcpdump's.
+    if len > FIXED_LEN {
+        line.put_hex(data.slice(FIXED_LEN, len - FIXED_LEN)?);
+    }
     put!(line, "): ");
     // A chain of these headers can be as deep as a packet is long.
     line.nested(|line| print(line, ip, next, data.skip(len)))

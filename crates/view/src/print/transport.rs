@@ -56,6 +56,14 @@ fn by_port(table: &[(&[u16], Application)], (src, dst): (u16, u16)) -> Option<Ap
     row.map(|(_, application)| *application)
 }
 
+/// Ports of applications that tcpdump does not decode: their lines name the datagram's length, as its own line does.
+const OWN: [u16; 2] = [2152, 51820];
+
+/// Returns true if the line of a datagram's application names the datagram's length.
+fn names_length(src: u16, dst: u16) -> bool {
+    OWN.contains(&src) || OWN.contains(&dst)
+}
+
 /// Shows the payload of a datagram; returns false if its ports are not known.
 fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Result<bool, Stop> {
     if nfs::print(line, ip, ports, data)? {

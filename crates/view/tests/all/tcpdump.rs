@@ -131,7 +131,7 @@ const EPOCH: PrintOptions = PrintOptions {
 /// - the bytes of an encrypted MACsec frame are left to -x
 /// - tcpdump finds the owner of a key exchange in the packets before
 /// - PTP is one line that fits a terminal; tcpdump knows HSRP's first version alone
-const ALWAYS: [&str; 17] = [
+const ALWAYS: [&str; 19] = [
     "IPv4 length of zero",
     "option of a wrong length",
     "option beyond the header",
@@ -139,9 +139,11 @@ const ALWAYS: [&str; 17] = [
     "cooked 2 IPv4",
     "cooked 2 out",
     "TLS client hello",
+    "TLS second client hello",
     "QUIC initial",
     "WireGuard data",
     "GTP-U",
+    "GTP-U in fragments",
     "PTP sync",
     "PTP follow up",
     "PTP announce",
@@ -390,6 +392,31 @@ fn cuts_at_every_byte() {
         "{differ} of {all} differ: {:#?}",
         &different[..differ.min(40)]
     );
+}
+
+/// The lines of packets that tcpdump does not look into.
+#[test]
+fn own_protocols_are_read_to_their_end() {
+    let all = packets::all();
+    for (name, end) in [
+        (
+            "TLS client hello",
+            ": TLS client hello, name a.com, versions 1.3 1.2, protocols h2",
+        ),
+        (
+            "TLS second client hello",
+            ": TLS client hello, name a.com, versions 1.3 1.2, protocols h2",
+        ),
+        // The first of two fragments of 136 and 64 bytes.
+        (
+            "GTP-U in fragments",
+            "UDP, length 200: GTP-U, G-PDU (255), TEID 0x0000004d: IP 10.0.0.1.5 > 10.0.0.2.6: UDP, length 2",
+        ),
+    ] {
+        let cases: Vec<&Case> = all.iter().filter(|case| case.name == name).collect();
+        let line = ours(EPOCH, &cases).concat();
+        assert!(line.trim_end().ends_with(end), "{name}: {line}");
+    }
 }
 
 /// The forms of time, on packets of which one is earlier than its predecessor.

@@ -202,6 +202,13 @@ fn extensions_that_contradict_their_length_have_no_fingerprint() {
     assert_eq!(found.ja4, None);
 }
 
+/// After a retry, a client changes its cipher in front of its second hello.
+#[test]
+fn second_hello_is_found_after_the_change_of_cipher() {
+    let payload = [&[20, 3, 3, 0, 1, 1][..], &record(&example())].concat();
+    assert_eq!(hello_in(&payload), Some(example_names()));
+}
+
 #[test]
 fn other_records_and_messages_are_no_hello() {
     let whole = record(&example());

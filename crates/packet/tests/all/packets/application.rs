@@ -280,6 +280,8 @@ pub fn add(cases: &mut Cases) {
     eigrp.resize(20, 0);
     cases.frame("EIGRP hello", v4_raw(88, eigrp));
     tcp(cases, "TLS client hello", 443, &client_hello());
+    let second = [&[20, 3, 3, 0, 1, 1][..], &client_hello()].concat();
+    tcp(cases, "TLS second client hello", 443, &second);
     let mut quic = vec![0xc3, 0, 0, 0, 1, 4, 1, 2, 3, 4, 2, 5, 6, 0];
     quic.resize(100, 0);
     udp(cases, "QUIC initial", (40_000, 443), quic);
@@ -291,5 +293,13 @@ pub fn add(cases: &mut Cases) {
     gtp.extend((inner.len() as u16).to_be_bytes());
     gtp.extend([0, 0, 0, 77]);
     gtp.extend(inner);
-    udp(cases, "GTP-U", (2152, 2152), gtp);
+    udp(cases, "GTP-U", (2152, 2152), gtp.clone());
+    // The datagram's length is the sum of its fragments.
+    gtp.resize(200, 0);
+    let mut first = v4().udp(2152, 2152).payload(gtp).build();
+    first.truncate(14 + 20 + 8 + 136);
+    // The length in the IP header, and the mark of more fragments.
+    first[17] = (20 + 8 + 136) as u8;
+    first[20] |= 0x20;
+    cases.link("GTP-U in fragments", 1, first);
 }

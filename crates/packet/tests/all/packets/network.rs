@@ -108,6 +108,8 @@ fn ipv4_headers(cases: &mut Cases) {
     ]
     .concat();
     cases.frame("AH", v4_raw(51, ah));
+    let none = [6, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 6].to_vec();
+    cases.frame("AH of length 0", v4_raw(51, none));
     cases.frame("padded frame", udp(ipv4()).frame_len(60));
     cases.cut("cut in IPv4", udp(ipv4()), 14 + 12);
     cases.cut(
@@ -189,6 +191,9 @@ fn ipv6_headers(cases: &mut Cases) {
     let mut source = vec![17, 2, 0, 0, 0, 0, 0, 0];
     source.extend(B6.map(u16::to_be_bytes).concat());
     cases.frame("source routing", udp(v6().layer(extension(43, source))));
+    let mut home = vec![59, 2, 1, 2, 0, 0, 201, 16];
+    home.extend(A6.map(u16::to_be_bytes).concat());
+    cases.frame("home address", v6().layer(extension(60, home)));
     cases.frame("no next header", v6().layer(extension(59, vec![])));
     cases.frame(
         "IPv6 unknown protocol",

@@ -148,6 +148,8 @@ fn tcp(cases: &mut Cases) {
         with(vec![34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1]),
     );
     cases.frame("unknown TCP option", with(vec![99, 4, 0xab, 0xcd]));
+    let selective = [&[1, 1, 5, 10][..], &[0, 0, 0, 10, 0, 0, 0, 20]].concat();
+    cases.frame("SACK without an acknowledgement", with(selective));
     cases.frame("end of options", with(vec![0, 0, 0, 0]));
     cases.frame("user timeout", with(vec![28, 4, 0x80, 10]));
     cases.frame("option of a wrong length", with(vec![2, 3, 9, 1]));

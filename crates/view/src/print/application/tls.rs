@@ -5,6 +5,7 @@ use crate::print::names;
 
 /// A record of the handshake, and a client's first message in it.
 const HANDSHAKE: u8 = 22;
+const CHANGE_CIPHER: u8 = 20;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 const SERVER_NAME: u16 = 0;
@@ -13,6 +14,11 @@ const PROTOCOLS: u16 = 16;
 
 /// Shows a hello on any port: its first bytes cannot be mistaken for another protocol.
 pub fn print(line: &mut Line<'_>, data: Data<'_>) {
+    // A client changes its cipher before its second hello.
+    let data = match data.bytes {
+        [CHANGE_CIPHER, 3, _, 0, 1, 1, HANDSHAKE, ..] => data.skip(6),
+        _ => data,
+    };
     let is_hello = data.bytes.first() == Some(&HANDSHAKE)
         && data.bytes.get(1) == Some(&3)
         && matches!(data.bytes.get(5), Some(&CLIENT_HELLO | &SERVER_HELLO));

@@ -185,6 +185,7 @@ fn option_list(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
     const PAD1: u8 = 0;
     const PADN: u8 = 1;
     const ROUTER_ALERT: u8 = 5;
+    const HOME_ADDRESS: u8 = 201;
     while list.len > 0 {
         let kind = list.u8(0)?;
         if kind == PAD1 {
@@ -205,6 +206,7 @@ fn option_list(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
                 let least = if len < JUMBO_LEAST { " - < 65536" } else { "" };
                 put!(line, "(jumbo: {len}{least}) ");
             }
+            (HOME_ADDRESS, 16) => line.show(list, "(homeaddr: {ip6 2})")?,
             _ => put!(line, "(opt_type 0x{kind:02x}: len={len})"),
         }
         list = list.skip(2 + usize::from(len));

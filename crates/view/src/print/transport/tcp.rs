@@ -165,7 +165,7 @@ fn options(
         }
         value.need(value.len)?;
         if kind != MULTIPATH {
-            option(line, kind, value, has_ack, sack_base)?;
+            option(line, kind, value, sack_base)?;
             continue;
         }
         match mptcp::print(line, (is_syn, has_ack), start.claimed(len)) {
@@ -177,20 +177,14 @@ fn options(
     Ok(())
 }
 
-fn option(
-    line: &mut Line<'_>,
-    kind: u16,
-    value: Data<'_>,
-    has_ack: bool,
-    sack_base: u32,
-) -> Printed {
+fn option(line: &mut Line<'_>, kind: u16, value: Data<'_>, sack_base: u32) -> Printed {
     match (kind, value.len) {
         (MSS, 2) => line.show(value, " {u16 0}")?,
         (WINDOW_SCALE, 1) => line.show(value, " {u8 0}")?,
         (SACK_PERMITTED, 0) => {}
         (TIMESTAMPS, 8) => line.show(value, " val {u32 0} ecr {u32 4}")?,
         (6 | 7 | 11..=13, 4) => line.show(value, " {u32 0}")?,
-        (SACK, len) if !len.is_multiple_of(8) || !has_ack => {
+        (SACK, len) if !len.is_multiple_of(8) => {
             put!(line, "malformed sack [len {len}] ");
         }
         (SACK, len) => {

@@ -3,7 +3,7 @@
 use crate::print::line::{Data, Line, Printed, put};
 use crate::print::names;
 use crate::print::network::Ip;
-use crate::print::transport::{as_chosen, datagram};
+use crate::print::transport::{as_chosen, datagram, names_length};
 
 const HEADER_LEN: usize = 8;
 
@@ -27,9 +27,12 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     } else {
         stored_len - HEADER_LEN
     };
-    let payload = data
-        .claimed(data.len.min(len + HEADER_LEN))
-        .skip(HEADER_LEN);
+    let claimed = match ip.fragmented && names_length(src, dst) {
+        // The rest is in other fragments.
+        true => len + HEADER_LEN,
+        false => data.len.min(len + HEADER_LEN),
+    };
+    let payload = data.claimed(claimed).skip(HEADER_LEN);
     if let Some(datagrams) = line.options.datagrams {
         return as_chosen(line, datagrams, payload);
     }
