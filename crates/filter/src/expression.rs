@@ -93,10 +93,7 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
             return Classic::with_tables(program.code, program.finds, program.tables);
         }
         Split::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
-        Split::TooLong { comparisons } => {
-            let most = split::MOST_WHOLE;
-            return Err(FilterError::Unsplit { comparisons, most });
-        }
+        Split::TooLong { comparisons } => return Err(too_many(comparisons)),
     };
     let options = &CompilerOptions {
         optimise: options.optimise && optimise,
@@ -109,6 +106,17 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
             Err(FilterError::Expression { message, at })
         }
     }
+}
+
+fn too_many(comparisons: usize) -> FilterError {
+    let most = split::MOST_WHOLE;
+    FilterError::Unsplit { comparisons, most }
+}
+
+/// Refuses the expressions that `compile` refuses because libpcap would need too long, without compiling.
+pub fn check_length(expression: &str) -> Result<(), FilterError> {
+    let refused = split::too_many(expression).map(too_many);
+    refused.map_or(Ok(()), Err)
 }
 
 /// Returns true if libpcap accepts an expression in one piece.

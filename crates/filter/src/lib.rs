@@ -47,7 +47,7 @@ mod table;
 
 pub use classic::{Classic, Instruction};
 pub use error::FilterError;
-pub use expression::{CompilerOptions, LinkType, compile};
+pub use expression::{CompilerOptions, LinkType, check_length, compile};
 
 pub use table::Table;
 

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 use trawl_capture::options::{ProcessDetail, ProcessPlan};
 use trawl_capture::pod::PodSelector;
+use trawl_filter::check_length;
 use trawl_pipeline::plan::PacketsAt;
 use trawl_sys::names::covers;
 use trawl_sys::{Error, Result};
@@ -93,6 +94,14 @@ pub enum Refusal {
     Filter {
         filter: String,
     },
+    FilterLength {
+        asked: u64,
+        most: u64,
+    },
+    /// libpcap would need too long for the filter: the message of a capture that refuses it.
+    FilterCost {
+        why: String,
+    },
     /// The operator's view of a reason that this trawl does not know.
     #[serde(other)]
     Unknown,
@@ -153,12 +162,20 @@ impl Policy {
                 store: capture.store.clone(),
             });
         }
-        if capture.filter.len() > LONGEST_FILTER
-            || self.filter.is_some() && !is_closed(&capture.filter)
-        {
+        if capture.filter.len() > LONGEST_FILTER {
+            return Some(Refusal::FilterLength {
+                asked: capture.filter.len() as u64,
+                most: LONGEST_FILTER as u64,
+            });
+        }
+        if self.filter.is_some() && !is_closed(&capture.filter) {
             return Some(Refusal::Filter {
                 filter: capture.filter.clone(),
             });
+        }
+        if let Err(error) = check_length(&self.narrowed(&capture.filter)) {
+            let why = error.to_string();
+            return Some(Refusal::FilterCost { why });
         }
         let indexes = capture.index || capture.packets_at == PacketsAt::Host;
         if indexes && self.index == Some(false) {
@@ -394,6 +411,35 @@ mod tests {
             let refusal = refused(policy, |capture| capture.store = store.to_owned());
             assert!(matches!(refusal, Some(Refusal::Store { .. })), "{store}");
         }
+    }
+
+    /// A capture refuses such filters too, but only on the host.
+    #[test]
+    fn costly_filters_are_refused_before_a_host_compiles_them() {
+        let costly = |count: usize| {
+            let pairs = (1..=count).map(|number| format!("pppoes {number} and not port {number}"));
+            pairs.collect::<Vec<_>>().join(" and ")
+        };
+        assert_eq!(refused("", |c| c.filter = costly(200)), None);
+        let refusal = refused("", |c| c.filter = costly(400));
+        assert!(
+            matches!(&refusal, Some(Refusal::FilterCost { why }) if why.contains("799")),
+            "{refusal:?}"
+        );
+        let ports = (1..=700).map(|port| format!("port {port}"));
+        let ports = ports.collect::<Vec<_>>().join(" or ");
+        assert_eq!(refused("", |c| c.filter.clone_from(&ports)), None);
+        // The policy's own filter makes it too costly.
+        let policy = format!("filter = '{}'", costly(200));
+        let refusal = refused(&policy, |c| c.filter = costly(200));
+        assert!(
+            matches!(refusal, Some(Refusal::FilterCost { .. })),
+            "{refusal:?}"
+        );
+        let refusal = refused("", |c| c.filter = " ".repeat(20_000));
+        let most = LONGEST_FILTER as u64;
+        let asked = 20_000;
+        assert_eq!(refusal, Some(Refusal::FilterLength { asked, most }));
     }
 
     #[test]

@@ -450,6 +450,8 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::Filter { filter } => {
             format!("policy: the brackets of the filter '{filter}' do not match")
         }
+        Refusal::FilterLength { asked, most } => limit("length of the filter", &Some(*asked), most),
+        Refusal::FilterCost { why } => format!("policy: {why}"),
         Refusal::Unknown => "policy: a reason of a newer trawl".to_owned(),
         Refusal::Store { store } => format!("policy: store {store}"),
         Refusal::TooMany { most } => format!("policy: at most {most} captures"),

@@ -53,6 +53,28 @@ pub(super) struct Refused {
     pub(super) inherited: usize,
 }
 
+/// Splits an expression into operands after a short context; `None` if that is not possible.
+fn take_apart<'e>(
+    expression: &'e str,
+    ask: operands::Ask<'_>,
+) -> Option<(operands::Context<'e>, operands::Node)> {
+    let context = operands::context(expression)?;
+    if operands::comparisons(context.text) > TOGETHER {
+        return None;
+    }
+    let node = operands::parse(expression, &context, LONG, ask)?;
+    Some((context, node))
+}
+
+/// Returns the number of comparisons of an expression that `compile` refuses for it. No libpcap is needed.
+pub(super) fn too_many(expression: &str) -> Option<usize> {
+    let comparisons = operands::comparisons(expression);
+    // Without answers, no word is a name.
+    let no_answer = |_: &str| Err(String::new());
+    let is_refused = comparisons > MOST_WHOLE && take_apart(expression, &no_answer).is_none();
+    is_refused.then_some(comparisons)
+}
+
 /// Compiles a long expression.
 pub(super) fn compile(
     expression: &str,
@@ -64,18 +86,13 @@ pub(super) fn compile(
     if comparisons < LONG {
         return Split::Whole { optimise: true };
     }
-    let context = operands::context(expression)
-        .filter(|context| operands::comparisons(context.text) <= TOGETHER);
-    let taken_apart = context.and_then(|context| {
-        let node = operands::parse(expression, &context, LONG, ask)?;
-        Some((context, operands::resolve(node, expression, ask)))
-    });
-    let Some((context, node)) = taken_apart else {
+    let Some((context, node)) = take_apart(expression, ask) else {
         return match comparisons <= MOST_WHOLE {
             true => Split::Whole { optimise: false },
             false => Split::TooLong { comparisons },
         };
     };
+    let node = operands::resolve(node, expression, ask);
     let longest = lists::longest(&node, expression).max(operands::ranges(expression));
     let work = comparisons * comparisons * (1 + longest);
     let node = lists::gather(node, expression);
@@ -380,6 +397,7 @@ mod tests {
         for expression in [pairs(700), contexts] {
             let error = crate::compile(&expression, &CompilerOptions::default()).unwrap_err();
             assert!(matches!(error, FilterError::Unsplit { .. }), "{error}");
+            assert_eq!(crate::check_length(&expression), Err(error.clone()));
             let text = error.to_string();
             assert!(text.contains("pppoes") && text.contains("500"), "{text}");
         }
