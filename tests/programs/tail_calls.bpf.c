@@ -26,7 +26,8 @@ int second(struct xdp_md *context)
 	return XDP_PASS;
 }
 
-SEC("xdp")
+/* libbpf gives no type to a section of this form, which other libraries accept. */
+SEC("xdp/third")
 int third(struct xdp_md *context)
 {
 	return byte_at(context, 21) > 100 ? XDP_TX : XDP_ABORTED;

@@ -296,9 +296,10 @@ impl Source {
     /// Like [`Self::load`], in place of a function of a dispatcher if the role says so.
     pub(crate) fn load_as(mut self, site: &Site, role: Role<'_>) -> Result<Program> {
         let name = self.name()?;
-        let entry = self.programs().into_iter().find(|one| one.name == name);
-        let section = entry.as_ref().map_or("", |one| one.section.as_str());
-        if entry.as_ref().is_some_and(|one| one.kind == 0) {
+        let others = self.programs();
+        let entry = others.iter().find(|one| one.name == name);
+        let section = entry.map_or("", |one| one.section.as_str());
+        if entry.is_some_and(|one| one.kind == 0) {
             self.object.set_xdp(&name);
             if section.contains(".frags") {
                 self.flags |= program::HAS_FRAGS;
@@ -315,7 +316,6 @@ impl Source {
         }
         let mut wanted = vec![name.as_str()];
         wanted.extend(self.also.iter().map(String::as_str));
-        let others = self.programs();
         // The compiler may have filled a program array with other programs of the file: the kernel needs all of them.
         if self
             .object
@@ -323,8 +323,15 @@ impl Source {
             .iter()
             .any(|one| one.kind == map::PROG_ARRAY)
         {
-            let automatic = others.iter().filter(|one| one.is_automatic);
-            wanted.extend(automatic.map(|one| one.name.as_str()));
+            for one in others
+                .iter()
+                .filter(|one| one.is_automatic && one.name != name)
+            {
+                if one.kind == 0 {
+                    self.object.set_xdp(&one.name);
+                }
+                wanted.push(&one.name);
+            }
         }
         self.object.want(&wanted);
         if self.offload {
