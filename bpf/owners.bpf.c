@@ -133,12 +133,13 @@ static __noinline int meet(struct task_struct *leader)
 
 	if (known && known->started == new.started)
 		return 0;
-	bpf_map_update_elem(&known_processes, &process, &new, BPF_ANY);
 	event = bpf_ringbuf_reserve(&process_events, sizeof(*event), 0);
+	/* The next use of a socket describes the process. */
 	if (!event) {
 		count_lost_event();
 		return 0;
 	}
+	bpf_map_update_elem(&known_processes, &process, &new, BPF_ANY);
 	describe(event, leader, PROCESS_FOUND);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
@@ -448,7 +449,10 @@ int trawl_executed(__u64 *arguments)
 	long length;
 
 	event = bpf_ringbuf_reserve(&process_events, sizeof(*event), 0);
+	/* The next use of a socket describes the process, with its new program. */
 	if (!event) {
+		process = BPF_CORE_READ(task, tgid);
+		bpf_map_delete_elem(&known_processes, &process);
 		count_lost_event();
 		return 0;
 	}

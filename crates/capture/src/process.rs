@@ -226,17 +226,26 @@ impl ProcessStage {
     }
 
     fn describe(&mut self, event: &ProcessEvent, is_new: bool) {
-        let process = self.process(event);
+        let mut process = self.process(event);
+        let now = self.boot + clock::since_boot();
         let known = self.known.entry(event.process).or_default();
         // It was described from /proc, whose times have this resolution, or was forgotten by the programs.
         let is_same = |one: &Process| {
             let (one, other) = (one.start_ns.unwrap_or(0), process.start_ns.unwrap_or(0));
             one.abs_diff(other) <= START_RESOLUTION_NS
         };
-        if is_new && known.all.first().is_some_and(is_same) {
-            return;
-        }
-        if is_new {
+        let is_known = is_new && known.all.first().is_some_and(is_same);
+        if is_known {
+            if known
+                .all
+                .last()
+                .is_some_and(|last| last.name == process.name)
+            {
+                return;
+            }
+            // The event of its new program was lost.
+            process.start_ns = Some(now);
+        } else if is_new {
             // A packet may have named the process before the system call that sent it described the process.
             known.all.clear();
         }

@@ -13,7 +13,7 @@ use trawl_sys::netns::{self, Namespace};
 
 use crate::args::NetnsArg;
 use crate::helpers;
-use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};
+use crate::terminal::{colours_wanted, folded, printable, wrapped, write_control, write_out};
 use crate::{clean, exit_code, json};
 
 /// Checks this machine and its interfaces for captures, with fixes
@@ -173,7 +173,7 @@ pub fn taps(args: &TapsArgs) -> Result<ExitCode> {
         }
     };
     let taps: Vec<Tap> = table::ALL.iter().map(with_machine).collect();
-    let text = taps_for_people(&taps);
+    let text = wrapped(&taps_for_people(&taps));
     json::print_as(args.json, &Taps { taps }, || text).map(|()| ExitCode::SUCCESS)
 }
 

@@ -28,7 +28,6 @@ use trawl_sys::{Error, Result, clock, host};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};
 
-use crate::args::NetnsArg;
 use crate::figures::{self, Counters, NamespaceInterfaces};
 use crate::json;
 use crate::live::{self, Viewer, Wanted};
@@ -57,8 +56,51 @@ pub struct Args {
     /// Count the verdicts of each XDP program in the kernel; always done with -i
     #[arg(long)]
     verdicts: bool,
-    #[command(flatten)]
-    netns: NetnsArg,
+    /// Network namespace of interfaces given without one: a name, a path or a process id; may be given several times
+    #[arg(long, value_name = "NAME", add = crate::completion::namespaces())]
+    netns: Vec<String>,
+}
+
+impl Args {
+    /// Returns the only namespace.
+    fn only_namespace(&self) -> Option<&str> {
+        match &self.netns[..] {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+
+    /// Returns the interfaces to capture on: without a namespace of its own, an interface is one of each given namespace.
+    fn labels(&self) -> Vec<String> {
+        match self.netns.len() {
+            0 | 1 => self.interfaces.clone(),
+            _ => {
+                let interfaces = self.interfaces.iter();
+                interfaces.flat_map(|name| self.in_each(name)).collect()
+            }
+        }
+    }
+
+    fn in_each(&self, interface: &str) -> Vec<String> {
+        match interface.contains(':') {
+            true => vec![interface.to_owned()],
+            false => {
+                let namespaces = self.netns.iter();
+                namespaces
+                    .map(|netns| figures::label(netns, interface))
+                    .collect()
+            }
+        }
+    }
+
+    /// Finds the namespaces and interfaces to count in.
+    fn selected(&self) -> Result<Vec<NamespaceInterfaces>> {
+        let mut interfaces = self.labels();
+        if interfaces.is_empty() && self.netns.len() > 1 {
+            interfaces = self.in_each("any");
+        }
+        NamespaceInterfaces::of(&interfaces, self.only_namespace())
+    }
 }
 
 /// The served statistics.
@@ -152,24 +194,17 @@ const FLOWS: usize = 20;
 const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let selected = NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref())?;
+    let selected = args.selected()?;
     let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
     let address = listener
         .local_addr()
         .map_err(|e| Error::os("cannot find the address", e))?;
     // Before any thread is started, so that this one receives all signals.
     let signals = Signals::watch()?;
-    let is_selected = !args.interfaces.is_empty() || args.netns.is_some();
-    let chosen = || {
-        is_selected
-            .then(|| NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref()))
-            .transpose()
-    };
+    let is_selected = !args.interfaces.is_empty() || !args.netns.is_empty();
+    let chosen = || is_selected.then(|| args.selected()).transpose();
     let of_programs = match args.verdicts || !args.interfaces.is_empty() {
-        true => Some(NamespaceInterfaces::of(
-            &args.interfaces,
-            args.netns.as_deref(),
-        )?),
+        true => Some(args.selected()?),
         false => None,
     };
     let mut events = Events::attach(args.process, of_programs, chosen)?;
@@ -235,8 +270,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     drop(signals);
     let wanted = Wanted {
-        interfaces: args.interfaces,
-        netns: args.netns.as_deref().map(str::to_owned),
+        interfaces: args.labels(),
+        netns: args.only_namespace().map(str::to_owned),
         keeps: figures::TAKES,
         ..Wanted::default()
     };
@@ -245,7 +280,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         events,
         statistics: Statistics::of_a_view(),
         since: std::time::Instant::now(),
-        netns: args.netns.as_deref().unwrap_or_default().to_owned(),
+        netns: args.only_namespace().unwrap_or_default().to_owned(),
         verdicts: HashMap::new(),
         hosts: hosts(),
         serving,

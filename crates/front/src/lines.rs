@@ -106,6 +106,7 @@ impl LineArgs {
             id: false,
             colour: false,
             datagrams: None,
+            interface_names: None,
             precision: self.precision().unwrap_or(Precision::Nano),
         }
     }

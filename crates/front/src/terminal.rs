@@ -37,6 +37,15 @@ pub fn folded(text: &str) -> String {
     }
 }
 
+/// Folds lines for people to the terminal's width, and to 80 columns where it is not known, as in a pipe.
+pub fn wrapped(text: &str) -> String {
+    let columns = match stdout_is_terminal() {
+        true => window().0,
+        false => 80,
+    };
+    folded_at(text, columns)
+}
+
 fn folded_at(text: &str, columns: usize) -> String {
     text.split_inclusive('\n')
         .map(|line| match shown(line.trim_end()) > columns {

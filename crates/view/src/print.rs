@@ -27,6 +27,7 @@ mod routing;
 mod time;
 mod transport;
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use flows::Flows;
@@ -37,11 +38,14 @@ use link::{cdp, ethernet, llc, ppp, stp};
 use network::{arp, igmp, ipv4, ipv6, tunnel};
 use routing::{bfd, bgp, ospf, ospf3, pim, vrrp};
 use transport::{mptcp, sctp, tcp, udp};
-use trawl_packet::pcapng::Direction;
+use trawl_packet::pcapng::{Direction, block};
 use trawl_packet::verdict;
 
 use crate::drop::Drop;
 use crate::record::{PacketView, ShortId};
+
+/// The name of libpcap's device that stands for all interfaces.
+const ALL: &str = "any";
 
 /// Options of the printer; the letters are tcpdump's.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,6 +74,8 @@ pub struct PrintOptions {
     pub colour: bool,
     /// `-T`: the protocol of UDP datagrams, whatever their ports.
     pub datagrams: Option<Datagrams>,
+    /// Names of this host's interfaces by their indexes, for cooked packets of a capture on all interfaces.
+    pub interface_names: Option<fn(u32) -> Option<String>>,
 }
 
 /// Protocols that `-T` accepts for UDP datagrams.
@@ -136,6 +142,8 @@ pub struct Printer {
     previous_ns: Option<u64>,
     /// The offset from UTC in the quarter of an hour of the last packet.
     offset: Option<(u64, i32)>,
+    /// Names of interfaces by their indexes.
+    names: HashMap<u32, String>,
     flows: Flows,
 }
 
@@ -161,7 +169,9 @@ impl Printer {
         self.timestamp(out, packet.timestamp_ns);
         if let Some(interface) = packet.interface {
             // The widths are those of `tcpdump -i any`; writing to a String cannot fail.
-            let _ = write!(out, "{:<5} ", printable(interface));
+            let cooked = self.cooked_interface(packet).map(printable);
+            let interface = cooked.unwrap_or_else(|| printable(interface));
+            let _ = write!(out, "{interface:<5} ");
         }
         match packet.direction {
             Some(Direction::In) => out.push_str("In  "),
@@ -194,6 +204,21 @@ impl Printer {
             );
         }
         out.push('\n');
+    }
+
+    /// Returns the interface that the header of a packet of all interfaces names.
+    fn cooked_interface(&mut self, packet: &PacketView<'_>) -> Option<&str> {
+        const INDEX: std::ops::Range<usize> = 4..8;
+        let name_of = self.options.interface_names?;
+        if packet.link_type != block::LINKTYPE_LINUX_SLL2 || packet.interface != Some(ALL) {
+            return None;
+        }
+        let index = packet.captured.get(INDEX)?.try_into().ok()?;
+        let index = u32::from_be_bytes(index);
+        if !self.names.contains_key(&index) {
+            self.names.insert(index, name_of(index)?);
+        }
+        self.names.get(&index).map(String::as_str)
     }
 
     /// Returns a time in the form of the packets' times.

@@ -6,7 +6,7 @@ use std::process::Command;
 use trawl_lab::Station;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run, tshark};
-use trawl_tests::{Capture, Lab, args, frames, skip, trawl};
+use trawl_tests::{Capture, Lab, Running, args, binary, frames, skip, trawl};
 
 /// Returns the interface descriptions of a file, as shown by Wireshark's tools.
 fn description(file: &str) -> String {
@@ -161,6 +161,17 @@ fn any_device_is_recorded_cooked() {
             .all(|one| one.options.u32(2) == Some(1))
     );
     assert_eq!(tshark(&file, &["sll.etype"]).concat(), vec!["0x88b5"; 50]);
+    // Lines of this namespace's packets name their interfaces, as tcpdump's do.
+    let mut inside = Command::new("ip");
+    inside.args(["netns", "exec", &lab.pair.b.name]);
+    inside.arg(binary::path());
+    inside.args(args!(
+        "capture --tap pcap -i any -c 9 -t 'ether proto 0x88b5'"
+    ));
+    let lines = Running::of(inside, "capturing on");
+    lab.send(&[frames::numbered(7, 60)], 9);
+    let shown = lines.wait().stdout;
+    assert_eq!(shown.matches("veth0 In ").count(), 9, "{shown}");
 }
 
 /// Answers of a library are trusted only as far as they can be verified.

@@ -145,6 +145,20 @@ fn unsupported_options_of_a_tap_are_refused() {
     nothing_attached(&lab.pair.b);
 }
 
+/// A pipe has no width: lines end between words within 80 columns.
+#[test]
+fn piped_table_of_taps_fits_80_columns() {
+    let shown = String::from_utf8_lossy(&trawl(&["taps"]).stdout).into_owned();
+    let long: Vec<&str> = shown
+        .lines()
+        .filter(|line| line.chars().count() > 80)
+        .collect();
+    assert!(
+        shown.contains("needs: a program that ends by a tail call") && long.is_empty(),
+        "{long:?}"
+    );
+}
+
 /// `trawl taps` and the refusals come from one table.
 #[test]
 fn taps_refuse_what_their_table_denies() {

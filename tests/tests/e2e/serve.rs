@@ -282,6 +282,29 @@ fn serve_lists_router_and_running_commands() {
     serve.stop();
 }
 
+/// With several namespaces, all their interfaces count, or those that -i names in each.
+#[test]
+fn namespaces_may_be_named_several_times() {
+    let Some(lab) = Lab::open() else { return };
+    let names = [&lab.pair.a.name, &lab.pair.b.name];
+    let [a, b] = names;
+    for (more, is_captured) in [(&[][..], false), (&["-i", "veth0"], true)] {
+        let both = args!("--netns {a} --netns {b}");
+        let (serve, address) = serve(&[&both[..], more].concat());
+        let of_all = |text: &str, metric: &str| {
+            names.iter().all(|name| {
+                text.contains(&format!("{metric}{{interface=\"veth0\",netns=\"{name}\""))
+            })
+        };
+        wait_until("both namespaces are counted", || {
+            let text = metrics(&address);
+            of_all(&text, "trawl_interface_packets_total")
+                && (!is_captured || of_all(&text, "trawl_capture_recorded_total"))
+        });
+        serve.stop();
+    }
+}
+
 /// The packets of this process's socket, by its name; the kernel's answers have none.
 #[test]
 fn serve_counts_packets_of_processes() {

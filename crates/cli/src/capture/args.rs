@@ -16,6 +16,7 @@ use trawl_capture::sources::Sources;
 use trawl_front::lines::LineArgs;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
+use trawl_sys::interface;
 use trawl_sys::privilege::User;
 use trawl_sys::words::word;
 use trawl_sys::{Error, Result, host};
@@ -442,6 +443,7 @@ impl Args {
                 (None, false) => Some(Form::Lines(PrintOptions {
                     id: self.output.id,
                     colour: !is_written && terminal::colours_wanted(),
+                    interface_names: Some(interface::name_of),
                     ..self.lines.options(false)
                 })),
             },

@@ -281,6 +281,11 @@ impl ReportRow {
             flow: flow.to_owned(),
             packets,
         };
+        // The words for a single further flow would be as long as the flow.
+        let named = match row.flows.len().saturating_sub(FLOWS) {
+            1 => FLOWS + 1,
+            _ => FLOWS,
+        };
         let blame = known.blames.get(key).cloned().unwrap_or_default();
         let advice = known.advice.entry(key.clone());
         let advice = advice.or_insert_with(|| advice::of(key, row, &blame));
@@ -298,12 +303,8 @@ impl ReportRow {
                 .len()
                 .checked_sub(1)
                 .filter(|&others| others > 0),
-            flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
-            other_flows: row
-                .flows
-                .len()
-                .checked_sub(FLOWS)
-                .filter(|&others| others > 0),
+            flows: row.most_concerned(named).into_iter().map(flow).collect(),
+            other_flows: (row.flows.len() > named).then(|| row.flows.len() - named),
             change: None,
             advice: advice.clone(),
             blame,
@@ -650,7 +651,10 @@ impl ReportRow {
         let mut flows: Vec<String> = flows
             .map(|flow| format!("{} ({})", flow.flow, flow.packets))
             .collect();
-        flows.extend(self.other_flows.map(|others| format!("and {others} more")));
+        flows.extend(
+            self.other_flows
+                .map(|others| format!("and {others} other flows")),
+        );
         let change = self
             .change
             .map_or(String::new(), |change| change.to_string());
@@ -752,5 +756,35 @@ impl fmt::Display for LossReport {
             writeln!(f, "{as_before} {rows} as in the reference, and left out")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_flows_are_counted_if_there_are_several() {
+        let text = |flows: usize| {
+            let flow = |number| (format!("udp to {number}"), 1);
+            let row = Row {
+                packets: flows as u64,
+                flows: (1..=flows).map(flow).collect(),
+                ..Row::default()
+            };
+            let key = DropKey {
+                reason: "NOMEM".to_owned(),
+                ..DropKey::default()
+            };
+            let tally = Tally {
+                rows: [(key, row)].into(),
+                ..Tally::default()
+            };
+            let (none, account) = (Differences::default(), PacketAccount::default());
+            LossReport::new(&tally, &none, &account, &mut Knowledge::default()).to_string()
+        };
+        assert!(!text(4).contains("other flows"), "{}", text(4));
+        assert!(text(4).contains("udp to 4 (1)"), "{}", text(4));
+        assert!(text(5).contains("and 2 other flows"), "{}", text(5));
     }
 }

@@ -140,6 +140,7 @@ functions! {
     }
     optional {
         set_tstamp_type: SetNumber = pcap_set_tstamp_type;
+        set_datalink: SetNumber = pcap_set_datalink;
         open_dead: unsafe extern "C" fn(c_int, c_int) -> *mut PcapT = pcap_open_dead;
         fopen_offline: unsafe extern "C" fn(*mut libc::FILE, *mut c_char) -> *mut PcapT = pcap_fopen_offline;
         offline_filter: unsafe extern "C" fn(*const BpfProgram, *const PacketHeader, *const u8) -> c_int = pcap_offline_filter;

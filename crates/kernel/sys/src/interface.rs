@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rustix::net::{AddressFamily, SocketType, netdevice};
+
 use crate::error::Result;
 use crate::ethtool::{DriverInfo, Ethtool};
 use crate::netlink::{LinkRecord, Netlink, XdpAttachment};
@@ -16,6 +18,12 @@ const LINKTYPE_USER0: u16 = 147;
 
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
+
+/// Returns the name of an interface of this thread's namespace.
+pub fn name_of(index: u32) -> Option<String> {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).ok()?;
+    netdevice::index_to_name(socket, index).ok()
+}
 
 /// An interface as a capture's file and `trawl doctor` describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -120,6 +120,7 @@ const EPOCH: PrintOptions = PrintOptions {
     id: false,
     colour: false,
     datagrams: None,
+    interface_names: None,
 };
 
 /// Differences on purpose, whatever the options:

@@ -15,6 +15,9 @@ use super::{BpfProgram, Library, PacketHeader, PcapStatistics, PcapT, text};
 use trawl_sys::words::word;
 
 pub(super) const ERROR_BUFFER: usize = 256;
+/// The device of all interfaces, and the link type in which it names the interface of each packet: LINUX_SLL2.
+const ANY: &str = "any";
+const COOKED_2: c_int = 276;
 const NANOSECONDS: c_int = 1;
 const STAMPS_OF_ADAPTER: c_int = 3;
 const NETMASK_UNKNOWN: u32 = u32::MAX;
@@ -197,6 +200,11 @@ impl Handle {
     fn look(&mut self, direction: CaptureDirection, warnings: &mut Vec<String>) -> Result<()> {
         let of = &self.library.functions;
         let mut buffer = [0 as c_char; ERROR_BUFFER];
+        if let Some(set) = of.set_datalink.filter(|_| self.device == ANY) {
+            // Before libpcap 1.10, cooked packets do not name their interface: the older header stays.
+            // SAFETY: an activated handle.
+            unsafe { set(self.pcap, COOKED_2) };
+        }
         // SAFETY: an activated handle.
         let (precision, link_type, descriptor) = unsafe {
             (
