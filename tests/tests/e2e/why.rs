@@ -14,6 +14,7 @@ use trawl_tests::{Lab, Running, binary, skip, trawl, wait_until};
 use crate::drop::reasons::shoots;
 
 mod culprits;
+mod faults;
 mod healthy;
 mod planted;
 mod record;
