@@ -252,7 +252,6 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         Err(match error.raw_os_error() {
-            Some(24) => failure.fix("raise the limit of open files: ulimit -n"),
             Some(99) => failure
                 .fix("all source ports are taken: open fewer connections, or give another --src"),
             Some(111) => failure.fix("check that a server listens there: ss -lnt"),

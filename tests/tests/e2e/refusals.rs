@@ -145,6 +145,28 @@ fn unsupported_options_of_a_tap_are_refused() {
     nothing_attached(&lab.pair.b);
 }
 
+/// Whatever call meets the limit of open files, the message says how to raise it.
+#[test]
+fn lack_of_open_files_is_explained() {
+    let Some(lab) = Lab::open() else { return };
+    let (binary, place) = (binary::path(), lab.receiver());
+    for limit in [8, 16, 24] {
+        for command in ["capture --tap tc -i", "why -i", "follow icmp -i"] {
+            let script = format!(
+                "ulimit -n {limit}; exec {} {command} {place} --duration 1s",
+                binary.display()
+            );
+            let done = output("sh", &["-c", &script]);
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            let last = said.trim_end().lines().last().unwrap_or_default();
+            assert!(
+                last.ends_with("Too many open files; raise the limit of open files: ulimit -n"),
+                "{limit} for {command}: {said}"
+            );
+        }
+    }
+}
+
 /// A pipe has no width: lines end between words within 80 columns.
 #[test]
 fn piped_table_of_taps_fits_80_columns() {

@@ -136,29 +136,24 @@ impl TapProgram {
         config: &TapConfig,
         maps: &[(&str, BorrowedFd<'_>)],
     ) -> Result<Self> {
-        let fail =
-            |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
+        let what = || format!("cannot prepare the program {program}");
+        let fail = |why: libbpf_rs::Error| explained(what(), why);
         quiet_libbpf();
         let mut builder = ObjectBuilder::default();
         let mut redirect_info = None;
         if object.read_kernel {
             let types = kernel_types::for_programs()
                 .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
-            builder
-                .btf_custom_path(&types.path)
-                .map_err(|e| fail(e.to_string()))?;
+            builder.btf_custom_path(&types.path).map_err(fail)?;
             redirect_info = types.redirect_info;
         }
-        let mut open = builder
-            .open_memory(object.bytes)
-            // With its cause, such as too many open files.
-            .map_err(|e| fail(format!("{e:#}")))?;
+        let mut open = builder.open_memory(object.bytes).map_err(fail)?;
         let names_processes = maps.iter().any(|(name, _)| *name == OWNERS_MAP) || object == OWNERS;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
                 map.reuse_fd(*fd)
-                    .map_err(|e| fail(format!("map {name}: {e}")))?;
+                    .map_err(|e| explained(format!("{}: map {name}", what()), e))?;
             } else if name == droppers::LATEST
                 || name == CAPTURE_LOCK
                 || !names_processes
@@ -166,7 +161,7 @@ impl TapProgram {
             {
                 // The instructions that use it are removed below.
                 map.set_autocreate(false)
-                    .map_err(|e| fail(format!("map {name}: {e}")))?;
+                    .map_err(|e| explained(format!("{}: map {name}", what()), e))?;
             }
         }
         for mut one in open.progs_mut() {
@@ -433,6 +428,18 @@ pub fn quiet_libbpf() {
 /// Suffix of programs that are loaded without an expected attach type, as older loaders do.
 const WITHOUT_ATTACH_TYPE: &str = "_old";
 
+/// Returns an error of libbpf as one of the system call that failed, if one did. Its number is in the text alone.
+pub(crate) fn explained(what: String, why: libbpf_rs::Error) -> Error {
+    let text = format!("{why:#}");
+    let number = text
+        .rsplit_once("(os error ")
+        .and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
+    match number {
+        Some(errno) => Error::os(what, std::io::Error::from_raw_os_error(errno)),
+        None => Error::failed(what, text),
+    }
+}
+
 /// A program that needs no configuration, loaded by libbpf as it is.
 pub struct Plain {
     object: libbpf_rs::Object,
@@ -441,9 +448,8 @@ pub struct Plain {
 
 impl Plain {
     pub fn load(object: &[u8], program: &str) -> Result<Self> {
-        let fail = |why: libbpf_rs::Error| {
-            Error::failed(format!("cannot load the program {program}"), why)
-        };
+        let fail =
+            |why: libbpf_rs::Error| explained(format!("cannot load the program {program}"), why);
         quiet_libbpf();
         let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
         adapt::to_kernel(&mut open)?;

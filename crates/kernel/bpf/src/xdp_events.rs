@@ -5,6 +5,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
 use trawl_sys::{Error, Result};
 
 use super::kernel_types;
+use super::object::explained;
 use crate::kallsyms::Symbols;
 use crate::layout::Shared;
 use crate::layout::xdp_events::{
@@ -82,7 +83,7 @@ pub struct XdpEvents {
 impl XdpEvents {
     pub fn watch() -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
-            Error::failed("cannot count the packets that XDP loses", why)
+            explained("cannot count the packets that XDP loses".to_owned(), why)
                 .fix("this requires root (CAP_BPF and CAP_PERFMON)")
         };
         super::object::quiet_libbpf();

@@ -280,7 +280,6 @@ fn explain(name: &str, error: io::Error) -> Error {
         Some(libc::ENODEV | libc::ENXIO) => {
             "the interface was removed; ip link lists the others".into()
         }
-        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n".into(),
         _ => return Error::os(format!("cannot open a packet socket on {name}"), error),
     };
     Error::os(format!("cannot open a packet socket on {name}"), error).fix(fix)

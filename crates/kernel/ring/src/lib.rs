@@ -372,7 +372,6 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
             // Kernels before 5.11 count maps as locked memory.
             None => error.fix("if the limit on locked memory is low: ulimit -l unlimited, or run it as root with CAP_SYS_RESOURCE"),
         },
-        Some(libc::EMFILE | libc::ENFILE) => error.fix("raise the limit of open files: ulimit -n"),
         _ => error.fix(format!(
             "{} KiB may be too much here: choose less with --memory",
             geometry.pool_size as u64 >> 10

@@ -40,6 +40,12 @@ pub enum Refusal {
     TooLong,
 }
 
+const MORE_FILES: &str = "raise the limit of open files: ulimit -n";
+
+fn lacks_files(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::EMFILE | libc::ENFILE))
+}
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -66,6 +72,7 @@ impl Error {
         }
         Self {
             errno,
+            fix: lacks_files(errno).then_some(Cow::Borrowed(MORE_FILES)),
             ..Self::failed(what, text)
         }
     }
@@ -78,10 +85,12 @@ impl Error {
         }
     }
 
-    /// Adds the remedy, usually a command.
+    /// Adds the remedy, usually a command. It does not replace the one for a lack of open files, which any call may meet.
     #[must_use]
     pub fn fix(mut self, how: impl Into<Advice>) -> Self {
-        self.fix = Some(how.into());
+        if !lacks_files(self.errno) {
+            self.fix = Some(how.into());
+        }
         self
     }
 
@@ -132,3 +141,21 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call for something else fails for it too, whose remedy would mislead.
+    #[test]
+    fn lack_of_open_files_keeps_its_remedy() {
+        let error = |errno| {
+            let error = std::io::Error::from_raw_os_error(errno);
+            Error::os("cannot look", error)
+                .fix("this requires root")
+                .to_string()
+        };
+        assert!(error(libc::EMFILE).ends_with("ulimit -n"));
+        assert!(error(libc::EPERM).ends_with("this requires root"));
+    }
+}

@@ -2,11 +2,15 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::{Capture, Lab, args, frames};
+
+/// Number of times that packets are sent at most to a capture that is to end on its own.
+const MOST_SENT: usize = 10_000;
 
 /// Reads some output and closes the pipe.
 fn reader_goes(arguments: &[&str]) {
@@ -101,9 +105,32 @@ fn unread_lines_do_not_block_the_end() {
     ends_though_nobody_reads(&["-X"], |capture| capture.signal(Signal::INT));
 }
 
+/// Packets come until the capture ends, so that the pipe is full by then on a slow machine, too.
 #[test]
 fn unread_pipe_does_not_extend_the_duration() {
-    ends_though_nobody_reads(&["-w", "-", "--duration", "5s"], |_| ());
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let arguments = args!("-i {place} --tap xdp --ring-size 64KiB -w - --duration 5s");
+    let (capture, stdout) = Capture::start_piped(&lab, &arguments);
+    let has_ended = AtomicBool::new(false);
+    let finished = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..MOST_SENT {
+                if has_ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                lab.send(&[frames::silent(1000)], 40);
+            }
+        });
+        let finished = capture.wait();
+        has_ended.store(true, Ordering::Relaxed);
+        finished
+    });
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
+    let summary = finished.summary();
+    assert!(summary.lost_by("not_read") > 0, "{summary:?}");
+    nothing_attached(&lab.pair.b);
+    drop(stdout);
 }
 
 /// Another process made the pipe non-blocking.
