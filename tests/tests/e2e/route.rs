@@ -306,6 +306,27 @@ fn impossible_ports_are_refused() {
     assert!(said.contains("not a port of a router"), "{said}");
 }
 
+/// A bridge sends no XDP frames: what a native port redirects to it would be lost.
+#[test]
+fn ports_run_in_skb_mode_beside_one_without_native_xdp() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let (left, bridge) = (place(&line.left), format!("{}:bridge0", line.left.name));
+    ip(&line.left, "link add bridge0 type bridge");
+    ip(&line.left, "link set bridge0 up");
+    done(&["route", "load", &left, &bridge]);
+    assert_eq!(xdp_on(&line.left).expect("a program").1, "skb");
+    done(&["route", "unload", &left, &bridge]);
+    done(&["route", "load", &left]);
+    assert_eq!(xdp_on(&line.left).expect("a program").1, "native");
+    for mode in [&[][..], &["--mode", "skb"]] {
+        let said = refused(&[&["route", "load", &bridge][..], mode].concat(), 1);
+        assert!(said.contains("load all of them with --mode skb"), "{said}");
+    }
+    done(&["route", "unload", &left]);
+    nothing_attached(&line.left);
+}
+
 #[test]
 fn packets_passed_by_earlier_programs_are_routed() {
     let Some(lab) = LineLab::open() else { return };

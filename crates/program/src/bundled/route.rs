@@ -178,12 +178,16 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
             .copied()
             .chain(again.iter().map(|port| &port.site))
         {
-            if by_stack {
-                ready.for_sending_as_is(site).map_err(beside_native)?;
-            } else {
-                ready.for_sending_on(site)?;
-                ready.for_sending_with_program(site)?;
-            }
+            let made_ready = match by_stack {
+                true => ready.for_sending_as_is(site),
+                false => ready
+                    .for_sending_on(site)
+                    .and_then(|()| ready.for_sending_with_program(site)),
+            };
+            made_ready.map_err(|error| match some_native {
+                true => beside_native(error),
+                false => error,
+            })?;
         }
         for port in all.iter().filter(|port| !is_native(port)) {
             ready.for_sending_as_is(&port.site).map_err(beside_native)?;
