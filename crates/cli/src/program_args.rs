@@ -182,17 +182,24 @@ pub fn warn_of_attaching(sites: &[Site], mode: Option<XdpMode>) {
     }
 }
 
-/// Prints what the card of an interface does when its last program is removed, before that happens.
+/// Prints what cards do when their last program is removed, before that happens: the interface's, and those that have a
+/// program only for this one.
 pub fn warn_of_removing(site: &Site, which: UnloadChoice) {
+    let mut own = Installed::all(site).unwrap_or_default();
     let is_last = match which {
         UnloadChoice::All => true,
-        UnloadChoice::Own | UnloadChoice::One(_) => {
-            Installed::all(site).is_ok_and(|own| own.len() <= 1)
-        }
+        UnloadChoice::Own => own.len() == 1,
+        UnloadChoice::One(_) => own.len() <= 1,
     };
-    if is_last && let Some(warning) = CardEffects::of_removing(site) {
-        let data = json!({ "interface": site.label() });
-        json::say("touches_card", data, &warning);
+    if let UnloadChoice::One(id) = which {
+        own.retain(|one| one.id() == id);
+    }
+    let others = own.iter().flat_map(|one| one.carriers(site));
+    for cleared in is_last.then(|| site.clone()).into_iter().chain(others) {
+        if let Some(warning) = CardEffects::of_removing(&cleared) {
+            let data = json!({ "interface": cleared.label() });
+            json::say("touches_card", data, &warning);
+        }
     }
 }
 

@@ -160,6 +160,20 @@ impl Installed {
         paths.filter_map(|path| target_of(&path)).collect()
     }
 
+    /// Returns the interfaces on which programs are kept for it alone.
+    pub fn carriers(&self, site: &Site) -> Vec<Site> {
+        let id = |pin: &Path| number(bpffs::open_link(pin).ok()?.as_fd());
+        let is_alone = |pin: &PathBuf| {
+            let own = id(pin);
+            let mut others = all_helpers().filter(|(_, _, other)| other != pin);
+            own.is_some() && !others.any(|(_, _, other)| id(&other) == own)
+        };
+        helper_pins(&self.directory)
+            .filter(is_alone)
+            .filter_map(|pin| Site::by_index(site.namespace().cloned(), target_of(&pin)?).ok())
+            .collect()
+    }
+
     /// Describes settings of other interfaces that the program needs and has lost.
     pub fn lost(&self, site: &Site) -> Vec<String> {
         let mut lost = features::lost(&self.record.changes);

@@ -1,6 +1,8 @@
 //! Findings about one interface: its driver, attached programs, offloads that change packets before capture, and usable taps.
 
+use trawl_attach::Site;
 use trawl_attach::card::CardEffects;
+use trawl_attach::passing::XdpSending;
 use trawl_bpf::probe::KernelFeature;
 use trawl_sys::ethtool::{Channels, Ethtool};
 use trawl_sys::interface::Interface;
@@ -38,6 +40,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
     let mut findings = vec![subject.link(), subject.hardware()];
     findings.extend(subject.native());
     findings.extend(subject.mtu());
+    findings.push(subject.sending(namespace)?);
     findings.extend(subject.attaching());
     findings.extend(
         ethtool
@@ -180,6 +183,39 @@ impl Subject {
                 self.prefix,
                 word(&self.interface.name)
             ))
+        })
+    }
+
+    /// Returns whether redirected packets and live frames can leave by the interface.
+    fn sending(&self, namespace: Option<&Namespace>) -> Result<Finding> {
+        let subject = "XDP sending";
+        let site = Site::named(namespace.cloned(), &self.interface.name)?;
+        let (text, state) = match XdpSending::of(&site)? {
+            XdpSending::Always => ("yes: redirected packets and live frames", CheckState::Ok),
+            XdpSending::WithProgram => (
+                "yes, while it has an XDP program of its own, which trawl attaches where necessary",
+                CheckState::Ok,
+            ),
+            XdpSending::AsOtherEnd => (
+                "yes, while its other end has GRO or an XDP program, which trawl arranges",
+                CheckState::Ok,
+            ),
+            XdpSending::Unknown => ("unknown before it is tried", CheckState::Info),
+            XdpSending::Never => (
+                "no: redirects need skb mode, and gen uses AF_XDP or packet sockets",
+                CheckState::Info,
+            ),
+        };
+        let finding = self.finding(subject, state, text);
+        Ok(match (state, KernelFeature::LiveFrames.probe().why()) {
+            (CheckState::Info, _) | (_, None) => finding,
+            (_, Some(why)) => self
+                .finding(
+                    subject,
+                    CheckState::Info,
+                    "redirected packets, no live frames",
+                )
+                .why(why),
         })
     }
 

@@ -90,7 +90,7 @@ fn refusal() -> String {
         .map(Capability::name)
         .collect();
     if missing.is_empty() {
-        "not permitted, although no capability is missing: a security policy of this host forbids it".to_owned()
+        "not permitted, although no capability is missing: probably a security policy of this host forbids it".to_owned()
     } else {
         format!("not permitted: {} missing", missing.join(", "))
     }

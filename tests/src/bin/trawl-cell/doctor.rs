@@ -23,9 +23,9 @@ enum Area {
 
 const CLAIMS: &[Claim] = &[
     claim(Area::Kernel, "fexit", &["tap-fexit"]),
-    claim(Area::Kernel, "live XDP frames", &["gen-live"]),
     claim(Area::Kernel, "AF_PACKET TPACKET_V3", &["tap-packet"]),
     claim(Area::Kernel, "process", &["process"]),
+    claim(Area::Interface, "XDP sending", &["gen-live"]),
     claim(Area::Interface, "tap xdp", &["tap-xdp"]),
     claim(
         Area::Interface,
