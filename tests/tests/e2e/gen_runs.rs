@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use trawl_lab::PairOptions;
 use trawl_sys::netns::{Namespace, run_in};
 use trawl_tests::generator::{generate, received, refused, wait_received};
-use trawl_tests::witness::{nothing_attached, run};
+use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::{Lab, args, binary, skip, trawl, wait_until};
 
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
@@ -303,6 +303,26 @@ fn endless(lab: &Lab, engine: &str) -> Child {
         .expect("trawl runs");
     wait_until("frames arrive", || received(lab) > before + 100);
     child
+}
+
+/// A killed run restores nothing itself: its programs are attached only as long as the process lives.
+#[test]
+fn killed_run_leaves_no_program() {
+    let options = PairOptions {
+        gro: false,
+        ..PairOptions::default()
+    };
+    let Some(lab) = Lab::with(options) else {
+        return;
+    };
+    let mut child = endless(&lab, "auto");
+    assert!(
+        xdp_on(&lab.pair.b).is_some(),
+        "the other end has a program during the run"
+    );
+    child.kill().expect("it runs");
+    child.wait().expect("a child of ours");
+    wait_until("the program is gone", || xdp_on(&lab.pair.b).is_none());
 }
 
 fn said_by(mut child: Child) -> (Option<i32>, String) {
