@@ -21,6 +21,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define HOOK_INPUT 1
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
+/* Result of the function that runs a hook, for a packet that goes on. */
+#define HOOK_GOES_ON 1
 #define HOOK_POSTROUTING 4
 
 #define BIT(step) (1u << (step))
@@ -498,6 +500,41 @@ int trawl_hook_p(__u64 *arguments)
 	return at_end_of_hook(arguments, true);
 }
 
+/* For kernels whose netfilter runs no programs (before 6.4): the function that calls a hook's functions, with the buffer and
+ * the hook's state. Another program at its end sees the packets that go on. */
+static __always_inline void take_step_at_call(__u64 *arguments, bool may_be_first, bool by_process)
+{
+	struct nf_hook_state *state = (void *)arguments[1];
+	__u32 family = BPF_CORE_READ(state, pf), hook = BPF_CORE_READ(state, hook);
+
+	if (family != FAMILY_IPV4 && family != FAMILY_IPV6)
+		return;
+	take_step(arguments, arguments[0], 0, hook, (struct end_of_packet){}, may_be_first && hook == HOOK_OUTPUT, by_process);
+}
+
+SEC("?raw_tp")
+int trawl_call(__u64 *arguments)
+{
+	take_step_at_call(arguments, true, false);
+	return 0;
+}
+
+SEC("?raw_tp")
+int trawl_call_p(__u64 *arguments)
+{
+	take_step_at_call(arguments, true, true);
+	return 0;
+}
+
+/* Its result follows its four arguments. */
+SEC("?raw_tp")
+int trawl_return(__u64 *arguments)
+{
+	if ((__s32)arguments[4] == HOOK_GOES_ON)
+		take_step_at_call(arguments, false, false);
+	return 0;
+}
+
 static __always_inline int at_hook(__u64 *arguments, bool filtered)
 {
 	struct nf_hook_state *state = (void *)arguments[0];
@@ -527,11 +564,7 @@ int trawl_hooks_f(__u64 *arguments)
 
 static __always_inline struct sk_buff *buffer_of(struct __sk_buff *context)
 {
-	register void *r1 asm("r1") = context;
-	register struct sk_buff *r0 asm("r0");
-
-	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	return r0;
+	return (void *)own_structure(context);
 }
 
 SEC("?tc")

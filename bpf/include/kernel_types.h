@@ -146,6 +146,7 @@ struct sk_buff {
 
 struct nf_hook_state {
 	__u8 hook;
+	__u8 pf;
 	struct net_device *in;
 	struct net_device *out;
 };

@@ -137,10 +137,14 @@ const STEPS: [Step; 14] = [
 /// The program that the steps at tracepoints share.
 const AT_TRACEPOINTS: &str = "trawl_steps";
 /// Programs of steps at which packets may be seen first. They choose packets by their process.
-const FIRST_SEEN: [&str; 3] = ["trawl_enter", "trawl_hook", ENCRYPT];
+const FIRST_SEEN: [&str; 4] = ["trawl_enter", "trawl_hook", ENCRYPT, CALL];
 /// The program at the function through which IPsec sends packets, and the kernel's name of that.
 const ENCRYPT: &str = "trawl_encrypt";
 const ENCRYPTS: &str = "xfrm_output";
+/// The programs at the call and the return of the function that runs a hook of netfilter, and the kernel's name of that.
+const CALL: &str = "trawl_call";
+const RETURN: &str = "trawl_return";
+const RUNS_HOOK: &str = "nf_hook_slow";
 
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
 const FAMILIES: [u32; 2] = [2, 10];
@@ -220,10 +224,17 @@ pub fn attach(
             why: error.to_string(),
         });
     };
-    if let Err(error) = netfilter(along, &steps, &mut attached, &mut hooks) {
-        tell(&error);
-        // Its hooks see packets before IPsec encrypts them.
+    let runs_programs = probe::kernel_is_at_least(6, 4);
+    let at_all_hooks = runs_programs
+        && netfilter(along, &steps, &mut attached, &mut hooks)
+            .inspect_err(&mut tell)
+            .is_ok();
+    if !at_all_hooks {
+        // Its hooks would see packets before IPsec encrypts them.
         let _ = ipsec(&steps, &mut attached).inspect_err(&mut tell);
+    }
+    if !runs_programs {
+        let _ = netfilter_function(&steps, &mut attached).inspect_err(&mut tell);
     }
     let _ = traffic_control(along, &steps, &mut attached, &mut hooks).inspect_err(&mut tell);
     Ok((attached, hooks))
@@ -339,6 +350,32 @@ impl Hooks {
     }
 }
 
+/// Attaches programs at the function that runs netfilter's hooks, for kernels whose netfilter runs no programs. The kernel
+/// calls it only in namespaces that use the hook.
+fn netfilter_function(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
+    let function = probe::kernel_function(RUNS_HOOK)
+        .map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
+    for (number, name, kind) in [
+        (STEP_NETFILTER_LAST, RETURN, program::ATTACH_FEXIT),
+        (STEP_NETFILTER_FIRST, CALL, program::ATTACH_FENTRY),
+    ] {
+        let at_function = |name| LoadOptions {
+            traced: Some(Traced {
+                program: None,
+                function,
+            }),
+            ..program_options(name, program::TRACING, kind)
+        };
+        // A program may only call programs with the same attach type.
+        let shared = steps.shared(&at_function(AT_TRACEPOINTS))?;
+        let loaded = steps.load(number, &at_function(name), &shared)?;
+        let link = link::attach_tracing(loaded.as_fd())
+            .map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
+        attached.push((loaded, vec![link, shared]));
+    }
+    Ok(())
+}
+
 /// Attaches programs at both ends of each hook, in each namespace.
 fn netfilter(
     along: &Along,
@@ -411,6 +448,13 @@ fn traffic_control(
     attached: &mut Vec<Loaded>,
     hooks: &mut Hooks,
 ) -> Result<()> {
+    if !probe::kernel_is_at_least(6, 6) {
+        let why = format!(
+            "programs there need Linux 6.6, and this is {}",
+            probe::kernel_release()
+        );
+        return Err(Error::failed("no steps at tc", why));
+    }
     // No packet is first seen here.
     let unfiltered = Steps {
         block: None,
