@@ -25,7 +25,9 @@
 #define REACHABLE(packet, length) (CONFIG(step) ? (packet)->linear : (length) - (packet)->out_of_reach)
 
 /* Lists of socket buffers are too much work for verifiers before Linux 6.2, which removed `vlan_present`. */
-#define LISTS_READABLE (FRAGMENTS_READABLE && !CONFIG(step) && !bpf_core_field_exists(struct sk_buff, vlan_present))
+#define LISTS_READABLE                                                  \
+	(FRAGMENTS_READABLE && !CONFIG(step) && !CONFIG(first_buffer_only) && \
+	 !bpf_core_field_exists(struct sk_buff, vlan_present))
 
 #define ETHERNET_LENGTH 14
 /* Two VLAN tags, or the headers of PPPoE. */

@@ -482,6 +482,7 @@ impl Assembly {
             first_page_high: 0,
             names_receiver: 0,
             with_stack: 0,
+            first_buffer_only: 0,
             names_dropper: 0,
             links: self.links,
             head_offset: self.offset("xdp_buff", "data_hard_start"),

@@ -1,9 +1,14 @@
 //! A kernel that lets no program read its memory by a helper: typed loads read the same bytes.
 
+use rustix::process::Signal;
+use serde_json::Value;
 use trawl_packet::build::Template;
 use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{Capture, Lab, args, feature_or_skip, frames, skip, tracing_or_skip};
+use trawl_tests::{
+    Capture, Lab, Running, args, feature_or_skip, frames, skip, tracing_or_skip, wait_until,
+};
 
 use crate::drop::nft;
 use trawl_bpf::probe::{KernelFeature, kernel_is_at_least};
@@ -57,6 +62,39 @@ fn drops_have_all_bytes_by_typed_loads() {
         comment.contains("drop=NETFILTER_DROP at=nft_do_chain+0x"),
         "{comment}"
     );
+}
+
+/// The larger program, which also names processes, fits the verifier's limit with typed loads.
+#[test]
+fn why_names_reasons_by_typed_loads() {
+    let Some(lab) = Lab::open() else { return };
+    if !typed_or_skip() {
+        return;
+    }
+    let netns = &lab.pair.b.name;
+    let why = Running::start_without(
+        HELPER,
+        &args!("why --json --netns {netns}"),
+        "looking for drops on",
+    );
+    let sent = datagrams(&lab);
+    lab.send_long(&sent);
+    wait_until("the stack has dropped them", || {
+        let counters = run("ip", &args!("netns exec {netns} cat /proc/net/snmp"));
+        let udp = counters
+            .lines()
+            .filter(|line| line.starts_with("Udp: "))
+            .nth(1);
+        udp.and_then(|values| values.split(' ').nth(2)?.parse().ok()) == Some(sent.len())
+    });
+    why.signal(Signal::INT);
+    let done = why.wait();
+    let notice: Value =
+        serde_json::from_str(done.stderr.lines().next().expect("a notice")).expect("JSON");
+    assert_eq!(notice["notice"]["mode"], "tp_btf", "{}", done.stderr);
+    let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(report["rows"][0]["reason"], "NO_SOCKET", "{report}");
+    assert_eq!(report["rows"][0]["packets"], sent.len(), "{report}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod attempt;
 use std::io;
 use std::sync::OnceLock;
 
+use crate::typed_reads;
 pub use attempt::kernel_function;
 
 /// Result of a probe.
@@ -130,6 +131,11 @@ pub fn has_socket_of_file() -> bool {
 /// Returns true if a value of a map may be larger than 4 MiB, since 6.0.
 pub fn has_large_values() -> bool {
     !is_unwanted("large-values") && KernelFeature::LargeValues.probe().is_supported()
+}
+
+/// Returns true if programs read the kernel's memory by typed loads, because a lockdown forbids the helper.
+pub fn reads_are_typed() -> bool {
+    typed_reads::is_locked()
 }
 
 /// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
