@@ -13,6 +13,7 @@ pub const PROBE_READ_USER: i32 = 112;
 pub const PROBE_READ_KERNEL: i32 = 113;
 pub const PROBE_READ_KERNEL_STR: i32 = 115;
 pub const SOCK_FROM_FILE: i32 = 162;
+pub const LOOP: i32 = 181;
 pub const XDP_GET_BUFF_LEN: i32 = 188;
 pub const XDP_LOAD_BYTES: i32 = 189;
 pub const KTIME_GET_TAI_NS: i32 = 208;
@@ -25,6 +26,7 @@ pub(crate) fn name(id: i32) -> &'static str {
         TAIL_CALL => "bpf_tail_call",
         SKB_LOAD_BYTES => "bpf_skb_load_bytes",
         SOCK_FROM_FILE => "bpf_sock_from_file",
+        LOOP => "bpf_loop",
         XDP_GET_BUFF_LEN => "bpf_xdp_get_buff_len",
         XDP_LOAD_BYTES => "bpf_xdp_load_bytes",
         KTIME_GET_TAI_NS => "bpf_ktime_get_tai_ns",

@@ -11,7 +11,7 @@ use trawl_attach::AttachRequest;
 use trawl_attach::site::{self, DIRECTORY, Lock};
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::guard::{GUARD_FATES, GuardAllTotals, GuardTotals};
-use trawl_bpf::probe::{Capability, has_capability};
+use trawl_bpf::probe::{Capability, KernelFeature, ProbeAnswer, has_capability};
 use trawl_bpf::table::Table;
 use trawl_bpf::{bpffs, info, map, program};
 use trawl_program::bundled::GUARD;
@@ -455,6 +455,11 @@ impl Guard {
         request: &AttachRequest,
         care: SessionCare,
     ) -> Result<Installed> {
+        if let ProbeAnswer::NotSupported { why } = KernelFeature::Loops.probe() {
+            let what = format!("cannot load the guard on {}", site.label());
+            return Err(Error::failed(what, format!("{why}, which has bpf_loop"))
+                .fix("use Linux 5.17 or newer"));
+        }
         let on = On {
             index: site.index(),
             name: site.name().to_owned(),

@@ -220,6 +220,7 @@ features! {
     XdpFrags, (5, 18), "XDP multi-buffer", "jumbo frames recorded whole", xdp_frags;
     XdpLoadBytes, (5, 18), "bpf_xdp_load_bytes", "bytes beyond a packet's first buffer", xdp_load_bytes;
     FarJumps, (6, 6), "32-bit jumps", "filters of tens of thousands of instructions", far_jumps;
+    Loops, (5, 17), "bpf_loop", "the guard", loops;
     Arena, (6, 10), "BPF arenas", "guard rules read without a helper call", arena;
     XdpLink, (5, 9), "XDP links", "taps that the kernel removes when trawl ends", xdp_link;
     Tcx, (6, 6), "tcx links", "the tc tap without a qdisc (clsact otherwise)", tcx_link;

@@ -2,10 +2,11 @@
 
 use std::process::Child;
 
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_lab::Station;
 use trawl_tests::witness::tshark;
-use trawl_tests::xdp::{status_of, succeeds};
-use trawl_tests::{Capture, args, root_or_skip};
+use trawl_tests::xdp::{fails, status_of, succeeds};
+use trawl_tests::{Capture, args, root_or_skip, skip};
 
 use super::*;
 
@@ -53,6 +54,25 @@ fn rules_precede_the_first_interface_and_end_with_the_last() {
                 .success()
         });
     }
+}
+
+#[test]
+fn kernel_without_loops_is_named_by_the_guard_and_by_doctor() {
+    if kernel_is_at_least(5, 17) {
+        skip("this kernel has bpf_loop");
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let load = args!("guard load {}", lab.receiver());
+    fails(
+        &load,
+        1,
+        &["cannot load the guard", "older than Linux 5.17"],
+    );
+    assert_eq!(xdp_on(&lab.pair.b), None);
+    let doctor = trawl(&["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout);
+    assert!(said.contains("not there: the guard"), "{said}");
 }
 
 #[test]

@@ -376,6 +376,20 @@ pub fn atomics() -> ProbeAnswer {
     ProbeAnswer::from_result(xdp(&code, 0))
 }
 
+/// Calls the helper without a function: a kernel that has it complains of the arguments.
+pub fn loops() -> ProbeAnswer {
+    let code = [
+        op::alu_imm(op::MOV, 1, 0),
+        op::call(helper::LOOP),
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::exit(),
+    ];
+    match xdp(&code, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => ProbeAnswer::Supported,
+        result => ProbeAnswer::from_result(result),
+    }
+}
+
 /// Tries a value as large as a part of a ring's memory.
 pub fn large_values() -> ProbeAnswer {
     ProbeAnswer::from_result(map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, LARGE_VALUE, 1, 0))
