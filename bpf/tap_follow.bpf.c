@@ -151,7 +151,7 @@ static __always_inline void note_tracking(const struct sk_buff *buffer, struct f
 
 /* Stores the packet by its memory, in which an XDP program may see it next, and after transmission also by its content,
  * because the driver may copy it for an XDP program. */
-static __always_inline void leave_word(const struct tap_context *packet, const struct known_packet *state, __u32 step)
+static __always_inline void remember_by_memory(const struct tap_context *packet, const struct known_packet *state, __u32 step)
 {
 	__u64 key = packet->head | KEY_HEAD;
 
@@ -278,7 +278,7 @@ static __always_inline void follow(struct scratch *scratch, struct views from, b
 		bpf_map_update_elem(&known_packets, &scratch->seen.buffer, state, BPF_ANY);
 		note_latest(cpu, scratch->seen.buffer);
 	}
-	leave_word(&packet, state, step);
+	remember_by_memory(&packet, state, step);
 	sight.packet_id = state->id;
 	note_socket(socket_of(scratch, buffer, pointers_typed), pointers_typed, note);
 	note_segments(&packet, note);

@@ -44,7 +44,7 @@ static __always_inline bool note_process(struct tap_context *context, struct sig
 	struct socket_facts *facts = CONFIG(write_socket) ? facts_of_socket() : NULL;
 	__u64 found;
 
-	/* Those of the packet before. */
+	/* The cookie may be the previous packet's. */
 	if (facts)
 		facts->cookie = 0;
 	found = FIND_PROCESS(context, sight->place);

@@ -224,8 +224,8 @@ impl<'a> Attempt<'a> {
             };
             return self
                 .fail(format!(
-                    "it has {} receive queues, too few for what the {} send queues of its other end {} send",
-                    own.rx, theirs.tx, peer.link.name
+                    "it has {} receive queues, but its peer {} has {} send queues: packets of the others would be dropped",
+                    own.rx, peer.link.name, theirs.tx
                 ))
                 .fix(format!("{fix}; or use --mode skb"));
         }

@@ -301,7 +301,7 @@ fn refused(why: impl std::fmt::Display) -> Error {
 fn no_vip(service: &Service) -> Error {
     Error::failed(
         format!("no virtual address {service}"),
-        "the balancer has none of that protocol, address and port",
+        "the balancer has no virtual address of this protocol, address and port",
     )
     .fix("trawl balance vip list shows them")
 }

@@ -182,7 +182,7 @@ impl Assembly {
     }
 
     /// Reports points that do not recognise packets which other points have seen.
-    pub(crate) fn tell_of_unlinked(&mut self) {
+    pub(crate) fn report_unlinked(&mut self) {
         let is_linked = self.links != LINKS_NONE as u32;
         let mut taps: Vec<String> = (self.points.iter())
             .filter(|point| !is_linked || TAPS_WITHOUT_PROGRAM.contains(&point.tap))

@@ -869,7 +869,7 @@ impl fmt::Display for Event {
                         format!("the driver ({driver}) has no polls")
                     }
                     ClockReason::EndUnseen { why } => {
-                        format!("the end of polls cannot be seen: {why}")
+                        format!("cannot observe the end of NAPI polls: {why}")
                     }
                 };
                 format!("{interface}: the clock is read for each packet: {why}")

@@ -611,7 +611,7 @@ impl CaptureOptions {
         let at = self.at.unwrap_or(At::Exit);
         if at.entry() && self.filter_at == Some(At::Exit) {
             return Err(Error::usage(
-                "cannot record at entry what a filter chooses at exit",
+                "--at entry cannot be combined with --filter-at exit",
                 "the record is made before the filter has looked",
             )
             .fix("leave out --filter-at, or use --at exit"));

@@ -433,7 +433,7 @@ impl Session {
             }
         }
         if options.once.is_some() {
-            assembly.tell_of_unlinked();
+            assembly.report_unlinked();
         }
         tell(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);

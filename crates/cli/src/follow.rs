@@ -288,7 +288,7 @@ impl Following {
             .open
             .entry(id)
             .or_insert_with(|| PacketPath::new(id, packet, &seen, self.losses.get()));
-        path.go_on(packet, seen);
+        path.add(packet, seen);
         if path.is_over()
             && let Some(path) = self.open.remove(&id)
         {
@@ -311,10 +311,10 @@ impl Following {
         let joined = &self.joined;
         let is_old = |path: &PacketPath| {
             let idle = now.saturating_sub(path.last_time());
-            let comes_no_more = path.may_be_over() || joined.has(path).is_some();
+            let is_complete = path.may_be_over() || joined.has(path).is_some();
             idle > AGE_NS
                 || idle > SETTLED_NS && path.is_at_protocol()
-                || idle > PATIENCE_NS && comes_no_more
+                || idle > PATIENCE_NS && is_complete
         };
         let old: Vec<u64> = self
             .open
@@ -864,7 +864,7 @@ impl PacketPath {
         }
     }
 
-    pub fn go_on(&mut self, packet: &PacketView<'_>, seen: Seen) {
+    pub fn add(&mut self, packet: &PacketView<'_>, seen: Seen) {
         if let Some(number) = seen.number {
             if self.is_torn(&seen.step, number) {
                 self.steps.push(Step {

@@ -276,7 +276,7 @@ impl Spaces {
                         spaces.note([identity]);
                         // Further ones were stopped as they began.
                         for process in spaces.all().remove(&identity).unwrap_or_default() {
-                            let _ = process::go_on(process);
+                            let _ = process::resume(process);
                         }
                     }
                 }

@@ -364,11 +364,11 @@ impl<'a> Run<'a> {
 }
 
 /// Copies of errors, which do not implement `Clone`.
-trait Again {
+trait CopyError {
     fn kind_error(&self) -> std::io::Error;
 }
 
-impl Again for std::io::Error {
+impl CopyError for std::io::Error {
     fn kind_error(&self) -> std::io::Error {
         match self.raw_os_error() {
             Some(errno) => std::io::Error::from_raw_os_error(errno),

@@ -174,7 +174,7 @@ impl Bundled {
                     format!("cannot load {} on {}", self.name(), site.label()),
                     format!("packets have no Ethernet header on {}", one.label()),
                 )
-                .fix("drop, pass and aborted with --touch none need none"));
+                .fix("use drop, pass or aborted with --touch none"));
             }
         }
         Ok(())

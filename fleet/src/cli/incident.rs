@@ -130,7 +130,7 @@ fn timeline<'a>(rows: &[Row<'a>], to_ns: u64) -> Vec<Moment<'a>> {
     }];
     for Row { part, seen } in rows {
         let moments = [
-            (part.since_ns, "begin of what it has"),
+            (part.since_ns, "oldest packet kept"),
             (seen.first, "first packet"),
             (seen.first_drop, "first drop"),
             (seen.first_reset, "first reset"),

@@ -343,7 +343,7 @@ fn line(row: &Row, found: &Found) -> String {
     );
     let route = match found {
         Found::Once(interface) => format!("{interface} only"),
-        Found::Ambiguous => "several like it at one place".to_owned(),
+        Found::Ambiguous => "ambiguous: identical packets at one interface".to_owned(),
         Found::FlowPath(path) => {
             let mut text = path[0].interface.to_string();
             for (sighting, step) in path[1..].iter().zip(steps(path)) {
@@ -396,7 +396,11 @@ fn text(trace: &Trace<'_>) -> String {
         let _ = writeln!(out, "{:>8}  {} only", once.packets, once.interface);
     }
     if trace.ambiguous > 0 {
-        let _ = writeln!(out, "{:>8}  several like it at one place", trace.ambiguous);
+        let _ = writeln!(
+            out,
+            "{:>8}  ambiguous: identical packets at one interface",
+            trace.ambiguous
+        );
     }
     if out.is_empty() {
         out.push_str("no packet matches\n");

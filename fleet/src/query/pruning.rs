@@ -82,7 +82,7 @@ impl TableProvider for Packets {
         let mut files: Vec<PartitionedFile> = files
             .map(|file| PartitionedFile::new(&file.key, file.bytes))
             .collect();
-        if condition.says_something() {
+        if condition.is_selective() {
             let look = Arc::new(Look {
                 objects: Arc::clone(&self.footers),
                 metadata: Arc::clone(&metadata),
@@ -329,10 +329,10 @@ impl Condition {
         }
     }
 
-    fn says_something(&self) -> bool {
+    fn is_selective(&self) -> bool {
         match self {
-            Self::All(all) => all.iter().any(Self::says_something),
-            Self::One(all) => all.iter().all(Self::says_something),
+            Self::All(all) => all.iter().any(Self::is_selective),
+            Self::One(all) => all.iter().all(Self::is_selective),
             Self::Compares(..) | Self::IsNull(_) => true,
             Self::Anything => false,
         }

@@ -387,7 +387,7 @@ fn equal_packets_are_ambiguous() {
     let trace = trawl(&["store", "trace", "--store", &stored.url, "--window", "1h"]);
     let text = String::from_utf8_lossy(&trace.stdout);
     assert!(
-        text.contains("1  several like it at one place"),
+        text.contains("1  ambiguous: identical packets at one interface"),
         "{trace:?}"
     );
 }

@@ -166,8 +166,7 @@ impl Input {
             (
                 "times_beyond",
                 self.reader.times_beyond(),
-                "before 1970 or after 2554-07-21, which the file can hold and trawl cannot show: the nearest time that trawl \
-                 can show stands for each",
+                "outside 1970-01-01 to 2554-07-21, and is shown with the nearest supported one",
             ),
             (
                 "large_fractions",

@@ -120,7 +120,7 @@ impl Maker {
         if edits.iter().any(|edit| edit.end() > bytes.len()) {
             return Err(Misfit::new(
                 "size",
-                "it holds no room for the fields that change",
+                "the frame is too short for its varying fields",
             ));
         }
         // Inner checksums first.

@@ -582,7 +582,7 @@ impl XskReceiver {
 
     pub fn missed(&self) -> Result<Missed> {
         let counted = statistics(&self.socket)
-            .map_err(|e| explain("count what was lost by AF_XDP at", &self.name, 0, e))?;
+            .map_err(|e| explain("read the AF_XDP drop counters of", &self.name, 0, e))?;
         Ok(Missed {
             // A frame without a slot is counted among the dropped ones.
             full: counted.rx_ring_full,

@@ -181,7 +181,7 @@ impl Group {
         let began = Instant::now();
         loop {
             for process in self.processes() {
-                let _ = process::go_on(process);
+                let _ = process::resume(process);
                 let _ = fs::write(path.join("..").join(PROCESSES), process.to_string());
             }
             // Directories below come first.

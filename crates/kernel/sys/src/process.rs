@@ -238,8 +238,8 @@ pub fn stop(process: u32) -> Result<()> {
         .map_err(|e| Error::os(format!("cannot stop process {process}"), e.into()))
 }
 
-/// Lets a stopped process go on.
-pub fn go_on(process: u32) -> Result<()> {
+/// Resumes a stopped process.
+pub fn resume(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::CONT)
         .map_err(|e| Error::os(format!("cannot continue process {process}"), e.into()))
 }

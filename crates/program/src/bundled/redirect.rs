@@ -113,9 +113,9 @@ impl RedirectTarget {
         let mtu = site.link()?.mtu;
         if mtu > ONE_BUFFER && self.sends_whole_only(site, request)? {
             let why = match xdp_abilities(site.namespace(), site.index())? {
-                None => "Linux before 6.3 sends none on",
-                Some(_) if self.makes_copies(site)? => "the kernel makes no copies of them",
-                Some(_) => "the target's driver sends none on",
+                None => "Linux before 6.3 cannot forward them",
+                Some(_) if self.makes_copies(site)? => "the kernel cannot copy them",
+                Some(_) => "the target's driver cannot send them",
             };
             let instead = match request.priority {
                 Some(_) => "skb mode without a priority does",

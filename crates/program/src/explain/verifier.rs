@@ -177,8 +177,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["args while"],
-        "what stands in a dispatcher has the packet's context as its only argument, used or not: \
-         int program(struct xdp_md *context)",
+        "a program in a dispatcher must take exactly one argument, the context: int program(struct xdp_md *context)",
     ),
     (
         &["device-bound program"],
@@ -201,8 +200,8 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["invalid mem access 'scalar'", "invalid mem access 'inv'"],
-        "this is no pointer any more: one into the packet ends with a helper that moves the packet's ends (read ctx->data \
-         again), others with arithmetic that the verifier cannot follow",
+        "the pointer is invalid: a helper that resizes the packet invalidates packet pointers (read ctx->data again), and so \
+         does arithmetic that the verifier cannot follow",
     ),
     (
         &[
@@ -290,7 +289,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
 const MAP: &[(&[&str], &str)] = &[
     (
         &["E2BIG"],
-        "a map of that size is more than the kernel makes: fewer entries, or smaller ones",
+        "the map is too large: reduce max_entries or the value size",
     ),
     (
         &["ENOMEM"],
