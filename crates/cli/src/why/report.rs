@@ -776,10 +776,8 @@ mod tests {
                 reason: "NOMEM".to_owned(),
                 ..DropKey::default()
             };
-            let tally = Tally {
-                rows: [(key, row)].into(),
-                ..Tally::default()
-            };
+            let mut tally = Tally::default();
+            tally.rows.insert(key, row);
             let (none, account) = (Differences::default(), PacketAccount::default());
             LossReport::new(&tally, &none, &account, &mut Knowledge::default()).to_string()
         };
