@@ -28,6 +28,7 @@ mod time;
 mod transport;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Write;
 
 use flows::Flows;
@@ -215,8 +216,8 @@ impl Printer {
         }
         let index = packet.captured.get(INDEX)?.try_into().ok()?;
         let index = u32::from_be_bytes(index);
-        if !self.names.contains_key(&index) {
-            self.names.insert(index, name_of(index)?);
+        if let Entry::Vacant(new) = self.names.entry(index) {
+            new.insert(name_of(index)?);
         }
         self.names.get(&index).map(String::as_str)
     }

@@ -580,9 +580,7 @@ fn chains() -> Option<Vec<Chain>> {
 
 /// Returns the namespace of a drop, if it can be found; the inner `None` is the current one.
 pub fn namespace(key: &DropKey) -> Option<Option<Namespace>> {
-    key.netns
-        .as_deref()
-        .map_or(Some(None), |netns| find_space(netns))
+    key.netns.as_deref().map_or(Some(None), find_space)
 }
 
 /// Finds a namespace by the name that rows have: its own, or the number of one without a name.
