@@ -225,7 +225,8 @@ impl Device {
             "{interface}: attaching an XDP program that passes every packet for this run, because the driver ({driver}) sends \
              such frames only while it has one{effects}"
         ));
-        state.own = Some(hold_passing(&site)?);
+        let held = hold_passing(&site);
+        state.own = Some(held.map_err(|error| error.fix("use --engine packet"))?);
         Ok(())
     }
 
