@@ -114,6 +114,10 @@ fn processes() -> Vec<Finding> {
         let finding = new(CheckState::Warn, format!("not there: {purpose}"));
         return vec![finding.why("the kernel is older than Linux 5.11")];
     }
+    if let Some(why) = probe::lockdown_of_reads() {
+        let text = format!("refused: {purpose} at XDP and tc");
+        return vec![new(CheckState::Warn, text).why(why)];
+    }
     let cgroups = match process::cgroups() {
         Ok(cgroups) => cgroups,
         Err(error) => {

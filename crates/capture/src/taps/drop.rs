@@ -121,7 +121,7 @@ pub fn attach(
     config.write_flags = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
-    config.first_buffer_only = u32::from(trawl_bpf::probe::reads_are_typed());
+    config.first_buffer_only = u32::from(trawl_bpf::probe::lockdown_of_reads().is_some());
     if asked.follow {
         config.nested_from = cpus as u32;
         config.links = LINKS_FOLLOWED as u32;

@@ -133,9 +133,10 @@ pub fn has_large_values() -> bool {
     !is_unwanted("large-values") && KernelFeature::LargeValues.probe().is_supported()
 }
 
-/// Returns true if programs read the kernel's memory by typed loads, because a lockdown forbids the helper.
-pub fn reads_are_typed() -> bool {
-    typed_reads::is_locked()
+/// Returns the reason if a lockdown forbids the helper that reads the kernel's memory. Tracing programs may then have typed
+/// loads, and programs at XDP and tc have none.
+pub fn lockdown_of_reads() -> Option<String> {
+    typed_reads::is_locked().then(typed_reads::reason)
 }
 
 /// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
