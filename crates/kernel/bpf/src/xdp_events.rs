@@ -1,11 +1,11 @@
 //! Packets that XDP lost without a socket buffer: exceptions, failed redirects, and drops by devmaps and cpumaps, from
 //! the kernel's tracepoints.
 
-use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, ObjectBuilder};
 use trawl_sys::{Error, Result};
 
-use super::kernel_types;
 use super::object::explained;
+use super::{kernel_types, probe};
 use crate::kallsyms::Symbols;
 use crate::layout::Shared;
 use crate::layout::xdp_events::{
@@ -83,8 +83,15 @@ pub struct XdpEvents {
 impl XdpEvents {
     pub fn watch() -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
-            explained("cannot count the packets that XDP loses".to_owned(), why)
-                .fix("this requires root (CAP_BPF and CAP_PERFMON)")
+            let what = "cannot count the packets that XDP loses";
+            // libbpf loads these programs as they are.
+            match probe::lockdown_of_reads() {
+                Some(lockdown) if why.kind() == ErrorKind::InvalidInput => {
+                    Error::failed(what, lockdown)
+                }
+                _ => explained(what.to_owned(), why)
+                    .fix("this requires root (CAP_BPF and CAP_PERFMON)"),
+            }
         };
         super::object::quiet_libbpf();
         let types = kernel_types::for_programs()
