@@ -208,7 +208,7 @@ fn fix(feature: KernelFeature, answer: &ProbeAnswer) -> Option<&'static str> {
         (KernelFeature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
         (KernelFeature::LargeMap, ProbeAnswer::Refused { .. }) => "ulimit -l unlimited",
         (KernelFeature::Fentry | KernelFeature::Fexit, _) => {
-            "trawl capture -i IF --tappable FILE.o gives an attached program hooks for the capture, trawl xdp load --replace --keep-maps --tappable for longer; --tap tc and --tap packet need none"
+            "trawl capture -i IF --tappable FILE.o gives an attached program hooks for the capture, trawl xdp load IF FILE.o --replace --keep-maps --tappable for longer; --tap tc and --tap packet need none"
         }
         (KernelFeature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
         (KernelFeature::Tcx, _) => "nothing to do: clsact is used instead",
@@ -280,7 +280,8 @@ mod tests {
         assert_eq!(finding.why.as_deref(), Some("a policy"));
         let advice = finding.fix.expect("advice");
         assert!(
-            advice.contains("trawl capture -i IF --tappable FILE.o"),
+            advice.contains("trawl capture -i IF --tappable FILE.o")
+                && advice.contains("trawl xdp load IF FILE.o "),
             "{advice}"
         );
     }

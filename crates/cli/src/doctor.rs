@@ -10,6 +10,7 @@ use trawl_io::dpdk::{self, Presence};
 use trawl_io::libpcap::Library;
 use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
+use trawl_sys::words::word;
 
 use crate::args::NetnsArg;
 use crate::helpers;
@@ -45,6 +46,11 @@ struct DoctorDocument<'a> {
     problem: bool,
 }
 
+/// Returns a remedy for any interface, which is IF in it, as one for this interface.
+fn with_interface(fix: &str, interface: &str) -> String {
+    fix.replace(" IF ", &format!(" {} ", word(interface)))
+}
+
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.clean {
         return clean::run(args.all, args.json);
@@ -62,6 +68,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let helpers = helpers::ALL.iter().map(|helper| helper.finding());
     findings.splice(0..0, doctor::machine().into_iter().chain(helpers));
     let problem = doctor::has_problem(&findings);
+    if let [interface] = &args.interface[..] {
+        for fix in findings.iter_mut().filter_map(|one| one.fix.as_mut()) {
+            *fix = with_interface(fix, interface);
+        }
+    }
     if args.json {
         json::print(&DoctorDocument {
             findings: &findings,
@@ -269,6 +280,12 @@ mod tests {
             text,
             "kernel\n  ok thing  words\n  x  thing  words\n            fix: do it\n\n1 problem, 0 warnings\n"
         );
+    }
+
+    #[test]
+    fn remedies_name_the_interface_that_was_asked_about() {
+        let fix = with_interface("trawl xdp load IF FILE.o --tappable", "a b:eth0");
+        assert_eq!(fix, "trawl xdp load 'a b:eth0' FILE.o --tappable");
     }
 
     #[test]
