@@ -50,7 +50,8 @@ static __always_inline bool note_process(struct tap_context *context, struct sig
 	found = FIND_PROCESS(context, sight->place);
 	sight->process = found & PROCESS_NUMBER;
 	sight->thread = found >> 32;
-	if (facts && facts->cookie)
+	if (facts && facts->cookie &&
+	    (CONFIG(write_socket) != WRITE_UNCERTAIN || facts->how == OWNER_LISTENER || facts->how == OWNER_SHARED))
 		sight->socket = facts;
 	return !CONFIG(only_processes) || found & PROCESS_WANTED;
 }

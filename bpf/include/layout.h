@@ -210,7 +210,7 @@ struct tap_config {
 	__u32 write_comment;
 	/* Non-zero: only packets of some processes are wanted. */
 	__u32 only_processes;
-	/* Non-zero: the facts of its socket are written with the process of a packet. */
+	/* What is written of its socket with the process of a packet: WRITE_…. */
 	__u32 write_socket;
 	/* Offsets in the kernel's structures of a socket and of a task. */
 	__u32 socket_cookie_offset;
@@ -373,6 +373,11 @@ struct kernel_addresses {
 #define VERDICT_LENGTH 16
 #define PROCESS_LENGTH 12
 #define SOCKET_LENGTH 24
+/* Values of `write_socket` other than 0: the facts of each socket; a comment of this length with its header, if the process only
+ * owns the listening socket or has the socket open among others. */
+#define WRITE_FACTS 1
+#define WRITE_UNCERTAIN 2
+#define UNCERTAIN_LENGTH 20
 #define END_OF_OPTIONS_LENGTH 4
 
 #define VERDICT_NONE 0

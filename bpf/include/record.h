@@ -60,7 +60,7 @@ struct sighting {
 	bool headless;
 	__u32 process;
 	__u32 thread;
-	/* The facts of its socket, SOCKET_LENGTH bytes with the option's header; NULL if they are not wanted. */
+	/* The facts of its socket, socket_length() bytes with the option's header; NULL if they are not wanted. */
 	const struct socket_facts *socket;
 	/* For a program on many interfaces: the point at which the packet counts. Else NULL: the point is in the
 	 * configuration. */
@@ -99,6 +99,32 @@ static __always_inline bool has_process(const struct sighting *sight)
 	return sight->names_process && sight->process;
 }
 
+/* Returns the length of what is written of a socket. */
+static __always_inline __u64 socket_length(void)
+{
+	return CONFIG(write_socket) == WRITE_UNCERTAIN ? UNCERTAIN_LENGTH : SOCKET_LENGTH;
+}
+
+/* Four letters as they are in memory. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define LETTERS(a, b, c, d) ((__u32)(a) | (__u32)(b) << 8 | (__u32)(c) << 16 | (__u32)(d) << 24)
+#else
+#define LETTERS(a, b, c, d) ((__u32)(d) | (__u32)(c) << 8 | (__u32)(b) << 16 | (__u32)(a) << 24)
+#endif
+
+/* Writes the comment `owner=listener`, or `owner=shared` with two blanks, so that both are of one length. */
+static __always_inline void write_uncertain_owner(char *at, const struct socket_facts *facts)
+{
+	bool is_listener = facts->how == OWNER_LISTENER;
+
+	put(at, PAIR(OPTION(OPTION_COMMENT, 14), LETTERS('o', 'w', 'n', 'e')));
+	if (is_listener)
+		put(at + 8, PAIR(LETTERS('r', '=', 'l', 'i'), LETTERS('s', 't', 'e', 'n')));
+	else
+		put(at + 8, PAIR(LETTERS('r', '=', 's', 'h'), LETTERS('a', 'r', 'e', 'd')));
+	*(__u32 *)(at + 16) = is_listener ? LETTERS('e', 'r', 0, 0) : LETTERS(' ', ' ', 0, 0);
+}
+
 /* Returns the length of the options that each packet of this program has. */
 static __always_inline __u64 constant_options(enum which which)
 {
@@ -112,7 +138,7 @@ static __always_inline __u64 record_size(const struct sighting *sight, enum whic
 	__u64 size = CONFIG_OF(which, fixed_length) + padded(sight->captured);
 
 	if (has_process(sight))
-		size += sight->socket ? PROCESS_LENGTH + SOCKET_LENGTH : PROCESS_LENGTH;
+		size += sight->socket ? PROCESS_LENGTH + socket_length() : PROCESS_LENGTH;
 	if (comment)
 		size += OPTION_HEADER_LENGTH + padded(comment);
 	if (NOTE_LENGTH)
@@ -216,7 +242,10 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 		put(at, PAIR(OPTION_PROCESS, sight->process));
 		*(__u32 *)(at + 8) = sight->thread;
 		at += PROCESS_LENGTH;
-		if (sight->socket) {
+		if (sight->socket && CONFIG(write_socket) == WRITE_UNCERTAIN) {
+			write_uncertain_owner(at, sight->socket);
+			at += UNCERTAIN_LENGTH;
+		} else if (sight->socket) {
 			put(at, PAIR(OPTION(SOCKET_CODE, SOCKET_LENGTH - OPTION_HEADER_LENGTH), sight->socket->how));
 			put(at + 8, sight->socket->cookie);
 			put(at + 16, sight->socket->cgroup);

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
 use trawl_bpf::layout::{
-    ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig,
+    ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig, WRITE_FACTS,
+    WRITE_UNCERTAIN,
 };
 use trawl_bpf::object::TapProgram;
 use trawl_bpf::program::LoadOptions;
@@ -427,12 +428,11 @@ impl Assembly {
                     .as_ref()
                     .is_some_and(ProcessPlan::filters),
             ),
-            write_socket: u32::from(
-                self.options
-                    .process
-                    .as_ref()
-                    .is_some_and(|plan| plan.detail == ProcessDetail::Full),
-            ),
+            write_socket: match self.options.process.as_ref().map(|plan| plan.detail) {
+                Some(ProcessDetail::Full) => WRITE_FACTS as u32,
+                Some(ProcessDetail::Plain) => WRITE_UNCERTAIN as u32,
+                _ => 0,
+            },
             socket_cookie_offset: self.offset_for_process("sock_common", "skc_cookie"),
             socket_listener_offset: self.offset_for_process("sock_common", "skc_listener"),
             socket_state_offset: self.offset_for_process("sock_common", "skc_state"),

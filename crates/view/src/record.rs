@@ -33,9 +33,14 @@ pub struct PacketView<'a> {
 
 impl PacketView<'_> {
     /// Returns how the process is known, if it may not be the one that uses the socket: it owns the listening socket, or has
-    /// the socket open with others. Captures with full descriptions of processes say so.
+    /// the socket open with others.
     pub fn uncertain_owner(&self) -> Option<&'static str> {
-        let comment = self.comment.filter(|text| text.starts_with("socket="))?;
+        let is_about_owner = |text: &&str| {
+            ["socket=", "owner="]
+                .iter()
+                .any(|one| text.starts_with(one))
+        };
+        let comment = self.comment.filter(is_about_owner)?;
         let mut words = comment.split(' ');
         let owner = words.find_map(|word| word.strip_prefix("owner="))?;
         ["listener", "shared"].into_iter().find(|one| *one == owner)

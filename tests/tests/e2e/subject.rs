@@ -334,6 +334,15 @@ fn namespaces_made_by_the_command_are_looked_at() {
     assert_eq!(path["end"], "dropped", "{shown}");
 }
 
+/// Lines and statistics say that a process only owns the listening socket.
+fn for_people(file: &str) {
+    for arguments in [args!("read {file}"), args!("stat --by process {file}")] {
+        let shown = output(&binary::path().to_string_lossy(), &arguments).stdout;
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        assert!(shown.contains("] (listener)"), "{shown}");
+    }
+}
+
 /// With --process=full, a connection's packets say their socket, and that the first ones are the listener's.
 #[test]
 fn full_descriptions_name_the_socket() {
@@ -369,9 +378,23 @@ fn full_descriptions_name_the_socket() {
         comments.iter().any(|text| !text.contains("owner=")),
         "{comments:?}"
     );
-    for arguments in [args!("read {file}"), args!("stat --by process {file}")] {
-        let shown = output(&binary::path().to_string_lossy(), &arguments).stdout;
-        let shown = String::from_utf8_lossy(&shown).into_owned();
-        assert!(shown.contains("] (listener)"), "{shown}");
-    }
+    for_people(&file);
+    // Without them, a comment says only that the process is not certain.
+    let plain = lab.file("plain.pcapng");
+    let done = capture(
+        b,
+        &args!("capture --process -w {plain} tcp port 4001"),
+        &args!("python3 {script}"),
+    );
+    assert!(done.status.success(), "{}", said(&done));
+    let contents = Contents::read(&plain);
+    let comments: Vec<String> = contents.packets.iter().map(comment).collect();
+    let uncertain = |one: &&String| ["owner=listener", ""].contains(&one.trim_end());
+    assert!(comments.iter().all(|one| uncertain(&one)), "{comments:?}");
+    assert!(
+        comments.iter().any(|one| one == "owner=listener"),
+        "{comments:?}"
+    );
+    assert!(comments.iter().any(String::is_empty), "{comments:?}");
+    for_people(&plain);
 }

@@ -18,7 +18,7 @@ use trawl_bpf::layout::drop::{
     DROP_FUNCTIONS, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DROP_SITES, DropFunction, DropSettings,
     DropSite, DropState, LINKS_FOLLOWED,
 };
-use trawl_bpf::layout::{Shared, TRACE_COPY};
+use trawl_bpf::layout::{Shared, TRACE_COPY, WRITE_UNCERTAIN};
 use trawl_bpf::{info, map, object};
 use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
@@ -119,6 +119,10 @@ pub fn attach(
     config.write_queue = 0;
     // The note contains the direction.
     config.write_flags = 0;
+    // The comment of a drop is its own.
+    if config.write_socket == WRITE_UNCERTAIN as u32 {
+        config.write_socket = 0;
+    }
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
     config.first_buffer_only = u32::from(trawl_bpf::probe::lockdown_of_reads().is_some());
