@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use trawl_bpf::process_watch::KnownNamespaces;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::options::CaptureOptions;
@@ -297,7 +298,7 @@ impl Spaces {
         for process in processes {
             let _ = process::stop(*process);
         }
-        let mut held = self.held.lock().expect("no thread panics with it");
+        let mut held = self.held.lock();
         if held.len() < MOST_HELD {
             let mut opened = processes.iter().map(|process| Namespace::of_pid(*process));
             held.extend(opened.find_map(Result::ok));
@@ -324,14 +325,14 @@ impl Spaces {
     pub fn entered(&self) -> Vec<Namespace> {
         self.joining
             .store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
-        let held = self.held.lock().expect("no thread panics with it");
+        let held = self.held.lock();
         let before = self.returned.swap(held.len(), Ordering::Relaxed);
         held[before..].to_vec()
     }
 
     /// Returns the namespace whose inode has this number, if the command entered it.
     pub fn numbered(&self, number: u64) -> Option<Namespace> {
-        let held = self.held.lock().expect("no thread panics with it");
+        let held = self.held.lock();
         held.iter().find(|one| one.identity().1 == number).cloned()
     }
 
