@@ -53,23 +53,29 @@ impl Drop for Sockets {
 
 /// Runs `ip` in the namespace of b for each line; false at the first refusal.
 fn prepare(lab: &Lab, lines: &str) -> bool {
-    lines.lines().map(str::trim).all(|line| {
-        let words = ["netns", "exec", &lab.pair.b.name];
-        let command: Vec<&str> = line.split(' ').collect();
-        output("ip", &[&words[..], &command].concat())
-            .status
-            .success()
-    })
+    lines
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .all(|line| {
+            let words = ["netns", "exec", &lab.pair.b.name];
+            let command: Vec<&str> = line.split(' ').collect();
+            output("ip", &[&words[..], &command].concat())
+                .status
+                .success()
+        })
 }
 
-/// Makes a bridge whose port is the far end of a veth pair, from which 10.97.NUMBER.9 is reached.
-fn bridge(lab: &Lab, number: u8, of_bridge: &str, of_port: &str) -> bool {
+/// Makes a bridge whose port is the far end of a veth pair, from which 10.97.NUMBER.9 is reached. The command
+/// `before_up` changes the port.
+fn bridge(lab: &Lab, number: u8, of_bridge: &str, before_up: &str) -> bool {
     prepare(
         lab,
         &format!(
             "ip link add br{number} type bridge{of_bridge}
              ip link add near{number} type veth peer name far{number}
-             ip link set far{number} master br{number}{of_port}
+             ip link set far{number} master br{number}
+             {before_up}
              ip link set br{number} up
              ip link set far{number} up
              ip link set near{number} up
@@ -155,8 +161,13 @@ fn planted_faults_have_their_advice() {
             "no port of the bridge takes it",
         ),
         (
-            bridge(&lab, 3, "", "")
-                && prepare(&lab, "bridge link set dev far3 locked on learning off"),
+            // Before it is up, so that it learns no sender.
+            bridge(
+                &lab,
+                3,
+                "",
+                "bridge link set dev far3 locked on learning off",
+            ),
             vec![],
             "the bridge's port is locked",
         ),
