@@ -115,7 +115,7 @@ fn processes() -> Vec<Finding> {
         return vec![finding.why("the kernel is older than Linux 5.11")];
     }
     if let Some(why) = probe::lockdown_of_reads() {
-        let text = format!("refused: {purpose} at XDP and tc");
+        let text = format!("refused: {purpose}");
         return vec![new(CheckState::Warn, text).why(why)];
     }
     let cgroups = match process::cgroups() {
