@@ -16,7 +16,7 @@ fn mistakes_are_reported_with_a_fix() {
         (
             "checked_too_early",
             "verdict_of(data[3])",
-            "moves the packet's ends",
+            "resizes the packet",
         ),
         ("nothing_found", "verdict_of(*value)", "with NULL"),
         ("without_limits", "verdict_of(value[key])", "n &= MASK"),
@@ -67,7 +67,7 @@ fn programs_of_other_types_are_named() {
     refused(
         &several,
         "xdp",
-        &["several of its programs", "second, third, tail_calls"],
+        &["several of its programs", "second, tail_calls, third"],
     );
     let mixed = object_file(&lab, "mixed");
     refused(

@@ -188,7 +188,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
     (
         &["access to packet", "outside of the packet"],
         "compare with the packet's end before this line: if (pointer + length > data_end) return XDP_PASS; a helper that \
-         moves the packet's ends makes earlier checks void",
+         resizes the packet makes earlier checks void",
     ),
     (
         &["_or_null'", "or_null_'", "possibly null pointer"],
