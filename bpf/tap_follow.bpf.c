@@ -21,9 +21,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define HOOK_INPUT 1
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
+#define HOOK_POSTROUTING 4
 /* Result of the function that runs a hook, for a packet that goes on. */
 #define HOOK_GOES_ON 1
-#define HOOK_POSTROUTING 4
 
 #define BIT(step) (1u << (step))
 #define AT_SOCKET (BIT(STEP_SOCKET) | BIT(STEP_READ))

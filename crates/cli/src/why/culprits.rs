@@ -211,10 +211,11 @@ impl Culprits {
     pub fn look(&mut self, key: &DropKey) {
         if let Some(Kind::Filter(direction)) = kind(key) {
             let place = (key.netns.clone(), key.interface.clone(), direction);
-            let space = self.space_of(key);
-            self.filters
-                .entry(place)
-                .or_insert_with(|| filters(key, direction, space));
+            if self.filters.contains_key(&place) {
+                return;
+            }
+            let found = filters(key, direction, self.space_of(key));
+            self.filters.insert(place, found);
             return;
         }
         let has_counters = matches!(kind(key), Some(Kind::Rule | Kind::Queue));
@@ -277,7 +278,8 @@ impl Culprits {
             Kind::ReceiversProgram => return receivers_programs(row),
             Kind::Rule | Kind::Queue => {}
         }
-        let space = self.space_of(key);
+        let is_new = !self.after.contains_key(&key.netns);
+        let space = is_new.then(|| self.space_of(key)).flatten();
         // The trace ends here, before its table could be read as the user's.
         let tracing = self.traces.get_mut(&key.netns).and_then(Option::as_mut);
         let traced = tracing.map_or(&[][..], Tracing::end);
