@@ -12,10 +12,10 @@ use crate::snapshot::Snapshot;
 use trawl_sys::words::word;
 
 /// Largest packet that fits into a page in native XDP, less the kernel's headroom.
-const LINEAR_MTU: u32 = 3498;
+pub const LINEAR_MTU: u32 = 3498;
 
 /// Largest MTU that fits into the one buffer of every driver.
-const ONE_BUFFER_MTU: u32 = 1500;
+pub const ONE_BUFFER_MTU: u32 = 1500;
 
 /// Returns the error for a card that refuses the program or its maps.
 pub fn cannot_offload(site: &Site, program: &str) -> Error {

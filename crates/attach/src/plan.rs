@@ -212,7 +212,7 @@ pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> Att
     };
     let steps = towards(now.met_in(mode), mode, means);
     let is_removed = |step: &AttachStep| matches!(step, AttachStep::Remove { .. });
-    // A program that the steps before have removed is not there any more.
+    // The steps for native mode may remove the program.
     let left = now
         .met_in(XdpMode::Skb)
         .filter(|_| !steps.iter().any(is_removed));

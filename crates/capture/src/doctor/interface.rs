@@ -2,6 +2,7 @@
 
 use trawl_attach::Site;
 use trawl_attach::card::CardEffects;
+use trawl_attach::explain::{LINEAR_MTU, ONE_BUFFER_MTU};
 use trawl_attach::passing::XdpSending;
 use trawl_bpf::probe::KernelFeature;
 use trawl_sys::ethtool::{Channels, Ethtool};
@@ -14,11 +15,6 @@ use super::attached::{self, AttachedTap};
 use super::{CheckState, Finding, offload, veth};
 use crate::taps::trace;
 use trawl_sys::words::word;
-
-/// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
-const LINEAR_MTU: u32 = 3498;
-/// Largest MTU that fits into the one buffer of every driver.
-const ONE_BUFFER_MTU: u32 = 1500;
 
 /// Returns all findings about an interface; an error if it does not exist.
 pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>> {

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use trawl_attach::AttachRequest;
+use trawl_attach::explain::ONE_BUFFER_MTU;
 use trawl_attach::site::Site;
 use trawl_bpf::layout::bundled::{REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS};
 use trawl_bpf::probe;
@@ -15,8 +16,6 @@ use trawl_sys::{Error, Result};
 use crate::load::Program;
 use crate::readiness;
 
-/// Largest MTU with which every driver keeps a packet in one buffer.
-const ONE_BUFFER: u32 = 1500;
 const TARGETS: &str = "targets";
 pub(super) const CPUS: &str = "cpus";
 
@@ -111,7 +110,7 @@ impl RedirectTarget {
         let mut caveats = Vec::new();
         let mode = request.mode;
         let mtu = site.link()?.mtu;
-        if mtu > ONE_BUFFER && self.sends_whole_only(site, request)? {
+        if mtu > ONE_BUFFER_MTU && self.sends_whole_only(site, request)? {
             let why = match xdp_abilities(site.namespace(), site.index())? {
                 None => "Linux before 6.3 cannot forward them",
                 Some(_) if self.makes_copies(site)? => "the kernel cannot copy them",
