@@ -129,7 +129,10 @@ impl Subject {
                         abilities.zero_copy() && self.interface.shares_memory(),
                         "AF_XDP without copying",
                     ),
-                    (abilities.hardware_time(), "hardware time stamps"),
+                    (
+                        abilities.hardware_time() && !self.is_veth(),
+                        "hardware time stamps",
+                    ),
                 ];
                 for (_, extra) in extras.iter().filter(|(has, _)| *has) {
                     text.push_str(", ");
@@ -137,7 +140,7 @@ impl Subject {
                 }
                 self.finding("native XDP", CheckState::Ok, text)
             }
-            Some(_) if self.driver == "veth" => return None,
+            Some(_) if self.is_veth() => return None,
             Some(_) => self
                 .finding(
                     "native XDP",
@@ -259,10 +262,17 @@ impl Subject {
         )
     }
 
+    fn is_veth(&self) -> bool {
+        self.driver == "veth"
+    }
+
     fn hardware_time(&self, ethtool: &Ethtool) -> Finding {
         let stamps = ethtool.timestamping().unwrap_or_default();
         let through_xdp = self.abilities.is_some_and(XdpAbilities::hardware_time);
         let text = match (through_xdp, stamps.receive_hardware) {
+            (true, _) if self.is_veth() => {
+                "only of packets that a card stamped before: a veth has no clock"
+            }
             (true, _) => "XDP can read the driver's receive stamps",
             (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
             (false, false) => "none: packets are stamped at the hook",

@@ -1,4 +1,4 @@
-//! Compares what `trawl doctor` says about the machine with the features' outcomes.
+//! Compares what `trawl doctor` and `trawl taps` say about the machine with the features' outcomes.
 
 use std::collections::BTreeMap;
 
@@ -7,84 +7,122 @@ use serde_json::Value;
 use crate::cell::Cell;
 use crate::check;
 use crate::outcome::{Outcome, Result};
-use crate::running::Running;
+use crate::running::json;
 
-/// A finding of doctor, and the features that work if and only if its state is `ok`.
+/// Findings of doctor, and the features that work if and only if all these are `ok`.
 struct Claim {
-    area: Area,
-    subject: &'static str,
+    subjects: &'static [Subject],
     features: &'static [&'static str],
 }
 
-enum Area {
-    Kernel,
-    Interface,
+#[derive(Clone, Copy)]
+enum Subject {
+    Kernel(&'static str),
+    Interface(&'static str),
 }
+
+use Subject::{Interface, Kernel};
 
 const CLAIMS: &[Claim] = &[
-    claim(Area::Kernel, "fexit", &["tap-fexit"]),
-    claim(Area::Kernel, "AF_PACKET TPACKET_V3", &["tap-packet"]),
-    claim(Area::Kernel, "process", &["process"]),
-    claim(Area::Interface, "XDP sending", &["gen-live"]),
-    claim(Area::Interface, "tap xdp", &["tap-xdp"]),
+    claim(&[Kernel("fexit"), Kernel("kernel memory")], &["tap-fexit"]),
     claim(
-        Area::Interface,
-        "tap tc",
+        &[Kernel("drop reasons"), Kernel("kernel memory")],
+        &["tap-drop", "why", "follow"],
+    ),
+    claim(&[Kernel("bpf_loop")], &["guard"]),
+    claim(&[Kernel("AF_PACKET TPACKET_V3")], &["tap-packet"]),
+    claim(&[Kernel("AF_XDP sockets")], &["gen-xsk"]),
+    claim(&[Kernel("process")], &["process"]),
+    claim(
+        &[Kernel("live XDP frames"), Interface("XDP sending")],
+        &["gen-live"],
+    ),
+    claim(&[Interface("tap xdp")], &["tap-xdp"]),
+    claim(
+        &[Interface("tap tc")],
         &["tap-tc", "tap-tc-beside-skb-xdp", "vlan-tc"],
     ),
-    claim(
-        Area::Interface,
-        "tap packet",
-        &["tap-packet", "vlan-packet"],
-    ),
+    claim(&[Interface("tap packet")], &["tap-packet", "vlan-packet"]),
 ];
 
-const fn claim(area: Area, subject: &'static str, features: &'static [&'static str]) -> Claim {
-    Claim {
-        area,
-        subject,
-        features,
-    }
+const fn claim(subjects: &'static [Subject], features: &'static [&'static str]) -> Claim {
+    Claim { subjects, features }
 }
 
-/// Fails if doctor praises what does not work, or warns of what does.
+/// Taps in the list of `trawl taps`, with the variant, and the feature that works if and only if the tap is available.
+const TAPS: &[(&str, Option<&str>, &str)] = &[
+    ("xdp", Some("own_program"), "tap-xdp"),
+    ("xdp", Some("attached_program"), "tap-fexit"),
+    ("tailcall", None, "tap-tailcall"),
+    ("tc", None, "tap-tc"),
+    ("packet", None, "tap-packet"),
+    ("pcap", None, "tap-pcap"),
+    ("drop", None, "tap-drop"),
+];
+
+/// Fails if doctor or taps praises what does not work, or warns of what does.
 pub fn judge(cell: &Cell, outcomes: &BTreeMap<&'static str, Outcome>) -> Result<String> {
     let near = &cell.near().interface;
-    let mut doctor = Running::start(cell, &["doctor", "-i", near, "--json"]);
-    let ended = doctor.end()?;
-    let report = crate::running::parse(&ended.stdout)?;
+    let report = json(cell, &["doctor", "-i", near, "--json"])?;
     let findings = report["findings"].as_array().cloned().unwrap_or_default();
-    let mut wrong = Vec::new();
-    for claim in CLAIMS {
-        let area = match claim.area {
-            Area::Kernel => "kernel",
-            Area::Interface => near,
-        };
-        let is_meant = |one: &&Value| one["area"] == area && one["subject"] == claim.subject;
-        let Some(finding) = findings.iter().find(is_meant) else {
-            wrong.push(format!("says nothing of {}", claim.subject));
-            continue;
-        };
-        let is_ok = finding["state"] == "ok";
-        for feature in claim.features {
-            let Some(outcome) = outcomes.get(feature) else {
-                continue;
-            };
-            if outcome.works() != is_ok {
-                let text = finding["text"].as_str().unwrap_or_default();
-                let state = finding["state"].as_str().unwrap_or_default();
-                wrong.push(format!(
-                    "says of {}: {state}, {text}; but {feature}: {outcome}",
-                    claim.subject
-                ));
-            }
-        }
-    }
+    let mut wrong: Vec<String> = CLAIMS
+        .iter()
+        .flat_map(|claim| wrong_claim(claim, &findings, near, outcomes))
+        .collect();
     wrong.extend(wrong_mode(&findings, near, outcomes));
     wrong.extend(wrong_ability(&findings, near, outcomes));
     wrong.extend(silent_loss(&findings, near, outcomes));
+    wrong.extend(wrong_taps(&json(cell, &["taps", "--json"])?, outcomes));
     check!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(format!("{} findings", findings.len()))
+}
+
+/// Compares one claim with the outcomes of its features.
+fn wrong_claim(
+    claim: &Claim,
+    findings: &[Value],
+    near: &str,
+    outcomes: &BTreeMap<&'static str, Outcome>,
+) -> Vec<String> {
+    let mut is_ok = true;
+    let mut texts = Vec::new();
+    for subject in claim.subjects {
+        let (area, subject) = match *subject {
+            Kernel(subject) => ("kernel", subject),
+            Interface(subject) => (near, subject),
+        };
+        let is_meant = |one: &&Value| one["area"] == area && one["subject"] == subject;
+        let Some(finding) = findings.iter().find(is_meant) else {
+            return vec![format!("says nothing of {subject}")];
+        };
+        is_ok &= finding["state"] == "ok";
+        let text = finding["text"].as_str().unwrap_or_default();
+        let state = finding["state"].as_str().unwrap_or_default();
+        texts.push(format!("says of {subject}: {state}, {text}"));
+    }
+    let features = claim.features.iter();
+    let outcomes = features.filter_map(|feature| Some((feature, outcomes.get(feature)?)));
+    outcomes
+        .filter(|(_, outcome)| outcome.works() != is_ok)
+        .map(|(feature, outcome)| format!("{}; but {feature}: {outcome}", texts.join(", ")))
+        .collect()
+}
+
+/// Compares the availability of each tap, as listed by `trawl taps --json`, with its outcome.
+fn wrong_taps(report: &Value, outcomes: &BTreeMap<&'static str, Outcome>) -> Vec<String> {
+    let taps = report["taps"].as_array().cloned().unwrap_or_default();
+    let wrong = |(name, variant, feature): &(&str, Option<&str>, &str)| {
+        let outcome = outcomes.get(feature)?;
+        let is_meant = |tap: &&Value| tap["name"] == *name && tap["variant"].as_str() == *variant;
+        let Some(tap) = taps.iter().find(is_meant) else {
+            return Some(format!("taps does not list {name}"));
+        };
+        (tap["available"] != outcome.works()).then(|| {
+            let available = &tap["available"];
+            format!("taps says of {name}: available {available}; but {feature}: {outcome}")
+        })
+    };
+    TAPS.iter().filter_map(wrong).collect()
 }
 
 /// Compares the mode that doctor names for the xdp tap with the one of the capture.
