@@ -15,6 +15,7 @@ use trawl_bpf::process_watch::{self, Refusal};
 use trawl_io::dpdk::{self, Presence};
 
 use crate::process;
+use crate::taps::trace;
 
 pub use interface::examine as interface;
 
@@ -98,7 +99,7 @@ pub fn machine() -> Vec<Finding> {
     findings.extend(
         KernelFeature::ALL
             .iter()
-            .map(|feature| judge(*feature, feature.probe())),
+            .map(|feature| judge(*feature, answer_of(*feature))),
     );
     findings.extend(processes());
     findings.push(file_system());
@@ -179,6 +180,17 @@ fn capability(capability: Capability) -> Finding {
             new(CheckState::Warn, text).fix("run trawl as root")
         }
         _ => new(CheckState::Problem, text).fix("run trawl as root"),
+    }
+}
+
+/// Returns the kernel's answer about a feature. Tracing programs are useless without others that they need.
+fn answer_of(feature: KernelFeature) -> &'static ProbeAnswer {
+    let answer = feature.probe();
+    match feature {
+        KernelFeature::Fentry | KernelFeature::Fexit if answer.is_supported() => {
+            trace::refusal().unwrap_or(answer)
+        }
+        _ => answer,
     }
 }
 

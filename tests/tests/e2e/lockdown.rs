@@ -125,6 +125,9 @@ fn kernel_memory_is_named_where_neither_way_works() {
     let report = trawl_tests::trawl_in(&[("TRAWL_WITHOUT", HELPER)], &["doctor"]);
     let said = String::from_utf8_lossy(&report.stdout);
     assert!(said.contains("locked down"), "{said}");
+    // Tracing itself is allowed, but reads nothing.
+    let fexit = said.lines().find(|row| row.contains(" fexit "));
+    assert!(fexit.is_some_and(|row| row.contains("refused")), "{said}");
     let name = &lab.pair.b.name;
     let refused = trawl_tests::trawl_in(
         &[("TRAWL_WITHOUT", HELPER)],
