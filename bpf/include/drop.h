@@ -188,9 +188,12 @@ struct drop_settings {
 	__u64 unwanted_in_group[DROP_REASON_WORDS];
 	/* Reasons of packets of which a socket may have got a copy. */
 	__u64 may_be_copied[DROP_REASON_WORDS];
-	/* Reasons of TCP segments that have done their work: always, or if they have no payload. */
+	/* Reasons of TCP segments that have done their work: always, if they have no payload, if they only say that the
+	 * sender closes, or if they reset or end a connection. */
 	__u64 done[DROP_REASON_WORDS];
 	__u64 done_if_empty[DROP_REASON_WORDS];
+	__u64 done_if_goodbye[DROP_REASON_WORDS];
+	__u64 done_if_end[DROP_REASON_WORDS];
 	/* Reasons that name the filter of a socket. */
 	__u64 filtered[DROP_REASON_WORDS];
 	__u32 wanted_of_subsystems;

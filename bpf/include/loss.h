@@ -13,7 +13,12 @@
 #define PROTOCOL_ICMPV6 58
 #define DHCP_CLIENT_PORT 68
 #define DHCPV6_CLIENT_PORT 546
+#define TCP_FIN 1
 #define TCP_SYN 2
+#define TCP_RST 4
+/* Lengths of the record by which TLS closes a connection (close_notify): plain, with ChaCha20 and AES-GCM of version 1.2
+ * and with all ciphers of version 1.3. */
+#define GOODBYE_LENGTHS (1U << 7 | 1U << 23 | 1U << 24 | 1U << 31)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -127,6 +132,27 @@ static __always_inline bool is_copied_to_socket(struct sk_buff *buffer, bool typ
 	}
 }
 
+/* Returns true for a TCP segment that has done its work: a closed connection needs neither acknowledgements nor the
+ * peer's end of it. */
+static __always_inline bool is_done(const struct drop_settings *settings, __u32 reason, __u64 headers)
+{
+	__u32 payload = HEADERS_PAYLOAD(headers);
+	__u8 flags = HEADERS_FLAGS(headers);
+
+	if (HEADERS_PROTOCOL(headers) != PROTOCOL_TCP || flags & TCP_SYN)
+		return false;
+	if (!payload)
+		return has_bit(settings->done_if_empty, reason) ||
+		       (flags & (TCP_FIN | TCP_RST) && has_bit(settings->done_if_end, reason));
+	return payload < 32 && GOODBYE_LENGTHS >> payload & 1 && has_bit(settings->done_if_goodbye, reason);
+}
+
+static __always_inline bool may_be_done(const struct drop_settings *settings, __u32 reason)
+{
+	return has_bit(settings->done_if_empty, reason) || has_bit(settings->done_if_end, reason) ||
+	       has_bit(settings->done_if_goodbye, reason);
+}
+
 static __always_inline __u32 find_loss(const struct drop_settings *settings, const struct drop_note *note,
 				       struct sk_buff *buffer, bool typed)
 {
@@ -145,7 +171,7 @@ static __always_inline __u32 find_loss(const struct drop_settings *settings, con
 		return DROP_LOSS_UNWANTED;
 	if (has_bit(settings->filtered, reason) && is_in(settings->raw, settings->raws, note->location))
 		return DROP_LOSS_UNWANTED;
-	if (!has_bit(settings->may_be_copied, reason) && !has_bit(settings->done_if_empty, reason))
+	if (!has_bit(settings->may_be_copied, reason) && !may_be_done(settings, reason))
 		return DROP_LOSS_YES;
 	headers = read_headers(buffer, typed);
 	if (has_bit(settings->may_be_copied, reason) && is_copied_to_socket(buffer, typed, headers))
@@ -153,8 +179,7 @@ static __always_inline __u32 find_loss(const struct drop_settings *settings, con
 	if (reason == settings->reason_none && is_in(settings->icmpv6, settings->icmpv6s, note->location) &&
 	    is_acted_on(headers))
 		return DROP_LOSS_DONE;
-	if (has_bit(settings->done_if_empty, reason) && is_in(settings->tcp, settings->tcps, note->location) &&
-	    HEADERS_PROTOCOL(headers) == PROTOCOL_TCP && !HEADERS_PAYLOAD(headers) && !(HEADERS_FLAGS(headers) & TCP_SYN))
+	if (is_done(settings, reason, headers) && is_in(settings->tcp, settings->tcps, note->location))
 		return DROP_LOSS_DONE;
 	return DROP_LOSS_YES;
 }

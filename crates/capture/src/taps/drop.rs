@@ -34,7 +34,10 @@ use crate::{AttachedTap, TapChoice};
 pub use counts::{CountedDrop, DropWatch};
 pub use follow::Along;
 use programs::{TRACEPOINT, load_at_drops};
-use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
+use reasons::{
+    DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED,
+    UNWANTED_IN_GROUP,
+};
 pub use text::{DropConverter, HOOK, as_frame};
 
 /// Number of arguments: buffer, location and reason, since 5.17; the receiving socket is the fourth, since 6.11.
@@ -43,8 +46,9 @@ const ARGUMENTS_WITH_RECEIVER: usize = 4;
 /// Kernel functions that run XDP programs on socket buffers, and free dropped ones.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
 /// Kernel functions that purge the queues of a closing socket. Before 6.5 they give no reason.
-const PURGE: [&str; 4] = [
+const PURGE: [&str; 5] = [
     "sk_stream_kill_queues",
+    "skb_rbtree_purge",
     "skb_queue_purge",
     "skb_queue_purge_reason",
     "inet_sock_destruct",
@@ -242,6 +246,8 @@ fn settings(
         may_be_copied: reasons.bits(&MAY_BE_COPIED),
         done: reasons.bits(&DONE),
         done_if_empty: reasons.bits(&DONE_IF_EMPTY),
+        done_if_goodbye: reasons.bits(&DONE_IF_GOODBYE),
+        done_if_end: reasons.bits(&DONE_IF_END),
         filtered: reasons.bits(&FILTERED),
         wanted_of_subsystems: 1,
         no_losses_too: u32::from(asked.no_losses || asked.reasons.is_some()),

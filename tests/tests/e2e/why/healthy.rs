@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use trawl_lab::Station;
+use trawl_packet::build::{Tcp, Template, flags};
 use trawl_sys::netns::run_in;
 use trawl_tests::witness::{output, run};
 use trawl_tests::{Lab, skip, wait_until};
@@ -191,6 +192,59 @@ fn connections_of_both_versions_are_healthy() {
             }
         }
     });
+}
+
+/// A client that closes does not read the server's goodbye, with the lengths of TLS's close_notify. It meets the client's socket
+/// before and after the kernel has replaced it by one in TIME_WAIT.
+#[test]
+fn goodbye_to_a_closed_client_is_healthy() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    is_healthy(&lab, || {
+        for (to, version) in [(IpAddr::from(a.ipv4), "-4"), (a.ipv6.into(), "-6")] {
+            let listener = run_in(&a.namespace, || TcpListener::bind((to, 7004)));
+            let listener = listener.expect("a namespace").expect("a port");
+            for (length, waits) in [
+                (23, false),
+                (24, false),
+                (31, false),
+                (24, true),
+                (31, true),
+            ] {
+                let client = run_in(&b.namespace, || TcpStream::connect((to, 7004)));
+                let client = client.expect("a namespace").expect("a connection");
+                let (mut server, _) = listener.accept().expect("a connection");
+                let port = client.local_addr().expect("its address").port();
+                drop(client);
+                assert_eq!(server.read(&mut [0; 9]).expect("the end"), 0);
+                let replaced = format!("ss {version} -Htn state fin-wait-2 sport = :{port}");
+                if waits {
+                    wait_until("the end is acknowledged", || !at(b, &replaced).is_empty());
+                }
+                server.write_all(&vec![23; length]).expect("sent");
+            }
+        }
+    });
+}
+
+/// Nobody misses the end of a connection that is gone already.
+#[test]
+fn ends_of_a_forgotten_connection_are_healthy() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let frames = [flags::FIN | flags::ACK, flags::RST, flags::RST | flags::ACK].map(|flags| {
+        let tcp = Tcp {
+            src: 7005,
+            dst: 40_000,
+            flags,
+            ..Tcp::default()
+        };
+        let frame = Template::new()
+            .ethernet(a.mac, b.mac)
+            .ipv4(a.ipv4.octets(), b.ipv4.octets());
+        frame.tcp(tcp).build()
+    });
+    is_healthy(&lab, || lab.send_long(&frames));
 }
 
 #[test]

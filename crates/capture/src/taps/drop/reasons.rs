@@ -54,6 +54,11 @@ pub const DONE_IF_EMPTY: [&str; 5] = [
     "TCP_RFC7323_PAWS_ACK",
     "TCP_CLOSE",
 ];
+/// Reasons of TCP segments for a connection that is closed here, which have served their purpose if they only say that the
+/// sender closes as well (TLS's close_notify).
+pub const DONE_IF_GOODBYE: [&str; 3] = ["NOT_SPECIFIED", "TCP_CLOSE", "TCP_ABORT_ON_DATA"];
+/// Reason of TCP segments without a connection, which are no loss if they reset or end it.
+pub const DONE_IF_END: [&str; 1] = ["NO_SOCKET"];
 /// Reason of a packet that a socket's filter rejects.
 pub const FILTERED: [&str; 1] = ["SOCKET_FILTER"];
 /// Minimum length of a common part of a similar name, and maximum number of similar names.
