@@ -2,6 +2,7 @@
 //! counters show.
 
 mod advice;
+mod bridge;
 pub(crate) mod counted;
 mod culprits;
 mod noted;

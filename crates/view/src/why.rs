@@ -278,7 +278,7 @@ impl Tally {
 }
 
 /// Returns true if a row has this reason, `REASON` or `REASON@FUNCTION`, or a function with this word, `@WORD`.
-fn is_for(key: &DropKey, reason: &str) -> bool {
+pub fn is_for(key: &DropKey, reason: &str) -> bool {
     match reason.split_once('@') {
         None => key.reason == reason,
         Some(("", word)) => key.function.contains(word) || key.reason.to_lowercase().contains(word),

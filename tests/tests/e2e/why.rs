@@ -333,6 +333,30 @@ fn text_names_reason_function_and_flows() {
     );
 }
 
+/// Also of other kernels than the tests' own, in the virtual machine.
+#[test]
+fn every_reason_of_the_kernel_has_advice() {
+    let table = include_str!("../../../crates/cli/src/why/advice.txt").lines();
+    let subjects = table.filter_map(|line| Some(line.split_once(' ')?.0));
+    let subjects: Vec<&str> = subjects.filter(|one| !one.contains(['#', '@'])).collect();
+    let has_advice = |reason: &str| {
+        let mut subjects = subjects.iter();
+        subjects.any(|one| match one.strip_suffix('*') {
+            Some(begin) => reason.starts_with(begin),
+            None => *one == reason,
+        })
+    };
+    let listed = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    let reasons = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let reasons: Vec<&str> = reasons.collect();
+    assert!(reasons.contains(&"NO_SOCKET"), "{listed}");
+    let without = reasons.iter().filter(|reason| !has_advice(reason));
+    assert_eq!(without.collect::<Vec<_>>(), [&""; 0]);
+}
+
 #[test]
 fn wrong_usage_is_reported() {
     for arguments in [&["why", "--duration", "x"][..], &["why", "no such word"]] {

@@ -21,6 +21,7 @@ use trawl_sys::netns::{Namespace, NamespaceSearch, run_maybe_in};
 use trawl_sys::words::{shown, word};
 use trawl_view::why::{DropKey, Row};
 
+use super::bridge;
 use super::culprits::{Blame, CONNECTION_TRACKING, Culprit};
 
 /// Functions that drop the packets of tunnels without a device.
@@ -43,16 +44,33 @@ const REFUSALS: [(&str, &str, &str); 3] = [
     ("No route to host", "unreachable", "refuses"),
     ("Permission denied", "prohibit", "refuses"),
 ];
+/// Beginning of the advice about such a route.
+const OF_ROUTE: &str = "a route of type ";
 /// The reason of packets without one.
 const NONE: &str = "NOT_SPECIFIED";
 
 /// Returns the advice about a row of packets.
 pub fn of(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
-    let advice = of_row(key, row, blame)?;
-    Some(match namespace(key) {
-        Some(_) => advice,
-        None => format!("in the network namespace, which is gone: {advice}"),
-    })
+    match namespace(key) {
+        Some(_) => of_row(key, row, blame),
+        None => Some(of_gone(key, row)),
+    }
+}
+
+/// Returns the cause of drops in a network namespace that is gone. Commands would tell of another one.
+fn of_gone(key: &DropKey, row: &Row) -> String {
+    const GONE: &str = "its network namespace is gone, with all that could be looked at";
+    let cause = find(TABLE, &key.reason, &key.function).map_or("", cause);
+    match cause.is_empty() {
+        true => GONE.to_owned(),
+        false => format!("{} ({GONE})", in_advice(cause, key, row, "")),
+    }
+}
+
+/// Returns the part of an advice before its first command.
+fn cause(advice: &str) -> &str {
+    let end = advice.find(PREFIX).unwrap_or(advice.len());
+    advice[..end].trim_end_matches([':', ';', ',', ' '])
 }
 
 fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
@@ -81,35 +99,58 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
                 return Some(told);
             }
         }
-        _ if blame
-            .culprits
-            .iter()
-            .any(|one| one.is_certain && one.name.contains(NETEM)) =>
-        {
+        _ if is_by(blame, NETEM) => {
             return Some(format!(
-                "netem loses packets on purpose: {prefix}tc -s qdisc show dev {}",
+                "netem loses packets on purpose, or its limit is reached: {prefix}tc -s qdisc show dev {}",
+                word(interface)
+            ));
+        }
+        "QDISC_DROP" | "QDISC_DROP_GENERIC" if is_by(blame, QDISC) && !is_by(blame, NOOP) => {
+            return Some(format!(
+                "its queue is full: send less, or raise its rate or limit: {prefix}tc -s qdisc show dev {}",
                 word(interface)
             ));
         }
         _ => {}
     }
+    let space = namespace(key).flatten();
+    if let Some(cause) = bridge::cause(&key.reason, function, space.as_ref(), interface) {
+        return Some(format!(
+            "{cause}: {prefix}bridge -d link; {prefix}bridge fdb"
+        ));
+    }
     let advice = find(TABLE, &key.reason, function)?;
+    Some(in_advice(advice, key, row, &prefix))
+}
+
+/// Replaces the words of the table that stand for names.
+fn in_advice(advice: &str, key: &DropKey, row: &Row, prefix: &str) -> String {
+    let interface = key.interface.as_deref().unwrap_or("IF");
     let destination = row.destination.as_deref().unwrap_or("ADDRESS");
     // In the name of a sysctl, a point in the interface's name is a slash.
-    let (advice, name) = match advice.contains(".INTERFACE.") {
-        true => (advice, interface.replace('.', "/")),
-        false => (advice, interface.to_owned()),
+    let name = match advice.contains(".INTERFACE.") {
+        true => interface.replace('.', "/"),
+        false => interface.to_owned(),
     };
-    Some(
-        advice
-            .replace("PREFIX", &prefix)
-            .replace("INTERFACE", &word(&name))
-            .replace("DESTINATION", destination),
-    )
+    advice
+        .replace(PREFIX, prefix)
+        .replace("INTERFACE", &word(&name))
+        .replace("DESTINATION", destination)
 }
 
 const TABLE: &str = include_str!("advice.txt");
+/// The place of a command's prefix in the table.
+const PREFIX: &str = "PREFIX";
+/// Beginnings of the names of queueing disciplines, and of those that have no queue.
+const QDISC: &str = "qdisc ";
 const NETEM: &str = "qdisc netem ";
+const NOOP: &str = "qdisc noop ";
+
+/// Returns true if such an object has certainly dropped some of the packets.
+fn is_by(blame: &Blame, object: &str) -> bool {
+    let mut certain = blame.culprits.iter().filter(|one| one.is_certain);
+    certain.any(|one| one.name.starts_with(object))
+}
 
 /// Returns the most specific line of the table for a reason and a function.
 fn find<'t>(table: &'t str, reason: &str, function: &str) -> Option<&'t str> {
@@ -189,8 +230,13 @@ fn refusing_route(key: &DropKey, row: &Row, prefix: &str) -> Option<String> {
     let (_, kind, effect) = REFUSALS.iter().find(|(error, ..)| said.contains(error))?;
     let version = if destination.contains(':') { "-6 " } else { "" };
     Some(format!(
-        "a route of type {kind} {effect} {destination}: {prefix}ip {version}route show type {kind}"
+        "{OF_ROUTE}{kind} {effect} {destination}: {prefix}ip {version}route show type {kind}"
     ))
+}
+
+/// Returns true for the advice about a route that refuses packets.
+pub fn is_of_route(advice: &str) -> bool {
+    advice.starts_with(OF_ROUTE)
 }
 
 /// Returns the namespace's name, unless it is only a number.
@@ -451,9 +497,7 @@ fn netfilter(key: &DropKey, row: &Row, blame: &Blame, prefix: &str) -> String {
     let is_tracking = |one: &&Culprit| one.name == CONNECTION_TRACKING;
     let has_other = blame.culprits.iter().any(|one| !is_tracking(&one));
     if blame.culprits.iter().any(|one| is_tracking(&one)) {
-        found.push(format!(
-            "raise net.netfilter.nf_conntrack_max if the table is full: {prefix}conntrack -C; {prefix}conntrack -S"
-        ));
+        found.push(tracking(key, prefix));
     }
     if found.is_empty() || has_other {
         let commands = namespace(key)
@@ -465,6 +509,27 @@ fn netfilter(key: &DropKey, row: &Row, blame: &Blame, prefix: &str) -> String {
         true => format!("{prefix}nft list ruleset"),
         false => found.join("; "),
     }
+}
+
+/// Returns the fill of connection tracking's table, and the command that shows the counter of its drops.
+fn tracking(key: &DropKey, prefix: &str) -> String {
+    let number = |name: &str| -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
+        text.ok()?.trim().parse().ok()
+    };
+    let read = || number("count").zip(number("max"));
+    let fill = namespace(key).and_then(|space| run_maybe_in(space.as_ref(), read).ok()?);
+    let cause = match fill {
+        // Entries may have expired since.
+        Some((count, max)) if count.saturating_mul(10) >= max.saturating_mul(9) => format!(
+            "the table of connections is full ({count} of {max} entries): raise net.netfilter.nf_conntrack_max, or exempt packets (notrack)"
+        ),
+        Some((count, max)) => format!(
+            "the table of connections was full, or the packets fit no connection (it has {count} of {max} entries now)"
+        ),
+        None => "the table of connections is full: raise net.netfilter.nf_conntrack_max".to_owned(),
+    };
+    format!("{cause}; the column drop of {prefix}cat /proc/net/stat/nf_conntrack counts them")
 }
 
 /// Returns the commands for the namespace of the calling thread.
@@ -653,13 +718,25 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_of_this_kernel_has_advice() {
-        let reasons = trawl_capture::taps::drop::reasons::Reasons::of_kernel();
-        let reasons = reasons.expect("the kernel's types");
-        let without = reasons
-            .all()
-            .filter(|reason| find(TABLE, reason, "").is_none());
-        assert_eq!(without.collect::<Vec<_>>(), [""; 0]);
+    fn a_cause_has_no_command() {
+        let of = |reason: &str| {
+            let key = DropKey {
+                reason: reason.to_owned(),
+                netns: Some("gone".to_owned()),
+                ..DropKey::default()
+            };
+            of(&key, &Row::default(), &Blame::default()).expect("advice")
+        };
+        let gone = "its network namespace is gone, with all that could be looked at";
+        assert_eq!(
+            of("NETFILTER_DROP"),
+            format!("a rule of netfilter, a policy, or connection tracking ({gone})")
+        );
+        assert_eq!(
+            of("IP_RPFILTER"),
+            format!("no route back to the sender by this interface ({gone})")
+        );
+        assert_eq!(of("NEW_REASON"), gone);
     }
 
     #[test]

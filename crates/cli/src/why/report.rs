@@ -12,7 +12,7 @@ use trawl_pipeline::account::PacketAccount;
 use trawl_sys::counters::CounterKey;
 use trawl_sys::netns::Namespace;
 use trawl_sys::words::shown;
-use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
+use trawl_view::why::{DropKey, REASON_XDP, Row, Tally, is_for};
 
 use super::advice;
 use super::counted::{CountedLoss, Differences};
@@ -185,6 +185,7 @@ impl LossReport {
         known: &mut Knowledge,
     ) -> Self {
         let counters = counters(tally, differences, known);
+        name_causes_of_ipsec(tally, &counters, known);
         Self::with_counters(tally, counters, account, known)
     }
 
@@ -389,6 +390,38 @@ fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Knowledge) -> 
         .clone()
 }
 
+/// Beginning of the names of IPsec's counters, which tell more than the reasons of its drops.
+const IPSEC: &str = "Xfrm";
+
+/// Gives rows of packets that IPsec dropped the advice of the counters that counted them.
+fn name_causes_of_ipsec(tally: &Tally, counters: &[Counter], known: &mut Knowledge) {
+    let mut causes: BTreeMap<&DropKey, (u64, Vec<String>)> = BTreeMap::new();
+    for one in known_counters().filter(|one| one.name.starts_with(IPSEC)) {
+        for counter in counters.iter().filter(|counter| counter.name == one.name) {
+            let Some(advice) = &counter.advice else {
+                continue;
+            };
+            let is_counted = |key: &&DropKey| {
+                key.netns == counter.netns && one.reasons.iter().any(|reason| is_for(key, reason))
+            };
+            for key in tally.rows.keys().filter(is_counted) {
+                let (packets, told) = causes.entry(key).or_default();
+                *packets += counter.difference;
+                told.push(format!("{}: {advice}", counter.name));
+            }
+        }
+    }
+    for (key, (packets, told)) in causes {
+        let row = &tally.rows[key];
+        let before = known.advice.entry(key.clone());
+        let before = before.or_insert_with(|| advice::of(key, row, &Blame::default()));
+        let is_by_route = before.as_deref().is_some_and(advice::is_of_route);
+        if row.packets <= packets && !is_by_route {
+            *before = Some(told.join("; "));
+        }
+    }
+}
+
 fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> Vec<Counter> {
     let mut all: Vec<Counter> = Vec::new();
     for one in known_counters() {
@@ -409,7 +442,7 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> 
                 elsewhere += differences.counters.get(&overflows).copied().unwrap_or(0);
             }
             let first = one.reasons.first().copied().unwrap_or_default();
-            let reason = if first.starts_with('@') {
+            let reason = if one.name.starts_with(IPSEC) {
                 one.name
             } else {
                 first

@@ -1,5 +1,6 @@
-# Sockets and a tun device that refuse packets: the arguments are the interface and the sender's address. Prints "ready", and
-# sends datagrams to the tun device and the bridges once a line is read.
+# Sockets and a tun device that refuse packets: the arguments are the interface and the sender's address. Prints "ready". At the
+# first line it reads, it prints the numbers of a connection to port 4008: the client's port, the next sequence number, its
+# acknowledgement and its time stamp. At the second, it sends datagrams to the tun device and the bridges.
 import ctypes
 import fcntl
 import socket
@@ -16,7 +17,7 @@ def listener(port, backlog=5):
     return one
 
 
-kept = [listener(port) for port in (4001, 4002)] + [listener(4003, 2)]
+kept = [listener(port) for port in (4001, 4002, 4008)] + [listener(4003, 2)]
 # IP_MINTTL, TCP_MD5SIG
 kept[0].setsockopt(0, 21, 255)
 key = struct.pack("HH4s120xBBHI80s", socket.AF_INET, 0, sender, 0, 0, 3, 0, b"key")
@@ -38,13 +39,27 @@ try:
     fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH", b"tun0", 0x1001))
 except OSError:
     pass
+segments = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+segments.bind((interface, 0x0800))
 print("ready", flush=True)
 sys.stdin.readline()
+connection, (_, port) = kept[2].accept()
+numbers = None
+while not numbers:
+    frame = segments.recv(2000).ljust(66, b"\0")
+    source, destination, sequence, acknowledgement, offset = struct.unpack_from("!HHIIB", frame, 34)
+    payload = struct.unpack_from("!H", frame, 16)[0] - 20 - (offset >> 4) * 4
+    if (source, destination) == (port, 4008) and payload > 0:
+        stamp = struct.unpack_from("!I", frame, 34 + 20 + 4)[0]
+        numbers = (port, sequence + payload, acknowledgement, stamp)
+segments.close()
+print(*numbers, flush=True)
+sys.stdin.readline()
 plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for network in ("10.97.0", "10.97.1", "10.97.2", "10.97.3"):
+for network in range(6):
     for _ in range(20):
         try:
-            plain.sendto(b"x", (network + ".9", 9000))
+            plain.sendto(b"x", (f"10.97.{network}.9", 9000))
         except OSError:
             pass
 print("sent", flush=True)

@@ -1,10 +1,13 @@
 //! Many planted faults at once: each has the advice about it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use serde_json::Value;
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_packet::build::{Ipv4, Layer, Tcp, Template, flags};
+use trawl_sys::netns::run_in;
 use trawl_tests::witness::output;
 use trawl_tests::{Lab, wait_until};
 
@@ -27,20 +30,69 @@ impl Sockets {
         let mut child = python.spawn().expect("python3");
         let said = BufReader::new(child.stdout.take().expect("its output"));
         let mut sockets = Self { child, said };
-        sockets.wait_for("ready");
+        assert_eq!(sockets.line(), "ready");
         sockets
     }
 
-    fn wait_for(&mut self, word: &str) {
+    fn line(&mut self) -> String {
         let mut line = String::new();
         self.said.read_line(&mut line).expect("its output");
-        assert_eq!(line.trim_end(), word);
+        line.trim_end().to_owned()
+    }
+
+    fn go_on(&mut self) -> String {
+        let mut input = self.child.stdin.as_ref().expect("its input");
+        input.write_all(b"\n").expect("it reads");
+        self.line()
     }
 
     fn send(&mut self) {
-        let mut input = self.child.stdin.as_ref().expect("its input");
-        input.write_all(b"\n").expect("it reads");
-        self.wait_for("sent");
+        assert_eq!(self.go_on(), "sent");
+    }
+
+    /// Connects from a.
+    fn connect(&mut self, lab: &Lab) -> Connection {
+        let connect = || TcpStream::connect((lab.pair.b.ipv4, 4008));
+        let client = run_in(&lab.pair.a.namespace, connect);
+        let mut client = client.expect("a namespace").expect("a connection");
+        client.write_all(b"x").expect("sent");
+        let line = self.go_on();
+        let numbers = line.split(' ').map(|word| word.parse().expect("a number"));
+        let numbers: Vec<u32> = numbers.collect();
+        Connection {
+            port: numbers[0] as u16,
+            next: numbers[1],
+            acknowledgement: numbers[2],
+            stamp: numbers[3],
+            _client: client,
+        }
+    }
+}
+
+/// A connection to port 4008.
+struct Connection {
+    port: u16,
+    /// The next sequence number, and the last acknowledgement and time stamp of the client.
+    next: u32,
+    acknowledgement: u32,
+    stamp: u32,
+    _client: TcpStream,
+}
+
+impl Connection {
+    /// Returns a segment of the client, so much after the next one, with a stamp so much before the last one.
+    fn segment(&self, after: u32, before: u32) -> Tcp {
+        let stamp = self.stamp.wrapping_sub(before).to_be_bytes();
+        Tcp {
+            src: self.port,
+            dst: 4008,
+            seq: self.next.wrapping_add(after),
+            ack: self.acknowledgement,
+            flags: flags::PSH | flags::ACK,
+            window: 512,
+            options: [&[1, 1, 8, 10][..], &stamp, &[0; 4]].concat(),
+            ..Tcp::default()
+        }
     }
 }
 
@@ -85,6 +137,21 @@ fn bridge(lab: &Lab, number: u8, of_bridge: &str, before_up: &str) -> bool {
     )
 }
 
+/// Adds a second isolated port to the fourth bridge.
+fn isolated_port(lab: &Lab) -> bool {
+    prepare(
+        lab,
+        "ip link add away4 type veth peer name back4
+         ip link set away4 master br4
+         bridge link set dev away4 isolated on
+         ip link set away4 up
+         ip link set back4 up",
+    )
+}
+
+/// A key of 128 bits.
+const KEY: &str = "0x000102030405060708090a0b0c0d0e0f";
+
 #[test]
 fn planted_faults_have_their_advice() {
     let Some(lab) = Lab::open() else { return };
@@ -119,12 +186,37 @@ fn planted_faults_have_their_advice() {
     };
     // The rest of the subnet answers nothing, so that beginning connections wait.
     let stranger = [other[0], other[1], other[2], 77];
+    let unprotected = [other[0], other[1], other[2], 78];
+    let protocol = |number, payload: &[u8]| {
+        let ip = Ipv4 {
+            protocol: Some(number),
+            ..ip(other, own)
+        };
+        from(ip).payload(payload).build()
+    };
+    let esp = |security: u8| {
+        let header = [0, 0, 1, security, 0, 0, 0, 1];
+        protocol(50, &[&header[..], &[7; 16 + 16 + 12]].concat())
+    };
+    let connection = sockets.connect(&lab);
+    let segment = |after, before| {
+        let segment = connection.segment(after, before);
+        from(ip(other, own)).tcp(segment).payload([0; 100]).build()
+    };
+    let to_v6 = Template::new().ethernet(a.mac, b.mac).ipv6(a.ipv6, b.ipv6);
     prepare(
         &lab,
         "sysctl -qw net.ipv4.ip_forward=0 net.ipv4.ipfrag_time=1 net.ipv4.tcp_syncookies=0 net.ipv4.tcp_max_syn_backlog=2",
     );
     prepare(&lab, "sysctl -qw net.ipv4.conf.all.rp_filter=1");
-    // Each fault: was it planted, the frame that meets it, and a part of its advice.
+    let has_esp = prepare(
+        &lab,
+        &format!(
+            "ip xfrm state add src {} dst {} proto esp spi 0x100 mode transport auth hmac(sha1) {KEY} enc cbc(aes) {KEY}",
+            a.ipv4, b.ipv4
+        ),
+    );
+    // Each fault: was it planted, the frame that meets it, and a part of its advice, or of the name of what dropped it.
     let faults = [
         (
             prepare(&lab, "iptables-legacy -A INPUT -p udp --dport 4005 -j DROP"),
@@ -156,9 +248,9 @@ fn planted_faults_have_their_advice() {
             "blocked by the spanning tree",
         ),
         (
-            is_since(14) && bridge(&lab, 2, "", ""),
+            bridge(&lab, 2, "", ""),
             vec![],
-            "no port of the bridge takes it",
+            "the bridge has no port but far2",
         ),
         (
             // Before it is up, so that it learns no sender.
@@ -169,7 +261,7 @@ fn planted_faults_have_their_advice() {
                 "bridge link set dev far3 locked on learning off",
             ),
             vec![],
-            "the bridge's port is locked",
+            "the bridge's port far3 is locked",
         ),
         (
             true,
@@ -202,6 +294,82 @@ fn planted_faults_have_their_advice() {
             vec![syn(other, 6, 4002)],
             "the connection requires TCP MD5",
         ),
+        (
+            true,
+            vec![segment(0, 1 << 30)],
+            "an old time stamp: a duplicate from long ago",
+        ),
+        (true, vec![segment(1 << 30, 0)], "outside of the window"),
+        (
+            prepare(
+                &lab,
+                &format!("sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1"),
+            ),
+            vec![to_v6.udp(5, 7).payload([0; 18]).build()],
+            "IPv6 is disabled",
+        ),
+        (
+            prepare(
+                &lab,
+                "iptables-legacy -A INPUT -p udp --dport 4007 -j NFQUEUE --queue-num 7",
+            ),
+            vec![lab.udp(4007)],
+            "no program listens at the queue of a rule",
+        ),
+        (
+            bridge(&lab, 4, "", "bridge link set dev far4 isolated on") && isolated_port(&lab),
+            vec![],
+            "the bridge's port far4 is isolated, and so are all others",
+        ),
+        (
+            bridge(&lab, 5, " vlan_filtering 1", "bridge vlan del dev far5 vid 1"),
+            vec![],
+            "the bridge's port does not have its VLAN",
+        ),
+        (
+            prepare(
+                &lab,
+                &format!(
+                    "ip link add gre5 type gre local {} remote {} key 5\nip link set gre5 up",
+                    b.ipv4, a.ipv4
+                ),
+            ),
+            vec![protocol(47, &[0x20, 0, 8, 0, 0, 0, 0, 6, 0x45, 0, 0, 20])],
+            "no GRE device has its addresses and key",
+        ),
+        (
+            prepare(
+                &lab,
+                &format!(
+                    "ip xfrm policy add src {} dst {} dir in tmpl proto esp mode transport",
+                    Ipv4Addr::from(unprotected),
+                    b.ipv4
+                ),
+            ),
+            vec![datagram(ip(unprotected, own))],
+            "XfrmInTmplMismatch: the packet did not come by the SA that the policy requires",
+        ),
+        (
+            has_esp,
+            vec![esp(1)],
+            "XfrmInNoStates: no SA has the packet's SPI",
+        ),
+        (
+            has_esp,
+            vec![esp(0)],
+            "XfrmInStateProtoError: the packet cannot be authenticated",
+        ),
+        (
+            prepare(
+                &lab,
+                &format!(
+                    "tc qdisc add dev {device} clsact
+                     tc filter add dev {device} ingress pref 7 protocol ip u32 match ip dport 4009 0xffff action drop"
+                ),
+            ),
+            vec![lab.udp(4009)],
+            "filter u32 pref 7 ",
+        ),
         (true, vec![lab.udp(4004)], "ss -nap --bpf"),
         (true, vec![lab.udp(4006); 20], "a packet socket"),
     ];
@@ -220,9 +388,14 @@ fn planted_faults_have_their_advice() {
         wait_until("the fragment is given up", failures);
     });
     let rows = report["rows"].as_array().expect("rows");
+    let culprits = rows
+        .iter()
+        .flat_map(|row| row["culprits"].as_array().into_iter().flatten());
     let advice: Vec<&str> = rows
         .iter()
-        .filter_map(|row| row["advice"].as_str())
+        .map(|row| &row["advice"])
+        .chain(culprits.map(|one| &one["name"]))
+        .filter_map(Value::as_str)
         .collect();
     for (is_planted, _, expected) in &faults {
         match is_planted {
