@@ -346,7 +346,12 @@ pub struct Ends {
 
 impl Ends {
     pub fn choose(options: &CaptureOptions, looked: &Looked, site: &CaptureSite) -> Result<Self> {
-        let at = options.at.unwrap_or(At::Exit);
+        let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
+        let at = match options.at {
+            // The packet's path has the step at the exit alone.
+            Some(_) if options.follows() && !tappable => At::Exit,
+            at => at.unwrap_or(At::Exit),
+        };
         let filter_at_entry = options.filter_at == Some(At::Entry);
         let ends = Self {
             entry: at.entry(),
@@ -354,7 +359,6 @@ impl Ends {
             linked: at.exit() && (at.entry() || filter_at_entry),
             holds: at == At::Both && options.verdicts.is_some(),
         };
-        let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
         let load = || {
             let attached = site.interface.xdp_attached(site.namespace.as_ref());
             let program = attached.ok().flatten().map(|one| one.program_id);
