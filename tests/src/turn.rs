@@ -38,3 +38,11 @@ pub fn heavy() -> MutexGuard<'static, ()> {
     // Another heavy test's failure does not fail this one.
     HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Waits for the turn of tests whose command joins the hooks of XDP programs in all namespaces, and of tests that count what
+/// joins theirs.
+pub fn hooks() -> MutexGuard<'static, ()> {
+    static HOOKS: Mutex<()> = Mutex::new(());
+    // Another test's failure does not fail this one.
+    HOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -8,7 +8,7 @@ use trawl_bpf::map;
 use trawl_bpf::probe::KernelFeature;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
-use trawl_tests::{Capture, Lab, args, binary, frames, trawl};
+use trawl_tests::{Capture, Lab, args, binary, frames, trawl, turn};
 
 /// Checks that the command fails with this status and these texts, in one line and without a panic.
 #[track_caller]
@@ -294,6 +294,7 @@ fn hook_of_the_wrong_kind_is_refused() {
 
 #[test]
 fn hook_map_is_accepted_by_its_path() {
+    let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let hook = map::info(program.hook().expect("a hook")).expect("a map");

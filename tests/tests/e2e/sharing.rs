@@ -7,7 +7,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::taps::{TAILCALL, TAPS, Tap};
 use trawl_tests::witness::{nothing_attached, slots};
-use trawl_tests::{Capture, Lab, frames, wait_until};
+use trawl_tests::{Capture, Lab, frames, turn, wait_until};
 
 /// A capture with its file.
 struct Watch {
@@ -149,6 +149,7 @@ fn the_second_is_killed() {
 
 #[test]
 fn slots_of_another_tools_program_are_restored() {
+    let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let owner = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     // Another program of the same kind, put into the slot by another tool.

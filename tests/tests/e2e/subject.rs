@@ -9,7 +9,7 @@ use trawl_sys::cgroup::Root;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::wait::wait_until;
 use trawl_tests::witness::output;
-use trawl_tests::{Lab, args, binary};
+use trawl_tests::{Lab, args, binary, turn};
 
 /// Runs trawl in a station's namespace, with a command as its last arguments.
 fn capture(at: &Station, arguments: &[&str], command: &[&str]) -> Output {
@@ -250,6 +250,7 @@ fn why_shows_losses_of_the_command() {
 /// The command's packets and the answers, among the same packets of another process.
 #[test]
 fn follow_shows_packets_of_the_command() {
+    let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let _other = Other::pings(a, &b.ipv4.to_string());
@@ -272,6 +273,7 @@ fn follow_shows_packets_of_the_command() {
 /// A command's packets are followed in the namespace that it enters.
 #[test]
 fn follow_shows_packets_in_other_namespaces() {
+    let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let command = format!("ip netns exec {} ping -q -c 2 -i 0.1 {}", b.name, a.ipv4);
@@ -293,6 +295,7 @@ fn follow_shows_packets_in_other_namespaces() {
 /// A namespace that the command makes is known to `why` and `follow` before the command goes on in it.
 #[test]
 fn namespaces_made_by_the_command_are_looked_at() {
+    let _turn = turn::hooks();
     let Some(lab) = Lab::open() else { return };
     let script = lab.file("script");
     let lines = "ip link set lo up\nnft -f - << END\ntable inet t { chain in { type filter hook input priority 0\n\
