@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_bpf::program::{HAS_FRAGS, LoadOptions, XDP, returning};
 use trawl_sys::netlink::{LinkRecord, XdpMode, xdp_abilities};
 use trawl_sys::{Error, Result};
@@ -42,6 +43,11 @@ impl XdpSending {
             Some(_) => Self::Never,
         })
     }
+}
+
+/// Returns true if a veth sends XDP frames while its other end has GRO. Before Linux 5.13, that end needs a native program.
+pub fn gro_suffices() -> bool {
+    kernel_is_at_least(5, 13)
 }
 
 /// Attaches a program in native mode that passes every packet, until the link is closed, and waits until the card can send

@@ -1,7 +1,7 @@
 //! Prepares interfaces for programs that send packets on, and undoes the changes.
 //!
-//! A veth delivers frames that XDP sends to its other end only while that has GRO (or a program of its own); it accepts
-//! packets from the stack there with incomplete checksums and with VLAN tags outside the packet, both of which are lost
+//! A veth delivers frames that XDP sends to its other end only while that has GRO or a program of its own (before Linux 5.13
+//! only the latter); it accepts packets from the stack there with incomplete checksums and with VLAN tags outside the packet, both of which are lost
 //! when XDP sends the packet on. Cards can hide tags from XDP, too.
 
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use trawl_attach::passing::{XdpSending, hold_passing};
+use trawl_attach::passing::{XdpSending, gro_suffices, hold_passing};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 use trawl_bpf::bpffs;
 use trawl_sys::ethtool::Ethtool;
@@ -40,7 +40,8 @@ pub struct Readiness {
     switched: Vec<Switched>,
     /// Keeps a program on the other end.
     link: Option<OwnedFd>,
-    /// Keep programs on interfaces whose drivers send frames only with one, by their numbers.
+    /// Keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths, by the numbers of
+    /// the sending interfaces.
     targets: Vec<(u32, OwnedFd)>,
     /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,
@@ -109,7 +110,11 @@ impl Readiness {
         // Read under the lock: an unloading command may restore the feature until this need is recorded, and `keep`
         // sets it again then.
         let _turn;
-        if let Some(peer) = &peer {
+        if let Some(peer) = &peer
+            && !gro_suffices()
+        {
+            self.keep_program_on(peer, site)?;
+        } else if let Some(peer) = &peer {
             let turn = self.turn()?;
             self.switch(&turn, peer, &[GRO], true, Some((site, &link)))?;
             if !takes_frames(site)? {
@@ -174,20 +179,37 @@ impl Readiness {
         if peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native) {
             return Ok(());
         }
+        self.link = Some(self.hold_on(&peer)?);
+        Ok(())
+    }
+
+    /// Ensures that the other end of a veth has a native program.
+    fn keep_program_on(&mut self, peer: &Peer, site: &Site) -> Result<()> {
+        let to = Site::named(peer.namespace.clone(), &peer.link.name)?;
+        // With a second holder it outlives the program that it was attached for.
+        if let Some(link) = helper_on(&to)? {
+            self.targets.push((site.index(), link));
+            return Ok(());
+        }
+        if !peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native) && peer.link.is_up() {
+            let link = self.hold_on(peer)?;
+            self.targets.push((site.index(), link));
+        }
+        Ok(())
+    }
+
+    /// Attaches a program that passes every packet to the other end of a veth.
+    fn hold_on(&mut self, peer: &Peer) -> Result<OwnedFd> {
         let to = Site::named(peer.namespace.clone(), &peer.link.name)?;
         let link = hold_passing(&to).map_err(|error| {
             Error::failed(
-                format!(
-                    "cannot make {} accept frames that are sent back",
-                    peer.label()
-                ),
+                format!("cannot make {} accept XDP frames", peer.label()),
                 error.why(),
             )
             .fix(IN_STACK)
         })?;
-        self.link = Some(link);
         self.note(peer.label(), true, HELPER);
-        Ok(())
+        Ok(link)
     }
 
     /// Ensures that packets arriving by the interface are complete: with their checksums and tags in them.

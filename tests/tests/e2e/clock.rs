@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::output;
 use trawl_tests::{Capture, Lab, args, frames, skip, trawl};
@@ -108,6 +109,8 @@ fn hardware_stamps_are_kept_apart_or_refused() {
             said.contains("hardware time stamps") && said.contains("--time hw"),
             "{said}"
         );
+        let is_dated = said.contains("older than Linux 6.3");
+        assert_eq!(is_dated, !kernel_is_at_least(6, 3), "{said}");
         return;
     }
     let capture = Capture::start(&lab, &arguments);

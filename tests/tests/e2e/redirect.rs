@@ -84,6 +84,19 @@ fn to_another_interface_by_helper_and_map() {
     }
 }
 
+/// Before Linux 5.13, GRO is not enough there, and trawl attaches a program.
+#[test]
+fn redirected_packets_reach_a_host_without_gro() {
+    let Some(lab) = unready() else { return };
+    let from = place(&lab.line.left);
+    done(&["xdp", "load", &from, "redirect", "--to", "right"]);
+    let sent = vec![frames::udp(&[7; 100]), frames::udp(&[7; 1400])];
+    arrive(&lab, &lab.line.b, &sent, 2, || lab.send_packets(&sent));
+    done(&["xdp", "unload", &from]);
+    nothing_attached(&lab.line.left);
+    nothing_attached(&lab.line.b);
+}
+
 fn jumbo_frames(mode: &str) {
     let Some(lab) = LineLab::jumbo() else { return };
     let from = place(&lab.line.left);

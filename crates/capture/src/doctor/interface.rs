@@ -3,7 +3,7 @@
 use trawl_attach::Site;
 use trawl_attach::card::CardEffects;
 use trawl_attach::explain::{LINEAR_MTU, ONE_BUFFER_MTU};
-use trawl_attach::passing::XdpSending;
+use trawl_attach::passing::{XdpSending, gro_suffices};
 use trawl_bpf::probe::KernelFeature;
 use trawl_sys::ethtool::{Channels, Ethtool};
 use trawl_sys::interface::Interface;
@@ -193,6 +193,10 @@ impl Subject {
             XdpSending::Always => ("yes: redirected packets and live frames", CheckState::Ok),
             XdpSending::WithProgram => (
                 "yes, while it has an XDP program of its own, which trawl attaches where necessary",
+                CheckState::Ok,
+            ),
+            XdpSending::AsOtherEnd if !gro_suffices() => (
+                "yes, while its other end has an XDP program, which trawl arranges",
                 CheckState::Ok,
             ),
             XdpSending::AsOtherEnd => (

@@ -1,5 +1,6 @@
 //! Findings about a veth, whose abilities depend on its peer.
 
+use trawl_attach::passing::gro_suffices;
 use trawl_sys::Result;
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::netlink::{LinkRecord, Peer, XdpAbilities, XdpMode, veth_peer};
@@ -108,6 +109,19 @@ fn frames_in(
     peer: &Peer,
 ) -> Finding {
     let new = |state, text: String| Finding::new(area, "GRO", state, text);
+    if !gro_suffices() {
+        if has_native_program(interface) {
+            let text = "XDP frames from the peer are accepted, as an XDP program is here";
+            return new(CheckState::Ok, text.to_owned());
+        }
+        let text = "XDP frames from the peer (XDP_TX, redirects) are dropped";
+        return new(CheckState::Warn, text.to_owned())
+            .why(format!(
+                "{} drops them unless this end has an XDP program in native mode; GRO suffices since Linux 5.13",
+                peer.label()
+            ))
+            .fix(format!("trawl xdp load {} pass", word(area)));
+    }
     if own_gro == Some(true) {
         return new(
             CheckState::Ok,
@@ -143,8 +157,16 @@ fn frames_out(
     let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
     let (label, prefix, name) = (peer.label(), peer.exec_prefix(), &peer.link.name);
     let typed = word(name);
+    if !gro_suffices() && !has_native_program(&peer.link) {
+        return new(CheckState::Warn, "frames that XDP sends from here are dropped")
+            .why(format!(
+                "{label} has no native XDP program, and needs one to accept XDP frames from {}; GRO suffices since Linux 5.13",
+                interface.name
+            ))
+            .fix(format!("trawl xdp load {} pass", word(&label)));
+    }
     let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
-    if !peer_gro && !has_native_program(&peer.link) {
+    if gro_suffices() && !peer_gro && !has_native_program(&peer.link) {
         return new(CheckState::Warn, "frames that XDP sends from here are dropped")
             .why(format!(
                 "{label} has neither GRO nor a native XDP program, and needs one of them to accept XDP frames from {}",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use trawl_attach::snapshot;
 use trawl_bpf::layout::TapConfig;
 use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::table::Table;
 use trawl_bpf::{info, link};
@@ -364,16 +365,20 @@ fn load(
     if !hardware {
         return ready.load(&how);
     }
+    let cannot = |why: &str| {
+        let what = format!("cannot read hardware time stamps on {}", site.label);
+        Error::failed(what, why).fix("leave out --time hw")
+    };
+    if let Some(why) = KernelFeature::XdpMetadata.probe().why() {
+        return Err(cannot(why));
+    }
     how.flags |= program::DEVICE_BOUND;
     how.ifindex = site.interface.index;
     let instructions = ready.instructions();
     run_maybe_in(site.namespace.as_ref(), || {
         program::load(instructions, &how)
     })?
-    .map_err(|e| {
-        let what = format!("cannot read hardware time stamps on {}", site.label);
-        Error::failed(what, e).fix("leave out --time hw")
-    })
+    .map_err(|e| cannot(&e.to_string()))
 }
 
 #[derive(Debug)]

@@ -22,11 +22,19 @@ pub fn to_kernel(open: &mut OpenObject) -> Result<()> {
         return Ok(());
     }
     for mut one in open.progs_mut() {
-        if one.section().to_string_lossy().contains(FRAGS) {
+        if is_xdp(&one) && one.section().to_string_lossy().contains(FRAGS) {
             make_linear(&mut one);
         }
     }
     Ok(())
+}
+
+/// Returns true for an XDP program. One that replaces a function of another (freplace) has another type, and libbpf ignores
+/// the flag in its section's name.
+fn is_xdp(program: &libbpf_rs::OpenProgramMut<'_>) -> bool {
+    let pointer = program.as_libbpf_object().as_ptr();
+    // SAFETY: the program belongs to an object that is borrowed for as long as this reference lives.
+    unsafe { libbpf_sys::bpf_program__type(pointer) == libbpf_sys::BPF_PROG_TYPE_XDP }
 }
 
 /// Makes a program ignore the fragments flag in its section's name.

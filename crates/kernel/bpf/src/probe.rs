@@ -227,7 +227,7 @@ features! {
     Tcx, (6, 6), "tcx links", "the tc tap without a qdisc (clsact otherwise)", tcx_link;
     Fentry, (5, 5), "fentry", "packets at the entry of an attached program", fentry;
     Fexit, (5, 5), "fexit", "packets and verdicts at the exit of an attached program", fexit;
-    Freplace, (5, 6), "freplace", "chains of XDP programs by libxdp's dispatcher", freplace;
+    Freplace, (5, 13), "freplace", "chains of XDP programs by libxdp's dispatcher", freplace;
     DropReasons, (5, 17), "drop reasons", "the drop tap, why and follow", drop_reasons;
     RawTracepoint, (4, 17), "raw tracepoints", "counts of failed redirects and sends", raw_tracepoint;
     KernelMemory, (5, 5), "kernel memory", "attached programs, drops, follow and why", kernel_memory;

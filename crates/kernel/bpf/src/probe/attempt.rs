@@ -8,7 +8,7 @@ use std::path::Path;
 use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::{netns, socket_option};
 
-use super::ProbeAnswer;
+use super::{ProbeAnswer, kernel_is_at_least};
 use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
 use crate::program::{
     EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning,
@@ -210,6 +210,10 @@ fn tracing(attach_type: u32) -> ProbeAnswer {
 }
 
 pub fn freplace() -> ProbeAnswer {
+    // Without this, nobody finds the programs of a chain again.
+    if !kernel_is_at_least(5, 13) {
+        return ProbeAnswer::lacking("links do not name the function that they replace");
+    }
     let code = returning(XDP_PASS);
     let loaded = Target::load().and_then(|target| {
         LoadOptions {
