@@ -22,7 +22,7 @@ use trawl_sys::words::{shown, word};
 use trawl_view::why::{DropKey, Row};
 
 use super::bridge;
-use super::culprits::{Blame, CONNECTION_TRACKING, Culprit};
+use super::culprits::{Blame, CONNECTION_TRACKING, Culprit, WITH_LOSS};
 
 /// Functions that drop the packets of tunnels without a device.
 const TUNNEL_RECEIVERS: [&str; 4] = ["tunnel4_rcv", "tunnel64_rcv", "tunnel6_rcv", "tunnel46_rcv"];
@@ -99,13 +99,13 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
                 return Some(told);
             }
         }
-        _ if is_by(blame, NETEM) => {
+        _ if is_by(blame, |name| name.ends_with(WITH_LOSS)) => {
             return Some(format!(
-                "netem loses packets on purpose, or its limit is reached: {prefix}tc -s qdisc show dev {}",
+                "netem loses packets on purpose: {prefix}tc -s qdisc show dev {}",
                 word(interface)
             ));
         }
-        "QDISC_DROP" | "QDISC_DROP_GENERIC" if is_by(blame, QDISC) && !is_by(blame, NOOP) => {
+        "QDISC_DROP" | "QDISC_DROP_GENERIC" | "QDISC_OVERLIMIT" if is_by(blame, has_queue) => {
             return Some(format!(
                 "its queue is full: send less, or raise its rate or limit: {prefix}tc -s qdisc show dev {}",
                 word(interface)
@@ -141,15 +141,16 @@ fn in_advice(advice: &str, key: &DropKey, row: &Row, prefix: &str) -> String {
 const TABLE: &str = include_str!("advice.txt");
 /// The place of a command's prefix in the table.
 const PREFIX: &str = "PREFIX";
-/// Beginnings of the names of queueing disciplines, and of those that have no queue.
-const QDISC: &str = "qdisc ";
-const NETEM: &str = "qdisc netem ";
-const NOOP: &str = "qdisc noop ";
 
 /// Returns true if such an object has certainly dropped some of the packets.
-fn is_by(blame: &Blame, object: &str) -> bool {
+fn is_by(blame: &Blame, is_such: impl Fn(&str) -> bool) -> bool {
     let mut certain = blame.culprits.iter().filter(|one| one.is_certain);
-    certain.any(|one| one.name.starts_with(object))
+    certain.any(|one| is_such(&one.name))
+}
+
+/// Returns true for a queueing discipline, unless it stands for an interface without a carrier.
+fn has_queue(object: &str) -> bool {
+    object.starts_with("qdisc ") && !object.starts_with("qdisc noop ")
 }
 
 /// Returns the most specific line of the table for a reason and a function.

@@ -33,6 +33,9 @@ const MOST_NAMED: usize = 3;
 /// Name of the object that drops packets if its table is full.
 pub const CONNECTION_TRACKING: &str = "connection tracking";
 
+/// End of the name of a netem that loses packets on purpose; any other one drops them when it is full.
+pub const WITH_LOSS: &str = ", which loses packets on purpose";
+
 /// An object that may have dropped packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
@@ -579,6 +582,8 @@ struct Queue {
     parent: Option<String>,
     #[serde(default)]
     drops: u64,
+    #[serde(default)]
+    options: serde_json::Map<String, Value>,
 }
 
 impl Queue {
@@ -586,10 +591,13 @@ impl Queue {
         let Self {
             kind, handle, dev, ..
         } = self;
-        match &self.parent {
-            Some(class) => format!("qdisc {kind} {handle} of {dev}, class {class}"),
-            None => format!("qdisc {kind} {handle} of {dev}"),
-        }
+        let class = self.parent.as_ref();
+        let class = class.map_or_else(String::new, |class| format!(", class {class}"));
+        let loses = match self.options.keys().any(|name| name.starts_with("loss")) {
+            true => WITH_LOSS,
+            false => "",
+        };
+        format!("qdisc {kind} {handle} of {dev}{class}{loses}")
     }
 }
 

@@ -15,7 +15,7 @@ use trawl_tests::lab::Mounted;
 use trawl_tests::witness::run;
 use trawl_tests::{Lab, Running, feature_or_skip, wait_until};
 
-use super::{DROPS_5555, row};
+use super::{DROPS_5555, nstat, row};
 
 /// Returns the culprits of the row with this reason, while `act` causes it. The kernel notes none: see `rules.rs`.
 fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
@@ -200,14 +200,12 @@ fn program_of_a_cgroup_is_named() {
     let Some(lab) = Lab::open() else { return };
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");
     let (group, _link) = Group::refusing(&cgroups, attached::EGRESS);
+    let name = lab.pair.b.name.clone();
+    let why = Running::start(&["why", "--netns", &name, "--json"], "looking");
     let to = lab.pair.a.ipv4;
     let child = group.start(&lab, &format!("ping -q -c 1000 -i 0.05 -W 1 {to}"));
-    let name = lab.pair.b.name.clone();
-    let why = Running::start(
-        &["why", "--netns", &name, "--json", "--duration", "1s"],
-        "looking",
-    );
-    let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
+    wait_until("a packet is refused", || nstat(&lab, "IpOutDiscards") > 0);
+    let report: Value = serde_json::from_str(&why.stop().stdout).expect("JSON");
     end(child);
     has_name(&row(&report, "BPF_CGROUP_EGRESS")["culprits"][0]);
 }

@@ -192,30 +192,34 @@ fn port_of_a_closed_client_is_no_missing_service() {
     }
 }
 
+/// netem loses packets on purpose, and like any other queue if it is full.
 #[test]
-fn netem_loses_on_purpose() {
+fn losses_of_queues_are_told_apart() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
-    let add = args!(
-        "netns exec {} tc qdisc add dev {} root netem loss 100%",
-        b.name,
-        b.interface
-    );
-    if !output("ip", &add).status.success() {
-        skip("the kernel has no netem");
-        return;
-    }
     let ping = args!(
-        "netns exec {} ping -c 2 -i 0.1 -W 1 -q {}",
+        "netns exec {} ping -c 9 -i 0.002 -W 1 -q {}",
         b.name,
         lab.pair.a.ipv4
     );
-    let report = while_running(&lab, &b.name, || drop(output("ip", &ping)));
-    let rows = planted(&report);
-    assert!(!rows.is_empty(), "{report}");
-    for row in rows {
-        let told = advice(row);
-        assert!(told.starts_with("netem loses packets on purpose"), "{row}");
+    for (qdisc, expected) in [
+        ("netem loss 100%", "netem loses packets on purpose"),
+        ("netem delay 9s limit 1", "its queue is full"),
+        ("tbf rate 8kbit burst 200 limit 200", "its queue is full"),
+    ] {
+        let (name, interface) = (&b.name, &b.interface);
+        let add = args!("netns exec {name} tc qdisc replace dev {interface} root {qdisc}");
+        if !output("ip", &add).status.success() {
+            skip(&format!("the kernel has no {qdisc}"));
+            continue;
+        }
+        let report = while_running(&lab, name, || drop(output("ip", &ping)));
+        let rows = planted(&report);
+        assert!(!rows.is_empty(), "{qdisc}: {report}");
+        for row in rows {
+            let told = advice(row);
+            assert!(told.starts_with(expected), "{qdisc}: {row}");
+        }
     }
 }
 
