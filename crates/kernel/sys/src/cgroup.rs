@@ -122,8 +122,10 @@ pub fn path_of(process: u32) -> io::Result<String> {
 
 /// Name of the file with a cgroup's processes; a process that writes its number, or zero, moves there.
 const PROCESSES: &str = "cgroup.procs";
-/// Time in which processes that end leave their cgroup.
-const TO_LEAVE: Duration = Duration::from_millis(500);
+/// Time in which processes that end leave their cgroup, on a busy machine too.
+const TO_LEAVE: Duration = Duration::from_secs(5);
+/// Number of names that are tried.
+const MOST_LEFT: u32 = 100;
 
 /// A cgroup that trawl makes for a command, below its own.
 #[derive(Debug)]
@@ -138,14 +140,24 @@ impl Group {
     pub fn make(root: &Root) -> io::Result<Self> {
         let process = std::process::id();
         let own = path_of(process)?;
-        let name = format!("{}/trawl-{process}", own.trim_matches('/'));
-        let root = root.0.try_clone()?;
-        let made = Self {
-            root,
-            name,
+        let own = own.trim_matches('/');
+        let mut made = Self {
+            root: root.0.try_clone()?,
+            name: format!("{own}/trawl-{process}"),
             number: 0,
         };
-        fs::create_dir(made.path())?;
+        // An earlier process with this number may have left one, if its warden was killed as well.
+        for other in 2..=MOST_LEFT {
+            match fs::create_dir(made.path()) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    made.name = format!("{own}/trawl-{process}-{other}");
+                }
+                done => {
+                    done?;
+                    break;
+                }
+            }
+        }
         let number = fs::metadata(made.path())?.ino();
         Ok(Self { number, ..made })
     }
@@ -217,4 +229,23 @@ fn directories(directory: &Path) -> Vec<PathBuf> {
     let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     found.extend(below.flat_map(|entry| directories(&entry.path())));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_left_cgroup_of_this_number_does_not_hinder() {
+        if !crate::testing::root_or_skip() {
+            return;
+        }
+        let root = Root::open().expect("cgroups of version 2");
+        let groups = [(); 3].map(|()| Group::make(&root).expect("a cgroup"));
+        assert_ne!(groups[0].number(), groups[1].number());
+        assert_ne!(groups[1].number(), groups[2].number());
+        for group in groups {
+            group.remove().expect("removed");
+        }
+    }
 }
