@@ -20,7 +20,7 @@
 #define DROP_LOSS_UNWANTED 1
 #define DROP_LOSS_COPIED 2
 #define DROP_LOSS_DONE 3
-#define DROP_FUNCTIONS 8
+#define DROP_FUNCTIONS 16
 
 struct drop_note {
 	/* Return address of the call that freed the packet. */

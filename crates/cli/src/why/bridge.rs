@@ -8,12 +8,15 @@ use super::culprits::printed;
 
 /// Reason of frames that no port takes, since 6.14, and the functions that dropped them without a reason before.
 const NO_TARGET: &str = "NO_TX_TARGET";
-const FORWARDERS: [&str; 4] = [
+const FORWARDERS: [&str; 5] = [
+    RECEIVER,
     "br_handle_frame_finish",
     "br_forward",
     "br_flood",
     "br_dev_xmit",
 ];
+/// The function that drops frames at a port that is held back.
+const RECEIVER: &str = "br_handle_frame";
 /// States of a port that the spanning tree holds back.
 const HELD: [&str; 3] = ["blocking", "listening", "learning"];
 
@@ -49,10 +52,10 @@ pub fn cause(
     let read = || printed("bridge", &["-d", "-j", "link"]);
     let text = run_maybe_in(space, read).ok()?;
     let ports: Vec<Port> = serde_json::from_str(&text).ok()?;
-    told(&ports, interface, reason == NO_TARGET)
+    told(&ports, interface, reason == NO_TARGET, function == RECEIVER)
 }
 
-fn told(ports: &[Port], interface: &str, has_no_target: bool) -> Option<String> {
+fn told(ports: &[Port], interface: &str, has_no_target: bool, is_received: bool) -> Option<String> {
     let own = ports
         .iter()
         .find(|port| port.ifname == interface && port.master.is_some())?;
@@ -61,15 +64,18 @@ fn told(ports: &[Port], interface: &str, has_no_target: bool) -> Option<String> 
         .filter(|port| port.master == own.master && port.ifname != own.ifname)
         .collect();
     let name = shown(interface);
-    if own.locked && !has_no_target {
-        return Some(format!(
-            "the bridge's port {name} is locked and does not know the sender"
-        ));
-    }
     if HELD.contains(&own.state.as_str()) && !has_no_target {
         return Some(format!(
             "the bridge's port {name} is blocked by the spanning tree ({})",
             own.state
+        ));
+    }
+    if is_received {
+        return None;
+    }
+    if own.locked && !has_no_target {
+        return Some(format!(
+            "the bridge's port {name} is locked and does not know the sender"
         ));
     }
     if others.is_empty() {
@@ -104,7 +110,7 @@ mod tests {
                 master: Some("br1".to_owned()),
                 ..port("q", "")
             });
-            told(&ports, "p0", has_no_target).unwrap_or_default()
+            told(&ports, "p0", has_no_target, false).unwrap_or_default()
         };
         let isolated = r#","isolated":true"#;
         assert!(of(isolated, &[isolated], true).contains("p0 is isolated"));
@@ -115,6 +121,13 @@ mod tests {
         let locked = r#","locked":true"#;
         assert!(of(locked, &[""], false).contains("is locked"));
         assert_eq!(of(locked, &[""], true), "");
-        assert_eq!(told(&[], "p0", true), None);
+        assert_eq!(told(&[], "p0", true, false), None);
+        let blocked = [Port {
+            state: "blocking".to_owned(),
+            ..port("p0", "")
+        }];
+        let found = told(&blocked, "p0", false, true).expect("a cause");
+        assert!(found.contains("spanning tree (blocking)"), "{found}");
+        assert_eq!(told(&[port("p0", "")], "p0", false, true), None);
     }
 }

@@ -209,6 +209,8 @@ fn planted_faults_have_their_advice() {
         "sysctl -qw net.ipv4.ip_forward=0 net.ipv4.ipfrag_time=1 net.ipv4.tcp_syncookies=0 net.ipv4.tcp_max_syn_backlog=2",
     );
     prepare(&lab, "sysctl -qw net.ipv4.conf.all.rp_filter=1");
+    let has_tree = bridge(&lab, 1, " stp_state 1 forward_delay 3000", "")
+        && prepare(&lab, "ip link set far1 down");
     let has_esp = prepare(
         &lab,
         &format!(
@@ -243,7 +245,7 @@ fn planted_faults_have_their_advice() {
             "the ring of the device",
         ),
         (
-            is_since(14) && bridge(&lab, 1, " stp_state 1", ""),
+            has_tree,
             vec![],
             "blocked by the spanning tree",
         ),
@@ -384,6 +386,13 @@ fn planted_faults_have_their_advice() {
         let planted = faults.iter().filter(|(is_planted, ..)| *is_planted);
         let frames = planted.flat_map(|(_, frames, _)| frames.clone());
         lab.send_long(&frames.chain(connections).collect::<Vec<_>>());
+        // The spanning tree holds the port back for a minute.
+        if has_tree && prepare(&lab, "ip link set far1 up") {
+            wait_until("the port listens", || {
+                lab.inside("bridge link show dev far1")
+                    .contains("state listening")
+            });
+        }
         sockets.send();
         wait_until("the fragment is given up", failures);
     });
