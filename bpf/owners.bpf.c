@@ -357,8 +357,11 @@ static __always_inline int use_typed(struct sock *socket)
 {
 	struct socket_owner *owner;
 	struct use use = {};
-	__u16 family = socket->__sk_common.skc_family;
+	__u16 family;
 
+	if (!socket)
+		return 0;
+	family = socket->__sk_common.skc_family;
 	if (family != FAMILY_OF_IPV4 && family != FAMILY_OF_IPV6)
 		return 0;
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
@@ -383,6 +386,24 @@ int trawl_received(__u64 *arguments)
 	return use_typed((void *)arguments[0]);
 }
 
+/* The same before Linux 6.3, which has no tracepoints for it: as the kernel asks whether the process may send or receive. */
+static __always_inline int use_whole(struct socket *socket)
+{
+	return use_typed(socket->sk);
+}
+
+SEC("?raw_tp")
+int trawl_sends(__u64 *arguments)
+{
+	return use_whole((void *)arguments[0]);
+}
+
+SEC("?raw_tp")
+int trawl_receives(__u64 *arguments)
+{
+	return use_whole((void *)arguments[0]);
+}
+
 #define STOP 19
 
 /* Stops a process that begins in a network namespace whose packets are not captured yet. */
@@ -398,42 +419,49 @@ static __always_inline void stop_in_new_namespace(struct task_struct *task)
 #define MOST_NAMES 24
 #define NAME_ROOM 64
 
-/* Writes the names of the directories of a program that was named by a relative path. Without all of them, the path stays
- * unknown. */
-static __noinline int walk_up(struct process_event *event, struct linux_binprm *program)
+/* Writes the names of the directories of a program that was named by a relative path, up to the root of the process.
+ * Without all of them, the path stays unknown. */
+static __noinline int walk_up(struct process_event *event, struct linux_binprm *program, struct task_struct *task)
 {
 	struct file *file = BPF_CORE_READ(program, file);
-	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
+	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry), *root = BPF_CORE_READ(task, fs, root.dentry);
 	__u64 mounted = (__u64)BPF_CORE_READ(file, f_path.mnt), within = bpf_core_field_offset(struct mount, mnt);
-	char *path = (char *)event->path;
-	__u64 at = 0;
+	__u64 root_mounted = (__u64)BPF_CORE_READ(task, fs, root.mnt);
+	/* The verifier does not know the contents of memory, so it looks at each step once, not once for each number of mounts
+	 * before it. */
+	volatile __u32 *written = &event->path_length;
 	long length;
 
-	event->path_length = 0;
+	*written = 0;
 	for (int i = 0; i < MOST_NAMES; i++) {
-		if (dentry == BPF_CORE_READ((struct vfsmount *)mounted, mnt_root)) {
+		__u32 at = *written;
+		bool is_end = dentry == root && mounted == root_mounted;
+
+		if (!is_end && dentry == BPF_CORE_READ((struct vfsmount *)mounted, mnt_root)) {
 			struct mount *mount = (void *)(mounted - within);
 			__u64 parent = (__u64)BPF_CORE_READ(mount, mnt_parent);
 
-			if (parent == (__u64)mount) {
-				event->path_length = at;
-				event->path_goes_up = 1;
-				return 0;
+			if (parent != (__u64)mount) {
+				dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+				mounted = parent + within;
+				continue;
 			}
-			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
-			mounted = parent + within;
-			continue;
+			/* The program is outside of the process's root. */
+			is_end = true;
 		}
-		/* Without this, clang compares the lower half only, and the verifier of Linux 6.1 knows no limit of the rest. */
-		asm volatile("" : "+r"(at));
+		if (is_end) {
+			event->path_goes_up = 1;
+			return 0;
+		}
 		if (at > sizeof(event->path) - NAME_ROOM)
-			return 0;
-		length = bpf_probe_read_kernel_str(path + at, NAME_ROOM, BPF_CORE_READ(dentry, d_name.name));
+			break;
+		length = bpf_probe_read_kernel_str((char *)event->path + at, NAME_ROOM, BPF_CORE_READ(dentry, d_name.name));
 		if (length <= 0 || length >= NAME_ROOM)
-			return 0;
-		at += length;
+			break;
+		*written = at + length;
 		dentry = BPF_CORE_READ(dentry, d_parent);
 	}
+	*written = 0;
 	return 0;
 }
 
@@ -463,7 +491,7 @@ int trawl_executed(__u64 *arguments)
 	length = bpf_probe_read_kernel_str(event->path, sizeof(event->path), BPF_CORE_READ(program, interp));
 	event->path_length = length > 0 ? length - 1 : 0;
 	if (event->path_length && *(char *)event->path != '/')
-		walk_up(event, program);
+		walk_up(event, program, task);
 	bpf_ringbuf_submit(event, 0);
 	new.flags = wanted_flag(task);
 	if (new.flags)

@@ -239,7 +239,11 @@ static __noinline __u32 change_owner(struct __sk_buff *context, struct socket_ow
 	owner->how = OWNER_USED;
 	/* The system call notes it. */
 	owner->cgroup = 0;
-	owner->flags = tell_of(process) | OWNER_SENT;
+	/* A process that no program has met may be a new child: it keeps the connections of the earlier owner in a filter. */
+	if (bpf_map_lookup_elem(&known_processes, &process))
+		owner->flags = 0;
+	owner->flags &= OWNER_WANTED;
+	owner->flags |= tell_of(process) | OWNER_SENT;
 	bpf_map_update_elem(&owners, &owner->cookie, owner, BPF_ANY);
 	begin_epoch(owner->ports >> 16, owner->ports & 0xffff);
 	return owner->flags;
@@ -252,7 +256,7 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 {
 	struct bpf_sock *socket = context->sk, *whole;
 	struct socket_owner *owner;
-	__u64 found, thread;
+	__u64 found, thread, how;
 	__u32 process;
 	char *task;
 	int opens;
@@ -267,9 +271,10 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	if (!owner || !owner->process)
 		return 0;
 	found = process_of(owner);
+	how = whole ? owner->how : how_of(owner, socket_start());
 	/* Behind a veth pair, a packet that comes in is still its sender's. */
 	if (CONFIG(write_socket))
-		note_owner(owner, CONFIG(first.direction) == DIRECTION_INBOUND ? OWNER_SENDER : owner->how);
+		note_owner(owner, CONFIG(first.direction) == DIRECTION_INBOUND ? OWNER_SENDER : how);
 	if (!whole)
 		return found;
 	if (CONFIG(first.direction) != DIRECTION_OUTBOUND || in_soft_interrupt())

@@ -203,7 +203,7 @@ static __noinline __u64 learn(struct tap_context *context)
 		kept->ports = lookups->key;
 	else
 		kept->ports = 0;
-	note_socket_of(&kept->cookie);
+	note_socket_of(&kept->cookie, start);
 	return kept->process;
 }
 
@@ -280,13 +280,13 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	kept = bpf_map_lookup_elem(&owned_flows, &first);
 	/* A connection that begins is not the one that had its ports before. */
 	if (kept && !begins && likely(is_flow(kept, addresses, key, epoch, is_v6))) {
-		note_socket_of(&kept->cookie);
+		note_socket_of(&kept->cookie, NULL);
 		return kept->process;
 	}
 	second = hash >> 40 & (FLOW_SLOTS - 1);
 	kept = bpf_map_lookup_elem(&owned_flows, &second);
 	if (kept && !begins && is_flow(kept, addresses, key, epoch, is_v6)) {
-		note_socket_of(&kept->cookie);
+		note_socket_of(&kept->cookie, NULL);
 		return kept->process;
 	}
 	lookups = bpf_map_lookup_elem(&flow_lookups, &zero);
@@ -369,7 +369,7 @@ static __noinline __u64 asker_of(struct tap_context *context)
 	asker = bpf_map_lookup_elem(&askers, &echo);
 	if (!asker)
 		return 0;
-	note_socket_of(&asker->cookie);
+	note_socket_of(&asker->cookie, NULL);
 	return asker->process;
 }
 

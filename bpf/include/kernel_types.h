@@ -248,8 +248,13 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct fs_struct {
+	struct path root;
+};
+
 struct task_struct {
 	struct nsproxy *nsproxy;
+	struct fs_struct *fs;
 	unsigned int flags;
 	int pid;
 	int tgid;

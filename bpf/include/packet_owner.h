@@ -84,18 +84,6 @@ static __noinline int note_owner(const struct socket_owner *owner, __u64 how)
 	return 0;
 }
 
-/* Notes a socket by its cookie. */
-static __always_inline void note_socket_of(const __u64 *cookie)
-{
-	const struct socket_owner *owner;
-
-	if (!CONFIG(write_socket))
-		return;
-	owner = bpf_map_lookup_elem(&owners, cookie);
-	if (owner)
-		note_owner(owner, owner->how);
-}
-
 /* A socket in any state, for which the verifier allows no plain loads. */
 struct socket_start {
 	char bytes[128];
@@ -128,6 +116,26 @@ static __always_inline struct socket_start *socket_start(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&socket_starts, &zero);
+}
+
+/* Returns how the owner of a packet's socket is known: a connection that is being made has only the listening socket. */
+static __always_inline __u64 how_of(const struct socket_owner *owner, const struct socket_start *start)
+{
+	bool is_being_made = start && (start->state == STATE_LISTENING || start->state == STATE_SYN_RECEIVED);
+
+	return is_being_made && owner->how == OWNER_USED ? OWNER_LISTENER : owner->how;
+}
+
+/* Notes a socket by its cookie. `start`: the socket that was looked up just now, if one was. */
+static __always_inline void note_socket_of(const __u64 *cookie, const struct socket_start *start)
+{
+	const struct socket_owner *owner;
+
+	if (!CONFIG(write_socket))
+		return;
+	owner = bpf_map_lookup_elem(&owners, cookie);
+	if (owner)
+		note_owner(owner, how_of(owner, start));
 }
 
 /* Returns the owner of a socket by its cookie. A connection that is being made is its listening socket's. `begins`: the

@@ -287,10 +287,12 @@ impl ProcessStage {
     fn process(&mut self, event: &ProcessEvent) -> Process {
         let path = match event.path_length {
             // A forked process runs its parent's program.
-            0 => self.program_of(event.process, event.started).or_else(|| {
-                let known = self.known.get(&event.parent)?;
-                known.all.last()?.path.clone()
-            }),
+            0 if event.kind as usize == PROCESS_FOUND => {
+                self.program_of(event.process, event.started).or_else(|| {
+                    let known = self.known.get(&event.parent)?;
+                    known.all.last()?.path.clone()
+                })
+            }
             _ => Some(path_in(event)).filter(|path| path.starts_with('/')),
         };
         let command: Vec<u8> = event

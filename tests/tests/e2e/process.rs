@@ -496,6 +496,34 @@ fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     }
 }
 
+/// A new child belongs to the server before a program has met it: by its first packet.
+#[test]
+fn filter_by_process_keeps_what_new_children_send_first() {
+    let Some(lab) = Lab::open() else { return };
+    let address = lab.pair.b.ipv4.to_string();
+    let server = Server::start("first", &lab.pair.b, &address, PORT);
+    let file = |name: &str| lab.file(&format!("{name}.pcapng"));
+    let start = |name: &str, filter: &str| {
+        let options = args!(
+            "-i {} --tap tc -w {} {filter} tcp",
+            lab.receiver(),
+            file(name)
+        );
+        Capture::start(&lab, &options)
+    };
+    let captures = [
+        start("all", ""),
+        start("server", &format!("--pid {}", server.0.id())),
+    ];
+    ask("each", &lab.pair.a, &address, PORT, 20);
+    for capture in captures {
+        capture.stop_well();
+    }
+    let all = segments_by_client(&Contents::read(file("all")));
+    assert_eq!(all.len(), 20);
+    assert_eq!(segments_by_client(&Contents::read(file("server"))), all);
+}
+
 /// The process that closes a connection sends its end, although it never used the connection.
 #[test]
 fn end_of_a_connection_is_the_closing_process_s() {
@@ -550,7 +578,8 @@ fn end_of_a_connection_is_the_closing_process_s() {
     assert_eq!(ends, [Some((closer, closer))]);
 }
 
-/// Programs that are named by a relative path, and those that run already, have their path, once.
+/// Programs that are named by a relative path, within a root of their own too, and those that run already, have their path,
+/// once.
 #[test]
 fn paths_of_programs_are_whole() {
     let Some(lab) = Lab::open() else { return };
@@ -569,23 +598,29 @@ fn paths_of_programs_are_whole() {
         ),
     );
     ask("each", &lab.pair.a, &address, PORT, 4);
-    let mut child = Command::new("ip");
-    child.args([
-        "netns",
-        "exec",
-        &lab.pair.a.name,
-        &format!("./{name}"),
-        "-c",
-    ]);
-    child.arg(format!("echo x >/dev/udp/{address}/{PORT}; read"));
-    let mut child = child
-        .current_dir(directory)
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ip");
-    capture.wait_seen(8 * 4 + 1);
-    drop(child.stdin.take());
-    child.wait().expect("it ends");
+    let root = lab.file("root");
+    std::fs::create_dir(&root).expect("a directory");
+    let run =
+        format!("cd {directory} && exec ./{name} -c 'echo x >/dev/udp/{address}/{PORT}; read'");
+    // A root is the whole tree at another place: the program finds its libraries there.
+    let within = format!("mount --rbind / {root} && exec chroot {root} bash -c \"{run}\"");
+    let mut children = [args!("bash -c"), args!("unshare --mount bash -c")]
+        .iter()
+        .zip([&run, &within])
+        .map(|(shell, line)| {
+            let mut child = Command::new("ip");
+            child
+                .args(["netns", "exec", &lab.pair.a.name])
+                .args(shell)
+                .arg(line);
+            child.stdin(Stdio::piped()).spawn().expect("ip")
+        })
+        .collect::<Vec<_>>();
+    capture.wait_seen(8 * 4 + 2);
+    for child in &mut children {
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+    }
     capture.stop_well();
     let described = Contents::read(&file).processes;
     let of = |id: u32| -> Vec<String> {
@@ -595,8 +630,10 @@ fn paths_of_programs_are_whole() {
     };
     let own = of(server.0.id());
     assert!(own.len() == 1 && own[0].contains("python"), "{own:?}");
-    let relative = of(child.id());
-    assert!(relative.contains(&program), "{relative:?}");
+    for child in &children {
+        let relative = of(child.id());
+        assert_eq!(relative.last(), Some(&program), "{relative:?}");
+    }
 }
 
 /// Other readers see the packets, and the process as a comment if asked for.

@@ -23,10 +23,13 @@ use crate::{info, link, map, probe};
 enum Hook {
     /// The root cgroup: kind of program, attach type, and its name.
     Cgroup(u32, u32, &'static str),
-    /// A tracepoint with the types of its arguments.
-    Typed(&'static str),
+    /// A tracepoint with the types of its arguments; and, for kernels without it, a program that runs as a function begins.
+    Typed(&'static str, Entry),
     Raw(&'static str),
 }
+
+/// A program, and the function of the kernel at whose entry it runs.
+type Entry = (&'static str, &'static str);
 
 const SOCK: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK;
 const ADDRESS: u32 = libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
@@ -104,8 +107,20 @@ const PROGRAMS: [(&str, Hook); 18] = [
             "sock_ops",
         ),
     ),
-    ("trawl_sent", Hook::Typed("sock_send_length")),
-    ("trawl_received", Hook::Typed("sock_recv_length")),
+    (
+        "trawl_sent",
+        Hook::Typed(
+            "sock_send_length",
+            ("trawl_sends", "security_socket_sendmsg"),
+        ),
+    ),
+    (
+        "trawl_received",
+        Hook::Typed(
+            "sock_recv_length",
+            ("trawl_receives", "security_socket_recvmsg"),
+        ),
+    ),
 ];
 /// The program that looks at the sockets that exist, and the kernel's function that it runs for.
 const EXISTING: &str = "trawl_existing";
@@ -222,9 +237,12 @@ impl ProcessWatch {
                 options.kind = kind;
                 options.expected_attach_type = attach_type;
             }
-            Hook::Typed(tracepoint) => {
+            Hook::Typed(tracepoint, entry) => {
                 let Some(known) = kernel_types::tracepoint(tracepoint).map_err(fail)? else {
-                    self.missing.push(format!("{tracepoint} (since Linux 6.3)"));
+                    match self.enter(entry) {
+                        Some(link) => self.links.push(link),
+                        None => self.missing.push(format!("{tracepoint} (since Linux 6.3)")),
+                    }
                     return Ok(());
                 };
                 options.kind = program::TRACING;
@@ -241,7 +259,7 @@ impl ProcessWatch {
             Hook::Cgroup(_, attach_type, _) => {
                 link::attach_cgroup(loaded.as_fd(), cgroup, attach_type)
             }
-            Hook::Typed(_) => link::attach_tracing(loaded.as_fd()),
+            Hook::Typed(..) => link::attach_tracing(loaded.as_fd()),
             Hook::Raw(tracepoint) => link::attach_raw_tracepoint(loaded.as_fd(), tracepoint),
         };
         match link {
@@ -254,6 +272,21 @@ impl ProcessWatch {
             },
         }
         Ok(())
+    }
+
+    /// Attaches a program at the entry of a function; returns `None` if the kernel does not allow it.
+    fn enter(&self, (name, function): Entry) -> Option<OwnedFd> {
+        let function = kernel_types::find(kernel_types::FUNCTION, function).ok()??;
+        let options = LoadOptions {
+            expected_attach_type: program::ATTACH_FENTRY,
+            traced: Some(Traced {
+                program: None,
+                function,
+            }),
+            ..LoadOptions::new(name, program::TRACING)
+        };
+        let loaded = self.prepare(name).ok()?.load(&options).ok()?;
+        link::attach_tracing(loaded.as_fd()).ok()
     }
 
     fn look_at_existing(&self) -> Result<()> {
