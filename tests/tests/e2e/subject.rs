@@ -318,7 +318,7 @@ fn namespaces_made_by_the_command_are_looked_at() {
         "{report}"
     );
     let advice = rows[0]["advice"].as_str().expect("advice");
-    assert!(advice.contains("gone: nft list ruleset"), "{report}");
+    assert!(advice.contains("its network namespace is gone"), "{report}");
     let done = capture(a, &args!("follow --json"), &command);
     let shown = String::from_utf8_lossy(&done.stdout).into_owned();
     let path: serde_json::Value = serde_json::from_str(&shown).expect("one packet");
