@@ -1,8 +1,8 @@
 //! Prepares interfaces for programs that send packets on, and undoes the changes.
 //!
 //! A veth delivers frames that XDP sends to its other end only while that has GRO or a program of its own (before Linux 5.13
-//! only the latter); it accepts packets from the stack there with incomplete checksums and with VLAN tags outside the packet, both of which are lost
-//! when XDP sends the packet on. Cards can hide tags from XDP, too.
+//! only the latter); it accepts packets from the stack there with incomplete checksums and with VLAN tags outside the packet,
+//! both of which are lost when XDP sends the packet on. Cards can hide tags from XDP, too.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
