@@ -35,14 +35,17 @@ impl Turn {
 /// Waits for the turn of tests that load all CPUs: one at a time, so that two CPUs suffice.
 pub fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::new(());
-    // Another heavy test's failure does not fail this one.
-    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
+    wait_for(&HEAVY)
 }
 
 /// Waits for the turn of tests whose command joins the hooks of XDP programs in all namespaces, and of tests that count what
 /// joins theirs.
 pub fn hooks() -> MutexGuard<'static, ()> {
     static HOOKS: Mutex<()> = Mutex::new(());
-    // Another test's failure does not fail this one.
-    HOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+    wait_for(&HOOKS)
+}
+
+/// Another test's failure does not fail the one that waits.
+fn wait_for(turn: &'static Mutex<()>) -> MutexGuard<'static, ()> {
+    turn.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -243,6 +243,18 @@ fn delayed_packets_are_followed_to_their_end() {
     assert_eq!(ways.len(), count, "{}", done.stderr);
 }
 
+/// Sends a datagram from a to port 7000 of b.
+fn send_one(lab: &Lab) {
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let sender = run_in(&a.namespace, || {
+        UdpSocket::bind((a.ipv4, 0)).expect("a port")
+    });
+    sender
+        .expect("a namespace")
+        .send_to(b"x", (b.ipv4, 7000))
+        .expect("it is sent");
+}
+
 /// A program whose hook runs others when it is done has no hook for its entry.
 #[test]
 fn packet_ends_at_the_exit_of_a_program_with_one_hook() {
@@ -255,13 +267,7 @@ fn packet_ends_at_the_exit_of_a_program_with_one_hook() {
         b.name
     );
     let follow = Running::start(&arguments, "following packets on");
-    let sender = run_in(&a.namespace, || {
-        UdpSocket::bind((a.ipv4, 0)).expect("a port")
-    });
-    sender
-        .expect("a namespace")
-        .send_to(b"x", (b.ipv4, 7000))
-        .expect("it is sent");
+    send_one(&lab);
     let done = follow.wait();
     assert!(!done.stderr.contains("not shown"), "{}", done.stderr);
     let way = &ways(&done.stdout)[0];
@@ -282,13 +288,7 @@ fn packet_that_a_hidden_program_drops_ends_there() {
     let _program = Loaded::native(Does::Drop, b).expect("the program");
     let arguments = args!("follow --json -c 1 --netns {} 'udp dst port 7000'", a.name);
     let follow = Running::start(&arguments, "following packets on");
-    let sender = run_in(&a.namespace, || {
-        UdpSocket::bind((a.ipv4, 0)).expect("a port")
-    });
-    sender
-        .expect("a namespace")
-        .send_to(b"x", (b.ipv4, 7000))
-        .expect("it is sent");
+    send_one(&lab);
     let done = follow.wait();
     let way = &ways(&done.stdout)[0];
     if steps(way).contains(&"xdp") {
