@@ -36,19 +36,11 @@ fn write_list(directory: &str, constant: &str) {
 
 fn compile(source: &Path, object: &str) {
     let multiarch = Command::new("cc").arg("-print-multiarch").output();
-    let multiarch = multiarch
-        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
-        .unwrap_or_default();
+    let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     let newest = source.ends_with("newest.bpf.c");
     let status = Command::new(&clang)
-        .args([
-            "-O2",
-            "-g",
-            "-target",
-            "bpf",
-            if newest { "-mcpu=v4" } else { "-mcpu=v3" },
-        ])
+        .args(["-O2", "-g", "-target", "bpf", if newest { "-mcpu=v4" } else { "-mcpu=v3" }])
         .args(["-Wall", "-Wextra", "-Werror"])
         .arg(format!("-I/usr/include/{multiarch}"))
         .arg("-isystem")

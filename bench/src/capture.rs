@@ -157,9 +157,7 @@ struct Pin(PathBuf);
 impl Pin {
     fn of(program: &Loaded) -> Result<Self> {
         let what = "cannot pin the hook map";
-        let hook = program
-            .hook()
-            .ok_or_else(|| Error::failed(what, "the program has none"))?;
+        let hook = program.hook().ok_or_else(|| Error::failed(what, "the program has none"))?;
         let name = format!("trawl-bench-{}-hook", std::process::id());
         let path = bpffs::lasting_or_mounted()?.join(name);
         let _ = std::fs::remove_file(&path);
@@ -192,31 +190,16 @@ impl Running {
             (Recorder::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
             _ => None,
         };
-        let (mut command, ready) = recorder.command(
-            bench,
-            setting,
-            configuration,
-            &lab.b,
-            file.path(),
-            pin.as_ref(),
-        )?;
+        let (mut command, ready) =
+            recorder.command(bench, setting, configuration, &lab.b, file.path(), pin.as_ref())?;
         let peer = Peer::start(recorder.name(), &mut command, capture_cpu(), ready)?;
-        Ok(Self {
-            lab,
-            file,
-            peer,
-            program,
-            pin,
-        })
+        Ok(Self { lab, file, peer, program, pin })
     }
 }
 
 /// Makes the lab in which a recorder captures, with the XDP program that it records at.
 pub fn lab_for(recorder: Recorder, configuration: Configuration) -> Result<(Pair, Option<Loaded>)> {
-    let lab = Pair::new(&PairOptions {
-        gro: configuration.gro,
-        ..PairOptions::default()
-    })?;
+    let lab = Pair::new(&PairOptions { gro: configuration.gro, ..PairOptions::default() })?;
     let program = recorder.program(&lab.b)?;
     Ok((lab, program))
 }
@@ -237,27 +220,16 @@ pub fn capture_and(
     if let Some(hosts) = &bench.hosts {
         return hosts.capture(recorder, setting, traffic);
     }
-    let Running {
-        lab,
-        file,
-        peer,
-        program: _program,
-        pin: _pin,
-    } = Running::start(bench, recorder, setting)?;
+    let Running { lab, file, peer, program: _program, pin: _pin } = Running::start(bench, recorder, setting)?;
     let sent = traffic.send(bench, &lab.a, &lab.b)?;
     if recorder.needs_rest() {
         peer.wait_until_idle();
     }
     let memory_bytes = peer.peak_memory();
     let claim = recorder.claim(&peer.finish()?);
-    let recorded =
-        scratch::contents(file.path(), Some(lab.b.mac), recorder.tap().is_none())?.packets;
-    let mut measured = Measured {
-        claim,
-        memory_bytes,
-        ..Measured::after(sent, BTreeMap::new())
-    }
-    .recorded(recorded, setting, traffic);
+    let recorded = scratch::contents(file.path(), Some(lab.b.mac), recorder.tap().is_none())?.packets;
+    let mut measured =
+        Measured { claim, memory_bytes, ..Measured::after(sent, BTreeMap::new()) }.recorded(recorded, setting, traffic);
     look(file.path(), &mut measured)?;
     Ok(measured)
 }
@@ -269,9 +241,7 @@ impl Measured {
         let expected = setting.one_in.map_or(sent, |every| sent / every);
         let seconds = self.seconds.max(f64::EPSILON);
         // The receiving path may hold the sender up.
-        let reached = traffic
-            .rate
-            .map_or(1.0, |rate| sent as f64 / seconds / rate);
+        let reached = traffic.rate.map_or(1.0, |rate| sent as f64 / seconds / rate);
         let reached = if reached > RATE_REACHED { 1.0 } else { reached };
         let share = percent(recorded as f64, expected.max(1) as f64);
         self.values = [
@@ -303,12 +273,7 @@ pub fn trawl_capture(
 }
 
 /// Returns a capture of tcpdump's in a namespace to a file, as root: it could not write to most directories otherwise.
-pub fn tcpdump(
-    bench: &Bench,
-    namespace: &str,
-    interface: &str,
-    file: &Path,
-) -> Result<Command, Stop> {
+pub fn tcpdump(bench: &Bench, namespace: &str, interface: &str, file: &Path) -> Result<Command, Stop> {
     let mut tcpdump = process::command_in(namespace, bench.peers.path("tcpdump")?);
     tcpdump.args(["-n", "-Z", "root", "-i", interface, "-w"]);
     tcpdump.arg(file);
@@ -328,9 +293,7 @@ impl Recorder {
     ) -> Result<(Command, &'static str), Stop> {
         let filter = setting.filter.as_deref();
         let chosen = configuration.options.iter().copied();
-        let options: Vec<&str> = chosen
-            .chain(setting.options.iter().map(String::as_str))
-            .collect();
+        let options: Vec<&str> = chosen.chain(setting.options.iter().map(String::as_str)).collect();
         if let Some(tap) = self.tap() {
             let (mut trawl, ready) = match &setting.store {
                 None => trawl_capture(bench, tap, "in", &[&label(at)], file),
@@ -348,26 +311,22 @@ impl Recorder {
         }
         // The peer's command with its options, the file, and the filter after its option.
         let interface = at.interface.as_str();
-        let inside =
-            |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
-                let mut command = process::command_in(&at.name, bench.peers.path(peer)?);
-                command.args(&options).args(arguments).arg(file);
-                if let Some((option, filter)) = option.zip(filter) {
-                    command.args([option, filter]);
-                }
-                Ok(command)
-            };
+        let inside = |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
+            let mut command = process::command_in(&at.name, bench.peers.path(peer)?);
+            command.args(&options).args(arguments).arg(file);
+            if let Some((option, filter)) = option.zip(filter) {
+                command.args([option, filter]);
+            }
+            Ok(command)
+        };
         // Some print to standard output that they are ready.
-        let loud =
-            |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
-                let quiet = inside(peer, arguments, option)?;
-                let mut arguments = quiet.get_args().skip(3);
-                let mut shell = process::command_in(&at.name, "sh");
-                shell
-                    .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
-                    .args(&mut arguments);
-                Ok(shell)
-            };
+        let loud = |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
+            let quiet = inside(peer, arguments, option)?;
+            let mut arguments = quiet.get_args().skip(3);
+            let mut shell = process::command_in(&at.name, "sh");
+            shell.args(["-c", "exec \"$0\" \"$@\" 1>&2"]).args(&mut arguments);
+            Ok(shell)
+        };
         Ok(match self {
             Self::Recv | Self::Xsk => {
                 let mut receiver = process::command(own_binary()?);
@@ -420,10 +379,9 @@ impl Recorder {
     pub fn claim(self, said: &str) -> Option<Claim> {
         let number = |text| number_before(said, text);
         let (recorded, lost) = match self {
-            Self::Tcpdump | Self::Netmap | Self::PfRing => (
-                number("packets captured").or_else(|| number("packet captured")),
-                number("packets dropped by kernel"),
-            ),
+            Self::Tcpdump | Self::Netmap | Self::PfRing => {
+                (number("packets captured").or_else(|| number("packet captured")), number("packets dropped by kernel"))
+            }
             Self::Dumpcap => {
                 let mut lines = said.lines();
                 let line = lines.find(|line| line.contains("received/dropped"))?;
@@ -431,10 +389,7 @@ impl Recorder {
                 let mut counts = counts.split(['/', ' ']).map(|text| text.parse().ok());
                 (counts.next()?, counts.next()?)
             }
-            Self::NetsniffNg => (
-                number("packets passed filter"),
-                number("packets failed filter"),
-            ),
+            Self::NetsniffNg => (number("packets passed filter"), number("packets failed filter")),
             Self::Xdpcap(_) => {
                 let mut lines = said.lines().rev();
                 let last = lines.find(|line| line.contains("received/matched"))?;
@@ -447,11 +402,7 @@ impl Recorder {
             Self::Tshark | Self::Xdpdump => (number("packets captured"), None),
             _ => (number("recorded"), number("lost")),
         };
-        (recorded.is_some() || lost.is_some()).then_some(Claim {
-            recorded,
-            lost,
-            wrong: false,
-        })
+        (recorded.is_some() || lost.is_some()).then_some(Claim { recorded, lost, wrong: false })
     }
 }
 
@@ -471,11 +422,7 @@ mod tests {
 
     #[test]
     fn claims_are_read_from_each_output() {
-        let claim = |recorder: Recorder, said: &str| {
-            recorder
-                .claim(said)
-                .map(|claim| (claim.recorded, claim.lost))
-        };
+        let claim = |recorder: Recorder, said: &str| recorder.claim(said).map(|claim| (claim.recorded, claim.lost));
         assert_eq!(
             claim(
                 Recorder::Tcpdump,
@@ -491,17 +438,11 @@ mod tests {
             Some((Some(7), Some(3)))
         );
         assert_eq!(
-            claim(
-                Recorder::Xdpcap(Fate::Drop),
-                "XDPDrop: 9/8\tXDPPass: 1/1\t(received/matched packets)\n"
-            ),
+            claim(Recorder::Xdpcap(Fate::Drop), "XDPDrop: 9/8\tXDPPass: 1/1\t(received/matched packets)\n"),
             Some((Some(9), None))
         );
         assert_eq!(
-            claim(
-                Recorder::TrawlXdp,
-                "trawl: 9 seen, 0 filtered out, 7 recorded, 2 lost"
-            ),
+            claim(Recorder::TrawlXdp, "trawl: 9 seen, 0 filtered out, 7 recorded, 2 lost"),
             Some((Some(7), Some(2)))
         );
         assert_eq!(

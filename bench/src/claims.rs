@@ -52,9 +52,7 @@ impl Claim {
         let value = format!("{median} times ({low} to {high})");
         let pairs = experiment.pairs(&self.of, &self.over, &self.metric, self.x);
         let figure = |of: fn(&(f64, f64)) -> f64| {
-            let Interval {
-                median, low, high, ..
-            } = Interval::of(pairs.iter().map(of))?;
+            let Interval { median, low, high, .. } = Interval::of(pairs.iter().map(of))?;
             Some(format!("{median:.2} ({low:.2} to {high:.2})"))
         };
         let sentence = self.sentence.replace("{}", &value);
@@ -64,8 +62,8 @@ impl Claim {
 }
 
 pub fn all() -> Result<Vec<Claim>> {
-    let claims: Claims = toml::from_str(include_str!("claims.toml"))
-        .map_err(|e| Error::failed("the claims", e.to_string()))?;
+    let claims: Claims =
+        toml::from_str(include_str!("claims.toml")).map_err(|e| Error::failed("the claims", e.to_string()))?;
     Ok(claims.claims)
 }
 
@@ -81,8 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut differ = Vec::new();
     for path in &args.documents {
         let old = text_file::read(path)?;
-        let new = supported(&old, &claims, &report)
-            .map_err(|why| Error::failed(path.display().to_string(), why))?;
+        let new = supported(&old, &claims, &report).map_err(|why| Error::failed(path.display().to_string(), why))?;
         if new == old {
             continue;
         }
@@ -94,11 +91,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if differ.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Error::failed(
-        format!("the claims in {}", differ.join(", ")),
-        "they differ from the results",
-    )
-    .fix("add --write to replace them"))
+    Err(Error::failed(format!("the claims in {}", differ.join(", ")), "they differ from the results")
+        .fix("add --write to replace them"))
 }
 
 const BEGIN: &str = "<!-- claim ";
@@ -111,19 +105,11 @@ fn supported(text: &str, claims: &[Claim], report: &Report) -> std::result::Resu
     let mut rest = text;
     while let Some(at) = rest.find(BEGIN) {
         let (before, from) = rest.split_at(at);
-        let (name, after) = from[BEGIN.len()..]
-            .split_once(" -->")
-            .ok_or("a claim has no name")?;
-        let (_, after) = after
-            .split_once(END)
-            .ok_or_else(|| format!("claim {name} has no end"))?;
+        let (name, after) = from[BEGIN.len()..].split_once(" -->").ok_or("a claim has no name")?;
+        let (_, after) = after.split_once(END).ok_or_else(|| format!("claim {name} has no end"))?;
         let mut all = claims.iter();
-        let claim = all
-            .find(|claim| claim.name == name)
-            .ok_or_else(|| format!("claim {name} is unknown"))?;
-        let sentence = claim
-            .text(report)
-            .ok_or_else(|| format!("claim {name} has no results"))?;
+        let claim = all.find(|claim| claim.name == name).ok_or_else(|| format!("claim {name} is unknown"))?;
+        let sentence = claim.text(report).ok_or_else(|| format!("claim {name} has no results"))?;
         new += before;
         new += &format!("{BEGIN}{name} -->\n{}{END}", folded(&sentence));
         rest = after;
@@ -134,10 +120,7 @@ fn supported(text: &str, claims: &[Claim], report: &Report) -> std::result::Resu
 fn folded(sentence: &str) -> String {
     let mut lines = vec![String::new()];
     for word in sentence.split(' ') {
-        if let Some(line) = lines
-            .last_mut()
-            .filter(|line| line.len() + word.len() < WIDTH)
-        {
+        if let Some(line) = lines.last_mut().filter(|line| line.len() + word.len() < WIDTH) {
             if !line.is_empty() {
                 line.push(' ');
             }
@@ -169,10 +152,7 @@ mod tests {
         for path in ["README.md", "docs/GUIDE.md", "docs/peers.md"] {
             let text = std::fs::read_to_string(file(path)).expect(path);
             let new = supported(&text, &claims, &report).expect(path);
-            assert!(
-                new == text,
-                "{path}: `trawl bench claims docs/report/results.json {path} --write`"
-            );
+            assert!(new == text, "{path}: `trawl bench claims docs/report/results.json {path} --write`");
         }
     }
 
@@ -181,12 +161,7 @@ mod tests {
         for claim in all().expect("they are valid") {
             let entry = catalogue::find(&claim.experiment).expect(&claim.name);
             let definition = entry.definition().expect(&claim.name);
-            assert!(
-                definition
-                    .metrics
-                    .iter()
-                    .any(|one| one.name == claim.metric)
-            );
+            assert!(definition.metrics.iter().any(|one| one.name == claim.metric));
             let text = format!("{:?}", definition.full);
             for series in [&claim.of, &claim.over] {
                 let quick = format!("{:?}", definition.quick);
@@ -213,15 +188,9 @@ mod tests {
             values: [("mpps".to_owned(), value)].into(),
             ..Run::default()
         };
-        let mut experiment = Experiment {
-            runs: vec![run("a", 6.0), run("b", 1.5)],
-            ..Experiment::default()
-        };
+        let mut experiment = Experiment { runs: vec![run("a", 6.0), run("b", 1.5)], ..Experiment::default() };
         experiment.definition.name = "e".to_owned();
-        let report = Report {
-            experiments: vec![experiment],
-            ..Report::default()
-        };
+        let report = Report { experiments: vec![experiment], ..Report::default() };
         let claims = [claim];
         let old = "x\n<!-- claim one -->\nIt is slow.\n<!-- end claim -->\ny";
         let new = supported(old, &claims, &report).expect("it is supported");
@@ -230,10 +199,7 @@ mod tests {
             "x\n<!-- claim one -->\nIt is 4 times (4 to 4) as fast: 6.00 (6.00 to 6.00), not 1.50 (1.50 to 1.50).\n<!-- end claim -->\ny"
         );
         assert_eq!(supported(&new, &claims, &report), Ok(new.clone()));
-        for wrong in [
-            "<!-- claim two -->\n<!-- end claim -->",
-            "<!-- claim one -->",
-        ] {
+        for wrong in ["<!-- claim two -->\n<!-- end claim -->", "<!-- claim one -->"] {
             assert!(supported(wrong, &claims, &report).is_err());
         }
     }

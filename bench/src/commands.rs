@@ -25,13 +25,8 @@ use crate::{results, xsk};
 
 const SCRATCH: &str = "/var/tmp";
 /// Experiments for two hosts.
-const ON_HOSTS: [&str; 5] = [
-    "capture-bandwidth",
-    "capture-size",
-    "capture-filtered",
-    "mechanism-efficiency",
-    "mechanism-elapsed",
-];
+const ON_HOSTS: [&str; 5] =
+    ["capture-bandwidth", "capture-size", "capture-filtered", "mechanism-efficiency", "mechanism-elapsed"];
 
 #[derive(Debug, clap::Args)]
 pub struct Run {
@@ -62,7 +57,8 @@ pub struct Run {
     /// A peer's binary, instead of the installed one
     #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
     peer: Vec<(String, String)>,
-    /// Set a parameter of all experiments, or of one as EXPERIMENT.KEY=VALUE; separate the values of a list by commas or semicolons; may be given several times
+    /// Set a parameter of all experiments, or of one as EXPERIMENT.KEY=VALUE; separate the values of a list by commas
+    /// or semicolons; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Directory for results.json and results.csv [default: trawl-bench-TIME]
@@ -111,17 +107,14 @@ pub struct ListPeers {
 
 fn pair(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
-            Ok((key.to_owned(), value.to_owned()))
-        }
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),
     }
 }
 
 fn names() -> Vec<CompletionCandidate> {
     let all = catalogue::ALL.iter();
-    all.map(|entry| CompletionCandidate::new(entry.name))
-        .collect()
+    all.map(|entry| CompletionCandidate::new(entry.name)).collect()
 }
 
 impl Run {
@@ -152,9 +145,7 @@ impl Run {
 
     fn request(&self, experiments: Vec<String>) -> Result<Request> {
         if self.hosts.is_some()
-            && let Some(other) = experiments
-                .iter()
-                .find(|name| !ON_HOSTS.contains(&name.as_str()))
+            && let Some(other) = experiments.iter().find(|name| !ON_HOSTS.contains(&name.as_str()))
         {
             return Err(Error::usage(
                 format!("--hosts with {other}"),
@@ -166,10 +157,7 @@ impl Run {
         let known = Peers::names();
         let is_known = |peer: &String| peer == "none" || known.contains(&peer.as_str());
         if let Some(peer) = self.peers.iter().find(|peer| !is_known(peer)) {
-            return Err(Error::usage(
-                format!("--peers {peer}"),
-                format!("known are {}", known.join(", ")),
-            ));
+            return Err(Error::usage(format!("--peers {peer}"), format!("known are {}", known.join(", "))));
         }
         Ok(Request {
             experiments,
@@ -199,21 +187,13 @@ fn check_keys(set: &BTreeMap<String, String>, experiments: &[String]) -> Result<
             None => (None, key.as_str()),
         };
         let is_meant = |one: &Definition| only.is_none_or(|name| name == one.name);
-        if !definitions
-            .iter()
-            .any(|one| is_meant(one) && one.has(plain))
-        {
-            let known = definitions
-                .iter()
-                .flat_map(|one| one.quick.keys().chain(one.full.keys()));
+        if !definitions.iter().any(|one| is_meant(one) && one.has(plain)) {
+            let known = definitions.iter().flat_map(|one| one.quick.keys().chain(one.full.keys()));
             let known: BTreeSet<&str> = known.map(String::as_str).collect();
             let known: Vec<&str> = known.into_iter().collect();
             return Err(Error::usage(
                 format!("--set {key}"),
-                format!(
-                    "none of these experiments has that parameter; known are {}",
-                    known.join(", ")
-                ),
+                format!("none of these experiments has that parameter; known are {}", known.join(", ")),
             ));
         }
     }
@@ -229,10 +209,7 @@ pub fn run(args: &Run, groups: bool) -> Result<ExitCode> {
             format!("{} holds results already", directory.display()),
             "they would be overwritten",
         )
-        .fix(format!(
-            "trawl bench resume {} continues it; -o DIR writes to another directory",
-            directory.display()
-        )));
+        .fix(format!("trawl bench resume {} continues it; -o DIR writes to another directory", directory.display())));
     }
     carry_out(&request, &directory, None, args.json)
 }
@@ -248,34 +225,19 @@ pub fn resume(args: &Resume) -> Result<ExitCode> {
 }
 
 fn free_directory() -> PathBuf {
-    let seconds = std::time::SystemTime::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |since| since.as_secs());
+    let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     format!("trawl-bench-{seconds}").into()
 }
 
-fn carry_out(
-    request: &Request,
-    directory: &Path,
-    before: Option<Report>,
-    json: bool,
-) -> Result<ExitCode> {
+fn carry_out(request: &Request, directory: &Path, before: Option<Report>, json: bool) -> Result<ExitCode> {
     let trawl = trawl_binary()?;
     let scratch = PathBuf::from(&request.scratch);
     let bench = Bench {
         scratch: scratch.clone(),
         peers: Peers::find(&request.peer_paths)?,
-        hosts: request
-            .hosts
-            .as_ref()
-            .map(|file| Hosts::open(Path::new(file), &trawl))
-            .transpose()?,
+        hosts: request.hosts.as_ref().map(|file| Hosts::open(Path::new(file), &trawl)).transpose()?,
         trawl,
-        tuned: Tuned::from(
-            before
-                .as_ref()
-                .map_or(Vec::new(), |one| one.configurations.clone()),
-        ),
+        tuned: Tuned::from(before.as_ref().map_or(Vec::new(), |one| one.configurations.clone())),
     };
     let mut warden = Warden::default();
     let remains = Remains::of_this_process(&scratch);
@@ -304,17 +266,12 @@ fn carry_out(
         return Ok(ExitCode::FAILURE);
     }
     // A failure that this host explains does not count.
-    let has_failed = |one: &Experiment| {
-        one.runs.is_empty() && one.failures.iter().any(|failure| !failure.expected)
-    };
+    let has_failed = |one: &Experiment| one.runs.is_empty() && one.failures.iter().any(|failure| !failure.expected);
     Ok(exit_code(!report.experiments.iter().any(has_failed)))
 }
 
 pub fn list(args: &List) -> Result<ExitCode> {
-    let definitions = catalogue::ALL
-        .iter()
-        .map(catalogue::Entry::definition)
-        .collect::<Result<Vec<_>>>()?;
+    let definitions = catalogue::ALL.iter().map(catalogue::Entry::definition).collect::<Result<Vec<_>>>()?;
     let line = |one: &Definition| format!("{:<22} {}  {}\n", one.name, one.study, one.title);
     let text = || definitions.iter().map(line).collect();
     json::print_as(args.json, &definitions, text).map(|()| ExitCode::SUCCESS)
@@ -357,9 +314,7 @@ struct Screen {
 impl Screen {
     fn look(&mut self, progress: &Progress) {
         let Progress { done, total, .. } = progress;
-        let left = progress
-            .left
-            .map(|left| format!(", {} left", minutes(left)));
+        let left = progress.left.map(|left| format!(", {} left", minutes(left)));
         let left = left.unwrap_or_default();
         let head = format!("[{}/{total}{left}] {}", done + 1, progress.experiment);
         if terminal::stderr_is_terminal() {
@@ -393,9 +348,7 @@ fn show(report: &Report, directory: &Path) -> String {
         lines.push(format!("{}: {}", definition.name, definition.title));
         for metric in &definition.metrics {
             let points = experiment.points.iter();
-            let mut points = points
-                .filter(|point| point.metric == metric.name)
-                .peekable();
+            let mut points = points.filter(|point| point.metric == metric.name).peekable();
             if points.peek().is_some() {
                 lines.push(format!("  {}:", metric.label));
             }
@@ -411,13 +364,7 @@ fn show(report: &Report, directory: &Path) -> String {
                 };
                 lines.push(format!(
                     "    {:<34} {:>10} {:<7} {:>10.3} {} ({:.3} to {:.3}, {times}){mark}",
-                    point.series,
-                    point.x,
-                    definition.x.unit,
-                    value.median,
-                    metric.unit,
-                    value.low,
-                    value.high
+                    point.series, point.x, definition.x.unit, value.median, metric.unit, value.low, value.high
                 ));
             }
         }
@@ -428,10 +375,7 @@ fn show(report: &Report, directory: &Path) -> String {
             lines.push(format!("  {}: {}", failure.series, failure.message));
         }
         lines.extend(limits(experiment).map(|limits| format!("  {limits}")));
-        lines.push(format!(
-            "  shape agrees: {}",
-            experiment.finding.agrees.text()
-        ));
+        lines.push(format!("  shape agrees: {}", experiment.finding.agrees.text()));
         let finding = &experiment.finding;
         for text in [&finding.shows, &finding.sentence] {
             if !text.is_empty() {
@@ -439,10 +383,7 @@ fn show(report: &Report, directory: &Path) -> String {
             }
         }
     }
-    lines.push(format!(
-        "results: {0}; trawl bench report {0} makes a page of them\n",
-        directory.display()
-    ));
+    lines.push(format!("results: {0}; trawl bench report {0} makes a page of them\n", directory.display()));
     lines.join("\n")
 }
 
@@ -454,8 +395,6 @@ fn wrong_claims(experiment: &Experiment) -> Vec<String> {
         }
     }
     said.into_iter()
-        .map(|(series, runs)| {
-            format!("{series} contradicts its file and the device in {runs} runs")
-        })
+        .map(|(series, runs)| format!("{series} contradicts its file and the device in {runs} runs"))
         .collect()
 }

@@ -51,9 +51,7 @@ fn directory() -> String {
 impl Host {
     fn reached(&self) -> Ssh {
         Ssh {
-            program: std::iter::once("ssh".to_owned())
-                .chain(self.options.clone())
-                .collect(),
+            program: std::iter::once("ssh".to_owned()).chain(self.options.clone()).collect(),
             destination: self.ssh.clone(),
         }
     }
@@ -72,8 +70,8 @@ impl Host {
         format!("{}/trawl", self.room)
     }
 
-    /// Makes the directory for the binary and the captures. In one such as /var/tmp, any user could plant a program that
-    /// would be run as root: an existing directory must belong to this user, and only they may write to it.
+    /// Makes the directory for the binary and the captures. In one such as /var/tmp, any user could plant a program
+    /// that would be run as root: an existing directory must belong to this user, and only they may write to it.
     fn make_room(&mut self) -> Result<()> {
         let directory = word(&self.directory);
         self.room = self.run(&format!(
@@ -87,8 +85,7 @@ impl Host {
     fn counter(&self, name: &str) -> Result<u64> {
         let path = format!("/sys/class/net/{}/statistics/{name}", self.interface);
         let text = self.run(&format!("cat {}", word(&path)))?;
-        text.parse()
-            .map_err(|e| Error::failed(format!("{path} of {}", self.ssh), e))
+        text.parse().map_err(|e| Error::failed(format!("{path} of {}", self.ssh), e))
     }
 }
 
@@ -97,13 +94,9 @@ impl Hosts {
     pub fn open(file: &Path, local: &Path) -> Result<Self> {
         let what = || format!("--hosts {}", file.display());
         let text = text_file::read(file)?;
-        let mut hosts: Self =
-            toml::from_str(&text).map_err(|e| Error::usage(what(), e.to_string()))?;
+        let mut hosts: Self = toml::from_str(&text).map_err(|e| Error::usage(what(), e.to_string()))?;
         if hosts.receiver.address.is_empty() {
-            return Err(Error::usage(
-                what(),
-                "[receiver] has no address: frames are sent to it",
-            ));
+            return Err(Error::usage(what(), "[receiver] has no address: frames are sent to it"));
         }
         hosts.local = local.to_owned();
         for host in [&mut hosts.sender, &mut hosts.receiver] {
@@ -117,23 +110,15 @@ impl Hosts {
     pub fn capture(&self, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
         let receiver = &self.receiver;
         let (trawl, interface) = (word(&receiver.trawl()), word(&receiver.interface));
-        let file = format!(
-            "{}/trawl-bench-{}-capture",
-            receiver.room,
-            std::process::id()
-        );
+        let file = format!("{}/trawl-bench-{}-capture", receiver.room, std::process::id());
         let path = word(&file);
         let filter = setting.filter.as_deref().map(word).unwrap_or_default();
         let (command, ready) = match (recorder, recorder.tap()) {
             (Recorder::TrawlTraced, _) => return Err(not_there(recorder)),
-            (_, Some(tap)) => (
-                format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"),
-                "capturing on",
-            ),
-            (Recorder::Tcpdump, _) => (
-                format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"),
-                "listening on",
-            ),
+            (_, Some(tap)) => {
+                (format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"), "capturing on")
+            }
+            (Recorder::Tcpdump, _) => (format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"), "listening on"),
             (Recorder::Dumpcap, _) => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
             _ => return Err(not_there(recorder)),
         };
@@ -144,9 +129,7 @@ impl Hosts {
         };
         let _loaded = match verdict {
             Some(verdict) => {
-                receiver.run(&format!(
-                    "{trawl} xdp load {interface} {verdict} --tappable"
-                ))?;
+                receiver.run(&format!("{trawl} xdp load {interface} {verdict} --tappable"))?;
                 Some(Undo(receiver, format!("{trawl} xdp unload {interface}")))
             }
             None => None,
@@ -160,38 +143,22 @@ impl Hosts {
         let before = self.sender.counter("tx_packets")?;
         let arguments = traffic.arguments(&self.sender.interface, &receiver.address);
         let arguments: Vec<String> = arguments.iter().map(|one| word(one)).collect();
-        let said = self.sender.run(&format!(
-            "{} {}",
-            word(&self.sender.trawl()),
-            arguments.join(" ")
-        ))?;
-        let said: serde_json::Value = serde_json::from_str(&said)
-            .map_err(|e| Error::failed("the sender printed no JSON", e))?;
+        let said = self.sender.run(&format!("{} {}", word(&self.sender.trawl()), arguments.join(" ")))?;
+        let said: serde_json::Value =
+            serde_json::from_str(&said).map_err(|e| Error::failed("the sender printed no JSON", e))?;
         let sent = self.sender.counter("tx_packets")? - before;
         let seconds = said["seconds"].as_f64().unwrap_or(0.0);
         // The kernel hands over partly filled blocks after a second.
         std::thread::sleep(std::time::Duration::from_millis(1500));
         receiver.run(&format!("kill -INT {process}"))?;
         let account = peer.read_to_end()?;
-        let mac = receiver.run(&format!(
-            "cat {}",
-            word(&format!("/sys/class/net/{}/address", receiver.interface))
-        ))?;
+        let mac = receiver.run(&format!("cat {}", word(&format!("/sys/class/net/{}/address", receiver.interface))))?;
         let to_it = word(&format!("ether dst {mac}"));
         // The JSON has the number of each packet: only the count of matches crosses the network.
         let count = r#"sed 's/.*"count":\([0-9]*\).*/\1/'"#;
-        let counted = receiver.run(&format!(
-            "{trawl} filter {to_it} --read {path} --json | {count}"
-        ))?;
-        let recorded: u64 = counted
-            .parse()
-            .map_err(|e| Error::failed("the file was not counted", e))?;
-        let measured = Measured {
-            sent: Some(sent),
-            claim: recorder.claim(&account),
-            seconds,
-            ..Measured::default()
-        };
+        let counted = receiver.run(&format!("{trawl} filter {to_it} --read {path} --json | {count}"))?;
+        let recorded: u64 = counted.parse().map_err(|e| Error::failed("the file was not counted", e))?;
+        let measured = Measured { sent: Some(sent), claim: recorder.claim(&account), seconds, ..Measured::default() };
         Ok(measured.recorded(recorded, setting, traffic))
     }
 }

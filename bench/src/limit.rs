@@ -2,16 +2,18 @@
 
 use crate::model::{CpuUse, Experiment, Run};
 
-/// Share of a CPU's time, in per cent, from which it had none left. The start of the sender's process is part of the time.
+/// Share of a CPU's time, in per cent, from which it had none left. The start of the sender's process is part of the
+/// time.
 const FULL: f64 = 90.0;
 /// Share of the disk's direct rate, in per cent, from which the disk is the limit.
 const DISK_FULL: f64 = 85.0;
 const DISK_METRIC: &str = "of_disk_percent";
-/// Work that shares a CPU: the kernel receives in soft interrupts, and so their share tells which of the two is the limit.
+/// Work that shares a CPU: the kernel receives in soft interrupts, and so their share tells which of the two is the
+/// limit.
 const BOTH: &str = "sender and receiver";
 
-/// Returns the limit of each series at its highest load, as a sentence; `None` if the experiment does not say which CPU does
-/// what.
+/// Returns the limit of each series at its highest load, as a sentence; `None` if the experiment does not say which CPU
+/// does what.
 pub fn limits(experiment: &Experiment) -> Option<String> {
     if experiment.definition.cpus.is_empty() {
         return None;
@@ -28,35 +30,19 @@ pub fn limits(experiment: &Experiment) -> Option<String> {
             None => found.push((limit, vec![text])),
         }
     }
-    let parts: Vec<String> = found
-        .iter()
-        .map(|(limit, series)| format!("{limit} for {}", series.join(", ")))
-        .collect();
+    let parts: Vec<String> = found.iter().map(|(limit, series)| format!("{limit} for {}", series.join(", "))).collect();
     (!parts.is_empty()).then(|| format!("limit: {}", parts.join("; ")))
 }
 
 /// Returns the limit of a series, and the figures that show it.
 fn limit(experiment: &Experiment, series: &str) -> (String, String) {
     let own = |run: &&Run| run.series == series;
-    let most = experiment
-        .runs
-        .iter()
-        .filter(own)
-        .map(|run| run.x)
-        .fold(f64::MIN, f64::max);
+    let most = experiment.runs.iter().filter(own).map(|run| run.x).fold(f64::MIN, f64::max);
     let disk = experiment.median(series, DISK_METRIC, most);
     if let Some(share) = disk.filter(|share| *share >= DISK_FULL) {
-        return (
-            "disk".to_owned(),
-            format!("{share:.0} % of its direct rate"),
-        );
+        return ("disk".to_owned(), format!("{share:.0} % of its direct rate"));
     }
-    let runs: Vec<&Run> = experiment
-        .runs
-        .iter()
-        .filter(own)
-        .filter(|run| run.x == most)
-        .collect();
+    let runs: Vec<&Run> = experiment.runs.iter().filter(own).filter(|run| run.x == most).collect();
     let mut full = Vec::new();
     let mut details = Vec::new();
     for (cpu, work) in experiment.definition.cpus.iter().enumerate() {
@@ -89,27 +75,13 @@ mod tests {
     use crate::study::definition::{Axis, Definition};
 
     fn run(series: &str, x: f64, cpus: [[f32; 3]; 2]) -> Run {
-        let cpus = cpus.map(|[system, softirq, steal]| CpuUse {
-            user: 0.0,
-            system,
-            softirq,
-            steal,
-        });
-        Run {
-            series: series.to_owned(),
-            x,
-            repetition: 1,
-            cpus: cpus.to_vec(),
-            ..Run::default()
-        }
+        let cpus = cpus.map(|[system, softirq, steal]| CpuUse { user: 0.0, system, softirq, steal });
+        Run { series: series.to_owned(), x, repetition: 1, cpus: cpus.to_vec(), ..Run::default() }
     }
 
     fn experiment(cpus: [&str; 2], runs: Vec<Run>) -> Experiment {
         Experiment {
-            definition: Definition {
-                cpus: cpus.map(str::to_owned).to_vec(),
-                ..Definition::default()
-            },
+            definition: Definition { cpus: cpus.map(str::to_owned).to_vec(), ..Definition::default() },
             runs,
             ..Experiment::default()
         }
@@ -126,19 +98,14 @@ mod tests {
         ];
         assert_eq!(
             limits(&experiment(["sender", "writer"], runs)).as_deref(),
-            Some(
-                "limit: writer for a (CPU 1 at 98 %); the offered rate for b; sender for c (CPU 0 at 98 %)"
-            )
+            Some("limit: writer for a (CPU 1 at 98 %); the offered rate for b; sender for c (CPU 0 at 98 %)")
         );
         assert_eq!(limits(&Experiment::default()), None);
     }
 
     #[test]
     fn soft_interrupts_tell_the_receiver_from_the_sender() {
-        let runs = vec![
-            run("a", 1.0, [[0.3, 0.69, 0.0], [0.0; 3]]),
-            run("b", 1.0, [[0.7, 0.29, 0.0], [0.0; 3]]),
-        ];
+        let runs = vec![run("a", 1.0, [[0.3, 0.69, 0.0], [0.0; 3]]), run("b", 1.0, [[0.7, 0.29, 0.0], [0.0; 3]])];
         assert_eq!(
             limits(&experiment([BOTH, ""], runs)).as_deref(),
             Some("limit: receiver for a (CPU 0 at 99 %); sender for b (CPU 0 at 99 %)")
@@ -150,14 +117,8 @@ mod tests {
         let mut one = run("a", 1.0, [[0.99, 0.0, 0.0], [0.5, 0.0, 0.0]]);
         one.values.insert(DISK_METRIC.to_owned(), 92.0);
         let mut one = experiment(["sender", "writer"], vec![one]);
-        one.definition.metrics = vec![Axis {
-            name: DISK_METRIC.to_owned(),
-            ..Axis::default()
-        }];
+        one.definition.metrics = vec![Axis { name: DISK_METRIC.to_owned(), ..Axis::default() }];
         one.summarise();
-        assert_eq!(
-            limits(&one).as_deref(),
-            Some("limit: disk for a (92 % of its direct rate)")
-        );
+        assert_eq!(limits(&one).as_deref(), Some("limit: disk for a (92 % of its direct rate)"));
     }
 }

@@ -33,24 +33,13 @@ impl Sample {
     /// Returns each CPU's shares since the sample, and the reason if the time counts as disturbed.
     pub fn until_now(&self) -> (Vec<CpuUse>, Option<String>) {
         let now = Self::now();
-        let cpus: Vec<CpuUse> = self
-            .cpus
-            .iter()
-            .zip(&now.cpus)
-            .map(|(before, after)| shares(before, after))
-            .collect();
+        let cpus: Vec<CpuUse> = self.cpus.iter().zip(&now.cpus).map(|(before, after)| shares(before, after)).collect();
         let seconds = (now.at - self.at).as_secs_f64();
         let others = now.others.saturating_sub(self.others) as f64 / 100.0 / seconds.max(0.01);
         let stolen = cpus.iter().enumerate().find(|(_, cpu)| cpu.steal > STEAL);
         let disturbed = match stolen {
-            Some((number, cpu)) => Some(format!(
-                "the hypervisor took {:.1} % of CPU {number}",
-                cpu.steal * 100.0
-            )),
-            None if others > OTHERS => Some(format!(
-                "other processes used {:.0} % of a CPU",
-                others * 100.0
-            )),
+            Some((number, cpu)) => Some(format!("the hypervisor took {:.1} % of CPU {number}", cpu.steal * 100.0)),
+            None if others > OTHERS => Some(format!("other processes used {:.0} % of a CPU", others * 100.0)),
             None => None,
         };
         (cpus, disturbed)
@@ -90,9 +79,7 @@ fn counters(stat: &str) -> Vec<[u64; 8]> {
     let of_cpu = |line: &str| {
         let (name, rest) = line.split_once(' ')?;
         name.strip_prefix("cpu")?.parse::<u32>().ok()?;
-        let mut fields = rest
-            .split_whitespace()
-            .map(|field| field.parse().unwrap_or(0));
+        let mut fields = rest.split_whitespace().map(|field| field.parse().unwrap_or(0));
         Some(std::array::from_fn(|_| fields.next().unwrap_or(0)))
     };
     stat.lines().filter_map(of_cpu).collect()
@@ -115,20 +102,11 @@ fn ticks_of_others() -> u64 {
     let mut parents = BTreeMap::new();
     let mut ticks = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(id) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        else {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
         parents.insert(id, number(1).unwrap_or(0) as u32);
         ticks.insert(id, number(11).unwrap_or(0));
@@ -148,11 +126,7 @@ fn ticks_of_others() -> u64 {
         }
         false
     };
-    ticks
-        .iter()
-        .filter(|(id, _)| !is_own(**id))
-        .map(|(_, ticks)| ticks)
-        .sum()
+    ticks.iter().filter(|(id, _)| !is_own(**id)).map(|(_, ticks)| ticks).sum()
 }
 
 /// Returns the number of CPUs.
@@ -161,10 +135,7 @@ pub fn cpus() -> usize {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(path)
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
 pub fn conditions(queues: u32) -> Conditions {
@@ -175,21 +146,12 @@ pub fn conditions(queues: u32) -> Conditions {
         let state = fs::read_to_string(entry.path()).unwrap_or_default();
         let state = state.trim();
         if state != "Not affected" {
-            mitigations.insert(
-                entry.file_name().to_string_lossy().into_owned(),
-                state.to_owned(),
-            );
+            mitigations.insert(entry.file_name().to_string_lossy().into_owned(), state.to_owned());
         }
     }
     let memory = read("/proc/meminfo")
         .lines()
-        .find_map(|line| {
-            line.strip_prefix("MemTotal:")?
-                .split_whitespace()
-                .next()?
-                .parse::<u64>()
-                .ok()
-        })
+        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok())
         .map_or(0, |kib| kib << 10);
     Conditions {
         host: read("/proc/sys/kernel/hostname"),
@@ -215,9 +177,8 @@ mod tests {
 
     #[test]
     fn shares_cover_the_time_between_two_samples() {
-        let stat = |user, idle, steal| {
-            format!("cpu  9 9 9 9 9 9 9 9\ncpu0 {user} 0 10 {idle} 0 0 5 {steal} 0 0\nintr 1 2\n")
-        };
+        let stat =
+            |user, idle, steal| format!("cpu  9 9 9 9 9 9 9 9\ncpu0 {user} 0 10 {idle} 0 0 5 {steal} 0 0\nintr 1 2\n");
         let before = counters(&stat(100, 100, 0));
         let after = counters(&stat(150, 140, 10));
         assert_eq!(before.len(), 1);

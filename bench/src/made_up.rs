@@ -1,4 +1,5 @@
-//! Synthetic traffic and stores that hold it: the same packets in every run, similar to the traffic at a network's edge.
+//! Synthetic traffic and stores that hold it: the same packets in every run, similar to the traffic at a network's
+//! edge.
 
 use std::fs;
 use std::io::{self, Read};
@@ -9,9 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, Udp, flags};
 use trawl_packet::pcapng::Interface;
-use trawl_packet::pcapng::write::{
-    self, EnhancedPacket, SectionHeader, enhanced_packet, interface_description,
-};
+use trawl_packet::pcapng::write::{self, EnhancedPacket, SectionHeader, enhanced_packet, interface_description};
 use trawl_packet::read::compressed;
 use trawl_packet::seekable;
 use trawl_pipeline::plan::StorePlan;
@@ -74,13 +73,7 @@ struct Flow {
 
 impl Traffic {
     fn new(flows: usize) -> Self {
-        let mut new = Self {
-            random: 0x9e37_79b9_7f4a_7c15,
-            flows: Vec::new(),
-            now_ns: BEGIN_NS,
-            flow: 0,
-            left: 0,
-        };
+        let mut new = Self { random: 0x9e37_79b9_7f4a_7c15, flows: Vec::new(), now_ns: BEGIN_NS, flow: 0, left: 0 };
         new.flows = (0..flows.max(1)).map(|_| new.new_flow()).collect();
         new
     }
@@ -107,11 +100,7 @@ impl Traffic {
         } else {
             let [_, b, c, d] = (client as u32).to_be_bytes();
             // The needle's address belongs to no other host.
-            let d = if [10, b, c, d] == NEEDLE.octets() {
-                d + 1
-            } else {
-                d
-            };
+            let d = if [10, b, c, d] == NEEDLE.octets() { d + 1 } else { d };
             let server = Ipv4Addr::new(192, 0, 2, server as u8);
             [(Ipv4Addr::new(10, b, c, d).into(), 0), (server.into(), 443)]
         };
@@ -146,10 +135,7 @@ impl Traffic {
 
     fn needle(&mut self, out: &mut Vec<u8>) {
         self.now_ns += 1;
-        let ends = [
-            (NEEDLE.into(), 40_000),
-            (Ipv4Addr::new(192, 0, 2, 1).into(), 443),
-        ];
+        let ends = [(NEEDLE.into(), 40_000), (Ipv4Addr::new(192, 0, 2, 1).into(), 443)];
         let needle = flow(ends, false, 1, vec![0; KEPT]);
         block(out, self.now_ns, &needle.frame, needle.frame.len());
     }
@@ -169,25 +155,11 @@ fn flow(ends: [(IpAddr, u16); 2], is_udp: bool, sequence: u32, payload: Vec<u8>)
         }
     };
     let transport = match is_udp {
-        true => Layer::Udp(Udp {
-            src: src_port,
-            dst: dst_port,
-            checksum: true,
-        }),
-        false => Layer::Tcp(Tcp {
-            src: src_port,
-            dst: dst_port,
-            seq: sequence,
-            flags: flags::ACK,
-            ..Tcp::default()
-        }),
+        true => Layer::Udp(Udp { src: src_port, dst: dst_port, checksum: true }),
+        false => Layer::Tcp(Tcp { src: src_port, dst: dst_port, seq: sequence, flags: flags::ACK, ..Tcp::default() }),
     };
     Flow {
-        frame: link
-            .layer(network)
-            .layer(transport)
-            .payload(payload)
-            .build(),
+        frame: link.layer(network).layer(transport).payload(payload).build(),
         length_at,
         outside,
         sequence_at: (!is_udp).then_some(14 + ip_len + 4),
@@ -232,11 +204,7 @@ pub struct Made {
 impl Made {
     /// Makes a store of one host's packets, with this many flows.
     pub fn new(bench: &Bench, packets: u64, flows: usize) -> Result<Self> {
-        let made = Self {
-            directory: Directory::new(&bench.scratch, "store")?,
-            trawl: bench.trawl.clone(),
-            packets,
-        };
+        let made = Self { directory: Directory::new(&bench.scratch, "store")?, trawl: bench.trawl.clone(), packets };
         made.fill(HOST, packets, flows, false)?;
         Ok(made)
     }
@@ -280,11 +248,7 @@ impl Made {
         let mut writer = StoreWriter::begin(&config, run, None, |_| ())?;
         let mut blocks = Vec::new();
         write::section_header(&mut blocks, &SectionHeader::default());
-        let described = Interface {
-            name: Some(interface),
-            snaplen: KEPT as u32,
-            ..Interface::default()
-        };
+        let described = Interface { name: Some(interface), snaplen: KEPT as u32, ..Interface::default() };
         interface_description(&mut blocks, &described);
         let mut traffic = Traffic::new(flows);
         for _ in 0..packets {
@@ -307,8 +271,8 @@ impl Made {
         Ok(())
     }
 
-    /// Extends the catalogue to `hosts` hosts: the first one's index under other names (hard links), and the facts of its run for
-    /// each host, as old as if the store had 60 million chunks. The chunks are not copied.
+    /// Extends the catalogue to `hosts` hosts: the first one's index under other names (hard links), and the facts of
+    /// its run for each host, as old as if the store had 60 million chunks. The chunks are not copied.
     pub fn multiply(&mut self, hosts: u64) -> Result<()> {
         let root = self.root();
         let multiply = || -> io::Result<()> {
@@ -351,10 +315,7 @@ fn age(run: &mut Value, chunks: u64) {
     let Some(packets) = run["packets"].as_object_mut() else {
         return;
     };
-    let first = packets
-        .keys()
-        .filter_map(|hour| hour.parse::<u64>().ok())
-        .min();
+    let first = packets.keys().filter_map(|hour| hour.parse::<u64>().ok()).min();
     let mut hour = first.unwrap_or(0);
     for _ in 0..chunks / CHUNKS_A_DAY {
         hour = hour.saturating_sub(24);
@@ -404,9 +365,7 @@ fn pack(root: &Path, key: &str, contents: &Value) -> io::Result<Value> {
     let mut writer = seekable::Writer::new(fs::File::create(root.join(key))?, 3);
     let text = contents.to_string();
     let pieces = text.as_bytes().chunks(seekable::FRAME_LEN);
-    pieces
-        .into_iter()
-        .try_for_each(|piece| writer.push(piece))?;
+    pieces.into_iter().try_for_each(|piece| writer.push(piece))?;
     writer.finish()?;
     Ok(key.into())
 }

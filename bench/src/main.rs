@@ -27,9 +27,9 @@ use trawl_front::help;
 
 /// Runs experiments in labs of their own, and prints and reports their results
 ///
-/// An experiment's name is enough: trawl bench capture-disk. So are those of two groups: load-balance (with IPVS, for 1 to
-/// 1,000,000 flows, and the flows that move when a backend is removed), and store (a capture at full speed into a store, the
-/// index's speed and size, a packet found among many; as --study F).
+/// An experiment's name is enough: trawl bench capture-disk. So are those of two groups: load-balance (with IPVS, for 1
+/// to 1,000,000 flows, and the flows that move when a backend is removed), and store (a capture at full speed into a
+/// store, the index's speed and size, a packet found among many; as --study F).
 #[derive(Debug, Parser)]
 #[command(
     name = "trawl-bench",
@@ -83,9 +83,7 @@ fn main() -> ExitCode {
         Some(Command::Report(args)) => report::command::run(&args),
         Some(Command::Claims(args)) => claims::run(&args),
         Some(Command::ReceiveXsk(args)) => commands::receive_xsk(&args),
-        Some(Command::Man { directory }) => {
-            help::write_pages(&directory, help::pages(command, &[]))
-        }
+        Some(Command::Man { directory }) => help::write_pages(&directory, help::pages(command, &[])),
     })
 }
 
@@ -115,10 +113,7 @@ mod tests {
         let command = help::with_examples(Cli::command(), EXAMPLES);
         for (name, text) in help::pages(command, &[]).expect("pages are made in memory") {
             let present = std::fs::read(directory.join(&name)).unwrap_or_default();
-            assert!(
-                present == text,
-                "{name} is out of date: `make man` writes it"
-            );
+            assert!(present == text, "{name} is out of date: `make man` writes it");
         }
     }
 
@@ -137,10 +132,7 @@ mod tests {
         assert_eq!(experiments("bench read --json read"), ["read"]);
         assert_eq!(experiments("bench load-balance").len(), 2);
         assert_eq!(experiments("bench run load-balance"), ["load-balance"]);
-        assert_eq!(
-            experiments("bench store"),
-            experiments("bench run --study F")
-        );
+        assert_eq!(experiments("bench store"), experiments("bench run --study F"));
         assert!(Cli::try_parse_from(["bench"]).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! The report model: results of a run of experiments, their conditions, the peers, and the failures. It is the schema of
-//! `results.json`; a change of meaning needs a new number in [`SCHEMA`].
+//! The report model: results of a run of experiments, their conditions, the peers, and the failures. It is the schema
+//! of `results.json`; a change of meaning needs a new number in [`SCHEMA`].
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,7 @@ pub struct Report {
 
 impl Report {
     pub fn experiment(&self, name: &str) -> Option<&Experiment> {
-        self.experiments
-            .iter()
-            .find(|one| one.definition.name == name)
+        self.experiments.iter().find(|one| one.definition.name == name)
     }
 }
 
@@ -104,11 +102,7 @@ impl PeerRecord {
         match self.state {
             PeerState::Installed => self.version.as_deref().unwrap_or("installed").to_owned(),
             PeerState::Missing => {
-                format!(
-                    "{}: {}",
-                    message.unwrap_or("not installed"),
-                    self.how_to_get
-                )
+                format!("{}: {}", message.unwrap_or("not installed"), self.how_to_get)
             }
             PeerState::Unusable => message.unwrap_or_default().to_owned(),
         }
@@ -301,12 +295,7 @@ impl Interval {
         }
         let median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0;
         let outside = ranks_outside(count);
-        Some(Self {
-            median,
-            low: sorted[outside],
-            high: sorted[count - 1 - outside],
-            repetitions: count,
-        })
+        Some(Self { median, low: sorted[outside], high: sorted[count - 1 - outside], repetitions: count })
     }
 }
 
@@ -344,27 +333,15 @@ impl Experiment {
             metrics.iter().position(|one| one.name == name)
         };
         keys.sort_by(|a, b| {
-            (metric_rank(&a.1), &a.1, &a.0)
-                .cmp(&(metric_rank(&b.1), &b.1, &b.0))
-                .then(a.2.total_cmp(&b.2))
+            (metric_rank(&a.1), &a.1, &a.0).cmp(&(metric_rank(&b.1), &b.1, &b.0)).then(a.2.total_cmp(&b.2))
         });
         self.points = keys
             .into_iter()
             .filter_map(|(series, metric, x)| {
-                let own = || {
-                    self.runs
-                        .iter()
-                        .filter(|run| run.series == series && run.x == x)
-                };
+                let own = || self.runs.iter().filter(|run| run.series == series && run.x == x);
                 let value = Interval::of(own().filter_map(|run| run.values.get(&metric).copied()))?;
                 let disturbed = own().filter(|run| run.disturbed.is_some()).count();
-                Some(Point {
-                    series,
-                    metric,
-                    x,
-                    value,
-                    disturbed,
-                })
+                Some(Point { series, metric, x, value, disturbed })
             })
             .collect();
     }
@@ -420,10 +397,7 @@ impl Experiment {
 
     /// Returns the number of runs that other work on the machine disturbed.
     pub fn disturbed_runs(&self) -> usize {
-        self.runs
-            .iter()
-            .filter(|run| run.disturbed.is_some())
-            .count()
+        self.runs.iter().filter(|run| run.disturbed.is_some()).count()
     }
 
     /// Returns the ratios of one series to another within the same repetition and x value.

@@ -1,5 +1,5 @@
-//! Adapters for peers, the programs that trawl is compared with: the installed ones, their versions, and instructions to
-//! install the others.
+//! Adapters for peers, the programs that trawl is compared with: the installed ones, their versions, and instructions
+//! to install the others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,31 +36,14 @@ const XDP_TOOLS: &str = "apt-get install xdp-tools where that is version 1.5 or 
                          https://github.com/xdp-project/xdp-tools and use --peer NAME=PATH";
 
 /// testpmd prints its version only when it starts; the help text ends it.
-const TESTPMD_VERSION: &[&str] = &[
-    "-v",
-    "--no-pci",
-    "--no-huge",
-    "-m",
-    "64",
-    "--in-memory",
-    "--no-telemetry",
-    "--",
-    "--help",
-];
+const TESTPMD_VERSION: &[&str] =
+    &["-v", "--no-pci", "--no-huge", "-m", "64", "--in-memory", "--no-telemetry", "--", "--help"];
 
 const KNOWN: &[Known] = &[
     program("tcpdump", &["--version"], "apt-get install tcpdump"),
-    program(
-        "dumpcap",
-        &["--version"],
-        "apt-get install wireshark-common",
-    ),
+    program("dumpcap", &["--version"], "apt-get install wireshark-common"),
     program("tshark", &["--version"], "apt-get install tshark"),
-    program(
-        "xdpcap",
-        &[],
-        "go install github.com/cloudflare/xdpcap/cmd/xdpcap@latest, then --peer xdpcap=PATH",
-    ),
+    program("xdpcap", &[], "go install github.com/cloudflare/xdpcap/cmd/xdpcap@latest, then --peer xdpcap=PATH"),
     xdp_tools("xdpdump"),
     xdp_tools("xdp-bench"),
     xdp_tools("xdp-trafficgen"),
@@ -72,63 +55,28 @@ const KNOWN: &[Known] = &[
     program("trafgen", &["--version"], "apt-get install netsniff-ng"),
     program("iptables", &["--version"], "apt-get install iptables"),
     program("nft", &["--version"], "apt-get install nftables"),
-    program(
-        "ipvsadm",
-        &["--version"],
-        "apt-get install ipvsadm, on a kernel with the module ip_vs",
-    ),
+    program("ipvsadm", &["--version"], "apt-get install ipvsadm, on a kernel with the module ip_vs"),
     program("iperf3", &["--version"], "apt-get install iperf3"),
     program(
         "versitygw",
         &["--version"],
         "go install github.com/versity/versitygw/cmd/versitygw@latest, then --peer versitygw=PATH",
     ),
-    module(
-        "pktgen",
-        "/proc/net/pktgen",
-        "modprobe pktgen, on a kernel that was built with it",
-    ),
-    module(
-        "netmap",
-        "/dev/netmap",
-        "build https://github.com/luigirizzo/netmap and load its module",
-    ),
-    module(
-        "pf_ring",
-        "/proc/net/pf_ring",
-        "build https://github.com/ntop/PF_RING and load its module",
-    ),
+    module("pktgen", "/proc/net/pktgen", "modprobe pktgen, on a kernel that was built with it"),
+    module("netmap", "/dev/netmap", "build https://github.com/luigirizzo/netmap and load its module"),
+    module("pf_ring", "/proc/net/pf_ring", "build https://github.com/ntop/PF_RING and load its module"),
 ];
 
-const fn program(
-    name: &'static str,
-    version: &'static [&'static str],
-    how_to_get: &'static str,
-) -> Known {
-    Known {
-        name,
-        version,
-        how_to_get,
-        kind: Kind::Program,
-    }
+const fn program(name: &'static str, version: &'static [&'static str], how_to_get: &'static str) -> Known {
+    Known { name, version, how_to_get, kind: Kind::Program }
 }
 
 const fn xdp_tools(name: &'static str) -> Known {
-    Known {
-        name,
-        version: &["--version"],
-        how_to_get: XDP_TOOLS,
-        kind: Kind::XdpTools,
-    }
+    Known { name, version: &["--version"], how_to_get: XDP_TOOLS, kind: Kind::XdpTools }
 }
 
 const fn module(name: &'static str, path: &'static str, how_to_get: &'static str) -> Known {
-    Known {
-        name,
-        version: &[],
-        how_to_get,
-        kind: Kind::KernelModule(path),
-    }
+    Known { name, version: &[], how_to_get, kind: Kind::KernelModule(path) }
 }
 
 /// The peers of one run.
@@ -149,16 +97,10 @@ impl Peers {
                 ));
             }
             if !Path::new(path).is_file() {
-                return Err(Error::usage(
-                    format!("--peer {name}={path}"),
-                    "no such file",
-                ));
+                return Err(Error::usage(format!("--peer {name}={path}"), "no such file"));
             }
         }
-        let records = KNOWN
-            .iter()
-            .map(|one| look(one, chosen.get(one.name)))
-            .collect();
+        let records = KNOWN.iter().map(|one| look(one, chosen.get(one.name))).collect();
         Ok(Self { records })
     }
 
@@ -169,9 +111,9 @@ impl Peers {
     /// Returns the peer of a series, whose name begins with the peer's.
     pub fn of_series(series: &str) -> Option<&'static str> {
         Self::names().into_iter().find(|name| {
-            series.strip_prefix(name).is_some_and(|rest| {
-                !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-')
-            })
+            series
+                .strip_prefix(name)
+                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-'))
         })
     }
 
@@ -196,10 +138,9 @@ impl Peers {
         };
         match (&record.state, &record.path) {
             (PeerState::Installed, Some(path)) => Ok(path.into()),
-            (PeerState::Missing, _) if record.message.is_none() => Err(Stop::NotHere(format!(
-                "{name} is not installed: {}",
-                record.how_to_get
-            ))),
+            (PeerState::Missing, _) if record.message.is_none() => {
+                Err(Stop::NotHere(format!("{name} is not installed: {}", record.how_to_get)))
+            }
             _ => Err(Stop::NotHere(record.state())),
         }
     }
@@ -234,9 +175,7 @@ fn look(known: &Known, chosen: Option<&String>) -> PeerRecord {
         && numbers(version).is_some_and(|found| found < XDP_TOOLS_AT_LEAST)
     {
         record.state = PeerState::Unusable;
-        record.message = Some(format!(
-            "{version} loads nothing on kernels since 6.12; {XDP_TOOLS_WORKS}"
-        ));
+        record.message = Some(format!("{version} loads nothing on kernels since 6.12; {XDP_TOOLS_WORKS}"));
     }
     record
 }
@@ -260,18 +199,9 @@ fn version_of(known: &Known, path: &Path) -> Option<String> {
         "xdp-filter" => &["status"],
         _ => &[],
     };
-    let output = Command::new(path)
-        .args(subcommand)
-        .args(known.version)
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
+    let output = Command::new(path).args(subcommand).args(known.version).stdin(Stdio::null()).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&text)
-        .lines()
-        .map(str::trim)
-        .find(|line| numbers(line).is_some())
-        .map(str::to_owned)
+    String::from_utf8_lossy(&text).lines().map(str::trim).find(|line| numbers(line).is_some()).map(str::to_owned)
 }
 
 /// Returns the version of the main module: a Go program prints no version, but contains it.
@@ -279,24 +209,16 @@ fn built_from(path: &Path) -> Option<String> {
     let binary = std::fs::read(path).ok()?;
     let mark = b"\nmod\t";
     let at = binary.windows(mark.len()).position(|bytes| bytes == mark)?;
-    let line = binary[at + mark.len()..]
-        .split(|&byte| byte == b'\n')
-        .next()?;
-    Some(
-        String::from_utf8_lossy(line)
-            .replace('\t', " ")
-            .trim()
-            .to_owned(),
-    )
+    let line = binary[at + mark.len()..].split(|&byte| byte == b'\n').next()?;
+    Some(String::from_utf8_lossy(line).replace('\t', " ").trim().to_owned())
 }
 
 /// Returns the first two numbers with a dot between them.
 fn numbers(text: &str) -> Option<(u32, u32)> {
-    text.split(|c: char| !c.is_ascii_digit() && c != '.')
-        .find_map(|word| {
-            let mut parts = word.split('.');
-            Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-        })
+    text.split(|c: char| !c.is_ascii_digit() && c != '.').find_map(|word| {
+        let mut parts = word.split('.');
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    })
 }
 
 #[cfg(test)]
@@ -305,10 +227,7 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        assert_eq!(
-            numbers("xdp-bench version 1.3.1 using libbpf"),
-            Some((1, 3))
-        );
+        assert_eq!(numbers("xdp-bench version 1.3.1 using libbpf"), Some((1, 3)));
         assert_eq!(numbers("v10.12"), Some((10, 12)));
         assert_eq!(numbers("no version"), None);
         assert!((1, 10) > XDP_TOOLS_AT_LEAST);
@@ -328,9 +247,7 @@ mod tests {
 
     #[test]
     fn chosen_peers_must_be_known_and_exist() {
-        let chosen = |name: &str, path: &str| {
-            Peers::find(&[(name.to_owned(), path.to_owned())].into()).map(drop)
-        };
+        let chosen = |name: &str, path: &str| Peers::find(&[(name.to_owned(), path.to_owned())].into()).map(drop);
         assert!(chosen("tcpdumb", "/bin/sh").is_err());
         assert!(chosen("tcpdump", "/no/such/file").is_err());
         assert!(chosen("tcpdump", "/bin/sh").is_ok());

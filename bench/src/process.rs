@@ -1,5 +1,5 @@
-//! Child processes of an experiment: run to their end, in the background until they are not needed, or a capture on a CPU of
-//! its own, which is awaited until it is ready, ended with an interrupt, and read for its output.
+//! Child processes of an experiment: run to their end, in the background until they are not needed, or a capture on a
+//! CPU of its own, which is awaited until it is ready, ended with an interrupt, and read for its output.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -14,9 +14,7 @@ use crate::scratch::MARK;
 /// Returns a command with the benchmark's mark, by which its processes are found if the benchmark is killed.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    process::with_signals(&mut command)
-        .env(MARK, std::process::id().to_string())
-        .stdin(Stdio::null());
+    process::with_signals(&mut command).env(MARK, std::process::id().to_string()).stdin(Stdio::null());
     command
 }
 
@@ -30,27 +28,20 @@ pub fn command_in(namespace: &str, program: impl AsRef<OsStr>) -> Command {
 /// Returns such a command with the mounts of the host, for programs that pin to the bpffs: `ip netns exec` hides it.
 pub fn command_in_network(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     let mut inside = command("nsenter");
-    inside
-        .arg(format!("--net=/run/netns/{namespace}"))
-        .arg(program);
+    inside.arg(format!("--net=/run/netns/{namespace}")).arg(program);
     inside
 }
 
 /// Returns the command line.
 fn command_line(command: &Command) -> String {
     let command_line = std::iter::once(command.get_program()).chain(command.get_args());
-    command_line
-        .map(|part| part.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
+    command_line.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command to its end; its output is the error if it fails.
 pub fn run(command: &mut Command) -> Result<String> {
     let what = command_line(command);
-    let output = command
-        .output()
-        .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
+    let output = command.output().map_err(|e| Error::os(format!("cannot start {what}"), e))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() {
         return Ok(text(&output.stdout));
@@ -65,8 +56,7 @@ pub fn run(command: &mut Command) -> Result<String> {
 /// Runs a command, and parses the JSON that it prints.
 pub fn json_of(command: &mut Command) -> Result<Value> {
     let text = run(command)?;
-    serde_json::from_str(&text)
-        .map_err(|e| Error::failed(format!("{} printed no JSON", command_line(command)), e))
+    serde_json::from_str(&text).map_err(|e| Error::failed(format!("{} printed no JSON", command_line(command)), e))
 }
 
 /// A process that runs in the background until it is dropped.
@@ -94,22 +84,14 @@ impl Background {
         if let Some(pipe) = started.0.stderr.as_mut() {
             let _ = pipe.read_to_end(&mut said);
         }
-        Err(Error::failed(
-            what,
-            format!(
-                "it ended before it was ready: {}",
-                String::from_utf8_lossy(&said).trim()
-            ),
-        ))
+        Err(Error::failed(what, format!("it ended before it was ready: {}", String::from_utf8_lossy(&said).trim())))
     }
 
     /// Starts a command whose output goes elsewhere.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let what = command_line(command);
         let child = command.spawn();
-        child
-            .map(Self)
-            .map_err(|e| Error::os(format!("cannot start {what}"), e))
+        child.map(Self).map_err(|e| Error::os(format!("cannot start {what}"), e))
     }
 
     /// Starts a command of which only the errors matter.
@@ -150,10 +132,7 @@ impl Drop for Background {
 
 /// Returns the last lines of a text that are not empty, as one.
 pub fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(count)..].join("; ")
 }
 
@@ -184,16 +163,9 @@ impl Peer {
             .spawn()
             .map_err(fail)?;
         process::pin(child.id(), cpu)?;
-        let stderr = child
-            .stderr
-            .take()
-            .ok_or_else(|| Error::failed(format!("cannot read the output of {name}"), "no pipe"))?;
-        let peer = Self {
-            name: name.to_owned(),
-            child,
-            stderr: BufReader::new(stderr),
-            last_line: String::new(),
-        };
+        let stderr =
+            child.stderr.take().ok_or_else(|| Error::failed(format!("cannot read the output of {name}"), "no pipe"))?;
+        let peer = Self { name: name.to_owned(), child, stderr: BufReader::new(stderr), last_line: String::new() };
         peer.wait_for(ready)
     }
 
@@ -226,8 +198,7 @@ impl Peer {
     pub fn read_to_end(mut self) -> Result<String> {
         let mut said = String::new();
         let read = self.stderr.read_to_string(&mut said);
-        read.and_then(|_| self.child.wait())
-            .map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
+        read.and_then(|_| self.child.wait()).map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
         Ok(said)
     }
 
@@ -271,9 +242,7 @@ impl Drop for Peer {
 }
 
 fn peak_of(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
 }

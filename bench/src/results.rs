@@ -17,8 +17,7 @@ pub fn json_path(directory: &Path) -> PathBuf {
 
 /// Replaces the JSON; a reader sees the old or the new one, complete.
 pub fn save(directory: &Path, report: &Report) -> Result<()> {
-    let text = serde_json::to_vec(report)
-        .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
+    let text = serde_json::to_vec(report).map_err(|e| Error::failed("cannot put the results into JSON", e))?;
     replace(&json_path(directory), &text)
 }
 
@@ -40,22 +39,16 @@ pub fn load(path: &Path) -> Result<Report> {
         false => path.to_owned(),
     };
     let what = || format!("cannot read the results in {}", path.display());
-    let bytes = fs::read(&path).map_err(|e| {
-        Error::os(what(), e).fix("trawl bench run NAME -o DIR writes results to DIR")
-    })?;
-    let mut json: serde_json::Value =
-        serde_json::from_slice(&bytes).map_err(|e| Error::failed(what(), e))?;
+    let bytes =
+        fs::read(&path).map_err(|e| Error::os(what(), e).fix("trawl bench run NAME -o DIR writes results to DIR"))?;
+    let mut json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| Error::failed(what(), e))?;
     let schema = json.get_mut("schema").map(serde_json::Value::take);
     let schema = schema.as_ref().and_then(serde_json::Value::as_str);
     if schema != Some(SCHEMA) {
         let found = schema.unwrap_or("none");
-        return Err(Error::failed(
-            what(),
-            format!("their schema is {found}, this version of trawl reads {SCHEMA}"),
-        ));
+        return Err(Error::failed(what(), format!("their schema is {found}, this version of trawl reads {SCHEMA}")));
     }
-    let mut report: Report =
-        serde_json::from_slice(&bytes).map_err(|e| Error::failed(what(), e))?;
+    let mut report: Report = serde_json::from_slice(&bytes).map_err(|e| Error::failed(what(), e))?;
     for experiment in &mut report.experiments {
         experiment.summarise();
     }
@@ -70,21 +63,14 @@ fn csv(report: &Report) -> String {
     let runs = report.experiments.iter().flat_map(|one| &one.runs);
     let cpus = runs.map(|run| run.cpus.len()).max().unwrap_or(0);
     for cpu in 0..cpus {
-        let _ = write!(
-            text,
-            ",cpu{cpu}_user,cpu{cpu}_system,cpu{cpu}_softirq,cpu{cpu}_steal"
-        );
+        let _ = write!(text, ",cpu{cpu}_user,cpu{cpu}_system,cpu{cpu}_softirq,cpu{cpu}_steal");
     }
     text.push('\n');
     for experiment in &report.experiments {
         let definition = &experiment.definition;
         for run in &experiment.runs {
             for (metric, value) in &run.values {
-                let unit = definition
-                    .metrics
-                    .iter()
-                    .find(|one| one.name == *metric)
-                    .map_or("", |one| &one.unit);
+                let unit = definition.metrics.iter().find(|one| one.name == *metric).map_or("", |one| &one.unit);
                 let number = |count: Option<u64>| count.map_or(String::new(), |n| n.to_string());
                 let claim = run.claim.clone().unwrap_or_default();
                 let fields = [
@@ -102,9 +88,7 @@ fn csv(report: &Report) -> String {
                     number(run.lost),
                     number(claim.recorded),
                     number(claim.lost),
-                    run.claim
-                        .as_ref()
-                        .map_or(String::new(), |claim| claim.wrong.to_string()),
+                    run.claim.as_ref().map_or(String::new(), |claim| claim.wrong.to_string()),
                     run.seconds.to_string(),
                     number(run.memory_bytes),
                     quoted(run.disturbed.as_deref().unwrap_or("")),
@@ -112,11 +96,7 @@ fn csv(report: &Report) -> String {
                 let _ = write!(text, "{}", fields.join(","));
                 for cpu in 0..cpus {
                     let _ = match run.cpus.get(cpu) {
-                        Some(used) => write!(
-                            text,
-                            ",{},{},{},{}",
-                            used.user, used.system, used.softirq, used.steal
-                        ),
+                        Some(used) => write!(text, ",{},{},{},{}", used.user, used.system, used.softirq, used.steal),
                         None => write!(text, ",,,,"),
                     };
                 }
@@ -129,11 +109,7 @@ fn csv(report: &Report) -> String {
 
 /// Quotes a field by RFC 4180.
 fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 #[cfg(test)]

@@ -17,10 +17,7 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(directory: &Path, name: &str) -> Result<Self> {
-        made(directory, name, |path| {
-            create::new_file(path, PRIVATE).map(drop)
-        })
-        .map(Self)
+        made(directory, name, |path| create::new_file(path, PRIVATE).map(drop)).map(Self)
     }
 
     pub fn path(&self) -> &Path {
@@ -32,10 +29,8 @@ impl Scratch {
         let directory = self.0.parent().unwrap_or(Path::new("."));
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
         let first = format!("{name}_");
-        let is_of_series = |path: &PathBuf| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(&first))
-        };
+        let is_of_series =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&first));
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries.map(|one| one.path()).filter(is_of_series).collect();
         files.sort();
@@ -97,8 +92,8 @@ pub struct Contents {
     pub disordered: u64,
 }
 
-/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers. Of a peer's file that
-/// is damaged, which xdpcap's can be, the packets before the damage count.
+/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers. Of a peer's file
+/// that is damaged, which xdpcap's can be, the packets before the damage count.
 pub fn contents(path: &Path, mac: Option<[u8; 6]>, is_a_peers: bool) -> Result<Contents> {
     let (mut contents, mut latest) = (Contents::default(), 0);
     let read = each_packet(path, |packet| {
@@ -144,10 +139,7 @@ pub struct Remains {
 impl Remains {
     /// Remains of this process, whose captures are in `directory`.
     pub fn of_this_process(directory: &Path) -> Self {
-        Self {
-            process: std::process::id(),
-            directory: directory.to_owned(),
-        }
+        Self { process: std::process::id(), directory: directory.to_owned() }
     }
 }
 
@@ -188,10 +180,8 @@ impl Undo for Remains {
 fn marked(process: u32) -> Vec<u32> {
     let mark = format!("{MARK}={process}");
     let carries = |id: &u32| {
-        std::fs::read(format!("/proc/{id}/environ")).is_ok_and(|all| {
-            all.split(|&byte| byte == 0)
-                .any(|one| one == mark.as_bytes())
-        })
+        std::fs::read(format!("/proc/{id}/environ"))
+            .is_ok_and(|all| all.split(|&byte| byte == 0).any(|one| one == mark.as_bytes()))
     };
     std::fs::read_dir("/proc")
         .into_iter()
@@ -222,10 +212,7 @@ mod tests {
         let about = scratch.path().symlink_metadata().expect("a directory");
         assert!(about.is_file() && about.mode() & 0o777 == PRIVATE);
         assert_ne!(scratch.path(), planted);
-        assert_eq!(
-            std::fs::read_to_string(&victim).expect("a file"),
-            "precious"
-        );
+        assert_eq!(std::fs::read_to_string(&victim).expect("a file"), "precious");
         std::fs::remove_dir_all(&directory).expect("it can be removed");
     }
 }

@@ -1,7 +1,7 @@
 //! Experiments: a declarative file each, and the measuring code, one file for each kind of measurement.
 //!
-//! `catalogue` lists the experiments, and `run` executes them in interleaved repetitions (A B C C B A …), so that other work
-//! on the machine affects all series. Each run is in a lab of its own.
+//! `catalogue` lists the experiments, and `run` executes them in interleaved repetitions (A B C C B A …), so that other
+//! work on the machine affects all series. Each run is in a lab of its own.
 
 mod balance;
 mod capture;
@@ -75,11 +75,7 @@ pub struct Case {
 
 impl Case {
     pub fn new(series: &str, x: f64, run: impl Fn(&Bench) -> Outcome + 'static) -> Self {
-        Self {
-            series: series.to_owned(),
-            x,
-            run: Box::new(run),
-        }
+        Self { series: series.to_owned(), x, run: Box::new(run) }
     }
 
     /// Makes a case for each series of an experiment at each x value.
@@ -209,12 +205,7 @@ pub enum Comparison {
 }
 
 /// Compares series by the values of the same repetitions, at each x value.
-pub fn compared(
-    experiment: &Experiment,
-    pairs: &[(&str, &str)],
-    metric: &str,
-    comparison: Comparison,
-) -> Finding {
+pub fn compared(experiment: &Experiment, pairs: &[(&str, &str)], metric: &str, comparison: Comparison) -> Finding {
     let xs = experiment.xs();
     let (mut shows, mut behind) = (Vec::new(), 0);
     for (ours, theirs) in pairs {
@@ -225,10 +216,7 @@ pub fn compared(
                 Comparison::Share => a / b * 100.0,
                 Comparison::More(_) => a - b,
             });
-            let Some(Interval {
-                median, low, high, ..
-            }) = Interval::of(figures)
-            else {
+            let Some(Interval { median, low, high, .. }) = Interval::of(figures) else {
                 continue;
             };
             behind += usize::from(median < 1.0);
@@ -244,9 +232,7 @@ pub fn compared(
                     format!("{ours}{at}: {median:.1} % ({low:.1} to {high:.1}) of {theirs}")
                 }
                 Comparison::More(unit) => {
-                    format!(
-                        "{ours}{at}: {median:.0} ({low:.0} to {high:.0}) {unit} more than {theirs}"
-                    )
+                    format!("{ours}{at}: {median:.0} ({low:.0} to {high:.0}) {unit} more than {theirs}")
                 }
             });
         }

@@ -1,5 +1,5 @@
-//! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own: each
-//! queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
+//! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own:
+//! each queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,16 +95,14 @@ impl Traffic {
     }
 
     pub fn with(mut self, more: &[&str]) -> Self {
-        self.more
-            .extend(more.iter().map(|argument| (*argument).to_owned()));
+        self.more.extend(more.iter().map(|argument| (*argument).to_owned()));
         self
     }
 
     /// Returns the arguments of `trawl` that send it.
     pub fn arguments(&self, interface: &str, destination: &str) -> Vec<String> {
         let size = self.size - CHECKSUM;
-        let mut text =
-            format!("gen udp --json --yes -i {interface} --dst {destination} --size {size}");
+        let mut text = format!("gen udp --json --yes -i {interface} --dst {destination} --size {size}");
         if let Some(rate) = self.rate {
             text += &format!(" --rate {rate:.0}");
         }
@@ -145,12 +143,7 @@ pub fn sent_by(trawl: &mut Command, from: &Station) -> Result<Sent> {
     if let Some(why) = said["failure"].as_str() {
         return Err(Error::failed("the sender stopped", why));
     }
-    Ok(Sent {
-        frames: transmitted(from)? - before,
-        seconds: said["seconds"].as_f64().unwrap_or(0.0),
-        cpus,
-        disturbed,
-    })
+    Ok(Sent { frames: transmitted(from)? - before, seconds: said["seconds"].as_f64().unwrap_or(0.0), cpus, disturbed })
 }
 
 /// Sends frames from within this process, into a lab.
@@ -179,19 +172,11 @@ pub fn label(station: &Station) -> String {
 }
 
 pub fn transmitted(station: &Station) -> Result<u64> {
-    Ok(station
-        .netlink()?
-        .link(&station.interface)?
-        .statistics
-        .tx_packets)
+    Ok(station.netlink()?.link(&station.interface)?.statistics.tx_packets)
 }
 
 pub fn received(station: &Station) -> Result<u64> {
-    Ok(station
-        .netlink()?
-        .link(&station.interface)?
-        .statistics
-        .rx_packets)
+    Ok(station.netlink()?.link(&station.interface)?.statistics.rx_packets)
 }
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -214,11 +199,8 @@ impl Napi {
     pub fn pinned(station: &Station, cpu: usize) -> Result<Self, Stop> {
         let setting = format!("/sys/class/net/{}/threaded", station.interface);
         let mut shell = process::command_in(&station.name, "sh");
-        process::run(shell.args(["-c", &format!("echo 1 > {setting}")])).map_err(|why| {
-            Stop::NotHere(format!(
-                "this kernel has no threaded NAPI for a veth: {why}"
-            ))
-        })?;
+        process::run(shell.args(["-c", &format!("echo 1 > {setting}")]))
+            .map_err(|why| Stop::NotHere(format!("this kernel has no threaded NAPI for a veth: {why}")))?;
         let wanted = format!("napi/{}-", station.interface);
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -231,9 +213,7 @@ impl Napi {
                 return Ok(Self { threads });
             }
             if Instant::now() > deadline {
-                return Err(Stop::NotHere(
-                    "the kernel made no threads for NAPI".to_owned(),
-                ));
+                return Err(Stop::NotHere("the kernel made no threads for NAPI".to_owned()));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -271,24 +251,11 @@ mod tests {
     #[test]
     fn sizes_include_the_checksum_and_rates_the_frame() {
         assert_eq!(frames_per_second(512.0, 64), 1e6);
-        let arguments = Traffic::at(64, 1000.0, 0.5)
-            .arguments("n:v", "10.0.0.1")
-            .join(" ");
-        assert!(
-            arguments.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 0"),
-            "{arguments}"
-        );
-        let arguments = Traffic::flood(128, 0.25, &[0, 1])
-            .with(&["--stamp"])
-            .arguments("n:v", "x")
-            .join(" ");
-        assert!(
-            arguments.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"),
-            "{arguments}"
-        );
-        let arguments = Traffic::flood(128, 0.25, &[0, 1, 0, 1])
-            .arguments("n:v", "x")
-            .join(" ");
+        let arguments = Traffic::at(64, 1000.0, 0.5).arguments("n:v", "10.0.0.1").join(" ");
+        assert!(arguments.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 0"), "{arguments}");
+        let arguments = Traffic::flood(128, 0.25, &[0, 1]).with(&["--stamp"]).arguments("n:v", "x").join(" ");
+        assert!(arguments.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"), "{arguments}");
+        let arguments = Traffic::flood(128, 0.25, &[0, 1, 0, 1]).arguments("n:v", "x").join(" ");
         assert!(arguments.ends_with("--threads 4 --cpus 0,1"), "{arguments}");
     }
 }

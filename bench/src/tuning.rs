@@ -1,5 +1,6 @@
-//! The best configuration of each program on this machine. Before its first measurement, a short round tries the configurations
-//! of a small grid, and keeps the one with the highest rate. For a recorder, that is the rate at which it records every packet.
+//! The best configuration of each program on this machine. Before its first measurement, a short round tries the
+//! configurations of a small grid, and keeps the one with the highest rate. For a recorder, that is the rate at which
+//! it records every packet.
 
 use std::fmt;
 
@@ -32,10 +33,7 @@ impl fmt::Display for Configuration {
 
 impl From<Configuration> for LineOptions {
     fn from(Configuration { gro, .. }: Configuration) -> Self {
-        Self {
-            gro,
-            ..Self::default()
-        }
+        Self { gro, ..Self::default() }
     }
 }
 
@@ -54,10 +52,7 @@ pub const fn with_gro(options: &'static [&'static str]) -> Configuration {
 }
 
 const fn without_gro(options: &'static [&'static str]) -> Configuration {
-    Configuration {
-        options,
-        gro: false,
-    }
+    Configuration { options, gro: false }
 }
 
 /// Configuration without any option.
@@ -76,11 +71,9 @@ impl Recorder {
             Self::TrawlHook(_) | Self::TrawlXdp | Self::TrawlTraced => {
                 vec![DEFAULTS, with_gro(&["--ring-size", "256MiB"])]
             }
-            Self::TrawlTc | Self::TrawlPacket => vec![
-                DEFAULTS,
-                without_gro(&[]),
-                without_gro(&["--ring-size", "256MiB"]),
-            ],
+            Self::TrawlTc | Self::TrawlPacket => {
+                vec![DEFAULTS, without_gro(&[]), without_gro(&["--ring-size", "256MiB"])]
+            }
             Self::Recv => IN_STACK.to_vec(),
             Self::Xsk => ONLY_DEFAULTS.to_vec(),
             Self::Tcpdump | Self::Netmap | Self::PfRing => vec![
@@ -96,22 +89,18 @@ impl Recorder {
                 without_gro(&["-B", "128"]),
                 without_gro(&["-B", "128", "-s", "128"]),
             ],
-            Self::NetsniffNg => vec![
-                DEFAULTS,
-                without_gro(&["--ring-size", "64MiB"]),
-                without_gro(&["--ring-size", "256MiB"]),
-            ],
+            Self::NetsniffNg => {
+                vec![DEFAULTS, without_gro(&["--ring-size", "64MiB"]), without_gro(&["--ring-size", "256MiB"])]
+            }
             Self::Xdpcap(_) => vec![
                 DEFAULTS,
                 with_gro(&["-buffer", "1048576", "-watermark", "65536"]),
                 with_gro(&["-buffer", "4194304", "-watermark", "262144"]),
                 with_gro(&["-buffer", "8388608", "-watermark", "2097152"]),
             ],
-            Self::Xdpdump => vec![
-                DEFAULTS,
-                with_gro(&["--perf-wakeup", "512"]),
-                with_gro(&["--perf-wakeup", "512", "-s", "128"]),
-            ],
+            Self::Xdpdump => {
+                vec![DEFAULTS, with_gro(&["--perf-wakeup", "512"]), with_gro(&["--perf-wakeup", "512", "-s", "128"])]
+            }
         }
     }
 }
@@ -161,10 +150,7 @@ impl Tuned {
     /// Returns the best configuration of a recorder; the first call measures it.
     pub fn best(&self, bench: &Bench, recorder: Recorder) -> Result<Configuration, Stop> {
         self.choose(recorder.name(), &recorder.grid(), |configuration| {
-            let setting = Setting {
-                configuration: Choice::Given(configuration),
-                ..Setting::default()
-            };
+            let setting = Setting { configuration: Choice::Given(configuration), ..Setting::default() };
             Ok(complete(bench, recorder, &setting, SIZE, SECONDS, PROBES)?.mpps)
         })
     }
@@ -192,19 +178,10 @@ impl Tuned {
             tried.push((rate(*configuration)?, *configuration));
         }
         let (mpps, best) = best_of(&tried);
-        terminal::say(&format!(
-            "{name}: {best} is the best of {} configurations ({mpps:.2} Mpps)",
-            grid.len()
-        ));
-        let tried = tried.iter().map(|(mpps, configuration)| Tried {
-            configuration: configuration.to_string(),
-            mpps: *mpps,
-        });
-        self.0.lock().push(Tuning {
-            program: name.to_owned(),
-            best: best.to_string(),
-            tried: tried.collect(),
-        });
+        terminal::say(&format!("{name}: {best} is the best of {} configurations ({mpps:.2} Mpps)", grid.len()));
+        let tried =
+            tried.iter().map(|(mpps, configuration)| Tried { configuration: configuration.to_string(), mpps: *mpps });
+        self.0.lock().push(Tuning { program: name.to_owned(), best: best.to_string(), tried: tried.collect() });
         Ok(best)
     }
 }
@@ -213,11 +190,10 @@ impl Tuned {
 const GAIN: f64 = 1.1;
 
 fn best_of(tried: &[(f64, Configuration)]) -> (f64, Configuration) {
-    let better =
-        |best: (f64, Configuration), one: &(f64, Configuration)| match one.0 > best.0 * GAIN {
-            true => *one,
-            false => best,
-        };
+    let better = |best: (f64, Configuration), one: &(f64, Configuration)| match one.0 > best.0 * GAIN {
+        true => *one,
+        false => best,
+    };
     let first = tried.first().copied().unwrap_or((0.0, DEFAULTS));
     tried.iter().fold(first, better)
 }
@@ -276,11 +252,7 @@ pub fn complete(
             false => probe / 2.0,
         };
     }
-    Ok(Complete {
-        mpps: low,
-        first_loss_mpps: high,
-        flood,
-    })
+    Ok(Complete { mpps: low, first_loss_mpps: high, flood })
 }
 
 #[cfg(test)]

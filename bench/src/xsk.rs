@@ -1,6 +1,6 @@
-//! Small receivers by AF_XDP and by plain calls on a packet socket, for comparing these mechanisms: each runs as a process
-//! of its own, like the others, and writes its packets to a pcap file. AF_XDP takes the packets away: no other program sees
-//! them.
+//! Small receivers by AF_XDP and by plain calls on a packet socket, for comparing these mechanisms: each runs as a
+//! process of its own, like the others, and writes its packets to a pcap file. AF_XDP takes the packets away: no other
+//! program sees them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -30,11 +30,8 @@ pub fn receive(namespace: &str, interface: &str, queues: u32, path: &Path) -> Re
     let signals = Signals::watch()?;
     let inside = Namespace::by_name(namespace)?;
     let index = Netlink::inside(&inside)?.link(interface)?.index;
-    let mut sockets = run_in(&inside, || {
-        (0..queues)
-            .map(|queue| XskReceiver::open(interface, queue))
-            .collect::<Result<Vec<_>>>()
-    })??;
+    let mut sockets =
+        run_in(&inside, || (0..queues).map(|queue| XskReceiver::open(interface, queue)).collect::<Result<Vec<_>>>())??;
     let program = Loaded::native_on(Does::ToSockets, &inside, index)?;
     for (queue, socket) in sockets.iter().enumerate() {
         program.give_queue(queue as u32, socket.as_fd())?;
@@ -68,7 +65,8 @@ pub fn receive(namespace: &str, interface: &str, queues: u32, path: &Path) -> Re
     Ok(())
 }
 
-/// Receives until interrupted, with one call for each packet; prints a line when ready, and the count of recorded packets.
+/// Receives until interrupted, with one call for each packet; prints a line when ready, and the count of recorded
+/// packets.
 pub fn receive_by_calls(namespace: &str, interface: &str, path: &Path) -> Result<()> {
     let signals = Signals::watch()?;
     let inside = Namespace::by_name(namespace)?;
@@ -108,15 +106,10 @@ struct Recording {
 
 impl Recording {
     fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path)
-            .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
+        let file = File::create(path).map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
         let mut waiting = Vec::with_capacity(CHUNK + LONGEST);
         file_header(&mut waiting, LINKTYPE_ETHERNET, 0);
-        Ok(Self {
-            file,
-            waiting,
-            packets: 0,
-        })
+        Ok(Self { file, waiting, packets: 0 })
     }
 
     fn add(&mut self, time: Duration, frame: &[u8]) -> Result<()> {
@@ -130,9 +123,7 @@ impl Recording {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file
-            .write_all(&self.waiting)
-            .map_err(|e| Error::os("cannot write what was received", e))?;
+        self.file.write_all(&self.waiting).map_err(|e| Error::os("cannot write what was received", e))?;
         self.waiting.clear();
         Ok(())
     }

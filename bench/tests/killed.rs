@@ -55,9 +55,7 @@ fn killed_benchmark_leaves_nothing() {
     child.kill().expect("it is there to be killed");
     // The process that cleans up has the other end too: it closes the pipe when it is done.
     let mut errors = child.stderr.take().expect("a pipe");
-    errors
-        .read_to_string(&mut String::new())
-        .expect("the end of the pipe");
+    errors.read_to_string(&mut String::new()).expect("the end of the pipe");
     child.wait().expect("it was killed");
     // The results of finished measurements are kept, and are no leftovers.
     std::fs::remove_dir_all(&results).expect("its directory");

@@ -1,6 +1,6 @@
-//! The agent of a host: the desired captures, the host's policy, and the state machine that starts and stops captures. These
-//! start no process, read no clock and use no network; `running` and `source` do, and so the simulation can run a thousand
-//! hosts.
+//! The agent of a host: the desired captures, the host's policy, and the state machine that starts and stops captures.
+//! These start no process, read no clock and use no network; `running` and `source` do, and so the simulation can run a
+//! thousand hosts.
 
 mod desired;
 mod freeze;
@@ -16,9 +16,7 @@ pub use desired::{Capture, Desired, Incident, Labels};
 pub use freeze::{Freezer, remove_unfinished};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal};
-pub use report::{
-    CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent,
-};
+pub use report::{CaptureReport, Counts, HostReport, IncidentPhase, IncidentReport, Phase, RateEvent};
 pub use running::{Place, Refused, Running, push};
 pub use source::Source;
 pub use trawl_sys::names::Selector;

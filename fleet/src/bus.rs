@@ -37,10 +37,7 @@ pub struct Reporter<T> {
 
 impl<T> Clone for Reporter<T> {
     fn clone(&self) -> Self {
-        Self {
-            sender: self.sender.clone(),
-            wake: self.wake.clone(),
-        }
+        Self { sender: self.sender.clone(), wake: self.wake.clone() }
     }
 }
 
@@ -65,26 +62,16 @@ impl<R: Send + 'static, T: Send + 'static> Bus<R, T> {
         run: impl FnOnce(UnboundedReceiver<R>, Reporter<T>) -> F + Send + 'static,
     ) -> Result<Self> {
         let fail = |e| Error::os("cannot start the client of NATS", e);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(fail)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
         let (requests, received) = unbounded_channel();
         let (sender, news) = mpsc::channel();
-        let reporter = Reporter {
-            sender,
-            wake: wake.clone(),
-        };
+        let reporter = Reporter { sender, wake: wake.clone() };
         let thread = thread::Builder::new().name("bus".into()).spawn(move || {
             if let Err(why) = runtime.block_on(run(received, reporter.clone())) {
                 reporter.send(News::Ended(why));
             }
         });
-        Ok(Self {
-            requests,
-            news,
-            thread: thread.map_err(fail)?,
-        })
+        Ok(Self { requests, news, thread: thread.map_err(fail)? })
     }
 
     pub fn send(&self, request: R) {

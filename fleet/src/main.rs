@@ -1,5 +1,5 @@
-//! `trawl store` and `trawl fleet`: stores of captures with their index, and agents that capture on many hosts. `trawl` runs this
-//! program, and so does a capture into a store.
+//! `trawl store` and `trawl fleet`: stores of captures with their index, and agents that capture on many hosts. `trawl`
+//! runs this program, and so does a capture into a store.
 
 mod agent;
 mod bus;
@@ -79,10 +79,7 @@ mod tests {
         let command = help::with_examples(Cli::command(), EXAMPLES);
         for (name, text) in pages(command).expect("pages are made in memory") {
             let present = std::fs::read(directory.join(&name)).unwrap_or_default();
-            assert!(
-                present == text,
-                "{name} is out of date: `make man` writes it"
-            );
+            assert!(present == text, "{name} is out of date: `make man` writes it");
         }
     }
 }

@@ -18,9 +18,7 @@ pub fn table_file(bytes: &[u8]) {
     if table.check().is_err() || table.backends() > COMPILED || table.vips.len() > COMPILED {
         return;
     }
-    table
-        .number_after(&Table::default())
-        .expect("so few numbers");
+    table.number_after(&Table::default()).expect("so few numbers");
     let lines = compile(&table).expect("so few rings fit");
     let line = |number: usize| {
         let at = number * BALANCE_LINE;

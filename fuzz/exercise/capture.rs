@@ -1,5 +1,5 @@
-//! Drives the parsers of packets and capture files with arbitrary bytes: the body of the fuzz targets, shared with the tests that
-//! replay and mutate their seeds.
+//! Drives the parsers of packets and capture files with arbitrary bytes: the body of the fuzz targets, shared with the
+//! tests that replay and mutate their seeds.
 #![allow(dead_code, reason = "each target uses its own part")]
 
 use std::io::{self, Cursor, Read};
@@ -26,10 +26,7 @@ pub fn capture_file(bytes: &[u8]) {
     let Ok(mut reader) = CaptureReader::new(bytes) else {
         return;
     };
-    let mut printer = Printer::new(PrintOptions {
-        verbosity: 1,
-        ..PrintOptions::default()
-    });
+    let mut printer = Printer::new(PrintOptions { verbosity: 1, ..PrintOptions::default() });
     let mut json = JsonLines;
     let mut statistics = Statistics::new(vec![Field::Src, Field::Verdict, Field::Reason]);
     let mut figures = FileFigures::default();
@@ -73,8 +70,7 @@ pub fn capture_file(bytes: &[u8]) {
 
 /// Anonymizes a file and checks that the copy holds as many packets and no damage.
 fn anonymized(bytes: &[u8], format: Format) {
-    let (Ok(mut reader), Ok(addresses)) = (CaptureReader::new(bytes), Addresses::new(&[7; 32]))
-    else {
+    let (Ok(mut reader), Ok(addresses)) = (CaptureReader::new(bytes), Addresses::new(&[7; 32])) else {
         return;
     };
     let verbatim = (format == Format::Pcap) == reader.pcap_header().is_some();
@@ -181,15 +177,11 @@ pub fn blocks(bytes: &[u8]) {
     assert_eq!(walked + walk.rest().len(), bytes.len());
 }
 
-/// Prints and summarises one packet. The first byte selects the link type and the options; a packet of another link type than
-/// Ethernet is also read as a frame of each serial link.
+/// Prints and summarises one packet. The first byte selects the link type and the options; a packet of another link
+/// type than Ethernet is also read as a frame of each serial link.
 pub fn packet(bytes: &[u8]) {
-    const LINK_TYPES: [u16; 4] = [
-        block::LINKTYPE_ETHERNET,
-        block::LINKTYPE_RAW,
-        block::LINKTYPE_LINUX_SLL2,
-        block::LINKTYPE_NULL,
-    ];
+    const LINK_TYPES: [u16; 4] =
+        [block::LINKTYPE_ETHERNET, block::LINKTYPE_RAW, block::LINKTYPE_LINUX_SLL2, block::LINKTYPE_NULL];
     let Some((&choice, captured)) = bytes.split_first() else {
         return;
     };
@@ -214,20 +206,12 @@ fn one_packet(link_type: u16, choice: u8, captured: &[u8]) {
     let options = PrintOptions {
         link_header: choice & 4 != 0,
         verbosity: choice >> 3 & 3,
-        dump: (choice & 32 != 0).then_some(Dump {
-            form: DumpForm::HexAscii,
-            link_header: false,
-        }),
+        dump: (choice & 32 != 0).then_some(Dump { form: DumpForm::HexAscii, link_header: false }),
         ..PrintOptions::default()
     };
     // As if the snapshot length had cut some bytes off.
     let original_len = captured.len() as u32 + u32::from(choice >> 6) * 100;
-    let view = PacketView {
-        link_type,
-        captured,
-        original_len,
-        ..PacketView::default()
-    };
+    let view = PacketView { link_type, captured, original_len, ..PacketView::default() };
     let mut line = String::new();
     let mut printer = Printer::new(options);
     printer.line(&mut line, &view);
@@ -244,19 +228,12 @@ pub fn names(bytes: &[u8]) {
     let packet = Template::new().ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
     let packet = match UDP_PORTS.get(usize::from(choice & 3)) {
         Some(port) => packet.udp(40_000, *port),
-        None => packet.tcp(Tcp {
-            src: 40_000,
-            dst: if choice & 4 == 0 { 53 } else { 443 },
-            ..Tcp::default()
-        }),
+        None => packet.tcp(Tcp { src: 40_000, dst: if choice & 4 == 0 { 53 } else { 443 }, ..Tcp::default() }),
     };
     let packet = packet.payload(payload).build();
     let headers = walk(block::LINKTYPE_RAW, &packet);
     let host = application::http_host(&headers);
-    let mut names = vec![
-        application::dns_name(&headers),
-        host.map(|host| host.into_owned()),
-    ];
+    let mut names = vec![application::dns_name(&headers), host.map(|host| host.into_owned())];
     if let Some(hello) = application::client_hello(&headers) {
         assert!(hello.ja4.as_ref().is_none_or(|ja4| ja4.len() == 36));
         names.extend([hello.server_name, hello.ja4]);

@@ -87,10 +87,7 @@ pub fn expression_of(bytes: &[u8]) -> String {
 pub fn expression(bytes: &[u8]) {
     let text = expression_of(&bytes[..bytes.len().min(64)]);
     let alone = try_out(&text);
-    let long = format!(
-        "{}{text}",
-        "ether src 2:0:0:0:0:7 or ".repeat(expression::APART)
-    );
+    let long = format!("{}{text}", "ether src 2:0:0:0:0:7 or ".repeat(expression::APART));
     let in_long = try_out(&long);
     // A bare number after an operator inherits its qualifier, which it lacks alone.
     assert!(
@@ -123,9 +120,6 @@ pub fn program(bytes: &[u8]) {
     };
     let length = packet.len() as u32;
     assert!(program.run(packet, length) == 0 || !program.instructions().is_empty());
-    assert_eq!(
-        Classic::parse(&program.to_ddd()).expect("as it was printed"),
-        program
-    );
+    assert_eq!(Classic::parse(&program.to_ddd()).expect("as it was printed"), program);
     let _ = lower(&program, &Target::xdp());
 }

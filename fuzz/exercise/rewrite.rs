@@ -8,10 +8,7 @@ pub fn exercise(bytes: &[u8]) {
         return;
     };
     let prefix = |old: &str, new: &str| Some((old.parse().ok()?, new.parse().ok()?));
-    let prefixes = [
-        prefix("0.0.0.0/1", "10.0.0.0/8"),
-        prefix("::/0", "fd00::/64"),
-    ];
+    let prefixes = [prefix("0.0.0.0/1", "10.0.0.0/8"), prefix("::/0", "fd00::/64")];
     let rewrite = Rewrite {
         source_mac: Some([2; 6]),
         macs: vec![([0xff; 6], [4; 6])],

@@ -11,13 +11,8 @@ pub fn file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    let limits = Limits {
-        mtu: Some(1500),
-        seed: 1,
-        stamp: None,
-    };
-    let made = Template::parse("a file".to_owned(), text.to_owned())
-        .and_then(|template| template.pattern(&limits));
+    let limits = Limits { mtu: Some(1500), seed: 1, stamp: None };
+    let made = Template::parse("a file".to_owned(), text.to_owned()).and_then(|template| template.pattern(&limits));
     match made {
         Ok(pattern) => {
             for number in (0..FRAMES).chain([u64::from(u32::MAX), u64::MAX - 1]) {

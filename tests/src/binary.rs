@@ -20,15 +20,12 @@ pub fn path() -> &'static Path {
 /// Returns the directory of the binaries: the parent of `deps`, which contains the tests.
 fn beside_this_test() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
-    let directory = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("a target directory");
+    let directory = test.parent().and_then(Path::parent).expect("a target directory");
     directory.join("trawl")
 }
 
-/// Copies a program by another process. A descriptor of this one, open for writing, could be inherited by a process that
-/// another test starts at the same moment; the kernel would refuse to run the copy.
+/// Copies a program by another process. A descriptor of this one, open for writing, could be inherited by a process
+/// that another test starts at the same moment; the kernel would refuse to run the copy.
 pub fn copy(program: impl AsRef<Path>, to: impl AsRef<Path>) {
     let [program, to] = [program.as_ref(), to.as_ref()].map(Path::to_string_lossy);
     crate::witness::run("cp", &[&program, &to]);

@@ -19,12 +19,7 @@ pub fn done(arguments: &[&str]) -> String {
 pub fn refused(arguments: &[&str], status: i32) -> String {
     let output = trawl(arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(
-        output.status.code(),
-        Some(status),
-        "{}: {said}",
-        arguments.join(" ")
-    );
+    assert_eq!(output.status.code(), Some(status), "{}: {said}", arguments.join(" "));
     said
 }
 
@@ -76,22 +71,16 @@ impl Counts {
 
     /// Returns the packets under an outcome, on this or another CPU; 0 for an unknown outcome.
     pub fn outcome(&self, name: &str) -> u64 {
-        self.one(name)
-            .map_or(0, |one| one["packets"].as_u64().expect("a number"))
+        self.one(name).map_or(0, |one| one["packets"].as_u64().expect("a number"))
     }
 
     pub fn outcome_bytes(&self, name: &str) -> u64 {
-        self.one(name)
-            .map_or(0, |one| one["bytes"].as_u64().expect("a number"))
+        self.one(name).map_or(0, |one| one["bytes"].as_u64().expect("a number"))
     }
 
     fn one(&self, name: &str) -> Option<&Value> {
         let lists = [&self.0["outcomes"], &self.0["far"]];
-        lists
-            .into_iter()
-            .filter_map(Value::as_array)
-            .flatten()
-            .find(|one| one["text"] == name)
+        lists.into_iter().filter_map(Value::as_array).flatten().find(|one| one["text"] == name)
     }
 
     /// Returns the packets that were sent to another CPU and have not arrived.

@@ -34,9 +34,7 @@ pub fn trawl_in(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
 
 /// Returns the ring size from TRAWL_TESTS_RING for tests that set none: some machines are slow to provide memory.
 fn ring_size(arguments: &[&str]) -> Vec<String> {
-    let says = arguments
-        .iter()
-        .any(|one| one.starts_with("--ring-size") || one.starts_with("--memory"));
+    let says = arguments.iter().any(|one| one.starts_with("--ring-size") || one.starts_with("--memory"));
     let told = std::env::var("TRAWL_TESTS_RING").ok().filter(|_| !says);
     told.map_or_else(Vec::new, |size| vec!["--ring-size".to_owned(), size])
 }
@@ -80,11 +78,7 @@ impl Stream {
             if state.1 || left.is_zero() {
                 return false;
             }
-            state = self
-                .more
-                .wait_timeout(state, left)
-                .expect("no panic while it is held")
-                .0;
+            state = self.more.wait_timeout(state, left).expect("no panic while it is held").0;
         }
     }
 
@@ -94,11 +88,7 @@ impl Stream {
     }
 
     pub(crate) fn so_far(&self) -> Vec<u8> {
-        self.bytes
-            .lock()
-            .expect("no panic while it is held")
-            .0
-            .clone()
+        self.bytes.lock().expect("no panic while it is held").0.clone()
     }
 }
 
@@ -122,14 +112,9 @@ pub struct Finished {
 }
 
 impl Capture {
-    /// Records the first packets that the stack of a station receives while they are sent, up to a number, to this file.
-    pub fn received(
-        lab: &impl Files,
-        at: &Station,
-        file: &str,
-        count: usize,
-        send: impl FnOnce(),
-    ) -> Contents {
+    /// Records the first packets that the stack of a station receives while they are sent, up to a number, to this
+    /// file.
+    pub fn received(lab: &impl Files, at: &Station, file: &str, count: usize, send: impl FnOnce()) -> Contents {
         let (place, count) = (place(at), count.to_string());
         // The stacks on the line send multicasts of their own, which must not count as frames.
         let what = args!("-i {place} --tap packet -Q in -c {count} -w {file} 'not multicast'");
@@ -174,16 +159,9 @@ impl Capture {
     }
 
     /// Starts like [`Self::start_inside`], with variables in its environment.
-    pub fn start_inside_with(
-        environment: &[(&str, &str)],
-        at: &Station,
-        lab: &impl Files,
-        arguments: &[&str],
-    ) -> Self {
+    pub fn start_inside_with(environment: &[(&str, &str)], at: &Station, lab: &impl Files, arguments: &[&str]) -> Self {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &at.name])
-            .arg(binary::path());
+        command.args(["netns", "exec", &at.name]).arg(binary::path());
         Self::launch(command, environment, lab, arguments).followed()
     }
 
@@ -203,12 +181,7 @@ impl Capture {
         (capture, stdout)
     }
 
-    fn launch(
-        mut command: Command,
-        environment: &[(&str, &str)],
-        lab: &impl Files,
-        arguments: &[&str],
-    ) -> Self {
+    fn launch(mut command: Command, environment: &[(&str, &str)], lab: &impl Files, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mark = format!("{}-{number}", std::process::id());
@@ -227,22 +200,12 @@ impl Capture {
             .spawn()
             .expect("trawl starts");
         let stderr = Stream::follow(child.stderr.take().expect("a pipe"));
-        Self {
-            child,
-            stderr,
-            stdout: None,
-            summary,
-            mark,
-        }
+        Self { child, stderr, stdout: None, summary, mark }
     }
 
     fn wait_ready(&self) {
         let said = self.stderr.wait(|bytes| contains(bytes, "capturing on"));
-        assert!(
-            said,
-            "trawl did not start to capture, but said: {}",
-            self.said()
-        );
+        assert!(said, "trawl did not start to capture, but said: {}", self.said());
     }
 
     /// Returns the standard error so far.
@@ -272,11 +235,7 @@ impl Capture {
     #[track_caller]
     pub fn wait_output(&self, done: impl Fn(&[u8]) -> bool) {
         let stdout = self.stdout.as_ref().expect("standard output is followed");
-        assert!(
-            stdout.wait(done),
-            "trawl wrote only {} bytes",
-            stdout.so_far().len()
-        );
+        assert!(stdout.wait(done), "trawl wrote only {} bytes", stdout.so_far().len());
     }
 
     pub fn id(&self) -> u32 {
@@ -292,9 +251,7 @@ impl Capture {
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.id());
-        wait_until("trawl stands still", || {
-            std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "))
-        });
+        wait_until("trawl stands still", || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
     }
 
     pub fn thaw(&self) {
@@ -315,9 +272,7 @@ impl Capture {
 
     #[track_caller]
     fn wait_figure(&self, name: &str, count: u64) {
-        wait_until(&format!("{count} packets are {name}"), || {
-            self.figure(name) >= count
-        });
+        wait_until(&format!("{count} packets are {name}"), || self.figure(name) >= count);
     }
 
     /// Requests figures, and returns the one of this name (`seen`, `recorded`), summed over all interfaces.
@@ -355,9 +310,7 @@ impl Capture {
         let family = marked_processes(&self.mark);
         self.signal(Signal::KILL);
         let finished = self.wait();
-        wait_until("no process of the killed capture is left", || {
-            family.iter().all(|process| is_over(*process))
-        });
+        wait_until("no process of the killed capture is left", || family.iter().all(|process| is_over(*process)));
         finished
     }
 
@@ -395,11 +348,7 @@ impl Capture {
         });
         Finished {
             status: status.expect("it ended"),
-            stdout: self
-                .stdout
-                .as_ref()
-                .map(|stdout| stdout.all())
-                .unwrap_or_default(),
+            stdout: self.stdout.as_ref().map(|stdout| stdout.all()).unwrap_or_default(),
             stderr: String::from_utf8_lossy(&self.stderr.all()).into_owned(),
             summary: std::fs::read_to_string(&self.summary).ok(),
         }
@@ -417,19 +366,9 @@ impl Finished {
     /// Returns the summary, after checking that it adds up and equals the last line on standard error.
     #[track_caller]
     pub fn summary(&self) -> Summary {
-        let text = self
-            .summary
-            .as_deref()
-            .unwrap_or_else(|| panic!("no summary was written: {}", self.stderr));
+        let text = self.summary.as_deref().unwrap_or_else(|| panic!("no summary was written: {}", self.stderr));
         let summary = Summary::parse(text);
-        let Summary {
-            seen,
-            filtered_out,
-            recorded,
-            not_kept,
-            merged,
-            ..
-        } = &summary;
+        let Summary { seen, filtered_out, recorded, not_kept, merged, .. } = &summary;
         let lost = summary.lost_total();
         let not_kept = match not_kept {
             0 => String::new(),
@@ -443,10 +382,7 @@ impl Finished {
             "trawl: {seen} seen, {filtered_out} filtered out, {recorded} recorded, {not_kept}{merged}{lost} lost"
         );
         let last = self.stderr.lines().last().unwrap_or_default();
-        assert!(
-            last.starts_with(&line),
-            "the last line is {last:?}, the summary {summary:?}"
-        );
+        assert!(last.starts_with(&line), "the last line is {last:?}, the summary {summary:?}");
         summary
     }
 
@@ -477,9 +413,7 @@ fn marked_processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}");
     let is_marked = |process: &u32| {
         let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|variable| variable == wanted.as_bytes())
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
     };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -55,42 +55,18 @@ fn ipv4() -> Template {
 
 /// Returns one frame of each common kind, and of every length where a copy could go wrong.
 pub fn assorted() -> Vec<Vec<u8>> {
-    let mut frames: Vec<Vec<u8>> = [
-        60, 61, 62, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1513, 1514,
-    ]
-    .into_iter()
-    .map(patterned)
-    .collect();
+    let mut frames: Vec<Vec<u8>> =
+        [60, 61, 62, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1513, 1514]
+            .into_iter()
+            .map(patterned)
+            .collect();
     frames.extend([
         ipv4().udp(40_000, 9).payload(b"hello").build(),
-        ethernet()
-            .vlan(42)
-            .ipv4(FROM4, TO4)
-            .udp(40_000, 9)
-            .payload(b"tagged")
-            .frame_len(64)
-            .build(),
-        ethernet()
-            .ipv6(FROM6, TO6)
-            .udp(40_000, 9)
-            .payload(b"six")
-            .build(),
-        ipv4()
-            .tcp(Tcp {
-                src: 40_000,
-                dst: 9,
-                flags: flags::SYN,
-                ..Tcp::default()
-            })
-            .build(),
-        ipv4()
-            .icmp(Icmp::echo_request(7, 1))
-            .payload(b"ping")
-            .build(),
-        ethernet()
-            .arp(Arp::request(FROM, FROM4, TO4))
-            .frame_len(60)
-            .build(),
+        ethernet().vlan(42).ipv4(FROM4, TO4).udp(40_000, 9).payload(b"tagged").frame_len(64).build(),
+        ethernet().ipv6(FROM6, TO6).udp(40_000, 9).payload(b"six").build(),
+        ipv4().tcp(Tcp { src: 40_000, dst: 9, flags: flags::SYN, ..Tcp::default() }).build(),
+        ipv4().icmp(Icmp::echo_request(7, 1)).payload(b"ping").build(),
+        ethernet().arp(Arp::request(FROM, FROM4, TO4)).frame_len(60).build(),
     ]);
     frames
 }
@@ -99,11 +75,7 @@ pub fn assorted() -> Vec<Vec<u8>> {
 #[track_caller]
 pub fn assert_same(got: &[&[u8]], wanted: &[Vec<u8>]) {
     let text = |frame: &[u8]| {
-        let start: String = frame
-            .iter()
-            .take(40)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let start: String = frame.iter().take(40).map(|byte| format!("{byte:02x}")).collect();
         format!("{} bytes {start}", frame.len())
     };
     let mut extra: Vec<&[u8]> = got.to_vec();
@@ -115,10 +87,7 @@ pub fn assert_same(got: &[&[u8]], wanted: &[Vec<u8>]) {
         }
     }
     let extra: Vec<String> = extra.into_iter().map(text).collect();
-    assert!(
-        missing.is_empty() && extra.is_empty(),
-        "missing: {missing:#?}, too much: {extra:#?}"
-    );
+    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:#?}, too much: {extra:#?}");
 }
 
 /// Returns a template with this many VLAN tags.
@@ -133,11 +102,7 @@ pub fn ipv4_udp(tags: u16) -> Vec<u8> {
 }
 
 pub fn ipv6_udp(tags: u16) -> Vec<u8> {
-    tagged(tags)
-        .ipv6(FROM6, TO6)
-        .udp(40_000, 9)
-        .payload(b"six")
-        .build()
+    tagged(tags).ipv6(FROM6, TO6).udp(40_000, 9).payload(b"six").build()
 }
 
 /// Returns a UDP datagram with this payload.
@@ -151,8 +116,5 @@ pub fn udp_to(port: u16, payload: &[u8]) -> Vec<u8> {
 
 /// Returns a ping, which the receiving end's stack answers.
 pub fn echo_request(sequence: u16) -> Vec<u8> {
-    ipv4()
-        .icmp(Icmp::echo_request(7, sequence))
-        .payload(b"ping")
-        .build()
+    ipv4().icmp(Icmp::echo_request(7, sequence)).payload(b"ping").build()
 }

@@ -37,11 +37,7 @@ impl Lab {
 
     fn taking(turn: Turn, options: PairOptions) -> Self {
         let pair = Pair::new(&options).unwrap_or_else(|e| panic!("no lab for the test: {e}"));
-        Self {
-            pair,
-            directory: Directory::new(),
-            _turn: turn,
-        }
+        Self { pair, directory: Directory::new(), _turn: turn }
     }
 
     /// Returns the receiving interface in the syntax of `-i`.
@@ -98,23 +94,14 @@ impl Lab {
 
     /// Sends each frame once, by a packet socket: any length that the MTU allows.
     pub fn send_long(&self, frames: &[Vec<u8>]) {
-        send_from(
-            &self.pair.a,
-            frames,
-            frames.len() as u64,
-            Engine::Packet,
-            None,
-            None,
-        );
+        send_from(&self.pair.a, frames, frames.len() as u64, Engine::Packet, None, None);
     }
 
     /// Sends `count` frames from each of two CPUs at once, so that two queues are busy.
     pub fn send_from_two_cpus(&self, frames: &[Vec<u8>], count: u64) {
         std::thread::scope(|scope| {
             for cpu in 0..2 {
-                scope.spawn(move || {
-                    send_from(&self.pair.a, frames, count, Engine::Live, Some(cpu), None)
-                });
+                scope.spawn(move || send_from(&self.pair.a, frames, count, Engine::Live, Some(cpu), None));
             }
         });
     }
@@ -151,15 +138,7 @@ pub fn send_from(
     cpu: Option<usize>,
     rate: Option<u64>,
 ) {
-    let job = Job {
-        namespace: Some(&from.namespace),
-        interface: &from.interface,
-        frames,
-        count,
-        engine,
-        rate,
-        cpu,
-    };
+    let job = Job { namespace: Some(&from.namespace), interface: &from.interface, frames, count, engine, rate, cpu };
     let sent = send(&job).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(sent.packets, count);
 }
@@ -200,10 +179,7 @@ impl LineLab {
 
     /// Opens a line for packets of several buffers.
     pub fn jumbo() -> Option<Self> {
-        Self::with(&LineOptions {
-            mtu: 9000,
-            ..LineOptions::default()
-        })
+        Self::with(&LineOptions { mtu: 9000, ..LineOptions::default() })
     }
 
     /// Sends `count` frames from a, in turn, and returns once the interface accepted the last.
@@ -239,8 +215,7 @@ impl Directory {
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("trawl-tests-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("trawl-tests-{}-{number}", std::process::id()));
         fs::create_dir(&path).expect("a directory for the test");
         Self(path)
     }

@@ -1,5 +1,5 @@
-//! The base of the end-to-end tests: a lab for each test, the real binary started and stopped, its summary parsed, and other
-//! tools as witnesses.
+//! The base of the end-to-end tests: a lab for each test, the real binary started and stopped, its summary parsed, and
+//! other tools as witnesses.
 
 pub mod binary;
 pub mod bundled;
@@ -48,8 +48,8 @@ pub fn split_line(line: String) -> Vec<&'static str> {
     arguments.map(|one| one.trim_matches('\'')).collect()
 }
 
-/// Reports that a test cannot run here, bypassing the test runner's capture of output: an unnoticed skip is as bad as a test that
-/// passes without testing.
+/// Reports that a test cannot run here, bypassing the test runner's capture of output: an unnoticed skip is as bad as a
+/// test that passes without testing.
 pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
@@ -65,22 +65,17 @@ pub fn root_or_skip() -> bool {
     root
 }
 
-/// Returns whether the kernel supports tracing programs; otherwise reports that the test is skipped. Such tests run in the
-/// virtual machine.
+/// Returns whether the kernel supports tracing programs; otherwise reports that the test is skipped. Such tests run in
+/// the virtual machine.
 pub fn tracing_or_skip() -> bool {
     if !root_or_skip() {
         return false;
     }
-    [
-        KernelFeature::Fentry,
-        KernelFeature::Fexit,
-        KernelFeature::Freplace,
-    ]
-    .into_iter()
-    .all(feature_or_skip)
+    [KernelFeature::Fentry, KernelFeature::Fexit, KernelFeature::Freplace].into_iter().all(feature_or_skip)
 }
 
-/// Returns whether the kernel has the feature; reports that the test is skipped if it is too old or a policy forbids it.
+/// Returns whether the kernel has the feature; reports that the test is skipped if it is too old or a policy forbids
+/// it.
 pub fn feature_or_skip(feature: KernelFeature) -> bool {
     match feature.reason_to_skip() {
         None => true,
@@ -103,8 +98,7 @@ pub fn helper_or_skip(program: &str, build: &str) -> bool {
 /// Returns whether the programs that the test needs are installed; reports that it is skipped if one is missing.
 pub fn tools_or_skip(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there =
-        |program: &&&str| std::env::split_paths(&path).any(|one| one.join(program).is_file());
+    let is_there = |program: &&&str| std::env::split_paths(&path).any(|one| one.join(program).is_file());
     let missing = programs.iter().find(|program| !is_there(program));
     if let Some(program) = missing {
         skip(&format!("{program} is not installed"));

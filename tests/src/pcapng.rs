@@ -25,24 +25,20 @@ impl OptionList {
     }
 
     pub fn text(&self, code: u16) -> Option<String> {
-        self.bytes(code)
-            .map(|value| String::from_utf8(value.to_vec()).expect("UTF-8"))
+        self.bytes(code).map(|value| String::from_utf8(value.to_vec()).expect("UTF-8"))
     }
 
     pub fn u32(&self, code: u16) -> Option<u32> {
-        self.bytes(code)
-            .map(|value| u32::from_le_bytes(value.try_into().expect("four bytes")))
+        self.bytes(code).map(|value| u32::from_le_bytes(value.try_into().expect("four bytes")))
     }
 
     pub fn u64(&self, code: u16) -> Option<u64> {
-        self.bytes(code)
-            .map(|value| u64::from_le_bytes(value.try_into().expect("eight bytes")))
+        self.bytes(code).map(|value| u64::from_le_bytes(value.try_into().expect("eight bytes")))
     }
 
     /// Returns a time of two 32-bit halves, the high one first, as in the format.
     pub fn time(&self, code: u16) -> Option<u64> {
-        self.bytes(code)
-            .map(|value| high_low(word(value, 0), word(value, 4)))
+        self.bytes(code).map(|value| high_low(word(value, 0), word(value, 4)))
     }
 }
 
@@ -99,10 +95,7 @@ impl Packet {
     /// Returns kind and value.
     pub fn verdict(&self) -> Option<(u8, u64)> {
         let (kind, value) = self.options.bytes(7)?.split_first()?;
-        Some((
-            *kind,
-            u64::from_le_bytes(value.try_into().expect("eight bytes")),
-        ))
+        Some((*kind, u64::from_le_bytes(value.try_into().expect("eight bytes"))))
     }
 }
 
@@ -149,23 +142,12 @@ impl Contents {
     pub fn parse(bytes: &[u8]) -> Self {
         let mut contents = Self::default();
         let mut rest = bytes;
-        assert_eq!(
-            word(rest, 0),
-            SECTION_HEADER,
-            "it begins with a section header"
-        );
+        assert_eq!(word(rest, 0), SECTION_HEADER, "it begins with a section header");
         while !rest.is_empty() {
             let length = word(rest, 4) as usize;
-            assert!(
-                length.is_multiple_of(4) && (12..=rest.len()).contains(&length),
-                "a block of {length} bytes"
-            );
+            assert!(length.is_multiple_of(4) && (12..=rest.len()).contains(&length), "a block of {length} bytes");
             let (block, behind) = rest.split_at(length);
-            assert_eq!(
-                word(block, length - 4) as usize,
-                length,
-                "the length at a block's end"
-            );
+            assert_eq!(word(block, length - 4) as usize, length, "the length at a block's end");
             contents.take(word(block, 0), &block[8..length - 4]);
             rest = behind;
         }
@@ -193,14 +175,10 @@ impl Contents {
                     original: word(body, 16),
                     options: options(&body[20 + captured.next_multiple_of(4)..]),
                 };
-                assert!(
-                    (packet.interface as usize) < self.interfaces.len(),
-                    "an interface that is described"
-                );
+                assert!((packet.interface as usize) < self.interfaces.len(), "an interface that is described");
                 assert!(packet.original as usize >= captured);
                 let is_described = |(id, _): (u32, u32)| self.described.contains(&id);
-                self.undescribed +=
-                    usize::from(packet.process().is_some_and(|one| !is_described(one)));
+                self.undescribed += usize::from(packet.process().is_some_and(|one| !is_described(one)));
                 self.packets.push(packet);
             }
             INTERFACE_STATISTICS => self.statistics.push(Statistics {
@@ -209,10 +187,7 @@ impl Contents {
                 options: options(&body[12..]),
             }),
             CUSTOM => {
-                assert_eq!(
-                    (word(body, 0), word(body, 4)),
-                    (WIRESHARK, WIRESHARK_PROCESS)
-                );
+                assert_eq!((word(body, 0), word(body, 4)), (WIRESHARK, WIRESHARK_PROCESS));
                 let length = word(body, 8) as usize;
                 assert_eq!(length, body.len() - 12, "the entry fills the block");
                 self.described.insert(word(body, 12));
@@ -225,18 +200,12 @@ impl Contents {
     }
 
     pub fn frames(&self) -> Vec<&[u8]> {
-        self.packets
-            .iter()
-            .map(|packet| packet.bytes.as_slice())
-            .collect()
+        self.packets.iter().map(|packet| packet.bytes.as_slice()).collect()
     }
 
     /// Returns the packets of an interface block.
     pub fn of(&self, interface: u32) -> Vec<&Packet> {
-        self.packets
-            .iter()
-            .filter(|packet| packet.interface == interface)
-            .collect()
+        self.packets.iter().filter(|packet| packet.interface == interface).collect()
     }
 
     /// Checks that no packet of an interface precedes the start of its statistics.
@@ -256,10 +225,7 @@ impl Contents {
 
     #[track_caller]
     pub fn assert_in_time_order(&self) {
-        let at = self
-            .packets
-            .windows(2)
-            .position(|two| two[0].time > two[1].time);
+        let at = self.packets.windows(2).position(|two| two[0].time > two[1].time);
         assert_eq!(at, None, "the packet behind that one is earlier");
     }
 }
@@ -269,11 +235,7 @@ fn options(mut bytes: &[u8]) -> OptionList {
     while !bytes.is_empty() {
         let (code, length) = (word(bytes, 0) as u16, (word(bytes, 0) >> 16) as usize);
         if code == 0 {
-            assert_eq!(
-                (length, bytes.len()),
-                (0, 4),
-                "nothing behind the end of the options"
-            );
+            assert_eq!((length, bytes.len()), (0, 4), "nothing behind the end of the options");
             break;
         }
         all.push((code, bytes[4..4 + length].to_vec()));
@@ -283,9 +245,7 @@ fn options(mut bytes: &[u8]) -> OptionList {
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
-    let four = bytes
-        .get(at..at + 4)
-        .unwrap_or_else(|| panic!("the file is cut: {} bytes are left", bytes.len()));
+    let four = bytes.get(at..at + 4).unwrap_or_else(|| panic!("the file is cut: {} bytes are left", bytes.len()));
     u32::from_le_bytes(four.try_into().expect("four bytes"))
 }
 

@@ -18,9 +18,7 @@ include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 pub fn object(name: &str) -> &'static [u8] {
     let mut all = PROGRAMS.iter().chain(OBJECTS);
     let found = all.find(|(file, _)| *file == name);
-    found
-        .unwrap_or_else(|| panic!("there is no source {name}.bpf.c for tests"))
-        .1
+    found.unwrap_or_else(|| panic!("there is no source {name}.bpf.c for tests")).1
 }
 
 /// Writes the object to a file of the test, `NAME.o`.
@@ -31,8 +29,8 @@ pub fn object_file(lab: &Lab, name: &str) -> String {
     path
 }
 
-/// Returns frames that lead the program `tail_calls` to each of its exits, including the ones of the programs it jumps to, with
-/// the verdicts.
+/// Returns frames that lead the program `tail_calls` to each of its exits, including the ones of the programs it jumps
+/// to, with the verdicts.
 pub fn tail_call_exits() -> [(Vec<u8>, u64); 6] {
     let frame = |first: u8, second: u8, third: u8| {
         let mut frame = frames::silent(64);
@@ -83,12 +81,8 @@ impl Attached {
     fn attach(file: &str, program: &str, station: &Station, mode: XdpMode) -> Self {
         let object = Plain::load(object(file), program).unwrap_or_else(|e| panic!("{e}"));
         let program = object.program();
-        let link = run_in(&station.namespace, || {
-            link::attach_xdp(program, station.index, mode)
-        });
-        let link = link
-            .expect("the namespace")
-            .expect("an interface without a program");
+        let link = run_in(&station.namespace, || link::attach_xdp(program, station.index, mode));
+        let link = link.expect("the namespace").expect("an interface without a program");
         Self { object, link }
     }
 
@@ -96,8 +90,7 @@ impl Attached {
     #[track_caller]
     pub fn replace(&mut self, file: &str, program: &str) {
         let other = Plain::load(object(file), program).unwrap_or_else(|e| panic!("{e}"));
-        link::replace_program(self.link.as_fd(), other.program(), self.object.program())
-            .expect("a link of ours");
+        link::replace_program(self.link.as_fd(), other.program(), self.object.program()).expect("a link of ours");
         self.object = other;
     }
 

@@ -43,12 +43,8 @@ impl Running {
     /// Starts a command that runs trawl; returns once this text is on standard error.
     #[track_caller]
     pub fn of(mut command: Command, ready: &str) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("trawl starts");
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("trawl starts");
         let running = Self {
             stdout: Stream::follow(child.stdout.take().expect("a pipe")),
             stderr: Stream::follow(child.stderr.take().expect("a pipe")),
@@ -104,11 +100,7 @@ impl Running {
             status.is_some()
         });
         let text = |stream: &Stream| String::from_utf8_lossy(&stream.all()).into_owned();
-        Done {
-            status: status.expect("it ended"),
-            stdout: text(&self.stdout),
-            stderr: text(&self.stderr),
-        }
+        Done { status: status.expect("it ended"), stdout: text(&self.stdout), stderr: text(&self.stderr) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! An S3 server (moto, from PyPI) behind a proxy that injects faults, with one connection per request. Google's XML interface is
-//! S3's with other headers, which the proxy renames.
+//! An S3 server (moto, from PyPI) behind a proxy that injects faults, with one connection per request. Google's XML
+//! interface is S3's with other headers, which the proxy renames.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,7 +13,8 @@ use crate::{binary, skip, trawl};
 pub const BUCKET: &str = "trawl";
 
 /// Objects are private; the server accepts any signature.
-const AUTHORIZATION: &str = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+const AUTHORIZATION: &str =
+    "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 
 /// Fault of the requests that create an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +82,9 @@ fn asked_part(head: &str) -> Option<(u64, u64)> {
 
 /// Replaces the lines of a head that begin with a name.
 fn replaced(head: &str, name: &str, with: &str) -> String {
-    let lines = head.split_inclusive("\r\n").map(|line| {
-        match line.to_ascii_lowercase().starts_with(name) {
-            true => with.to_owned(),
-            false => line.to_owned(),
-        }
+    let lines = head.split_inclusive("\r\n").map(|line| match line.to_ascii_lowercase().starts_with(name) {
+        true => with.to_owned(),
+        false => line.to_owned(),
     });
     lines.collect()
 }
@@ -261,10 +260,7 @@ impl Server {
         .into_bytes();
         request.extend_from_slice(body);
         let answer = ask(self.proxy.target(), &request).expect("moto answers");
-        let end = answer
-            .windows(4)
-            .position(|four| four == b"\r\n\r\n")
-            .expect("a whole answer");
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a whole answer");
         let head = String::from_utf8_lossy(&answer[..end]).into_owned();
         let status = head.split(' ').nth(1).and_then(|text| text.parse().ok());
         (status.expect("a status"), answer[end + 4..].to_vec())
@@ -293,8 +289,7 @@ impl Proxy {
         let (fault, left) = (*fault, *left);
         let mut words = request.split(' ');
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-        let is_meant =
-            fault.is_of(method, target.contains("list-type")) && target.contains(&**part);
+        let is_meant = fault.is_of(method, target.contains("list-type")) && target.contains(&**part);
         if left == 0 || !is_meant {
             return Fault::None;
         }
@@ -350,16 +345,14 @@ impl Proxy {
         }
         let mut request = format!("{head}Connection: close\r\n\r\n").into_bytes();
         request.extend_from_slice(&body);
-        let refused = |status: u16| {
-            format!("HTTP/1.1 {status} Refused\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        };
+        let refused =
+            |status: u16| format!("HTTP/1.1 {status} Refused\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         let answer = match fault {
             Fault::Partition => return,
             Fault::Status(status) => refused(status).into_bytes(),
             Fault::Gone => refused(404).into_bytes(),
             Fault::Forgotten => {
-                b"HTTP/1.1 200 OK\r\nETag: \"0\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                    .to_vec()
+                b"HTTP/1.1 200 OK\r\nETag: \"0\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
             }
             Fault::Flipped | Fault::Halved => {
                 let answer = ask(self.target(), &request).unwrap_or_default();
@@ -381,12 +374,8 @@ impl Proxy {
             Fault::Shifted => {
                 let answer = ask(self.target(), &request).unwrap_or_default();
                 let (head, body) = split(&answer);
-                let range = head
-                    .lines()
-                    .find(|line| line.to_ascii_lowercase().starts_with("content-range:"));
-                let all = range
-                    .and_then(|line| line.rsplit('/').next())
-                    .unwrap_or("*");
+                let range = head.lines().find(|line| line.to_ascii_lowercase().starts_with("content-range:"));
+                let all = range.and_then(|line| line.rsplit('/').next()).unwrap_or("*");
                 let head = match part {
                     Some((from, to)) => {
                         let part = format!("Content-Range: bytes {from}-{to}/{all}\r\n");

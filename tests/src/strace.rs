@@ -28,11 +28,7 @@ pub fn calls(trace: &str) -> Vec<Call> {
             let (name, _) = line.split_once('(')?;
             let count = counts.entry(name).or_default();
             *count += 1;
-            Some(Call {
-                name: name.to_owned(),
-                ordinal: *count,
-                text: line.to_owned(),
-            })
+            Some(Call { name: name.to_owned(), ordinal: *count, text: line.to_owned() })
         })
         .collect()
 }

@@ -65,8 +65,7 @@ pub struct Interface {
 
 impl Summary {
     pub fn parse(text: &str) -> Self {
-        let summary: Self =
-            serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in the summary {text}"));
+        let summary: Self = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in the summary {text}"));
         summary.assert_adds_up();
         summary
     }
@@ -105,12 +104,7 @@ impl Summary {
     /// Checks that all packets were recorded, and nothing else.
     #[track_caller]
     pub fn assert_all_recorded(&self, count: u64) {
-        let figures = (
-            self.seen,
-            self.recorded,
-            self.filtered_out,
-            self.lost_total(),
-        );
+        let figures = (self.seen, self.recorded, self.filtered_out, self.lost_total());
         assert_eq!(figures, (count, count, 0, 0), "{self:#?}");
     }
 }

@@ -12,12 +12,8 @@ pub struct Tap {
 }
 
 /// Every tap that needs nothing but a program.
-pub const TAPS: &[Tap] = &[
-    tap(&["--tap", "xdp"], None),
-    TAILCALL,
-    tap(&["--tap", "tc"], None),
-    tap(&["--tap", "packet"], None),
-];
+pub const TAPS: &[Tap] =
+    &[tap(&["--tap", "xdp"], None), TAILCALL, tap(&["--tap", "tc"], None), tap(&["--tap", "packet"], None)];
 
 pub const TAILCALL: Tap = tap(&["--tap", "tailcall"], Some(Does::DropWithHook));
 pub const XDP_IN_SKB_MODE: Tap = tap(&["--tap", "xdp", "--mode", "skb"], None);

@@ -14,13 +14,7 @@ impl TinyDisk {
     pub fn mount(lab: &Lab, bytes: u64) -> Self {
         let path = lab.path("tiny");
         std::fs::create_dir(&path).expect("a directory");
-        run(
-            "mount",
-            &args!(
-                "-t tmpfs -o size={bytes} trawl-tests {}",
-                path.to_str().expect("plain")
-            ),
-        );
+        run("mount", &args!("-t tmpfs -o size={bytes} trawl-tests {}", path.to_str().expect("plain")));
         Self(path)
     }
 

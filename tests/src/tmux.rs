@@ -31,10 +31,7 @@ impl Tmux {
     }
 
     pub fn run(&self, arguments: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-L", &self.0])
-            .args(arguments)
-            .output();
+        let output = Command::new("tmux").args(["-L", &self.0]).args(arguments).output();
         String::from_utf8_lossy(&output.expect("tmux runs").stdout).into_owned()
     }
 

@@ -24,11 +24,7 @@ impl Turn {
 
     fn file() -> File {
         let path = std::env::temp_dir().join("trawl-tests.lock");
-        File::options()
-            .create(true)
-            .append(true)
-            .open(path)
-            .expect("a lock file")
+        File::options().create(true).append(true).open(path).expect("a lock file")
     }
 }
 
@@ -38,8 +34,8 @@ pub fn heavy() -> MutexGuard<'static, ()> {
     wait_for(&HEAVY)
 }
 
-/// Waits for the turn of tests whose command joins the hooks of XDP programs in all namespaces, and of tests that count what
-/// joins theirs.
+/// Waits for the turn of tests whose command joins the hooks of XDP programs in all namespaces, and of tests that count
+/// what joins theirs.
 pub fn hooks() -> MutexGuard<'static, ()> {
     static HOOKS: Mutex<()> = Mutex::new(());
     wait_for(&HOOKS)

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Multiple of the time limit on a machine where many processes wait for each CPU.
 const BUSIEST: f64 = 8.0;
 
-/// Returns the time limit, which exceeds every wait by far, and grows with the number of processes that wait for each CPU now.
-/// For slow, emulated machines and tests of many packets, the variable TRAWL_TESTS_PATIENCE sets the seconds.
+/// Returns the time limit, which exceeds every wait by far, and grows with the number of processes that wait for each
+/// CPU now. For slow, emulated machines and tests of many packets, the variable TRAWL_TESTS_PATIENCE sets the seconds.
 pub fn patience() -> Duration {
     static SECONDS: OnceLock<u64> = OnceLock::new();
     let told = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
@@ -18,16 +18,13 @@ pub fn patience() -> Duration {
 /// Returns the average of the last minute.
 fn processes_for_each_cpu() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load
-        .split(' ')
-        .next()
-        .and_then(|load| load.parse::<f64>().ok());
+    let load = load.split(' ').next().and_then(|load| load.parse::<f64>().ok());
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     load.unwrap_or(0.0) / cpus as f64
 }
 
-/// Returns the number of packets to send in tests that need many. The variable TRAWL_TESTS_FEWER is a divisor for emulated
-/// machines.
+/// Returns the number of packets to send in tests that need many. The variable TRAWL_TESTS_FEWER is a divisor for
+/// emulated machines.
 pub fn amount(packets: u64) -> u64 {
     let told = std::env::var("TRAWL_TESTS_FEWER").ok();
     packets / told.and_then(|told| told.parse().ok()).unwrap_or(1).max(1)

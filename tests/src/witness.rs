@@ -13,20 +13,13 @@ use crate::wait_until;
 #[track_caller]
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
-    assert!(
-        output.status.success(),
-        "{program} {}: {}",
-        arguments.join(" "),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 pub fn output(program: &str, arguments: &[&str]) -> Output {
     let run = Command::new(program).args(arguments).output();
-    run.unwrap_or_else(|e| {
-        panic!("{program} cannot be run ({e}): it belongs to what the tests need")
-    })
+    run.unwrap_or_else(|e| panic!("{program} cannot be run ({e}): it belongs to what the tests need"))
 }
 
 /// Returns a row for each packet with the values of these fields. Fails if tshark reports any problem.
@@ -36,33 +29,18 @@ pub fn tshark(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
     arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
     let output = output("tshark", &arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let complaints: Vec<&str> = said
-        .lines()
-        .filter(|line| !line.starts_with("Running as user"))
-        .collect();
-    assert!(
-        output.status.success() && complaints.is_empty(),
-        "tshark says of {file}: {said}"
-    );
+    let complaints: Vec<&str> = said.lines().filter(|line| !line.starts_with("Running as user")).collect();
+    assert!(output.status.success() && complaints.is_empty(), "tshark says of {file}: {said}");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines()
-        .map(|line| line.split('\t').map(str::to_owned).collect())
-        .collect()
+    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
 /// Returns capinfos' value for a file under this heading.
 #[track_caller]
 pub fn capinfos(file: &str, heading: &str) -> String {
     let text = run("capinfos", &[file]);
-    let found = text.lines().find_map(|line| {
-        line.trim_start()
-            .strip_prefix(heading)?
-            .strip_prefix([':', ' '])
-    });
-    found
-        .unwrap_or_else(|| panic!("capinfos says no {heading:?}: {text}"))
-        .trim_matches([':', ' ', '='])
-        .to_owned()
+    let found = text.lines().find_map(|line| line.trim_start().strip_prefix(heading)?.strip_prefix([':', ' ']));
+    found.unwrap_or_else(|| panic!("capinfos says no {heading:?}: {text}")).trim_matches([':', ' ', '=']).to_owned()
 }
 
 /// Returns the lines that tcpdump prints for a file.
@@ -70,22 +48,12 @@ pub fn capinfos(file: &str, heading: &str) -> String {
 pub fn tcpdump(file: &str, options: &[&str]) -> Vec<String> {
     let mut arguments = vec!["-n", "-r", file];
     arguments.extend(options);
-    run("tcpdump", &arguments)
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    run("tcpdump", &arguments).lines().map(str::to_owned).collect()
 }
 
 /// Returns `ip -j -d link show` of a station's interface; `None` if it is gone.
 pub fn ip_link(station: &Station) -> Option<Value> {
-    let output = output(
-        "ip",
-        &args!(
-            "-n {} -j -d link show dev {}",
-            station.name,
-            station.interface
-        ),
-    );
+    let output = output("ip", &args!("-n {} -j -d link show dev {}", station.name, station.interface));
     let all: Value = serde_json::from_slice(&output.stdout).ok()?;
     all.get(0).cloned()
 }
@@ -104,9 +72,7 @@ pub fn xdp_on(station: &Station) -> Option<(u64, String)> {
 
 /// Returns the promiscuity count of the interface, of all users.
 pub fn promiscuity(station: &Station) -> u64 {
-    ip_link(station)
-        .and_then(|link| link["promiscuity"].as_u64())
-        .unwrap_or_default()
+    ip_link(station).and_then(|link| link["promiscuity"].as_u64()).unwrap_or_default()
 }
 
 /// Returns `bpftool net`'s list of a station's namespace: all XDP, tc and tcx programs.
@@ -116,20 +82,13 @@ pub fn attached_in(station: &Station) -> Vec<Value> {
     let text = run("nsenter", &[&namespace, "bpftool", "-j", "net", "show"]);
     let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     let kinds = all[0].as_object().expect("an object of kinds");
-    kinds
-        .values()
-        .filter_map(Value::as_array)
-        .flatten()
-        .cloned()
-        .collect()
+    kinds.values().filter_map(Value::as_array).flatten().cloned().collect()
 }
 
 /// Returns the ids of all loaded programs of this name.
 #[track_caller]
 pub fn is_loaded(program: u64) -> bool {
-    output("bpftool", &["prog", "show", "id", &program.to_string()])
-        .status
-        .success()
+    output("bpftool", &["prog", "show", "id", &program.to_string()]).status.success()
 }
 
 /// Returns the occupied slots of a program array, as slot and program id, by bpftool.
@@ -146,10 +105,7 @@ pub fn slots(map: u32) -> Vec<(u64, u64)> {
         Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)))
     };
     let entries = all.as_array().expect("a list of entries");
-    entries
-        .iter()
-        .filter_map(|entry| Some((number(&entry["key"])?, number(&entry["value"])?)))
-        .collect()
+    entries.iter().filter_map(|entry| Some((number(&entry["key"])?, number(&entry["value"])?))).collect()
 }
 
 /// Returns the number in a pinned map of one value, by bpftool.
@@ -168,9 +124,7 @@ pub fn number_in(map: u64) -> u64 {
 fn number_of(map: &[&str]) -> u64 {
     let text = run("bpftool", &[&["-j", "map", "dump"], map].concat());
     let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-    all[0]["formatted"]["value"]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no number in {text}"))
+    all[0]["formatted"]["value"].as_u64().unwrap_or_else(|| panic!("no number in {text}"))
 }
 
 /// Waits until ip and bpftool show nothing attached to a station's interface any more, and its original qdiscs.
@@ -178,24 +132,14 @@ fn number_of(map: &[&str]) -> u64 {
 pub fn nothing_attached(station: &Station) {
     assert_eq!(xdp_on(station), None);
     assert_eq!(attached_in(station), Vec::<Value>::new());
-    assert_eq!(
-        promiscuity(station),
-        0,
-        "{} is still promiscuous",
-        station.interface
-    );
-    let qdiscs = run(
-        "tc",
-        &args!("-n {} qdisc show dev {}", station.name, station.interface),
-    );
+    assert_eq!(promiscuity(station), 0, "{} is still promiscuous", station.interface);
+    let qdiscs = run("tc", &args!("-n {} qdisc show dev {}", station.name, station.interface));
     assert!(!qdiscs.contains("clsact"), "{qdiscs}");
 }
 
 /// Waits until the kernel has freed a program, which happens a little after its last user.
 pub fn wait_unloaded(program: u64) {
-    wait_until(&format!("program {program} is unloaded"), || {
-        !is_loaded(program)
-    });
+    wait_until(&format!("program {program} is unloaded"), || !is_loaded(program));
 }
 
 pub fn size_of(file: &Path) -> u64 {
@@ -220,16 +164,12 @@ pub fn bpf_objects(process: u32) -> Vec<(&'static str, String)> {
 
 fn value_of(text: &str, name: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(":\t"));
-    lines
-        .find(|(one, _)| *one == name)
-        .map(|(_, value)| value.trim().to_owned())
+    lines.find(|(one, _)| *one == name).map(|(_, value)| value.trim().to_owned())
 }
 
 /// Returns whether the kernel still has this object.
 pub fn has_bpf_object((kind, number): &(&'static str, String)) -> bool {
-    let shown = std::process::Command::new("bpftool")
-        .args([kind, "show", "id", number])
-        .output();
+    let shown = std::process::Command::new("bpftool").args([kind, "show", "id", number]).output();
     shown.expect("bpftool runs").status.success()
 }
 

@@ -107,8 +107,5 @@ pub fn xdp_loader(namespace: &str, arguments: &[&str]) -> String {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let namespace = format!("--net=/run/netns/{namespace}");
-    witness::run(
-        "nsenter",
-        &[&[&namespace, "xdp-loader"], arguments].concat(),
-    )
+    witness::run("nsenter", &[&[&namespace, "xdp-loader"], arguments].concat())
 }

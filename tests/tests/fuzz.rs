@@ -1,6 +1,6 @@
-//! Runs each parser of untrusted bytes over mutated seeds, the same ones in each run; for a fixed time if TRAWL_FUZZ_SECONDS is
-//! set (`make fuzz`). An input that causes a panic is kept in a file, to become a seed. The targets are shared with fuzz/, which
-//! uses libFuzzer.
+//! Runs each parser of untrusted bytes over mutated seeds, the same ones in each run; for a fixed time if
+//! TRAWL_FUZZ_SECONDS is set (`make fuzz`). An input that causes a panic is kept in a file, to become a seed. The
+//! targets are shared with fuzz/, which uses libFuzzer.
 
 #[path = "../../fuzz/exercise/balance_table.rs"]
 mod balance_table;
@@ -26,30 +26,14 @@ use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed};
 /// Longest input: longer ones take longer and find no more.
 const LONGEST: usize = 64 << 10;
 /// Numbers that break lengths and counts.
-const ODD: [u32; 12] = [
-    0,
-    1,
-    3,
-    4,
-    0x7f,
-    0x80,
-    0xff,
-    0x7fff,
-    0xffff,
-    0x7fff_ffff,
-    0x8000_0000,
-    0xffff_ffff,
-];
+const ODD: [u32; 12] = [0, 1, 3, 4, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
 
 /// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit.max(1)
     }
 
@@ -63,11 +47,7 @@ impl Numbers {
                 0 => flip(&mut bytes, at, 1 << self.below(8)),
                 1 => put(&mut bytes, at, &[self.below(256) as u8]),
                 2 => put(&mut bytes, at, &[ODD[self.below(ODD.len())] as u8]),
-                3 => put(
-                    &mut bytes,
-                    at,
-                    &(ODD[self.below(ODD.len())] as u16).to_be_bytes(),
-                ),
+                3 => put(&mut bytes, at, &(ODD[self.below(ODD.len())] as u16).to_be_bytes()),
                 4 => put(&mut bytes, at, &ODD[self.below(ODD.len())].to_le_bytes()),
                 5 => bytes.truncate(at),
                 6 => drop(bytes.drain(at..at + len)),
@@ -115,11 +95,7 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
         .collect();
     // A directory is unordered, and runs must be reproducible.
     files.sort();
-    seeds.extend(
-        files
-            .iter()
-            .map(|path| std::fs::read(path).expect("a seed")),
-    );
+    seeds.extend(files.iter().map(|path| std::fs::read(path).expect("a seed")));
     let time = std::env::var("TRAWL_FUZZ_SECONDS").ok();
     let time = time.map(|time| Duration::from_secs(time.parse().expect("a number of seconds")));
     let begin = Instant::now();
@@ -137,17 +113,11 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
         if catch_unwind(|| run(&bytes)).is_err() {
             let found = std::env::temp_dir().join(format!("trawl-fuzz-{target}"));
             std::fs::write(&found, &bytes).expect("a file");
-            panic!(
-                "{target} panics at run {runs}; its input is {}",
-                found.display()
-            );
+            panic!("{target} panics at run {runs}; its input is {}", found.display());
         }
         runs += 1;
     }
-    eprintln!(
-        "{target}: {runs} runs in {:.1} s",
-        begin.elapsed().as_secs_f64()
-    );
+    eprintln!("{target}: {runs} runs in {:.1} s", begin.elapsed().as_secs_f64());
 }
 
 /// Returns all crafted packets in the form of the printer's target, with all details.
@@ -159,10 +129,7 @@ fn crafted() -> Vec<Vec<u8>> {
         0 => 3,
         _ => 0,
     };
-    packets::all()
-        .into_iter()
-        .map(|case| [&[ALL_DETAILS | kind(case.link_type)], &case.bytes[..]].concat())
-        .collect()
+    packets::all().into_iter().map(|case| [&[ALL_DETAILS | kind(case.link_type)], &case.bytes[..]].concat()).collect()
 }
 
 #[test]
@@ -220,12 +187,7 @@ fn guard_rules() {
 
 #[test]
 fn balance_table() {
-    fuzz(
-        "balance_table",
-        4_000,
-        Vec::new(),
-        balance_table::table_file,
-    );
+    fuzz("balance_table", 4_000, Vec::new(), balance_table::table_file);
 }
 
 #[test]

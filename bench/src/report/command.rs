@@ -40,10 +40,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.compare && args.results.len() < 2 {
-        return Err(Error::usage(
-            "--compare",
-            "it needs the results of two runs or more",
-        ));
+        return Err(Error::usage("--compare", "it needs the results of two runs or more"));
     }
     if let Some(port) = args.serve {
         return serve(args, port);
@@ -64,8 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         terminal::say(&format!("wrote {}", png.display()));
     }
     if let Some(path) = &args.svg {
-        let picture = svg(&sources)
-            .map_err(|why| Error::failed(format!("cannot draw {}", path.display()), why))?;
+        let picture = svg(&sources).map_err(|why| Error::failed(format!("cannot draw {}", path.display()), why))?;
         results::replace(path, picture.as_bytes())?;
         terminal::say(&format!("wrote {}", path.display()));
     }
@@ -74,14 +70,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn load(results: &[PathBuf]) -> Result<Vec<Source>> {
     let one = |path: &PathBuf| {
-        let name = path.file_name().map_or_else(
-            || path.display().to_string(),
-            |name| name.to_string_lossy().into_owned(),
-        );
-        Ok(Source {
-            name,
-            report: results::load(path)?,
-        })
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        Ok(Source { name, report: results::load(path)? })
     };
     results.iter().map(one).collect()
 }
@@ -91,13 +82,7 @@ fn screenshot(page: &Path, png: &Path) -> Result<()> {
     let fail = |e| Error::os(what(), e);
     let page = std::fs::canonicalize(page).map_err(fail)?;
     let output = Command::new("chromium")
-        .args([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--window-size=1200,2400",
-        ])
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,2400"])
         .arg(format!("--screenshot={}", png.display()))
         .arg(format!("file://{}", page.display()))
         .stdin(Stdio::null())
@@ -106,8 +91,7 @@ fn screenshot(page: &Path, png: &Path) -> Result<()> {
         Ok(output) => output,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(
-                Error::failed(what(), "chromium draws it, and is not installed")
-                    .fix("apt-get install chromium"),
+                Error::failed(what(), "chromium draws it, and is not installed").fix("apt-get install chromium")
             );
         }
         Err(e) => return Err(fail(e)),
@@ -116,10 +100,7 @@ fn screenshot(page: &Path, png: &Path) -> Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::failed(
-        what(),
-        said.lines().last().unwrap_or("chromium failed"),
-    ))
+    Err(Error::failed(what(), said.lines().last().unwrap_or("chromium failed")))
 }
 
 /// Answers every request with the current page.
@@ -128,9 +109,7 @@ fn serve(args: &Args, port: u16) -> Result<ExitCode> {
     let fail = |e| Error::os(format!("cannot listen on port {port} of 127.0.0.1"), e);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
-    terminal::say(&format!(
-        "http://{address}/ shows the report; an interrupt ends it"
-    ));
+    terminal::say(&format!("http://{address}/ shows the report; an interrupt ends it"));
     for stream in listener.incoming().flatten() {
         // A reader that closes early does not end the command.
         let _ = answer(stream, args);
@@ -141,10 +120,7 @@ fn serve(args: &Args, port: u16) -> Result<ExitCode> {
 fn answer(mut stream: TcpStream, args: &Args) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-    let mut lines = BufReader::new(stream.try_clone()?)
-        .lines()
-        .map_while(std::io::Result::ok)
-        .take(100);
+    let mut lines = BufReader::new(stream.try_clone()?).lines().map_while(std::io::Result::ok).take(100);
     let request = lines.next().unwrap_or_default();
     // The rest of the request is read so that a reset does not cut off the answer.
     while lines.next().is_some_and(|line| !line.trim().is_empty()) {}
@@ -152,19 +128,11 @@ fn answer(mut stream: TcpStream, args: &Args) -> std::io::Result<()> {
         Some("/") => match load(&args.results) {
             Ok(sources) => {
                 let is_live = sources.iter().any(|one| !one.report.complete);
-                (
-                    "200 OK",
-                    "text/html; charset=utf-8",
-                    page(&sources, args.compare, is_live),
-                )
+                ("200 OK", "text/html; charset=utf-8", page(&sources, args.compare, is_live))
             }
             Err(why) => ("503 Service Unavailable", "text/plain", format!("{why}\n")),
         },
-        _ => (
-            "404 Not Found",
-            "text/plain",
-            "the only page is /\n".to_owned(),
-        ),
+        _ => ("404 Not Found", "text/plain", "the only page is /\n".to_owned()),
     };
     write!(
         stream,

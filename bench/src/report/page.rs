@@ -40,15 +40,7 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     }
     for (number, source) in sources.iter().enumerate() {
         for experiment in &source.report.experiments {
-            section(
-                &mut body,
-                experiment,
-                source,
-                number,
-                sources.len() > 1,
-                &palette,
-                &mut plots,
-            );
+            section(&mut body, experiment, source, number, sources.len() > 1, &palette, &mut plots);
         }
     }
     body.push_str("<h2 id=\"behind\">Where trawl is behind a peer</h2>");
@@ -65,14 +57,8 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
         escape(UPLOT_LICENSE)
     );
     // A "<" in a string could end the script's element.
-    let data = serde_json::to_string(&plots)
-        .unwrap_or_default()
-        .replace('<', "\\u003c");
-    let refresh = if is_live {
-        "<meta http-equiv=\"refresh\" content=\"3\">"
-    } else {
-        ""
-    };
+    let data = serde_json::to_string(&plots).unwrap_or_default().replace('<', "\\u003c");
+    let refresh = if is_live { "<meta http-equiv=\"refresh\" content=\"3\">" } else { "" };
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}\
          <meta name=\"viewport\" content=\"width=device-width\"><link rel=\"icon\" href=\"data:,\">\
@@ -86,9 +72,7 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
 fn headline(body: &mut String, source: &Source, palette: &Palette, plots: &mut Vec<Plot>) {
     let claims = claims::all().unwrap_or_default();
     let texts = claims.iter().filter_map(|claim| claim.text(&source.report));
-    let items: Vec<String> = texts
-        .map(|text| format!("<li>{}</li>", escape(&text)))
-        .collect();
+    let items: Vec<String> = texts.map(|text| format!("<li>{}</li>", escape(&text))).collect();
     if items.is_empty() {
         return;
     }
@@ -97,12 +81,7 @@ fn headline(body: &mut String, source: &Source, palette: &Palette, plots: &mut V
     let axis = complete.and_then(|one| one.definition.metrics.first());
     if let Some((one, axis)) = complete.zip(axis) {
         let plot = plot(one, &axis.name, "plot-headline".to_owned(), palette);
-        let _ = write!(
-            body,
-            "<h3>{}: {}</h3>",
-            escape(&one.definition.title),
-            escape(&plot.y)
-        );
+        let _ = write!(body, "<h3>{}: {}</h3>", escape(&one.definition.title), escape(&plot.y));
         draw(body, &plot);
         plots.extend(Some(plot).filter(|plot| !plot.is_bars()));
     }
@@ -111,16 +90,8 @@ fn headline(body: &mut String, source: &Source, palette: &Palette, plots: &mut V
 fn head(body: &mut String, source: &Source) {
     let report = &source.report;
     let c = &report.conditions;
-    let state = if report.complete {
-        ""
-    } else {
-        " <strong class=\"no\">This run is not complete.</strong>"
-    };
-    let disturbed: usize = report
-        .experiments
-        .iter()
-        .map(Experiment::disturbed_runs)
-        .sum();
+    let state = if report.complete { "" } else { " <strong class=\"no\">This run is not complete.</strong>" };
+    let disturbed: usize = report.experiments.iter().map(Experiment::disturbed_runs).sum();
     if disturbed > 0 {
         let runs: usize = report.experiments.iter().map(|one| one.runs.len()).sum();
         let _ = write!(
@@ -129,11 +100,7 @@ fn head(body: &mut String, source: &Source) {
              are marked; run these again on a quiet machine.</p>"
         );
     }
-    let mitigations: Vec<String> = c
-        .mitigations
-        .iter()
-        .map(|(name, state)| format!("{name}: {state}"))
-        .collect();
+    let mitigations: Vec<String> = c.mitigations.iter().map(|(name, state)| format!("{name}: {state}")).collect();
     let _ = write!(
         body,
         "<p><strong>{}</strong>: {} ({} CPUs{}, {:.0} GB), {}, clock {}, {}, {} queues, load {} before the first run; \
@@ -141,11 +108,7 @@ fn head(body: &mut String, source: &Source) {
         escape(&source.name),
         escape(&c.cpu),
         c.cpus,
-        if c.hypervisor {
-            ", a virtual machine"
-        } else {
-            ""
-        },
+        if c.hypervisor { ", a virtual machine" } else { "" },
         c.memory_bytes as f64 / 1e9,
         escape(&c.kernel),
         escape(&c.clock_source),
@@ -195,13 +158,7 @@ fn summary(body: &mut String, source: &Source, is_named: bool) {
     if is_named {
         let _ = write!(body, "<h3>{}</h3>", escape(&source.name));
     }
-    let columns = [
-        "Experiment",
-        "The study found",
-        "This machine shows",
-        "Shape agrees",
-        "Summary",
-    ];
+    let columns = ["Experiment", "The study found", "This machine shows", "Shape agrees", "Summary"];
     let rows = source.report.experiments.iter().map(|one| {
         let name = escape(&one.definition.name);
         let named = |head: &str, text: &str| format!("<td data-head=\"{head}\">{text}</td>");
@@ -234,15 +191,7 @@ fn comparison(body: &mut String, first: &Source, other: &Source) {
         escape(&other.name),
         escape(&first.name)
     );
-    let columns = [
-        "Experiment",
-        "Series",
-        "At",
-        "Figure",
-        "Before",
-        "After",
-        "Change",
-    ];
+    let columns = ["Experiment", "Series", "At", "Figure", "Before", "After", "Change"];
     let rows = changes(first, other).into_iter().map(|one| {
         let change = format!("{:+.1} %", one.percent());
         let (class, change) = match one.is_marked {
@@ -273,16 +222,8 @@ fn section(
     plots: &mut Vec<Plot>,
 ) {
     let definition = &one.definition;
-    let id = if number == 0 {
-        definition.name.clone()
-    } else {
-        format!("{}-{number}", definition.name)
-    };
-    let whose = if is_named {
-        format!(" ({})", source.name)
-    } else {
-        String::new()
-    };
+    let id = if number == 0 { definition.name.clone() } else { format!("{}-{number}", definition.name) };
+    let whose = if is_named { format!(" ({})", source.name) } else { String::new() };
     let _ = write!(
         body,
         "<section aria-labelledby=\"{id}\"><h2 id=\"{id}\">{}{}</h2><p class=\"soft\">{} (study {}, {})</p><p>{}</p><h3>Set-up</h3>\
@@ -308,12 +249,7 @@ fn section(
             escape(why.unwrap_or_default())
         );
     }
-    let _ = write!(
-        body,
-        "<p><strong>Shape agrees: {}.</strong> {}</p>",
-        agreement(one),
-        escape(&one.finding.sentence)
-    );
+    let _ = write!(body, "<p><strong>Shape agrees: {}.</strong> {}</p>", agreement(one), escape(&one.finding.sentence));
     if let Some(limits) = limits(one) {
         let _ = write!(body, "<p class=\"soft\">{}.</p>", escape(&limits));
     }
@@ -326,11 +262,7 @@ fn section(
         }
         let _ = write!(body, "<h3>{} by {}</h3>", escape(&plot.y), escape(&plot.x));
         if let Some((same, _)) = shown.iter().find(|(_, before)| plot.is_same_as(before)) {
-            let _ = write!(
-                body,
-                "<p>All values equal the ones of \u{201c}{}\u{201d}.</p>",
-                escape(same)
-            );
+            let _ = write!(body, "<p>All values equal the ones of \u{201c}{}\u{201d}.</p>", escape(same));
             continue;
         }
         draw(body, &plot);
@@ -399,12 +331,8 @@ fn failures(body: &mut String, one: &Experiment) {
             true => "not on this host",
             false => "failed",
         };
-        let _ = write!(
-            body,
-            "<li><strong>{}</strong> ({why}): {}</li>",
-            escape(&failure.series),
-            escape(&failure.message)
-        );
+        let _ =
+            write!(body, "<li><strong>{}</strong> ({why}): {}</li>", escape(&failure.series), escape(&failure.message));
     }
     body.push_str("</ul>");
 }
@@ -425,7 +353,9 @@ fn figures(body: &mut String, one: &Experiment) {
         row(&one.series, &cells)
     });
     table(body, "figures", &columns, medians);
-    body.push_str("</details><details><summary>Counts: what was sent, recorded, lost and claimed, and what it took</summary>");
+    body.push_str(
+        "</details><details><summary>Counts: what was sent, recorded, lost and claimed, and what it took</summary>",
+    );
     let columns = [
         "Series",
         &x,
@@ -489,12 +419,7 @@ fn closing_note(body: &mut String, source: &Source) {
     }
     body.push_str("<ul>");
     for (name, leads) in found {
-        let _ = write!(
-            body,
-            "<li><a href=\"#{0}\">{0}</a>: {1}</li>",
-            escape(&name),
-            escape(&leads)
-        );
+        let _ = write!(body, "<li><a href=\"#{0}\">{0}</a>: {1}</li>", escape(&name), escape(&leads));
     }
     body.push_str("</ul>");
 }
@@ -506,10 +431,7 @@ fn peers(body: &mut String, report: &Report) {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

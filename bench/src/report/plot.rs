@@ -57,29 +57,20 @@ impl Plot {
 
     /// Returns whether both show the same values.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        let values = |line: &Line| -> Vec<(f64, f64)> {
-            line.points.iter().map(|dot| (dot.x, dot.y)).collect()
-        };
+        let values = |line: &Line| -> Vec<(f64, f64)> { line.points.iter().map(|dot| (dot.x, dot.y)).collect() };
         let own = self.lines().map(|(line, _)| (&line.name, values(line)));
         own.eq(other.lines().map(|(line, _)| (&line.name, values(line))))
     }
 
     /// Returns the largest value that a bar or its interval reaches.
     pub fn most(&self) -> f64 {
-        self.dots()
-            .map(|dot| dot.high.unwrap_or(dot.y).max(dot.y))
-            .fold(0.0, f64::max)
+        self.dots().map(|dot| dot.high.unwrap_or(dot.y).max(dot.y)).fold(0.0, f64::max)
     }
 }
 
 pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Plot {
     let definition = &one.definition;
-    let axis = definition
-        .metrics
-        .iter()
-        .find(|axis| axis.name == metric)
-        .cloned()
-        .unwrap_or_default();
+    let axis = definition.metrics.iter().find(|axis| axis.name == metric).cloned().unwrap_or_default();
     let mut tools: Vec<String> = Vec::new();
     let mut variant = |series: &str| {
         let tool = tool(series).to_owned();
@@ -99,32 +90,18 @@ pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Pl
             })
             .collect();
         let colour = palette.colour(&name);
-        (!points.is_empty()).then(|| Line {
-            variant: variant(&name),
-            name,
-            colour,
-            points,
-        })
+        (!points.is_empty()).then(|| Line { variant: variant(&name), name, colour, points })
     });
     let series: Vec<Line> = series.collect();
-    let published = definition
-        .published
-        .iter()
-        .filter(|one| one.metric == metric)
-        .map(|one| {
-            let dot = |&[x, y]: &[f64; 2]| Dot {
-                x,
-                y,
-                low: None,
-                high: None,
-            };
-            Line {
-                name: one.series.clone(),
-                colour: palette.colour(&one.series),
-                variant: 0,
-                points: one.points.iter().map(dot).collect(),
-            }
-        });
+    let published = definition.published.iter().filter(|one| one.metric == metric).map(|one| {
+        let dot = |&[x, y]: &[f64; 2]| Dot { x, y, low: None, high: None };
+        Line {
+            name: one.series.clone(),
+            colour: palette.colour(&one.series),
+            variant: 0,
+            points: one.points.iter().map(dot).collect(),
+        }
+    });
     Plot {
         id,
         x: definition.x.titled(),
@@ -162,11 +139,7 @@ impl Palette {
         let mut tools = vec!["trawl".to_owned()];
         let experiments = sources.iter().flat_map(|source| &source.report.experiments);
         for one in experiments {
-            let published = one
-                .definition
-                .published
-                .iter()
-                .map(|one| one.series.clone());
+            let published = one.definition.published.iter().map(|one| one.series.clone());
             for series in one.series().into_iter().chain(published) {
                 let tool = tool(&series);
                 if !tools.iter().any(|known| known == tool) {
@@ -201,14 +174,8 @@ mod tests {
     #[test]
     fn series_of_one_tool_have_one_colour() {
         let palette = Palette(["trawl", "tcpdump", "xdpcap"].map(str::to_owned).to_vec());
-        assert_eq!(
-            palette.colour("trawl hook, drop"),
-            palette.colour("trawl tc")
-        );
-        assert_eq!(
-            palette.colour("xdpcap, drop"),
-            palette.colour("xdpcap, drop, as published")
-        );
+        assert_eq!(palette.colour("trawl hook, drop"), palette.colour("trawl tc"));
+        assert_eq!(palette.colour("xdpcap, drop"), palette.colour("xdpcap, drop, as published"));
         assert_ne!(palette.colour("tcpdump"), palette.colour("xdpcap, drop"));
     }
 }

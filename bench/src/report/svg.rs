@@ -50,9 +50,7 @@ pub fn svg(sources: &[Source]) -> Result<String, String> {
                 .zip(&panels)
                 .try_for_each(|(area, (title, plot))| panel(area, title, plot))
         });
-        drawn
-            .and_then(|()| root.present())
-            .map_err(|error| error.to_string())?;
+        drawn.and_then(|()| root.present()).map_err(|error| error.to_string())?;
     }
     Ok(text)
 }
@@ -67,9 +65,7 @@ fn panel<'a>(area: &Area<'a>, title: &str, plot: &Plot) -> Result<(), Failure<'a
     if plot.is_bars() {
         return bars(area, plot);
     }
-    let x = range(plot, plot.log_x, |line| {
-        line.points.iter().map(|dot| dot.x).collect()
-    });
+    let x = range(plot, plot.log_x, |line| line.points.iter().map(|dot| dot.x).collect());
     let y = range(plot, plot.log_y, |line| {
         let values = |dot: &Dot| [dot.low.unwrap_or(dot.y), dot.y, dot.high.unwrap_or(dot.y)];
         line.points.iter().flat_map(values).collect()
@@ -114,11 +110,7 @@ fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
                 area.draw(&Text::new(name.clone(), (12, at), TEXT))?;
             }
             let end = BARS.start + (dot.y / most * f64::from(BARS.end - BARS.start)) as i32;
-            let style = ShapeStyle {
-                color: colour(line).to_rgba(),
-                filled: !is_published,
-                stroke_width: 2,
-            };
+            let style = ShapeStyle { color: colour(line).to_rgba(), filled: !is_published, stroke_width: 2 };
             area.draw(&Rectangle::new([(BARS.start, y), (end, y + 16)], style))?;
             let note = if is_published { " (published)" } else { "" };
             let value = format!("{}{note}", figure(dot.y));
@@ -190,19 +182,14 @@ where
     }
     for line in &plot.published {
         let colour = colour(line);
-        let hollow = |dot: &Dot| {
-            EmptyElement::at((dot.x, dot.y)) + Rectangle::new([(-5, -5), (5, 5)], colour)
-        };
+        let hollow = |dot: &Dot| EmptyElement::at((dot.x, dot.y)) + Rectangle::new([(-5, -5), (5, 5)], colour);
         chart.draw_series(line.points.iter().map(hollow))?;
     }
     let mut y = 20;
     for (line, is_published) in plot.lines() {
         let colour = colour(line);
         match is_published {
-            true => area.draw(&Rectangle::new(
-                [(KEY + 4, y - 5), (KEY + 14, y + 5)],
-                colour,
-            ))?,
+            true => area.draw(&Rectangle::new([(KEY + 4, y - 5), (KEY + 14, y + 5)], colour))?,
             false => {
                 let dash = [18, 7, 3][line.variant.min(2)];
                 for x in (KEY..KEY + 18).step_by(dash + 3) {

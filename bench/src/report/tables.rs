@@ -39,8 +39,7 @@ impl Row {
 pub fn rows(experiment: &Experiment) -> Vec<Row> {
     let mut rows = Vec::new();
     for series in experiment.series() {
-        let is_measured =
-            |x: &f64| (experiment.runs.iter()).any(|run| run.series == series && run.x == *x);
+        let is_measured = |x: &f64| (experiment.runs.iter()).any(|run| run.series == series && run.x == *x);
         let xs = experiment.xs().into_iter().filter(is_measured);
         rows.extend(xs.map(|x| row(experiment, &series, x)));
     }
@@ -48,16 +47,9 @@ pub fn rows(experiment: &Experiment) -> Vec<Row> {
 }
 
 fn row(experiment: &Experiment, series: &str, x: f64) -> Row {
-    let runs: Vec<&Run> = experiment
-        .runs
-        .iter()
-        .filter(|run| run.series == series && run.x == x)
-        .collect();
+    let runs: Vec<&Run> = experiment.runs.iter().filter(|run| run.series == series && run.x == x).collect();
     let median = |figure: &dyn Fn(&Run) -> Option<u64>| {
-        let figures = runs
-            .iter()
-            .filter_map(|run| figure(run))
-            .map(|one| one as f64);
+        let figures = runs.iter().filter_map(|run| figure(run)).map(|one| one as f64);
         Interval::of(figures).map(|interval| interval.median)
     };
     let claims = runs.iter().any(|run| run.claim.is_some());
@@ -67,23 +59,14 @@ fn row(experiment: &Experiment, series: &str, x: f64) -> Row {
         values: (experiment.definition.metrics.iter())
             .map(|metric| {
                 let line = experiment.line(series, &metric.name);
-                line.iter()
-                    .find(|point| point.x == x)
-                    .map(|point| point.value)
+                line.iter().find(|point| point.x == x).map(|point| point.value)
             })
             .collect(),
         sent: median(&|run| run.sent),
         recorded: median(&|run| run.recorded),
         lost: median(&|run| run.lost),
-        claimed: claims.then(|| {
-            (
-                median(&|run| run.claim.as_ref()?.recorded),
-                median(&|run| run.claim.as_ref()?.lost),
-            )
-        }),
-        claim_is_wrong: runs
-            .iter()
-            .any(|run| run.claim.as_ref().is_some_and(|claim| claim.wrong)),
+        claimed: claims.then(|| (median(&|run| run.claim.as_ref()?.recorded), median(&|run| run.claim.as_ref()?.lost))),
+        claim_is_wrong: runs.iter().any(|run| run.claim.as_ref().is_some_and(|claim| claim.wrong)),
         cpus: cpus(&runs),
         memory_mib: median(&|run| run.memory_bytes).map(|bytes| bytes / f64::from(1 << 20)),
         runs: runs.len(),
@@ -115,12 +98,7 @@ pub fn figure(value: f64) -> String {
 }
 
 pub fn interval(value: &Interval) -> String {
-    format!(
-        "{} ({} to {})",
-        figure(value.median),
-        figure(value.low),
-        figure(value.high)
-    )
+    format!("{} ({} to {})", figure(value.median), figure(value.low), figure(value.high))
 }
 
 // Changes between two runs: points whose intervals do not overlap.
@@ -195,12 +173,10 @@ fn leads(one: &Experiment) -> Option<String> {
                 && Peers::of_series(&point.series).is_some() == is_peer
                 && !point.series.contains(BASELINE)
         });
-        own.reduce(
-            |best, point| match better(point.value.median, best.value.median) {
-                true => point,
-                false => best,
-            },
-        )
+        own.reduce(|best, point| match better(point.value.median, best.value.median) {
+            true => point,
+            false => best,
+        })
     };
     let lead = |&x: &f64| {
         let (theirs, ours) = (best(x, true)?, best(x, false)?);
@@ -214,11 +190,7 @@ fn leads(one: &Experiment) -> Option<String> {
             format!(
                 "at {} {}: {} {} {}, {} {}",
                 figure(x),
-                if definition.x.unit.is_empty() {
-                    &definition.x.label
-                } else {
-                    &definition.x.unit
-                },
+                if definition.x.unit.is_empty() { &definition.x.label } else { &definition.x.unit },
                 theirs.series,
                 figure(theirs.value.median),
                 metric.unit,
@@ -260,7 +232,9 @@ pub fn markdown(sources: &[Source]) -> String {
         if !source.report.configurations.is_empty() {
             text.push('\n');
         }
-        text.push_str("| experiment | the study found | this machine shows | shape agrees | |\n|---|---|---|---|---|\n");
+        text.push_str(
+            "| experiment | the study found | this machine shows | shape agrees | |\n|---|---|---|---|---|\n",
+        );
         for one in &source.report.experiments {
             let cells = [
                 &one.definition.name,
@@ -274,11 +248,7 @@ pub fn markdown(sources: &[Source]) -> String {
         }
         for one in &source.report.experiments {
             let definition = &one.definition;
-            let _ = writeln!(
-                text,
-                "\n## {}\n\n{}\n",
-                definition.name, definition.question
-            );
+            let _ = writeln!(text, "\n## {}\n\n{}\n", definition.name, definition.question);
             if let Some(limits) = limits(one) {
                 let _ = writeln!(text, "{}.\n", escaped(&limits));
             }
@@ -296,12 +266,7 @@ pub fn markdown(sources: &[Source]) -> String {
                 let _ = writeln!(text, "| {} |", cells.join(" | "));
             }
             for failure in &one.failures {
-                let _ = writeln!(
-                    text,
-                    "\n- {}: {}",
-                    failure.series,
-                    escaped(&failure.message)
-                );
+                let _ = writeln!(text, "\n- {}: {}", failure.series, escaped(&failure.message));
             }
             let _ = writeln!(text, "\n`{}`", one.command);
         }
@@ -329,11 +294,7 @@ mod tests {
     fn experiment(lower_is_better: bool, runs: &[(&str, f64)]) -> Experiment {
         let definition = Definition {
             name: "one".to_owned(),
-            metrics: vec![Axis {
-                name: "mpps".to_owned(),
-                lower_is_better,
-                ..Axis::default()
-            }],
+            metrics: vec![Axis { name: "mpps".to_owned(), lower_is_better, ..Axis::default() }],
             why_behind: "It does more.".to_owned(),
             ..Definition::default()
         };
@@ -344,11 +305,8 @@ mod tests {
             values: [("mpps".to_owned(), *value)].into(),
             ..Run::default()
         };
-        let mut one = Experiment {
-            definition,
-            runs: runs.iter().enumerate().map(run).collect(),
-            ..Experiment::default()
-        };
+        let mut one =
+            Experiment { definition, runs: runs.iter().enumerate().map(run).collect(), ..Experiment::default() };
         one.summarise();
         one
     }
@@ -360,18 +318,11 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].1.contains("xdp-trafficgen 9") && found[0].1.ends_with("It does more."));
         assert!(behind([&experiment(true, &ahead)]).is_empty());
-        let mixed = [
-            ("trawl live", 7.0),
-            ("trawl live", 9.5),
-            ("xdp-trafficgen", 9.0),
-        ];
+        let mixed = [("trawl live", 7.0), ("trawl live", 9.5), ("xdp-trafficgen", 9.0)];
         assert!(behind([&experiment(false, &mixed)]).is_empty());
         let alike = [("trawl live", 8.95), ("xdp-trafficgen", 9.0)];
         assert!(behind([&experiment(false, &alike)]).is_empty());
-        let baseline = [
-            ("trawl tc beside dpdk-testpmd", 7.0),
-            ("dpdk-testpmd alone", 9.0),
-        ];
+        let baseline = [("trawl tc beside dpdk-testpmd", 7.0), ("dpdk-testpmd alone", 9.0)];
         assert!(behind([&experiment(false, &baseline)]).is_empty());
         assert!(behind([&experiment(false, &ahead[1..])]).is_empty());
     }

@@ -1,5 +1,5 @@
-//! The load balancer compared with IPVS (study B): packets a second by the number of flows, and the flows that the removal
-//! of a backend moves.
+//! The load balancer compared with IPVS (study B): packets a second by the number of flows, and the flows that the
+//! removal of a backend moves.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -69,10 +69,7 @@ fn backends(number: f64) -> Result<usize> {
     let number = number as usize;
     match (2..=MOST_BACKENDS).contains(&number) {
         true => Ok(number),
-        false => Err(Error::usage(
-            format!("{number} backends"),
-            format!("2 to {MOST_BACKENDS} are possible"),
-        )),
+        false => Err(Error::usage(format!("{number} backends"), format!("2 to {MOST_BACKENDS} are possible"))),
     }
 }
 
@@ -89,11 +86,7 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
         };
         Ok(move |bench: &Bench| {
             let rate = |configuration, flows| {
-                let balancer = Balancer {
-                    who,
-                    forward,
-                    configuration,
-                };
+                let balancer = Balancer { who, forward, configuration };
                 rate(bench, balancer, backends, flows, &flood)
             };
             let few = |configuration| Ok(rate(configuration, 1)?.values["mpps"]);
@@ -111,8 +104,8 @@ pub fn all_moves(space: &Space) -> Result<Vec<Case>> {
     })
 }
 
-/// Sets the arguments for this many flows, the same ones each time. Frames that are rewritten on their path return as they
-/// were left, unless they are of more than one kind: then all headers are written anew.
+/// Sets the arguments for this many flows, the same ones each time. Frames that are rewritten on their path return as
+/// they were left, unless they are of more than one kind: then all headers are written anew.
 fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
     let flows = flows.to_string();
     let arguments = [
@@ -126,20 +119,11 @@ fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
 }
 
 fn each(size: usize, flows: u64) -> Traffic {
-    let traffic = Traffic {
-        amount: Amount::Frames(flows),
-        ..Traffic::flood(size, 0.0, &[SENDER_CPU])
-    };
+    let traffic = Traffic { amount: Amount::Frames(flows), ..Traffic::flood(size, 0.0, &[SENDER_CPU]) };
     with_flows(traffic, flows)
 }
 
-fn rate(
-    bench: &Bench,
-    balancer: Balancer,
-    backends: usize,
-    flows: u64,
-    flood: &Traffic,
-) -> Outcome {
+fn rate(bench: &Bench, balancer: Balancer, backends: usize, flows: u64, flood: &Traffic) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
     let farm = Farm::new(bench, balancer, &all, flows)?;
     let _end = Loaded::native(Does::Drop, &farm.line.b)?;
@@ -157,11 +141,7 @@ fn rate(
 fn moves(bench: &Bench, who: Who, established: bool, backends: usize, flows: u64) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
     let rest: Vec<usize> = all.iter().copied().filter(|one| *one != REMOVED).collect();
-    let balancer = Balancer {
-        who,
-        forward: Forward::Direct,
-        configuration: DEFAULTS,
-    };
+    let balancer = Balancer { who, forward: Forward::Direct, configuration: DEFAULTS };
     let farm = Farm::new(bench, balancer, &all, flows)?;
     let before = farm.send_each(bench, flows)?;
     let after = if established {
@@ -179,18 +159,11 @@ fn moves(bench: &Bench, who: Who, established: bool, backends: usize, flows: u64
         )));
     }
     let share = |count: usize| percent(count as f64, before.len() as f64);
-    let is_elsewhere =
-        |flow: &[u8; 6], backend: &usize| after.get(flow).is_some_and(|now| now != backend);
-    let moved: Vec<usize> = before
-        .iter()
-        .filter(|(flow, backend)| is_elsewhere(flow, backend))
-        .map(|(_, backend)| *backend)
-        .collect();
+    let is_elsewhere = |flow: &[u8; 6], backend: &usize| after.get(flow).is_some_and(|now| now != backend);
+    let moved: Vec<usize> =
+        before.iter().filter(|(flow, backend)| is_elsewhere(flow, backend)).map(|(_, backend)| *backend).collect();
     let needless = moved.iter().filter(|backend| **backend != REMOVED).count();
-    let lost = before
-        .keys()
-        .filter(|flow| !after.contains_key(*flow))
-        .count();
+    let lost = before.keys().filter(|flow| !after.contains_key(*flow)).count();
     Ok(Measured {
         values: [
             ("moved_percent", share(moved.len())),
@@ -213,10 +186,7 @@ pub fn judge_rate(experiment: &Experiment) -> Finding {
         for flows in [few, many] {
             if let Some(ratio) = experiment.paired(&ours, &theirs, "mpps", flows) {
                 least = least.min(ratio.median);
-                said.push(format!(
-                    "{:.1} times IPVS by {method} with {flows} flows",
-                    ratio.median
-                ));
+                said.push(format!("{:.1} times IPVS by {method} with {flows} flows", ratio.median));
             }
         }
     }
@@ -236,10 +206,7 @@ pub fn judge_rate(experiment: &Experiment) -> Finding {
         shows: shown.join("; "),
         sentence: match said.is_empty() {
             true => String::new(),
-            false => format!(
-                "trawl balance is {} (published: 3 to 4 times).",
-                said.join(", ")
-            ),
+            false => format!("trawl balance is {} (published: 3 to 4 times).", said.join(", ")),
         },
     }
 }
@@ -256,10 +223,7 @@ pub fn judge_moves(experiment: &Experiment) -> Finding {
     let (Some(established), Some(new)) = (most("trawl established"), most("trawl new")) else {
         return Finding::default();
     };
-    let shown = experiment
-        .series()
-        .into_iter()
-        .filter_map(|series| Some(format!("{series} {:.1} %", most(&series)?)));
+    let shown = experiment.series().into_iter().filter_map(|series| Some(format!("{series} {:.1} %", most(&series)?)));
     let shown: Vec<String> = shown.collect();
     Finding {
         agrees: match (established == 0.0, new <= SMALL_SHARE) {
@@ -302,29 +266,15 @@ impl Drop for Farm {
 }
 
 impl Farm {
-    fn new(
-        bench: &Bench,
-        balancer: Balancer,
-        backends: &[usize],
-        flows: u64,
-    ) -> Result<Self, Stop> {
-        let Balancer {
-            who,
-            forward,
-            configuration,
-        } = balancer;
+    fn new(bench: &Bench, balancer: Balancer, backends: &[usize], flows: u64) -> Result<Self, Stop> {
+        let Balancer { who, forward, configuration } = balancer;
         let line = Line::new(&configuration.into())?;
         let mut netlink = line.right.netlink()?;
         for backend in backends {
             let address = address_of(*backend).into();
             netlink.add_neighbour(line.right.index, address, mac_of(*backend))?;
         }
-        let mut farm = Self {
-            line,
-            who,
-            unload: None,
-            _table: None,
-        };
+        let mut farm = Self { line, who, unload: None, _table: None };
         match who {
             Who::Trawl => farm.install_trawl(bench, forward, backends, flows)?,
             Who::Ipvs(scheduler) => farm.install_ipvs(bench, scheduler, forward, backends)?,
@@ -332,20 +282,13 @@ impl Farm {
         Ok(farm)
     }
 
-    fn install_trawl(
-        &mut self,
-        bench: &Bench,
-        forward: Forward,
-        backends: &[usize],
-        flows: u64,
-    ) -> Result<(), Stop> {
+    fn install_trawl(&mut self, bench: &Bench, forward: Forward, backends: &[usize], flows: u64) -> Result<(), Stop> {
         let forward = match forward {
             Forward::Direct => "direct",
             Forward::Ipip => "ipip",
         };
-        let mut text = format!(
-            "[[vip]]\naddress = \"{VIP}\"\nprotocol = \"udp\"\nport = {PORT}\nforward = \"{forward}\"\n"
-        );
+        let mut text =
+            format!("[[vip]]\naddress = \"{VIP}\"\nprotocol = \"udp\"\nport = {PORT}\nforward = \"{forward}\"\n");
         for backend in backends {
             text += &format!("[[vip.backend]]\naddress = \"{}\"\n", address_of(*backend));
         }
@@ -362,13 +305,7 @@ impl Farm {
         Ok(())
     }
 
-    fn install_ipvs(
-        &self,
-        bench: &Bench,
-        scheduler: &str,
-        forward: Forward,
-        backends: &[usize],
-    ) -> Result<(), Stop> {
+    fn install_ipvs(&self, bench: &Bench, scheduler: &str, forward: Forward, backends: &[usize]) -> Result<(), Stop> {
         // A connection table with room for a million, if the module is not loaded yet.
         let _ = process::run(process::command("modprobe").args(["ip_vs", "conn_tab_bits=20"]));
         let ipvsadm = bench.peers.path("ipvsadm")?;
@@ -418,9 +355,7 @@ impl Farm {
             Who::Trawl => {
                 let (vip, address) = (format!("udp:{VIP}:{PORT}"), address.to_string());
                 let left = label(&self.line.left);
-                let remove = [
-                    "balance", "backend", "remove", &vip, &address, "--on", &left,
-                ];
+                let remove = ["balance", "backend", "remove", &vip, &address, "--on", &left];
                 trawl(bench, &remove)
             }
             Who::Ipvs(_) => {

@@ -19,11 +19,7 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
 }
 
 pub fn filtered(space: &Space) -> Result<Vec<Case>> {
-    let setting = Setting {
-        filter: Some("ether proto 0x1111".to_owned()),
-        one_in: Some(ONE_IN),
-        ..Setting::default()
-    };
+    let setting = Setting { filter: Some("ether proto 0x1111".to_owned()), one_in: Some(ONE_IN), ..Setting::default() };
     let frames = ["--ethertype", "0x1234", "--every", "1000:ethertype=0x1111"];
     by_rate(space, &setting, &frames)
 }
@@ -62,16 +58,9 @@ pub fn efficiency(space: &Space) -> Result<Vec<Case>> {
     })
 }
 
-fn measuring(
-    recorder: &str,
-    setting: Setting,
-    traffic: Traffic,
-) -> Result<impl Fn(&Bench) -> Outcome + use<>> {
+fn measuring(recorder: &str, setting: Setting, traffic: Traffic) -> Result<impl Fn(&Bench) -> Outcome + use<>> {
     let (recorder, configuration) = configured(recorder)?;
-    let setting = Setting {
-        configuration,
-        ..setting
-    };
+    let setting = Setting { configuration, ..setting };
     Ok(move |bench: &Bench| capture(bench, recorder, &setting, &traffic))
 }
 
@@ -101,10 +90,7 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
                 // 0 means the watermark of one byte: every packet wakes the reader.
                 let (watermark, label) = match percent {
                     0.0 => (1, "watermark 1".to_owned()),
-                    percent => (
-                        (buffer as f64 * percent / 100.0) as usize,
-                        format!("watermark {percent} %"),
-                    ),
+                    percent => ((buffer as f64 * percent / 100.0) as usize, format!("watermark {percent} %")),
                 };
                 let options = format!("-buffer {buffer} -watermark {watermark}");
                 let setting = given(&options);
@@ -164,9 +150,7 @@ fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
         point.is_none_or(|point| point.value.median >= COMPLETE)
     };
     let line = experiment.line(series, "recorded_percent");
-    let whole = line
-        .iter()
-        .take_while(|point| point.value.median >= COMPLETE && is_offered(point.x));
+    let whole = line.iter().take_while(|point| point.value.median >= COMPLETE && is_offered(point.x));
     whole.last().map(|point| point.x)
 }
 
@@ -193,9 +177,7 @@ pub fn judge_complete(experiment: &Experiment) -> Finding {
         own.map(|(_, limit)| *limit).reduce(f64::max)
     };
     let ours = best(&|series| series.starts_with("trawl"));
-    let best_other = limits
-        .iter()
-        .find(|(series, _)| !series.starts_with("trawl"));
+    let best_other = limits.iter().find(|(series, _)| !series.starts_with("trawl"));
     let theirs = best_other.map(|(_, limit)| *limit);
     let tcpdump = best(&|series| series.starts_with("tcpdump"));
     let xdpcap = best(&|series| series.starts_with("xdpcap"));
@@ -216,10 +198,9 @@ pub fn judge_complete(experiment: &Experiment) -> Finding {
         _ => "the study's peers are not all measured here".to_owned(),
     };
     let ahead = match ours.zip(theirs) {
-        Some((ours, theirs)) if theirs > 0.0 => format!(
-            "; trawl is complete to {ours} {unit}, {:.1} times the best other's {theirs} {unit}",
-            ours / theirs
-        ),
+        Some((ours, theirs)) if theirs > 0.0 => {
+            format!("; trawl is complete to {ours} {unit}, {:.1} times the best other's {theirs} {unit}", ours / theirs)
+        }
         Some((ours, _)) => format!("; trawl is complete to {ours} {unit}, no other at any rate"),
         None => String::new(),
     };
@@ -250,20 +231,18 @@ fn limited_by_sender(experiment: &Experiment, series: &str, limit: f64) -> bool 
 pub fn judge_buffers(experiment: &Experiment) -> Finding {
     let (low, high) = experiment.ends();
     let best_at = |x: f64, is: &dyn Fn(&str) -> bool| {
-        let own = experiment.points.iter().filter(|point| {
-            point.metric == "recorded_percent" && point.x == x && is(&point.series)
-        });
+        let own = experiment
+            .points
+            .iter()
+            .filter(|point| point.metric == "recorded_percent" && point.x == x && is(&point.series));
         own.max_by(|a, b| a.value.median.total_cmp(&b.value.median))
     };
     let xdpcap = |series: &str| series.starts_with("xdpcap");
-    let share =
-        |x: f64, is: &dyn Fn(&str) -> bool| best_at(x, is).map_or(0.0, |point| point.value.median);
+    let share = |x: f64, is: &dyn Fn(&str) -> bool| best_at(x, is).map_or(0.0, |point| point.value.median);
     let Some((at_low, at_high)) = best_at(low, &xdpcap).zip(best_at(high, &xdpcap)) else {
         return Finding {
             shows: "xdpcap was not measured".to_owned(),
-            sentence:
-                "The study compares xdpcap's buffers; without xdpcap there is nothing to compare."
-                    .to_owned(),
+            sentence: "The study compares xdpcap's buffers; without xdpcap there is nothing to compare.".to_owned(),
             ..Finding::default()
         };
     };
@@ -301,17 +280,10 @@ pub fn judge_elapsed(experiment: &Experiment) -> Finding {
     let Some((first, least)) = times.first().cloned() else {
         return Finding::default();
     };
-    let shows: Vec<String> = times
-        .iter()
-        .map(|(series, ms)| format!("{series} {ms:.1} ms"))
-        .collect();
+    let shows: Vec<String> = times.iter().map(|(series, ms)| format!("{series} {ms:.1} ms")).collect();
     let spread = times.last().map_or(1.0, |(_, most)| most / least);
     Finding {
-        agrees: if spread > 1.5 {
-            Agreement::Yes
-        } else {
-            Agreement::Partly
-        },
+        agrees: if spread > 1.5 { Agreement::Yes } else { Agreement::Partly },
         shows: format!("{largest} packets: {}", shows.join(", ")),
         sentence: format!(
             "{first} is first; the slowest takes {spread:.1} times as long. A mechanism that loses nothing takes what the \

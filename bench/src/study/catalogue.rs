@@ -1,12 +1,12 @@
-//! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/` and an entry
-//! here, with functions of its own if none of the existing ones fits.
+//! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/` and an
+//! entry here, with functions of its own if none of the existing ones fits.
 
 use trawl_sys::{Error, Result};
 
 use super::definition::{Definition, Space};
 use super::{
-    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, owners, pdump,
-    programs, read, rfc2544, store,
+    Case, balance, capture, complete, ddos, demands, disk, drops, generators, guard, owners, pdump, programs, read,
+    rfc2544, store,
 };
 use crate::model::{Experiment, Finding};
 
@@ -22,12 +22,7 @@ pub struct Entry {
 
 macro_rules! entry {
     ($name:literal, $cases:expr, $judge:expr) => {
-        Entry {
-            name: $name,
-            text: include_str!(concat!("experiments/", $name, ".toml")),
-            cases: $cases,
-            judge: $judge,
-        }
+        Entry { name: $name, text: include_str!(concat!("experiments/", $name, ".toml")), cases: $cases, judge: $judge }
     };
 }
 
@@ -36,11 +31,7 @@ pub static ALL: &[Entry] = &[
     entry!("capture-bandwidth", capture::rates, capture::judge_complete),
     entry!("capture-size", capture::sizes, capture::judge_complete),
     entry!("capture-buffers", capture::buffers, capture::judge_buffers),
-    entry!(
-        "capture-filtered",
-        capture::filtered,
-        capture::judge_complete
-    ),
+    entry!("capture-filtered", capture::filtered, capture::judge_complete),
     entry!("capture-complete", complete::cases, complete::judge),
     entry!("capture-disk", disk::cases, disk::judge),
     entry!("drop-cores", programs::cores, programs::judge_cores),
@@ -49,58 +40,33 @@ pub static ALL: &[Entry] = &[
     entry!("route", programs::routes, programs::judge_route),
     entry!("ddos", ddos::cases, ddos::judge),
     entry!("load-balance", balance::rates, balance::judge_rate),
-    entry!(
-        "load-balance-moves",
-        balance::all_moves,
-        balance::judge_moves
-    ),
+    entry!("load-balance-moves", balance::all_moves, balance::judge_moves),
     entry!("rfc2544", rfc2544::cases, rfc2544::judge),
-    entry!(
-        "mechanism-efficiency",
-        capture::efficiency,
-        capture::judge_complete
-    ),
-    entry!(
-        "mechanism-elapsed",
-        capture::elapsed,
-        capture::judge_elapsed
-    ),
+    entry!("mechanism-efficiency", capture::efficiency, capture::judge_complete),
+    entry!("mechanism-elapsed", capture::elapsed, capture::judge_elapsed),
     entry!("xdp-actions", programs::threads, programs::judge_threads),
     entry!("xdp-offload", programs::threads, |_| Finding::default()),
     entry!("drop-iptables", programs::threads, programs::judge_threads),
     entry!("generate", generators::cases, generators::judge),
     entry!("dpdk-pdump", pdump::cases, pdump::judge),
-    entry!(
-        "timestamp-accuracy",
-        demands::timestamps,
-        demands::judge_timestamps
-    ),
+    entry!("timestamp-accuracy", demands::timestamps, demands::judge_timestamps),
     entry!("order", demands::orders, demands::judge_order),
     entry!("merge", demands::merges, demands::judge_merge),
     entry!("loss", demands::losses, demands::judge_loss),
     entry!("store-capture", store::captures, store::judge_capture),
     entry!("store-index", store::indexes, store::judge_index),
     entry!("store-search", store::searches, store::judge_search),
-    entry!(
-        "xdp-programs",
-        programs::threads,
-        programs::judge_with_peers
-    ),
+    entry!("xdp-programs", programs::threads, programs::judge_with_peers),
     entry!("guard-rules", guard::cases, guard::judge),
     entry!("process", owners::rates, owners::judge_rates),
-    entry!(
-        "process-connections",
-        owners::connections,
-        owners::judge_connections
-    ),
+    entry!("process-connections", owners::connections, owners::judge_connections),
     entry!("drop-reasons", drops::cases, drops::judge),
     entry!("read", read::cases, read::judge),
 ];
 
 impl Entry {
     pub fn definition(&self) -> Result<Definition> {
-        Definition::parse(self.text)
-            .map_err(|why| Error::failed(format!("experiment {}", self.name), why))
+        Definition::parse(self.text).map_err(|why| Error::failed(format!("experiment {}", self.name), why))
     }
 }
 
@@ -109,10 +75,7 @@ pub fn find(name: &str) -> Result<&'static Entry> {
         let names: Vec<&str> = ALL.iter().map(|entry| entry.name).collect();
         Error::usage(
             format!("experiment {name:?}"),
-            format!(
-                "no experiment has this name; trawl bench list shows {}",
-                names.join(", ")
-            ),
+            format!("no experiment has this name; trawl bench list shows {}", names.join(", ")),
         )
     })
 }
@@ -126,10 +89,7 @@ pub fn of_study(letter: &str) -> Result<Vec<&'static str>> {
         }
     }
     if names.is_empty() {
-        return Err(Error::usage(
-            format!("--study {letter}"),
-            "the studies are A to G",
-        ));
+        return Err(Error::usage(format!("--study {letter}"), "the studies are A to G"));
     }
     Ok(names)
 }
@@ -146,25 +106,12 @@ mod tests {
         for entry in ALL {
             let definition = entry.definition().expect(entry.name);
             assert_eq!(definition.name, entry.name);
-            assert!(
-                !definition.metrics.is_empty() && !definition.setup.is_empty(),
-                "{}",
-                entry.name
-            );
+            assert!(!definition.metrics.is_empty() && !definition.setup.is_empty(), "{}", entry.name);
             for published in &definition.published {
-                assert!(
-                    definition
-                        .metrics
-                        .iter()
-                        .any(|one| one.name == published.metric),
-                    "{}",
-                    entry.name
-                );
+                assert!(definition.metrics.iter().any(|one| one.name == published.metric), "{}", entry.name);
             }
             for profile in [Profile::Quick, Profile::Full] {
-                let space = definition
-                    .space(profile, &BTreeMap::new())
-                    .expect(entry.name);
+                let space = definition.space(profile, &BTreeMap::new()).expect(entry.name);
                 assert!(space.number("repeat").expect(entry.name) >= 1.0);
                 let cases = (entry.cases)(&space).expect(entry.name);
                 assert!(!cases.is_empty(), "{}", entry.name);
@@ -174,11 +121,7 @@ mod tests {
 
     #[test]
     fn studies_are_found_by_their_letter() {
-        assert!(
-            of_study("a")
-                .expect("there is one")
-                .contains(&"capture-bandwidth")
-        );
+        assert!(of_study("a").expect("there is one").contains(&"capture-bandwidth"));
         assert!(of_study("Z").is_err());
         assert!(find("capture-bandwith").is_err());
     }

@@ -1,4 +1,5 @@
-//! The highest rate at which each capture, at its best configuration, records every packet, and the CPU time of a packet.
+//! The highest rate at which each capture, at its best configuration, records every packet, and the CPU time of a
+//! packet.
 
 use super::capture::configured;
 use super::definition::Space;
@@ -13,34 +14,21 @@ use crate::tuning::{WHOLE, complete};
 
 const OURS: &str = "trawl hook, drop";
 const PROBES: u32 = 6;
-/// Measurements of the cost, each with and without a capture, of which the median counts: the CPUs of a virtual machine change
-/// their speed, and a disk's late work counts too.
+/// Measurements of the cost, each with and without a capture, of which the median counts: the CPUs of a virtual machine
+/// change their speed, and a disk's late work counts too.
 const COSTS: usize = 3;
 
 pub fn cases(space: &Space) -> Result<Vec<Case>, trawl_sys::Error> {
-    let (seconds, frames) = (
-        space.number("seconds")?,
-        space.number("cost_frames")? as u64,
-    );
+    let (seconds, frames) = (space.number("seconds")?, space.number("cost_frames")? as u64);
     Case::each(space, "sizes", |series, size| {
         let (recorder, configuration) = configured(series)?;
-        let setting = Setting {
-            configuration,
-            ..Setting::default()
-        };
+        let setting = Setting { configuration, ..Setting::default() };
         let size = size as usize;
         Ok(move |bench: &Bench| measure(bench, recorder, &setting, size, seconds, frames))
     })
 }
 
-fn measure(
-    bench: &Bench,
-    recorder: Recorder,
-    setting: &Setting,
-    size: usize,
-    seconds: f64,
-    frames: u64,
-) -> Outcome {
+fn measure(bench: &Bench, recorder: Recorder, setting: &Setting, size: usize, seconds: f64, frames: u64) -> Outcome {
     let found = complete(bench, recorder, setting, size, seconds, PROBES)?;
     // At full speed: a sender that keeps to a rate waits for the next frame with its CPU busy.
     let mut traffic = Traffic::flood(size, seconds, &[SENDER_CPU]).with(&UNANSWERED);
@@ -58,12 +46,8 @@ fn measure(
     let median = |values| Interval::of(values).map(|interval: Interval| interval.median);
     let mut measured = found.flood;
     measured.values = [("complete_mpps", found.mpps)].into();
-    measured
-        .values
-        .extend(median(costs).map(|cost| ("cpu_ns", cost)));
-    measured
-        .values
-        .extend(median(rates).map(|rate| ("alone_mpps", rate)));
+    measured.values.extend(median(costs).map(|cost| ("cpu_ns", cost)));
+    measured.values.extend(median(rates).map(|rate| ("alone_mpps", rate)));
     if let Some(mpps) = found.first_loss_mpps {
         measured.values.insert("first_loss_mpps", mpps);
     }
@@ -78,43 +62,25 @@ struct Alone {
 }
 
 /// Sends this traffic without a capture, in the lab of a recorder.
-fn send_alone(
-    bench: &Bench,
-    recorder: Recorder,
-    setting: &Setting,
-    traffic: &Traffic,
-) -> Result<Alone, Stop> {
+fn send_alone(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Result<Alone, Stop> {
     let configuration = setting.configuration.resolve(bench, recorder)?;
     let (lab, _program) = lab_for(recorder, configuration)?;
     let begun = Busy::now();
     let sent = traffic.send(bench, &lab.a, &lab.b)?;
     std::thread::sleep(process::IDLE);
-    Ok(Alone {
-        busy: begun.seconds(),
-        mpps: sent.per_second() / 1e6,
-    })
+    Ok(Alone { busy: begun.seconds(), mpps: sent.per_second() / 1e6 })
 }
 
 /// Returns the CPU seconds of the whole machine for this traffic and its capture, until nothing is left to do, and the
 /// recorded packets.
-fn send_recorded(
-    bench: &Bench,
-    recorder: Recorder,
-    setting: &Setting,
-    traffic: &Traffic,
-) -> Result<(f64, u64), Stop> {
+fn send_recorded(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Result<(f64, u64), Stop> {
     let running = Running::start(bench, recorder, setting)?;
     let begun = Busy::now();
     traffic.send(bench, &running.lab.a, &running.lab.b)?;
     running.peer.wait_until_idle();
     let seconds = begun.seconds();
     running.peer.finish()?;
-    let recorded = scratch::contents(
-        running.file.path(),
-        Some(running.lab.b.mac),
-        recorder.tap().is_none(),
-    )?
-    .packets;
+    let recorded = scratch::contents(running.file.path(), Some(running.lab.b.mac), recorder.tap().is_none())?.packets;
     Ok((seconds, recorded))
 }
 
@@ -130,11 +96,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
     let mut statements = Statements::default();
     let mut shows = Vec::new();
     for (metric, more, less, aim) in AIMS {
-        let axis = experiment
-            .definition
-            .metrics
-            .iter()
-            .find(|one| one.name == metric);
+        let axis = experiment.definition.metrics.iter().find(|one| one.name == metric);
         let ratios = experiment.paired(more, less, metric, smallest);
         if let Some((axis, found)) = axis.zip(ratios) {
             let text = format!(

@@ -93,11 +93,7 @@ const VERDICTS: &[(&str, Verdict)] = &[
     ("REDIRECT by a map", Verdict::RedirectMap),
 ];
 
-const MODES: &[(&str, Mode)] = &[
-    ("native", Mode::Native),
-    ("generic", Mode::Generic),
-    ("offloaded", Mode::Offloaded),
-];
+const MODES: &[(&str, Mode)] = &[("native", Mode::Native), ("generic", Mode::Generic), ("offloaded", Mode::Offloaded)];
 
 /// Programs and processes of a run, in the order of their removal.
 #[derive(Default)]
@@ -124,9 +120,7 @@ impl Installed {
     /// Registers an unload command in the station's namespace.
     fn unload_in_network(&mut self, at: &Station, program: &Path, arguments: &[&str]) {
         let command = process::command_in_network(&at.name, program);
-        let all = command
-            .get_args()
-            .map(|argument| argument.to_string_lossy());
+        let all = command.get_args().map(|argument| argument.to_string_lossy());
         let mut all: Vec<String> = all.map(std::borrow::Cow::into_owned).collect();
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self.unload.push((command.get_program().into(), all));
@@ -158,9 +152,7 @@ impl Who {
     /// Returns what its program does with the frames, if it is one of a single verdict.
     pub fn verdict(self) -> Option<Verdict> {
         match self {
-            Self::Xdp(verdict, _) | Self::XdpBench(verdict, _) | Self::Extracted(verdict) => {
-                Some(verdict)
-            }
+            Self::Xdp(verdict, _) | Self::XdpBench(verdict, _) | Self::Extracted(verdict) => Some(verdict),
             _ => None,
         }
     }
@@ -186,8 +178,7 @@ impl Who {
         match self {
             Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut installed)?,
             Self::XdpBench(verdict, mode) => {
-                let mut command =
-                    process::command_in_network(&at.name, bench.peers.path("xdp-bench")?);
+                let mut command = process::command_in_network(&at.name, bench.peers.path("xdp-bench")?);
                 let (name, to) = match verdict {
                     Verdict::Drop => ("drop", None),
                     Verdict::Pass => ("pass", None),
@@ -339,23 +330,17 @@ pub fn offload_refusal(bench: &Bench) -> Stop {
 fn cards() -> Vec<String> {
     let own = |entry: std::fs::DirEntry| {
         let driver = std::fs::read_link(entry.path().join("device/driver")).ok()?;
-        Some(format!(
-            "{} ({})",
-            driver.file_name()?.to_string_lossy(),
-            entry.file_name().to_string_lossy()
-        ))
+        Some(format!("{} ({})", driver.file_name()?.to_string_lossy(), entry.file_name().to_string_lossy()))
     };
-    let devices = std::fs::read_dir("/sys/class/net")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     devices.filter_map(own).collect()
 }
 
-// xdp-bench's programs, extracted from the installed binary, which contains them as object files, and loaded without it.
+// xdp-bench's programs, extracted from the installed binary, which contains them as object files, and loaded without
+// it.
 //
-// xdp-bench itself does not start if the kernel lacks one of its tracepoints (Debian 12's on 6.18, for one). Its programs
-// alone are also the harder competitors: no tracing program counts next to them.
+// xdp-bench itself does not start if the kernel lacks one of its tracepoints (Debian 12's on 6.18, for one). Its
+// programs alone are also the harder competitors: no tracing program counts next to them.
 
 const NAME: &str = "xdp-bench";
 const MAGIC: &[u8] = b"\x7fELF";
@@ -390,15 +375,10 @@ fn load_extracted(binary: &Path, verdict: Verdict, at: &Station, out: &Station) 
         source.set_variable("ifindex_out", &out.index.to_ne_bytes())?;
     }
     let site = Site::find(&label(at), None)?;
-    install::put_alone(
-        &site,
-        source,
-        &AttachRequest::default(),
-        |program| match verdict {
-            Verdict::RedirectMap => fill(program, at, out),
-            _ => Ok(()),
-        },
-    )
+    install::put_alone(&site, source, &AttachRequest::default(), |program| match verdict {
+        Verdict::RedirectMap => fill(program, at, out),
+        _ => Ok(()),
+    })
     .map(drop)
 }
 
@@ -409,26 +389,18 @@ fn names(verdict: Verdict) -> Result<&'static [&'static str]> {
         Verdict::Tx => Ok(&["xdp_swap_macs_prog", BASIC]),
         Verdict::Redirect => Ok(&["xdp_redirect_prog", "xdp_redirect_basic_prog"]),
         Verdict::RedirectMap => Ok(&["redir_devmap_native"]),
-        Verdict::Pass => Err(Error::failed(
-            "cannot compare",
-            "its passing program cannot be extracted",
-        )),
+        Verdict::Pass => Err(Error::failed("cannot compare", "its passing program cannot be extracted")),
     }
 }
 
 fn fill(program: &Program, at: &Station, out: &Station) -> Result<()> {
     let what = "cannot fill xdp-bench's device map";
     let fail = |e| Error::os(what, e);
-    let map = program
-        .map(TARGET)
-        .ok_or_else(|| Error::failed(what, "it is missing"))?;
+    let map = program.map(TARGET).ok_or_else(|| Error::failed(what, "it is missing"))?;
     let table = Table::new(map.try_clone_to_owned().map_err(fail)?).map_err(fail)?;
     // struct bpf_devmap_val: the interface, and no program.
     let value = [out.index.to_ne_bytes(), [0; 4]].concat();
-    run_in(&at.namespace, || {
-        table.update(&0u32.to_ne_bytes(), &value, table::ANY)
-    })?
-    .map_err(fail)
+    run_in(&at.namespace, || table.update(&0u32.to_ne_bytes(), &value, table::ANY))?.map_err(fail)
 }
 
 /// Returns the object that holds the first available one of these programs.
@@ -458,9 +430,7 @@ fn object_at(bytes: &[u8]) -> Option<&[u8]> {
     let sections = u64::from_le_bytes(*bytes.get(40..)?.first_chunk()?);
     let size = u64::from(argument(58)?) * u64::from(argument(60)?);
     let end = usize::try_from(sections.checked_add(size)?).ok()?;
-    bytes
-        .get(..end)
-        .filter(|_| argument(18) == Some(MACHINE_BPF))
+    bytes.get(..end).filter(|_| argument(18) == Some(MACHINE_BPF))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Requests and responses over one TCP connection during an attack of small UDP packets, with and without a filter in XDP.
+//! Requests and responses over one TCP connection during an attack of small UDP packets, with and without a filter in
+//! XDP.
 //!
 //! The pair is trawl's own: one byte in each direction, like TCP_RR of netperf.
 
@@ -16,9 +17,7 @@ use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome};
 use crate::machine::Sample;
 use crate::model::{Agreement, Experiment, Finding};
-use crate::traffic::{
-    Amount, Napi, SENDER_CPU, Sent, Traffic, capture_cpu, interface_name, received,
-};
+use crate::traffic::{Amount, Napi, SENDER_CPU, Sent, Traffic, capture_cpu, interface_name, received};
 
 const SERVICE: u16 = 7001;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,11 +34,9 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
 pub fn judge(experiment: &Experiment) -> Finding {
     let (none, rate) = experiment.ends();
     let at = |series, rate| experiment.median(series, "transactions", rate);
-    let (Some(calm), Some(without), Some(with)) = (
-        at("without filter", none),
-        at("without filter", rate),
-        at("with XDP filter", rate),
-    ) else {
+    let (Some(calm), Some(without), Some(with)) =
+        (at("without filter", none), at("without filter", rate), at("with XDP filter", rate))
+    else {
         return Finding::default();
     };
     let agrees = match (with > without * 1.1, with > calm * 0.5) {
@@ -61,20 +58,13 @@ pub fn judge(experiment: &Experiment) -> Finding {
     }
 }
 
-/// Offloads with which a veth hands TCP to the stack on the sender's CPU; without them, to the receiver's thread, like the
-/// attack.
-const OFFLOADS: [&str; 4] = [
-    "tx-tcp-segmentation",
-    "tx-tcp-ecn-segmentation",
-    "tx-tcp-mangleid-segmentation",
-    "tx-tcp6-segmentation",
-];
+/// Offloads with which a veth hands TCP to the stack on the sender's CPU; without them, to the receiver's thread, like
+/// the attack.
+const OFFLOADS: [&str; 4] =
+    ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
 fn measure(bench: &Bench, filter: Who, rate: f64, seconds: f64) -> Outcome {
-    let lab = Pair::new(&PairOptions {
-        interfaces: [interface_name(), interface_name()],
-        ..PairOptions::default()
-    })?;
+    let lab = Pair::new(&PairOptions { interfaces: [interface_name(), interface_name()], ..PairOptions::default() })?;
     for station in [&lab.a, &lab.b] {
         let ethtool = station.ethtool()?;
         for offload in OFFLOADS {
@@ -90,17 +80,11 @@ fn measure(bench: &Bench, filter: Who, rate: f64, seconds: f64) -> Outcome {
 
 fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measured> {
     let os = |e| Error::os("cannot exchange requests and responses", e);
-    let listener = run_in(&lab.b.namespace, || {
-        TcpListener::bind((lab.b.ipv4, SERVICE))
-    })?
-    .map_err(os)?;
+    let listener = run_in(&lab.b.namespace, || TcpListener::bind((lab.b.ipv4, SERVICE)))?.map_err(os)?;
     let address = SocketAddr::from((lab.b.ipv4, SERVICE));
     std::thread::scope(|scope| {
         scope.spawn(|| respond(&listener, capture_cpu()));
-        let stream = run_in(&lab.a.namespace, || {
-            TcpStream::connect_timeout(&address, PATIENCE)
-        })?
-        .map_err(os)?;
+        let stream = run_in(&lab.a.namespace, || TcpStream::connect_timeout(&address, PATIENCE))?.map_err(os)?;
         let attack = (rate > 0.0).then(|| {
             let traffic = Traffic {
                 amount: Amount::Time(Duration::from_secs_f64(seconds + 0.5)),
@@ -122,9 +106,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
             // Its end lets the responder's thread end.
             exchange(&stream, Duration::from_secs_f64(seconds))
         });
-        let exchanged = client
-            .join()
-            .map_err(|_| Error::failed("the client", "its thread ended early"))?;
+        let exchanged = client.join().map_err(|_| Error::failed("the client", "its thread ended early"))?;
         let cpus = sample.until_now();
         let sent = attack.map(|thread| thread.join());
         let sent = match sent {
@@ -136,10 +118,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
         Ok(Measured {
             values: [
                 ("transactions", transactions as f64 / elapsed.as_secs_f64()),
-                (
-                    "attack_kpps",
-                    sent.as_ref().map_or(0.0, Sent::per_second) / 1e3,
-                ),
+                ("attack_kpps", sent.as_ref().map_or(0.0, Sent::per_second) / 1e3),
             ]
             .into(),
             sent: sent.map(|sent| sent.frames),

@@ -92,9 +92,7 @@ impl std::fmt::Display for Value {
                 let all: Vec<String> = all.iter().map(f64::to_string).collect();
                 f.write_str(&all.join(","))
             }
-            Self::Names(all) if all.iter().any(|name| name.contains(',')) => {
-                f.write_str(&all.join("; "))
-            }
+            Self::Names(all) if all.iter().any(|name| name.contains(',')) => f.write_str(&all.join("; ")),
             Self::Names(all) => f.write_str(&all.join(",")),
         }
     }
@@ -131,23 +129,13 @@ impl Definition {
                 continue;
             };
             let known = [&self.quick, &self.full].map(|profile| profile.get(key));
-            let known: Vec<&str> = known
-                .into_iter()
-                .flatten()
-                .flat_map(Value::all_names)
-                .collect();
+            let known: Vec<&str> = known.into_iter().flatten().flat_map(Value::all_names).collect();
             let new = read(old, text, &known).ok_or_else(|| {
-                Error::usage(
-                    format!("--set {key}={text}"),
-                    format!("{} requires a value like {old}", self.name),
-                )
+                Error::usage(format!("--set {key}={text}"), format!("{} requires a value like {old}", self.name))
             })?;
             values.insert(key.to_owned(), new);
         }
-        Ok(Space {
-            experiment: self.name.clone(),
-            values,
-        })
+        Ok(Space { experiment: self.name.clone(), values })
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -169,9 +157,7 @@ fn names(text: &str, known: &[&str]) -> Vec<String> {
     let mut at = 0;
     while at < parts.len() {
         let joined = |to: usize| parts[at..to].join(", ");
-        let longest = (at + 1..=parts.len())
-            .rev()
-            .find(|&to| known.contains(&joined(to).as_str()));
+        let longest = (at + 1..=parts.len()).rev().find(|&to| known.contains(&joined(to).as_str()));
         let to = longest.unwrap_or(at + 1);
         found.push(joined(to));
         at = to;
@@ -182,11 +168,7 @@ fn names(text: &str, known: &[&str]) -> Vec<String> {
 /// Parses the text as a value of the same kind.
 fn read(old: &Value, text: &str, known: &[&str]) -> Option<Value> {
     let number = |text: &str| text.trim().parse().ok().filter(|n: &f64| n.is_finite());
-    let parts = || {
-        text.split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-    };
+    let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let value = match old {
         Value::Number(_) => Value::Number(number(text)?),
         Value::Numbers(_) => Value::Numbers(parts().map(number).collect::<Option<_>>()?),
@@ -260,10 +242,7 @@ mod tests {
     use super::*;
 
     fn definition() -> Definition {
-        let mut one = Definition {
-            name: "one".to_owned(),
-            ..Definition::default()
-        };
+        let mut one = Definition { name: "one".to_owned(), ..Definition::default() };
         let quick = [
             ("rates", Value::Numbers(vec![1.0, 2.0])),
             ("seconds", Value::Number(0.5)),
@@ -279,10 +258,7 @@ mod tests {
         let known = ["trawl hook, drop", "xdpcap, drop", "tcpdump"];
         let found = |text| names(text, &known);
         assert_eq!(found("trawl hook, drop"), ["trawl hook, drop"]);
-        assert_eq!(
-            found("tcpdump,trawl hook, drop,xdpcap,drop"),
-            ["tcpdump", "trawl hook, drop", "xdpcap, drop"]
-        );
+        assert_eq!(found("tcpdump,trawl hook, drop,xdpcap,drop"), ["tcpdump", "trawl hook, drop", "xdpcap, drop"]);
         assert_eq!(found("trawl tc; one, two"), ["trawl tc", "one, two"]);
         assert_eq!(found("64KiB,1MiB"), ["64KiB", "1MiB"]);
         assert!(found(" , ").is_empty());
@@ -294,11 +270,7 @@ mod tests {
         let both = ["one.seconds", "seconds"].map(|key| (key.to_owned(), key.len().to_string()));
         let none = BTreeMap::new();
         let seconds = |profile, set: &BTreeMap<_, _>| {
-            definition()
-                .space(profile, set)
-                .expect("valid")
-                .number("seconds")
-                .expect("a number")
+            definition().space(profile, set).expect("valid").number("seconds").expect("a number")
         };
         assert_eq!(seconds(Profile::Quick, &none), 0.5);
         assert_eq!(seconds(Profile::Full, &none), 40.0);
@@ -306,22 +278,10 @@ mod tests {
         assert_eq!(seconds(Profile::Full, &set("one.seconds", "3")), 3.0);
         assert_eq!(seconds(Profile::Full, &set("other.seconds", "3")), 40.0);
         assert_eq!(seconds(Profile::Full, &both.into()), 11.0);
-        let rates = definition()
-            .space(Profile::Quick, &set("rates", "5, 6"))
-            .expect("valid");
+        let rates = definition().space(Profile::Quick, &set("rates", "5, 6")).expect("valid");
         assert_eq!(rates.numbers("rates").expect("numbers"), [5.0, 6.0]);
-        for (key, value) in [
-            ("seconds", "soon"),
-            ("rates", "1,x"),
-            ("rates", ""),
-            ("seconds", "nan"),
-        ] {
-            assert!(
-                definition()
-                    .space(Profile::Quick, &set(key, value))
-                    .is_err(),
-                "{key}={value}"
-            );
+        for (key, value) in [("seconds", "soon"), ("rates", "1,x"), ("rates", ""), ("seconds", "nan")] {
+            assert!(definition().space(Profile::Quick, &set(key, value)).is_err(), "{key}={value}");
         }
     }
 }

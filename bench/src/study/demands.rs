@@ -26,8 +26,8 @@ struct Seen {
     stamp: Stamp,
 }
 
-/// Length above which a frame is an ICMP error: it quotes a frame with its stamp, and is longer than any frame of 64 bytes
-/// with its headers.
+/// Length above which a frame is an ICMP error: it quotes a frame with its stamp, and is longer than any frame of 64
+/// bytes with its headers.
 const QUOTED: usize = 85;
 
 /// Values of `--time`.
@@ -99,9 +99,8 @@ pub fn judge_merge(experiment: &Experiment) -> Finding {
 
 pub fn judge_loss(experiment: &Experiment) -> Finding {
     judge(experiment, |ours| {
-        let text = format!(
-            "trawl hides {ours:.4} % of what was sent: all packets missing from its file are in its account."
-        );
+        let text =
+            format!("trawl hides {ours:.4} % of what was sent: all packets missing from its file are in its account.");
         (ours < 0.01, text)
     })
 }
@@ -123,11 +122,7 @@ fn judge(experiment: &Experiment, of_ours: impl FnOnce(f64) -> (bool, String)) -
     };
     let shows: Vec<String> = experiment.series().into_iter().filter_map(show).collect();
     let (holds, sentence) = of_ours(ours);
-    Finding {
-        agrees: Agreement::of(holds),
-        shows: format!("{}, worst: {}", metric.label, shows.join(", ")),
-        sentence,
-    }
+    Finding { agrees: Agreement::of(holds), shows: format!("{}, worst: {}", metric.label, shows.join(", ")), sentence }
 }
 
 /// Returns the delays of each of trawl's clocks at the highest rate, by the median and by 99 % of the packets.
@@ -168,23 +163,14 @@ fn loss(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic)
     let admitted = measured.claim.as_ref().and_then(|claim| claim.lost);
     let hidden = lost.saturating_sub(admitted.unwrap_or(0));
     let share = |count: u64| percent(count as f64, expected.max(1) as f64);
-    measured.values = [
-        ("hidden_percent", share(hidden)),
-        ("lost_percent", share(lost)),
-    ]
-    .into();
+    measured.values = [("hidden_percent", share(hidden)), ("lost_percent", share(lost))].into();
     Ok(measured)
 }
 
 fn read(path: &Path, mut each: impl FnMut(Seen)) -> Result<()> {
     each_packet(path, |packet| {
         if let Some(stamp) = Stamp::read(packet.captured) {
-            each(Seen {
-                interface: packet.interface,
-                time: packet.timestamp_ns,
-                length: packet.captured.len(),
-                stamp,
-            });
+            each(Seen { interface: packet.interface, time: packet.timestamp_ns, length: packet.captured.len(), stamp });
         }
     })
 }
@@ -192,20 +178,14 @@ fn read(path: &Path, mut each: impl FnMut(Seen)) -> Result<()> {
 /// Computes the delays from the time of sending in the frame to the time stamp in the file.
 fn delays(path: &Path, measured: &mut Measured) -> Result<()> {
     // Stamps are in atomic time, files in universal time.
-    let now = SystemTime::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |since| since.as_nanos() as u64);
+    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
     let offset = clock::tai().wrapping_sub(now) as i64;
     let mut delays = Vec::new();
-    read(path, |seen| {
-        delays.push(seen.stamp.age_at(seen.time.wrapping_add_signed(offset)))
-    })?;
+    read(path, |seen| delays.push(seen.stamp.age_at(seen.time.wrapping_add_signed(offset))))?;
     delays.sort_unstable();
     let at = |share: f64| {
         let index = ((delays.len() as f64 - 1.0) * share).round() as usize;
-        delays
-            .get(index)
-            .map_or(f64::NAN, |&delay| delay as f64 / 1e3)
+        delays.get(index).map_or(f64::NAN, |&delay| delay as f64 / 1e3)
     };
     measured.values = [("delay_p50_us", at(0.5)), ("delay_p99_us", at(0.99))].into();
     Ok(())
@@ -271,9 +251,5 @@ fn merge(bench: &Bench, recorder: Recorder, rate: f64, seconds: f64) -> Outcome 
     let wrong = stamped.saturating_sub(whole as u64);
     let recorded = sides.values().map(|sides| sides.len() as u64).sum();
     let values = [("unmerged_percent", percent(wrong as f64, stamped as f64))];
-    Ok(Measured {
-        expected: Some(stamped * 2),
-        recorded: Some(recorded),
-        ..Measured::after(sent, values)
-    })
+    Ok(Measured { expected: Some(stamped * 2), recorded: Some(recorded), ..Measured::after(sent, values) })
 }

@@ -1,5 +1,5 @@
-//! Complete captures to the disk at full speed, each with its ceilings measured at the same time: the bare drop, a hook that
-//! only reads the clock, the disk's direct rate.
+//! Complete captures to the disk at full speed, each with its ceilings measured at the same time: the bare drop, a hook
+//! that only reads the clock, the disk's direct rate.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ use crate::traffic::{CHECKSUM, SENDER_CPU, capture_cpu, send_frames};
 /// Number of frames for the ceilings, unless the measurement has fewer.
 const CEILING_FRAMES: u64 = 4_000_000;
 const SHARE: f64 = 0.6;
-/// Files to keep if the disk is too small for the long recording: their number, and the size of each in millions of bytes.
+/// Files to keep if the disk is too small for the long recording: their number, and the size of each in millions of
+/// bytes.
 const KEPT: (u64, u64) = (4, 1000);
 const DISK_PIECE: usize = 2 << 20;
 const DISK_PIECES: usize = 16;
@@ -149,11 +150,7 @@ impl DiskLoad {
         if let Some((files, megabytes)) = files {
             options.extend([format!("-W{files}"), format!("-C{megabytes}")]);
         }
-        let setting = Setting {
-            configuration: self.configuration,
-            options,
-            ..Setting::default()
-        };
+        let setting = Setting { configuration: self.configuration, options, ..Setting::default() };
         // A veth accepts XDP frames only if its receive queue is polled, for GRO or a program.
         let engine = match self.configuration.resolve(bench, self.recorder)?.gro {
             true => Engine::Live,
@@ -198,31 +195,16 @@ impl DiskLoad {
         Ok(Measured {
             values: [
                 ("lost_percent", percent(lost as f64, sent.frames as f64)),
-                (
-                    "hidden_percent",
-                    percent(lost.saturating_sub(counted) as f64, sent.frames as f64),
-                ),
-                (
-                    "disorder_percent",
-                    percent(disordered as f64, recorded as f64),
-                ),
+                ("hidden_percent", percent(lost.saturating_sub(counted) as f64, sent.frames as f64)),
+                ("disorder_percent", percent(disordered as f64, recorded as f64)),
                 ("recorded_mpps", recorded as f64 / sent.seconds / 1e6),
                 ("of_bare_percent", percent(sent.rate(), bare.rate())),
-                (
-                    "of_bare_cpu_percent",
-                    percent(sent.rate_by_cpu(), bare.rate_by_cpu()),
-                ),
-                (
-                    "of_clock_cpu_percent",
-                    percent(sent.rate_by_cpu(), clock.rate_by_cpu()),
-                ),
+                ("of_bare_cpu_percent", percent(sent.rate_by_cpu(), bare.rate_by_cpu())),
+                ("of_clock_cpu_percent", percent(sent.rate_by_cpu(), clock.rate_by_cpu())),
                 ("writer_cpu_percent", percent(writer, sent.seconds)),
                 ("disk_mbytes", bytes / sent.seconds / 1e6),
                 ("of_disk_percent", percent(bytes / sent.seconds, disk)),
-                (
-                    "memory_growth_mib",
-                    late.saturating_sub(early) as f64 / f64::from(1 << 20),
-                ),
+                ("memory_growth_mib", late.saturating_sub(early) as f64 / f64::from(1 << 20)),
             ]
             .into(),
             sent: Some(sent.frames),
@@ -270,11 +252,7 @@ impl DiskLoad {
 
     fn send(self, lab: &Pair, engine: Engine, count: u64, rate: Option<u64>) -> Result<Speed> {
         // No stack answers these: an answer would cost the sender's CPU more than the capture does.
-        let frames = [sender::experimental(
-            lab.a.mac,
-            lab.b.mac,
-            self.size - CHECKSUM,
-        )];
+        let frames = [sender::experimental(lab.a.mac, lab.b.mac, self.size - CHECKSUM)];
         let send = |cpu, count| send_frames(lab, engine, &frames, count, rate, cpu);
         let own = || process::cpu_seconds(std::process::id());
         let (before, began) = (own(), Instant::now());
@@ -283,9 +261,7 @@ impl DiskLoad {
                 let half = count / 2;
                 let other = scope.spawn(move || send(capture_cpu(), half));
                 let one = send(SENDER_CPU, count - half)?;
-                let other = other
-                    .join()
-                    .map_err(|_| Error::failed("the second sender", "it crashed"))??;
+                let other = other.join().map_err(|_| Error::failed("the second sender", "it crashed"))??;
                 Ok::<_, Error>(vec![one, other])
             })?,
             _ => vec![send(SENDER_CPU, count)?],
@@ -319,10 +295,7 @@ fn disk_rate(directory: &Path) -> Result<f64> {
     for _ in 0..DISK_ROUNDS {
         let mut writes = Vec::new();
         for piece in pieces.drain(..) {
-            writes.push(Write {
-                offset: bytes,
-                piece: Piece::Buffer(piece),
-            });
+            writes.push(Write { offset: bytes, piece: Piece::Buffer(piece) });
             bytes += DISK_PIECE as u64;
         }
         disk.start(writes);
@@ -352,33 +325,23 @@ pub fn judge(experiment: &Experiment) -> Finding {
             statements.check(text(value), holds(value));
         }
     };
-    let (auto, precise, two) = (
-        "trawl hook, auto",
-        "trawl hook, precise",
-        "trawl hook, auto, two senders",
-    );
+    let (auto, precise, two) = ("trawl hook, auto", "trawl hook, precise", "trawl hook, auto, two senders");
     let long = "trawl hook, auto, 60 % of the rate";
     for series in [auto, precise, long] {
         let lost = worst(series, "lost_percent");
-        aim(lost, |lost| lost == 0.0, &|lost| {
-            format!("{series} loses {lost:.3} % at worst (aim: 0)")
-        });
+        aim(lost, |lost| lost == 0.0, &|lost| format!("{series} loses {lost:.3} % at worst (aim: 0)"));
     }
     let share = median(auto, "of_bare_cpu_percent");
     aim(share, |share| share >= 80.0, &|share| {
         format!("{auto}: {share:.0} % of the bare drop's rate (aim: at least 80)")
     });
     let share = median(precise, "of_clock_cpu_percent");
-    aim(share, |share| share >= 85.0, &|share| {
-        format!("{precise}: {share:.0} % of hook and clock (aim: at least 85)")
-    });
+    aim(share, |share| share >= 85.0, &|share| format!("{precise}: {share:.0} % of hook and clock (aim: at least 85)"));
     let writer = median(auto, "writer_cpu_percent");
     aim(writer, |writer| writer < 35.0, &|writer| {
         format!("{auto}: the writer uses {writer:.0} % of a CPU (aim: below 35)")
     });
-    if let (Some(disorder), Some(hidden)) =
-        (worst(two, "disorder_percent"), worst(two, "hidden_percent"))
-    {
+    if let (Some(disorder), Some(hidden)) = (worst(two, "disorder_percent"), worst(two, "hidden_percent")) {
         let counted = worst(two, "lost_percent").unwrap_or(0.0) - hidden;
         aim(Some(disorder + hidden), |wrong| wrong == 0.0, &|_| {
             format!(
@@ -389,30 +352,19 @@ pub fn judge(experiment: &Experiment) -> Finding {
     if largest > smallest {
         let share = experiment.median(auto, "of_disk_percent", largest);
         aim(share, |share| share >= 90.0, &|share| {
-            format!(
-                "{auto}: {share:.0} % of the disk's direct rate at {largest} bytes (aim: at least 90)"
-            )
+            format!("{auto}: {share:.0} % of the disk's direct rate at {largest} bytes (aim: at least 90)")
         });
     }
     let growth = worst(long, "memory_growth_mib");
-    aim(growth, |growth| growth < 8.0, &|growth| {
-        format!("memory grows by {growth:.1} MiB (aim: below 8)")
-    });
+    aim(growth, |growth| growth < 8.0, &|growth| format!("memory grows by {growth:.1} MiB (aim: below 8)"));
     let times = |peer: &str| {
         let theirs = median(peer, "recorded_mpps")?;
         Some(median(auto, "recorded_mpps")? / theirs.max(f64::EPSILON))
     };
-    let text = |peer: &str, times: f64, least: f64| {
-        format!("{auto} records {times:.1} times {peer} (aim: at least {least})")
-    };
-    aim(times("tcpdump"), |times| times >= 4.0, &|times| {
-        text("tcpdump", times, 4.0)
-    });
-    aim(times("dumpcap"), |times| times >= 1.0, &|times| {
-        text("dumpcap", times, 1.0)
-    });
-    aim(times("xdpcap, drop"), |times| times >= 2.5, &|times| {
-        text("xdpcap, drop", times, 2.5)
-    });
+    let text =
+        |peer: &str, times: f64, least: f64| format!("{auto} records {times:.1} times {peer} (aim: at least {least})");
+    aim(times("tcpdump"), |times| times >= 4.0, &|times| text("tcpdump", times, 4.0));
+    aim(times("dumpcap"), |times| times >= 1.0, &|times| text("dumpcap", times, 1.0));
+    aim(times("xdpcap, drop"), |times| times >= 2.5, &|times| text("xdpcap, drop", times, 2.5));
     of_aims(&statements, &shows)
 }

@@ -1,6 +1,6 @@
-//! The cost of the tap at drops. A rule of nftables drops every frame: alone, with a tap that rejects them by its filter,
-//! with a tap that records them, and counted for metrics. Then an XDP program takes the frames, for which the tap is not
-//! called.
+//! The cost of the tap at drops. A rule of nftables drops every frame: alone, with a tap that rejects them by its
+//! filter, with a tap that records them, and counted for metrics. Then an XDP program takes the frames, for which the
+//! tap is not called.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{self, Engine};
@@ -30,17 +30,11 @@ type Contender = (bool, Watch);
 
 const CONTENDERS: [(&str, Contender); 6] = [
     ("bare drop", (true, Watch::Nothing)),
-    (
-        "drop, rejected by the tap's filter",
-        (true, Watch::Tap("tcp port 1")),
-    ),
+    ("drop, rejected by the tap's filter", (true, Watch::Tap("tcp port 1"))),
     ("drop, recorded to a file", (true, Watch::Tap("udp"))),
     ("drop, counted for metrics", (true, Watch::Metrics)),
     ("not dropped", (false, Watch::Nothing)),
-    (
-        "not dropped, with the tap",
-        (false, Watch::Tap("tcp port 1")),
-    ),
+    ("not dropped, with the tap", (false, Watch::Tap("tcp port 1"))),
 ];
 
 pub fn cases(space: &Space) -> Result<Vec<Case>> {
@@ -52,14 +46,8 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
 }
 
 pub fn judge(experiment: &Experiment) -> Finding {
-    let [bare, rejected, recorded, counted, not_dropped, with_tap] =
-        CONTENDERS.map(|(name, _)| name);
-    let pairs = [
-        (rejected, bare),
-        (recorded, bare),
-        (counted, bare),
-        (with_tap, not_dropped),
-    ];
+    let [bare, rejected, recorded, counted, not_dropped, with_tap] = CONTENDERS.map(|(name, _)| name);
+    let pairs = [(rejected, bare), (recorded, bare), (counted, bare), (with_tap, not_dropped)];
     compared(experiment, &pairs, "ns", Comparison::More("ns a frame"))
 }
 
@@ -78,15 +66,9 @@ fn measure(bench: &Bench, (is_dropped, watch): Contender, frames: u64, size: usi
     let peer = match watch {
         Watch::Nothing => None,
         Watch::Tap(filter) => {
-            let mut trawl =
-                bench.command(&["capture", "--tap", "drop", "-i", &site, "-s", "64", "-w"]);
+            let mut trawl = bench.command(&["capture", "--tap", "drop", "-i", &site, "-s", "64", "-w"]);
             trawl.arg(file.path()).arg(filter);
-            Some(Peer::start(
-                "trawl",
-                &mut trawl,
-                capture_cpu(),
-                "capturing on",
-            )?)
+            Some(Peer::start("trawl", &mut trawl, capture_cpu(), "capturing on")?)
         }
         Watch::Metrics => {
             let mut trawl = bench.command(&["serve", "--listen", "127.0.0.1:0"]);

@@ -42,12 +42,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let replayed = (space.number("replayed_mib")? * 1048576.0) as usize;
     Case::each(space, "threads", |series, threads| {
         let who = series.to_owned();
-        let job = Job {
-            cpus: spread(threads),
-            size,
-            seconds,
-            replayed,
-        };
+        let job = Job { cpus: spread(threads), size, seconds, replayed };
         Ok(move |bench: &Bench| measure(bench, &who, &job))
     })
 }
@@ -87,11 +82,7 @@ struct Job {
 
 /// Returns the configurations of a generator to try, the defaults first.
 fn grid(who: &str) -> &'static [Configuration] {
-    const LIVE: [Configuration; 3] = [
-        DEFAULTS,
-        with_gro(&["--batch", "128"]),
-        with_gro(&["--batch", "256"]),
-    ];
+    const LIVE: [Configuration; 3] = [DEFAULTS, with_gro(&["--batch", "128"]), with_gro(&["--batch", "256"])];
     const TRAFGEN: [Configuration; 4] = [
         DEFAULTS,
         with_gro(&["--qdisc-path"]),
@@ -110,10 +101,7 @@ fn grid(who: &str) -> &'static [Configuration] {
 /// Measures a generator in its best configuration.
 fn measure(bench: &Bench, series: &str, job: &Job) -> Outcome {
     let (who, manner) = series.split_once(", ").unwrap_or((series, ""));
-    let alone = Job {
-        cpus: vec![SENDER_CPU],
-        ..job.clone()
-    };
+    let alone = Job { cpus: vec![SENDER_CPU], ..job.clone() };
     // A recorder may have the same name.
     let name = format!("{who} (generator)");
     let configuration = bench.tuned.choose(&name, grid(who), |configuration| {
@@ -129,10 +117,7 @@ fn measure(bench: &Bench, series: &str, job: &Job) -> Outcome {
 }
 
 fn unrelated(bench: &Bench, who: &str, options: &[&str], job: &Job) -> Outcome {
-    let alone = |cpu: &usize| Job {
-        cpus: vec![*cpu],
-        ..job.clone()
-    };
+    let alone = |cpu: &usize| Job { cpus: vec![*cpu], ..job.clone() };
     let jobs: Vec<Job> = job.cpus.iter().map(alone).collect();
     let all = std::thread::scope(|scope| {
         let start = |job| scope.spawn(move || one(bench, who, options, job, false));
@@ -144,11 +129,7 @@ fn unrelated(bench: &Bench, who: &str, options: &[&str], job: &Job) -> Outcome {
         joined.collect::<Result<Vec<_>, Stop>>()
     })?;
     let rates = all.iter().filter_map(|one| one.values.get("mpps"));
-    Ok(Measured {
-        values: [("mpps", rates.sum())].into(),
-        seconds: job.seconds,
-        ..Measured::default()
-    })
+    Ok(Measured { values: [("mpps", rates.sum())].into(), seconds: job.seconds, ..Measured::default() })
 }
 
 fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) -> Outcome {
@@ -159,9 +140,7 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
     if let Some(engine) = who.strip_prefix("trawl ") {
         let _drop = Loaded::native(Does::Drop, &lab.b)?;
         let ports = format!("1-{PORTS}");
-        let traffic = Traffic::flood(job.size, job.seconds, &job.cpus)
-            .with(&["--engine", engine])
-            .with(options);
+        let traffic = Traffic::flood(job.size, job.seconds, &job.cpus).with(&["--engine", engine]).with(options);
         let traffic = match ports_vary {
             true => traffic.with(&["--dst-port", &ports]),
             false => traffic,
@@ -204,9 +183,7 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
             std::fs::write(file.path(), packet(&lab, job.size - CHECKSUM))
                 .map_err(|e| Error::os(format!("cannot write {}", file.path().display()), e))?;
             command.arg(path).args(["--dev", &lab.a.interface]);
-            command
-                .args(["--cpus", &threads, "--conf"])
-                .arg(file.path());
+            command.args(["--cpus", &threads, "--conf"]).arg(file.path());
             _frame = Some(file);
         }
         "iperf3" => {
@@ -256,22 +233,14 @@ fn plain(lab: &Pair, job: &Job) -> Result<Measured> {
         return Err(failure);
     }
     let (cpus, disturbed) = sample.until_now();
-    let sent = Sent {
-        frames: report.figures.frames,
-        seconds: report.figures.elapsed.as_secs_f64(),
-        cpus,
-        disturbed,
-    };
+    let sent = Sent { frames: report.figures.frames, seconds: report.figures.elapsed.as_secs_f64(), cpus, disturbed };
     Ok(measured(sent, received(&lab.b)? - before))
 }
 
 /// Returns the rate at which frames arrived.
 fn measured(sent: Sent, arrived: u64) -> Measured {
     let rate = arrived as f64 / sent.seconds.max(f64::EPSILON) / 1e6;
-    Measured {
-        recorded: Some(arrived),
-        ..Measured::after(sent, [("mpps", rate)])
-    }
+    Measured { recorded: Some(arrived), ..Measured::after(sent, [("mpps", rate)]) }
 }
 
 /// Replays a recording of frames with different ports repeatedly.
@@ -286,12 +255,7 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     file_header(&mut bytes, LINKTYPE_ETHERNET, 0);
     for port in 1..=PORTS {
         let frame = link.clone().udp(9, port).payload(payload.clone()).build();
-        record(
-            &mut round,
-            u64::from(port) * 1000,
-            &frame,
-            frame.len() as u32,
-        );
+        record(&mut round, u64::from(port) * 1000, &frame, frame.len() as u32);
     }
     while bytes.len() < job.replayed {
         bytes.extend(&round);
@@ -304,10 +268,7 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     let (at, duration) = (label(&lab.a), format!("{}ms", (job.seconds * 1e3) as u64));
     let mut trawl = bench.command(&["gen", "replay", "--json", "--yes", "-i", &at]);
     trawl.args(["--speed", "max", "--loop", "0", "--cpus", &cpus.join(",")]);
-    sent_by(
-        trawl.args(["--duration", &duration]).arg(file.path()),
-        &lab.a,
-    )
+    sent_by(trawl.args(["--duration", &duration]).arg(file.path()), &lab.a)
 }
 
 /// Runs a command, and counts for a time that begins a little after its first frame.

@@ -1,5 +1,5 @@
-//! The guard with few and with many rules, compared with the bare drop and with a set of nftables at its earliest hook: the cost
-//! of the number of rules, and of the guard itself.
+//! The guard with few and with many rules, compared with the bare drop and with a set of nftables at its earliest hook:
+//! the cost of the number of rules, and of the guard itself.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -78,9 +78,7 @@ fn bare(frames: u64, size: usize) -> Outcome {
 fn nft_set(bench: &Bench, rules: u32, frames: u64, size: usize) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     let frame = sender::udp_from(lab.a.mac, size)?;
-    let denied: Vec<String> = (addresses(rules, lab.a.ipv4).iter())
-        .map(ToString::to_string)
-        .collect();
+    let denied: Vec<String> = (addresses(rules, lab.a.ipv4).iter()).map(ToString::to_string).collect();
     let script = format!(
         "table netdev trawl {{\n set denied {{ type ipv4_addr; elements = {{ {} }}; }}\n \
          chain in {{ type filter hook ingress device {} priority 0; ip saddr @denied counter drop; }}\n}}\n",
@@ -100,9 +98,7 @@ fn nft_set(bench: &Bench, rules: u32, frames: u64, size: usize) -> Outcome {
     let sent = measured.sent.unwrap_or(0);
     match chain.contains(&format!("counter packets {sent} ")) {
         true => Ok(measured),
-        false => Err(Stop::Failed(format!(
-            "{sent} frames were sent, and the rule dropped another number: {chain}"
-        ))),
+        false => Err(Stop::Failed(format!("{sent} frames were sent, and the rule dropped another number: {chain}"))),
     }
 }
 
@@ -122,15 +118,11 @@ fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome
     let mut measured = flood(&lab, frame, frames, Some(installed.program()?.as_fd()))?;
     measured.values.insert("rules_seconds", rules_seconds);
     let set = guard.rules()?;
-    let decided: u64 = (set.rules.iter())
-        .map(|rule| set.hits_of(rule.id).decided)
-        .sum();
+    let decided: u64 = (set.rules.iter()).map(|rule| set.hits_of(rule.id).decided).sum();
     guard.unload(&site)?;
     let shown = u64::from(REPEAT) + measured.sent.unwrap_or(0);
     if decided != shown {
-        return Err(Stop::Failed(format!(
-            "{shown} frames were sent, and the rules dropped {decided}"
-        )));
+        return Err(Stop::Failed(format!("{shown} frames were sent, and the rules dropped {decided}")));
     }
     Ok(measured)
 }
@@ -171,10 +163,7 @@ fn drafts(count: u32, with_services: bool, sender: Ipv4Addr) -> Vec<Draft> {
         what: Match {
             source: Some(Prefix::host(address.into())),
             protocol: with_services.then_some(UDP),
-            ports: with_services.then_some(Ports {
-                first: DISCARD,
-                last: DISCARD,
-            }),
+            ports: with_services.then_some(Ports { first: DISCARD, last: DISCARD }),
             ..Match::default()
         },
         rate: None,

@@ -41,13 +41,8 @@ pub fn rates(space: &Space) -> Result<Vec<Case>> {
             "--src-port",
             &format!("{FIRST_PORT}-{last}"),
         ]);
-        let setting = Setting {
-            options: names_processes
-                .then(|| OPTION.to_owned())
-                .into_iter()
-                .collect(),
-            ..Setting::default()
-        };
+        let setting =
+            Setting { options: names_processes.then(|| OPTION.to_owned()).into_iter().collect(), ..Setting::default() };
         Ok(move |bench: &Bench| rate(bench, recorder, &setting, &traffic))
     })
 }
@@ -84,25 +79,13 @@ fn connection_rate(bench: &Bench, names_processes: bool, time: Duration) -> Outc
     let loopback = ["-n", &lab.a.name, "link", "set", "dev", "lo", "up"];
     process::run(process::command("ip").args(loopback))?;
     let interface = format!("{}:{}", lab.b.name, lab.b.interface);
-    let mut capture = bench.command(&[
-        "capture",
-        "--tap",
-        "tc",
-        "-w",
-        "/dev/null",
-        "-i",
-        &interface,
-    ]);
+    let mut capture = bench.command(&["capture", "--tap", "tc", "-w", "/dev/null", "-i", &interface]);
     capture.args(names_processes.then_some(OPTION));
     let peer = Peer::start("a capture", &mut capture, capture_cpu(), READY)?;
     let rate = run_in(&lab.a.namespace, || connect_for(time))?;
     peer.finish()?;
     let rate = rate.map_err(|e| Error::os("cannot connect over the loopback interface", e))?;
-    Ok(Measured {
-        values: [("connections", rate)].into(),
-        seconds: time.as_secs_f64(),
-        ..Measured::default()
-    })
+    Ok(Measured { values: [("connections", rate)].into(), seconds: time.as_secs_f64(), ..Measured::default() })
 }
 
 /// Makes, accepts and closes connections, and returns their number in a second.
@@ -120,10 +103,5 @@ fn connect_for(time: Duration) -> std::io::Result<f64> {
 }
 
 pub fn judge_connections(experiment: &Experiment) -> Finding {
-    compared(
-        experiment,
-        &[(WITH, WITHOUT)],
-        "connections",
-        Comparison::Share,
-    )
+    compared(experiment, &[(WITH, WITHOUT)], "connections", Comparison::Share)
 }

@@ -1,6 +1,6 @@
-//! DPDK's own capture compared with trawl's: testpmd forwards between two ports while dpdk-dumpcap records it (study E). The
-//! ports are veths through DPDK's af_packet driver, so trawl can record the same frames; or, to find the maximum of a
-//! capture, null ports that generate packets.
+//! DPDK's own capture compared with trawl's: testpmd forwards between two ports while dpdk-dumpcap records it (study
+//! E). The ports are veths through DPDK's af_packet driver, so trawl can record the same frames; or, to find the
+//! maximum of a capture, null ports that generate packets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,9 +87,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
     };
     let Some(captured) = forwarding("dpdk-dumpcap") else {
         return Finding {
-            shows: format!(
-                "testpmd forwards {alone:.3} Gbit/s alone; no capture by pdump was measured"
-            ),
+            shows: format!("testpmd forwards {alone:.3} Gbit/s alone; no capture by pdump was measured"),
             ..Finding::default()
         };
     };
@@ -103,15 +101,11 @@ pub fn judge(experiment: &Experiment) -> Finding {
     };
     let mut more = String::new();
     if let Some((ours, theirs)) = both("100 kpps", "recorded_percent") {
-        more.push_str(&format!(
-            "; at 100 kpps trawl records {ours:.2} % (dpdk-dumpcap {theirs:.2} %)"
-        ));
+        more.push_str(&format!("; at 100 kpps trawl records {ours:.2} % (dpdk-dumpcap {theirs:.2} %)"));
     }
     if let Some((ours, theirs)) = both("net_null", "capture_gbits")
         .zip(both("net_null", "recorded_percent"))
-        .map(|((ours, theirs), (our_share, their_share))| {
-            ((mpps(ours), our_share), (mpps(theirs), their_share))
-        })
+        .map(|((ours, theirs), (our_share, their_share))| ((mpps(ours), our_share), (mpps(theirs), their_share)))
     {
         more.push_str(&format!(
             "; with null ports {:.2} million copies a second, {:.1} % of all (dpdk-dumpcap {:.2} million, {:.1} %)",
@@ -130,17 +124,12 @@ pub fn judge(experiment: &Experiment) -> Finding {
             true => Agreement::Yes,
             false => Agreement::Partly,
         },
-        shows: format!(
-            "testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{with_dpdk}{more}"
-        ),
+        shows: format!("testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{with_dpdk}{more}"),
         sentence: format!(
             "Capture by pdump takes {:.0} % of the forwarding rate (published: 0 to 27 %){}. The ports are veths by af_packet, not a 10G \
              card, and all of it shares two CPUs.",
             (1.0 - captured / alone) * 100.0,
-            trawl.map_or(String::new(), |trawl| format!(
-                ", trawl at tc {:.0} %",
-                (1.0 - trawl / alone) * 100.0
-            ))
+            trawl.map_or(String::new(), |trawl| format!(", trawl at tc {:.0} %", (1.0 - trawl / alone) * 100.0))
         ),
     }
 }
@@ -155,18 +144,12 @@ fn gbits(frames: u64, size: usize, seconds: f64) -> f64 {
 }
 
 fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> Outcome {
-    let line = Line::new(&LineOptions {
-        queues: 1,
-        ..LineOptions::default()
-    })?;
+    let line = Line::new(&LineOptions { queues: 1, ..LineOptions::default() })?;
     let port = |number, interface: &str| {
         // Room for the packets that come while testpmd waits for a processor.
         format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
     };
-    let ports = [
-        port(0, &line.left.interface),
-        port(1, &line.right.interface),
-    ];
+    let ports = [port(0, &line.left.interface), port(1, &line.right.interface)];
     let application = Application::start(bench, who, &line, &ports)?;
     let file = Scratch::new(&bench.scratch, "pdump")?;
     let capture = capture(bench, who, &line, &application.prefix, "in", &file)?;
@@ -201,19 +184,12 @@ fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> O
         let share = percent(recorded.min(whole) as f64, whole.max(1) as f64);
         values.insert("recorded_percent", share);
     }
-    Ok(Measured {
-        expected: Some(forwarded),
-        recorded,
-        ..Measured::after(sent, values)
-    })
+    Ok(Measured { expected: Some(forwarded), recorded, ..Measured::after(sent, values) })
 }
 
 /// Measures the maximum of a capture of one null port, in both directions.
 fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
-    let line = Line::new(&LineOptions {
-        queues: 1,
-        ..LineOptions::default()
-    })?;
+    let line = Line::new(&LineOptions { queues: 1, ..LineOptions::default() })?;
     let ports = [0, 1].map(|number| format!("--vdev=net_null{number},size={NULL_SIZE}"));
     let application = Application::start(bench, who, &line, &ports)?;
     let file = Scratch::new(&bench.scratch, "pdump")?;
@@ -221,8 +197,7 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
     let began = Instant::now();
     std::thread::sleep(NULL_LEAST.max(Duration::from_secs_f64(seconds)));
     let forwarded = application.own_rate()?;
-    let mut values =
-        BTreeMap::from([("forwarding_gbits", forwarded * NULL_SIZE as f64 * 8.0 / 1e9)]);
+    let mut values = BTreeMap::from([("forwarding_gbits", forwarded * NULL_SIZE as f64 * 8.0 / 1e9)]);
     let mut measured = Measured::default();
     if let Some(peer) = capture {
         let took = began.elapsed().as_secs_f64();
@@ -274,12 +249,7 @@ impl Application {
             .args(["--stats-period=1", "--total-num-mbufs=8192"]);
         let runtime = Runtime(prefix.clone());
         let running = Background::spawn(&mut command)?;
-        let mut application = Self {
-            running,
-            prefix,
-            said,
-            _runtime: runtime,
-        };
+        let mut application = Self { running, prefix, said, _runtime: runtime };
         while !application.text()?.contains("NIC statistics") {
             if application.running.has_ended() {
                 return Err(Stop::Failed(last_lines(&application.text()?, 3)));
@@ -291,8 +261,7 @@ impl Application {
 
     fn text(&self) -> Result<String> {
         let path = self.said.path();
-        fs::read_to_string(path)
-            .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
+        fs::read_to_string(path).map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
     }
 
     /// Returns the packets a second of testpmd's last count, for both ports.
@@ -335,44 +304,31 @@ fn capture(
                 .arg(bench.peers.path("dpdk-dumpcap")?)
                 // Without this driver, it drops every packet, since testpmd has loaded other kinds of pools.
                 .env("LD_PRELOAD", DUMPCAP_NEEDS);
-            shell
-                .args(["--file-prefix", prefix, "-i", "0", "-w"])
-                .arg(file.path());
+            shell.args(["--file-prefix", prefix, "-i", "0", "-w"]).arg(file.path());
             (shell, "File:")
         }
         TRAWL => {
-            let (mut trawl, ready) =
-                trawl_capture(bench, "dpdk", directions, &["dpdk:0"], file.path());
+            let (mut trawl, ready) = trawl_capture(bench, "dpdk", directions, &["dpdk:0"], file.path());
             trawl.args(["--file-prefix", prefix]);
             (trawl, ready)
         }
-        "trawl tc beside dpdk-testpmd" => {
-            trawl_capture(bench, "tc", "in", &[&label(&line.left)], file.path())
-        }
+        "trawl tc beside dpdk-testpmd" => trawl_capture(bench, "tc", "in", &[&label(&line.left)], file.path()),
         other => {
-            return Err(unknown(
-                other,
-                "dpdk-testpmd alone, dpdk-dumpcap, trawl dpdk, trawl tc beside dpdk-testpmd",
-            )
-            .into());
+            return Err(
+                unknown(other, "dpdk-testpmd alone, dpdk-dumpcap, trawl dpdk, trawl tc beside dpdk-testpmd").into()
+            );
         }
     };
     let peer = Peer::start(who, &mut command, capture_cpu(), ready)?;
     Ok(Some(peer))
 }
 
-/// Returns the memory options. Captures within DPDK share the memory of the captured process, which requires huge pages.
+/// Returns the memory options. Captures within DPDK share the memory of the captured process, which requires huge
+/// pages.
 fn memory(who: &str) -> Result<&'static [&'static str], Stop> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let free = meminfo
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("HugePages_Free:")?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        })
-        .unwrap_or(0);
+    let free =
+        meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok()).unwrap_or(0);
     match who {
         TRAWL | "dpdk-dumpcap" if free < HUGE_PAGES => Err(Stop::NotHere(format!(
             "{who} shares testpmd's memory, which requires {HUGE_PAGES} huge pages; {free} are free on this host \
@@ -396,10 +352,7 @@ impl Drop for Runtime {
             let mount = names.next()?;
             (names.next() == Some("hugetlbfs")).then_some(mount)
         });
-        for entry in mounts
-            .filter_map(|mount| fs::read_dir(mount).ok())
-            .flatten()
-        {
+        for entry in mounts.filter_map(|mount| fs::read_dir(mount).ok()).flatten() {
             let Ok(entry) = entry else { continue };
             if entry.file_name().to_string_lossy().starts_with(&pages) {
                 let _ = fs::remove_file(entry.path());

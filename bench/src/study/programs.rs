@@ -1,5 +1,5 @@
-//! XDP programs compared with other means to drop, bounce and forward (studies B and D): rates by the counters of the final
-//! device.
+//! XDP programs compared with other means to drop, bounce and forward (studies B and D): rates by the counters of the
+//! final device.
 
 use std::process::Command;
 
@@ -14,9 +14,7 @@ use crate::machine::cpus;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process;
 use crate::scratch::Scratch;
-use crate::traffic::{
-    Napi, SENDER_CPU, Sent, Traffic, UNANSWERED, capture_cpu, interface_name, received,
-};
+use crate::traffic::{Napi, SENDER_CPU, Sent, Traffic, UNANSWERED, capture_cpu, interface_name, received};
 use crate::tuning::Configuration;
 
 /// Arguments for separate flows of each core: a shared flow is a cache line that the cores contend for.
@@ -32,10 +30,7 @@ pub fn threads(space: &Space) -> Result<Vec<Case>> {
     let (size, seconds) = parameters(space)?;
     Case::each(space, "threads", |series, threads| {
         let who = Who::find(series)?;
-        let (name, traffic) = (
-            series.to_owned(),
-            Traffic::flood(size, seconds, &spread(threads)),
-        );
+        let (name, traffic) = (series.to_owned(), Traffic::flood(size, seconds, &spread(threads)));
         Ok(move |bench: &Bench| match who {
             Who::TrawlRoute | Who::Kernel => route(bench, &name, who, 1, &traffic),
             _ => measure(bench, &name, who, &traffic),
@@ -87,9 +82,7 @@ pub fn judge_with_peers(experiment: &Experiment) -> Finding {
 
 /// Returns the CPU of each thread: the machine's CPUs in turn.
 pub(super) fn spread(threads: f64) -> Vec<usize> {
-    (0..threads as usize)
-        .map(|thread| thread % cpus())
-        .collect()
+    (0..threads as usize).map(|thread| thread % cpus()).collect()
 }
 
 /// Floods the contender in its best configuration.
@@ -97,9 +90,8 @@ fn measure(bench: &Bench, name: &str, who: Who, traffic: &Traffic) -> Outcome {
     if let Who::Xdp(_, Mode::Offloaded) = who {
         return Err(contenders::offload_refusal(bench));
     }
-    let configuration = best(bench, name, who, traffic, |configuration, traffic| {
-        flooded(bench, who, configuration, traffic)
-    })?;
+    let configuration =
+        best(bench, name, who, traffic, |configuration, traffic| flooded(bench, who, configuration, traffic))?;
     flooded(bench, who, configuration, traffic)
 }
 
@@ -111,13 +103,8 @@ fn best(
     traffic: &Traffic,
     measure: impl Fn(Configuration, &Traffic) -> Outcome,
 ) -> Result<Configuration, Stop> {
-    let traffic = Traffic {
-        cpus: vec![SENDER_CPU],
-        ..traffic.clone()
-    };
-    bench.tuned.choose(name, who.grid(), |configuration| {
-        Ok(measure(configuration, &traffic)?.values["mpps"])
-    })
+    let traffic = Traffic { cpus: vec![SENDER_CPU], ..traffic.clone() };
+    bench.tuned.choose(name, who.grid(), |configuration| Ok(measure(configuration, &traffic)?.values["mpps"]))
 }
 
 /// Floods the contender in a line of three hosts, which allows every verdict.
@@ -153,19 +140,13 @@ pub(super) fn measured(sent: Sent, done: u64) -> Measured {
     let busy: f32 = sent.cpus.iter().map(|cpu| cpu.busy()).sum();
     let nanoseconds = f64::from(busy) * 1e9 / rate.max(1.0);
     let values = [("mpps", rate / 1e6), ("ns_per_packet", nanoseconds)];
-    Measured {
-        recorded: Some(done),
-        ..Measured::after(sent, values)
-    }
+    Measured { recorded: Some(done), ..Measured::after(sent, values) }
 }
 
-/// Measures the CPU use of the receiving core at an offered load: the packets are handed to a kernel thread on a core of its
-/// own.
+/// Measures the CPU use of the receiving core at an offered load: the packets are handed to a kernel thread on a core
+/// of its own.
 fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
-    let lab = Pair::new(&PairOptions {
-        interfaces: ["veth0".to_owned(), interface_name()],
-        ..PairOptions::default()
-    })?;
+    let lab = Pair::new(&PairOptions { interfaces: ["veth0".to_owned(), interface_name()], ..PairOptions::default() })?;
     let installed = who.install(bench, &lab.b, &lab.a)?;
     let napi = Napi::pinned(&lab.b, capture_cpu())?;
     let (counted, busy) = (received(&lab.b)?, napi.cpu_seconds());
@@ -181,27 +162,17 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
         ("mpps", done as f64 / seconds / 1e6),
         ("offered_percent", offered.min(1.0) * 100.0),
     ];
-    Ok(Measured {
-        recorded: Some(done),
-        ..Measured::after(sent, values)
-    })
+    Ok(Measured { recorded: Some(done), ..Measured::after(sent, values) })
 }
 
 /// Measures forwarding between two hosts with this many routes in the table.
 fn route(bench: &Bench, name: &str, who: Who, routes: u32, traffic: &Traffic) -> Outcome {
-    let configuration = best(bench, name, who, traffic, |configuration, traffic| {
-        routed(bench, who, 1, configuration, traffic)
-    })?;
+    let configuration =
+        best(bench, name, who, traffic, |configuration, traffic| routed(bench, who, 1, configuration, traffic))?;
     routed(bench, who, routes, configuration, traffic)
 }
 
-fn routed(
-    bench: &Bench,
-    who: Who,
-    routes: u32,
-    configuration: Configuration,
-    traffic: &Traffic,
-) -> Outcome {
+fn routed(bench: &Bench, who: Who, routes: u32, configuration: Configuration, traffic: &Traffic) -> Outcome {
     let line = Line::new(&configuration.into())?;
     let _end = Loaded::native(Does::Drop, &line.b)?;
     fill(&line.left, &line.right, &line.b, routes)?;
@@ -260,9 +231,7 @@ pub fn judge_threads(experiment: &Experiment) -> Finding {
             statements.check(text, drop >= other_rate);
         }
     }
-    let rules = ["iptables DROP", "nft DROP", "nft ingress DROP"]
-        .into_iter()
-        .filter_map(rate);
+    let rules = ["iptables DROP", "nft DROP", "nft ingress DROP"].into_iter().filter_map(rate);
     if let (Some(drop), Some(best)) = (rate("DROP native"), rules.reduce(f64::max)) {
         let times = drop / best;
         let text = format!("native DROP is {times:.1} times the firewall's best");
@@ -302,11 +271,7 @@ pub fn judge_cores(experiment: &Experiment) -> Finding {
         }
     }
     let rate = |series: &str| experiment.median(series, "mpps", one);
-    let order = [
-        "DROP native",
-        "iptables raw DROP",
-        "iptables conntrack DROP",
-    ];
+    let order = ["DROP native", "iptables raw DROP", "iptables conntrack DROP"];
     for pair in order.windows(2) {
         if let (Some(first), Some(second)) = (rate(pair[0]), rate(pair[1])) {
             let text = format!("{} is {:.1} times {}", pair[0], first / second, pair[1]);
@@ -322,16 +287,12 @@ pub fn judge_cpu_use(experiment: &Experiment) -> Finding {
         let line = experiment.line(series, "cpu_percent");
         line.last().map(|point| (point.x, point.value.median))
     };
-    let (Some((_, xdp)), Some((load, linux))) = (busy("DROP native"), busy("iptables raw DROP"))
-    else {
+    let (Some((_, xdp)), Some((load, linux))) = (busy("DROP native"), busy("iptables raw DROP")) else {
         return Finding::default();
     };
     Finding {
         agrees: Agreement::of(xdp < linux),
-        shows: format!(
-            "at {most} Mpps: {}",
-            experiment.listed("cpu_percent", most, " %")
-        ),
+        shows: format!("at {most} Mpps: {}", experiment.listed("cpu_percent", most, " %")),
         sentence: format!(
             "At their highest load XDP uses {xdp:.0} % of the receiving core, Linux {linux:.0} % (at {load} Mpps); published: Linux \
              reaches 100 % first, XDP grows slowly."
@@ -345,9 +306,7 @@ pub fn judge_route(experiment: &Experiment) -> Finding {
     let Some(single) = ratio(one) else {
         return Finding::default();
     };
-    let more = ratio(full).map_or(String::new(), |ratio| {
-        format!(", {:.1} times with {full} routes", ratio.median)
-    });
+    let more = ratio(full).map_or(String::new(), |ratio| format!(", {:.1} times with {full} routes", ratio.median));
     Finding {
         agrees: Agreement::of(single.median > 1.5),
         shows: format!("1 route: {} (Mpps)", experiment.listed("mpps", one, "")),

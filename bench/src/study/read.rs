@@ -106,11 +106,7 @@ impl Recording {
             }
         }
         out.flush().map_err(fail)?;
-        Ok(Self {
-            file,
-            megabytes,
-            packets,
-        })
+        Ok(Self { file, megabytes, packets })
     }
 }
 
@@ -126,11 +122,7 @@ fn frame(number: u32) -> Vec<u8> {
     match number % 2 {
         0 => ip.udp(number as u16, 4000).payload(payload).build(),
         _ => {
-            let tcp = Tcp {
-                src: number as u16,
-                dst: 443,
-                ..Tcp::default()
-            };
+            let tcp = Tcp { src: number as u16, dst: 443, ..Tcp::default() };
             ip.tcp(tcp).payload(payload).build()
         }
     }
@@ -157,23 +149,14 @@ fn measure(bench: &Bench, recording: &Recording, program: &str, filter: Option<&
     command.args(filter);
     let fail = |e| Error::os(format!("cannot run {program}"), e);
     let began = Instant::now();
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(fail)?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(fail)?;
     let mut lines = 0;
     if let Some(mut pipe) = child.stdout.take() {
         let mut buffer = vec![0; 1 << 20];
         loop {
             match pipe.read(&mut buffer).map_err(fail)? {
                 0 => break,
-                count => {
-                    lines += buffer[..count]
-                        .iter()
-                        .filter(|byte| **byte == b'\n')
-                        .count()
-                }
+                count => lines += buffer[..count].iter().filter(|byte| **byte == b'\n').count(),
             }
         }
     }

@@ -40,13 +40,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
     }
 }
 
-fn measure(
-    bench: &Bench,
-    is_routed: bool,
-    size: usize,
-    seconds: f64,
-    [resolution, loss]: [f64; 2],
-) -> Outcome {
+fn measure(bench: &Bench, is_routed: bool, size: usize, seconds: f64, [resolution, loss]: [f64; 2]) -> Outcome {
     let line = Line::new(&LineOptions::default())?;
     let (left, right) = (label(&line.left), label(&line.right));
     if is_routed {
@@ -91,16 +85,8 @@ fn measure(
             ("throughput_gbits", throughput * size as f64 * 8.0 / 1e9),
             ("latency_p50_us", latency("p50")),
             ("latency_p99_us", latency("p99")),
-            (
-                "loss_at_most_percent",
-                loss.first()
-                    .and_then(|one| one["loss_percent"].as_f64())
-                    .unwrap_or(0.0),
-            ),
-            (
-                "back_to_back_frames",
-                result["back_to_back_frames"].as_f64().unwrap_or(0.0),
-            ),
+            ("loss_at_most_percent", loss.first().and_then(|one| one["loss_percent"].as_f64()).unwrap_or(0.0)),
+            ("back_to_back_frames", result["back_to_back_frames"].as_f64().unwrap_or(0.0)),
         ]
         .into(),
         sent: Some(sent),

@@ -1,5 +1,5 @@
-//! Executes the cases of experiments: repetitions are interleaved, so that other work on the machine affects all series;
-//! results are saved at once; failures are recorded once and not tried again.
+//! Executes the cases of experiments: repetitions are interleaved, so that other work on the machine affects all
+//! series; results are saved at once; failures are recorded once and not tried again.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,8 +38,7 @@ pub fn run(
     let plan = |name: &String| Planned::new(catalogue::find(name)?, request);
     let plans = request.experiments.iter().map(plan);
     let plans = plans.collect::<Result<Vec<_>>>()?;
-    std::fs::create_dir_all(directory)
-        .map_err(|e| Error::os(format!("cannot make {}", directory.display()), e))?;
+    std::fs::create_dir_all(directory).map_err(|e| Error::os(format!("cannot make {}", directory.display()), e))?;
     let began = SystemTime::UNIX_EPOCH.elapsed();
     let report = before.unwrap_or_else(|| Report {
         schema: SCHEMA.to_owned(),
@@ -54,13 +53,8 @@ pub fn run(
     });
     results::save(directory, &report)?;
     let most = plans.iter().map(|plan| plan.repetitions).max().unwrap_or(0);
-    let mut runner = Runner {
-        bench,
-        directory,
-        clock: Clock::new(plans.iter().map(Planned::total).sum(), request),
-        report,
-        watch,
-    };
+    let mut runner =
+        Runner { bench, directory, clock: Clock::new(plans.iter().map(Planned::total).sum(), request), report, watch };
     // One repetition of every experiment before the next: other work on the machine affects all of them.
     for repetition in 1..=most {
         for plan in plans.iter().filter(|plan| repetition <= plan.repetitions) {
@@ -78,24 +72,18 @@ fn finish(entry: &Entry, experiment: &mut Experiment) {
     experiment.summarise();
     experiment.finding = match experiment.points.is_empty() {
         false => (entry.judge)(experiment),
-        true => Finding {
-            shows: "nothing was measured".to_owned(),
-            ..Finding::default()
-        },
+        true => Finding { shows: "nothing was measured".to_owned(), ..Finding::default() },
     };
     // Without a comparison, the reason is the result.
     if experiment.finding.sentence.is_empty() {
-        let why: BTreeSet<String> = experiment
-            .failures
-            .iter()
-            .map(|one| format!("{}.", one.message.trim_end_matches('.')))
-            .collect();
+        let why: BTreeSet<String> =
+            experiment.failures.iter().map(|one| format!("{}.", one.message.trim_end_matches('.'))).collect();
         experiment.finding.sentence = why.into_iter().collect::<Vec<_>>().join(" ");
     }
 }
 
-/// Budget of a quick run, which ends within 15 minutes: no repetition begins that would end later than this; the rest is for
-/// cases that are slower than before, and for the report.
+/// Budget of a quick run, which ends within 15 minutes: no repetition begins that would end later than this; the rest
+/// is for cases that are slower than before, and for the report.
 const QUICK: Duration = Duration::from_secs(13 * 60);
 
 /// The progress of a run, and an estimate of the remaining time.
@@ -111,20 +99,12 @@ struct Clock {
 impl Clock {
     fn new(total: usize, request: &Request) -> Self {
         let is_short = request.profile == Profile::Quick && request.repeat.is_none();
-        Self {
-            total,
-            done: 0,
-            measured: 0,
-            began: Instant::now(),
-            budget: is_short.then_some(QUICK),
-        }
+        Self { total, done: 0, measured: 0, began: Instant::now(), budget: is_short.then_some(QUICK) }
     }
 
     /// Returns whether a repetition of this duration ends within the budget.
     fn has_time_for(&self, seconds: f64) -> bool {
-        self.budget.is_none_or(|budget| {
-            self.began.elapsed().as_secs_f64() + seconds < budget.as_secs_f64()
-        })
+        self.budget.is_none_or(|budget| self.began.elapsed().as_secs_f64() + seconds < budget.as_secs_f64())
     }
 
     fn left(&self) -> Option<Duration> {
@@ -170,12 +150,7 @@ impl Planned {
             parameters: space.as_text(),
             ..Experiment::default()
         };
-        Ok(Self {
-            entry,
-            cases,
-            repetitions,
-            empty,
-        })
+        Ok(Self { entry, cases, repetitions, empty })
     }
 
     fn total(&self) -> usize {
@@ -228,10 +203,7 @@ impl Runner<'_> {
         let earlier = &self.report.experiments[at];
         let has_worked = |series: &str| earlier.runs.iter().any(|run| run.series == series);
         let failed = earlier.failures.iter().map(|failure| &failure.series);
-        let mut given_up: BTreeSet<String> = failed
-            .filter(|series| !has_worked(series))
-            .cloned()
-            .collect();
+        let mut given_up: BTreeSet<String> = failed.filter(|series| !has_worked(series)).cloned().collect();
         // In alternating order: no case has an advantage from coming first.
         let mut order: Vec<&Case> = plan.cases.iter().collect();
         if repetition.is_multiple_of(2) {
@@ -322,9 +294,7 @@ fn as_run(case: &Case, repetition: u32, measured: Measured, sample: &Sample) -> 
         sent: measured.sent,
         expected,
         recorded: measured.recorded,
-        lost: expected
-            .zip(measured.recorded)
-            .map(|(expected, recorded)| expected.saturating_sub(recorded)),
+        lost: expected.zip(measured.recorded).map(|(expected, recorded)| expected.saturating_sub(recorded)),
         claim,
         seconds: measured.seconds,
         cpus,
@@ -341,9 +311,7 @@ fn is_wrong(claim: &crate::model::Claim, expected: Option<u64>, recorded: Option
     };
     let off = |claimed: u64, counted: u64| claimed.abs_diff(counted) * 1000 > expected.max(1000);
     claim.recorded.is_some_and(|claimed| off(claimed, recorded))
-        || claim
-            .lost
-            .is_some_and(|claimed| off(claimed, expected.saturating_sub(recorded)))
+        || claim.lost.is_some_and(|claimed| off(claimed, expected.saturating_sub(recorded)))
 }
 
 fn note(experiment: &mut Experiment, series: &str, stop: Stop) {
@@ -351,34 +319,19 @@ fn note(experiment: &mut Experiment, series: &str, stop: Stop) {
         Stop::NotHere(message) => (message, true),
         Stop::Failed(message) => (message, false),
     };
-    let known = experiment
-        .failures
-        .iter_mut()
-        .find(|one| one.series == series && one.message == message);
+    let known = experiment.failures.iter_mut().find(|one| one.series == series && one.message == message);
     match known {
         Some(one) => one.runs += 1,
-        None => experiment.failures.push(Failure {
-            series: series.to_owned(),
-            message,
-            runs: 1,
-            expected,
-        }),
+        None => experiment.failures.push(Failure { series: series.to_owned(), message, runs: 1, expected }),
     }
 }
 
 /// Returns the command that runs just this experiment again.
 fn command(name: &str, request: &Request) -> String {
-    let mut parts = vec![format!(
-        "trawl bench run {name} --{}",
-        request.profile.name()
-    )];
+    let mut parts = vec![format!("trawl bench run {name} --{}", request.profile.name())];
     parts.extend(request.repeat.map(|count| format!("--repeat {count}")));
     for (option, pairs) in [("set", &request.set), ("peer", &request.peer_paths)] {
-        parts.extend(
-            pairs
-                .iter()
-                .map(|(key, value)| format!("--{option} {key}={value}")),
-        );
+        parts.extend(pairs.iter().map(|(key, value)| format!("--{option} {key}={value}")));
     }
     parts.join(" ")
 }
@@ -395,10 +348,7 @@ mod tests {
         let clock = Clock::new(100, &quick);
         assert!(clock.has_time_for(whole / 2.0) && !clock.has_time_for(whole));
         let repeat = Some(3);
-        let asked = Request {
-            repeat,
-            ..quick.clone()
-        };
+        let asked = Request { repeat, ..quick.clone() };
         assert!(Clock::new(100, &asked).has_time_for(whole));
         let profile = Profile::Full;
         assert!(Clock::new(100, &Request { profile, ..quick }).has_time_for(whole));
@@ -406,11 +356,7 @@ mod tests {
 
     #[test]
     fn claim_that_hides_losses_is_wrong() {
-        let claim = |recorded, lost| Claim {
-            recorded,
-            lost,
-            wrong: false,
-        };
+        let claim = |recorded, lost| Claim { recorded, lost, wrong: false };
         let wrong = |one: &Claim| is_wrong(one, Some(100_000), Some(60_000));
         assert!(!wrong(&claim(Some(60_000), Some(40_000))));
         assert!(wrong(&claim(Some(60_000), Some(0))));
@@ -422,10 +368,7 @@ mod tests {
     #[test]
     fn figure_of_nothing_is_left_out() {
         let case = Case::new("a", 1.0, |_| Ok(Measured::default()));
-        let measured = Measured {
-            values: [("mpps", 1.0), ("delay_p50_us", f64::NAN)].into(),
-            ..Measured::default()
-        };
+        let measured = Measured { values: [("mpps", 1.0), ("delay_p50_us", f64::NAN)].into(), ..Measured::default() };
         let run = as_run(&case, 1, measured, &Sample::now());
         assert_eq!(run.values.into_keys().collect::<Vec<_>>(), ["mpps"]);
     }
@@ -437,11 +380,7 @@ mod tests {
             note(&mut experiment, "a", Stop::Failed("why".to_owned()));
         }
         note(&mut experiment, "b", Stop::NotHere("why".to_owned()));
-        let found: Vec<_> = experiment
-            .failures
-            .iter()
-            .map(|one| (one.runs, one.expected))
-            .collect();
+        let found: Vec<_> = experiment.failures.iter().map(|one| (one.runs, one.expected)).collect();
         assert_eq!(found, [(3, false), (1, true)]);
     }
 }

@@ -32,18 +32,12 @@ const SENDER_PERCENT: f64 = 97.0;
 const SEARCH_SECONDS: f64 = 2.0;
 
 pub fn judge_capture(experiment: &Experiment) -> Finding {
-    let aims = [
-        ("of_file_percent", SENDER_PERCENT, true),
-        ("hidden_percent", 0.0, false),
-    ];
+    let aims = [("of_file_percent", SENDER_PERCENT, true), ("hidden_percent", 0.0, false)];
     judge(experiment, &aims)
 }
 
 pub fn judge_index(experiment: &Experiment) -> Finding {
-    let aims = [
-        ("mpps", INDEX_MPPS, true),
-        ("bytes_per_packet", INDEX_BYTES, false),
-    ];
+    let aims = [("mpps", INDEX_MPPS, true), ("bytes_per_packet", INDEX_BYTES, false)];
     judge(experiment, &aims)
 }
 
@@ -97,28 +91,17 @@ pub fn captures(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "sizes", |series, x| {
         let (name, rate) = match series.split_once(" at ") {
-            Some((name, rate)) => (
-                name,
-                rate.strip_suffix(" kpps").and_then(|n| n.parse().ok()),
-            ),
+            Some((name, rate)) => (name, rate.strip_suffix(" kpps").and_then(|n| n.parse().ok())),
             None => (series, None),
         };
         let target = match name {
             "directory" => Target::Directory,
             "versitygw" => Target::Versitygw,
             _ => {
-                return Err(unknown(
-                    series,
-                    "directory and versitygw, with a rate or without: directory at 200 kpps",
-                ));
+                return Err(unknown(series, "directory and versitygw, with a rate or without: directory at 200 kpps"));
             }
         };
-        let load = Load {
-            target,
-            rate,
-            size: x as usize,
-            seconds,
-        };
+        let load = Load { target, rate, size: x as usize, seconds };
         Ok(move |bench: &Bench| load.measure(bench))
     })
 }
@@ -144,41 +127,28 @@ struct Captured {
 impl Load {
     fn measure(self, bench: &Bench) -> Outcome {
         if bench.hosts.is_some() {
-            return Err(Stop::NotHere(
-                "store-capture is not run on two hosts".into(),
-            ));
+            return Err(Stop::NotHere("store-capture is not run on two hosts".into()));
         }
         let opened = self.target.open(bench)?;
         let file = self.capture(bench, None)?;
         let store = self.capture(bench, Some(opened.at.clone()))?;
         let total = account(bench, &opened.at)?;
         let count = |what: &str| total["total"][what].as_u64().unwrap_or(0);
-        let bytes: u64 = total["captures"].as_array().map_or(0, |all| {
-            all.iter().filter_map(|one| one["bytes"].as_u64()).sum()
-        });
+        let bytes: u64 =
+            total["captures"].as_array().map_or(0, |all| all.iter().filter_map(|one| one["bytes"].as_u64()).sum());
         let sent = store.sent.frames;
-        let lost = store
-            .claim
-            .as_ref()
-            .and_then(|claim| claim.lost)
-            .unwrap_or(0);
+        let lost = store.claim.as_ref().and_then(|claim| claim.lost).unwrap_or(0);
         let accounted = count("stored") + count("spooled") + count("evicted") + lost;
         let hidden = sent.saturating_sub(accounted);
         let seconds = store.sent.seconds;
         let of_sent = |count: u64| percent(count as f64, sent as f64);
         let values = [
             ("sent_mpps", store.sent.per_second() / MILLION),
-            (
-                "of_file_percent",
-                percent(store.per_cpu_second, file.per_cpu_second),
-            ),
+            ("of_file_percent", percent(store.per_cpu_second, file.per_cpu_second)),
             ("stored_percent", of_sent(count("stored"))),
             ("hidden_percent", of_sent(hidden)),
             ("capture_cpu_percent", percent(store.cpu_seconds, seconds)),
-            (
-                "file_cpu_percent",
-                percent(file.cpu_seconds, file.sent.seconds),
-            ),
+            ("file_cpu_percent", percent(file.cpu_seconds, file.sent.seconds)),
             ("stored_mbytes", bytes as f64 / seconds / MILLION),
         ];
         Ok(Measured {
@@ -191,10 +161,7 @@ impl Load {
 
     fn capture(self, bench: &Bench, store: Option<StoreAt>) -> Result<Captured, Stop> {
         let recorder = Recorder::TrawlHook(Fate::Drop);
-        let setting = Setting {
-            store,
-            ..Setting::default()
-        };
+        let setting = Setting { store, ..Setting::default() };
         let running = Running::start(bench, recorder, &setting)?;
         let begun = running.peer.cpu_seconds();
         // Flows and payloads that compress like real traffic: hardly.
@@ -235,8 +202,7 @@ impl Target {
         let spool = directory.path().join("spool");
         let store = directory.path().join("store");
         let bucket = store.join(BUCKET);
-        std::fs::create_dir_all(&bucket)
-            .map_err(|e| Error::os(format!("cannot make {}", bucket.display()), e))?;
+        std::fs::create_dir_all(&bucket).map_err(|e| Error::os(format!("cannot make {}", bucket.display()), e))?;
         let (url, environment, server) = match self {
             Self::Directory => (format!("file://{}", bucket.display()), Vec::new(), None),
             Self::Versitygw => {
@@ -244,15 +210,7 @@ impl Target {
                 (format!("s3://{BUCKET}"), environment, Some(server))
             }
         };
-        Ok(TestStore {
-            at: StoreAt {
-                url,
-                spool,
-                environment,
-            },
-            _server: server,
-            _directory: directory,
-        })
+        Ok(TestStore { at: StoreAt { url, spool, environment }, _server: server, _directory: directory })
     }
 }
 
@@ -294,11 +252,7 @@ fn serve(bench: &Bench, root: &Path) -> Result<(process::Background, Vec<(String
 struct Kept(Rc<RefCell<Option<Made>>>);
 
 impl Kept {
-    fn with<T>(
-        &self,
-        make: impl FnOnce() -> Result<Made>,
-        act: impl FnOnce(&Made) -> Result<T>,
-    ) -> Result<T> {
+    fn with<T>(&self, make: impl FnOnce() -> Result<Made>, act: impl FnOnce(&Made) -> Result<T>) -> Result<T> {
         match &mut *self.0.borrow_mut() {
             Some(made) => act(made),
             none => act(none.insert(make()?)),
@@ -381,10 +335,7 @@ type Search = (&'static str, &'static str, &'static [&'static str]);
 const SEARCHES: &[(&str, Search)] = &[
     ("SQL: address", ("--csv", SQL, &[])),
     ("filter: packet", ("--filter", "src host ", &[])),
-    (
-        "filter: packet of an hour",
-        ("--filter", "src host ", &HOUR),
-    ),
+    ("filter: packet of an hour", ("--filter", "src host ", &HOUR)),
 ];
 const SQL: &str = "SELECT time FROM packets WHERE src = ";
 const HOUR: [&str; 4] = ["--from", "1767225600", "--to", "1767229200"];
@@ -408,19 +359,12 @@ fn find(bench: &Bench, target: Target, (option, begun, more): Search, made: &Mad
     let began = Instant::now();
     let said = process::run(&mut query)?;
     let seconds = began.elapsed().as_secs_f64();
-    let found = said
-        .lines()
-        .filter(|line| !line.starts_with("time"))
-        .count();
+    let found = said.lines().filter(|line| !line.starts_with("time")).count();
     if found != 1 {
         return Err(Error::failed("the search for one packet", format!("it found {found}")).into());
     }
     Ok(Measured {
-        values: [
-            ("seconds", seconds),
-            ("mrows", made.packets as f64 / seconds / MILLION),
-        ]
-        .into(),
+        values: [("seconds", seconds), ("mrows", made.packets as f64 / seconds / MILLION)].into(),
         expected: Some(1),
         recorded: Some(found as u64),
         seconds,

@@ -61,18 +61,10 @@ pub fn apply(
     owner: &Owner<'_>,
 ) -> Result<Attached, AttachRefusal> {
     let refused = |mode| move |refusal| AttachRefusal { mode, refusal };
-    let mut removed = Removed {
-        site,
-        owner,
-        program: None,
-    };
+    let mut removed = Removed { site, owner, program: None };
     let first = match run(site, program, &plan.steps, owner, &mut removed) {
         Ok(link) => {
-            return Ok(Attached {
-                mode: plan.mode,
-                link,
-                instead_of: None,
-            });
+            return Ok(Attached { mode: plan.mode, link, instead_of: None });
         }
         Err(refusal) => refused(plan.mode)(refusal),
     };
@@ -89,26 +81,15 @@ pub fn apply(
         removed.put_back();
         refused(XdpMode::Skb)(refusal)
     })?;
-    Ok(Attached {
-        mode: XdpMode::Skb,
-        link,
-        instead_of: Some(first),
-    })
+    Ok(Attached { mode: XdpMode::Skb, link, instead_of: Some(first) })
 }
 
-/// Attaches a program to an interface without one, until the link is closed: in the given mode, or natively with skb mode as the
-/// fallback.
-pub fn hold(
-    site: &Site,
-    program: BorrowedFd<'_>,
-    mode: Option<XdpMode>,
-) -> Result<(OwnedFd, Attached), AttachRefusal> {
+/// Attaches a program to an interface without one, until the link is closed: in the given mode, or natively with skb
+/// mode as the fallback.
+pub fn hold(site: &Site, program: BorrowedFd<'_>, mode: Option<XdpMode>) -> Result<(OwnedFd, Attached), AttachRefusal> {
     let plan = steps(&Snapshot::default(), mode, AttachMethod::LinkOnly);
     let mut attached = apply(site, program, &plan, &Owner::default())?;
-    let refused = AttachRefusal {
-        mode: attached.mode,
-        refusal: io::Error::from_raw_os_error(EOPNOTSUPP).into(),
-    };
+    let refused = AttachRefusal { mode: attached.mode, refusal: io::Error::from_raw_os_error(EOPNOTSUPP).into() };
     let link = attached.link.take().ok_or(refused)?;
     Ok((link, attached))
 }
@@ -164,14 +145,9 @@ impl Removed<'_> {
     }
 }
 
-/// Attaches a program to an interface without one: by a link, or by netlink if the kernel has no links or gives no reason for
-/// refusing one.
-fn fresh(
-    site: &Site,
-    program: BorrowedFd<'_>,
-    mode: XdpMode,
-    means: AttachMethod,
-) -> Result<Option<OwnedFd>, Refusal> {
+/// Attaches a program to an interface without one: by a link, or by netlink if the kernel has no links or gives no
+/// reason for refusing one.
+fn fresh(site: &Site, program: BorrowedFd<'_>, mode: XdpMode, means: AttachMethod) -> Result<Option<OwnedFd>, Refusal> {
     if means != AttachMethod::Netlink {
         match attach_link(site, program, mode) {
             Ok(link) => return Ok(Some(link)),
@@ -184,9 +160,8 @@ fn fresh(
 
 /// Attaches a program by a link, which ends with its last descriptor.
 fn attach_link(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<OwnedFd, Refusal> {
-    let linked: Result<io::Result<OwnedFd>> = run_maybe_in(site.namespace(), || {
-        link::attach_xdp(program, site.index(), mode)
-    });
+    let linked: Result<io::Result<OwnedFd>> =
+        run_maybe_in(site.namespace(), || link::attach_xdp(program, site.index(), mode));
     Ok(linked.map_err(|e| failed(&e))??)
 }
 
@@ -241,8 +216,5 @@ pub fn by_netlink(
 }
 
 fn failed(error: &Error) -> Refusal {
-    Refusal {
-        errno: error.errno().unwrap_or(0),
-        says: Some(error.to_string()),
-    }
+    Refusal { errno: error.errno().unwrap_or(0), says: Some(error.to_string()) }
 }

@@ -17,87 +17,43 @@ struct Driver {
 }
 
 const fn driver(name: &'static str, interruption: &'static str, meanwhile: &'static str) -> Driver {
-    Driver {
-        name,
-        interruption,
-        meanwhile,
-    }
+    Driver { name, interruption, meanwhile }
 }
 
 const RINGS: &str = "the rings are closed and opened again";
 const CHANNELS: &str = "the channels are closed and opened again";
 const LINK: &str = "the link goes down and up again";
 const DRIVERS: [Driver; 16] = [
-    driver(
-        "bnxt_en",
-        RINGS,
-        "aggregation (LRO, GRO in hardware) is switched off, the MTU is limited to about 3500",
-    ),
+    driver("bnxt_en", RINGS, "aggregation (LRO, GRO in hardware) is switched off, the MTU is limited to about 3500"),
     driver(
         "ena",
         "the device is reset",
         "half of the queues are reserved for sending, the MTU is limited to about 3498",
     ),
-    driver(
-        "gve",
-        "the queues are closed and opened again",
-        "half of them are reserved for sending",
-    ),
-    driver(
-        "hv_netvsc",
-        "",
-        "LRO is switched off, the MTU is limited to one page",
-    ),
-    driver(
-        "i40e",
-        "the rings are rebuilt and the link may go down for a moment",
-        "the MTU is limited to about 3 KiB",
-    ),
-    driver(
-        "ice",
-        "the rings are rebuilt and the link may go down for a moment",
-        "more queues are made for sending",
-    ),
+    driver("gve", "the queues are closed and opened again", "half of them are reserved for sending"),
+    driver("hv_netvsc", "", "LRO is switched off, the MTU is limited to one page"),
+    driver("i40e", "the rings are rebuilt and the link may go down for a moment", "the MTU is limited to about 3 KiB"),
+    driver("ice", "the rings are rebuilt and the link may go down for a moment", "more queues are made for sending"),
     driver(
         "igb",
         "the link goes down and up again, and frames are lost for about 0.6 s (measured in emulation)",
         "the MTU is limited to about 3 KiB",
     ),
     driver("igc", LINK, "the MTU is limited to 1500"),
-    driver(
-        "ixgbe",
-        LINK,
-        "LRO has to be off, the MTU is limited to about 3 KiB",
-    ),
+    driver("ixgbe", LINK, "LRO has to be off, the MTU is limited to about 3 KiB"),
     driver("mlx4_en", RINGS, "the MTU is limited to about 3 KiB"),
-    driver(
-        "mlx5_core",
-        CHANNELS,
-        "LRO is switched off, the MTU is limited to about 3498",
-    ),
+    driver("mlx5_core", CHANNELS, "LRO is switched off, the MTU is limited to about 3498"),
     driver("mvneta", LINK, "the MTU is limited to one page"),
-    driver(
-        "nfp",
-        "the rings are rebuilt",
-        "the MTU is limited to one page",
-    ),
+    driver("nfp", "the rings are rebuilt", "the MTU is limited to one page"),
     driver("sfc", CHANNELS, "the MTU is limited to one page"),
-    driver(
-        "virtio_net",
-        "",
-        "more queues are reserved for sending, LRO and GRO in hardware are switched off",
-    ),
+    driver("virtio_net", "", "more queues are reserved for sending, LRO and GRO in hardware are switched off"),
     driver(
         "vmxnet3",
         "the device is reset, and frames are lost for less than 0.4 s (measured in emulation)",
         "LRO is switched off",
     ),
 ];
-const OTHERS: Driver = driver(
-    "",
-    "the driver may take the link down",
-    "it may change its queues and switch off LRO",
-);
+const OTHERS: Driver = driver("", "the driver may take the link down", "it may change its queues and switch off LRO");
 
 /// Effects of the first program on a card, or of its removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,19 +72,8 @@ impl CardEffects {
             return None;
         }
         let driver = interface.driver.clone().unwrap_or_default();
-        let Driver {
-            interruption,
-            meanwhile,
-            ..
-        } = DRIVERS
-            .iter()
-            .find(|one| one.name == driver)
-            .unwrap_or(&OTHERS);
-        Some(Self {
-            driver,
-            interruption,
-            meanwhile,
-        })
+        let Driver { interruption, meanwhile, .. } = DRIVERS.iter().find(|one| one.name == driver).unwrap_or(&OTHERS);
+        Some(Self { driver, interruption, meanwhile })
     }
 
     /// Returns the effects of attaching a program, in the given mode or by default natively, if the interface is a card
@@ -162,10 +107,7 @@ impl CardEffects {
 
     /// Returns the warning before a program is attached to the interface of this name.
     pub fn warning(&self, interface: &str) -> String {
-        format!(
-            "{interface}: attaching an XDP program to a card of the driver {}: {self}",
-            self.driver
-        )
+        format!("{interface}: attaching an XDP program to a card of the driver {}: {self}", self.driver)
     }
 }
 
@@ -173,11 +115,7 @@ impl fmt::Display for CardEffects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.interruption {
             "" => f.write_str(self.meanwhile),
-            interruption => write!(
-                f,
-                "{interruption}, again when it is removed; {}",
-                self.meanwhile
-            ),
+            interruption => write!(f, "{interruption}, again when it is removed; {}", self.meanwhile),
         }
     }
 }
@@ -189,9 +127,7 @@ fn has_native_program(site: &Site) -> Option<bool> {
 
 /// Returns true for a physical interface: virtual ones have a kind and no bus.
 pub fn is_card(interface: &Interface) -> bool {
-    interface.kind.is_none()
-        && !interface.loopback
-        && interface.bus.as_ref().is_some_and(|bus| !bus.is_empty())
+    interface.kind.is_none() && !interface.loopback && interface.bus.as_ref().is_some_and(|bus| !bus.is_empty())
 }
 
 #[cfg(test)]
@@ -223,16 +159,10 @@ mod tests {
         assert!(ixgbe.contains("link goes down"), "{ixgbe}");
         assert!(ixgbe.contains("LRO has to be off"), "{ixgbe}");
         let igb = of("igb").warning("eth0");
-        assert!(
-            igb.contains("0.6 s") && igb.contains("again when it is removed"),
-            "{igb}"
-        );
+        assert!(igb.contains("0.6 s") && igb.contains("again when it is removed"), "{igb}");
         assert_eq!(of("new_driver").interruption, OTHERS.interruption);
         // Nothing is lost, so nothing is said of it.
         let virtio = of("virtio_net").warning("eth0");
-        assert!(
-            !virtio.contains("removed") && !virtio.contains("MTU"),
-            "{virtio}"
-        );
+        assert!(!virtio.contains("removed") && !virtio.contains("MTU"), "{virtio}");
     }
 }

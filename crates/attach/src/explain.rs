@@ -19,10 +19,8 @@ pub const ONE_BUFFER_MTU: u32 = 1500;
 
 /// Returns the error for a card that refuses the program or its maps.
 pub fn cannot_offload(site: &Site, program: &str) -> Error {
-    let driver = Interface::find(site.namespace(), site.name()).map_or_else(
-        |_| "unknown".to_owned(),
-        |about| about.driver_name().to_owned(),
-    );
+    let driver = Interface::find(site.namespace(), site.name())
+        .map_or_else(|_| "unknown".to_owned(), |about| about.driver_name().to_owned());
     Error::failed(
         format!("cannot load {program} for the card of {}", site.label()),
         format!("the card or its driver ({driver}) does not run XDP programs itself"),
@@ -54,19 +52,12 @@ impl<'a> Attempt<'a> {
         let interface = Interface::find(site.namespace(), site.name()).ok();
         let link = site.link().ok();
         Self {
-            what: format!(
-                "cannot attach {program} to {} in {} mode",
-                site.label(),
-                mode.name()
-            ),
+            what: format!("cannot attach {program} to {} in {} mode", site.label(), mode.name()),
             quoted: match &refusal.says {
                 Some(says) => format!(" (the kernel says: {says})"),
                 None => String::new(),
             },
-            driver: interface
-                .as_ref()
-                .map_or("unknown", Interface::driver_name)
-                .to_owned(),
+            driver: interface.as_ref().map_or("unknown", Interface::driver_name).to_owned(),
             interface,
             able: xdp_abilities(site.namespace(), site.index()).unwrap_or_default(),
             peer: link.and_then(|link| veth_peer(site.namespace(), &link).ok().flatten()),
@@ -109,27 +100,14 @@ impl<'a> Attempt<'a> {
                 .fix("this requires root (CAP_NET_ADMIN)");
         }
         // igb and vmxnet3 give links no reason.
-        let may_be_size = errno == ERANGE
-            || ([EINVAL, EOPNOTSUPP].contains(&errno) && self.exceeds_the_only_buffer());
-        if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"])
-            || (may_be_size && silent)
-        {
+        let may_be_size = errno == ERANGE || ([EINVAL, EOPNOTSUPP].contains(&errno) && self.exceeds_the_only_buffer());
+        if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"]) || (may_be_size && silent) {
             return self.too_large();
         }
         if self.says(&["queue", "tx ring", "channel"]) || (errno == ENOSPC && silent) {
             return self.too_few_queues();
         }
-        let offloads = [
-            "lro",
-            "gro_hw",
-            "gro-hw",
-            "csum",
-            "offload",
-            "gso",
-            "rxvlan",
-            "header-split",
-            "hds",
-        ];
+        let offloads = ["lro", "gro_hw", "gro-hw", "csum", "offload", "gso", "rxvlan", "header-split", "hds"];
         if self.mode != XdpMode::Offload && self.says(&offloads) {
             return self.offload_conflict();
         }
@@ -138,24 +116,17 @@ impl<'a> Attempt<'a> {
         }
         match (self.mode, errno) {
             (XdpMode::Offload, EOPNOTSUPP | EINVAL) => self
-                .fail(format!(
-                    "the card or its driver ({}) does not run XDP programs itself",
-                    self.driver
-                ))
+                .fail(format!("the card or its driver ({}) does not run XDP programs itself", self.driver))
                 .fix("use --mode native or --mode skb"),
             (XdpMode::Native, EOPNOTSUPP) if self.able.is_some_and(XdpAbilities::native) => self
-                .fail(format!(
-                    "the driver ({}) refuses native XDP in the present configuration",
-                    self.driver
-                ))
+                .fail(format!("the driver ({}) refuses native XDP in the present configuration", self.driver))
                 .fix("use --mode skb"),
-            (XdpMode::Native, EOPNOTSUPP) => self
-                .fail(format!("the driver ({}) has no native XDP", self.driver))
-                .fix("use --mode skb"),
-            (_, EBUSY | EEXIST) => self.fail("another program is on it").fix(format!(
-                "trawl xdp status -i {} shows which",
-                word(self.site.label())
-            )),
+            (XdpMode::Native, EOPNOTSUPP) => {
+                self.fail(format!("the driver ({}) has no native XDP", self.driver)).fix("use --mode skb")
+            }
+            (_, EBUSY | EEXIST) => self
+                .fail("another program is on it")
+                .fix(format!("trawl xdp status -i {} shows which", word(self.site.label()))),
             _ => match &self.refusal.says {
                 Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
                 None => Error::os(self.what, std::io::Error::from_raw_os_error(errno)),
@@ -191,36 +162,22 @@ impl<'a> Attempt<'a> {
                 let whose = format!("the MTU of its other end {}, {},", link.name, link.mtu);
                 (whose, command)
             }
-            (None, true) => (
-                "the MTU of its other end".to_owned(),
-                format!("ip link set mtu {LINEAR_MTU} on the other end"),
-            ),
+            (None, true) => {
+                ("the MTU of its other end".to_owned(), format!("ip link set mtu {LINEAR_MTU} on the other end"))
+            }
         };
-        self.fail(format!("{whose} is too large {pieces}"))
-            .fix(format!("{command}; or {instead}"))
+        self.fail(format!("{whose} is too large {pieces}")).fix(format!("{command}; or {instead}"))
     }
 
     fn too_few_queues(self) -> Error {
         let (prefix, name) = (self.site.prefix(), self.site.name());
-        let channels = |namespace: Option<&Namespace>, name: &str| {
-            Ethtool::open(namespace, name).ok()?.channels().ok()
-        };
+        let channels = |namespace: Option<&Namespace>, name: &str| Ethtool::open(namespace, name).ok()?.channels().ok();
         let own = channels(self.site.namespace(), name);
-        let theirs = self
-            .peer
-            .as_ref()
-            .and_then(|peer| channels(peer.namespace.as_ref(), &peer.link.name));
-        if let (true, Some(own), Some(theirs), Some(peer)) =
-            (self.is_veth(), own, theirs, &self.peer)
-        {
+        let theirs = self.peer.as_ref().and_then(|peer| channels(peer.namespace.as_ref(), &peer.link.name));
+        if let (true, Some(own), Some(theirs), Some(peer)) = (self.is_veth(), own, theirs, &self.peer) {
             let fix = match theirs.tx <= own.max_rx {
                 true => format!("{prefix}ethtool -L {} rx {}", word(name), theirs.tx),
-                false => format!(
-                    "{}ethtool -L {} tx {}",
-                    peer.exec_prefix(),
-                    word(&peer.link.name),
-                    own.rx
-                ),
+                false => format!("{}ethtool -L {} tx {}", peer.exec_prefix(), word(&peer.link.name), own.rx),
             };
             return self
                 .fail(format!(
@@ -230,16 +187,9 @@ impl<'a> Attempt<'a> {
                 .fix(format!("{fix}; or use --mode skb"));
         }
         let few = own.map_or_else(String::new, |own| {
-            format!(
-                " ({} in use of {})",
-                own.combined.max(own.rx),
-                own.max_combined.max(own.max_rx)
-            )
+            format!(" ({} in use of {})", own.combined.max(own.rx), own.max_combined.max(own.max_rx))
         });
-        self.fail(format!(
-            "its queues{few} leave none for XDP to send from, or are too few"
-        ))
-        .fix(format!(
+        self.fail(format!("its queues{few} leave none for XDP to send from, or are too few")).fix(format!(
             "{prefix}ethtool -L {} combined N, with N half of the current number; or use --mode skb",
             word(name)
         ))
@@ -256,49 +206,35 @@ impl<'a> Attempt<'a> {
 
     fn offload_conflict(self) -> Error {
         let (prefix, name) = (self.site.prefix(), self.site.name());
-        let features = Ethtool::open(self.site.namespace(), name)
-            .and_then(|ethtool| ethtool.features())
-            .unwrap_or_default();
+        let features =
+            Ethtool::open(self.site.namespace(), name).and_then(|ethtool| ethtool.features()).unwrap_or_default();
         // Features that drivers refuse XDP for, by their ethtool names.
         let suspects = ["rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-checksum"];
         let on: Vec<_> = suspects
             .into_iter()
             .filter(|suspect| {
-                let named =
-                    |one: &&EthtoolFeature| one.name == *suspect && one.on && one.changeable;
+                let named = |one: &&EthtoolFeature| one.name == *suspect && one.on && one.changeable;
                 features.iter().any(|one| named(&one))
             })
             .map(|suspect| format!("{suspect} off"))
             .collect();
         let fix = match on.is_empty() {
-            true => format!(
-                "trawl doctor -i {} shows the offloads; or use --mode skb",
-                word(self.site.label())
-            ),
-            false => format!(
-                "{prefix}ethtool -K {} {}; or use --mode skb",
-                word(name),
-                on.join(" ")
-            ),
+            true => format!("trawl doctor -i {} shows the offloads; or use --mode skb", word(self.site.label())),
+            false => format!("{prefix}ethtool -K {} {}; or use --mode skb", word(name), on.join(" ")),
         };
         self.fail("an offload is in the way").fix(fix)
     }
 }
 
-/// Returns the error for a program above: the kernel accepts none on a bridge's port, for example, if the bridge has one.
+/// Returns the error for a program above: the kernel accepts none on a bridge's port, for example, if the bridge has
+/// one.
 pub fn program_above(what: String, site: &Site, above: &str) -> Error {
     let above = match site.sibling(above) {
         Ok(found) => found.label().to_owned(),
         Err(_) => above.to_owned(),
     };
-    Error::failed(
-        what,
-        format!("{above}, which is above it, has an XDP program"),
-    )
-    .fix(format!(
-        "trawl xdp unload {} --all removes it",
-        word(&above)
-    ))
+    Error::failed(what, format!("{above}, which is above it, has an XDP program"))
+        .fix(format!("trawl xdp unload {} --all removes it", word(&above)))
 }
 
 #[cfg(test)]
@@ -314,11 +250,7 @@ mod tests {
         const OFFLOAD: &str = "an offload is in the way";
         for (errno, says, expected) in [
             // virtio_net
-            (
-                EOPNOTSUPP,
-                "Can't set XDP while host is implementing GRO_HW/CSUM, disable GRO_HW/CSUM first",
-                OFFLOAD,
-            ),
+            (EOPNOTSUPP, "Can't set XDP while host is implementing GRO_HW/CSUM, disable GRO_HW/CSUM first", OFFLOAD),
             (EINVAL, "MTU too large to enable XDP without frags", LARGE),
             (EINVAL, "MTU 9000 larger than limit 3506", LARGE),
             // ena
@@ -328,25 +260,13 @@ mod tests {
                 QUEUES,
             ),
             // bnxt
-            (
-                EOPNOTSUPP,
-                "ethtool rx/tx channels must be combined to support XDP",
-                QUEUES,
-            ),
+            (EOPNOTSUPP, "ethtool rx/tx channels must be combined to support XDP", QUEUES),
             // stmmac
             (EOPNOTSUPP, "Jumbo frames not supported", LARGE),
             // ice, i40e
-            (
-                EOPNOTSUPP,
-                "MTU is too large for linear frames and XDP prog does not support frags",
-                LARGE,
-            ),
+            (EOPNOTSUPP, "MTU is too large for linear frames and XDP prog does not support frags", LARGE),
             // mlx5
-            (
-                EINVAL,
-                "can't set XDP with LRO is on, disable LRO first",
-                OFFLOAD,
-            ),
+            (EINVAL, "can't set XDP with LRO is on, disable LRO first", OFFLOAD),
             (EINVAL, "XDP is not supported with header-split", OFFLOAD),
             // The kernel itself.
             (
@@ -354,16 +274,9 @@ mod tests {
                 "Cannot attach when an upper device already has a program",
                 "an interface above it has an XDP program",
             ),
-            (
-                EBUSY,
-                "Driver already has an XDP program: it is attached otherwise",
-                "another program is on it",
-            ),
+            (EBUSY, "Driver already has an XDP program: it is attached otherwise", "another program is on it"),
         ] {
-            let refusal = Refusal {
-                errno,
-                says: Some(says.to_owned()),
-            };
+            let refusal = Refusal { errno, says: Some(says.to_owned()) };
             let message = cannot_attach(&site, "filter", XdpMode::Native, refusal).to_string();
             assert!(message.contains(expected), "{says}: {message}");
             assert!(message.contains(says), "the driver's own words: {message}");

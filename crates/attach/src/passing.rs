@@ -45,25 +45,23 @@ impl XdpSending {
     }
 }
 
-/// Returns true if a veth sends XDP frames while its other end has GRO. Before Linux 5.13, that end needs a native program.
+/// Returns true if a veth sends XDP frames while its other end has GRO. Before Linux 5.13, that end needs a native
+/// program.
 pub fn gro_suffices() -> bool {
     kernel_is_at_least(5, 13)
 }
 
-/// Attaches a program in native mode that passes every packet, until the link is closed, and waits until the card can send
-/// again.
+/// Attaches a program in native mode that passes every packet, until the link is closed, and waits until the card can
+/// send again.
 pub fn hold_passing(site: &Site) -> Result<OwnedFd> {
     const XDP_PASS: i32 = 2;
-    let options = LoadOptions {
-        flags: HAS_FRAGS,
-        ..LoadOptions::new(NAME, XDP)
-    };
+    let options = LoadOptions { flags: HAS_FRAGS, ..LoadOptions::new(NAME, XDP) };
     let program = options
         .load(&returning(XDP_PASS))
         .map_err(|e| Error::os("cannot load a program", e).fix("this requires root (CAP_BPF)"))?;
     let before = site.link()?;
-    let (held, _) = hold(site, program.as_fd(), Some(XdpMode::Native))
-        .map_err(|refused| refused.explain(site, NAME))?;
+    let (held, _) =
+        hold(site, program.as_fd(), Some(XdpMode::Native)).map_err(|refused| refused.explain(site, NAME))?;
     wait_for_link(site, &before)?;
     Ok(held)
 }

@@ -124,10 +124,7 @@ pub enum Conflict {
     /// The maps are to be kept, and no running program has the new one's name.
     NoPredecessor { running: Vec<String> },
     /// Maps of replaced programs would lose their contents.
-    ContentsLost {
-        programs: Vec<String>,
-        maps: Vec<String>,
-    },
+    ContentsLost { programs: Vec<String>, maps: Vec<String> },
 }
 
 /// Returns the target of a new program.
@@ -157,34 +154,23 @@ pub fn position(
         _ => Ok(()),
     };
     match &by.kind {
-        ProgramOwner::Dispatcher { .. } if new.hooks => {
-            Err(Conflict::HooksInDispatcher { by: by.clone() })
-        }
+        ProgramOwner::Dispatcher { .. } if new.hooks => Err(Conflict::HooksInDispatcher { by: by.clone() }),
         ProgramOwner::Dispatcher { programs } if !new.alone => {
             in_its_mode()?;
             let programs = *programs;
             match programs < LONGEST_CHAIN {
-                true => Ok(AttachPosition::Dispatcher(steps(
-                    now,
-                    Some(by.mode),
-                    AttachMethod::Netlink,
-                ))),
+                true => Ok(AttachPosition::Dispatcher(steps(now, Some(by.mode), AttachMethod::Netlink))),
                 false => Err(Conflict::ChainFull { programs }),
             }
         }
-        ProgramOwner::Installed {
-            chain: Some(Chain { programs, frags }),
-            ..
-        } if !new.alone => {
+        ProgramOwner::Installed { chain: Some(Chain { programs, frags }), .. } if !new.alone => {
             in_its_mode()?;
             if *frags && !new.frags {
                 return Err(Conflict::PacketsInPieces);
             }
             let programs = *programs;
             match programs < LONGEST_CHAIN {
-                true => Ok(AttachPosition::Jumps {
-                    linear: new.frags && !frags,
-                }),
+                true => Ok(AttachPosition::Jumps { linear: new.frags && !frags }),
                 false => Err(Conflict::ChainFull { programs }),
             }
         }
@@ -196,10 +182,9 @@ pub fn position(
 pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> AttachPlan {
     let met = now.met_in(XdpMode::Native);
     let asked = match (asked, means, now.native, met) {
-        // An attempt in native mode, which this driver refuses, would leave the interface without a program for a moment.
-        (None, AttachMethod::Link | AttachMethod::Netlink, Some(false), Some(met)) => {
-            Some(met.mode)
-        }
+        // An attempt in native mode, which this driver refuses, would leave the interface without a program for a
+        // moment.
+        (None, AttachMethod::Link | AttachMethod::Netlink, Some(false), Some(met)) => Some(met.mode),
         _ => asked,
     };
     let mode = asked.unwrap_or(XdpMode::Native);
@@ -213,9 +198,7 @@ pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> Att
     let steps = towards(now.met_in(mode), mode, means);
     let is_removed = |step: &AttachStep| matches!(step, AttachStep::Remove { .. });
     // The steps for native mode may remove the program.
-    let left = now
-        .met_in(XdpMode::Skb)
-        .filter(|_| !steps.iter().any(is_removed));
+    let left = now.met_in(XdpMode::Skb).filter(|_| !steps.iter().any(is_removed));
     AttachPlan {
         mode,
         fallback,
@@ -240,10 +223,7 @@ fn towards(met: Option<&Present>, mode: XdpMode, means: AttachMethod) -> Vec<Att
     match update && met.mode == mode {
         true => vec![AttachStep::Exchange { old }],
         // The kernel allows a program in one mode only.
-        false => vec![
-            AttachStep::Remove { old },
-            AttachStep::Attach { mode, means },
-        ],
+        false => vec![AttachStep::Remove { old }, AttachStep::Attach { mode, means }],
     }
 }
 

@@ -33,10 +33,7 @@ impl Site {
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
         let (namespace, name) = netns::split_namespace(text, default_namespace);
         if name.is_empty() {
-            return Err(Error::usage(
-                format!("cannot use the interface '{text}'"),
-                "no interface is named",
-            ));
+            return Err(Error::usage(format!("cannot use the interface '{text}'"), "no interface is named"));
         }
         Self::named(namespace.map(Namespace::open).transpose()?, name)
     }
@@ -92,13 +89,7 @@ impl Site {
             Some(namespace) => format!("{}:{}", namespace.label(), link.name),
             None => link.name.clone(),
         };
-        Self {
-            namespace,
-            mark,
-            index: link.index,
-            name: link.name.clone(),
-            label,
-        }
+        Self { namespace, mark, index: link.index, name: link.name.clone(), label }
     }
 
     /// Returns the namespace; `None` for the namespace of the process.
@@ -149,19 +140,17 @@ impl Site {
     }
 
     fn below(&self, mount: &Path) -> PathBuf {
-        mount
-            .join(DIRECTORY)
-            .join(format!("{}-{}", self.mark, self.index))
+        mount.join(DIRECTORY).join(format!("{}-{}", self.mark, self.index))
     }
 
-    /// Makes the directory of pins if it is missing, and locks it against other commands that load or unload. An empty directory
-    /// is removed with the lock.
+    /// Makes the directory of pins if it is missing, and locks it against other commands that load or unload. An empty
+    /// directory is removed with the lock.
     pub fn lock(&self) -> Result<Lock> {
         make_locked(&self.below(&bpffs::lasting_or_mounted()?), Rank::Interface)
     }
 
-    /// Like [`Self::lock`], for pins that interfaces of the namespace share. No interface has the number 0, so the directory is
-    /// always empty and is cleared like an interface's after a command was killed.
+    /// Like [`Self::lock`], for pins that interfaces of the namespace share. No interface has the number 0, so the
+    /// directory is always empty and is cleared like an interface's after a command was killed.
     pub fn lock_namespace(&self) -> Result<Lock> {
         let name = format!("{}-0", self.mark);
         let path = bpffs::lasting_or_mounted()?.join(DIRECTORY).join(name);
@@ -169,8 +158,8 @@ impl Site {
     }
 }
 
-/// Makes a directory in trawl's own if it is missing, and locks it. The lock is the directory's: a process with another /run,
-/// such as a container that shares the BPF file system with its host, sees it too.
+/// Makes a directory in trawl's own if it is missing, and locks it. The lock is the directory's: a process with another
+/// /run, such as a container that shares the BPF file system with its host, sees it too.
 pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
     let lock = lock::Lock::of_directory(rank, path, || make_directories(path))?;
     Ok(Lock::new(path, lock))
@@ -205,8 +194,8 @@ pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
     Some(Lock::new(directory, lock))
 }
 
-/// Returns whether a directory exists. It and trawl's own above it must be owned by root: anyone who could move it away could
-/// choose the rules and programs that trawl believes in force.
+/// Returns whether a directory exists. It and trawl's own above it must be owned by root: anyone who could move it away
+/// could choose the rules and programs that trawl believes in force.
 pub fn is_trusted(directory: &Path) -> Result<bool> {
     let parents = directory.ancestors().take(2);
     for path in parents.filter(|path| path.symlink_metadata().is_ok()) {
@@ -215,10 +204,7 @@ pub fn is_trusted(directory: &Path) -> Result<bool> {
     match directory.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(
-            Error::os(format!("cannot look at {}", directory.display()), e)
-                .fix("this requires root"),
-        ),
+        Err(e) => Err(Error::os(format!("cannot look at {}", directory.display()), e).fix("this requires root")),
     }
 }
 
@@ -262,11 +248,7 @@ pub struct Lock {
 
 impl Lock {
     fn new(path: &Path, lock: lock::Lock) -> Self {
-        Self {
-            path: path.to_owned(),
-            lock,
-            only_looks: false,
-        }
+        Self { path: path.to_owned(), lock, only_looks: false }
     }
 
     /// Keeps the directory, even if it is empty: for a command that only reads.

@@ -50,11 +50,7 @@ pub enum ProgramOwner {
     /// A dispatcher of a chain by libxdp's protocol.
     Dispatcher { programs: usize },
     /// Trawl, with the chain of jumps that the program heads, if it can.
-    Installed {
-        name: String,
-        source: String,
-        chain: Option<Chain>,
-    },
+    Installed { name: String, source: String, chain: Option<Chain> },
 }
 
 /// A chain of programs that jump to one another.
@@ -67,10 +63,7 @@ pub struct Chain {
 
 impl Present {
     pub fn attachment(&self) -> XdpAttachment {
-        XdpAttachment {
-            mode: self.mode,
-            program_id: self.program_id,
-        }
+        XdpAttachment { mode: self.mode, program_id: self.program_id }
     }
 }
 
@@ -86,9 +79,7 @@ impl Snapshot {
                 true => Hold::Netlink,
                 false => Hold::OtherLink,
             },
-            kind: ProgramOwner::Other {
-                name: name_of(one.program_id),
-            },
+            kind: ProgramOwner::Other { name: name_of(one.program_id) },
         };
         Ok(Self {
             present: link.xdp.iter().map(present).collect(),
@@ -130,18 +121,13 @@ pub fn name_of(program_id: u32) -> Option<String> {
     info::program(program.as_fd()).ok().map(|about| about.name)
 }
 
-/// Returns the links that may attach a program to the interface with this index. Links do not name their namespace: others may
-/// have interfaces with the same index.
+/// Returns the links that may attach a program to the interface with this index. Links do not name their namespace:
+/// others may have interfaces with the same index.
 pub fn links_of(index: u32, attachment: XdpAttachment) -> Vec<OwnedFd> {
     let is_its = |fd: &OwnedFd| {
-        info::link(fd.as_fd())
-            .is_ok_and(|about| about.program == attachment.program_id && about.ifindex == index)
+        info::link(fd.as_fd()).is_ok_and(|about| about.program == attachment.program_id && about.ifindex == index)
     };
-    link::all_ids()
-        .into_iter()
-        .filter_map(|id| link::open_by_id(id).ok())
-        .filter(is_its)
-        .collect()
+    link::all_ids().into_iter().filter_map(|id| link::open_by_id(id).ok()).filter(is_its).collect()
 }
 
 /// Returns the link that attaches the program; `None` for netlink, or if several links may.

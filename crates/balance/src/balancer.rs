@@ -56,11 +56,10 @@ impl Balancer {
     pub fn at(site: Site) -> Result<Self> {
         match Installed::named(&site, FUNCTION)? {
             Some(installed) => Ok(Self { site, installed }),
-            None => Err(Error::failed(
-                format!("no balancer is on {}", site.label()),
-                "the program is not attached to it",
-            )
-            .fix(format!("trawl balance load {}", word(site.label())))),
+            None => {
+                Err(Error::failed(format!("no balancer is on {}", site.label()), "the program is not attached to it")
+                    .fix(format!("trawl balance load {}", word(site.label()))))
+            }
         }
     }
 
@@ -95,9 +94,7 @@ impl Balancer {
             return load_new(site, table.unwrap_or_default(), request, flows, None);
         };
         let seat = installed.seat().map(|seat| seat.priority);
-        let is_as_asked = request
-            .mode
-            .is_none_or(|mode| installed.mode() == Some(mode))
+        let is_as_asked = request.mode.is_none_or(|mode| installed.mode() == Some(mode))
             && request.priority.is_none_or(|wanted| seat == Some(wanted))
             && flows.is_none()
             && !request.tappable;
@@ -107,10 +104,7 @@ impl Balancer {
             table.number_after(&before)?;
             return load_new(site, table, request, flows, Some(installed));
         }
-        let balancer = Self {
-            site: site.clone(),
-            installed,
-        };
+        let balancer = Self { site: site.clone(), installed };
         match table {
             Some(table) => balancer.change(care, |held| {
                 *held = table;
@@ -121,11 +115,7 @@ impl Balancer {
     }
 
     /// Changes the table as a whole. If any part of the new one is invalid, the old one stays.
-    pub fn change(
-        self,
-        care: SessionCare,
-        change: impl FnOnce(&mut Table) -> Result<()>,
-    ) -> Result<Done> {
+    pub fn change(self, care: SessionCare, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<Done> {
         let lock = self.site.lock()?;
         let slot = self.slot()?;
         let before = slot.read()?;
@@ -140,26 +130,16 @@ impl Balancer {
             slot.publish(&table)?;
         }
         drop(lock);
-        let needs_more = self
-            .needs_more(&next_hops)
-            .inspect_err(|_| self.put_back(&before))?;
+        let needs_more = self.needs_more(&next_hops).inspect_err(|_| self.put_back(&before))?;
         if needs_more {
-            let request = AttachRequest {
-                tappable: self.installed.map(HOOK).is_ok(),
-                ..AttachRequest::default()
-            };
+            let request = AttachRequest { tappable: self.installed.map(HOOK).is_ok(), ..AttachRequest::default() };
             let Self { site, installed } = self;
             return load_new(&site, table, &request, None, Some(installed))
                 .inspect_err(|_| put_back(&site, &slot, &before));
         }
         ask_for_neighbours(&self.site, &next_hops)?;
         let warnings = warnings(&self.site, &table)?;
-        Ok(Done {
-            balancer: self,
-            table,
-            notices: Vec::new(),
-            warnings,
-        })
+        Ok(Done { balancer: self, table, notices: Vec::new(), warnings })
     }
 
     fn put_back(&self, before: &Table) {
@@ -198,8 +178,7 @@ fn put_back(site: &Site, slot: &Slot, before: &Table) {
 
 /// Resets the counters of reused numbers.
 fn forget_new(installed: &Installed, before: &Table, after: &Table) -> Result<()> {
-    let vips =
-        |table: &Table| -> HashSet<u32> { table.vips.iter().map(|vip| vip.number).collect() };
+    let vips = |table: &Table| -> HashSet<u32> { table.vips.iter().map(|vip| vip.number).collect() };
     let backends = |table: &Table| -> HashSet<(u32, u32)> {
         let all = table.vips.iter().flat_map(|vip| &vip.backends);
         all.map(|one| (one.number, one.generation)).collect()
@@ -219,10 +198,7 @@ fn load_new(
     old: Option<Installed>,
 ) -> Result<Done> {
     if !site.has_ethernet()? {
-        return Err(Error::failed(
-            format!("cannot balance on {}", site.label()),
-            "it is not an Ethernet interface",
-        ));
+        return Err(Error::failed(format!("cannot balance on {}", site.label()), "it is not an Ethernet interface"));
     }
     let before = match &old {
         Some(old) => Slot::of(old.map(TABLE)?).read()?,
@@ -260,30 +236,17 @@ fn load_new(
         source.set_entries(FLOWS, flows)?;
     }
     let fill = |program: &mut Program| program.remember(&ready);
-    let Put {
-        installed, notices, ..
-    } = match old {
+    let Put { installed, notices, .. } = match old {
         Some(old) => install::put_instead(site, source, request, old, fill)?,
         None => {
-            let request = AttachRequest {
-                priority: request.priority.or(Some(PRIORITY)),
-                ..*request
-            };
+            let request = AttachRequest { priority: request.priority.or(Some(PRIORITY)), ..*request };
             install::put(site, source, &request, fill)?
         }
     };
     let notices = [notices, ready.notices()].concat();
     ready.keep();
     ask_for_neighbours(site, &next_hops)?;
-    Ok(Done {
-        balancer: Balancer {
-            site: site.clone(),
-            installed,
-        },
-        warnings: warnings(site, &table)?,
-        table,
-        notices,
-    })
+    Ok(Done { balancer: Balancer { site: site.clone(), installed }, warnings: warnings(site, &table)?, table, notices })
 }
 
 /// Routes to the backends: interface and next hop.
@@ -308,10 +271,7 @@ fn check(site: &Site, table: &mut Table, before: &Table) -> Result<NextHops> {
             if vip.forward == Forward::Direct && hop.1 != one.address {
                 return Err(refused(
                     vip,
-                    format!(
-                        "the backend {} is behind {}, not on a link of this host's",
-                        one.address, hop.1
-                    ),
+                    format!("the backend {} is behind {}, not on a link of this host's", one.address, hop.1),
                 )
                 .fix("forward by ipip or gue"));
             }
@@ -321,29 +281,14 @@ fn check(site: &Site, table: &mut Table, before: &Table) -> Result<NextHops> {
 }
 
 fn refused(vip: &Vip, why: impl std::fmt::Display) -> Error {
-    Error::failed(
-        "the table stays as it is",
-        format!("{}: {why}", vip.service),
-    )
+    Error::failed("the table stays as it is", format!("{}: {why}", vip.service))
 }
 
-fn next_hop(
-    netlink: &mut Netlink,
-    site: &Site,
-    vip: &Vip,
-    address: IpAddr,
-) -> Result<(u32, IpAddr)> {
+fn next_hop(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> Result<(u32, IpAddr)> {
     match netlink.next_hop(address, None)? {
-        None => Err(
-            refused(vip, format!("no route to the backend {address}")).fix(format!(
-                "{}ip route add {address} via GATEWAY",
-                site.prefix()
-            )),
-        ),
-        Some(hop) if hop.local => Err(refused(
-            vip,
-            format!("the backend {address} is this host itself"),
-        )),
+        None => Err(refused(vip, format!("no route to the backend {address}"))
+            .fix(format!("{}ip route add {address} via GATEWAY", site.prefix()))),
+        Some(hop) if hop.local => Err(refused(vip, format!("the backend {address} is this host itself"))),
         Some(hop) => Ok((hop.interface, hop.gateway.unwrap_or(address))),
     }
 }
@@ -352,10 +297,7 @@ fn next_hop(
 fn others(site: &Site, next_hops: &NextHops) -> Result<Vec<Site>> {
     let indices: HashSet<u32> = next_hops.values().map(|hop| hop.0).collect();
     let all = Site::all_in(site.namespace())?;
-    Ok(all
-        .into_iter()
-        .filter(|one| indices.contains(&one.index()) && one.index() != site.index())
-        .collect())
+    Ok(all.into_iter().filter(|one| indices.contains(&one.index()) && one.index() != site.index()).collect())
 }
 
 /// Asks the kernel to resolve next hops: it learns addresses when it sends packets itself, and XDP's do not count.
@@ -388,16 +330,14 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
         table.vips.iter().find(is_its).map(|vip| vip.service)
     };
     match taken_by(after) {
-        Some(service) if taken_by(before).is_none() && safety::comes_by(&session, site)? => {
-            Err(Error::failed(
-                "the table stays as it is",
-                format!(
-                    "{service} would take the packets of the SSH session from {} in which this command was typed",
-                    session.client.ip()
-                ),
-            )
-            .fix("--yes applies it anyway"))
-        }
+        Some(service) if taken_by(before).is_none() && safety::comes_by(&session, site)? => Err(Error::failed(
+            "the table stays as it is",
+            format!(
+                "{service} would take the packets of the SSH session from {} in which this command was typed",
+                session.client.ip()
+            ),
+        )
+        .fix("--yes applies it anyway")),
         _ => Ok(()),
     }
 }

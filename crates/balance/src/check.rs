@@ -1,5 +1,5 @@
-//! Health of the backends: a TCP SYN to the virtual address, by the same tunnel or MAC address as the flows, and with HTTP or
-//! another port a connection to the backend's own address. Both are bounded in time and in number.
+//! Health of the backends: a TCP SYN to the virtual address, by the same tunnel or MAC address as the flows, and with
+//! HTTP or another port a connection to the backend's own address. Both are bounded in time and in number.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -48,8 +48,8 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     TimedOut,
-    /// Packets to the virtual address do not reach the backend, or its answers do not return. `answers_itself`: its own address
-    /// accepts a connection at the same port.
+    /// Packets to the virtual address do not reach the backend, or its answers do not return. `answers_itself`: its own
+    /// address accepts a connection at the same port.
     NoPath {
         answers_itself: bool,
     },
@@ -128,9 +128,7 @@ impl Probe {
         // A reset proves the path as a connection does; it is a failure only if the service itself was checked.
         let serves = probe.vip.service.protocol == Protocol::Tcp && probe.vip.service.port != 0;
         match answer.map_err(Failure::Other)? {
-            ProbeReply::Nothing => Err(Failure::NoPath {
-                answers_itself: matches!(connected, Some(Ok(_))),
-            }),
+            ProbeReply::Nothing => Err(Failure::NoPath { answers_itself: matches!(connected, Some(Ok(_))) }),
             ProbeReply::Reset(_) if serves => Err(Failure::Refused),
             ProbeReply::Open(took) | ProbeReply::Reset(took) => connected.unwrap_or(Ok(took)),
         }
@@ -178,12 +176,7 @@ impl Probe {
     }
 }
 
-fn ask_http(
-    mut stream: TcpStream,
-    at: SocketAddr,
-    path: &str,
-    end: Instant,
-) -> std::result::Result<(), Failure> {
+fn ask_http(mut stream: TcpStream, at: SocketAddr, path: &str, end: Instant) -> std::result::Result<(), Failure> {
     let left = || match end.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(Failure::TimedOut),
         left => Ok(left),
@@ -211,9 +204,7 @@ fn status_of(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
     let mut fields = line.split_ascii_whitespace();
-    fields
-        .next()
-        .filter(|version| version.starts_with("HTTP/"))?;
+    fields.next().filter(|version| version.starts_with("HTTP/"))?;
     fields.next()?.parse().ok()
 }
 
@@ -285,28 +276,21 @@ fn ask_chunk(
     let mut sent = Vec::with_capacity(probes.len());
     for (number, probe) in probes.iter().enumerate() {
         let port = FIRST_PORT + number as u16;
-        sent.push(
-            prepare(&mut netlink, &mut senders, site, sources, probe, port)
-                .map_err(|error| error.to_string()),
-        );
+        sent.push(prepare(&mut netlink, &mut senders, site, sources, probe, port).map_err(|error| error.to_string()));
     }
     let began = Instant::now();
     let mut answers = vec![ProbeReply::Nothing; probes.len()];
     let mut next_round = began;
     loop {
         let now = Instant::now();
-        let is_due =
-            |number: &usize| answers[*number] == ProbeReply::Nothing && sent[*number].is_ok();
+        let is_due = |number: &usize| answers[*number] == ProbeReply::Nothing && sent[*number].is_ok();
         let waiting: Vec<usize> = (0..probes.len()).filter(is_due).collect();
         if waiting.is_empty() || now.duration_since(began) >= timeout {
             break;
         }
         if now >= next_round {
             next_round = now + RESEND_AFTER;
-            for one in waiting
-                .iter()
-                .filter_map(|number| sent[*number].as_ref().ok())
-            {
+            for one in waiting.iter().filter_map(|number| sent[*number].as_ref().ok()) {
                 senders[one.sender].1.offer(&[&one.frame])?;
             }
         }
@@ -331,8 +315,7 @@ fn ask_chunk(
             }
         }
     }
-    let outcome =
-        |(sent, answer): (std::result::Result<Sent, String>, ProbeReply)| sent.map(|_| answer);
+    let outcome = |(sent, answer): (std::result::Result<Sent, String>, ProbeReply)| sent.map(|_| answer);
     Ok(sent.into_iter().zip(answers).map(outcome).collect())
 }
 
@@ -344,14 +327,7 @@ fn answer_in(
 ) -> Option<(usize, bool)> {
     let summary = decode::summary(LINKTYPE_ETHERNET, frame);
     let ip = summary.ip?;
-    let Some(Transport::Tcp {
-        src_port,
-        dst_port,
-        ack,
-        flags,
-        ..
-    }) = summary.transport
-    else {
+    let Some(Transport::Tcp { src_port, dst_port, ack, flags, .. }) = summary.transport else {
         return None;
     };
     let number = usize::from(dst_port.checked_sub(FIRST_PORT)?);
@@ -377,22 +353,16 @@ fn prepare(
     let (interface, hop) = match backend.mac {
         Some(mac) => (site.index(), mac),
         None => {
-            let route = netlink.next_hop(backend.address, None)?.ok_or_else(|| {
-                Error::failed(
-                    format!("cannot reach {}", backend.address),
-                    "no route leads to it",
-                )
-            })?;
+            let route = netlink
+                .next_hop(backend.address, None)?
+                .ok_or_else(|| Error::failed(format!("cannot reach {}", backend.address), "no route leads to it"))?;
             let neighbour = route.gateway.unwrap_or(backend.address);
             (route.interface, netlink.mac_of(route.interface, neighbour)?)
         }
     };
-    let link = netlink.find_link_by_index(interface)?.ok_or_else(|| {
-        Error::failed(
-            format!("cannot reach {}", backend.address),
-            "its interface was removed",
-        )
-    })?;
+    let link = netlink
+        .find_link_by_index(interface)?
+        .ok_or_else(|| Error::failed(format!("cannot reach {}", backend.address), "its interface was removed"))?;
     let from = own_address(netlink, [interface, site.index()], &probe.vip.service)?;
     let sender = match senders.iter().position(|(index, _)| *index == interface) {
         Some(at) => at,
@@ -435,11 +405,7 @@ fn own_address(netlink: &mut Netlink, interfaces: [u32; 2], service: &Service) -
             return Ok(found);
         }
     }
-    let family = if service.address.is_ipv6() {
-        "IPv6"
-    } else {
-        "IPv4"
-    };
+    let family = if service.address.is_ipv6() { "IPv6" } else { "IPv4" };
     Err(Error::failed(
         format!("cannot ask as a client of {service}"),
         format!("the balancer's interfaces have no {family} address"),
@@ -476,17 +442,11 @@ fn around(
     let tunnel = match probe.backend.address {
         IpAddr::V4(to) => {
             let source = u32::from(sources.ipv4) | u32::from(spread);
-            link.layer(Layer::Ipv4(Ipv4 {
-                protocol,
-                ..Ipv4::new(source.into(), to)
-            }))
+            link.layer(Layer::Ipv4(Ipv4 { protocol, ..Ipv4::new(source.into(), to) }))
         }
         IpAddr::V6(to) => {
             let source = u128::from(sources.ipv6) | u128::from(spread);
-            link.layer(Layer::Ipv6(Ipv6 {
-                next_header: protocol,
-                ..Ipv6::new(source.into(), to)
-            }))
+            link.layer(Layer::Ipv6(Ipv6 { next_header: protocol, ..Ipv6::new(source.into(), to) }))
         }
     };
     let tunnel = match gue {
@@ -533,19 +493,15 @@ fn listen(site: &Site) -> Result<PacketSocket> {
         received: true,
         sent: false,
         hardware_time: false,
-        filter: Some(Filter {
-            classic: Some(&program),
-            ..Filter::default()
-        }),
+        filter: Some(Filter { classic: Some(&program), ..Filter::default() }),
         interfaces: None,
     };
     let opened = packet_socket::open(site.namespace(), &request)?;
-    opened.sockets.into_iter().next().ok_or_else(|| {
-        Error::failed(
-            "cannot wait for answers of backends",
-            "no packet socket was opened",
-        )
-    })
+    opened
+        .sockets
+        .into_iter()
+        .next()
+        .ok_or_else(|| Error::failed("cannot wait for answers of backends", "no packet socket was opened"))
 }
 
 #[cfg(test)]
@@ -566,21 +522,14 @@ mod tests {
     }
 
     fn probe(http: Option<&str>) -> Probe {
-        Probe {
-            http: http.map(str::to_owned),
-            port: None,
-            timeout: Duration::from_secs(5),
-        }
+        Probe { http: http.map(str::to_owned), port: None, timeout: Duration::from_secs(5) }
     }
 
     #[test]
     fn health_follows_from_the_answer() {
         let asked = |text| probe(Some("/")).ask(answer_with(text));
         assert!(asked("HTTP/1.1 204 No Content\r\n\r\n").is_ok());
-        assert_eq!(
-            asked("HTTP/1.0 503 No\r\n"),
-            Err(Failure::Status(Some(503)))
-        );
+        assert_eq!(asked("HTTP/1.0 503 No\r\n"), Err(Failure::Status(Some(503))));
         assert_eq!(asked("SSH-2.0\r\n"), Err(Failure::Status(None)));
         assert!(probe(None).ask(answer_with("")).is_ok());
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");

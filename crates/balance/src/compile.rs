@@ -4,10 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::balance::{
-    BALANCE_BACKEND_DOWN, BALANCE_BACKEND_DRAINING, BALANCE_BACKEND_MAC, BALANCE_DIRECT,
-    BALANCE_ENTRY_ADDRESS, BALANCE_ENTRY_NONE, BALANCE_ENTRY_SERVER, BALANCE_ENTRY_VIP,
-    BALANCE_GUE, BALANCE_IPIP, BALANCE_IPV4, BALANCE_IPV6, BALANCE_LINE, BALANCE_PROBES,
-    BALANCE_RING_PER_LINE, BALANCE_VIP_QUIC, BalanceBackend, BalanceEntry, BalanceHeader,
+    BALANCE_BACKEND_DOWN, BALANCE_BACKEND_DRAINING, BALANCE_BACKEND_MAC, BALANCE_DIRECT, BALANCE_ENTRY_ADDRESS,
+    BALANCE_ENTRY_NONE, BALANCE_ENTRY_SERVER, BALANCE_ENTRY_VIP, BALANCE_GUE, BALANCE_IPIP, BALANCE_IPV4, BALANCE_IPV6,
+    BALANCE_LINE, BALANCE_PROBES, BALANCE_RING_PER_LINE, BALANCE_VIP_QUIC, BalanceBackend, BalanceEntry, BalanceHeader,
     BalanceVip,
 };
 use trawl_sys::{Error, Result};
@@ -70,17 +69,8 @@ fn service_word(service: &Service) -> u32 {
 
 /// Returns the ring of a virtual address, empty if no backend accepts new flows.
 pub fn ring_of(vip: &Vip) -> Vec<u32> {
-    let member = |one: &Backend| Member {
-        number: one.number,
-        name: name_of(one.address),
-        weight: one.weight,
-    };
-    let members: Vec<Member> = vip
-        .backends
-        .iter()
-        .filter(|one| one.takes_new_flows())
-        .map(member)
-        .collect();
+    let member = |one: &Backend| Member { number: one.number, name: name_of(one.address), weight: one.weight };
+    let members: Vec<Member> = vip.backends.iter().filter(|one| one.takes_new_flows()).map(member).collect();
     maglev::ring(&members, maglev::size_for(vip.backends.len()))
 }
 
@@ -91,13 +81,7 @@ fn name_of(address: IpAddr) -> u64 {
 }
 
 fn entry(words: [u32; 4], service: u32, kind: usize, number: u32) -> BalanceEntry {
-    BalanceEntry {
-        address: words,
-        service,
-        kind: kind as u32,
-        number,
-        unused: 0,
-    }
+    BalanceEntry { address: words, service, kind: kind as u32, number, unused: 0 }
 }
 
 fn entries_of(table: &Table) -> Vec<BalanceEntry> {
@@ -155,10 +139,7 @@ fn hash(entries: &[BalanceEntry]) -> (Vec<BalanceEntry>, u32) {
 
 fn mac_words(mac: Option<[u8; 6]>) -> (u32, u32) {
     let [a, b, c, d, e, f] = mac.unwrap_or_default();
-    (
-        u32::from_ne_bytes([a, b, c, d]),
-        u32::from_ne_bytes([e, f, 0, 0]),
-    )
+    (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]))
 }
 
 fn backend_line(one: &Backend, vip: u32) -> BalanceBackend {
@@ -182,9 +163,7 @@ fn backend_line(one: &Backend, vip: u32) -> BalanceBackend {
 
 /// Compiles a numbered table into lines.
 pub fn compile(table: &Table) -> Result<Vec<u8>> {
-    let lines = |numbers: &mut dyn Iterator<Item = u32>| {
-        numbers.map(|number| number as usize + 1).max().unwrap_or(0)
-    };
+    let lines = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(|number| number as usize + 1).max().unwrap_or(0);
     let vips = lines(&mut table.vips.iter().map(|vip| vip.number));
     let all = table.vips.iter().flat_map(|vip| &vip.backends);
     let backends = lines(&mut all.map(|one| one.number));
@@ -193,17 +172,12 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
     let backends_at = vips_at + vips;
     let entries_at = backends_at + backends;
     let rings_at = entries_at + entries.len() / ENTRIES_PER_LINE;
-    let lines_of =
-        |vip: &Vip| (maglev::size_for(vip.backends.len()) as usize).div_ceil(BALANCE_RING_PER_LINE);
+    let lines_of = |vip: &Vip| (maglev::size_for(vip.backends.len()) as usize).div_ceil(BALANCE_RING_PER_LINE);
     let lines = rings_at + table.vips.iter().map(lines_of).sum::<usize>();
     if lines * BALANCE_LINE > MOST_BYTES {
         return Err(Error::failed(
             "the table stays as it is",
-            format!(
-                "the new one needs {} MiB, more than {} MiB",
-                (lines * BALANCE_LINE) >> 20,
-                MOST_BYTES >> 20
-            ),
+            format!("the new one needs {} MiB, more than {} MiB", (lines * BALANCE_LINE) >> 20, MOST_BYTES >> 20),
         )
         .fix("use fewer virtual addresses or backends"));
     }
@@ -256,10 +230,7 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
             let line = backend_line(one, vip.number);
             put(backends_at + one.number as usize, &line.to_bytes());
         }
-        let numbers: Vec<u8> = ring
-            .iter()
-            .flat_map(|number| number.to_ne_bytes())
-            .collect();
+        let numbers: Vec<u8> = ring.iter().flat_map(|number| number.to_ne_bytes()).collect();
         put(ring_at, &numbers);
         ring_at += lines_of(vip);
     }
@@ -311,10 +282,7 @@ pub fn decompile(read: impl Fn(usize) -> Option<Vec<u8>>) -> Option<Table> {
         if line.generation == 0 {
             continue;
         }
-        let at = table
-            .vips
-            .binary_search_by_key(&line.vip, |vip| vip.number)
-            .ok()?;
+        let at = table.vips.binary_search_by_key(&line.vip, |vip| vip.number).ok()?;
         let has = |flag: usize| line.flags & flag as u32 != 0;
         let [a, b, c, d] = line.mac_first.to_ne_bytes();
         let [e, f, ..] = line.mac_last.to_ne_bytes();

@@ -63,10 +63,7 @@ pub fn parse(text: &str) -> Result<Table, String> {
         ipv6: content.source_ipv6.unwrap_or(sources.ipv6),
     };
     if table.sources.ipv4.to_bits() & 0xffff != 0 || table.sources.ipv6.to_bits() & 0xffff != 0 {
-        return Err(
-            "the last 16 bits of source_ipv4 and source_ipv6 are the flow's: they must be zero"
-                .to_owned(),
-        );
+        return Err("the last 16 bits of source_ipv4 and source_ipv6 are the flow's: they must be zero".to_owned());
     }
     for entry in content.vip {
         table.add_vip(vip(entry)?);
@@ -75,15 +72,10 @@ pub fn parse(text: &str) -> Result<Table, String> {
 }
 
 fn vip(entry: VipEntry) -> Result<Vip, String> {
-    let service = Service {
-        protocol: entry.protocol,
-        address: entry.address.to_canonical(),
-        port: entry.port.unwrap_or(0),
-    };
+    let service =
+        Service { protocol: entry.protocol, address: entry.address.to_canonical(), port: entry.port.unwrap_or(0) };
     if entry.port == Some(0) {
-        return Err(format!(
-            "{service}: port 0 is invalid; leave the port out for all ports"
-        ));
+        return Err(format!("{service}: port 0 is invalid; leave the port out for all ports"));
     }
     let mut vip = Vip::new(service, entry.forward);
     if entry.gue_port.is_some() && entry.forward != Forward::Gue {
@@ -166,30 +158,15 @@ mod tests {
         for (text, says) in [
             ("[[vip]]\naddress = \"1.2.3.4\"\n", "protocol"),
             ("[[vip]]\naddress = \"x\"\nprotocol = \"tcp\"\n", "address"),
-            (
-                "[[vip]]\naddress = \"1.2.3.4\"\nprotocol = \"tcp\"\nport = 0\n",
-                "port 0",
-            ),
-            (
-                "[[vip]]\naddress = \"1.2.3.4\"\nprotocol = \"tcp\"\nport = 70000\n",
-                "70000",
-            ),
-            (
-                "[[vip]]\naddress = \"1.2.3.4\"\nprotocol = \"tcp\"\nwight = 1\n",
-                "wight",
-            ),
+            ("[[vip]]\naddress = \"1.2.3.4\"\nprotocol = \"tcp\"\nport = 0\n", "port 0"),
+            ("[[vip]]\naddress = \"1.2.3.4\"\nprotocol = \"tcp\"\nport = 70000\n", "70000"),
+            ("[[vip]]\naddress = \"1.2.3.4\"\nprotocol = \"tcp\"\nwight = 1\n", "wight"),
             ("source_ipv4 = \"10.0.0.1\"\n", "last 16 bits"),
         ] {
             let why = parse(text).expect_err(text);
             assert!(why.contains(says), "{why}");
         }
-        for text in [
-            "",
-            "02:00",
-            "02:00:00:00:00:0g",
-            "02:00:00:00:00:00:00",
-            "+2:00:00:00:00:00",
-        ] {
+        for text in ["", "02:00", "02:00:00:00:00:0g", "02:00:00:00:00:00:00", "+2:00:00:00:00:00"] {
             assert!(mac(text).is_err(), "{text}");
         }
     }

@@ -1,7 +1,8 @@
 //! The load balancer: an XDP program that spreads the flows to virtual addresses over backends.
-//! || A table ([`table`]) is compiled ([`compile`]) with a Maglev ring for each virtual address ([`maglev`]) into one array that
-//! the program reads ([`live`]). A change makes a new array and replaces the old one by a single store. [`balancer`] holds
-//! program and table of an interface together.
+//!
+//! A table ([`table`]) is compiled ([`compile`]) with a Maglev ring for each virtual address ([`maglev`]) into one
+//! array that the program reads ([`live`]). A change makes a new array and replaces the old one by a single store.
+//! [`balancer`] holds program and table of an interface together.
 
 pub mod balancer;
 pub mod check;

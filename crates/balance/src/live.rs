@@ -1,4 +1,5 @@
-//! The table in force: an array of lines in the one slot of an array of maps; and the memory that the table and the flows need.
+//! The table in force: an array of lines in the one slot of an array of maps; and the memory that the table and the
+//! flows need.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -33,24 +34,20 @@ impl Slot {
         let lines = SharedArray::open_by_id(id)?;
         let line = |number: usize| lines.memory().read(number * BALANCE_LINE, BALANCE_LINE);
         decompile(line).ok_or_else(|| {
-            Error::failed(
-                "cannot read the balancer's table",
-                "it was written by another version",
-            )
-            .fix("trawl balance unload IF, then load it again")
+            Error::failed("cannot read the balancer's table", "it was written by another version")
+                .fix("trawl balance unload IF, then load it again")
         })
     }
 
-    /// Replaces the current table by a checked and numbered one: each packet sees the old one or the new. On return, no packet
-    /// uses the old one any more.
+    /// Replaces the current table by a checked and numbered one: each packet sees the old one or the new. On return, no
+    /// packet uses the old one any more.
     pub fn publish(&self, table: &Table) -> Result<()> {
         let bytes = compile(table)?;
         check_memory(bytes.len(), None)?;
         let lines = u32::try_from(bytes.len() / BALANCE_LINE).unwrap_or(u32::MAX);
         let mut array = SharedArray::create(NAME, BALANCE_LINE as u32, lines)?;
         array.memory_mut().write(0, &bytes);
-        fill_slot(self.0.as_fd(), array.as_fd())
-            .map_err(|e| Error::os("cannot put the table in force", e))
+        fill_slot(self.0.as_fd(), array.as_fd()).map_err(|e| Error::os("cannot put the table in force", e))
     }
 }
 
@@ -78,17 +75,10 @@ fn check_memory_against(available: u64, table: usize, flows: Option<u32>) -> Res
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let error = Error::failed(
         "the table stays as it is",
-        format!(
-            "table and flows need {} MiB, and {} MiB are available",
-            mib(needed),
-            mib(available)
-        ),
+        format!("table and flows need {} MiB, and {} MiB are available", mib(needed), mib(available)),
     );
     Err(match of_flows > table as u64 {
-        true => error.fix(format!(
-            "choose fewer flows with --flows N; the default is {}",
-            BALANCE_FLOWS as u32
-        )),
+        true => error.fix(format!("choose fewer flows with --flows N; the default is {}", BALANCE_FLOWS as u32)),
         false => error.fix("use fewer virtual addresses or backends"),
     })
 }

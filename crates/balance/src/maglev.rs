@@ -1,15 +1,15 @@
-//! Maglev consistent hashing (Eisenbud and others, NSDI 2016, section 3.4): each backend has a permutation of the ring's slots,
-//! and in turns each claims the first slot of its own that is still free. A backend of half the weight claims one in every other
-//! turn.
+//! Maglev consistent hashing (Eisenbud and others, NSDI 2016, section 3.4): each backend has a permutation of the
+//! ring's slots, and in turns each claims the first slot of its own that is still free. A backend of half the weight
+//! claims one in every other turn.
 
-/// Ring sizes: primes, so that every step visits all slots. About 40 slots for each backend leave shares that differ by 2.5 %,
-/// and 1,000 rings of 100 backends occupy 16 MB.
+/// Ring sizes: primes, so that every step visits all slots. About 40 slots for each backend leave shares that differ by
+/// 2.5 %, and 1,000 rings of 100 backends occupy 16 MB.
 const SIZES: [u32; 4] = [4099, 16_411, 65_537, 262_147];
 const PLACES_PER_BACKEND: usize = 40;
 const EMPTY: u32 = u32::MAX;
 
-/// Returns the size of the ring for this many backends. It depends on their number alone, so that a change of one backend moves
-/// few flows.
+/// Returns the size of the ring for this many backends. It depends on their number alone, so that a change of one
+/// backend moves few flows.
 pub fn size_for(backends: usize) -> u32 {
     let wanted = backends * PLACES_PER_BACKEND;
     let fits = SIZES.into_iter().find(|size| *size as usize >= wanted);
@@ -73,11 +73,7 @@ mod tests {
     use super::*;
 
     fn members(count: u32) -> Vec<Member> {
-        let one = |number| Member {
-            number,
-            name: u64::from(number) * 7919,
-            weight: 1,
-        };
+        let one = |number| Member { number, name: u64::from(number) * 7919, weight: 1 };
         (0..count).map(one).collect()
     }
 
@@ -105,10 +101,7 @@ mod tests {
                 break;
             }
         }
-        entry
-            .into_iter()
-            .map(|one| one.expect("it is full"))
-            .collect()
+        entry.into_iter().map(|one| one.expect("it is full")).collect()
     }
 
     #[test]
@@ -139,18 +132,11 @@ mod tests {
             let size = size_for(all.len());
             let before = ring(&all, size);
             for gone in [0, count / 2, count - 1] {
-                let rest: Vec<Member> = all
-                    .iter()
-                    .filter(|one| one.number != gone)
-                    .copied()
-                    .collect();
+                let rest: Vec<Member> = all.iter().filter(|one| one.number != gone).copied().collect();
                 let after = ring(&rest, size);
                 let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count();
                 let share = moved as f64 / f64::from(size);
-                assert!(
-                    share <= 1.0 / f64::from(count) + 0.05,
-                    "{count} backends without {gone}: {share}"
-                );
+                assert!(share <= 1.0 / f64::from(count) + 0.05, "{count} backends without {gone}: {share}");
             }
         }
     }

@@ -1,15 +1,14 @@
-//! A balancer's counters: each packet counts under one outcome, those for a virtual address also under one of its own, and those
-//! forwarded to a backend once more for that backend.
+//! A balancer's counters: each packet counts under one outcome, those for a virtual address also under one of its own,
+//! and those forwarded to a backend once more for that backend.
 
 use std::net::IpAddr;
 
 use serde::Serialize;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::balance::{
-    BALANCE_BY_FLOW, BALANCE_BY_RING, BALANCE_BY_SERVER_ID, BALANCE_COUNTERS,
-    BALANCE_FORWARDING_OFF, BALANCE_FRAGMENT, BALANCE_ICMP_ERROR, BALANCE_MALFORMED,
-    BALANCE_NO_BACKEND, BALANCE_NO_NEIGHBOUR, BALANCE_NO_ROOM, BALANCE_NO_ROUTE, BALANCE_NOT_IP,
-    BALANCE_NOT_VIRTUAL, BALANCE_TAGGED, BALANCE_TOO_BIG_ANSWERED, BALANCE_TOO_BIG_DROPPED,
+    BALANCE_BY_FLOW, BALANCE_BY_RING, BALANCE_BY_SERVER_ID, BALANCE_COUNTERS, BALANCE_FORWARDING_OFF, BALANCE_FRAGMENT,
+    BALANCE_ICMP_ERROR, BALANCE_MALFORMED, BALANCE_NO_BACKEND, BALANCE_NO_NEIGHBOUR, BALANCE_NO_ROOM, BALANCE_NO_ROUTE,
+    BALANCE_NOT_IP, BALANCE_NOT_VIRTUAL, BALANCE_TAGGED, BALANCE_TOO_BIG_ANSWERED, BALANCE_TOO_BIG_DROPPED,
     BALANCE_UNKNOWN_FRAGMENT, BalanceCounter, BalanceVipCounters,
 };
 use trawl_bpf::table::Table as Map;
@@ -90,16 +89,10 @@ fn open(installed: &Installed, name: &str) -> Result<Map> {
 
 /// Sums all CPUs' values under a number.
 fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
-    let bytes = map
-        .lookup(&number.to_ne_bytes())
-        .map_err(|e| Error::os(what(), e))?
-        .unwrap_or_default();
+    let bytes = map.lookup(&number.to_ne_bytes()).map_err(|e| Error::os(what(), e))?.unwrap_or_default();
     let mut counts = [Count::default(); N];
     for of_cpu in bytes.chunks(N * size_of::<BalanceCounter>()) {
-        for (count, one) in counts
-            .iter_mut()
-            .zip(of_cpu.chunks(size_of::<BalanceCounter>()))
-        {
+        for (count, one) in counts.iter_mut().zip(of_cpu.chunks(size_of::<BalanceCounter>())) {
             if let Some(counter) = BalanceCounter::from_bytes(one) {
                 count.add(&counter);
             }
@@ -120,8 +113,7 @@ pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Resu
         if let Some(value) = map.lookup(&key).map_err(fail)?
             && value.iter().any(|byte| *byte != 0)
         {
-            map.update(&key, &vec![0; value.len()], trawl_bpf::table::ANY)
-                .map_err(fail)?;
+            map.update(&key, &vec![0; value.len()], trawl_bpf::table::ANY).map_err(fail)?;
         }
     }
     Ok(())
@@ -142,10 +134,7 @@ pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
             let [count] = read(&backends, backend.number)?;
             forwarded.packets += count.packets;
             forwarded.bytes += count.bytes;
-            of_backends.push(BackendCount {
-                address: backend.address,
-                forwarded: count,
-            });
+            of_backends.push(BackendCount { address: backend.address, forwarded: count });
         }
         let counts: [Count; BALANCE_COUNTERS] = read(&vips, vip.number)?;
         let sum = |counts: &[Count]| Count {
@@ -162,12 +151,7 @@ pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
         Ok(VipCount {
             vip: vip.service.to_string(),
             seen: sum(&counts),
-            outcomes: LAYOUT
-                .outcomes
-                .iter()
-                .map(outcome)
-                .filter(|one| one.packets != 0)
-                .collect(),
+            outcomes: LAYOUT.outcomes.iter().map(outcome).filter(|one| one.packets != 0).collect(),
             backends: of_backends,
             removed_backends: Count {
                 packets: all_forwarded.packets.saturating_sub(forwarded.packets),
@@ -178,7 +162,5 @@ pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
     table.vips.iter().map(one).collect()
 }
 
-const _: () = assert!(
-    size_of::<BalanceVipCounters>() == BALANCE_COUNTERS * size_of::<BalanceCounter>(),
-    "counters are adjacent"
-);
+const _: () =
+    assert!(size_of::<BalanceVipCounters>() == BALANCE_COUNTERS * size_of::<BalanceCounter>(), "counters are adjacent");

@@ -1,6 +1,7 @@
 //! A balancer's table: virtual addresses and their backends, and the changes to them.
-//! || Numbers are indices of the program's counters and stay as long as their owner. A backend also has a generation, which is
-//! never reused: flows remember it.
+//!
+//! Numbers are indices of the program's counters and stay as long as their owner. A backend also has a generation,
+//! which is never reused: flows remember it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -56,16 +57,7 @@ pub struct Backend {
 
 impl Backend {
     pub fn new(address: IpAddr) -> Self {
-        Self {
-            address,
-            weight: 1,
-            mac: None,
-            draining: false,
-            down: false,
-            server_id: None,
-            number: 0,
-            generation: 0,
-        }
+        Self { address, weight: 1, mac: None, draining: false, down: false, server_id: None, number: 0, generation: 0 }
     }
 
     pub fn takes_new_flows(&self) -> bool {
@@ -84,13 +76,7 @@ pub struct Vip {
 
 impl Vip {
     pub fn new(service: Service, forward: Forward) -> Self {
-        Self {
-            service,
-            forward,
-            gue_port: GUE_PORT,
-            number: 0,
-            backends: Vec::new(),
-        }
+        Self { service, forward, gue_port: GUE_PORT, number: 0, backends: Vec::new() }
     }
 }
 
@@ -104,10 +90,7 @@ pub struct Sources {
 impl Default for Sources {
     /// 172.16.0.0/16, and the discard prefix of RFC 6666.
     fn default() -> Self {
-        Self {
-            ipv4: Ipv4Addr::new(172, 16, 0, 0),
-            ipv6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0),
-        }
+        Self { ipv4: Ipv4Addr::new(172, 16, 0, 0), ipv6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0) }
     }
 }
 
@@ -120,11 +103,7 @@ pub struct Table {
 
 impl Default for Table {
     fn default() -> Self {
-        Self {
-            vips: Vec::new(),
-            sources: Sources::default(),
-            next_generation: 1,
-        }
+        Self { vips: Vec::new(), sources: Sources::default(), next_generation: 1 }
     }
 }
 
@@ -214,10 +193,7 @@ impl Table {
             )));
         }
         if self.backends() > BALANCE_MAX_BACKENDS {
-            return Err(refused(format!(
-                "{} backends exceed the maximum of {BALANCE_MAX_BACKENDS}",
-                self.backends()
-            )));
+            return Err(refused(format!("{} backends exceed the maximum of {BALANCE_MAX_BACKENDS}", self.backends())));
         }
         let mut sorted: Vec<&Service> = self.vips.iter().map(|vip| &vip.service).collect();
         sorted.sort_by_key(|one| (one.address, one.protocol.number(), one.port));
@@ -226,9 +202,7 @@ impl Table {
             if let [first, second] = pair
                 && first.overlaps(second)
             {
-                return Err(refused(format!(
-                    "the virtual addresses {first} and {second} overlap"
-                )));
+                return Err(refused(format!("the virtual addresses {first} and {second} overlap")));
             }
         }
         self.vips.iter().try_for_each(check_vip)
@@ -256,9 +230,7 @@ fn check_vip(vip: &Vip) -> Result<()> {
         } else if at == address {
             format!("the backend {at} is the virtual address itself")
         } else if vip.forward == Forward::Direct && at.is_ipv4() != address.is_ipv4() {
-            format!(
-                "the backend {at} is of another IP version, which forwarding `direct` does not change"
-            )
+            format!("the backend {at} is of another IP version, which forwarding `direct` does not change")
         } else if vip.forward != Forward::Direct && one.mac.is_some() {
             format!("the backend {at} has a MAC address, which is for forwarding `direct` only")
         } else if one.mac.is_some_and(|mac| mac[0] & 1 == 1 || mac == [0; 6]) {
@@ -307,11 +279,8 @@ fn no_vip(service: &Service) -> Error {
 }
 
 fn no_backend(service: &Service, address: IpAddr) -> Error {
-    Error::failed(
-        format!("no backend {address}"),
-        format!("{service} has none of that address"),
-    )
-    .fix("trawl balance vip list shows them")
+    Error::failed(format!("no backend {address}"), format!("{service} has none of that address"))
+        .fix("trawl balance vip list shows them")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -373,11 +342,8 @@ impl FromStr for Service {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let usage = || {
-            format!(
-                "'{text}' is not PROTOCOL:ADDRESS[:PORT], for example tcp:192.0.2.1:80 or udp:[2001:db8::1]:53"
-            )
-        };
+        let usage =
+            || format!("'{text}' is not PROTOCOL:ADDRESS[:PORT], for example tcp:192.0.2.1:80 or udp:[2001:db8::1]:53");
         let (protocol, rest) = text.split_once(':').ok_or_else(usage)?;
         let protocol = match protocol {
             "tcp" => Protocol::Tcp,
@@ -401,11 +367,7 @@ impl FromStr for Service {
             let address: std::net::Ipv4Addr = address.parse().map_err(|_| usage())?;
             (IpAddr::V4(address), port.parse().map_err(|_| usage())?)
         };
-        Ok(Self {
-            protocol,
-            address,
-            port,
-        })
+        Ok(Self { protocol, address, port })
     }
 }
 
@@ -423,21 +385,9 @@ mod tests {
 
     #[test]
     fn overlaps_duplicates_and_zero_weights_are_refused() {
-        assert!(
-            table(&["tcp:10.9.0.1:80", "udp:10.9.0.1:80", "tcp:10.9.0.2"])
-                .check()
-                .is_ok()
-        );
-        assert!(
-            table(&["tcp:10.9.0.1:80", "tcp:10.9.0.2", "tcp:10.9.0.1"])
-                .check()
-                .is_err()
-        );
-        assert!(
-            table(&["quic:10.9.0.1:443", "udp:10.9.0.1:443"])
-                .check()
-                .is_err()
-        );
+        assert!(table(&["tcp:10.9.0.1:80", "udp:10.9.0.1:80", "tcp:10.9.0.2"]).check().is_ok());
+        assert!(table(&["tcp:10.9.0.1:80", "tcp:10.9.0.2", "tcp:10.9.0.1"]).check().is_err());
+        assert!(table(&["quic:10.9.0.1:443", "udp:10.9.0.1:443"]).check().is_err());
         let with = |backends: &[Backend]| {
             let mut table = table(&["tcp:10.9.0.1:80"]);
             table.vips[0].backends.extend_from_slice(backends);
@@ -446,20 +396,8 @@ mod tests {
         let one = Backend::new("10.0.0.1".parse().expect("an address"));
         assert!(with(std::slice::from_ref(&one)).is_ok());
         assert!(with(&[one.clone(), one.clone()]).is_err());
-        assert!(
-            with(&[Backend {
-                weight: 0,
-                ..one.clone()
-            }])
-            .is_err()
-        );
-        assert!(
-            with(&[Backend {
-                server_id: Some(3),
-                ..one
-            }])
-            .is_err()
-        );
+        assert!(with(&[Backend { weight: 0, ..one.clone() }]).is_err());
+        assert!(with(&[Backend { server_id: Some(3), ..one }]).is_err());
     }
 
     #[test]
@@ -468,20 +406,14 @@ mod tests {
         let mut first = table(&["tcp:10.9.0.1:80"]);
         for last in 1..=3 {
             let address = IpAddr::from([10, 0, 0, last]);
-            first
-                .add_backend(&service, Backend::new(address))
-                .expect("it is there");
+            first.add_backend(&service, Backend::new(address)).expect("it is there");
         }
         first.number_after(&Table::default()).expect("numbers");
         let mut second = first.clone();
-        second
-            .remove_backend(&service, IpAddr::from([10, 0, 0, 2]))
-            .expect("it is there");
+        second.remove_backend(&service, IpAddr::from([10, 0, 0, 2])).expect("it is there");
         second.number_after(&first).expect("numbers");
         let mut third = second.clone();
-        third
-            .add_backend(&service, Backend::new(IpAddr::from([10, 0, 0, 2])))
-            .expect("it is there");
+        third.add_backend(&service, Backend::new(IpAddr::from([10, 0, 0, 2]))).expect("it is there");
         third.number_after(&second).expect("numbers");
         let of = |table: &Table, at: usize| {
             let one = &table.vips[0].backends[at];
@@ -494,24 +426,11 @@ mod tests {
 
     #[test]
     fn services_parse_as_displayed() {
-        for text in [
-            "tcp:192.0.2.1:80",
-            "udp:192.0.2.1",
-            "quic:[2001:db8::1]:443",
-            "tcp:2001:db8::1",
-        ] {
+        for text in ["tcp:192.0.2.1:80", "udp:192.0.2.1", "quic:[2001:db8::1]:443", "tcp:2001:db8::1"] {
             let service: Service = text.parse().expect(text);
             assert_eq!(service.to_string(), text);
         }
-        for text in [
-            "",
-            "tcp",
-            "sctp:1.2.3.4:5",
-            "tcp:1.2.3.4:x",
-            "tcp:1.2.3.4:70000",
-            "udp:[::1",
-            "udp:[::1]x",
-        ] {
+        for text in ["", "tcp", "sctp:1.2.3.4:5", "tcp:1.2.3.4:x", "tcp:1.2.3.4:70000", "udp:[::1", "udp:[::1]x"] {
             assert!(text.parse::<Service>().is_err(), "{text}");
         }
     }

@@ -40,8 +40,7 @@ impl Bench {
         let slot = Slot::create().expect("all kernels have arrays of maps");
         let mut file = ObjectFile::open("balance", object::BALANCE).expect("an object");
         file.want(&["trawl_balance"]);
-        file.reuse("balance_table", slot.as_fd())
-            .expect("it has the map");
+        file.reuse("balance_table", slot.as_fd()).expect("it has the map");
         let program = file.load().expect("the balancer loads");
         Some(Self { program, slot })
     }
@@ -77,63 +76,36 @@ fn seed_of(table: &Table) -> u32 {
 fn address(ipv6: bool, network: u8, host: u8) -> IpAddr {
     match ipv6 {
         false => IpAddr::from([10, network, 0, host]),
-        true => IpAddr::from([
-            0x2001,
-            0xdb8,
-            u16::from(network),
-            0,
-            0,
-            0,
-            0,
-            u16::from(host),
-        ]),
+        true => IpAddr::from([0x2001, 0xdb8, u16::from(network), 0, 0, 0, 0, u16::from(host)]),
     }
 }
 
 fn backend(ipv6: bool) -> impl Strategy<Value = Backend> {
     let flag = || proptest::bool::weighted(0.15);
-    (
-        1..8u8,
-        1..4u32,
-        flag(),
-        flag(),
-        proptest::option::weighted(0.5, 1..6u16),
-    )
-        .prop_map(move |(host, weight, draining, down, server_id)| Backend {
+    (1..8u8, 1..4u32, flag(), flag(), proptest::option::weighted(0.5, 1..6u16)).prop_map(
+        move |(host, weight, draining, down, server_id)| Backend {
             weight,
             draining,
             down,
             server_id,
             ..Backend::new(address(ipv6, 9, host))
-        })
+        },
+    )
 }
 
 fn vip() -> impl Strategy<Value = Vip> {
-    let protocol = prop_oneof![
-        Just(Protocol::Tcp),
-        Just(Protocol::Udp),
-        Just(Protocol::Quic)
-    ];
+    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Quic)];
     (any::<bool>(), 1..4u8, protocol, 0..3u16).prop_flat_map(|(ipv6, host, protocol, port)| {
-        let service = crate::Service {
-            protocol,
-            address: address(ipv6, 1, host),
-            port,
-        };
+        let service = crate::Service { protocol, address: address(ipv6, 1, host), port };
         prop::collection::vec(backend(ipv6), 0..6).prop_map(move |mut backends| {
             let mut addresses = std::collections::HashSet::new();
             let mut servers = std::collections::HashSet::new();
             backends.retain(|one| addresses.insert(one.address));
             for one in &mut backends {
                 let is_new = one.server_id.is_some_and(|id| servers.insert(id));
-                one.server_id = one
-                    .server_id
-                    .filter(|_| is_new && protocol == Protocol::Quic);
+                one.server_id = one.server_id.filter(|_| is_new && protocol == Protocol::Quic);
             }
-            Vip {
-                backends,
-                ..Vip::new(service, Forward::Direct)
-            }
+            Vip { backends, ..Vip::new(service, Forward::Direct) }
         })
     })
 }
@@ -142,11 +114,7 @@ fn table() -> impl Strategy<Value = Table> {
     prop::collection::vec(vip(), 1..6).prop_map(|vips| {
         let mut table = Table::default();
         for vip in vips {
-            if !table
-                .vips
-                .iter()
-                .any(|other| other.service.overlaps(&vip.service))
-            {
+            if !table.vips.iter().any(|other| other.service.overlaps(&vip.service)) {
                 table.add_vip(vip);
             }
         }
@@ -161,28 +129,18 @@ fn packet() -> impl Strategy<Value = Packet> {
         1 => (1..3u32).prop_map(Fragment::Later),
     ];
     let server = proptest::option::weighted(0.4, 1..7u16);
-    (
-        any::<bool>(),
-        1..4u8,
-        1..5u8,
-        any::<bool>(),
-        (1..5u16, 0..4u16),
-        any::<bool>(),
-        server,
-        fragment,
+    (any::<bool>(), 1..4u8, 1..5u8, any::<bool>(), (1..5u16, 0..4u16), any::<bool>(), server, fragment).prop_map(
+        |(ipv6, client, host, is_tcp, ports, opens, server_id, fragment)| Packet {
+            source: address(ipv6, 2, client),
+            destination: address(ipv6, 1, host),
+            protocol: if is_tcp { 6 } else { 17 },
+            ports,
+            opens: is_tcp && opens,
+            server_id: server_id.filter(|_| !is_tcp),
+            fragment,
+            is_error: false,
+        },
     )
-        .prop_map(
-            |(ipv6, client, host, is_tcp, ports, opens, server_id, fragment)| Packet {
-                source: address(ipv6, 2, client),
-                destination: address(ipv6, 1, host),
-                protocol: if is_tcp { 6 } else { 17 },
-                ports,
-                opens: is_tcp && opens,
-                server_id: server_id.filter(|_| !is_tcp),
-                fragment,
-                is_error: false,
-            },
-        )
 }
 
 /// Returns the packet on the wire, with this many 32-bit words of options if it is IPv4.
@@ -202,11 +160,7 @@ fn frame_with(packet: &Packet, options: usize) -> Vec<u8> {
                 Fragment::First(id) => (1u16, id),
                 Fragment::Later(id) => (0x10, id),
             };
-            let header = [
-                &[frame[20], 0][..],
-                &offset.to_be_bytes(),
-                &id.to_be_bytes(),
-            ];
+            let header = [&[frame[20], 0][..], &offset.to_be_bytes(), &id.to_be_bytes()];
             frame.splice(54..54, header.concat());
             frame[20] = 44;
             lengthen(&mut frame, 18, 8);
@@ -249,12 +203,7 @@ fn plain_frame(packet: &Packet) -> Vec<u8> {
     let mut frame = match packet.protocol {
         6 => {
             let flags = if packet.opens { flags::SYN } else { flags::ACK };
-            let tcp = Tcp {
-                src,
-                dst,
-                flags,
-                ..Tcp::default()
-            };
+            let tcp = Tcp { src, dst, flags, ..Tcp::default() };
             template.tcp(tcp).payload(payload).build()
         }
         _ => template.udp(src, dst).payload(payload).build(),
@@ -320,15 +269,9 @@ fn compare(bench: &Bench, model: &mut Model, table: &Table, packet: &Packet, fra
 #[test]
 fn program_matches_the_model() {
     let Some(bench) = Bench::new() else { return };
-    let mut runner = TestRunner::new(Config {
-        cases: 150,
-        ..Config::default()
-    });
+    let mut runner = TestRunner::new(Config { cases: 150, ..Config::default() });
     let last = std::cell::RefCell::new(Table::default());
-    let strategy = (
-        prop::collection::vec(table(), 1..4),
-        prop::collection::vec((packet(), 0..=10usize), 1..40),
-    );
+    let strategy = (prop::collection::vec(table(), 1..4), prop::collection::vec((packet(), 0..=10usize), 1..40));
     runner
         .run(&strategy, |(tables, packets)| {
             // Flow entries of earlier cases belong to generations that no longer exist.
@@ -362,10 +305,7 @@ fn program_matches_the_model() {
 
 #[test]
 fn tables_round_trip() {
-    let mut runner = TestRunner::new(Config {
-        cases: 100,
-        ..Config::default()
-    });
+    let mut runner = TestRunner::new(Config { cases: 100, ..Config::default() });
     runner
         .run(&table(), |table| {
             let mut table = table;
@@ -388,9 +328,7 @@ fn change_moves_no_established_flow() {
     let mut table = Table::default();
     table.add_vip(Vip::new(service, Forward::Direct));
     for host in 1..=5 {
-        table
-            .add_backend(&service, Backend::new(address(false, 9, host)))
-            .expect("it is there");
+        table.add_backend(&service, Backend::new(address(false, 9, host))).expect("it is there");
     }
     let first = addressed(table, &Table::default());
     bench.slot.publish(&first).expect("it is put in force");
@@ -410,14 +348,9 @@ fn change_moves_no_established_flow() {
     let before: Vec<_> = (1000..2000).map(|port| to(port, true)).collect();
     let mut second = first.clone();
     for host in 11..=15 {
-        second
-            .add_backend(&service, Backend::new(address(false, 9, host)))
-            .expect("it is there");
+        second.add_backend(&service, Backend::new(address(false, 9, host))).expect("it is there");
     }
-    second
-        .backend_mut(&service, address(false, 9, 2))
-        .expect("it is there")
-        .draining = true;
+    second.backend_mut(&service, address(false, 9, 2)).expect("it is there").draining = true;
     let second = addressed(second, &first);
     bench.slot.publish(&second).expect("it is put in force");
     let after: Vec<_> = (1000..2000).map(|port| to(port, false)).collect();
@@ -431,21 +364,12 @@ fn change_moves_no_established_flow() {
 
 #[test]
 fn thousand_addresses_with_a_hundred_backends_fit() {
-    let mut table = Table {
-        sources: Sources::default(),
-        ..Table::default()
-    };
+    let mut table = Table { sources: Sources::default(), ..Table::default() };
     for number in 0..1000u32 {
         let [_, _, c, d] = number.to_be_bytes();
-        let service = crate::Service {
-            protocol: Protocol::Tcp,
-            address: [10, 1, c, d].into(),
-            port: 80,
-        };
+        let service = crate::Service { protocol: Protocol::Tcp, address: [10, 1, c, d].into(), port: 80 };
         let mut vip = Vip::new(service, Forward::Ipip);
-        vip.backends = (0..100u8)
-            .map(|host| Backend::new([10, 9, c * 4 + d / 64, host].into()))
-            .collect();
+        vip.backends = (0..100u8).map(|host| Backend::new([10, 9, c * 4 + d / 64, host].into())).collect();
         table.add_vip(vip);
     }
     table.check().expect("it is right");

@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
 use trawl_bpf::layout::{
-    ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig, WRITE_FACTS,
-    WRITE_UNCERTAIN,
+    ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig, WRITE_FACTS, WRITE_UNCERTAIN,
 };
 use trawl_bpf::object::TapProgram;
 use trawl_bpf::program::LoadOptions;
@@ -27,12 +26,8 @@ use trawl_sys::{Error, Result, host};
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
 use crate::extent::Extent;
-use crate::many::{
-    Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
-};
-use crate::options::{
-    CaptureOptions, Direction, ProcessDetail, ProcessPlan, Readings, Sample, TapChoice, TimeSource,
-};
+use crate::many::{Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table};
+use crate::options::{CaptureOptions, Direction, ProcessDetail, ProcessPlan, Readings, Sample, TapChoice, TimeSource};
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
 use crate::sampling::rate_times;
@@ -77,8 +72,8 @@ pub struct UndoList {
 }
 
 impl UndoList {
-    /// Queues a task for the warden until `settle` is called. Only for attachments that end with trawl anyway, and that a
-    /// killed trawl should hand over.
+    /// Queues a task for the warden until `settle` is called. Only for attachments that end with trawl anyway, and that
+    /// a killed trawl should hand over.
     pub(crate) fn watch_later(&mut self, task: Box<dyn Undo>) {
         self.queued.push(task);
     }
@@ -103,11 +98,7 @@ impl HostFeatures {
     /// Describes this machine and this trawl.
     pub fn this() -> Self {
         let host = host::describe();
-        Self {
-            os: host.os,
-            hardware: host.hardware,
-            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
-        }
+        Self { os: host.os, hardware: host.hardware, application: format!("trawl {}", env!("CARGO_PKG_VERSION")) }
     }
 }
 
@@ -121,11 +112,7 @@ const PROGRAMS_APART: usize = 16;
 
 impl Assembly {
     pub fn new(options: &CaptureOptions, host: HostFeatures, sites: usize) -> Result<Self> {
-        let clock = if probe::has_tai_helper() {
-            ProgramClock::Tai
-        } else {
-            ProgramClock::Monotonic
-        };
+        let clock = if probe::has_tai_helper() { ProgramClock::Tai } else { ProgramClock::Monotonic };
         let is_joined = options.joins || serves_many(options, sites);
         let max = match is_joined {
             true => RING_MAX_POINTS,
@@ -138,11 +125,7 @@ impl Assembly {
             sites,
             links: links(options, sites),
             points: Points::new(max),
-            rings: RingSet::new(
-                options.memory.on_this_host()?,
-                clock,
-                options.record_limit(),
-            ),
+            rings: RingSet::new(options.memory.on_this_host()?, clock, options.record_limit()),
             many: Many::default(),
             undo: UndoList::default(),
             news: News::default(),
@@ -178,8 +161,7 @@ impl Assembly {
 
     /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
     pub fn rings_apart(&mut self, count: usize) -> Result<Arc<Rings>> {
-        self.rings
-            .apart(count, self.points.max(), self.knows_again())
+        self.rings.apart(count, self.points.max(), self.knows_again())
     }
 
     /// Reports points that do not recognise packets which other points have seen.
@@ -192,10 +174,7 @@ impl Assembly {
         taps.sort();
         taps.dedup();
         if !taps.is_empty() {
-            self.event(Event::NotMerged {
-                taps,
-                needs_kernel: !is_linked,
-            });
+            self.event(Event::NotMerged { taps, needs_kernel: !is_linked });
         }
     }
 
@@ -213,18 +192,11 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        self.push_point(NewPoint {
-            site: Some(index),
-            label: site.label.clone(),
-            block_name: None,
-            rings,
-            tap,
-            hook,
-        })
+        self.push_point(NewPoint { site: Some(index), label: site.label.clone(), block_name: None, rings, tap, hook })
     }
 
-    /// Adds a hook point that belongs to no single site, with an interface block of this name for packets without a known
-    /// interface.
+    /// Adds a hook point that belongs to no single site, with an interface block of this name for packets without a
+    /// known interface.
     pub fn add_point_apart(
         &mut self,
         label: String,
@@ -233,14 +205,7 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        self.push_point(NewPoint {
-            site: None,
-            label,
-            block_name: Some(name),
-            rings,
-            tap,
-            hook,
-        })
+        self.push_point(NewPoint { site: None, label, block_name: Some(name), rings, tap, hook })
     }
 
     fn push_point(&mut self, new: NewPoint<'_>) -> Result<PointIds> {
@@ -248,14 +213,9 @@ impl Assembly {
         self.points.add(new, self.options.time, verdict)
     }
 
-    /// Configures a program to read the clock once for many packets, if requested and possible. The program must see packets
-    /// within device polls only.
-    pub fn stamp_by_polls(
-        &mut self,
-        config: &mut TapConfig,
-        site: &CaptureSite,
-        points: &[u32],
-    ) -> Result<()> {
+    /// Configures a program to read the clock once for many packets, if requested and possible. The program must see
+    /// packets within device polls only.
+    pub fn stamp_by_polls(&mut self, config: &mut TapConfig, site: &CaptureSite, points: &[u32]) -> Result<()> {
         let stamps = self.options.recording.stamps;
         let Some(readings) = stamps.readings() else {
             return Ok(());
@@ -266,9 +226,7 @@ impl Assembly {
         if site.interface.driver.as_deref() == Some("tun") {
             self.news.details.push(Event::ClockReadPerPacket {
                 interface: site.label.clone(),
-                reason: ClockReason::NoPolls {
-                    driver: "tun".to_owned(),
-                },
+                reason: ClockReason::NoPolls { driver: "tun".to_owned() },
             });
             return Ok(());
         }
@@ -278,18 +236,14 @@ impl Assembly {
             if let Err(error) = &polls {
                 self.news.details.push(Event::ClockReadPerPacket {
                     interface: site.label.clone(),
-                    reason: ClockReason::EndUnseen {
-                        why: error.to_string(),
-                    },
+                    reason: ClockReason::EndUnseen { why: error.to_string() },
                 });
             }
             self.polls = Some(polls.ok());
         }
         if let Some(Some(_)) = &self.polls {
             readings.write_to(config);
-            points
-                .iter()
-                .for_each(|point| self.set_stamped_by_polls(*point));
+            points.iter().for_each(|point| self.set_stamped_by_polls(*point));
         }
         Ok(())
     }
@@ -301,9 +255,7 @@ impl Assembly {
     /// Returns the interface blocks after the first `made`.
     pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
         let seeds = self.points.seeds(made).iter();
-        seeds
-            .map(|seed| self.interface_block(sites, *seed))
-            .collect()
+        seeds.map(|seed| self.interface_block(sites, *seed)).collect()
     }
 
     fn interface_block(&self, sites: &[CaptureSite], seed: InterfaceSeed) -> pcapng::Interface {
@@ -311,16 +263,9 @@ impl Assembly {
         let site = point.site.map(|site| &sites[site]);
         let interface = site.map(|site| &site.interface);
         let pod = site.and_then(|site| Some(site.pod.as_ref()?.comment()));
-        let how = if point.mode.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", point.mode)
-        };
+        let how = if point.mode.is_empty() { String::new() } else { format!(" ({})", point.mode) };
         pcapng::Interface {
-            link_type: point
-                .link_type
-                .or(interface.map(|interface| interface.link_type))
-                .unwrap_or(LINKTYPE_ETHERNET),
+            link_type: point.link_type.or(interface.map(|interface| interface.link_type)).unwrap_or(LINKTYPE_ETHERNET),
             snaplen: self.snaplen(),
             name: Some(self.points.block_name(point)),
             comments: point.program.iter().cloned().chain(pod).collect(),
@@ -329,16 +274,11 @@ impl Assembly {
                 point.hook,
                 seed.clock,
                 point.stamps.describe(),
-                point
-                    .note
-                    .as_ref()
-                    .map_or(String::new(), |note| format!(", {note}"))
+                point.note.as_ref().map_or(String::new(), |note| format!(", {note}"))
             )),
             speed: interface.and_then(|interface| interface.speed_bits),
             mac: interface.and_then(|interface| interface.mac),
-            hardware: interface
-                .filter(|interface| interface.index != 0)
-                .map(|interface| interface.hardware_text()),
+            hardware: interface.filter(|interface| interface.index != 0).map(|interface| interface.hardware_text()),
             os: Some(self.host.os.clone()),
             filter: self.options.filter.as_ref().map(|filter| filter.text()),
             ..pcapng::Interface::default()
@@ -352,10 +292,7 @@ impl Assembly {
 
     /// Returns the extent of records of a source without a program, with packets of this link type.
     pub(crate) fn extent(&self, snaplen: u32, link_type: u16) -> Extent {
-        Extent {
-            snaplen,
-            headers_of: self.options.headers.then_some(link_type),
-        }
+        Extent { snaplen, headers_of: self.options.headers.then_some(link_type) }
     }
 
     /// Returns the offset of a member in a kernel structure, for programs that look for packets seen by others.
@@ -392,13 +329,7 @@ impl Assembly {
         let geometry = rings.geometry();
         let limit = self.options.record_limit().unwrap_or(0);
         let (interval, tolerance) = self.options.rate_limit.map_or((0, 0), rate_times);
-        let nowhere = PointIds {
-            point: 0,
-            slot: 0,
-            interface: 0,
-            hardware_interface: 0,
-            verdict: false,
-        };
+        let nowhere = PointIds { point: 0, slot: 0, interface: 0, hardware_interface: 0, verdict: false };
         let meta = self.options.recording.meta;
         let record = nowhere.record(0, Carries::Nothing);
         TapConfig {
@@ -422,12 +353,7 @@ impl Assembly {
             write_queue: u32::from(meta.queue),
             write_id: u32::from(meta.id),
             write_comment: u32::from(meta.verdict),
-            only_processes: u32::from(
-                self.options
-                    .process
-                    .as_ref()
-                    .is_some_and(ProcessPlan::filters),
-            ),
+            only_processes: u32::from(self.options.process.as_ref().is_some_and(ProcessPlan::filters)),
             write_socket: match self.options.process.as_ref().map(|plan| plan.detail) {
                 Some(ProcessDetail::Full) => WRITE_FACTS as u32,
                 Some(ProcessDetail::Plain) => WRITE_UNCERTAIN as u32,
@@ -514,8 +440,8 @@ impl Assembly {
             }
         }
         self.many.namespaces = numbers.len().max(1);
-        self.many.across_namespaces = self.options.across_namespaces
-            || sites.iter().any(|site| site.namespace.as_ref() != first);
+        self.many.across_namespaces =
+            self.options.across_namespaces || sites.iter().any(|site| site.namespace.as_ref() != first);
     }
 
     /// Returns true if one program serves all interfaces that it can.
@@ -552,11 +478,7 @@ impl Assembly {
     }
 
     /// Returns the table that a program reads.
-    pub(crate) fn interface_table(
-        &mut self,
-        hook: &'static str,
-        likeness: &Likeness,
-    ) -> Result<Rc<Table>> {
+    pub(crate) fn interface_table(&mut self, hook: &'static str, likeness: &Likeness) -> Result<Rc<Table>> {
         let whose = (hook, likeness.namespace);
         if let Some(table) = self.many.tables.get(&whose) {
             return Ok(Rc::clone(table));
@@ -588,7 +510,8 @@ fn serves_many(options: &CaptureOptions, sites: usize) -> bool {
     is_alike && (options.joins || sites > PROGRAMS_APART)
 }
 
-/// Signals the end of polls, the kernel's tracepoint after each poll of a device, to the programs that write into these rings, as long as the returned link is open.
+/// Signals the end of polls, the kernel's tracepoint after each poll of a device, to the programs that write into these
+/// rings, as long as the returned link is open.
 fn watch_polls(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<OwnedFd> {
     let what = "cannot see the end of polls";
     if probe::is_unwanted("napi_poll") {
@@ -636,10 +559,7 @@ fn links(options: &CaptureOptions, sites: usize) -> u32 {
 }
 
 /// Returns the maps of a tap program, under the names in its source.
-pub fn program_maps<'r>(
-    rings: &'r Rings,
-    chain: Option<BorrowedFd<'r>>,
-) -> Vec<(&'static str, BorrowedFd<'r>)> {
+pub fn program_maps<'r>(rings: &'r Rings, chain: Option<BorrowedFd<'r>>) -> Vec<(&'static str, BorrowedFd<'r>)> {
     let mut maps: Vec<_> = rings.maps().map(|maps| maps.by_name()).unwrap_or_default();
     maps.extend(chain.map(|chain| (crate::capture_chain::MAP_NAME, chain)));
     maps

@@ -1,7 +1,7 @@
-//! Several captures on one hook: a chain, an array of programs, each of which jumps to the next. At an interface the first
-//! program is attached, and later captures follow it and hold the attachment open too. In the slots of a hook's map the
-//! latest capture stands in front, so that a lone capture has no jump, which would cost time. When the capture in front
-//! leaves, the next one replaces it without a gap.
+//! Several captures on one hook: a chain, an array of programs, each of which jumps to the next. At an interface the
+//! first program is attached, and later captures follow it and hold the attachment open too. In the slots of a hook's
+//! map the latest capture stands in front, so that a lone capture has no jump, which would cost time. When the capture
+//! in front leaves, the next one replaces it without a gap.
 
 use std::cell::RefCell;
 use std::io;
@@ -45,13 +45,7 @@ impl CaptureSeat {
     }
 
     fn new(name: &str, stride: u32, row: u32, next: Option<u32>) -> Result<Self> {
-        Ok(Self {
-            map: Arc::new(map::create_prog_array(name, ROWS * stride)?),
-            row,
-            next,
-            stride,
-            seated: Vec::new(),
-        })
+        Ok(Self { map: Arc::new(map::create_prog_array(name, ROWS * stride)?), row, next, stride, seated: Vec::new() })
     }
 
     /// Finds a free seat after all others in the chain of an attached program, if that program is trawl's.
@@ -63,13 +57,7 @@ impl CaptureSeat {
         if row >= SEATS {
             return Err(used_up());
         }
-        Ok(Some(Self {
-            map: Arc::new(map),
-            row,
-            next: Some(row + 1),
-            stride,
-            seated: Vec::new(),
-        }))
+        Ok(Some(Self { map: Arc::new(map), row, next: Some(row + 1), stride, seated: Vec::new() }))
     }
 
     /// Finds a free seat in front of all others in the chain of an attached program, if that program is trawl's.
@@ -81,13 +69,7 @@ impl CaptureSeat {
             return Ok(None);
         };
         let row = next.checked_sub(1).ok_or_else(used_up)?;
-        Ok(Some(Self {
-            map: Arc::new(map),
-            row,
-            next: Some(next),
-            stride,
-            seated: Vec::new(),
-        }))
+        Ok(Some(Self { map: Arc::new(map), row, next: Some(next), stride, seated: Vec::new() }))
     }
 
     pub fn map(&self) -> BorrowedFd<'_> {
@@ -128,20 +110,15 @@ impl CaptureSeat {
     pub fn sit(&mut self, programs: &[OwnedFd]) -> io::Result<()> {
         for (offset, program) in (0u32..).zip(programs) {
             self.seated.push(program::id(program)?);
-            map::set_program(
-                self.map.as_fd(),
-                self.row * self.stride + offset,
-                program.as_fd(),
-            )?;
+            map::set_program(self.map.as_fd(), self.row * self.stride + offset, program.as_fd())?;
         }
         Ok(())
     }
 
-    /// Returns the slot that this seat's programs jump to, for one of the hook's actions; no slot of the array if no capture
-    /// can follow.
+    /// Returns the slot that this seat's programs jump to, for one of the hook's actions; no slot of the array if no
+    /// capture can follow.
     pub fn next(&self, offset: u32) -> u32 {
-        self.next
-            .map_or(ALL as u32, |next| next * self.stride + offset)
+        self.next.map_or(ALL as u32, |next| next * self.stride + offset)
     }
 
     /// Keeps the program that the hook had before the first capture, for the last capture to restore.
@@ -151,9 +128,7 @@ impl CaptureSeat {
 
     /// Returns the program that the hook had before the first capture.
     pub fn kept_before(&self, offset: u32) -> io::Result<Option<OwnedFd>> {
-        map::program_in(self.map.as_fd(), self.before(offset))?
-            .map(program::open_by_id)
-            .transpose()
+        map::program_in(self.map.as_fd(), self.before(offset))?.map(program::open_by_id).transpose()
     }
 
     fn before(&self, offset: u32) -> u32 {
@@ -162,10 +137,7 @@ impl CaptureSeat {
 
     /// Returns the successor of this seat, for one of the hook's actions.
     pub fn successor(&self, offset: u32) -> Result<Successor> {
-        Ok(Successor {
-            chain: warden::hold(self.map.as_fd())?,
-            index: self.next(offset),
-        })
+        Ok(Successor { chain: warden::hold(self.map.as_fd())?, index: self.next(offset) })
     }
 
     /// Returns the program that replaces this seat's, if a next one exists.
@@ -178,8 +150,7 @@ impl CaptureSeat {
         (0u32..)
             .zip(programs)
             .map(|(offset, program)| {
-                let own =
-                    program::id(program).map_err(|e| Error::os("cannot inspect a program", e))?;
+                let own = program::id(program).map_err(|e| Error::os("cannot inspect a program", e))?;
                 let successor = self.successor(offset)?;
                 Ok(Box::new(LeaveChain { own, successor }) as Box<dyn Undo>)
             })
@@ -193,8 +164,7 @@ impl CaptureSeat {
 
     /// Returns the first program of the chain.
     pub fn head(&self) -> Option<OwnedFd> {
-        let first = (0..SEATS * self.stride)
-            .find_map(|slot| map::program_in(self.map.as_fd(), slot).ok().flatten())?;
+        let first = (0..SEATS * self.stride).find_map(|slot| map::program_in(self.map.as_fd(), slot).ok().flatten())?;
         program::open_by_id(first).ok()
     }
 
@@ -238,8 +208,8 @@ impl Seated {
     }
 }
 
-/// Returns the programs that replace a killed capture in a hook's slots: the next capture of its chain, or the programs from
-/// before. The kernel empties a chain with its last holder.
+/// Returns the programs that replace a killed capture in a hook's slots: the next capture of its chain, or the programs
+/// from before. The kernel empties a chain with its last holder.
 pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>>>> {
     let Some(map) = array_of(head, stride)? else {
         return Ok(None);
@@ -266,9 +236,7 @@ fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
         && seated(map.as_fd(), stride).map_err(cannot_look)? >= CHAIN_SLOTS as u32
     {
         let why = format!("{CHAIN_SLOTS} captures already share it");
-        return Err(
-            Error::failed("cannot join the captures on this hook", why).fix("end one of them")
-        );
+        return Err(Error::failed("cannot join the captures on this hook", why).fix("end one of them"));
     }
     Ok(map)
 }
@@ -279,8 +247,7 @@ fn cannot_look(error: io::Error) -> Error {
 
 fn used_up() -> Error {
     let why = format!("all {SEATS} seats since the first capture are used");
-    Error::failed("cannot join the captures on this hook", why)
-        .fix("end all of these captures, then start them again")
+    Error::failed("cannot join the captures on this hook", why).fix("end all of these captures, then start them again")
 }
 
 /// The slot of a chain whose program, if any, replaces a removed one.
@@ -327,8 +294,8 @@ impl Undo for LeaveChain {
     }
 }
 
-/// Hands a link, one of many with the same program, to the next program in the chain. The capture owns the descriptors; the
-/// task is over when the capture drops the link.
+/// Hands a link, one of many with the same program, to the next program in the chain. The capture owns the descriptors;
+/// the task is over when the capture drops the link.
 #[derive(Debug)]
 struct HandOver {
     link: Weak<OwnedFd>,
@@ -339,11 +306,7 @@ struct HandOver {
 
 impl Undo for HandOver {
     fn undo(&self) -> Result<()> {
-        let held = (
-            self.link.upgrade(),
-            self.own.upgrade(),
-            self.chain.upgrade(),
-        );
+        let held = (self.link.upgrade(), self.own.upgrade(), self.chain.upgrade());
         let (Some(link), Some(own), Some(chain)) = held else {
             return Ok(());
         };

@@ -15,9 +15,7 @@ use crate::pod::Pod;
 use trawl_sys::words::word;
 
 /// Prefixes before a colon in names of devices, which are not namespaces.
-const PREFIXES: [&str; 9] = [
-    "netmap", "vale", "zc", "dpdk", "nflog", "nfqueue", "dbus-", "dag", "rpcap",
-];
+const PREFIXES: [&str; 9] = ["netmap", "vale", "zc", "dpdk", "nflog", "nfqueue", "dbus-", "dag", "rpcap"];
 
 /// One `-i` argument.
 #[derive(Clone, Debug)]
@@ -37,24 +35,15 @@ impl CaptureSite {
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
         let (namespace, name) = netns::split_namespace(text, default_namespace);
         if name.is_empty() {
-            return Err(Error::usage(
-                format!("interface '{text}'"),
-                "no interface is named",
-            ));
+            return Err(Error::usage(format!("interface '{text}'"), "no interface is named"));
         }
         let namespace = namespace.map(Namespace::open).transpose()?;
         let interface = Interface::find(namespace.as_ref(), name)?;
-        Ok(Self {
-            label: text.to_owned(),
-            namespace,
-            interface,
-            one_of_any: false,
-            pod: None,
-        })
+        Ok(Self { label: text.to_owned(), namespace, interface, one_of_any: false, pod: None })
     }
 
-    /// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`, with NAME a device of a libpcap: an
-    /// interface, or anything else that the library knows.
+    /// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`, with NAME a device of a libpcap:
+    /// an interface, or anything else that the library knows.
     pub fn of_library(text: &str, default_namespace: Option<&str>) -> Result<Self> {
         let (namespace, name) = match text.split_once(':') {
             Some((before, name)) if !is_prefix(before) => (Some(before), name),
@@ -65,15 +54,8 @@ impl CaptureSite {
             return Err(Error::usage(what, "no device is named"));
         }
         let namespace = namespace.map(Namespace::open).transpose()?;
-        let interface = Interface::find(namespace.as_ref(), name)
-            .unwrap_or_else(|_| Interface::of_a_library(name));
-        Ok(Self {
-            label: text.to_owned(),
-            namespace,
-            interface,
-            one_of_any: false,
-            pod: None,
-        })
+        let interface = Interface::find(namespace.as_ref(), name).unwrap_or_else(|_| Interface::of_a_library(name));
+        Ok(Self { label: text.to_owned(), namespace, interface, one_of_any: false, pod: None })
     }
 
     /// Parses `dpdk:PORT` or `dpdk:all`.
@@ -87,18 +69,13 @@ impl CaptureSite {
         }
         let interface = Interface {
             link_type: LINKTYPE_ETHERNET,
-            // The number of queues is known once the helper has joined the application, which then refuses other queues.
+            // The number of queues is known once the helper has joined the application, which then refuses other
+            // queues.
             rx_queues: u32::MAX,
             tx_queues: u32::MAX,
             ..Interface::of_a_library(text)
         };
-        Ok(Self {
-            label: text.to_owned(),
-            namespace: None,
-            interface,
-            one_of_any: false,
-            pod: None,
-        })
+        Ok(Self { label: text.to_owned(), namespace: None, interface, one_of_any: false, pod: None })
     }
 
     /// Returns libpcap's compiler options for the site's packets.
@@ -131,10 +108,7 @@ impl CaptureSite {
     pub(crate) fn with_hooks(&self, program: u32) -> Reload {
         match self.to_attach() {
             Ok(site) => reload::with_hooks(&site, program),
-            Err(_) => Reload {
-                interface: self.label.clone(),
-                how: ReloadMethod::Unknown,
-            },
+            Err(_) => Reload { interface: self.label.clone(), how: ReloadMethod::Unknown },
         }
     }
 
@@ -171,14 +145,8 @@ impl CaptureSite {
             0 | 1 => format!("0 is its only {kind}queue"),
             _ => format!("it has the {kind}queues 0 to {}", queues - 1),
         };
-        Err(Error::usage(
-            format!("cannot choose queue {wanted} of {}", self.label),
-            has,
-        )
-        .fix(format!(
-            "ethtool -l {} shows the queues in use",
-            word(&self.interface.name)
-        )))
+        Err(Error::usage(format!("cannot choose queue {wanted} of {}", self.label), has)
+            .fix(format!("ethtool -l {} shows the queues in use", word(&self.interface.name))))
     }
 }
 
@@ -193,12 +161,10 @@ pub(crate) fn number_of(namespace: Option<&Namespace>) -> Result<u32> {
 
 fn is_prefix(before: &str) -> bool {
     let number_follows = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
-    PREFIXES
-        .iter()
-        .any(|prefix| match before.strip_prefix(prefix) {
-            Some(rest) => number_follows(rest),
-            None => false,
-        })
+    PREFIXES.iter().any(|prefix| match before.strip_prefix(prefix) {
+        Some(rest) => number_follows(rest),
+        None => false,
+    })
 }
 
 #[cfg(test)]

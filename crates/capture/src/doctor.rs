@@ -49,14 +49,7 @@ pub struct Finding {
 
 impl Finding {
     fn new(area: &str, subject: &str, state: CheckState, text: impl Into<String>) -> Self {
-        Self {
-            area: area.to_owned(),
-            subject: subject.to_owned(),
-            state,
-            text: text.into(),
-            why: None,
-            fix: None,
-        }
+        Self { area: area.to_owned(), subject: subject.to_owned(), state, text: text.into(), why: None, fix: None }
     }
 
     fn why(mut self, why: impl Into<String>) -> Self {
@@ -72,9 +65,7 @@ impl Finding {
 
 /// Returns true if a finding prevents capturing.
 pub fn has_problem(findings: &[Finding]) -> bool {
-    findings
-        .iter()
-        .any(|finding| finding.state == CheckState::Problem)
+    findings.iter().any(|finding| finding.state == CheckState::Problem)
 }
 
 /// Features without which at most the packet tap works.
@@ -89,18 +80,9 @@ const ESSENTIAL: [KernelFeature; 6] = [
 
 /// Returns the findings that do not depend on an interface.
 pub fn machine() -> Vec<Finding> {
-    let mut findings = vec![Finding::new(
-        "system",
-        "kernel",
-        CheckState::Info,
-        probe::kernel_release(),
-    )];
+    let mut findings = vec![Finding::new("system", "kernel", CheckState::Info, probe::kernel_release())];
     findings.extend(Capability::ALL.into_iter().map(capability));
-    findings.extend(
-        KernelFeature::ALL
-            .iter()
-            .map(|feature| judge(*feature, answer_of(*feature))),
-    );
+    findings.extend(KernelFeature::ALL.iter().map(|feature| judge(*feature, answer_of(*feature))));
     findings.extend(processes());
     findings.push(file_system());
     findings.push(dpdk_helper());
@@ -133,15 +115,13 @@ fn processes() -> Vec<Finding> {
     let refused = |Refusal { hook, by }: Refusal| {
         new(CheckState::Warn, format!("refused: {purpose} at {hook}"))
             .why(format!("{by} is at the root cgroup and admits no other"))
-            .fix(format!(
-                "attach it so that it does: bpftool cgroup attach ROOT {hook} id {} multi",
-                by.program_id
-            ))
+            .fix(format!("attach it so that it does: bpftool cgroup attach ROOT {hook} id {} multi", by.program_id))
     };
     refusals.into_iter().map(refused).collect()
 }
 
-/// Checks the DPDK helper. Few machines have DPDK, so the helper is worth a warning only if it is installed and useless.
+/// Checks the DPDK helper. Few machines have DPDK, so the helper is worth a warning only if it is installed and
+/// useless.
 fn dpdk_helper() -> Finding {
     const BUILD: &str = "make build-dpdk";
     let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
@@ -150,16 +130,11 @@ fn dpdk_helper() -> Finding {
         new(CheckState::Warn, text).why(why).fix(BUILD)
     };
     match dpdk::presence() {
-        Presence::Ready { program, dpdk } => new(
-            CheckState::Ok,
-            format!("the dpdk tap, for {dpdk}: {}", program.display()),
-        ),
-        Presence::NotThere => {
-            new(CheckState::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD)
+        Presence::Ready { program, dpdk } => {
+            new(CheckState::Ok, format!("the dpdk tap, for {dpdk}: {}", program.display()))
         }
-        Presence::DoesNotRun { program, said } => {
-            useless(program, &format!("it does not run: {said}"))
-        }
+        Presence::NotThere => new(CheckState::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD),
+        Presence::DoesNotRun { program, said } => useless(program, &format!("it does not run: {said}")),
         Presence::OtherBuild { program } => useless(program, "it is of another build of trawl"),
     }
 }
@@ -173,12 +148,9 @@ fn capability(capability: Capability) -> Finding {
     match capability {
         // Only old kernels count maps against the limit, and there the map itself fails.
         Capability::SysResource if KernelFeature::LargeMap.probe().is_supported() => {
-            new(CheckState::Info, text)
-                .why("not needed: this kernel does not limit locked memory for BPF")
+            new(CheckState::Info, text).why("not needed: this kernel does not limit locked memory for BPF")
         }
-        Capability::SysResource | Capability::SysAdmin => {
-            new(CheckState::Warn, text).fix("run trawl as root")
-        }
+        Capability::SysResource | Capability::SysAdmin => new(CheckState::Warn, text).fix("run trawl as root"),
         _ => new(CheckState::Problem, text).fix("run trawl as root"),
     }
 }
@@ -187,9 +159,7 @@ fn capability(capability: Capability) -> Finding {
 fn answer_of(feature: KernelFeature) -> &'static ProbeAnswer {
     let answer = feature.probe();
     match feature {
-        KernelFeature::Fentry | KernelFeature::Fexit if answer.is_supported() => {
-            trace::refusal().unwrap_or(answer)
-        }
+        KernelFeature::Fentry | KernelFeature::Fexit if answer.is_supported() => trace::refusal().unwrap_or(answer),
         _ => answer,
     }
 }
@@ -199,11 +169,7 @@ fn judge(feature: KernelFeature, answer: &ProbeAnswer) -> Finding {
     let Some(why) = answer.why() else {
         return new(CheckState::Ok, feature.purpose().to_owned());
     };
-    let state = if ESSENTIAL.contains(&feature) {
-        CheckState::Problem
-    } else {
-        CheckState::Warn
-    };
+    let state = if ESSENTIAL.contains(&feature) { CheckState::Problem } else { CheckState::Warn };
     let verb = match answer {
         ProbeAnswer::Refused { .. } => "refused",
         _ => "not there",
@@ -224,12 +190,8 @@ fn fix(feature: KernelFeature, answer: &ProbeAnswer) -> Option<&'static str> {
         }
         (KernelFeature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
         (KernelFeature::Tcx, _) => "nothing to do: clsact is used instead",
-        (KernelFeature::TaiClock, _) => {
-            "nothing to do: the monotonic clock and its offset are used instead"
-        }
-        (_, ProbeAnswer::Refused { .. })
-            if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
-        {
+        (KernelFeature::TaiClock, _) => "nothing to do: the monotonic clock and its offset are used instead",
+        (_, ProbeAnswer::Refused { .. }) if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() => {
             "run trawl as root"
         }
         _ => return None,
@@ -239,26 +201,13 @@ fn fix(feature: KernelFeature, answer: &ProbeAnswer) -> Option<&'static str> {
 fn file_system() -> Finding {
     let mounts = bpffs::mounts();
     let Some(first) = mounts.first() else {
-        return Finding::new(
-            "bpffs",
-            "mount",
-            CheckState::Warn,
-            "no BPF file system is mounted here",
-        )
-        .why("pinned hook maps cannot be found; `ip netns exec` hides it")
-        .fix(format!(
-            "mount -t bpf -o mode=0700 bpf {}; or use --netns instead of ip netns exec",
-            bpffs::USUAL
-        ));
+        return Finding::new("bpffs", "mount", CheckState::Warn, "no BPF file system is mounted here")
+            .why("pinned hook maps cannot be found; `ip netns exec` hides it")
+            .fix(format!("mount -t bpf -o mode=0700 bpf {}; or use --netns instead of ip netns exec", bpffs::USUAL));
     };
     let pins = bpffs::pinned().len();
     let things = if pins == 1 { "object" } else { "objects" };
-    Finding::new(
-        "bpffs",
-        "mount",
-        CheckState::Ok,
-        format!("{}, {pins} pinned {things}", first.display()),
-    )
+    Finding::new("bpffs", "mount", CheckState::Ok, format!("{}, {pins} pinned {things}", first.display()))
 }
 
 #[cfg(test)]
@@ -267,33 +216,21 @@ mod tests {
 
     #[test]
     fn missing_features_are_problems_if_essential_and_warnings_otherwise() {
-        let missing = ProbeAnswer::NotSupported {
-            why: "x".to_owned(),
-        };
-        assert_eq!(
-            judge(KernelFeature::Xdp, &missing).state,
-            CheckState::Problem
-        );
+        let missing = ProbeAnswer::NotSupported { why: "x".to_owned() };
+        assert_eq!(judge(KernelFeature::Xdp, &missing).state, CheckState::Problem);
         assert_eq!(judge(KernelFeature::Tcx, &missing).state, CheckState::Warn);
-        assert_eq!(
-            judge(KernelFeature::Xdp, &ProbeAnswer::Supported).state,
-            CheckState::Ok
-        );
+        assert_eq!(judge(KernelFeature::Xdp, &ProbeAnswer::Supported).state, CheckState::Ok);
     }
 
     #[test]
     fn refusal_is_reported_with_its_reason() {
-        let refused = ProbeAnswer::Refused {
-            errno: 1,
-            why: "a policy".to_owned(),
-        };
+        let refused = ProbeAnswer::Refused { errno: 1, why: "a policy".to_owned() };
         let finding = judge(KernelFeature::Fentry, &refused);
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
         let advice = finding.fix.expect("advice");
         assert!(
-            advice.contains("trawl capture -i IF --tappable FILE.o")
-                && advice.contains("trawl xdp load IF FILE.o "),
+            advice.contains("trawl capture -i IF --tappable FILE.o") && advice.contains("trawl xdp load IF FILE.o "),
             "{advice}"
         );
     }
@@ -302,10 +239,7 @@ mod tests {
     fn each_feature_and_capability_is_named_once() {
         let findings = machine();
         for feature in KernelFeature::ALL {
-            let times = findings
-                .iter()
-                .filter(|f| f.subject == feature.name())
-                .count();
+            let times = findings.iter().filter(|f| f.subject == feature.name()).count();
             assert_eq!(times, 1, "{}", feature.name());
         }
         assert!(findings.iter().any(|f| f.subject == "CAP_NET_RAW"));

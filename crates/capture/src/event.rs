@@ -465,40 +465,23 @@ impl fmt::Display for Gone {
         match &self.reason {
             GoneReason::Removed => write!(f, "the interface {interface} was removed"),
             GoneReason::MovedAway => {
-                write!(
-                    f,
-                    "the interface {interface} was moved to another namespace"
-                )
+                write!(f, "the interface {interface} was moved to another namespace")
             }
             GoneReason::NamespaceDeleted => {
-                write!(
-                    f,
-                    "the interface {interface} left the capture: its namespace was deleted"
-                )
+                write!(f, "the interface {interface} left the capture: its namespace was deleted")
             }
             GoneReason::ProgramsGone => {
-                write!(
-                    f,
-                    "the interface {interface} no longer runs any of the chosen XDP programs"
-                )
+                write!(f, "the interface {interface} no longer runs any of the chosen XDP programs")
             }
             GoneReason::ProgramUntraceable { why } => {
-                write!(
-                    f,
-                    "the interface {interface} has another XDP program now: {why}"
-                )
+                write!(f, "the interface {interface} has another XDP program now: {why}")
             }
             GoneReason::ReadFailed(ReadFailure::ApplicationEnded) => {
-                write!(
-                    f,
-                    "the interface {interface} was removed: its DPDK application has ended"
-                )
+                write!(f, "the interface {interface} was removed: its DPDK application has ended")
             }
-            GoneReason::ReadFailed(failure) => write!(
-                f,
-                "the interface {interface} cannot be captured from any more: {}",
-                failure
-            ),
+            GoneReason::ReadFailed(failure) => {
+                write!(f, "the interface {interface} cannot be captured from any more: {}", failure)
+            }
         }
     }
 }
@@ -526,8 +509,8 @@ impl fmt::Display for ReadFailure {
 pub struct Gap {
     pub interface: String,
     pub tap: Cow<'static, str>,
-    /// Time at which the tap was last known to work, and time at which it worked again, in nanoseconds since 1970. A gap
-    /// without an end lasted until the end of the capture.
+    /// Time at which the tap was last known to work, and time at which it worked again, in nanoseconds since 1970. A
+    /// gap without an end lasted until the end of the capture.
     pub from_ns: u64,
     pub to_ns: Option<u64>,
     pub cause: BlindCause,
@@ -571,13 +554,7 @@ pub struct ReaderSummary {
 
 impl fmt::Display for ReaderSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            output,
-            reader,
-            sent,
-            lost,
-            left,
-        } = self;
+        let Self { output, reader, sent, lost, left } = self;
         write!(f, "{output}: reader {reader}: {sent} sent, {lost} lost")?;
         match (left, lost) {
             (Some(why), _) => write!(f, "; {why}"),
@@ -606,10 +583,9 @@ impl fmt::Display for LibraryFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
         match (self.received, self.dropped, self.dropped_by_interface) {
-            (Some(received), Some(dropped), Some(by_interface)) => write!(
-                f,
-                "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
-            ),
+            (Some(received), Some(dropped), Some(by_interface)) => {
+                write!(f, "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface")
+            }
             _ => write!(f, "{name} has no statistics for this device"),
         }
     }
@@ -1146,10 +1122,7 @@ impl Event {
             memory_bytes: plan.memory,
             ring_bytes,
             expression: plan.expression.clone(),
-            verdicts: verdicts
-                .filter_map(|action| VerdictKind::Xdp.name(action))
-                .map(str::to_owned)
-                .collect(),
+            verdicts: verdicts.filter_map(|action| VerdictKind::Xdp.name(action)).map(str::to_owned).collect(),
             signal_pid: plan.signal.then(std::process::id),
         }
     }
@@ -1193,11 +1166,5 @@ impl fmt::Display for Gap {
 fn time(ns: u64) -> String {
     let seconds = (ns / 1_000_000_000) as i64 + i64::from(clock::utc_offset());
     let of_day = seconds.rem_euclid(86_400);
-    format!(
-        "{:02}:{:02}:{:02}.{:03}",
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60,
-        ns / 1_000_000 % 1000
-    )
+    format!("{:02}:{:02}:{:02}.{:03}", of_day / 3600, of_day / 60 % 60, of_day % 60, ns / 1_000_000 % 1000)
 }

@@ -15,9 +15,7 @@ impl Extent {
     pub fn of(self, bytes: &[u8], tag: usize) -> u32 {
         match self.headers_of {
             None => self.snaplen,
-            Some(link_type) => self
-                .snaplen
-                .min((headers_len(link_type, bytes) + tag) as u32),
+            Some(link_type) => self.snaplen.min((headers_len(link_type, bytes) + tag) as u32),
         }
     }
 }
@@ -34,13 +32,7 @@ mod tests {
         let frame = Template::new().ethernet([2; 6], [4; 6]);
         let frame = frame.ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(1, 2);
         let frame = frame.payload([0; 100]).build();
-        let of = |snaplen, headers_of, tag| {
-            Extent {
-                snaplen,
-                headers_of,
-            }
-            .of(&frame, tag)
-        };
+        let of = |snaplen, headers_of, tag| Extent { snaplen, headers_of }.of(&frame, tag);
         assert_eq!(of(64, None, 0), 64);
         assert_eq!(of(64, Some(LINKTYPE_ETHERNET), 0), 42);
         assert_eq!(of(64, Some(LINKTYPE_ETHERNET), 4), 46);

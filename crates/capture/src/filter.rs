@@ -37,8 +37,8 @@ pub struct XdpBlocks {
     quick: Option<Vec<Insn>>,
 }
 
-/// Instructions to splice into a program, and the maps whose descriptors they contain: the maps must live until the program
-/// is loaded.
+/// Instructions to splice into a program, and the maps whose descriptors they contain: the maps must live until the
+/// program is loaded.
 #[derive(Debug, Default)]
 pub struct Block {
     insns: Vec<Insn>,
@@ -53,17 +53,12 @@ impl Block {
             .collect::<std::io::Result<Vec<_>>>()
             .map_err(|e| Error::os("cannot put the filter's lists into the kernel", e))?;
         let mut insns = lowered.insns.clone();
-        let addresses = insns
-            .iter_mut()
-            .filter(|insn| insn.code == op::LOAD_IMMEDIATE && insn.src() == op::MAP_VALUE);
+        let addresses = insns.iter_mut().filter(|insn| insn.code == op::LOAD_IMMEDIATE && insn.src() == op::MAP_VALUE);
         for insn in addresses {
             let table = usize::try_from(insn.imm).ok().and_then(|at| tables.get(at));
             insn.imm = table.map_or(-1, |table| table.as_fd().as_raw_fd());
         }
-        Ok(Self {
-            insns,
-            _tables: tables,
-        })
+        Ok(Self { insns, _tables: tables })
     }
 }
 
@@ -87,8 +82,7 @@ impl XdpBlocks {
     /// Splices the instructions into a program of that name.
     pub fn put_into(&self, program: &mut TapProgram, quickly: bool) -> Result<()> {
         program.filter(&self.whole)?;
-        self.quick_block(quickly)
-            .map_or(Ok(()), |quick| program.quick_filter(quick))
+        self.quick_block(quickly).map_or(Ok(()), |quick| program.quick_filter(quick))
     }
 
     fn quick_block(&self, quickly: bool) -> Option<&[Insn]> {
@@ -134,8 +128,8 @@ impl Filter {
         Ok(lowered.insns)
     }
 
-    /// Returns the instructions for a program that reads a copy of what an XDP program sees. `inside_too`: the packet inside a
-    /// tunnel may match as well.
+    /// Returns the instructions for a program that reads a copy of what an XDP program sees. `inside_too`: the packet
+    /// inside a tunnel may match as well.
     pub fn xdp_copy_block(
         &self,
         options: &expression::CompilerOptions,
@@ -147,19 +141,12 @@ impl Filter {
         Block::new(&either.map_or_else(|| self.lower(options, &target), Ok)?)
     }
 
-    /// Returns the instructions for XDP, with a short version that decides most packets. `inside_too`: the packet inside a
-    /// tunnel may match as well.
-    pub fn xdp_blocks(
-        &self,
-        options: &expression::CompilerOptions,
-        inside_too: bool,
-    ) -> Result<XdpBlocks> {
+    /// Returns the instructions for XDP, with a short version that decides most packets. `inside_too`: the packet
+    /// inside a tunnel may match as well.
+    pub fn xdp_blocks(&self, options: &expression::CompilerOptions, inside_too: bool) -> Result<XdpBlocks> {
         let target = for_this_kernel(&Target::xdp());
         if let Some(either) = self.either(options, &target, inside_too)? {
-            return Ok(XdpBlocks {
-                whole: Block::new(&either)?,
-                quick: None,
-            });
+            return Ok(XdpBlocks { whole: Block::new(&either)?, quick: None });
         }
         let (lowered, quick) = match self.inner(options)? {
             Some(inner) => (lower_inner(&inner, &target), None),
@@ -169,10 +156,7 @@ impl Filter {
             }
         };
         let lowered = lowered.map_err(|error| self.explain(&error))?;
-        Ok(XdpBlocks {
-            whole: Block::new(&lowered)?,
-            quick: quick.filter(|_| !probe::is_unwanted("quick-filter")),
-        })
+        Ok(XdpBlocks { whole: Block::new(&lowered)?, quick: quick.filter(|_| !probe::is_unwanted("quick-filter")) })
     }
 
     /// Returns the instructions for a packet or the one in its tunnel; `None` unless both can be meant.
@@ -213,9 +197,7 @@ impl Filter {
             return Err(Error::failed("cannot look inside tunnels", why));
         }
         compile_filters();
-        Inner::compile(text, options)
-            .map(Some)
-            .map_err(|error| self.explain(&error))
+        Inner::compile(text, options).map(Some).map_err(|error| self.explain(&error))
     }
 
     /// Explains an error, with a mark below its position in the expression.
@@ -231,25 +213,19 @@ impl Filter {
             Self::Expression(text) | Self::Inner(text) => error.caret(text),
             Self::Classic(_) => None,
         };
-        let marked = caret.map_or(String::new(), |lines| {
-            format!("\n  {}", lines.replace('\n', "\n  "))
-        });
+        let marked = caret.map_or(String::new(), |lines| format!("\n  {}", lines.replace('\n', "\n  ")));
         let said = Error::usage("cannot use this filter", format!("{error}{marked}"));
         match error {
-            FilterError::TooLong { .. } => said
-                .refused(Refusal::TooLong)
-                .fix("use a shorter expression, or --tap packet"),
+            FilterError::TooLong { .. } => {
+                said.refused(Refusal::TooLong).fix("use a shorter expression, or --tap packet")
+            }
             FilterError::NotAtHook { instead, .. } => said.fix(match instead {
-                Instead::NameInterface => {
-                    "name the interface with -i, or use --tap packet or --tap tc"
-                }
+                Instead::NameInterface => "name the interface with -i, or use --tap packet or --tap tc",
                 Instead::QueueOption => "use --queue, or --tap packet or --tap tc",
                 Instead::TcOrPacket => "use --tap tc or --tap packet",
                 Instead::Packet => "use --tap packet",
                 Instead::NetlinkSocket => "such a filter is for netlink sockets",
-                Instead::InboundOrTap => {
-                    "inbound and outbound work here; for the others use --tap tc or --tap packet"
-                }
+                Instead::InboundOrTap => "inbound and outbound work here; for the others use --tap tc or --tap packet",
             }),
             _ => said,
         }
@@ -267,11 +243,5 @@ fn for_this_kernel(target: &Target) -> Target {
 
 /// Returns compiler options for Ethernet frames of any device.
 pub(crate) fn ethernet(snaplen: u32) -> expression::CompilerOptions {
-    expression::CompilerOptions {
-        link: LinkType::ETHERNET,
-        snaplen,
-        netmask: None,
-        optimise: true,
-        file: None,
-    }
+    expression::CompilerOptions { link: LinkType::ETHERNET, snaplen, netmask: None, optimise: true, file: None }
 }

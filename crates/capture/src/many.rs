@@ -27,7 +27,8 @@ pub(crate) const MAP_NAME: &str = "places";
 pub struct Many {
     /// True if namespaces distinguish interfaces.
     pub(crate) across_namespaces: bool,
-    /// Tables by hook, since an interface has a point at each, and by the namespace that their programs serve, if not all.
+    /// Tables by hook, since an interface has a point at each, and by the namespace that their programs serve, if not
+    /// all.
     pub(crate) tables: HashMap<(&'static str, Option<u32>), Rc<Table>>,
     pub(crate) xdp: Vec<(Likeness, Rc<Seated>)>,
     /// Programs with their attach type.
@@ -134,31 +135,14 @@ pub(crate) fn broadcast_netmask(options: &CaptureOptions, site: &CaptureSite) ->
 
 impl TableEntry {
     /// Adds an interface to a table; `None` if the table has it already.
-    pub(crate) fn take(
-        table: &Rc<Table>,
-        namespace: u32,
-        site: &CaptureSite,
-        ids: &PointIds,
-    ) -> Result<Option<Self>> {
-        let key = InterfaceKey {
-            ifindex: site.interface.index,
-            namespace,
-        };
-        let entry = InterfacePlace {
-            point: ids.slot,
-            interface: ids.interface,
-        };
+    pub(crate) fn take(table: &Rc<Table>, namespace: u32, site: &CaptureSite, ids: &PointIds) -> Result<Option<Self>> {
+        let key = InterfaceKey { ifindex: site.interface.index, namespace };
+        let entry = InterfacePlace { point: ids.slot, interface: ids.interface };
         let key = key.to_bytes();
         match table.update(&key, &entry.to_bytes(), NEW_ONLY) {
-            Ok(()) => Ok(Some(Self {
-                table: Rc::clone(table),
-                key,
-            })),
+            Ok(()) => Ok(Some(Self { table: Rc::clone(table), key })),
             Err(error) if error.raw_os_error() == Some(errno::EEXIST) => Ok(None),
-            Err(error) => Err(Error::os(
-                format!("cannot add {} to the table of interfaces", site.label),
-                error,
-            )),
+            Err(error) => Err(Error::os(format!("cannot add {} to the table of interfaces", site.label), error)),
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The merge: records of several CPUs leave in the order of their time stamps, in runs. While only one CPU has records, whole
-//! chunks go out unread.
+//! The merge: records of several CPUs leave in the order of their time stamps, in runs. While only one CPU has records,
+//! whole chunks go out unread.
 //!
-//! Future records of a CPU are stamped later than now, unless its ring says that a record is being written at this moment, or
-//! that the CPU is within a poll and stamps without reading the clock. So a round observes all rings twice: records present
-//! at the first look may go out up to the time between the looks, or up to the last record of a ring within one.
+//! Future records of a CPU are stamped later than now, unless its ring says that a record is being written at this
+//! moment, or that the CPU is within a poll and stamps without reading the clock. So a round observes all rings twice:
+//! records present at the first look may go out up to the time between the looks, or up to the last record of a ring
+//! within one.
 
 use trawl_pipeline::{Blocks, Feed};
 use trawl_ring::{Consumer, Observation};
@@ -61,12 +62,8 @@ impl Merge {
 
     /// Adds the rings of taps that were attached later.
     pub fn add(&mut self, consumers: Vec<Consumer>) {
-        let stream = |consumer| Stream {
-            consumer,
-            until: Observation::default(),
-            later: Observation::default(),
-            front: None,
-        };
+        let stream =
+            |consumer| Stream { consumer, until: Observation::default(), later: Observation::default(), front: None };
         self.streams.extend(consumers.into_iter().map(stream));
     }
 
@@ -78,11 +75,7 @@ impl Merge {
         for stream in &mut self.streams {
             stream.until = stream.consumer.observe();
         }
-        let with_records = self
-            .streams
-            .iter()
-            .filter(|stream| !stream.consumer.is_drained(&stream.until))
-            .count();
+        let with_records = self.streams.iter().filter(|stream| !stream.consumer.is_drained(&stream.until)).count();
         if with_records == 0 {
             return Ok(0);
         }
@@ -120,12 +113,7 @@ impl Merge {
         let mut horizon = between;
         for stream in &mut self.streams {
             stream.later = stream.consumer.observe();
-            let Observation {
-                in_flight,
-                counts_on,
-                last_time,
-                ..
-            } = stream.later;
+            let Observation { in_flight, counts_on, last_time, .. } = stream.later;
             if in_flight {
                 horizon = horizon.min(last_time);
             } else if counts_on {
@@ -133,11 +121,7 @@ impl Merge {
             }
         }
         // After a step of the wall clock, earlier times say nothing about later ones.
-        if self.steps.stepped() || self.in_order_seen {
-            u64::MAX
-        } else {
-            horizon
-        }
+        if self.steps.stepped() || self.in_order_seen { u64::MAX } else { horizon }
     }
 
     /// Returns true if the stream with records at the first look is still the only one at the second.
@@ -145,11 +129,7 @@ impl Merge {
         self.streams
             .iter()
             .filter(|stream| {
-                let Observation {
-                    in_flight,
-                    counts_on,
-                    ..
-                } = stream.later;
+                let Observation { in_flight, counts_on, .. } = stream.later;
                 in_flight || counts_on || !stream.consumer.is_drained(&stream.later)
             })
             .count()
@@ -168,9 +148,7 @@ impl Merge {
                         feed.write(Blocks::Segment(segment))?;
                         continue;
                     }
-                    if stream.consumer.is_at_open_segment(&stream.until)
-                        && holds_back(&mut self.held_since)
-                    {
+                    if stream.consumer.is_at_open_segment(&stream.until) && holds_back(&mut self.held_since) {
                         break;
                     }
                 }
@@ -246,9 +224,7 @@ impl Merge {
 
     /// Moves records at a stream's front up to the time limit, at least one.
     fn move_run(&mut self, index: usize, limit: u64, feed: &mut Feed<'_>) -> Result<usize> {
-        let Self {
-            streams, gathered, ..
-        } = self;
+        let Self { streams, gathered, .. } = self;
         let stream = &mut streams[index];
         let chunk = stream.consumer.chunk(&stream.until);
         let mut length = record_length(chunk);
@@ -268,11 +244,7 @@ impl Merge {
             }
         } else {
             let room = gathered.len() + length <= GATHER;
-            let written = if room {
-                Ok(())
-            } else {
-                write_gathered(gathered, feed)
-            };
+            let written = if room { Ok(()) } else { write_gathered(gathered, feed) };
             gathered.extend_from_slice(run);
             written
         };
@@ -316,14 +288,11 @@ impl Stream {
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..at + 4)
-        .and_then(|four| four.first_chunk())
-        .map_or(0, |four| u32::from_le_bytes(*four))
+    bytes.get(at..at + 4).and_then(|four| four.first_chunk()).map_or(0, |four| u32::from_le_bytes(*four))
 }
 
-/// Returns the total length of the block at the front. An impossible length stands for all bytes, so that a damaged ring
-/// cannot stop the merge.
+/// Returns the total length of the block at the front. An impossible length stands for all bytes, so that a damaged
+/// ring cannot stop the merge.
 fn record_length(bytes: &[u8]) -> usize {
     match word(bytes, 4) as usize {
         length if length >= 32 && length <= bytes.len() => length,

@@ -1,5 +1,6 @@
-//! `--once`: one record of each packet. A record waits a limited time for sightings of the same packet by other points, which
-//! are left out; a comment lists the points. Programs recognise packets and give them the same identifier: see `link.h`.
+//! `--once`: one record of each packet. A record waits a limited time for sightings of the same packet by other points,
+//! which are left out; a comment lists the points. Programs recognise packets and give them the same identifier: see
+//! `link.h`.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -144,8 +145,7 @@ impl Once {
             }
         }
         while let Some((since, id)) = self.order.front()
-            && (self.order.len() > REMEMBERED_MOST
-                || now.duration_since(*since) >= self.wait + REMEMBERED)
+            && (self.order.len() > REMEMBERED_MOST || now.duration_since(*since) >= self.wait + REMEMBERED)
         {
             self.numbers.remove(id);
             self.order.pop_front();
@@ -153,12 +153,7 @@ impl Once {
     }
 
     fn append(&self, out: &mut Vec<u8>, record: Waiting) {
-        let Waiting {
-            since: _,
-            mut block,
-            points,
-            comments,
-        } = record;
+        let Waiting { since: _, mut block, points, comments } = record;
         if points.len() > 1 {
             let name = |point: &u32| self.names.get(*point as usize).map(String::as_str);
             let names: Vec<&str> = points.iter().filter_map(name).collect();
@@ -302,30 +297,16 @@ mod tests {
     fn later_sightings_are_merged_into_the_first() {
         let mut once = Once::new(Duration::from_secs(60), None);
         let mut kept = Kept::default();
-        let given = sightings(&[
-            (0, Some(1)),
-            (0, None),
-            (1, Some(1)),
-            (1, None),
-            (0, Some(2)),
-        ]);
+        let given = sightings(&[(0, Some(1)), (0, None), (1, Some(1)), (1, None), (0, Some(2))]);
         once.push(Blocks::Bytes(&given), &mut kept).expect("room");
         assert!(packets(&kept.bytes).is_empty(), "they wait");
         once.finish(&mut kept).expect("room");
         let own = |time: u64| (time, vec![format!("record {time}")]);
-        let first = [
-            "seen at eth0 tc ingress, br0 tc ingress",
-            "record 2",
-            "record 0",
-        ];
+        let first = ["seen at eth0 tc ingress, br0 tc ingress", "record 2", "record 0"];
         let first = (0, first.map(str::to_owned).to_vec());
         assert_eq!(packets(&kept.bytes), [first, own(1), own(3), own(4)]);
 
-        let mut account = PacketAccount {
-            seen: 2,
-            recorded: 2,
-            ..PacketAccount::default()
-        };
+        let mut account = PacketAccount { seen: 2, recorded: 2, ..PacketAccount::default() };
         once.shared.borrow().correct(&mut account, &[1]);
         assert_eq!((account.seen, account.recorded, account.merged), (2, 1, 1));
         // A sighting after the record was written is left out too.
@@ -339,21 +320,11 @@ mod tests {
     fn limit_counts_packets_not_sightings() {
         let mut once = Once::new(Duration::ZERO, Some(2));
         let mut kept = Kept::default();
-        let given = sightings(&[
-            (0, Some(1)),
-            (1, Some(1)),
-            (0, Some(2)),
-            (0, Some(3)),
-            (1, Some(2)),
-        ]);
+        let given = sightings(&[(0, Some(1)), (1, Some(1)), (0, Some(2)), (0, Some(3)), (1, Some(2))]);
         once.push(Blocks::Bytes(&given), &mut kept).expect("room");
         assert_eq!(packets(&kept.bytes).len(), 2);
         assert_eq!(once.shared.borrow().written, 2);
-        let mut account = PacketAccount {
-            seen: 3,
-            recorded: 3,
-            ..PacketAccount::default()
-        };
+        let mut account = PacketAccount { seen: 3, recorded: 3, ..PacketAccount::default() };
         once.shared.borrow().correct(&mut account, &[0]);
         assert_eq!((account.seen, account.recorded, account.merged), (2, 2, 0));
     }
@@ -361,10 +332,7 @@ mod tests {
     #[test]
     fn waiting_records_are_unwritten_after_an_error() {
         let mut once = Once::new(Duration::from_secs(60), None);
-        let mut kept = Kept {
-            fails: true,
-            ..Kept::default()
-        };
+        let mut kept = Kept { fails: true, ..Kept::default() };
         let given = sightings(&[(0, Some(1)), (1, Some(1)), (0, Some(2))]);
         assert!(once.push(Blocks::Bytes(&given), &mut kept).is_err());
         let mut outcome = WriteOutcome::default();

@@ -63,12 +63,10 @@ pub struct Taps {
 impl Taps {
     /// Combines taps; without a choice, the tap is chosen by what is attached.
     pub fn of(choices: &[TapChoice]) -> Result<Self> {
-        let at_xdp =
-            |tap: &TapChoice| matches!(tap, TapChoice::Auto | TapChoice::Xdp | TapChoice::Tailcall);
+        let at_xdp = |tap: &TapChoice| matches!(tap, TapChoice::Auto | TapChoice::Xdp | TapChoice::Tailcall);
         let with_tc = choices.contains(&TapChoice::Tc) && choices.iter().any(at_xdp);
         let with_drops = choices.contains(&TapChoice::Drop);
-        let is_added =
-            |tap: &TapChoice| *tap == TapChoice::Drop || (*tap == TapChoice::Tc && with_tc);
+        let is_added = |tap: &TapChoice| *tap == TapChoice::Drop || (*tap == TapChoice::Tc && with_tc);
         let mut others = choices.iter().copied().filter(|tap| !is_added(tap));
         let tap = match (others.next(), with_drops) {
             (Some(tap), _) => tap,
@@ -82,11 +80,7 @@ impl Taps {
             )
             .fix("name one tap, or some of --tap xdp,tc,drop"));
         }
-        Ok(Self {
-            tap,
-            with_tc,
-            with_drops,
-        })
+        Ok(Self { tap, with_tc, with_drops })
     }
 
     /// Returns the default options of a capture with these taps.
@@ -217,7 +211,8 @@ pub enum Stamps {
     Poll,
 }
 
-/// Packets of a poll with a reading of their own, and the maximum distance of later readings, which follows the traffic.
+/// Packets of a poll with a reading of their own, and the maximum distance of later readings, which follows the
+/// traffic.
 const AUTO_FIRST: u32 = 4;
 const AUTO_EVERY: u32 = 16;
 
@@ -248,11 +243,7 @@ impl Stamps {
             Self::Precise => return None,
             Self::Poll => (1, u32::MAX >> 1, false),
         };
-        Some(Readings {
-            first,
-            mask,
-            follow,
-        })
+        Some(Readings { first, mask, follow })
     }
 
     pub(crate) fn describe(self) -> String {
@@ -277,18 +268,8 @@ pub struct Meta {
 }
 
 impl Meta {
-    pub const FULL: Self = Self {
-        flags: true,
-        queue: true,
-        id: true,
-        verdict: true,
-    };
-    pub const NONE: Self = Self {
-        flags: false,
-        queue: false,
-        id: false,
-        verdict: false,
-    };
+    pub const FULL: Self = Self { flags: true, queue: true, id: true, verdict: true };
+    pub const NONE: Self = Self { flags: false, queue: false, id: false, verdict: false };
 }
 
 impl Default for Meta {
@@ -338,24 +319,15 @@ pub enum MemorySize {
 impl Memory {
     /// Allocates up to this size, starting with little.
     pub fn growing_to(size: MemorySize) -> Self {
-        Self {
-            size,
-            at_first: Some(0),
-        }
+        Self { size, at_first: Some(0) }
     }
 
     pub fn for_each_cpu(bytes: u64) -> Self {
-        Self {
-            size: MemorySize::ForEachCpu(bytes),
-            at_first: None,
-        }
+        Self { size: MemorySize::ForEachCpu(bytes), at_first: None }
     }
 
     pub fn total(bytes: u64) -> Self {
-        Self {
-            size: MemorySize::Total(bytes),
-            at_first: None,
-        }
+        Self { size: MemorySize::Total(bytes), at_first: None }
     }
 
     /// Divides the memory for a machine with this many CPUs and this much memory available.
@@ -371,14 +343,11 @@ impl Memory {
         })
     }
 
-    /// Divides the memory on this machine between the rings and the queues of an output's readers. Returns the rings' memory,
-    /// and the bytes for all queues together: a quarter or more.
+    /// Divides the memory on this machine between the rings and the queues of an output's readers. Returns the rings'
+    /// memory, and the bytes for all queues together: a quarter or more.
     pub fn with_readers(self) -> Result<(Self, usize)> {
         let all = self.on_this_host()?.pool_size;
-        let rings = Self {
-            size: MemorySize::Total(all as u64 / 4 * 3),
-            ..self
-        };
+        let rings = Self { size: MemorySize::Total(all as u64 / 4 * 3), ..self };
         Ok(match rings.on_this_host() {
             Ok(geometry) => (rings, all - geometry.pool_size),
             // Rings of the least size are not made smaller.
@@ -499,17 +468,15 @@ pub struct ProcessPlan {
     pub name: Option<String>,
     /// Processes of this user.
     pub user: Option<u32>,
-    /// Processes of this cgroup and of those below it: its path, its last component, its number, or a container's number.
+    /// Processes of this cgroup and of those below it: its path, its last component, its number, or a container's
+    /// number.
     pub cgroup: Option<String>,
 }
 
 impl ProcessPlan {
     /// Returns true if packets of some processes are left out.
     pub fn filters(&self) -> bool {
-        self.process.is_some()
-            || self.name.is_some()
-            || self.user.is_some()
-            || self.cgroup.is_some()
+        self.process.is_some() || self.name.is_some() || self.user.is_some() || self.cgroup.is_some()
     }
 }
 
@@ -527,8 +494,8 @@ pub struct Drops {
     pub droppers: bool,
     /// Records each step of the packets chosen by the filter, instead of drops alone.
     pub follow: bool,
-    /// Without a named interface: only events in these namespaces, by name, path or a process in each; empty for the whole
-    /// machine. [`CURRENT`](trawl_sys::netns::CURRENT) stands for the caller's.
+    /// Without a named interface: only events in these namespaces, by name, path or a process in each; empty for the
+    /// whole machine. [`CURRENT`](trawl_sys::netns::CURRENT) stands for the caller's.
     pub namespaces: Vec<String>,
     /// Follows only packets first seen at these interfaces.
     pub entries: Vec<String>,
@@ -657,10 +624,7 @@ mod tests {
             rate_limit: Some(1000),
             count: Some(3),
             duration: Some(Duration::from_millis(1500)),
-            recording: Recording {
-                meta: Meta::NONE,
-                stamps: Stamps::Poll,
-            },
+            recording: Recording { meta: Meta::NONE, stamps: Stamps::Poll },
             trigger: Some(TriggerPlan {
                 before: Duration::from_millis(10),
                 after: Duration::ZERO,
@@ -678,10 +642,7 @@ mod tests {
             promiscuous: true,
             joins: false,
             across_namespaces: false,
-            peers: Peers {
-                steal: true,
-                ..Peers::default()
-            },
+            peers: Peers { steal: true, ..Peers::default() },
             ..CaptureOptions::new(TapChoice::Xdp, Memory::total(2 << 20))
         };
         for options in [plain, every] {
@@ -693,9 +654,7 @@ mod tests {
 
     #[test]
     fn options_of_another_version_are_refused() {
-        let mut value =
-            serde_json::to_value(CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20)))
-                .unwrap();
+        let mut value = serde_json::to_value(CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20))).unwrap();
         value["colour"] = "red".into();
         let error = serde_json::from_value::<CaptureOptions>(value).unwrap_err();
         assert!(error.to_string().contains("colour"), "{error}");

@@ -1,4 +1,5 @@
-//! The plan of a capture, as one plain value: a front end makes it, and it can be stored, shown and sent to another host.
+//! The plan of a capture, as one plain value: a front end makes it, and it can be stored, shown and sent to another
+//! host.
 
 use std::path::PathBuf;
 
@@ -46,13 +47,12 @@ pub struct CapturePlan {
 }
 
 impl CapturePlan {
-    /// Plans a capture whose packets go to the caller. Later interfaces join if the sources are patterns and the options
-    /// allow it.
+    /// Plans a capture whose packets go to the caller. Later interfaces join if the sources are patterns and the
+    /// options allow it.
     pub fn new(sources: Sources, mut options: CaptureOptions) -> Self {
         options.across_namespaces = sources.span_namespaces(options.tap);
         // Events and notes of drops are tied to the initial interfaces.
-        options.joins =
-            options.drops.is_none() && options.trigger.is_none() && sources.may_grow(options.tap);
+        options.joins = options.drops.is_none() && options.trigger.is_none() && sources.may_grow(options.tap);
         Self {
             sources,
             options,
@@ -86,9 +86,7 @@ impl CapturePlan {
 
     /// Returns the format of the first output, or pcapng without one.
     pub fn format(&self) -> Format {
-        self.outputs
-            .first()
-            .map_or(Format::Pcapng, |output| output.format)
+        self.outputs.first().map_or(Format::Pcapng, |output| output.format)
     }
 }
 
@@ -111,10 +109,7 @@ mod tests {
             awaits_pods: true,
             cri_socket: Some("/run/cri.sock".into()),
         };
-        let plain = CapturePlan::new(
-            Sources::default(),
-            CaptureOptions::new(TapChoice::Auto, Memory::default()),
-        );
+        let plain = CapturePlan::new(Sources::default(), CaptureOptions::new(TapChoice::Auto, Memory::default()));
         let whole = CapturePlan {
             outputs: vec![OutputPlan {
                 path: "a.pcap.zst".into(),
@@ -123,24 +118,13 @@ mod tests {
                 snaplen: Some(64),
                 listen: Some(ListenPlan {
                     address: ([127, 0, 0, 1], 57012).into(),
-                    tls: Some(TlsPlan {
-                        cert: "a.pem".into(),
-                        key: "a.key".into(),
-                        client_ca: "ca.pem".into(),
-                    }),
+                    tls: Some(TlsPlan { cert: "a.pem".into(), key: "a.key".into(), client_ca: "ca.pem".into() }),
                 }),
             }],
-            rotation: Rotation {
-                time: Some(Duration::from_secs(300)),
-                sealed: true,
-                ..Rotation::default()
-            },
+            rotation: Rotation { time: Some(Duration::from_secs(300)), sealed: true, ..Rotation::default() },
             store: Some(StorePlan::new("file:///s".to_owned(), "edge".to_owned())),
             user: Some("nobody".to_owned()),
-            ..CapturePlan::new(
-                sources,
-                CaptureOptions::new(TapChoice::Tc, Memory::default()),
-            )
+            ..CapturePlan::new(sources, CaptureOptions::new(TapChoice::Tc, Memory::default()))
         };
         for plan in [plain, whole] {
             let text = plan.to_json().to_string();
@@ -152,10 +136,8 @@ mod tests {
     #[test]
     fn patterns_let_interfaces_join_unless_rights_are_given_up() {
         let plan = |names: &[&str], tap| {
-            let sources = Sources {
-                names: names.iter().map(|name| (*name).to_owned()).collect(),
-                ..Sources::default()
-            };
+            let sources =
+                Sources { names: names.iter().map(|name| (*name).to_owned()).collect(), ..Sources::default() };
             CapturePlan::new(sources, CaptureOptions::new(tap, Memory::default()))
         };
         assert!(plan(&["eth0", "veth*"], TapChoice::Auto).options.joins);

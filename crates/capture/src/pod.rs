@@ -27,9 +27,7 @@ impl Pod {
     /// Returns the comment of the pod's interface blocks, which [`trawl_packet::pcapng::Interface::pod`] reads.
     pub(crate) fn comment(&self) -> String {
         let labels = self.labels.iter();
-        let labels: Vec<String> = labels
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
+        let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
         match labels.is_empty() {
             true => format!("{POD_COMMENT}{self}"),
             false => format!("{POD_COMMENT}{self}{POD_LABELS}{}", labels.join(",")),
@@ -59,10 +57,7 @@ impl PodSelector {
         if namespace.is_empty() || (parts.is_none() && pods.is_name()) {
             return Err(wrong("it has no namespace"));
         }
-        Ok(Self {
-            namespace: namespace.to_owned(),
-            pods,
-        })
+        Ok(Self { namespace: namespace.to_owned(), pods })
     }
 
     /// Returns true if this is one pod's name rather than a pattern or labels.
@@ -91,9 +86,7 @@ mod tests {
         Pod {
             namespace: "default".to_owned(),
             name: "web-0".to_owned(),
-            labels: [("app", "web"), ("app.kubernetes.io/part-of", "shop")]
-                .map(label)
-                .into(),
+            labels: [("app", "web"), ("app.kubernetes.io/part-of", "shop")].map(label).into(),
             addresses: Vec::new(),
         }
     }
@@ -116,11 +109,7 @@ mod tests {
         ] {
             let selector = PodSelector::parse(text).expect(text);
             assert_eq!(selector.selects(&pod()), expected, "{text}");
-            assert_eq!(
-                selector.is_name(),
-                text.starts_with(['d', 'o']) && !text.contains(['*', '=']),
-                "{text}"
-            );
+            assert_eq!(selector.is_name(), text.starts_with(['d', 'o']) && !text.contains(['*', '=']), "{text}");
         }
         for text in ["web-0", "/web-0", "default/", "", "a/b,,c", "=web"] {
             assert!(PodSelector::parse(text).is_err(), "{text}");
@@ -151,10 +140,7 @@ mod tests {
         interface.comments = vec!["a program".to_owned(), pod().comment()];
         let labels = "app=web,app.kubernetes.io/part-of=shop";
         assert_eq!(interface.pod(), Some(("default/web-0", Some(labels))));
-        let bare = Pod {
-            labels: Labels::new(),
-            ..pod()
-        };
+        let bare = Pod { labels: Labels::new(), ..pod() };
         interface.comments = vec![bare.comment()];
         assert_eq!(interface.pod(), Some(("default/web-0", None)));
     }

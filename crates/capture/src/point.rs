@@ -40,11 +40,7 @@ pub struct Point {
 impl Point {
     /// Returns the event that packets are being recorded here.
     pub fn capturing(&self) -> Event {
-        Event::Capturing {
-            interface: self.label.clone(),
-            hook: self.hook.clone(),
-            mode: self.mode.to_owned(),
-        }
+        Event::Capturing { interface: self.label.clone(), hook: self.hook.clone(), mode: self.mode.to_owned() }
     }
 
     /// Returns the counters of this point's packets, as far as the rings know.
@@ -146,8 +142,7 @@ impl Slots {
             return Some(self.next);
         }
         let is_row = |row: &&[(u32, Instant)]| {
-            row[row.len() - 1].0 - row[0].0 + 1 == count
-                && row.iter().all(|(_, left)| left.elapsed() >= DRAINED_AFTER)
+            row[row.len() - 1].0 - row[0].0 + 1 == count && row.iter().all(|(_, left)| left.elapsed() >= DRAINED_AFTER)
         };
         let row = self.left.windows(count as usize).find(is_row)?;
         Some(row[0].0)
@@ -191,11 +186,7 @@ impl Tenancy {
             }
             false => RingAccount::default(),
         };
-        Self {
-            slot,
-            before,
-            ended: Arc::default(),
-        }
+        Self { slot, before, ended: Arc::default() }
     }
 
     pub fn account(&self, rings: &Rings) -> RingAccount {
@@ -219,9 +210,7 @@ mod tests {
 
     fn aged(slots: &mut Slots) {
         for (_, left) in &mut slots.left {
-            *left = Instant::now()
-                .checked_sub(DRAINED_AFTER)
-                .expect("the machine runs longer");
+            *left = Instant::now().checked_sub(DRAINED_AFTER).expect("the machine runs longer");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The processes of packets: the programs that find them, and the stage that describes each process in the file before the
-//! first packet that names it.
+//! The processes of packets: the programs that find them, and the stage that describes each process in the file before
+//! the first packet that names it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -8,8 +8,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use trawl_bpf::layout::process::{
-    PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
-    SOCKET_CODE,
+    PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings, SOCKET_CODE,
 };
 use trawl_bpf::layout::{ALL, Shared, text_in};
 use trawl_bpf::process_watch::ProcessWatch;
@@ -93,9 +92,7 @@ fn find_cgroup(wanted: &str, cgroups: &Root) -> Result<u64> {
             || container_in(path).is_some_and(|id| wanted.len() >= 6 && id.starts_with(wanted))
     };
     let paths = cgroups.paths();
-    let mut found = paths
-        .iter()
-        .filter(|(number, path)| is_meant(**number, path));
+    let mut found = paths.iter().filter(|(number, path)| is_meant(**number, path));
     let what = || format!("cannot choose the packets of {wanted}");
     match (found.next(), found.next()) {
         (Some((number, _)), None) => Ok(*number),
@@ -103,20 +100,16 @@ fn find_cgroup(wanted: &str, cgroups: &Root) -> Result<u64> {
             let why = format!("several cgroups are called so, {one} and {other} among them");
             Err(Error::usage(what(), why).fix("name the whole path"))
         }
-        (None, _) => Err(
-            Error::usage(what(), "no cgroup or container of this name exists")
-                .fix("systemd-cgls lists them"),
-        ),
+        (None, _) => {
+            Err(Error::usage(what(), "no cgroup or container of this name exists").fix("systemd-cgls lists them"))
+        }
     }
 }
 
 /// Returns the number of the container whose cgroup this is: the last component with 64 hexadecimal digits.
 fn container_in(path: &str) -> Option<&str> {
-    let is_id = |word: &&str| {
-        word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    path.rsplit('/')
-        .find_map(|part| part.split(['-', '.', ':']).find(is_id))
+    let is_id = |word: &&str| word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.rsplit('/').find_map(|part| part.split(['-', '.', ':']).find(is_id))
 }
 
 /// Returns the number of the pod whose cgroup this is.
@@ -131,14 +124,7 @@ pub fn pod_in(path: &str) -> Option<String> {
 }
 
 /// Texts for how a socket's owner is known, by the kernel programs' numbers. An owner that used the socket is certain.
-const HOW: [Option<&str>; 6] = [
-    None,
-    None,
-    Some("listener"),
-    Some("existing"),
-    Some("shared"),
-    Some("sender"),
-];
+const HOW: [Option<&str>; 6] = [None, None, Some("listener"), Some("existing"), Some("shared"), Some("sender")];
 
 /// Descriptions of the processes with one number.
 #[derive(Debug, Default)]
@@ -236,11 +222,7 @@ impl ProcessStage {
         };
         let is_known = is_new && known.all.first().is_some_and(is_same);
         if is_known {
-            if known
-                .all
-                .last()
-                .is_some_and(|last| last.name == process.name)
-            {
+            if known.all.last().is_some_and(|last| last.name == process.name) {
                 return;
             }
             // The event of its new program was lost.
@@ -287,27 +269,20 @@ impl ProcessStage {
     fn process(&mut self, event: &ProcessEvent) -> Process {
         let path = match event.path_length {
             // A forked process runs its parent's program.
-            0 if event.kind as usize == PROCESS_FOUND => {
-                self.program_of(event.process, event.started).or_else(|| {
-                    let known = self.known.get(&event.parent)?;
-                    known.all.last()?.path.clone()
-                })
-            }
+            0 if event.kind as usize == PROCESS_FOUND => self.program_of(event.process, event.started).or_else(|| {
+                let known = self.known.get(&event.parent)?;
+                known.all.last()?.path.clone()
+            }),
             _ => Some(path_in(event)).filter(|path| path.starts_with('/')),
         };
-        let command: Vec<u8> = event
-            .command
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .collect();
+        let command: Vec<u8> = event.command.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let command = &command[..command.len().min(event.command_length as usize)];
         let comment = comment(self.path_of(event.cgroup), event.process, event.inner);
         Process {
             id: event.process,
             name: Some(text_in(&event.name)),
             path,
-            command: (!command.is_empty())
-                .then(|| command.strip_suffix(&[0]).unwrap_or(command).to_vec()),
+            command: (!command.is_empty()).then(|| command.strip_suffix(&[0]).unwrap_or(command).to_vec()),
             parent: Some(event.parent),
             user_id: Some(event.user),
             user: self.users.get(&event.user).cloned(),
@@ -319,20 +294,13 @@ impl ProcessStage {
     /// Adds a comment to each packet whose process is known.
     fn comment_packets(&mut self, bytes: &[u8]) {
         for block in blocks(bytes) {
-            let text = block
-                .enhanced_packet()
-                .and_then(|packet| match self.detail {
-                    ProcessDetail::Full => self.about_socket(&packet),
-                    _ => self.about_process(&packet),
-                });
+            let text = block.enhanced_packet().and_then(|packet| match self.detail {
+                ProcessDetail::Full => self.about_socket(&packet),
+                _ => self.about_process(&packet),
+            });
             match text {
                 Some(text) => {
-                    write::with_comment(
-                        &mut self.out,
-                        block.bytes,
-                        &text,
-                        Some(SOCKET_CODE as u16),
-                    );
+                    write::with_comment(&mut self.out, block.bytes, &text, Some(SOCKET_CODE as u16));
                 }
                 None => self.out.extend_from_slice(block.bytes),
             }
@@ -344,25 +312,18 @@ impl ProcessStage {
         let known = self.known.get(&process.id);
         let known = known.and_then(|known| known.all.last());
         let name = known.and_then(|known| known.name.as_deref());
-        Some(format!(
-            "process={}[{}]",
-            name.unwrap_or_default(),
-            process.id
-        ))
+        Some(format!("process={}[{}]", name.unwrap_or_default(), process.id))
     }
 
-    /// Returns the cookie of the packet's socket, the cgroup, and how the process is known if the process has not used the
-    /// socket.
+    /// Returns the cookie of the packet's socket, the cgroup, and how the process is known if the process has not used
+    /// the socket.
     fn about_socket(&mut self, packet: &EnhancedPacket<'_>) -> Option<String> {
         let mut options = packet.options();
         let facts = options.find(|option| usize::from(option.code) == SOCKET_CODE)?;
         let (how, rest) = facts.value.split_first_chunk()?;
         let (cookie, rest) = rest.split_first_chunk()?;
         let cgroup = u64::from_le_bytes(*rest.first_chunk()?);
-        let how = HOW
-            .get(u32::from_le_bytes(*how) as usize)
-            .copied()
-            .flatten();
+        let how = HOW.get(u32::from_le_bytes(*how) as usize).copied().flatten();
         let mut text = format!("socket={}", u64::from_le_bytes(*cookie));
         let _ = match self.path_of(cgroup) {
             Some(path) => write!(text, " cgroup={path}"),
@@ -426,7 +387,8 @@ fn write_process(out: &mut Vec<u8>, detail: ProcessDetail, process: &Process) {
     }
 }
 
-/// Returns what no field of the block has: the container, the pod, the cgroup, and the number in the process's own namespace.
+/// Returns what no field of the block has: the container, the pod, the cgroup, and the number in the process's own
+/// namespace.
 fn comment(path: Option<&str>, process: u32, inner: u32) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(path) = path {
@@ -449,9 +411,7 @@ fn path_in(event: &ProcessEvent) -> String {
     }
     let bytes = event.path.iter().flat_map(|word| word.to_ne_bytes());
     let bytes: Vec<u8> = bytes.take(event.path_length as usize).collect();
-    let names = bytes
-        .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty());
+    let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let names = names.rev().map(String::from_utf8_lossy);
     names.fold(String::new(), |path, name| path + "/" + &name)
 }
@@ -482,12 +442,7 @@ fn users() -> HashMap<u32, String> {
 }
 
 /// Describes a running process.
-fn running(
-    id: u32,
-    with_command: bool,
-    boot: u64,
-    users: &HashMap<u32, String>,
-) -> Option<Process> {
+fn running(id: u32, with_command: bool, boot: u64, users: &HashMap<u32, String>) -> Option<Process> {
     let directory = format!("/proc/{id}");
     let read = |name: &str| fs::read(format!("{directory}/{name}")).ok();
     let status = String::from_utf8_lossy(&read("status")?).into_owned();
@@ -518,10 +473,7 @@ fn running(
 
 /// Returns the counts of packets without a process.
 pub fn counts(processes: &Processes) -> ProcessCounts {
-    processes
-        .watch
-        .counts()
-        .unwrap_or_else(|_| ProcessCounts::zeroed())
+    processes.watch.counts().unwrap_or_else(|_| ProcessCounts::zeroed())
 }
 
 #[cfg(test)]
@@ -536,13 +488,7 @@ mod tests {
             (format!("/system.slice/docker-{id}.scope"), false),
             (format!("/docker/{id}"), false),
             (format!("/machine.slice/libpod-{id}.scope/container"), false),
-            (
-                format!(
-                    "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope",
-                    uid.replace('-', "_")
-                ),
-                true,
-            ),
+            (format!("/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope", uid.replace('-', "_")), true),
             (format!("/kubepods/besteffort/pod{uid}/{id}"), true),
         ] {
             assert_eq!(container_in(&path), Some(id.as_str()), "{path}");

@@ -59,8 +59,8 @@ impl Sampling {
         }
     }
 
-    /// Decides on a packet, and counts it at its point if it is not wanted. `time` is the packet's, since packets are read
-    /// in blocks, unless it is the network card's: that clock may differ.
+    /// Decides on a packet, and counts it at its point if it is not wanted. `time` is the packet's, since packets are
+    /// read in blocks, unless it is the network card's: that clock may differ.
     pub fn admits(&mut self, time: Option<u64>, producer: &mut Producer, slot: u32) -> bool {
         let sampled = self.choose_at(time.unwrap_or_else(clock::wall));
         match sampled {
@@ -79,24 +79,20 @@ impl Sampling {
         let Some(rate) = &self.rate else {
             return Sampled::Wanted;
         };
-        if rate.is_over(now) {
-            Sampled::OverRate
-        } else {
-            Sampled::Wanted
-        }
+        if rate.is_over(now) { Sampled::OverRate } else { Sampled::Wanted }
     }
 }
 
-/// Returns the time between records at a rate, and the permitted advance: a hundredth of a second, or one record. Both are in
-/// 1/64 ns, so that high rates are exact.
+/// Returns the time between records at a rate, and the permitted advance: a hundredth of a second, or one record. Both
+/// are in 1/64 ns, so that high rates are exact.
 pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
     const SECOND: u64 = 1_000_000_000 << 6;
     let interval = (SECOND / per_second.max(1)).max(1);
     (interval, (SECOND / 100).saturating_sub(interval))
 }
 
-/// A rate limit. Each record moves the time at which the next is due; a record too far ahead of it is not made. Times are in
-/// 1/64 ns.
+/// A rate limit. Each record moves the time at which the next is due; a record too far ahead of it is not made. Times
+/// are in 1/64 ns.
 #[derive(Debug)]
 struct Rate {
     /// Origin of times, so that they fit; a little in the past, because packets may be older than their reading.
@@ -109,12 +105,7 @@ struct Rate {
 impl Rate {
     fn new(per_second: u64) -> Self {
         let (interval, tolerance) = rate_times(per_second);
-        Self {
-            start: clock::wall().saturating_sub(1_000_000_000),
-            interval,
-            tolerance,
-            due: AtomicU64::new(0),
-        }
+        Self { start: clock::wall().saturating_sub(1_000_000_000), interval, tolerance, due: AtomicU64::new(0) }
     }
 
     fn is_over(&self, time: u64) -> bool {
@@ -126,17 +117,9 @@ impl Rate {
             if ahead > self.tolerance && ahead < self.tolerance + step {
                 return true;
             }
-            let base = if ahead > self.tolerance {
-                now
-            } else {
-                due.max(now)
-            };
+            let base = if ahead > self.tolerance { now } else { due.max(now) };
             let next = base + self.interval;
-            if self
-                .due
-                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-            {
+            if self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return false;
             }
         }

@@ -1,5 +1,5 @@
-//! The second filter, in user space. If the kernel refuses a filter (the verifier rejects the program, or it is too long),
-//! the tap is attached without it, and non-matching packets are removed and counted here.
+//! The second filter, in user space. If the kernel refuses a filter (the verifier rejects the program, or it is too
+//! long), the tap is attached without it, and non-matching packets are removed and counted here.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -136,11 +136,7 @@ impl Entries {
 
 impl SecondLook {
     /// Returns `None` if the error has another cause. Fails if the second filter cannot decide like the kernel.
-    pub fn instead_of(
-        error: &Error,
-        sites: &[CaptureSite],
-        options: &CaptureOptions,
-    ) -> Result<Option<Self>> {
+    pub fn instead_of(error: &Error, sites: &[CaptureSite], options: &CaptureOptions) -> Result<Option<Self>> {
         if error.refusal().is_none() || options.filter.is_none() {
             return Ok(None);
         }
@@ -183,14 +179,9 @@ impl SecondLook {
         };
         match self.which {
             Which::Unfinished => all,
-            Which::All => CaptureOptions {
-                filter: None,
-                sample: None,
-                rate_limit: None,
-                snaplen: SNAPLEN,
-                headers: false,
-                ..all
-            },
+            Which::All => {
+                CaptureOptions { filter: None, sample: None, rate_limit: None, snaplen: SNAPLEN, headers: false, ..all }
+            }
         }
     }
 
@@ -251,11 +242,7 @@ impl SecondLook {
 
     fn wants(&mut self, packet: &EnhancedPacket<'_>) -> Result<bool> {
         let interface = packet.interface_id;
-        let site = self
-            .sites
-            .get(interface as usize)
-            .copied()
-            .unwrap_or_default();
+        let site = self.sites.get(interface as usize).copied().unwrap_or_default();
         let fates = &mut *self.fates.borrow_mut();
         if self.most.is_some_and(|most| fates.passed.total() >= most) {
             fates.beyond.add(interface, 1);
@@ -272,13 +259,8 @@ impl SecondLook {
             Some(choice) => choice,
             None => {
                 let matches = match self.selectors.get_mut(site) {
-                    Some((selector, link_type)) => judge(
-                        self.which,
-                        selector,
-                        (*link_type, ByteOrder::Little),
-                        packet,
-                    )
-                    .map_err(|e| Error::failed("cannot use this filter", e))?,
+                    Some((selector, link_type)) => judge(self.which, selector, (*link_type, ByteOrder::Little), packet)
+                        .map_err(|e| Error::failed("cannot use this filter", e))?,
                     None => true,
                 };
                 match (&mut self.sampling, matches) {
@@ -322,11 +304,7 @@ fn judge(
 
 impl SecondLook {
     /// Hands on runs of matching blocks, unchanged. An error comes with the number of bytes already decided on.
-    fn push_whole(
-        &mut self,
-        bytes: &[u8],
-        next: &mut dyn Writer,
-    ) -> std::result::Result<Pressure, (usize, Error)> {
+    fn push_whole(&mut self, bytes: &[u8], next: &mut dyn Writer) -> std::result::Result<Pressure, (usize, Error)> {
         let mut pressure = Pressure::Idle;
         let (mut from, mut to) = (0, 0);
         for block in blocks(bytes) {
@@ -345,9 +323,7 @@ impl SecondLook {
             to = end;
         }
         match from < to {
-            true => next
-                .write(Blocks::Bytes(&bytes[from..to]))
-                .map_err(|error| (to, error)),
+            true => next.write(Blocks::Bytes(&bytes[from..to])).map_err(|error| (to, error)),
             false => Ok(pressure),
         }
     }
@@ -367,11 +343,7 @@ impl SecondLook {
     }
 
     /// Hands on matching packets, cut to the snap length.
-    fn push_cut(
-        &mut self,
-        bytes: &[u8],
-        next: &mut dyn Writer,
-    ) -> std::result::Result<Pressure, (usize, Error)> {
+    fn push_cut(&mut self, bytes: &[u8], next: &mut dyn Writer) -> std::result::Result<Pressure, (usize, Error)> {
         let mut cut = Vec::with_capacity(bytes.len());
         for block in blocks(bytes) {
             match block.enhanced_packet() {
@@ -382,9 +354,7 @@ impl SecondLook {
         }
         match cut.is_empty() {
             true => Ok(Pressure::Idle),
-            false => next
-                .write(Blocks::Bytes(&cut))
-                .map_err(|error| (bytes.len(), error)),
+            false => next.write(Blocks::Bytes(&cut)).map_err(|error| (bytes.len(), error)),
         }
     }
 }

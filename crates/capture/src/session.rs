@@ -1,5 +1,5 @@
-//! A capture from beginning to end, a type for each phase: `Attached` has its taps and all rights, `Confined` only the rights
-//! it still needs, and `Running` moves records from the rings to the writer until it ends in a summary.
+//! A capture from beginning to end, a type for each phase: `Attached` has its taps and all rights, `Confined` only the
+//! rights it still needs, and `Running` moves records from the rings to the writer until it ends in a summary.
 
 mod join;
 mod presence;
@@ -90,13 +90,9 @@ pub trait Observer {
     /// Called once all taps, or the taps of later interfaces, are attached and record packets.
     fn started(&mut self, points: &[Point]);
 
-    /// Returns wanted interfaces that are not among the known ones. Called if interfaces may join. The unchanged namespaces
-    /// contain no new interfaces.
-    fn appeared(
-        &mut self,
-        _known: &[CaptureSite],
-        _unchanged: &[Option<Namespace>],
-    ) -> Vec<CaptureSite> {
+    /// Returns wanted interfaces that are not among the known ones. Called if interfaces may join. The unchanged
+    /// namespaces contain no new interfaces.
+    fn appeared(&mut self, _known: &[CaptureSite], _unchanged: &[Option<Namespace>]) -> Vec<CaptureSite> {
         Vec::new()
     }
 
@@ -149,8 +145,8 @@ pub struct Confined {
     gave_up_rights: bool,
 }
 
-/// Attaches all taps. A failure leaves nothing attached. If the kernel refuses the filter, the taps are attached without it,
-/// and packets are filtered in user space.
+/// Attaches all taps. A failure leaves nothing attached. If the kernel refuses the filter, the taps are attached
+/// without it, and packets are filtered in user space.
 pub fn attach(
     sites: &[CaptureSite],
     options: &CaptureOptions,
@@ -165,8 +161,8 @@ impl Attached {
         &self.0
     }
 
-    /// Makes the processes that the filter selects stop as they begin a program in a network namespace that is not among
-    /// these. The caller lets them go on.
+    /// Makes the processes that the filter selects stop as they begin a program in a network namespace that is not
+    /// among these. The caller lets them go on.
     pub fn stop_in_unknown_namespaces(&self) -> Result<Option<KnownNamespaces>> {
         let processes = self.0.assembly.processes.as_ref();
         let known = processes.map(|processes| processes.watch.stop_in_unknown_namespaces());
@@ -178,8 +174,8 @@ impl Attached {
         &mut self.0.files
     }
 
-    /// Gives up rights that the running capture does not need, and changes to the user, if given. The warden keeps its rights
-    /// and undoes changes at the end. Must be called before threads are started.
+    /// Gives up rights that the running capture does not need, and changes to the user, if given. The warden keeps its
+    /// rights and undoes changes at the end. Must be called before threads are started.
     pub fn confine(self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
         let mut capabilities = besides;
         for at in &self.0.taps {
@@ -196,18 +192,12 @@ impl Attached {
         // If /sys hides the BPF file system, only other processes lead to it, and they cannot be inspected from now on.
         let _ = bpffs::hold();
         KeptPrivileges { user, capabilities }.confine()?;
-        Ok(Confined {
-            session: self.0,
-            gave_up_rights: true,
-        })
+        Ok(Confined { session: self.0, gave_up_rights: true })
     }
 
     /// Keeps all rights, for callers that need them while the capture runs.
     pub fn keep_rights(self) -> Confined {
-        Confined {
-            session: self.0,
-            gave_up_rights: false,
-        }
+        Confined { session: self.0, gave_up_rights: false }
     }
 }
 
@@ -217,11 +207,7 @@ impl Confined {
     }
 
     /// Records until the capture ends.
-    pub fn run(
-        mut self,
-        writer: &mut dyn Writer,
-        observer: &mut dyn Observer,
-    ) -> Result<(Summary, Ended)> {
+    pub fn run(mut self, writer: &mut dyn Writer, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
         let stages = std::mem::take(&mut self.session.stages);
         Running {
             watched: 0,
@@ -299,16 +285,7 @@ struct AtSite {
 
 impl AtSite {
     fn new(site: usize, name: &'static str, tap: Box<dyn AttachedTap>) -> Self {
-        Self {
-            site,
-            name,
-            tap,
-            health: TapHealth {
-                saw: clock::wall(),
-                blind: None,
-                waits: false,
-            },
-        }
+        Self { site, name, tap, health: TapHealth { saw: clock::wall(), blind: None, waits: false } }
     }
 }
 
@@ -335,12 +312,11 @@ impl Session {
     ) -> Result<Self> {
         options.trigger.as_ref().map_or(Ok(()), trigger::check)?;
         let after_kernel = SecondLook::after_kernel(sites, options)?;
-        let in_kernel = after_kernel
-            .as_ref()
-            .map_or_else(|| options.clone(), |second| second.in_kernel(options));
+        let in_kernel = after_kernel.as_ref().map_or_else(|| options.clone(), |second| second.in_kernel(options));
         let mut attach = || Self::attach_taps(sites, &in_kernel, host.clone(), observer);
         let attached = match options.follows() || in_kernel.filter.is_none() {
-            // Without a filter nothing is left to user space, and packets to follow are chosen in the kernel or not at all.
+            // Without a filter nothing is left to user space, and packets to follow are chosen in the kernel or not at
+            // all.
             true => attach(),
             false => deadline::limited(MOST_TO_VERIFY, attach),
         };
@@ -355,9 +331,7 @@ impl Session {
                     return Err(error);
                 };
                 let session = Self::attach_taps(sites, &second.in_kernel(options), host, observer)?;
-                observer.event(&Event::FilteredInUserSpace {
-                    why: error.why().to_owned(),
-                });
+                observer.event(&Event::FilteredInUserSpace { why: error.why().to_owned() });
                 (session, second)
             }
         };
@@ -388,10 +362,7 @@ impl Session {
         }
         for site in sites {
             let is_first = options.tap == TapChoice::Xdp
-                && matches!(
-                    site.interface.xdp_attached(site.namespace.as_ref()),
-                    Ok(None)
-                );
+                && matches!(site.interface.xdp_attached(site.namespace.as_ref()), Ok(None));
             let effects = match is_first {
                 true => CardEffects::of_attaching(&site.to_attach()?, options.mode.asked()),
                 false => None,
@@ -414,10 +385,7 @@ impl Session {
         assembly.settle()?;
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if let (Some(plan), Some(processes)) = (&options.process, &assembly.processes) {
-            stages.push(Box::new(ProcessStage::new(
-                Rc::clone(processes),
-                plan.detail,
-            )));
+            stages.push(Box::new(ProcessStage::new(Rc::clone(processes), plan.detail)));
         }
         let mut converter = None;
         if let Some(drops) = &options.drops {
@@ -490,10 +458,7 @@ impl Session {
     pub fn namespaces(&self) -> impl Iterator<Item = Option<&Namespace>> {
         let label = |site: &CaptureSite| site.namespace.as_ref().map(|one| one.label().to_owned());
         let mut known = HashSet::new();
-        let sites = self
-            .sites
-            .iter()
-            .filter(move |site| known.insert(label(site)));
+        let sites = self.sites.iter().filter(move |site| known.insert(label(site)));
         sites.map(|site| site.namespace.as_ref())
     }
 
@@ -553,9 +518,7 @@ fn attach_at(
             Ok(attached) => attached,
             // The packet's path is shown without the steps there.
             Err(error) if options.follows() => {
-                assembly.event(Event::NoSteps {
-                    why: error.to_string(),
-                });
+                assembly.event(Event::NoSteps { why: error.to_string() });
                 continue;
             }
             Err(error) => return Err(error),
@@ -570,22 +533,12 @@ fn attach_at(
     }
     if options.follows() && chosen.is_empty() {
         let present = site.interface.xdp_attached(site.namespace.as_ref());
-        let program = present
-            .ok()
-            .flatten()
-            .map_or(0, |present| present.program_id);
-        assembly.event(Event::NoHooks {
-            interface: site.label.clone(),
-            reload: site.with_hooks(program),
-        });
+        let program = present.ok().flatten().map_or(0, |present| present.program_id);
+        assembly.event(Event::NoHooks { interface: site.label.clone(), reload: site.with_hooks(program) });
     }
     if let Some(reason) = why {
         let names = chosen.iter().map(|tap| tap.name().to_owned());
-        assembly.event(Event::UsingTaps {
-            interface: site.label.clone(),
-            taps: names.collect(),
-            reason,
-        });
+        assembly.event(Event::UsingTaps { interface: site.label.clone(), taps: names.collect(), reason });
     }
     Ok(chosen.iter().any(|tap| tap.facts().gives.verdict))
 }

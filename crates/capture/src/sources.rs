@@ -50,18 +50,11 @@ impl Sources {
 
     /// Returns the choices of pods.
     pub fn pod_selectors(&self) -> Result<Vec<PodSelector>> {
-        self.pods
-            .iter()
-            .map(|text| PodSelector::parse(text))
-            .collect()
+        self.pods.iter().map(|text| PodSelector::parse(text)).collect()
     }
 
     /// Finds the named interfaces, and adds the interfaces of the pods.
-    pub fn find(
-        &self,
-        tap: TapChoice,
-        of_pods: Vec<(String, Arc<Pod>)>,
-    ) -> Result<Vec<CaptureSite>> {
+    pub fn find(&self, tap: TapChoice, of_pods: Vec<(String, Arc<Pod>)>) -> Result<Vec<CaptureSite>> {
         let netns = self.netns.as_deref();
         let mut sites = Vec::new();
         for text in &self.names {
@@ -86,21 +79,16 @@ impl Sources {
             sites.extend(pattern.sites(&HashSet::new(), &Unchanged::default())?);
             if sites.len() == before && pattern.name == ANY {
                 return Err(
-                    Error::failed("cannot capture on any interface", "none is up here")
-                        .fix("ip link set dev IF up"),
+                    Error::failed("cannot capture on any interface", "none is up here").fix("ip link set dev IF up")
                 );
             }
             if sites.len() == before {
                 let what = format!("cannot capture on {text}");
-                return Err(Error::failed(what, "no interface has such a name")
-                    .fix("trawl capture -D lists them"));
+                return Err(Error::failed(what, "no interface has such a name").fix("trawl capture -D lists them"));
             }
         }
         for (name, pod) in of_pods {
-            sites.push(CaptureSite {
-                pod: Some(pod),
-                ..CaptureSite::find(&name, None)?
-            });
+            sites.push(CaptureSite { pod: Some(pod), ..CaptureSite::find(&name, None)? });
         }
         // An interface that matches two patterns is captured once.
         let mut known = HashSet::new();
@@ -109,17 +97,10 @@ impl Sources {
     }
 
     /// Finds interfaces that match a pattern and are not yet known. The unchanged namespaces contain no new ones.
-    pub fn appeared(
-        &self,
-        tap: TapChoice,
-        known: &[CaptureSite],
-        unchanged: &[Option<Namespace>],
-    ) -> Vec<CaptureSite> {
+    pub fn appeared(&self, tap: TapChoice, known: &[CaptureSite], unchanged: &[Option<Namespace>]) -> Vec<CaptureSite> {
         let unchanged = Unchanged::new(unchanged);
-        let identities: HashSet<(&str, u32)> = known
-            .iter()
-            .map(|site| (site.label.as_str(), site.interface.index))
-            .collect();
+        let identities: HashSet<(&str, u32)> =
+            known.iter().map(|site| (site.label.as_str(), site.interface.index)).collect();
         self.patterns(tap)
             // A namespace that cannot be listed now is listed the next time.
             .flat_map(|pattern| pattern.sites(&identities, &unchanged).unwrap_or_default())
@@ -131,7 +112,8 @@ impl Sources {
 const ANY: &str = "any";
 const IFF_UP: u32 = 1;
 
-/// Returns the interface with this number in the list of -D, like tcpdump, unless an interface has the number as its name.
+/// Returns the interface with this number in the list of -D, like tcpdump, unless an interface has the number as its
+/// name.
 fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
     let (namespace, name) = netns::split_namespace(text, netns);
     let Ok(index) = name.parse::<u32>() else {
@@ -141,9 +123,7 @@ fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
     let is_name = links.iter().any(|link| link.name == name);
     let found = links.into_iter().find(|link| link.index == index);
     let before = &text[..text.len() - name.len()];
-    Ok(found
-        .filter(|_| !is_name)
-        .map(|link| format!("{before}{}", link.name)))
+    Ok(found.filter(|_| !is_name).map(|link| format!("{before}{}", link.name)))
 }
 
 /// A name that matches several interfaces.
@@ -172,11 +152,7 @@ impl Pattern {
     }
 
     /// Returns the matching interfaces, except for known ones (by label and index) and for unchanged namespaces.
-    fn sites(
-        &self,
-        known: &HashSet<(&str, u32)>,
-        unchanged: &Unchanged,
-    ) -> Result<Vec<CaptureSite>> {
+    fn sites(&self, known: &HashSet<(&str, u32)>, unchanged: &Unchanged) -> Result<Vec<CaptureSite>> {
         let mut sites = Vec::new();
         for name in namespaces(self.namespace.as_deref()) {
             if unchanged.has(name.as_deref()) {
@@ -229,23 +205,14 @@ struct Unchanged {
 
 impl Unchanged {
     fn new(namespaces: &[Option<Namespace>]) -> Self {
-        Self {
-            own: namespaces.contains(&None),
-            others: namespaces
-                .iter()
-                .flatten()
-                .map(Namespace::identity)
-                .collect(),
-        }
+        Self { own: namespaces.contains(&None), others: namespaces.iter().flatten().map(Namespace::identity).collect() }
     }
 
     /// Returns true for an unchanged namespace; `None` is the present one.
     fn has(&self, name: Option<&str>) -> bool {
         match name {
             None => self.own,
-            Some(name) => {
-                netns::identity_of(name).is_some_and(|identity| self.others.contains(&identity))
-            }
+            Some(name) => netns::identity_of(name).is_some_and(|identity| self.others.contains(&identity)),
         }
     }
 }
@@ -255,10 +222,7 @@ fn namespaces(wanted: Option<&str>) -> Vec<Option<String>> {
     match wanted {
         Some(pattern) if is_pattern(pattern) => {
             let named = netns::list().into_iter();
-            named
-                .filter(|name| names::matches(pattern, name))
-                .map(Some)
-                .collect()
+            named.filter(|name| names::matches(pattern, name)).map(Some).collect()
         }
         other => vec![other.map(str::to_owned)],
     }

@@ -37,12 +37,7 @@ pub trait Tap: fmt::Debug {
     }
 
     /// Starts seeing packets at this site. Dropping the returned value detaches the tap.
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>>;
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>>;
 }
 
 /// Returns the capabilities needed to re-attach a program, in the interface's namespace.
@@ -63,11 +58,7 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
 
 /// Returns the name of a program's variant: the letters of what it does stand at its end.
 pub(crate) fn variant(program: &str, does: &[(bool, &str)]) -> String {
-    let letters: String = does
-        .iter()
-        .filter(|(does, _)| *does)
-        .map(|(_, letter)| *letter)
-        .collect();
+    let letters: String = does.iter().filter(|(does, _)| *does).map(|(_, letter)| *letter).collect();
     match letters.is_empty() {
         true => program.to_owned(),
         false => format!("{program}_{letters}"),
@@ -129,12 +120,7 @@ pub trait AttachedTap: fmt::Debug {
 }
 
 /// Refuses --cpu for a tap whose source does not report the CPU of a packet.
-pub(crate) fn refuse_cpu(
-    options: &CaptureOptions,
-    tap: &str,
-    why: &str,
-    fix: &'static str,
-) -> Result<()> {
+pub(crate) fn refuse_cpu(options: &CaptureOptions, tap: &str, why: &str, fix: &'static str) -> Result<()> {
     match options.cpu {
         Some(_) => {
             let what = format!("cannot choose packets by CPU with the {tap} tap");

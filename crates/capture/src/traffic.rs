@@ -25,7 +25,8 @@ pub struct TrafficWatch {
     pub unseen: Option<Event>,
 }
 
-/// A process with traffic, or all ended processes of one name and container; neither, if no process is known to own the sockets.
+/// A process with traffic, or all ended processes of one name and container; neither, if no process is known to own the
+/// sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub process: Option<u32>,
@@ -47,8 +48,8 @@ impl TrafficWatch {
         })
     }
 
-    /// Returns the traffic of each process since the last call: on the whole machine, or at these interfaces, by the numbers
-    /// of their namespaces and their own.
+    /// Returns the traffic of each process since the last call: on the whole machine, or at these interfaces, by the
+    /// numbers of their namespaces and their own.
     pub fn take(&mut self, sites: Option<&HashSet<(u32, u32)>>) -> Result<Vec<(Counted, Traffic)>> {
         let mut sums: BTreeMap<u32, Traffic> = BTreeMap::new();
         for (key, traffic) in self.traffic.take()? {
@@ -71,27 +72,13 @@ impl TrafficWatch {
                 sum.add(&traffic);
                 continue;
             }
-            let row = Counted {
-                process: (id != 0).then_some(id),
-                ended: 0,
-                name,
-                container,
-            };
+            let row = Counted { process: (id != 0).then_some(id), ended: 0, name, container };
             counted.push((row, traffic));
         }
-        counted.extend(
-            ended
-                .into_iter()
-                .map(|((name, container), (ended, traffic))| {
-                    let row = Counted {
-                        process: None,
-                        ended,
-                        name,
-                        container,
-                    };
-                    (row, traffic)
-                }),
-        );
+        counted.extend(ended.into_iter().map(|((name, container), (ended, traffic))| {
+            let row = Counted { process: None, ended, name, container };
+            (row, traffic)
+        }));
         Ok(counted)
     }
 

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::{
-    ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET,
-    VERDICT_EBPF_XDP, blocks,
+    ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET, VERDICT_EBPF_XDP, blocks,
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::VerdictKind;
@@ -100,22 +99,10 @@ fn unusable(why: impl ToString) -> Error {
 }
 
 impl Trigger {
-    pub fn new(
-        plan: &TriggerPlan,
-        points: &[Point],
-        sites: &[CaptureSite],
-        foreign_clock: bool,
-    ) -> Result<Self> {
-        if plan.verdicts.is_some()
-            && !points
-                .iter()
-                .any(|point| point.hook.starts_with("xdp exit"))
-        {
-            return Err(Error::usage(
-                "cannot wait for a verdict",
-                "no tap here sees the exit of an XDP program",
-            )
-            .fix("capture with --tap xdp or --tap tailcall, and without --at entry"));
+    pub fn new(plan: &TriggerPlan, points: &[Point], sites: &[CaptureSite], foreign_clock: bool) -> Result<Self> {
+        if plan.verdicts.is_some() && !points.iter().any(|point| point.hook.starts_with("xdp exit")) {
+            return Err(Error::usage("cannot wait for a verdict", "no tap here sees the exit of an XDP program")
+                .fix("capture with --tap xdp or --tap tailcall, and without --at entry"));
         }
         let blocks = points.iter().flat_map(|point| &point.interfaces);
         let mut selectors = Vec::new();
@@ -132,19 +119,13 @@ impl Trigger {
                 };
                 for interface in &point.interfaces {
                     let kind = (site.interface.link_type, ByteOrder::Little);
-                    let mut selector = Selector::new(
-                        Question::Expression(text.clone()),
-                        site.compiler_options(0)?,
-                    );
+                    let mut selector = Selector::new(Question::Expression(text.clone()), site.compiler_options(0)?);
                     selector.prepare(kind).map_err(unusable)?;
                     selectors[*interface as usize] = Some((selector, kind.0));
                 }
             }
         }
-        let report = TriggerReport {
-            memory: plan.memory,
-            ..TriggerReport::default()
-        };
+        let report = TriggerReport { memory: plan.memory, ..TriggerReport::default() };
         Ok(Self {
             plan: plan.clone(),
             history: History::new(plan.memory as usize, nanoseconds(plan.before)),
@@ -159,18 +140,12 @@ impl Trigger {
             foreign_clock,
             pressure: Pressure::Idle,
             unwritten: Counts::default(),
-            shared: Rc::new(RefCell::new(TriggerState {
-                report,
-                ..TriggerState::default()
-            })),
+            shared: Rc::new(RefCell::new(TriggerState { report, ..TriggerState::default() })),
         })
     }
 
     fn before<'s>(&'s mut self, next: &'s mut dyn Writer) -> Armed<'s> {
-        Armed {
-            trigger: self,
-            next,
-        }
+        Armed { trigger: self, next }
     }
 
     /// Returns the cause if a packet is an event.
@@ -191,11 +166,7 @@ impl Trigger {
             _ => return Ok(None),
         };
         let matches = selector
-            .matches(
-                (link_type, ByteOrder::Little),
-                packet.captured,
-                packet.original_len,
-            )
+            .matches((link_type, ByteOrder::Little), packet.captured, packet.original_len)
             .map_err(|e| Error::failed("cannot use the trigger's expression", e))?;
         let expression = self.plan.expression.clone().unwrap_or_default();
         Ok(matches.then_some(TriggerCause::Expression { expression }))
@@ -222,10 +193,7 @@ fn link_type_of(interface: &[u8]) -> Option<u16> {
 fn verdict_of(packet: &EnhancedPacket<'_>) -> Option<u64> {
     let option = packet.options().find(|one| one.code == EPB_VERDICT)?;
     let (kind, action) = option.value.split_first()?;
-    (*kind == VERDICT_EBPF_XDP)
-        .then(|| action.first_chunk())
-        .flatten()
-        .map(|eight| u64::from_le_bytes(*eight))
+    (*kind == VERDICT_EBPF_XDP).then(|| action.first_chunk()).flatten().map(|eight| u64::from_le_bytes(*eight))
 }
 
 /// Decision on a packet.
@@ -264,9 +232,7 @@ impl Armed<'_> {
                 number: shared.report.events,
                 time_ns,
                 cause,
-                before_ns: packets
-                    .first()
-                    .map_or(0, |first| time_ns.saturating_sub(first)),
+                before_ns: packets.first().map_or(0, |first| time_ns.saturating_sub(first)),
                 packets_before: packets.count(),
                 memory_short,
             };
@@ -318,16 +284,14 @@ impl Armed<'_> {
     fn look_for_signal(&mut self) -> Result<()> {
         let signal = self.trigger.shared.borrow_mut().signal.take();
         match signal {
-            Some(_) if self.trigger.foreign_clock => {
-                self.event(self.trigger.now(), TriggerCause::Signal)
-            }
+            Some(_) if self.trigger.foreign_clock => self.event(self.trigger.now(), TriggerCause::Signal),
             Some(time) => self.event(time, TriggerCause::Signal),
             None => Ok(()),
         }
     }
 
-    /// Closes the window if its time ran out without a later packet. Packets stamped before the last call have arrived by
-    /// now; later ones may still be in memory, however late it is.
+    /// Closes the window if its time ran out without a later packet. Packets stamped before the last call have arrived
+    /// by now; later ones may still be in memory, however late it is.
     fn look_at_the_clock(&mut self) -> Result<()> {
         let now = self.trigger.now();
         let come = std::mem::replace(&mut self.trigger.rested, now).saturating_sub(LATE_NS);
@@ -339,8 +303,8 @@ impl Armed<'_> {
         Ok(())
     }
 
-    /// Handles an event: the first one starts writing, and later ones extend the time. Packets that are events get a comment,
-    /// up to the listing limit.
+    /// Handles an event: the first one starts writing, and later ones extend the time. Packets that are events get a
+    /// comment, up to the listing limit.
     fn event(&mut self, time: u64, cause: TriggerCause) -> Result<()> {
         let over = self.trigger.shared.borrow().is_over;
         match &mut self.trigger.window {
@@ -361,12 +325,7 @@ impl Armed<'_> {
     }
 
     /// Decides on one packet.
-    fn meet(
-        &mut self,
-        bytes: &[u8],
-        packet: &EnhancedPacket<'_>,
-        cause: Option<TriggerCause>,
-    ) -> Result<Fate> {
+    fn meet(&mut self, bytes: &[u8], packet: &EnhancedPacket<'_>, cause: Option<TriggerCause>) -> Result<Fate> {
         let time = packet.timestamp;
         if self.trigger.window.is_some_and(|until| time > until) {
             self.close()?;
@@ -407,18 +366,12 @@ impl Armed<'_> {
             if let Some(packet) = block.enhanced_packet() {
                 let cause = self.trigger.cause(&packet).map_err(|e| (from, e))?;
                 let is_changed = cause.is_some() || self.trigger.comment.is_some();
-                let is_within = self
-                    .trigger
-                    .window
-                    .is_some_and(|until| packet.timestamp <= until);
+                let is_within = self.trigger.window.is_some_and(|until| packet.timestamp <= until);
                 if (is_changed || !is_within) && from < to {
                     self.pass(&bytes[from..to]).map_err(|e| (to, e))?;
                     from = to;
                 }
-                match self
-                    .meet(block.bytes, &packet, cause)
-                    .map_err(|e| (to, e))?
-                {
+                match self.meet(block.bytes, &packet, cause).map_err(|e| (to, e))? {
                     Fate::AsItIs => {}
                     Fate::Commented(block) => {
                         self.pass(&block).map_err(|e| (end, e))?;
@@ -478,8 +431,8 @@ impl Stage for Trigger {
     }
 }
 
-/// The packets before an event on their way out: in pieces, so that the rings are emptied meanwhile, and no faster than the
-/// writer accepts them. Later packets wait behind them.
+/// The packets before an event on their way out: in pieces, so that the rings are emptied meanwhile, and no faster than
+/// the writer accepts them. Later packets wait behind them.
 #[derive(Debug)]
 struct Backlog {
     packets: History,
@@ -490,11 +443,7 @@ struct Backlog {
 
 impl Backlog {
     fn new(packets: History) -> Self {
-        Self {
-            packets,
-            is_closed: false,
-            written: Instant::now(),
-        }
+        Self { packets, is_closed: false, written: Instant::now() }
     }
 }
 
@@ -553,10 +502,7 @@ impl Armed<'_> {
     }
 
     fn is_busy(&self) -> bool {
-        matches!(
-            self.trigger.pressure,
-            Pressure::Busy { .. } | Pressure::Blocked(_)
-        )
+        matches!(self.trigger.pressure, Pressure::Busy { .. } | Pressure::Blocked(_))
     }
 
     /// Writes a chunk, and returns its length. The last chunk may end the event.
@@ -616,9 +562,7 @@ mod tests {
 
         fn flush(&mut self) -> Result<Pressure> {
             Ok(match self.is_busy {
-                true => Pressure::Busy {
-                    wants_segments: false,
-                },
+                true => Pressure::Busy { wants_segments: false },
                 false => Pressure::Idle,
             })
         }
@@ -629,10 +573,7 @@ mod tests {
     }
 
     fn busy() -> Times {
-        Times {
-            is_busy: true,
-            ..Times::default()
-        }
+        Times { is_busy: true, ..Times::default() }
     }
 
     fn packet(timestamp_ns: u64) -> Vec<u8> {
@@ -640,12 +581,7 @@ mod tests {
         let captured = &[0; 60_000];
         enhanced_packet(
             &mut bytes,
-            &EnhancedPacket {
-                timestamp_ns,
-                captured,
-                original_len: 60_000,
-                ..EnhancedPacket::default()
-            },
+            &EnhancedPacket { timestamp_ns, captured, original_len: 60_000, ..EnhancedPacket::default() },
         );
         bytes
     }

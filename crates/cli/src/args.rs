@@ -21,9 +21,7 @@ use crate::{completion, outfile, terminal, units};
 pub type NamedValue<T> = (&'static str, &'static str, T);
 
 /// Parses one of several named values.
-pub fn choice<T: Copy + Send + Sync + 'static>(
-    choices: &'static [NamedValue<T>],
-) -> impl TypedValueParser<Value = T> {
+pub fn choice<T: Copy + Send + Sync + 'static>(choices: &'static [NamedValue<T>]) -> impl TypedValueParser<Value = T> {
     let shown = choices.iter().map(|(name, help, _)| match help.is_empty() {
         true => PossibleValue::new(*name),
         false => PossibleValue::new(*name).help(*help),
@@ -59,7 +57,8 @@ impl Deref for NetnsArg {
 /// Network namespaces to look at: the caller's, those that are named, or all.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NamespacesArg {
-    /// Network namespace to look at: a name, a path or a process id; may be given several times [default: the one that trawl runs in]
+    /// Network namespace to look at: a name, a path or a process id; may be given several times [default: the one that
+    /// trawl runs in]
     #[arg(long, value_name = "NAME", add = completion::namespaces())]
     netns: Vec<String>,
     /// Look at all network namespaces of this machine
@@ -93,10 +92,7 @@ impl NamespacesArg {
 
     /// Opens the namespaces; none for all.
     pub fn open(&self) -> Result<Vec<Namespace>> {
-        self.names()
-            .iter()
-            .map(|name| Namespace::open(name))
-            .collect()
+        self.names().iter().map(|name| Namespace::open(name)).collect()
     }
 
     /// Returns the namespace of interfaces given without one.
@@ -146,10 +142,9 @@ impl InterfaceArgs {
         let first = names.pop();
         match names.is_empty() {
             true => Ok(first),
-            false => Err(
-                Error::usage("several interfaces are named", "one is possible")
-                    .fix(format!("trawl {command} IF")),
-            ),
+            false => {
+                Err(Error::usage("several interfaces are named", "one is possible").fix(format!("trawl {command} IF")))
+            }
         }
     }
 }
@@ -177,8 +172,7 @@ fn without_dev<T: AsRef<OsStr>>(words: &[T]) -> &[T] {
 
 fn unnamed(command: &str) -> Error {
     let what = format!("cannot run trawl {command}");
-    Error::usage(what, "no interface is named")
-        .fix(format!("trawl {command} IF (trawl capture -D lists them)"))
+    Error::usage(what, "no interface is named").fix(format!("trawl {command} IF (trawl capture -D lists them)"))
 }
 
 /// `--watch` of a command that shows counts.
@@ -234,9 +228,7 @@ pub struct VerifierLog {
 impl VerifierLog {
     /// Opens the log; must be called before any program is loaded.
     pub fn begin(&self) -> Result<()> {
-        self.verifier_log
-            .as_deref()
-            .map_or(Ok(()), begin_verifier_log)
+        self.verifier_log.as_deref().map_or(Ok(()), begin_verifier_log)
     }
 
     pub fn path(&self) -> Option<PathBuf> {
@@ -247,8 +239,7 @@ impl VerifierLog {
 /// Logs the programs that are loaded from now on.
 pub fn begin_verifier_log(path: &Path) -> Result<()> {
     let (file, _) = outfile::open(path, None)?;
-    file.set_len(0)
-        .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
+    file.set_len(0).map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
     verifier_log::keep_in(file);
     Ok(())
 }
@@ -317,14 +308,9 @@ pub fn filter_in_file(path: &Path) -> Result<String> {
         .and_then(|file| file.take(LONGEST_FILTER + 1).read_to_string(&mut text))
         .map_err(|e| Error::os(what(), e))?;
     if text.len() as u64 > LONGEST_FILTER {
-        return Err(Error::usage(
-            what(),
-            format!("it has more than {LONGEST_FILTER} bytes"),
-        ));
+        return Err(Error::usage(what(), format!("it has more than {LONGEST_FILTER} bytes")));
     }
-    let without_comments = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or_default().trim());
+    let without_comments = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     Ok(without_comments.collect::<Vec<_>>().join(" "))
 }
 

@@ -87,19 +87,14 @@ impl BalancerArgs {
         let mut all = Balancer::all_in(self.netns.open()?.as_ref())?;
         match (all.pop(), all.len()) {
             (Some(only), 0) => Ok(only),
-            (None, _) => Err(
-                Error::failed("no balancer is loaded", "no interface here has one")
-                    .fix("trawl balance load IF"),
-            ),
+            (None, _) => {
+                Err(Error::failed("no balancer is loaded", "no interface here has one").fix("trawl balance load IF"))
+            }
             (Some(last), _) => {
                 let names: Vec<&str> = all.iter().map(|one| one.site.label()).collect();
                 Err(Error::usage(
                     "the balancer to use is ambiguous",
-                    format!(
-                        "several are loaded: {}, {}",
-                        names.join(", "),
-                        last.site.label()
-                    ),
+                    format!("several are loaded: {}, {}", names.join(", "), last.site.label()),
                 )
                 .fix("name one: --on IF"))
             }
@@ -108,23 +103,19 @@ impl BalancerArgs {
 }
 
 const FORWARDS: [NamedValue<Forward>; 3] = [
-    (
-        "direct",
-        "To a backend on the same link, by its MAC address",
-        Forward::Direct,
-    ),
+    ("direct", "To a backend on the same link, by its MAC address", Forward::Direct),
     ("ipip", "IP in IP", Forward::Ipip),
     ("gue", "Generic UDP encapsulation, variant 1", Forward::Gue),
 ];
 
 /// Attaches the balancer to an interface, or replaces the table of one that is attached
 ///
-/// The file is applied as a whole: an error in it changes nothing. Backends in the old and the new table keep their flows
-/// and counts.
+/// The file is applied as a whole: an error in it changes nothing. Backends in the old and the new table keep their
+/// flows and counts.
 #[derive(Debug, clap::Args)]
 struct Load {
-    /// The interface, NAME or NAMESPACE:NAME; then virtual addresses and backends in TOML, `-` for standard input [default: the
-    /// present ones, or none]
+    /// The interface, NAME or NAMESPACE:NAME; then virtual addresses and backends in TOML, `-` for standard input
+    /// [default: the present ones, or none]
     #[arg(value_names = ["IF", "FILE.toml"], num_args = 0..=3, add = completion::interface_and_file())]
     words: Vec<OsString>,
     /// The interface, in the form that trawl capture accepts
@@ -253,10 +244,7 @@ struct Check {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let only_looks = matches!(
-        args.command,
-        Command::Stats(_) | Command::List(_) | Command::Vip(VipCommand::List(_))
-    );
+    let only_looks = matches!(args.command, Command::Stats(_) | Command::List(_) | Command::Vip(VipCommand::List(_)));
     if !only_looks {
         unload::clear_leftovers();
     }

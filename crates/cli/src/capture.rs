@@ -111,12 +111,7 @@ fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
 }
 
 /// Captures as planned, and compiles the summary.
-fn carry_out(
-    plan: &CapturePlan,
-    display: &Display,
-    sites: Vec<CaptureSite>,
-    pods: &Pods,
-) -> Result<ExitCode> {
+fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pods: &Pods) -> Result<ExitCode> {
     let mut options = plan.options.clone();
     let joins = options.across_namespaces;
     let user = plan.user.as_deref().map(User::find).transpose()?;
@@ -161,8 +156,7 @@ fn carry_out(
     let mut is_stored = true;
     let (mut summary, ended) = match (&outputs.first, &plan.store) {
         (First::None, Some(store)) => {
-            let (summary, ended, outcome) =
-                stored::record(attached, store, outputs.user, &mut observer)?;
+            let (summary, ended, outcome) = stored::record(attached, store, outputs.user, &mut observer)?;
             is_stored = stored::tell(&outcome, &store.url);
             (summary, ended)
         }
@@ -172,9 +166,7 @@ fn carry_out(
             let shape = shape.unwrap_or(&Form::Json(JsonForm::Lines));
             confined.run(&mut Shown::new(shape, packets)?, &mut observer)?
         }
-        (First::One(..) | First::Series(..), _) => {
-            outputs.record(attached, shape, &mut observer)?
-        }
+        (First::One(..) | First::Series(..), _) => outputs.record(attached, shape, &mut observer)?,
     };
     published::stopping();
     loans::give_back(loans, &mut observer);
@@ -200,12 +192,9 @@ fn report(
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,
-        Ended::Signal
-        | Ended::Duration
-        | Ended::Count
-        | Ended::Size
-        | Ended::Triggers
-        | Ended::Command => ExitCode::SUCCESS,
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Triggers | Ended::Command => {
+            ExitCode::SUCCESS
+        }
         // The reader closed the pipe, which is not a failure.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {
@@ -222,22 +211,11 @@ fn report(
         }
     };
     let failed = summary.outputs.iter().any(|output| output.failed);
-    let code = if blind || failed {
-        ExitCode::FAILURE
-    } else {
-        code
-    };
+    let code = if blind || failed { ExitCode::FAILURE } else { code };
     let written = account.map_or(Ok(()), |account| write_summary(account, summary));
     if time == TimeSource::Hardware {
-        let stamped: u64 = summary
-            .interfaces
-            .iter()
-            .map(|point| point.hardware_stamped)
-            .sum();
-        json::event(&Event::HardwareTime {
-            stamped,
-            recorded: summary.total.recorded,
-        });
+        let stamped: u64 = summary.interfaces.iter().map(|point| point.hardware_stamped).sum();
+        json::event(&Event::HardwareTime { stamped, recorded: summary.total.recorded });
     }
     let errors = summary.interfaces.iter();
     let largest = errors.filter_map(|point| point.time_error_max_ns).max();
@@ -267,8 +245,7 @@ fn report(
 fn write_summary(mut account: Output, summary: &Summary) -> Result<()> {
     let name = account.name.clone();
     let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
-    let mut text = serde_json::to_string(summary)
-        .map_err(|e| Error::failed("cannot encode the summary as JSON", e))?;
+    let mut text = serde_json::to_string(summary).map_err(|e| Error::failed("cannot encode the summary as JSON", e))?;
     text.push('\n');
     account.empty()?;
     account.keep();

@@ -41,11 +41,7 @@ pub fn run(all: bool, as_json: bool) -> Result<ExitCode> {
     let labs = trawl_lab::clean(all)?;
     let after = pins();
     let removed: Vec<PathBuf> = before.difference(&after).cloned().collect();
-    let mut text: String = labs
-        .removed
-        .iter()
-        .map(|name| format!("removed the lab {name}\n"))
-        .collect();
+    let mut text: String = labs.removed.iter().map(|name| format!("removed the lab {name}\n")).collect();
     for name in &labs.kept {
         text += &format!("kept the lab {name}: it is in use (--all removes it too)\n");
     }

@@ -7,9 +7,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap_complete::Shell;
-use clap_complete::engine::{
-    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
-};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
 use trawl_attach::snapshot;
 use trawl_capture::taps::drop::reasons::Reasons;
@@ -112,9 +110,7 @@ pub fn metadata() -> ArgValueCompleter {
 }
 
 pub fn tcp_flags() -> ArgValueCompleter {
-    of_list(&[
-        "fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "none",
-    ])
+    of_list(&["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "none"])
 }
 
 pub fn users() -> ArgValueCompleter {
@@ -145,14 +141,9 @@ fn next_of(word: &OsStr, words: &[impl AsRef<str>]) -> Vec<CompletionCandidate> 
     matching(word, full)
 }
 
-fn matching(
-    word: &OsStr,
-    candidates: impl IntoIterator<Item = String>,
-) -> Vec<CompletionCandidate> {
+fn matching(word: &OsStr, candidates: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let word = word.to_string_lossy();
-    let fits = candidates
-        .into_iter()
-        .filter(|candidate| candidate.starts_with(word.as_ref()));
+    let fits = candidates.into_iter().filter(|candidate| candidate.starts_with(word.as_ref()));
     fits.map(CompletionCandidate::new).collect()
 }
 
@@ -163,9 +154,7 @@ fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
     let rules = guard.and_then(|guard| guard.rules().ok());
     let all = rules.iter().flat_map(|set| &set.rules);
     let begun = all.filter(|rule| rule.id.to_string().starts_with(&*word.to_string_lossy()));
-    let candidate = |rule: &Rule| {
-        CompletionCandidate::new(rule.id.to_string()).help(Some(rule.to_string().into()))
-    };
+    let candidate = |rule: &Rule| CompletionCandidate::new(rule.id.to_string()).help(Some(rule.to_string().into()));
     begun.map(candidate).collect()
 }
 
@@ -183,10 +172,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     };
     let links = Netlink::open(namespace.as_ref()).and_then(|mut netlink| netlink.links());
     let links = links.unwrap_or_default().into_iter();
-    let ids = links
-        .filter(|link| link.name == name)
-        .flat_map(|link| link.xdp)
-        .map(|one| one.program_id);
+    let ids = links.filter(|link| link.name == name).flat_map(|link| link.xdp).map(|one| one.program_id);
     let begun = ids.filter(|id| id.to_string().starts_with(&*word.to_string_lossy()));
     let candidate = |id: u32| {
         let name = snapshot::name_of(id).map(Into::into);
@@ -198,17 +184,14 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
 /// Returns the command line so far, with which the shell calls trawl.
 fn typed() -> Vec<String> {
     let words = std::env::args_os().skip(1);
-    words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect()
+    words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Returns the namespace that the command line names.
 fn typed_namespace() -> Option<Namespace> {
     let words = typed();
     let name = words.iter().enumerate().find_map(|(at, word)| {
-        word.strip_prefix("--netns=")
-            .or_else(|| (word == "--netns").then(|| words.get(at + 1).map(String::as_str))?)
+        word.strip_prefix("--netns=").or_else(|| (word == "--netns").then(|| words.get(at + 1).map(String::as_str))?)
     })?;
     Namespace::open(name).ok()
 }
@@ -235,11 +218,7 @@ fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
 
 fn link_names(namespace: Option<&Namespace>) -> Vec<String> {
     let links = Netlink::open(namespace).and_then(|mut netlink| netlink.links());
-    links
-        .unwrap_or_default()
-        .into_iter()
-        .map(|link| link.name)
-        .collect()
+    links.unwrap_or_default().into_iter().map(|link| link.name).collect()
 }
 
 fn program(word: &OsStr) -> Vec<CompletionCandidate> {
@@ -247,10 +226,7 @@ fn program(word: &OsStr) -> Vec<CompletionCandidate> {
     both(bundled, files(word))
 }
 
-fn both(
-    mut one: Vec<CompletionCandidate>,
-    other: Vec<CompletionCandidate>,
-) -> Vec<CompletionCandidate> {
+fn both(mut one: Vec<CompletionCandidate>, other: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
     one.extend(other);
     one
 }
@@ -287,10 +263,7 @@ mod tests {
         }
         let verdicts = ["trawl", "capture", "--verdict", "drop,ab"];
         assert_eq!(complete(&verdicts), ["drop,aborted"]);
-        assert_eq!(
-            complete(&["trawl", "guard", "deny", "--proto", "u"]),
-            ["udp"]
-        );
+        assert_eq!(complete(&["trawl", "guard", "deny", "--proto", "u"]), ["udp"]);
         assert_eq!(complete(&["trawl", "guard", "preset", "s"]), ["syn-flood"]);
         for (words, found) in [
             (&["trawl", "stat", "--by", "src,dpo"][..], "src,dport"),
@@ -321,10 +294,7 @@ mod tests {
     fn each_shell_asks_trawl_for_candidates() {
         for shell in Shell::value_variants() {
             let script = registration(&shell.to_string()).expect("a script");
-            assert!(
-                script.contains("COMPLETE") && script.contains("trawl"),
-                "{shell}"
-            );
+            assert!(script.contains("COMPLETE") && script.contains("trawl"), "{shell}");
         }
     }
 }

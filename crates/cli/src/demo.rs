@@ -1,5 +1,5 @@
-//! `trawl demo`: the main task from end to end. An XDP program drops everything on an interface of a lab; tcpdump sees no
-//! packets, trawl records each packet with its verdict.
+//! `trawl demo`: the main task from end to end. An XDP program drops everything on an interface of a lab; tcpdump sees
+//! no packets, trawl records each packet with its verdict.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -27,12 +27,7 @@ use crate::terminal::write_out;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The capture file to write
-    #[arg(
-        short = 'w',
-        long = "write",
-        value_name = "FILE",
-        default_value = "trawl-demo.pcapng"
-    )]
+    #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "trawl-demo.pcapng")]
     write: PathBuf,
 }
 
@@ -52,10 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     lab.remove()?;
     drop(warden);
     let file = args.write.canonicalize().unwrap_or(args.write);
-    say(&format!(
-        "\nThe lab is gone. The capture file: {}",
-        file.display()
-    ))?;
+    say(&format!("\nThe lab is gone. The capture file: {}", file.display()))?;
     Ok(exit_code(good))
 }
 
@@ -82,19 +74,13 @@ fn show(lab: &Pair, file: &Path, warden: &mut Warden) -> Result<bool> {
     let (tcpdump_blind, tcpdump_says) = match tcpdump {
         Some(tcpdump) => {
             let said = tcpdump.interrupt()?;
-            (
-                said.contains("\n0 packets captured"),
-                indented(&said, "packet"),
-            )
+            (said.contains("\n0 packets captured"), indented(&said, "packet"))
         }
         None => (true, "  (it is not installed)\n".to_owned()),
     };
     drop(program);
     say(&format!("\ntcpdump on that interface:\n{tcpdump_says}"))?;
-    say(&format!(
-        "\ntrawl on that interface:\n{}",
-        indented(&account, "seen")
-    ))?;
+    say(&format!("\ntrawl on that interface:\n{}", indented(&account, "seen")))?;
     let recorded = read_back(file)?;
     say(&format!(
         "\nIn the file: {} packets, {} of them with the verdict DROP. The first ones:\n{}",
@@ -146,32 +132,13 @@ fn send_all(lab: &Pair) -> Result<String> {
 fn frames(lab: &Pair) -> Vec<Vec<u8>> {
     let (a, b) = (&lab.a, &lab.b);
     let ethernet = || Template::new().ethernet(a.mac, b.mac);
-    let request = Tcp {
-        src: 40_000,
-        dst: 443,
-        seq: 1,
-        flags: flags::SYN,
-        window: 64_240,
-        ..Tcp::default()
-    };
+    let request = Tcp { src: 40_000, dst: 443, seq: 1, flags: flags::SYN, window: 64_240, ..Tcp::default() };
     [
-        ethernet()
-            .ipv4(a.ipv4, b.ipv4)
-            .udp(40_000, DISCARD_PORT)
-            .frame_len(60),
+        ethernet().ipv4(a.ipv4, b.ipv4).udp(40_000, DISCARD_PORT).frame_len(60),
         ethernet().ipv4(a.ipv4, b.ipv4).tcp(request),
-        ethernet()
-            .ipv4(a.ipv4, b.ipv4)
-            .icmp(Icmp::echo_request(1, 1))
-            .payload([0; 56]),
-        ethernet()
-            .ipv6(a.ipv6, b.ipv6)
-            .udp(40_000, DISCARD_PORT)
-            .payload([0; 100]),
-        ethernet()
-            .vlan(7)
-            .ipv6(a.ipv6, b.ipv6)
-            .icmpv6(Icmp::echo_request_v6(1, 1)),
+        ethernet().ipv4(a.ipv4, b.ipv4).icmp(Icmp::echo_request(1, 1)).payload([0; 56]),
+        ethernet().ipv6(a.ipv6, b.ipv6).udp(40_000, DISCARD_PORT).payload([0; 100]),
+        ethernet().vlan(7).ipv6(a.ipv6, b.ipv6).icmpv6(Icmp::echo_request_v6(1, 1)),
     ]
     .map(|template| template.build())
     .to_vec()
@@ -187,18 +154,14 @@ struct Recorded {
 }
 
 fn read_back(path: &Path) -> Result<Recorded> {
-    let file =
-        File::open(path).map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
+    let file = File::open(path).map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
     count_and_print(file).map_err(|e| Error::failed(format!("cannot read {}", path.display()), e))
 }
 
 fn count_and_print(file: File) -> Result<Recorded, ReadError> {
     let mut reader = CaptureReader::new(file)?;
     let mut recorded = Recorded::default();
-    let mut printer = Printer::new(PrintOptions {
-        utc_offset: Some(clock::local_offset()),
-        ..PrintOptions::default()
-    });
+    let mut printer = Printer::new(PrintOptions { utc_offset: Some(clock::local_offset()), ..PrintOptions::default() });
     while let Some(packet) = reader.next_packet()? {
         let verdict = packet.options.verdict;
         recorded.packets += 1;
@@ -285,16 +248,9 @@ impl Watcher {
 
     fn ready(name: &'static str, spawned: io::Result<Child>, sign: &str) -> Result<Self> {
         let mut child = spawned.map_err(|e| Error::os(format!("cannot start {name}"), e))?;
-        let stderr = child
-            .stderr
-            .take()
-            .ok_or_else(|| Error::failed(format!("cannot read what {name} says"), "no pipe"))?;
-        let mut watcher = Self {
-            name,
-            child,
-            stderr: BufReader::new(stderr),
-            said: String::new(),
-        };
+        let stderr =
+            child.stderr.take().ok_or_else(|| Error::failed(format!("cannot read what {name} says"), "no pipe"))?;
+        let mut watcher = Self { name, child, stderr: BufReader::new(stderr), said: String::new() };
         loop {
             let start = watcher.said.len();
             match watcher.stderr.read_line(&mut watcher.said) {
@@ -323,8 +279,7 @@ impl Watcher {
     /// Waits until the process ends, and returns its output.
     pub fn wait(&mut self) -> Result<String> {
         let read = self.stderr.read_to_string(&mut self.said);
-        read.and_then(|_| self.child.wait())
-            .map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
+        read.and_then(|_| self.child.wait()).map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
         Ok(std::mem::take(&mut self.said))
     }
 }
@@ -338,9 +293,5 @@ impl Drop for Watcher {
 }
 
 fn spawn(command: &mut Command) -> io::Result<Child> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }

@@ -19,8 +19,8 @@ use crate::{clean, exit_code, json};
 
 /// Checks this machine and its interfaces for captures, with fixes
 ///
-/// With --clean it removes the leftovers of killed commands and vanished interfaces instead: unused pins, settings, rules and
-/// labs. Objects in use stay.
+/// With --clean it removes the leftovers of killed commands and vanished interfaces instead: unused pins, settings,
+/// rules and labs. Objects in use stay.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
@@ -74,10 +74,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
     }
     if args.json {
-        json::print(&DoctorDocument {
-            findings: &findings,
-            problem,
-        })?;
+        json::print(&DoctorDocument { findings: &findings, problem })?;
     } else {
         write_control(&folded(&for_people(&findings, colours_wanted())))?;
     }
@@ -85,21 +82,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn for_people(findings: &[Finding], colours: bool) -> String {
-    let width = findings
-        .iter()
-        .map(|finding| finding.subject.len())
-        .max()
-        .unwrap_or(0);
+    let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
     let mut text = String::new();
     let mut area = "";
     for finding in findings {
         if finding.area != area {
             let blank = if area.is_empty() { "" } else { "\n" };
-            let _ = writeln!(
-                text,
-                "{blank}{}",
-                paint(&printable(&finding.area), "1", colours)
-            );
+            let _ = writeln!(text, "{blank}{}", paint(&printable(&finding.area), "1", colours));
             area = &finding.area;
         }
         let (mark, colour) = match finding.state {
@@ -109,32 +98,17 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
             CheckState::Problem => ("x ", "31"),
         };
         let mark = paint(mark, colour, colours);
-        let _ = writeln!(
-            text,
-            "  {mark} {:width$}  {}",
-            printable(&finding.subject),
-            printable(&finding.text)
-        );
+        let _ = writeln!(text, "  {mark} {:width$}  {}", printable(&finding.subject), printable(&finding.text));
         for (word, more) in [("why", &finding.why), ("fix", &finding.fix)] {
             if let Some(more) = more {
                 let _ = writeln!(text, "     {:width$}  {word}: {}", "", printable(more));
             }
         }
     }
-    let count = |state| {
-        findings
-            .iter()
-            .filter(|finding| finding.state == state)
-            .count()
-    };
+    let count = |state| findings.iter().filter(|finding| finding.state == state).count();
     let (problems, warnings) = (count(CheckState::Problem), count(CheckState::Warn));
     let plural = |n: usize| if n == 1 { "" } else { "s" };
-    let _ = writeln!(
-        text,
-        "\n{problems} problem{}, {warnings} warning{}",
-        plural(problems),
-        plural(warnings)
-    );
+    let _ = writeln!(text, "\n{problems} problem{}, {warnings} warning{}", plural(problems), plural(warnings));
     text
 }
 
@@ -177,11 +151,7 @@ pub fn taps(args: &TapsArgs) -> Result<ExitCode> {
     }
     let with_machine = |facts: &&'static Facts| {
         let missing = facts.missing();
-        Tap {
-            facts,
-            available: missing.is_empty(),
-            missing,
-        }
+        Tap { facts, available: missing.is_empty(), missing }
     };
     let taps: Vec<Tap> = table::ALL.iter().map(with_machine).collect();
     let text = wrapped(&taps_for_people(&taps));
@@ -191,19 +161,13 @@ pub fn taps(args: &TapsArgs) -> Result<ExitCode> {
 fn taps_for_people(taps: &[Tap]) -> String {
     let mut text = String::new();
     for tap in taps {
-        let state = match (
-            &tap.missing[..],
-            tap.missing.iter().any(|lack| lack.refused),
-        ) {
+        let state = match (&tap.missing[..], tap.missing.iter().any(|lack| lack.refused)) {
             ([], _) => "available",
             (_, true) => "refused here",
             (_, false) => "not on this machine",
         };
         let given = tap.facts.gives.named().into_iter();
-        let given: Vec<String> = given
-            .filter(|(_, has)| *has)
-            .map(|(name, _)| name.replace('_', " "))
-            .collect();
+        let given: Vec<String> = given.filter(|(_, has)| *has).map(|(name, _)| name.replace('_', " ")).collect();
         let _ = writeln!(text, "{:<8} {state}", tap.facts.name);
         let _ = writeln!(text, "        sees:  {}", tap.facts.sees);
         let _ = writeln!(text, "        gives: {}", given.join(", "));
@@ -239,16 +203,10 @@ fn dpdk_helper() -> String {
         Presence::Ready { program, dpdk } => format!("{dpdk} ({})", program.display()),
         Presence::NotThere => "missing (make build-dpdk)".to_owned(),
         Presence::DoesNotRun { program, .. } => {
-            format!(
-                "does not run (trawl doctor says why): {}",
-                program.display()
-            )
+            format!("does not run (trawl doctor says why): {}", program.display())
         }
         Presence::OtherBuild { program } => {
-            format!(
-                "of another build of trawl (make build-dpdk): {}",
-                program.display()
-            )
+            format!("of another build of trawl (make build-dpdk): {}", program.display())
         }
     };
     format!("{}: {what}", dpdk::PROGRAM)
@@ -271,10 +229,7 @@ mod tests {
 
     #[test]
     fn lines_are_aligned_and_counted() {
-        let findings = [
-            finding(CheckState::Ok, None),
-            finding(CheckState::Problem, Some("do it")),
-        ];
+        let findings = [finding(CheckState::Ok, None), finding(CheckState::Problem, Some("do it"))];
         let text = for_people(&findings, false);
         assert_eq!(
             text,

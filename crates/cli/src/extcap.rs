@@ -14,9 +14,7 @@ use parking_lot::Mutex;
 use trawl_attach::snapshot;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{
-    At, CaptureOptions, Direction, ProcessDetail, ProcessPlan, Programs, Sample, Taps,
-};
+use trawl_capture::options::{At, CaptureOptions, Direction, ProcessDetail, ProcessPlan, Programs, Sample, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_capture::taps::table::{self, Facts};
@@ -134,8 +132,9 @@ const TAPS: [&str; 4] = ["xdp", "tailcall", "tc", "packet"];
 
 /// Prefix of this program's interfaces in Wireshark's list.
 const PREFIX: &str = "trawl:";
-/// The entry for interfaces of other network namespaces, longer than an interface's name can be. Wireshark asks each entry for
-/// its options before it shows the list, so that one for each interface of 200 pods would delay its start by a minute.
+/// The entry for interfaces of other network namespaces, longer than an interface's name can be. Wireshark asks each
+/// entry for its options before it shows the list, so that one for each interface of 200 pods would delay its start by
+/// a minute.
 const ELSEWHERE: &str = "another-namespace";
 /// The toolbar's field for the filter.
 const FILTER_CONTROL: u8 = 0;
@@ -215,10 +214,7 @@ fn interfaces() -> String {
     );
     // A namespace that cannot be read is left out.
     for (name, display) in interfaces_of(None) {
-        let _ = writeln!(
-            text,
-            "interface {{value={PREFIX}{name}}}{{display=trawl: {display}}}"
-        );
+        let _ = writeln!(text, "interface {{value={PREFIX}{name}}}{{display=trawl: {display}}}");
     }
     let _ = writeln!(
         text,
@@ -232,8 +228,8 @@ fn interfaces() -> String {
     text
 }
 
-/// Returns the names of a namespace's interfaces, and their descriptions. Wireshark could not pass back names with braces: it
-/// has no quoting.
+/// Returns the names of a namespace's interfaces, and their descriptions. Wireshark could not pass back names with
+/// braces: it has no quoting.
 fn interfaces_of(namespace: Option<&Namespace>) -> Vec<(String, String)> {
     let links = Netlink::open(namespace).and_then(|mut netlink| netlink.links());
     let named = links.unwrap_or_default().into_iter().map(|link| {
@@ -251,9 +247,7 @@ fn interfaces_of(namespace: Option<&Namespace>) -> Vec<(String, String)> {
 /// Returns the interfaces of named network namespaces.
 fn elsewhere() -> Vec<Value> {
     let names = netns::list();
-    let namespaces = names
-        .iter()
-        .filter_map(|name| Namespace::by_name(name).ok());
+    let namespaces = names.iter().filter_map(|name| Namespace::by_name(name).ok());
     let found = namespaces.flat_map(|namespace| interfaces_of(Some(&namespace)));
     let found = found.map(|(name, display)| value(&name, &display, false));
     [value("", "none", true)].into_iter().chain(found).collect()
@@ -282,29 +276,19 @@ fn value(value: &str, display: &str, default: bool) -> Value {
 
 fn values(number: usize, values: &[Value]) -> String {
     let line = |(value, display, default): &Value| {
-        format!(
-            "value {{arg={number}}}{{value={value}}}{{display={display}}}{{default={default}}}\n"
-        )
+        format!("value {{arg={number}}}{{value={value}}}{{display={display}}}{{default={default}}}\n")
     };
     values.iter().map(line).collect()
 }
 
 /// Returns the taps that this machine supports; a capture by another would only fail.
 fn taps() -> Vec<Value> {
-    let mut taps = vec![value(
-        "auto",
-        "chosen by trawl: both directions, the device untouched",
-        true,
-    )];
+    let mut taps = vec![value("auto", "chosen by trawl: both directions, the device untouched", true)];
     let may_be_offered = |facts: &&&Facts| TAPS.contains(&facts.name);
     for facts in table::ALL.iter().filter(may_be_offered) {
         let is_offered = taps.iter().any(|(name, ..)| name == facts.name);
         if !is_offered && facts.missing().is_empty() {
-            taps.push(value(
-                facts.name,
-                &format!("{}: {}", facts.name, facts.sees),
-                false,
-            ));
+            taps.push(value(facts.name, &format!("{}: {}", facts.name, facts.sees), false));
         }
     }
     taps
@@ -326,8 +310,8 @@ fn programs(interface: &str) -> Vec<Value> {
     found
 }
 
-/// Returns the type of the program option. Wireshark 4.0 has no selector that accepts other values too, and sends no version
-/// when it asks for options. It prints an error for each unknown type.
+/// Returns the type of the program option. Wireshark 4.0 has no selector that accepts other values too, and sends no
+/// version when it asks for options. It prints an error for each unknown type.
 fn program_type(version: Option<&str>) -> &'static str {
     let mut numbers = version.unwrap_or_default().split('.').map_while(|part| {
         let digits = part.bytes().take_while(u8::is_ascii_digit).count();
@@ -365,10 +349,7 @@ const HEADER_LEN: usize = 6;
 const MOST: usize = 65_536;
 
 fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
-    let path = args
-        .fifo
-        .as_deref()
-        .ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
+    let path = args.fifo.as_deref().ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
     let plan = plan(interface, args)?;
     let fail = |path: &Path, e| Error::os(format!("cannot open {}", path.display()), e);
     let writable = |path: &Path| {
@@ -376,26 +357,14 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
         opened.map_err(|e| fail(path, e))
     };
     let fifo = writable(path)?;
-    let toolbar = args
-        .extcap_control_out
-        .as_deref()
-        .map(writable)
-        .transpose()?;
+    let toolbar = args.extcap_control_out.as_deref().map(writable).transpose()?;
     let selector = Arc::default();
     if let Some(path) = &args.extcap_control_in {
         let source = File::open(path).map_err(|e| fail(path, e))?;
-        let toolbar = Toolbar {
-            source,
-            answers: toolbar,
-            selector: Arc::clone(&selector),
-        };
+        let toolbar = Toolbar { source, answers: toolbar, selector: Arc::clone(&selector) };
         std::thread::spawn(move || toolbar.obey());
     }
-    let mut sink = Fifo {
-        fifo,
-        selector,
-        kept: Vec::new(),
-    };
+    let mut sink = Fifo { fifo, selector, kept: Vec::new() };
     match live::run_into(&plan, &mut sink) {
         // Wireshark has stopped the capture.
         Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
@@ -409,9 +378,7 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
     let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Tailcall);
     let has_both = matches!(asked.tap, TapName::Tc | TapName::Packet);
     let at = asked.at.filter(|at| has_ends || *at != At::Exit);
-    let direction = asked
-        .direction
-        .filter(|direction| has_both || *direction != Direction::In);
+    let direction = asked.direction.filter(|direction| has_both || *direction != Direction::In);
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let verdicts = given(&asked.verdict)
         .map(|list| VerdictSet::parse(VerdictKind::Xdp, &list))
@@ -444,26 +411,19 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         process: processes(asked)?,
         ..usual
     };
-    let sources = Sources {
-        names: vec![interface.to_owned()],
-        ..Sources::default()
-    };
+    let sources = Sources { names: vec![interface.to_owned()], ..Sources::default() };
     Ok(CapturePlan::new(sources, options))
 }
 
-/// Returns the plan for the fields about processes. Packets that are chosen by process have comments at least, which every
-/// Wireshark shows.
+/// Returns the plan for the fields about processes. Packets that are chosen by process have comments at least, which
+/// every Wireshark shows.
 fn processes(asked: &Args) -> Result<Option<ProcessPlan>> {
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let detail = given(&asked.process).map(|text| serde_json::from_value(text.into()));
     let process = given(&asked.pid).map(|text| text.parse());
     let plan = ProcessPlan {
-        detail: detail
-            .unwrap_or(Ok(ProcessDetail::Comment))
-            .map_err(|e| wrong("--process", e.to_string()))?,
-        process: process
-            .transpose()
-            .map_err(|e: ParseIntError| wrong("--pid", e.to_string()))?,
+        detail: detail.unwrap_or(Ok(ProcessDetail::Comment)).map_err(|e| wrong("--process", e.to_string()))?,
+        process: process.transpose().map_err(|e: ParseIntError| wrong("--pid", e.to_string()))?,
         name: given(&asked.comm),
         cgroup: given(&asked.container),
         ..ProcessPlan::default()
@@ -519,9 +479,7 @@ impl Toolbar {
         if !filter.is_empty() {
             let question = Question::Expression(filter.to_owned());
             let mut selector = Selector::new(question, trawl_filter::CompilerOptions::default());
-            selector
-                .prepare((1, ByteOrder::Little))
-                .map_err(|error| error.to_string())?;
+            selector.prepare((1, ByteOrder::Little)).map_err(|error| error.to_string())?;
             renewed = Some(selector);
         }
         *self.selector.lock() = renewed;
@@ -554,19 +512,13 @@ impl Writer for Fifo {
         let fail = |e| Error::os("cannot write to Wireshark", e);
         let mut chosen = self.selector.lock();
         let Some(selector) = chosen.as_mut() else {
-            return self
-                .fifo
-                .write_all(bytes)
-                .map_err(fail)
-                .map(|()| Pressure::Idle);
+            return self.fifo.write_all(bytes).map_err(fail).map(|()| Pressure::Idle);
         };
         self.kept.clear();
         for block in blocks(bytes) {
             let wanted = block.enhanced_packet().is_none_or(|packet| {
                 let kind = (1, ByteOrder::Little);
-                selector
-                    .matches(kind, packet.captured, packet.original_len)
-                    .unwrap_or(true)
+                selector.matches(kind, packet.captured, packet.original_len).unwrap_or(true)
             });
             if wanted {
                 self.kept.extend_from_slice(block.bytes);
@@ -625,8 +577,7 @@ impl InstallArgs {
 
 fn home() -> Result<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).ok_or_else(|| {
-        Error::usage("cannot find Wireshark's folders", "HOME is not set")
-            .fix("name them with --dir and --profiles")
+        Error::usage("cannot find Wireshark's folders", "HOME is not set").fix("name them with --dir and --profiles")
     })
 }
 
@@ -637,14 +588,11 @@ fn configuration() -> Result<PathBuf> {
     })
 }
 
-/// Returns the folders in tshark's answer. Before Wireshark 4.2 only the machine's folder exists, which root alone may write:
-/// the user's own is then the second choice, which Wireshark searches only if an environment variable says so.
+/// Returns the folders in tshark's answer. Before Wireshark 4.2 only the machine's folder exists, which root alone may
+/// write: the user's own is then the second choice, which Wireshark searches only if an environment variable says so.
 fn default_extcap() -> Result<Vec<PathBuf>> {
     let folders = Command::new("tshark").args(["-G", "folders"]).output();
-    let text = folders.map_or_else(
-        |_| String::new(),
-        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-    );
+    let text = folders.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
     let named = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         Some(PathBuf::from(line.trim()))
@@ -685,11 +633,7 @@ fn install(args: &InstallArgs) -> Result<()> {
     let Some((index, script)) = written else {
         return Ok(());
     };
-    write_out(&format!(
-        "installed {} and the profile {}\n",
-        script.display(),
-        paths.profile.display()
-    ))?;
+    write_out(&format!("installed {} and the profile {}\n", script.display(), paths.profile.display()))?;
     if let (true, Some(folder)) = (index > 0, script.parent()) {
         say(&format!(
             "this Wireshark searches that folder only after: export WIRESHARK_EXTCAP_DIR={}; for all users: run 'trawl extcap install' as root",
@@ -732,10 +676,7 @@ fn refuse_others(script: &Path, verb: &str) -> Result<()> {
         return Ok(());
     }
     let what = format!("cannot {verb} {}", script.display());
-    Err(
-        Error::failed(what, "the file exists and was not installed by trawl")
-            .fix("name another folder with --dir"),
-    )
+    Err(Error::failed(what, "the file exists and was not installed by trawl").fix("name another folder with --dir"))
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
@@ -746,10 +687,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn is_denied(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-    )
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -771,14 +709,7 @@ mod tests {
 
     #[test]
     fn the_type_of_an_option_follows_the_version() {
-        for old in [
-            None,
-            Some(""),
-            Some("4.0"),
-            Some("4.2.5"),
-            Some("3.6"),
-            Some("x"),
-        ] {
+        for old in [None, Some(""), Some("4.0"), Some("4.2.5"), Some("3.6"), Some("x")] {
             assert_eq!(program_type(old), "selector", "{old:?}");
         }
         for new in ["4.4", "4.4.0rc1", "4.10", "5.0", "5"] {

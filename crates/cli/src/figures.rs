@@ -59,18 +59,8 @@ impl InterfaceCounters {
     /// Returns packets, bytes, drops and errors of the received side, and of the sent side.
     pub fn sides(&self) -> [[u64; 4]; 2] {
         [
-            [
-                self.rx_packets,
-                self.rx_bytes,
-                self.rx_dropped,
-                self.rx_errors,
-            ],
-            [
-                self.tx_packets,
-                self.tx_bytes,
-                self.tx_dropped,
-                self.tx_errors,
-            ],
+            [self.rx_packets, self.rx_bytes, self.rx_dropped, self.rx_errors],
+            [self.tx_packets, self.tx_bytes, self.tx_dropped, self.tx_errors],
         ]
     }
 }
@@ -133,8 +123,8 @@ pub struct RuleCounters {
     pub limited: u64,
 }
 
-/// Capabilities to read the counters: programs, guards and routers are found by their numbers and pins, in other namespaces
-/// too, and namespaces by their processes.
+/// Capabilities to read the counters: programs, guards and routers are found by their numbers and pins, in other
+/// namespaces too, and namespaces by their processes.
 pub const TAKES: Capabilities = Capabilities::BPF
     .union(Capabilities::NET_ADMIN)
     .union(Capabilities::PERFMON)
@@ -221,14 +211,9 @@ impl Counters {
     }
 
     fn read(interfaces: &NamespaceInterfaces) -> Result<Self> {
-        let NamespaceInterfaces {
-            netns, namespace, ..
-        } = interfaces;
+        let NamespaceInterfaces { netns, namespace, .. } = interfaces;
         let namespace = namespace.as_ref();
-        let mut counters = Self {
-            softnet: softnet(),
-            ..Self::default()
-        };
+        let mut counters = Self { softnet: softnet(), ..Self::default() };
         for link in Netlink::open(namespace)?.links()? {
             if !interfaces.includes(&link.name) {
                 continue;
@@ -238,16 +223,14 @@ impl Counters {
                 let program = program::open_by_id(attached.program_id).ok()?;
                 info::program(program.as_fd()).ok()
             });
-            counters
-                .xdp_programs
-                .extend(programs.map(|about| ProgramCounters {
-                    interface: link.name.clone(),
-                    netns: netns.clone(),
-                    id: about.id,
-                    name: about.name,
-                    runs: about.run_count,
-                    run_time_ns: about.run_time_ns,
-                }));
+            counters.xdp_programs.extend(programs.map(|about| ProgramCounters {
+                interface: link.name.clone(),
+                netns: netns.clone(),
+                id: about.id,
+                name: about.name,
+                runs: about.run_count,
+                run_time_ns: about.run_time_ns,
+            }));
             if !link.xdp.is_empty() {
                 let verdicts = verdicts(netns, &link.name);
                 counters.xdp_verdicts.extend(verdicts.unwrap_or_default());
@@ -271,12 +254,7 @@ impl Counters {
         if let Some(set) = guard.and_then(|guard| guard.rules().ok()) {
             counters.guard_rules.extend(set.rules.iter().map(|rule| {
                 let hits = set.hits_of(rule.id);
-                RuleCounters {
-                    id: rule.id,
-                    rule: rule.to_string(),
-                    packets: hits.decided,
-                    limited: hits.limited,
-                }
+                RuleCounters { id: rule.id, rule: rule.to_string(), packets: hits.decided, limited: hits.limited }
             }));
         }
         for port in route::ports(namespace).unwrap_or_default() {
@@ -301,18 +279,14 @@ fn verdicts(netns: &str, interface: &str) -> Result<Vec<VerdictCounters>> {
         let Some(account) = ProgramAccount::read(&installed)? else {
             continue;
         };
-        all.extend(
-            account
-                .verdicts()
-                .map(|(verdict, packets)| VerdictCounters {
-                    interface: interface.to_owned(),
-                    netns: netns.to_owned(),
-                    id: account.id,
-                    program: account.program.clone(),
-                    verdict,
-                    packets,
-                }),
-        );
+        all.extend(account.verdicts().map(|(verdict, packets)| VerdictCounters {
+            interface: interface.to_owned(),
+            netns: netns.to_owned(),
+            id: account.id,
+            program: account.program.clone(),
+            verdict,
+            packets,
+        }));
     }
     Ok(all)
 }
@@ -321,9 +295,7 @@ fn softnet() -> Softnet {
     let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let mut sum = Softnet::default();
     for line in text.lines() {
-        let mut fields = line
-            .split_whitespace()
-            .map(|field| u64::from_str_radix(field, 16).unwrap_or(0));
+        let mut fields = line.split_whitespace().map(|field| u64::from_str_radix(field, 16).unwrap_or(0));
         sum.processed += fields.next().unwrap_or(0);
         sum.dropped += fields.next().unwrap_or(0);
         sum.time_squeezed += fields.next().unwrap_or(0);

@@ -45,13 +45,7 @@ pub struct FilterArgs {
     #[arg(long, conflicts_with_all = ["cbpf", "dump"])]
     inner: bool,
     /// Hooks to make eBPF instructions for
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOOK,…",
-        value_delimiter = ',',
-        default_value = "xdp"
-    )]
+    #[arg(long, value_enum, value_name = "HOOK,…", value_delimiter = ',', default_value = "xdp")]
     hook: Vec<HookName>,
     /// Link type of packets; a file uses its own
     #[arg(long, value_enum, default_value_t = Link::Ethernet)]
@@ -100,10 +94,7 @@ impl HookName {
             Self::Tc => Target::tc(),
         };
         // A user who may not load programs cannot probe this either; most kernels have these jumps.
-        let gotol = !matches!(
-            KernelFeature::FarJumps.probe(),
-            ProbeAnswer::NotSupported { .. }
-        );
+        let gotol = !matches!(KernelFeature::FarJumps.probe(), ProbeAnswer::NotSupported { .. });
         Target { gotol, ..target }
     }
 
@@ -140,11 +131,7 @@ impl FilterArgs {
                 Link::Ethernet => LinkType::ETHERNET,
                 Link::Raw => LinkType::RAW_IP,
             },
-            snaplen: if self.snaplen == 0 {
-                MOST
-            } else {
-                self.snaplen
-            },
+            snaplen: if self.snaplen == 0 { MOST } else { self.snaplen },
             netmask: self.netmask,
             optimise: !self.unoptimised,
             file: None,
@@ -196,20 +183,12 @@ pub fn run(args: FilterArgs) -> Result<ExitCode> {
         write_out(&dump(&filter.classic(&options)?, args.dump)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut report = Report {
-        filter: filter.text(),
-        inner: args.inner,
-        classic: None,
-        ebpf: Vec::new(),
-        read: None,
-    };
+    let mut report = Report { filter: filter.text(), inner: args.inner, classic: None, ebpf: Vec::new(), read: None };
     // For a file, its packets are wanted and not the instructions, unless those are to be checked as well.
     if args.read.is_none() || args.check {
         let classic = filter.classic(&options)?;
         for hook in &args.hook {
-            report
-                .ebpf
-                .push(block(&filter, &options, *hook, args.check)?);
+            report.ebpf.push(block(&filter, &options, *hook, args.check)?);
         }
         report.classic = Some(ClassicReport {
             instructions: classic.instructions().len(),
@@ -221,8 +200,7 @@ pub fn run(args: FilterArgs) -> Result<ExitCode> {
         report.read = Some(matches(path, &filter, &options)?);
     }
     let text = if args.json {
-        let json = serde_json::to_string(&report)
-            .map_err(|e| Error::failed("cannot put the filter into JSON", e))?;
+        let json = serde_json::to_string(&report).map_err(|e| Error::failed("cannot put the filter into JSON", e))?;
         json + "\n"
     } else {
         for_people(&report)
@@ -237,24 +215,11 @@ fn verdict(report: &Report) -> ExitCode {
     if let Some(error) = unread {
         terminal::say(error);
     }
-    let refused = report
-        .ebpf
-        .iter()
-        .filter_map(|block| block.check.as_ref())
-        .any(|check| check.accepted != Some(true));
-    if refused || unread.is_some() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    let refused = report.ebpf.iter().filter_map(|block| block.check.as_ref()).any(|check| check.accepted != Some(true));
+    if refused || unread.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn block(
-    filter: &Filter,
-    options: &CompilerOptions,
-    hook: HookName,
-    wants_check: bool,
-) -> Result<BlockReport> {
+fn block(filter: &Filter, options: &CompilerOptions, hook: HookName, wants_check: bool) -> Result<BlockReport> {
     let target = hook.target();
     let lowered = filter.lower(options, &target)?;
     let Lowered { insns, stats, .. } = &lowered;
@@ -280,17 +245,10 @@ pub(crate) fn dump(classic: &Classic, form: u8) -> Result<String> {
     }
     Ok(match form {
         1 => classic.to_string(),
-        2 => classic
-            .instructions()
-            .iter()
-            .fold(String::new(), |mut text, i| {
-                let _ = writeln!(
-                    text,
-                    "{{ {:#x}, {}, {}, 0x{:08x} }},",
-                    i.code, i.jt, i.jf, i.k
-                );
-                text
-            }),
+        2 => classic.instructions().iter().fold(String::new(), |mut text, i| {
+            let _ = writeln!(text, "{{ {:#x}, {}, {}, 0x{:08x} }},", i.code, i.jt, i.jf, i.k);
+            text
+        }),
         _ => classic.to_ddd().replace(',', "\n") + "\n",
     })
 }
@@ -305,11 +263,7 @@ fn for_people(report: &Report) -> String {
         let _ = writeln!(
             text,
             "classic BPF{}: {}",
-            if report.inner {
-                ", for Ethernet frames inside"
-            } else {
-                ""
-            },
+            if report.inner { ", for Ethernet frames inside" } else { "" },
             count(classic.instructions, "instruction")
         );
         write_lines(&mut text, &classic.listing);
@@ -335,12 +289,7 @@ fn for_people(report: &Report) -> String {
             text.push('\n');
         }
         write_lines(&mut text, &read.matched);
-        let _ = writeln!(
-            text,
-            "{} of {} match",
-            read.count,
-            count(read.packets, "packet")
-        );
+        let _ = writeln!(text, "{} of {} match", read.count, count(read.packets, "packet"));
     }
     text
 }
@@ -373,29 +322,22 @@ pub struct Acceptance {
 
 impl Acceptance {
     fn not_asked(error: &Error) -> Self {
-        Self {
-            accepted: None,
-            instructions: 0,
-            seconds: 0.0,
-            processed: None,
-            reason: Some(error.to_string()),
-        }
+        Self { accepted: None, instructions: 0, seconds: 0.0, processed: None, reason: Some(error.to_string()) }
     }
 
     pub fn sentence(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or_default();
         let milliseconds = self.seconds * 1e3;
         match (self.accepted, self.processed) {
-            (Some(true), Some(processed)) => format!(
-                "accepted by the verifier: {processed} instructions processed, loaded in {milliseconds:.1} ms"
-            ),
+            (Some(true), Some(processed)) => {
+                format!("accepted by the verifier: {processed} instructions processed, loaded in {milliseconds:.1} ms")
+            }
             (Some(true), None) => {
                 format!("accepted by the verifier, loaded in {milliseconds:.1} ms")
             }
-            (Some(false), _) => format!(
-                "refused, a program of {} instructions after {milliseconds:.1} ms: {reason}",
-                self.instructions
-            ),
+            (Some(false), _) => {
+                format!("refused, a program of {} instructions after {milliseconds:.1} ms: {reason}", self.instructions)
+            }
             (None, _) => format!("not checked: {reason}"),
         }
     }
@@ -414,10 +356,7 @@ pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
         Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),
         Hook::Socket => (program::SOCKET_FILTER, 0),
     };
-    let options = LoadOptions {
-        flags,
-        ..LoadOptions::new("trawl_check", kind)
-    };
+    let options = LoadOptions { flags, ..LoadOptions::new("trawl_check", kind) };
     let start = Instant::now();
     let loaded = program::load(&instructions, &options);
     let mut outcome = Acceptance {
@@ -460,11 +399,7 @@ pub struct Matches {
 /// Tests each packet as far as it was captured, with its true length, as tcpdump does.
 pub fn matches(path: &Path, filter: &Filter, options: &CompilerOptions) -> Result<Matches> {
     let name = path.display().to_string();
-    let source = if path == Path::new("-") {
-        Path::new("/dev/stdin")
-    } else {
-        path
-    };
+    let source = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
     let file = File::open(source).map_err(|e| Error::os(format!("cannot read {name}"), e))?;
     let unreadable = |e: ReadError| Error::failed(format!("cannot read {name}"), e);
     let mut reader = CaptureReader::new(file).map_err(unreadable)?;
@@ -500,13 +435,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &CompilerOptions) -> Resul
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
         filter.check((link_type, reader.byte_order()))?;
     }
-    Ok(Matches {
-        file: name,
-        packets,
-        count: matched.len(),
-        matched,
-        error,
-    })
+    Ok(Matches { file: name, packets, count: matched.len(), matched, error })
 }
 
 /// Blocks without a packet that Wireshark numbers like packets: journal entries and custom blocks.
@@ -525,10 +454,7 @@ impl<'a> FileFilter<'a> {
             Filter::Inner(text) => Question::Inner(text),
             Filter::Classic(text) => Question::Classic(text),
         };
-        Self {
-            filter,
-            selector: Selector::new(question, options),
-        }
+        Self { filter, selector: Selector::new(question, options) }
     }
 
     /// Reports a mistake in the filter, even if no packet of this kind follows.
@@ -584,8 +510,7 @@ mod tests {
     /// tshark numbers these two packets 2 and 5.
     #[test]
     fn custom_and_journal_blocks_are_numbered() {
-        let words =
-            |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        let words = |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
         let packet = block(6, &[words(&[0, 0, 0, 60, 60]), frame()].concat());
         let file = [
             block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])),

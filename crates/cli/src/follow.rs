@@ -45,8 +45,8 @@ use file::StepFile;
 /// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time after which a TCP segment or a datagram that reached the protocol at this host and was not dropped is the protocol's: it
-/// frees some without a further step. Losses of records are known by then.
+/// Time after which a TCP segment or a datagram that reached the protocol at this host and was not dropped is the
+/// protocol's: it frees some without a further step. Losses of records are known by then.
 const SETTLED_NS: u64 = 1_000_000_000;
 /// Memory for steps at the beginning. More is added on demand, but a burst would come before it.
 const AT_FIRST: u64 = 64 << 20;
@@ -55,8 +55,8 @@ const AGE_NS: u64 = 10_000_000_000;
 
 /// Shows the path of single packets through the kernel
 ///
-/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each packet
-/// ended. With a command, the packets of its processes, and the answers.
+/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each
+/// packet ended. With a command, the packets of its processes, and the answers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// End after this many packets
@@ -67,10 +67,12 @@ pub struct Args {
     /// Only packets that are first seen at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
-    /// Look at netfilter, tc and XDP in these network namespaces too; with --all-namespaces, in these alone [default: those in which packets are first seen]
+    /// Look at netfilter, tc and XDP in these network namespaces too; with --all-namespaces, in these alone [default:
+    /// those in which packets are first seen]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
-    /// Memory for steps that are not printed yet; while half of it is in use, new packets are not followed and count as lost [default: 256MiB]
+    /// Memory for steps that are not printed yet; while half of it is in use, new packets are not followed and count as
+    /// lost [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
     /// End after this time, for example 10s
@@ -108,9 +110,7 @@ impl Args {
         let of_interfaces = self.interfaces.iter().map(|name| name.split_once(':'));
         let named: Option<Vec<_>> = of_interfaces.collect();
         let mut names = match named {
-            Some(named) if !named.is_empty() => {
-                named.into_iter().map(|(name, _)| name.to_owned()).collect()
-            }
+            Some(named) if !named.is_empty() => named.into_iter().map(|(name, _)| name.to_owned()).collect(),
             _ => self.names(),
         };
         names.extend(self.within.iter().cloned());
@@ -135,10 +135,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = along.with_programs();
     let mut options = CaptureOptions {
         at: Some(At::Both),
-        memory: Memory {
-            size: args.memory.map_or(MemorySize::Usual, MemorySize::Total),
-            at_first: Some(AT_FIRST),
-        },
+        memory: Memory { size: args.memory.map_or(MemorySize::Usual, MemorySize::Total), at_first: Some(AT_FIRST) },
         ..watching_drops(drops, &args.expression, args.duration)
     };
     let losses = Rc::new(Cell::new(0));
@@ -190,9 +187,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let text = format!("steps: {}", summary.total);
     json::event_as(&Event::Account(summary.total), &text);
     match ended {
-        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
-            Ok(ExitCode::from(status))
-        }
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => Ok(ExitCode::from(status)),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to follow packets", other)),
     }
@@ -284,10 +279,7 @@ impl Following {
             file.add(packet, &seen.step)?;
         }
         self.joined.note(id, &seen);
-        let path = self
-            .open
-            .entry(id)
-            .or_insert_with(|| PacketPath::new(id, packet, &seen, self.losses.get()));
+        let path = self.open.entry(id).or_insert_with(|| PacketPath::new(id, packet, &seen, self.losses.get()));
         path.add(packet, seen);
         if path.is_over()
             && let Some(path) = self.open.remove(&id)
@@ -312,16 +304,9 @@ impl Following {
         let is_old = |path: &PacketPath| {
             let idle = now.saturating_sub(path.last_time());
             let is_complete = path.may_be_over() || joined.has(path).is_some();
-            idle > AGE_NS
-                || idle > SETTLED_NS && path.is_at_protocol()
-                || idle > PATIENCE_NS && is_complete
+            idle > AGE_NS || idle > SETTLED_NS && path.is_at_protocol() || idle > PATIENCE_NS && is_complete
         };
-        let old: Vec<u64> = self
-            .open
-            .iter()
-            .filter(|(_, path)| is_old(path))
-            .map(|(id, _)| *id)
-            .collect();
+        let old: Vec<u64> = self.open.iter().filter(|(_, path)| is_old(path)).map(|(id, _)| *id).collect();
         for id in old {
             if let Some(path) = self.open.remove(&id) {
                 self.close(path)?;
@@ -404,8 +389,8 @@ impl Reported {
     }
 }
 
-/// Devices that packets leave this host by, or that encrypt them: transmitted packets are not seen as the same any more. By
-/// namespace and name.
+/// Devices that packets leave this host by, or that encrypt them: transmitted packets are not seen as the same any
+/// more. By namespace and name.
 #[derive(Debug, Default)]
 struct LastDevices {
     all: HashSet<(String, String)>,
@@ -431,9 +416,7 @@ impl LastDevices {
                     }
                     Some("veth") => {
                         let program = program_behind(&mut look, namespace, &link);
-                        found
-                            .programs
-                            .extend(program.map(|program| (place, program)));
+                        found.programs.extend(program.map(|program| (place, program)));
                     }
                     _ => {}
                 }
@@ -455,21 +438,13 @@ impl LastDevices {
 }
 
 /// Names the XDP program on the other end of a cable.
-fn program_behind(
-    look: &mut NamespaceSearch,
-    namespace: &Namespace,
-    link: &LinkRecord,
-) -> Option<String> {
+fn program_behind(look: &mut NamespaceSearch, namespace: &Namespace, link: &LinkRecord) -> Option<String> {
     let peer = veth_peer_in(look, Some(namespace), link).ok()??;
     let id = peer.link.xdp.first()?.program_id;
     let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
     let name = name.unwrap_or_else(|_| format!("with the id {id}"));
     let space = peer.namespace.as_ref().unwrap_or(namespace);
-    Some(format!(
-        "{name} on {} ({})",
-        peer.link.name,
-        counters::label(space)
-    ))
+    Some(format!("{name} on {} ({})", peer.link.name, counters::label(space)))
 }
 
 impl Following {
@@ -477,19 +452,13 @@ impl Following {
     fn tell_ends(&self) {
         let total: u64 = self.ends.values().sum();
         let ends = self.ends.iter();
-        let ends: Vec<String> = ends
-            .map(|(end, count)| format!("{count} {}", end.word()))
-            .collect();
+        let ends: Vec<String> = ends.map(|(end, count)| format!("{count} {}", end.word())).collect();
         let packets = if total == 1 { "packet" } else { "packets" };
         let text = match ends.is_empty() {
             true => "no packet was followed".to_owned(),
             false => format!("{total} {packets}: {}", ends.join(", ")),
         };
-        json::say(
-            "followed",
-            json!({ "packets": total, "ends": self.ends }),
-            &text,
-        );
+        json::say("followed", json!({ "packets": total, "ends": self.ends }), &text);
     }
 }
 
@@ -541,8 +510,8 @@ pub struct Step {
     pub to: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Kind of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done` (the
-    /// packet was consumed).
+    /// Kind of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done`
+    /// (the packet was consumed).
     #[serde(skip_serializing_if = "Freed::is_loss")]
     pub loss: Freed,
     /// The function in which the packet ended.
@@ -557,8 +526,8 @@ pub struct Step {
     /// Number of segments that the packet stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<u32>,
-    /// The packet's state in connection tracking: `new`, `established`, `related`, followed by `,reply` in that direction;
-    /// `untracked`. Absent before it is tracked.
+    /// The packet's state in connection tracking: `new`, `established`, `related`, followed by `,reply` in that
+    /// direction; `untracked`. Absent before it is tracked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conntrack: Option<String>,
     /// Translation in this step: `snat`, `dnat`, or both. Replies are translated back.
@@ -608,8 +577,7 @@ const ETHERNET_LENGTH: usize = 14;
 impl Seen {
     /// Parses a record; `None` unless it is a step of a followed packet.
     pub fn new(packet: &PacketView<'_>) -> Option<Self> {
-        let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step="))
-        {
+        let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step=")) {
             Some(comment) => of_stack(packet, comment),
             None => {
                 let (step, side) = at_xdp(packet)?;
@@ -617,13 +585,7 @@ impl Seen {
             }
         };
         let joins = matches!(step.step.as_str(), "gro" | "received");
-        Some(Self {
-            step,
-            side,
-            number,
-            outline: outline(packet),
-            segment: joins.then(|| segment(packet)).flatten(),
-        })
+        Some(Self { step, side, number, outline: outline(packet), segment: joins.then(|| segment(packet)).flatten() })
     }
 }
 
@@ -644,10 +606,7 @@ fn of_stack(packet: &PacketView<'_>, comment: &str) -> (Step, Side, Option<u32>)
     let step = Step {
         step: name.to_owned(),
         time_ns: packet.timestamp_ns,
-        interface: packet
-            .interface
-            .filter(|name| *name != "unknown")
-            .map(str::to_owned),
+        interface: packet.interface.filter(|name| *name != "unknown").map(str::to_owned),
         netns: word("netns"),
         reason: word("drop"),
         loss: word("loss").map_or(Freed::Lost, |word| Freed::of_word(&word)),
@@ -731,11 +690,7 @@ fn translation(before: &Outline, after: &Outline) -> Option<&'static str> {
 /// Returns the packet in tcpdump's format.
 pub fn line(packet: &PacketView<'_>) -> String {
     let mut line = String::new();
-    Printer::new(PrintOptions {
-        timestamp: Timestamp::None,
-        ..PrintOptions::default()
-    })
-    .line(
+    Printer::new(PrintOptions { timestamp: Timestamp::None, ..PrintOptions::default() }).line(
         &mut line,
         &PacketView {
             link_type: packet.link_type,
@@ -750,22 +705,14 @@ pub fn line(packet: &PacketView<'_>) -> String {
 fn segment(packet: &PacketView<'_>) -> Option<Segment> {
     let decoded = summary(packet.link_type, packet.captured);
     let ip = decoded.ip?;
-    let Some(Transport::Tcp {
-        src_port,
-        dst_port,
-        seq,
-        payload_len,
-        ..
-    }) = decoded.transport
-    else {
+    let Some(Transport::Tcp { src_port, dst_port, seq, payload_len, .. }) = decoded.transport else {
         return None;
     };
     Some(Segment {
         flow: (ip.src, src_port, ip.dst, dst_port),
         sequence: seq,
         // The part that was cut off is payload.
-        length: packet.original_len - (packet.captured.len() as u32).min(packet.original_len)
-            + payload_len as u32,
+        length: packet.original_len - (packet.captured.len() as u32).min(packet.original_len) + payload_len as u32,
     })
 }
 
@@ -845,10 +792,7 @@ pub struct PacketPath {
 impl PacketPath {
     pub fn new(id: u64, packet: &PacketView<'_>, first: &Seen, losses: u64) -> Self {
         let decoded = summary(packet.link_type, packet.captured);
-        let is_bare = matches!(
-            decoded.transport,
-            Some(Transport::Tcp { payload_len: 0, .. })
-        );
+        let is_bare = matches!(decoded.transport, Some(Transport::Tcp { payload_len: 0, .. }));
         Self {
             packet_id: id,
             packet: line(packet),
@@ -867,21 +811,11 @@ impl PacketPath {
     pub fn add(&mut self, packet: &PacketView<'_>, seen: Seen) {
         if let Some(number) = seen.number {
             if self.is_torn(&seen.step, number) {
-                self.steps.push(Step {
-                    step: GAP.to_owned(),
-                    time_ns: seen.step.time_ns,
-                    ..Step::default()
-                });
+                self.steps.push(Step { step: GAP.to_owned(), time_ns: seen.step.time_ns, ..Step::default() });
             }
             self.number = self.number.max(number);
         }
-        let Seen {
-            mut step,
-            side,
-            number: _,
-            outline,
-            segment,
-        } = seen;
+        let Seen { mut step, side, number: _, outline, segment } = seen;
         let changed = (self.outline != outline).then(|| line(packet));
         let is_end = side == Side::Last;
         let translated = step.nat.take().filter(|_| is_end && changed.is_some());
@@ -937,9 +871,7 @@ impl PacketPath {
                 Freed::Copied => End::Delivered,
                 Freed::Done => End::Consumed,
                 // The end of a connection in the queue of a socket that closes has done its work.
-                Freed::Unwanted if self.is_bare && [SOCKET, "input"].contains(&last) => {
-                    End::Consumed
-                }
+                Freed::Unwanted if self.is_bare && [SOCKET, "input"].contains(&last) => End::Consumed,
                 Freed::Unwanted => End::Unwanted,
                 Freed::Lost => End::Dropped,
             },
@@ -966,7 +898,8 @@ impl PacketPath {
         is_passed && self.is_for_socket()
     }
 
-    /// Returns the namespace and the device that transmitted the packet in its last step, or before the kernel freed it.
+    /// Returns the namespace and the device that transmitted the packet in its last step, or before the kernel freed
+    /// it.
     fn transmitted_by(&self) -> Option<(String, String)> {
         let mut last = self.steps.iter().rev();
         let ends = [CONSUMED, "dropped"];
@@ -998,9 +931,7 @@ impl PacketPath {
             _ if self.steps.last().is_some_and(|step| !step.loss.is_loss()) => true,
             End::Dropped => true,
             // A packet joined to another one may be freed with it.
-            End::Consumed | End::Delivered => {
-                last.next() == Some(CONSUMED) && last.next() != Some(OFFLOAD)
-            }
+            End::Consumed | End::Delivered => last.next() == Some(CONSUMED) && last.next() != Some(OFFLOAD),
             // A packet sent at one end of a cable is received at the other, perhaps in other memory.
             _ => false,
         }
@@ -1048,9 +979,7 @@ impl fmt::Display for PacketPath {
             };
             let took = step.took_ns.map(|took| took as f64 / 1000.0);
             let parts = [
-                (step.step == GAP)
-                    .then_some("steps were lost")
-                    .and_then(text),
+                (step.step == GAP).then_some("steps were lost").and_then(text),
                 to.and_then(text),
                 step.verdict.clone(),
                 step.reason.clone(),
@@ -1066,11 +995,7 @@ impl fmt::Display for PacketPath {
                 named("(known by its ", &step.found, ")"),
             ];
             let more: Vec<String> = parts.into_iter().flatten().collect();
-            let line = format!(
-                "  {micros:>10.1} us  {:<14} {at:<24} {}",
-                step.step,
-                more.join(" ")
-            );
+            let line = format!("  {micros:>10.1} us  {:<14} {at:<24} {}", step.step, more.join(" "));
             writeln!(f, "{}", line.trim_end())?;
         }
         let joined = ShortId(self.joined_into.unwrap_or(0));
@@ -1082,9 +1007,7 @@ impl fmt::Display for PacketPath {
             End::Sent => "end            sent",
             End::Consumed => "end            consumed",
             End::Unwanted => "end            unwanted (no loss)",
-            End::AtXdp => &format!(
-                "end            ended at the XDP program {program} (its verdict is not visible)"
-            ),
+            End::AtXdp => &format!("end            ended at the XDP program {program} (its verdict is not visible)"),
             End::Dropped => "end            dropped",
         };
         writeln!(f, "                 {end}")

@@ -21,12 +21,13 @@ use crate::program_args::{self, AttachArgs, Change, Consent, TargetArgs};
 
 /// Drops packets by rules before the stack sees them
 ///
-/// Rules are about addresses, protocols, ports and rates. They hold for every guarded interface of the network namespace, unless --on names one, and may be given before an
-/// interface is guarded. A packet is decided by the rule with the longest source prefix; among those the longest
-/// destination prefix; among those the one with --on, then the one with MAC addresses (complete ones first), then the
-/// narrowest ports (a type of ICMP counts as one port), then the narrowest source ports, then the one with --syn or
-/// --established; a limit before a rule that denies, and that before one that allows. If none decides, it is the
-/// interface's default. No state is kept: replies to this host's requests need a rule too if the default is deny.
+/// Rules are about addresses, protocols, ports and rates. They hold for every guarded interface of the network
+/// namespace, unless --on names one, and may be given before an interface is guarded. A packet is decided by the rule
+/// with the longest source prefix; among those the longest destination prefix; among those the one with --on, then the
+/// one with MAC addresses (complete ones first), then the narrowest ports (a type of ICMP counts as one port), then the
+/// narrowest source ports, then the one with --syn or --established; a limit before a rule that denies, and that before
+/// one that allows. If none decides, it is the interface's default. No state is kept: replies to this host's requests
+/// need a rule too if the default is deny.
 #[derive(Debug, clap::Args)]
 #[command(infer_subcommands = true)]
 pub struct Args {
@@ -61,10 +62,7 @@ enum Command {
 }
 
 /// Returns the namespace, which an interface's name may also give, and the name alone: NAME or NAMESPACE:NAME.
-fn split<'a>(
-    netns: &NetnsArg,
-    interface: Option<&'a str>,
-) -> Result<(Option<Namespace>, Option<&'a str>)> {
+fn split<'a>(netns: &NetnsArg, interface: Option<&'a str>) -> Result<(Option<Namespace>, Option<&'a str>)> {
     let Some((namespace, name)) = interface.and_then(|text| text.split_once(':')) else {
         return Ok((netns.open()?, interface));
     };
@@ -92,13 +90,8 @@ struct ChangeArgs {
 
 impl ChangeArgs {
     /// Changes the rules of a namespace, temporarily if requested.
-    fn make<R>(
-        &self,
-        namespace: Option<&Namespace>,
-        change: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        self.consent
-            .make(vec![Change::Guard(namespace, &[])], change)
+    fn make<R>(&self, namespace: Option<&Namespace>, change: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.consent.make(vec![Change::Guard(namespace, &[])], change)
     }
 }
 
@@ -244,10 +237,7 @@ struct Confirm {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     // Commands that only read change nothing.
-    if !matches!(
-        args.command,
-        Command::List(_) | Command::Stats(_) | Command::Save(_)
-    ) {
+    if !matches!(args.command, Command::List(_) | Command::Stats(_) | Command::Save(_)) {
         unload::clear_leftovers();
         state::sweep();
     }

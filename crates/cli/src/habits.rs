@@ -12,8 +12,7 @@ use trawl_sys::words::word;
 /// Returns true for the name of an interface in this namespace or, as NAMESPACE:NAME, in another.
 pub fn is_interface(text: &str) -> bool {
     if let Some((_, name)) = text.split_once(':') {
-        return !name.is_empty()
-            && trawl_capture::capture_site::CaptureSite::find(text, None).is_ok();
+        return !name.is_empty() && trawl_capture::capture_site::CaptureSite::find(text, None).is_ok();
     }
     Netlink::current().is_ok_and(|mut netlink| netlink.link(text).is_ok())
 }
@@ -22,11 +21,7 @@ pub fn is_interface(text: &str) -> bool {
 pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
     match error.kind() {
         ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => {
-            let typed: Vec<&str> = words
-                .iter()
-                .skip(1)
-                .filter_map(|word| word.to_str())
-                .collect();
+            let typed: Vec<&str> = words.iter().skip(1).filter_map(|word| word.to_str()).collect();
             if let Some(instead) = instead_of(&typed, command, &is_interface) {
                 let tip = format!("type: {instead}").into();
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
@@ -43,9 +38,7 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
                 return;
             };
             // clap's own measure misses exchanged letters, and suggests values that are far off.
-            let distances = valid
-                .iter()
-                .map(|value| (osa_distance(&typed, value), value));
+            let distances = valid.iter().map(|value| (osa_distance(&typed, value), value));
             match distances.min() {
                 Some((0..=2, value)) => {
                     let value = ContextValue::String(value.clone());
@@ -58,11 +51,7 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
         }
         ErrorKind::ValueValidation => {
             let text = error.render().to_string();
-            let plain = INTERNAL
-                .iter()
-                .fold(text.clone(), |text, (phrase, instead)| {
-                    text.replace(phrase, instead)
-                });
+            let plain = INTERNAL.iter().fold(text.clone(), |text, (phrase, instead)| text.replace(phrase, instead));
             if plain != text {
                 let plain = plain.strip_prefix("error: ").unwrap_or(&plain).to_owned();
                 *error = clap::Error::raw(ErrorKind::ValueValidation, plain);
@@ -78,18 +67,11 @@ const INTERNAL: [(&str, &str); 5] = [
     ("cannot parse integer from empty string", "it is empty"),
     ("cannot parse float from empty string", "it is empty"),
     ("invalid float literal", "it is not a number"),
-    (
-        "number too large to fit in target type",
-        "the number is too large",
-    ),
+    ("number too large to fit in target type", "the number is too large"),
 ];
 
 /// Returns the command to type for a line in tcpdump's syntax, or with an interface instead of a command.
-fn instead_of(
-    typed: &[&str],
-    command: &Command,
-    is_interface: &dyn Fn(&str) -> bool,
-) -> Option<String> {
+fn instead_of(typed: &[&str], command: &Command, is_interface: &dyn Fn(&str) -> bool) -> Option<String> {
     let first = *typed.first()?;
     if command.find_subcommand(first).is_some() {
         return None;
@@ -102,9 +84,7 @@ fn instead_of(
     if !first.starts_with('-') {
         return None;
     }
-    let reads = typed
-        .iter()
-        .position(|word| *word == "-r" || word.starts_with("--read-file"));
+    let reads = typed.iter().position(|word| *word == "-r" || word.starts_with("--read-file"));
     let Some(at) = reads else {
         return Some(format!("trawl capture {rest}"));
     };
@@ -139,32 +119,19 @@ mod tests {
         }
         let words = ["eth0", "tcp[13] & 2"];
         let found = instead_of(&words, &command, &is_interface);
-        assert_eq!(
-            found.as_deref(),
-            Some("trawl capture -i eth0 'tcp[13] & 2'")
-        );
+        assert_eq!(found.as_deref(), Some("trawl capture -i eth0 'tcp[13] & 2'"));
     }
 
     #[test]
     fn numbers_are_refused_in_plain_english() {
-        for (value, reason) in [
-            ("x", "not a whole number"),
-            ("", "empty"),
-            ("99999999999999999999", "too large"),
-        ] {
+        for (value, reason) in [("x", "not a whole number"), ("", "empty"), ("99999999999999999999", "too large")] {
             let words = ["trawl", "capture", "-i", "eth0", "-c", value].map(OsString::from);
             let command = Cli::command();
-            let mut error = command
-                .clone()
-                .try_get_matches_from(&words)
-                .expect_err("no number");
+            let mut error = command.clone().try_get_matches_from(&words).expect_err("no number");
             improve(&mut error, &command, &words);
             let text = error.render().to_string();
             assert!(text.contains(reason) && text.contains("--count"), "{text}");
-            assert!(
-                !text.contains("digit") && !text.contains("integer"),
-                "{text}"
-            );
+            assert!(!text.contains("digit") && !text.contains("integer"), "{text}");
         }
     }
 }

@@ -11,25 +11,11 @@ use crate::Cli;
 
 /// The commands by task, in the order of `trawl --help` and of the manual page.
 const GROUPS: help::Groups = &[
-    (
-        "Look",
-        &["capture", "read", "stat", "top", "why", "follow", "filter"],
-    ),
+    ("Look", &["capture", "read", "stat", "top", "why", "follow", "filter"]),
     ("Act", &["xdp", "guard", "route", "balance", "gen"]),
     ("Many hosts", &["store", "fleet"]),
     ("Measure", &["bench"]),
-    (
-        "This machine",
-        &[
-            "doctor",
-            "taps",
-            "lab",
-            "serve",
-            "extcap",
-            "completions",
-            "demo",
-        ],
-    ),
+    ("This machine", &["doctor", "taps", "lab", "serve", "extcap", "completions", "demo"]),
 ];
 
 const TEXT: &str = include_str!("examples.txt");
@@ -47,10 +33,7 @@ pub struct Man {
 }
 
 pub fn man(args: Man) -> Result<ExitCode> {
-    help::write_pages(
-        &args.directory,
-        help::pages(with_examples(Cli::command()), GROUPS),
-    )
+    help::write_pages(&args.directory, help::pages(with_examples(Cli::command()), GROUPS))
 }
 
 #[cfg(test)]
@@ -76,24 +59,15 @@ mod tests {
         let capture = trawl.find_subcommand("capture").expect("a command");
         let text = short_help(capture.clone());
         assert!(text.lines().count() <= 40, "{text}");
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]
     fn each_visible_command_is_in_one_group() {
         let command = Cli::command();
-        let visible = command
-            .get_subcommands()
-            .filter(|below| !below.is_hide_set());
+        let visible = command.get_subcommands().filter(|below| !below.is_hide_set());
         let visible: BTreeSet<&str> = visible.map(Command::get_name).collect();
-        let listed: Vec<&str> = GROUPS
-            .iter()
-            .flat_map(|(_, names)| *names)
-            .copied()
-            .collect();
+        let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         assert_eq!(visible, listed.iter().copied().collect(), "GROUPS");
         assert_eq!(visible.len(), listed.len(), "a command is in two groups");
     }
@@ -108,9 +82,7 @@ mod tests {
         if below.is_empty() {
             return vec![path.to_owned()];
         }
-        let paths = below
-            .iter()
-            .flat_map(|below| leaves(below, &format!("{path} {}", below.get_name())));
+        let paths = below.iter().flat_map(|below| leaves(below, &format!("{path} {}", below.get_name())));
         paths.collect()
     }
 
@@ -133,10 +105,7 @@ mod tests {
     #[test]
     fn each_command_has_examples_that_its_arguments_accept() {
         let commands = leaves(&Cli::command(), "trawl");
-        let bare: Vec<&String> = commands
-            .iter()
-            .filter(|path| examples_of(TEXT, path).is_empty())
-            .collect();
+        let bare: Vec<&String> = commands.iter().filter(|path| examples_of(TEXT, path).is_empty()).collect();
         assert!(bare.is_empty(), "examples.txt has no example of {bare:?}");
         for path in &commands {
             for (_, line) in examples_of(TEXT, path) {
@@ -172,17 +141,12 @@ mod tests {
                 !command.is_some_and(helpers::is_forwarded)
             })
             .collect();
-        let wanted: BTreeMap<_, _> = pages(with_examples(Cli::command()), GROUPS)
-            .expect("pages are made in memory")
-            .into_iter()
-            .collect();
+        let wanted: BTreeMap<_, _> =
+            pages(with_examples(Cli::command()), GROUPS).expect("pages are made in memory").into_iter().collect();
         let names = |pages: &BTreeMap<String, Vec<u8>>| pages.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&present), names(&wanted), "`make man` writes them");
         for (name, text) in &wanted {
-            assert!(
-                present[name] == *text,
-                "{name} is out of date: `make man` writes it"
-            );
+            assert!(present[name] == *text, "{name} is out of date: `make man` writes it");
         }
     }
 }

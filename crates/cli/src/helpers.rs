@@ -1,6 +1,6 @@
-//! Commands that are programs of their own. `trawl NAME …` runs `trawl-NAME` as git and cargo do: found next to trawl's binary
-//! or in libexec/trawl, with the arguments as they were typed. The helper replaces this process, so exit status and signals
-//! are its own.
+//! Commands that are programs of their own. `trawl NAME …` runs `trawl-NAME` as git and cargo do: found next to trawl's
+//! binary or in libexec/trawl, with the arguments as they were typed. The helper replaces this process, so exit status
+//! and signals are its own.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -18,16 +18,10 @@ pub struct Helper {
     build: &'static str,
 }
 
-const BENCH: Helper = Helper {
-    program: "trawl-bench",
-    build: "make build-bench",
-};
+const BENCH: Helper = Helper { program: "trawl-bench", build: "make build-bench" };
 
 /// Stores of captures and their index, agents, and the bus; also the process that stores a capture's chunks.
-pub const FLEET: Helper = Helper {
-    program: "trawl-fleet",
-    build: "make build-fleet",
-};
+pub const FLEET: Helper = Helper { program: "trawl-fleet", build: "make build-fleet" };
 
 /// The helpers that `trawl --version` and `trawl doctor` list.
 pub const ALL: &[&Helper] = &[&BENCH, &FLEET];
@@ -50,12 +44,7 @@ const COMMANDS: &[Forwarded] = &[
         first: &[],
         about: "Runs the experiments of published studies, and reports results",
     },
-    Forwarded {
-        command: "report",
-        helper: &BENCH,
-        first: &["report"],
-        about: "",
-    },
+    Forwarded { command: "report", helper: &BENCH, first: &["report"], about: "" },
     Forwarded {
         command: "store",
         helper: &FLEET,
@@ -68,30 +57,10 @@ const COMMANDS: &[Forwarded] = &[
         first: &["fleet"],
         about: "Captures on many hosts by agents that follow a file or NATS",
     },
-    Forwarded {
-        command: "index",
-        helper: &FLEET,
-        first: &["store", "index"],
-        about: "",
-    },
-    Forwarded {
-        command: "query",
-        helper: &FLEET,
-        first: &["store", "query"],
-        about: "",
-    },
-    Forwarded {
-        command: "trace-flow",
-        helper: &FLEET,
-        first: &["store", "trace"],
-        about: "",
-    },
-    Forwarded {
-        command: "agent",
-        helper: &FLEET,
-        first: &["fleet", "agent"],
-        about: "",
-    },
+    Forwarded { command: "index", helper: &FLEET, first: &["store", "index"], about: "" },
+    Forwarded { command: "query", helper: &FLEET, first: &["store", "query"], about: "" },
+    Forwarded { command: "trace-flow", helper: &FLEET, first: &["store", "trace"], about: "" },
+    Forwarded { command: "agent", helper: &FLEET, first: &["fleet", "agent"], about: "" },
 ];
 
 impl Helper {
@@ -99,24 +68,13 @@ impl Helper {
     pub fn finding(&self) -> Finding {
         let (state, text, fix) = match companion(self.program) {
             Ok(Some(path)) => (CheckState::Ok, path.display().to_string(), None),
-            Ok(None) => (
-                CheckState::Info,
-                "not installed".to_owned(),
-                Some(self.build.to_owned()),
-            ),
+            Ok(None) => (CheckState::Info, "not installed".to_owned(), Some(self.build.to_owned())),
             Err(error) => {
                 let fix = error.how_to_fix().map(str::to_owned);
                 (CheckState::Warn, error.why().to_owned(), fix)
             }
         };
-        Finding {
-            area: "helpers".to_owned(),
-            subject: self.program.to_owned(),
-            state,
-            text,
-            why: None,
-            fix,
-        }
+        Finding { area: "helpers".to_owned(), subject: self.program.to_owned(), state, text, why: None, fix }
     }
 
     /// Returns a command that runs the helper.
@@ -174,15 +132,10 @@ impl Run {
 impl FromArgMatches for Run {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
         let found = matches.subcommand_name().and_then(Forwarded::find);
-        found
-            .map(Self)
-            .ok_or_else(|| clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))
+        found.map(Self).ok_or_else(|| clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))
     }
 
-    fn update_from_arg_matches(
-        &mut self,
-        matches: &ArgMatches,
-    ) -> std::result::Result<(), clap::Error> {
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
@@ -219,8 +172,8 @@ impl Subcommand for Run {
 /// Number of the word that the shell completes, among the words of the command line.
 const INDEX: &str = "_CLAP_COMPLETE_INDEX";
 
-/// Replaces this process by the helper if the shell asks for completions of its arguments. The shell calls `trawl -- WORD…`
-/// with `COMPLETE` in the environment.
+/// Replaces this process by the helper if the shell asks for completions of its arguments. The shell calls `trawl --
+/// WORD…` with `COMPLETE` in the environment.
 pub fn complete() {
     let mut typed = std::env::args_os().skip_while(|word| word != "--").skip(2);
     let (Some(_), Some(name)) = (std::env::var_os("COMPLETE"), typed.next()) else {
@@ -239,10 +192,7 @@ pub fn complete() {
     if let Some(index) = index {
         command.env(INDEX, shifted(index, one).to_string());
     }
-    command
-        .args(["--", one.helper.program])
-        .args(one.first)
-        .args(rest);
+    command.args(["--", one.helper.program]).args(one.first).args(rest);
     // Without the helper, nothing is offered.
     let _ = command.exec();
 }
@@ -283,10 +233,7 @@ mod tests {
 
     #[test]
     fn missing_helper_is_refused_with_its_target() {
-        const NONE: Helper = Helper {
-            program: "trawl-no-such-helper",
-            build: "make build-nothing",
-        };
+        const NONE: Helper = Helper { program: "trawl-no-such-helper", build: "make build-nothing" };
         let error = NONE.command().expect_err("it does not exist");
         assert!(error.to_string().contains("make build-nothing"), "{error}");
         assert_eq!(NONE.finding().state, CheckState::Info);

@@ -36,12 +36,7 @@ enum Command {
         name: String,
         /// The node, for example a
         node: String,
-        #[arg(
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true,
-            value_name = "COMMAND"
-        )]
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
     /// Draws a lab: its nodes, links and addresses
@@ -145,11 +140,7 @@ struct Send {
 pub fn run(args: LabArgs) -> Result<ExitCode> {
     let text = match args.command {
         Command::Up(up) => raise(&up)?,
-        Command::Exec {
-            name,
-            node,
-            command,
-        } => {
+        Command::Exec { name, node, command } => {
             let status = trawl_lab::inside(&name, &node, &command)?
                 .status()
                 .map_err(|e| Error::os("cannot run ip netns exec", e))?;
@@ -179,10 +170,7 @@ fn raise(up: &Up) -> Result<String> {
     let file = up.file.as_ref().or(as_file.as_ref());
     let (id, topology) = match (file, up.preset.as_deref()) {
         (Some(_), Some(_)) => {
-            return Err(Error::usage(
-                "--preset",
-                "a file describes the lab completely",
-            ));
+            return Err(Error::usage("--preset", "a file describes the lab completely"));
         }
         (Some(path), None) => {
             let text = text_file::read(path)?;
@@ -219,10 +207,7 @@ fn raise(up: &Up) -> Result<String> {
         return json::line(&trawl_lab::find(&id)?);
     }
     let mut text = topology.draw(&id);
-    let first = topology
-        .nodes
-        .first()
-        .map_or("a", |node| node.name.as_str());
+    let first = topology.nodes.first().map_or("a", |node| node.name.as_str());
     if !made {
         let _ = writeln!(text, "{id} was up already");
     }
@@ -252,26 +237,13 @@ fn try_balance(id: &str) -> Result<String> {
         ""
     );
     for server in 1..=3 {
-        let _ = writeln!(
-            text,
-            "{:14}trawl balance backend add {vip} 10.77.{}.2 {on}",
-            "",
-            server + 1
-        );
+        let _ = writeln!(text, "{:14}trawl balance backend add {vip} 10.77.{}.2 {on}", "", server + 1);
     }
     for server in 1..=3 {
-        let _ = writeln!(
-            text,
-            "{:14}trawl lab exec {id} s{server} python3 -m http.server 80 &",
-            ""
-        );
+        let _ = writeln!(text, "{:14}trawl lab exec {id} s{server} python3 -m http.server 80 &", "");
     }
     let _ = writeln!(text, "{:14}trawl balance check {on}", "");
-    let _ = writeln!(
-        text,
-        "{:14}trawl lab exec {id} client curl -s http://192.0.2.80/",
-        ""
-    );
+    let _ = writeln!(text, "{:14}trawl lab exec {id} client curl -s http://192.0.2.80/", "");
     Ok(text)
 }
 
@@ -307,14 +279,8 @@ fn clean(all: bool, as_json: bool) -> Result<String> {
     if cleaned.removed.is_empty() && cleaned.kept.is_empty() {
         return Ok("nothing to remove\n".to_owned());
     }
-    let removed = cleaned
-        .removed
-        .iter()
-        .map(|name| format!("removed {name}\n"));
-    let kept = cleaned
-        .kept
-        .iter()
-        .map(|name| format!("left alone {name} (in use; --all removes it too)\n"));
+    let removed = cleaned.removed.iter().map(|name| format!("removed {name}\n"));
+    let kept = cleaned.kept.iter().map(|name| format!("left alone {name} (in use; --all removes it too)\n"));
     Ok(removed.chain(kept).collect())
 }
 

@@ -6,9 +6,7 @@ use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{
-    CaptureOptions, Memory, MemorySize, ProcessDetail, ProcessPlan, Taps,
-};
+use trawl_capture::options::{CaptureOptions, Memory, MemorySize, ProcessDetail, ProcessPlan, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
@@ -82,11 +80,7 @@ pub trait Viewer {
 
 impl Wanted {
     fn plan(&self) -> CapturePlan {
-        let taps = Taps {
-            tap: TapChoice::Auto,
-            with_tc: false,
-            with_drops: false,
-        };
+        let taps = Taps { tap: TapChoice::Auto, with_tc: false, with_drops: false };
         let usual = taps.usual();
         let expression = self.filter.join(" ");
         let options = CaptureOptions {
@@ -95,18 +89,11 @@ impl Wanted {
             count: self.count,
             duration: self.duration,
             // Statistics show which owners are uncertain.
-            process: self.processes.then(|| ProcessPlan {
-                detail: ProcessDetail::Full,
-                ..ProcessPlan::default()
-            }),
+            process: self.processes.then(|| ProcessPlan { detail: ProcessDetail::Full, ..ProcessPlan::default() }),
             memory: Memory::growing_to(MemorySize::Total(memory())),
             ..usual
         };
-        let sources = Sources {
-            names: self.interfaces.clone(),
-            netns: self.netns.clone(),
-            ..Sources::default()
-        };
+        let sources = Sources { names: self.interfaces.clone(), netns: self.netns.clone(), ..Sources::default() };
         CapturePlan::new(sources, options)
     }
 }
@@ -117,10 +104,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared };
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
-    let mut writer = Viewed {
-        viewer: &shared,
-        packets: capture::shown::packets(confined.session()),
-    };
+    let mut writer = Viewed { viewer: &shared, packets: capture::shown::packets(confined.session()) };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
     into_result(ended).map(|()| summary)
 }
@@ -167,8 +151,7 @@ struct Viewed<'a, 'b, 'v> {
 impl Writer for Viewed<'_, '_, '_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let mut viewer = self.viewer.borrow_mut();
-        self.packets
-            .each(blocks.bytes(), |packet, _| viewer.packet(packet));
+        self.packets.each(blocks.bytes(), |packet, _| viewer.packet(packet));
         Ok(Pressure::Idle)
     }
 

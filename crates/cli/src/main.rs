@@ -38,13 +38,7 @@ use trawl_sys::units;
 
 /// Captures, filters, generates, forwards and measures packets on the fast path
 #[derive(Debug, Parser)]
-#[command(
-    name = "trawl",
-    version,
-    max_term_width = 100,
-    disable_version_flag = true,
-    arg_required_else_help = true
-)]
+#[command(name = "trawl", version, max_term_width = 100, disable_version_flag = true, arg_required_else_help = true)]
 struct Cli {
     /// Print the version
     #[arg(short = 'V', action = ArgAction::Version)]
@@ -98,16 +92,10 @@ fn main() -> ExitCode {
     let command = Hidden::augment_subcommands(help::with_examples(Cli::command()));
     let words: Vec<OsString> = std::env::args_os().collect();
     let perform = |matches: ArgMatches| match matches.subcommand_name() {
-        Some(name) if Hidden::has_subcommand(name) => {
-            Hidden::from_arg_matches(&matches).map(run_hidden)
-        }
+        Some(name) if Hidden::has_subcommand(name) => Hidden::from_arg_matches(&matches).map(run_hidden),
         _ => Cli::from_arg_matches(&matches).map(run),
     };
-    match command
-        .clone()
-        .try_get_matches_from(&words)
-        .and_then(perform)
-    {
+    match command.clone().try_get_matches_from(&words).and_then(perform) {
         Ok(result) => end(result),
         Err(mut error) => {
             habits::improve(&mut error, &command, &words);

@@ -1,5 +1,5 @@
-//! Arguments shared by commands about programs on interfaces: the interfaces, the attach mode, and the effects that a change
-//! may have.
+//! Arguments shared by commands about programs on interfaces: the interfaces, the attach mode, and the effects that a
+//! change may have.
 
 use std::time::Duration;
 
@@ -72,9 +72,7 @@ impl SiteArgs {
         if self.namespaces.are_all() {
             // An interface that was deleted meanwhile is skipped.
             let named = netns::list();
-            let named = named
-                .iter()
-                .filter_map(|name| Namespace::by_name(name).ok());
+            let named = named.iter().filter_map(|name| Namespace::by_name(name).ok());
             let here = Namespace::current()?;
             let others = named.filter(|one| *one != here).map(Some);
             return Ok(std::iter::once(None).chain(others).collect());
@@ -123,9 +121,7 @@ struct Unloaded<'a> {
 impl UnloadArgs {
     /// Prints the interfaces from which `what` was removed.
     pub fn tell(&self, what: &str, sites: &[Site]) -> Result<()> {
-        let document = Unloaded {
-            unloaded: sites.iter().map(Site::label).collect(),
-        };
+        let document = Unloaded { unloaded: sites.iter().map(Site::label).collect() };
         json::print_as(self.target.json, &document, || {
             format!("unloaded {what} from {}\n", document.unloaded.join(", "))
         })
@@ -209,7 +205,8 @@ pub struct Consent {
     /// Apply even if it cuts the SSH session of this command, or removes a guard
     #[arg(long)]
     pub yes: bool,
-    /// Restore the previous state after this time, for example 60s, unless `trawl xdp confirm` (of a guard's rules: `trawl guard confirm`) is given before
+    /// Restore the previous state after this time, for example 60s, unless `trawl xdp confirm` (of a guard's rules:
+    /// `trawl guard confirm`) is given before
     #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "yes")]
     pub confirm: Option<Duration>,
 }
@@ -233,9 +230,7 @@ impl Change<'_> {
     fn begin(&self, time: Duration) -> Result<Pending> {
         let (scope, command) = (self.scope()?, confirm_command());
         match self {
-            Self::Programs(site) => {
-                confirm::begin(&scope, &command, time, &swap::ProgramBackup::note(site)?)
-            }
+            Self::Programs(site) => confirm::begin(&scope, &command, time, &swap::ProgramBackup::note(site)?),
             Self::Guard(namespace, replaced) => {
                 let back = state::GuardBackup::note(*namespace, replaced)?;
                 confirm::begin(&scope, &command, time, &back)
@@ -264,8 +259,8 @@ impl Consent {
         }
     }
 
-    /// Refuses to unload a program that this command's session needs, unless that was agreed to. Prints what the card does
-    /// when its last program is removed.
+    /// Refuses to unload a program that this command's session needs, unless that was agreed to. Prints what the card
+    /// does when its last program is removed.
     pub fn check_unload(&self, site: &Site, which: UnloadChoice) -> Result<()> {
         if !self.yes {
             unload::check_unload(site, which, self.care() == SessionCare::ForTheSession)?;
@@ -296,11 +291,7 @@ impl Consent {
     }
 
     /// Makes a change as a whole, with a time limit if one was given.
-    pub fn make<R>(
-        &self,
-        changes: Vec<Change<'_>>,
-        change: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
+    pub fn make<R>(&self, changes: Vec<Change<'_>>, change: impl FnOnce() -> Result<R>) -> Result<R> {
         let Some(time) = self.confirm else {
             for one in &changes {
                 confirm::refuse_if_pending(&one.scope()?)?;
@@ -341,10 +332,7 @@ struct Confirmed {
 pub fn keep(change: &Change<'_>, as_json: bool) -> Result<()> {
     let about = confirm::confirm(&change.scope()?)?;
     let text = format!("confirmed: {}\n", about.command);
-    let document = Confirmed {
-        command: about.command,
-        seconds_left: about.left.as_secs_f64(),
-    };
+    let document = Confirmed { command: about.command, seconds_left: about.left.as_secs_f64() };
     json::print_as(as_json, &document, || text)
 }
 

@@ -66,20 +66,13 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(option) = request.selection.only_in_pcapng() {
-        for input in inputs
-            .iter()
-            .filter(|input| input.reader.pcap_header().is_some())
-        {
+        for input in inputs.iter().filter(|input| input.reader.pcap_header().is_some()) {
             let text = format!(
                 "no packet of {} matches {option}: pcap files do not store that, only pcapng files do",
                 input.name
             );
             let file = &input.name;
-            json::say(
-                "only_in_pcapng",
-                json!({ "file": file, "option": option }),
-                &text,
-            );
+            json::say("only_in_pcapng", json!({ "file": file, "option": option }), &text);
         }
     }
     // Host names are resolved while that is still allowed, and before any output: a refused filter leaves no file.
@@ -106,10 +99,7 @@ fn give_up_privileges(request: &Request) -> Result<()> {
 }
 
 /// Returns the filter for the packets of the first file: a mistake in it is reported even if the file has no packets.
-pub(crate) fn file_filter<'a>(
-    filter: Option<&'a Filter>,
-    first: Option<&Input>,
-) -> Result<Option<FileFilter<'a>>> {
+pub(crate) fn file_filter<'a>(filter: Option<&'a Filter>, first: Option<&Input>) -> Result<Option<FileFilter<'a>>> {
     let Some(filter) = filter else {
         return Ok(None);
     };
@@ -132,11 +122,7 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(
-        request: &'a Request,
-        inputs: Vec<Input>,
-        filter: Option<FileFilter<'a>>,
-    ) -> Result<Self> {
+    fn new(request: &'a Request, inputs: Vec<Input>, filter: Option<FileFilter<'a>>) -> Result<Self> {
         Ok(Self {
             output: Output::new(request, &inputs)?,
             sources: Merge::new(inputs),
@@ -193,8 +179,7 @@ impl<'a> Reading<'a> {
             }
         }
         if let Some(filter) = &mut self.filter {
-            let (Some((bytes, length)), Some(kind)) = (input.reader.captured(), input.kind())
-            else {
+            let (Some((bytes, length)), Some(kind)) = (input.reader.captured(), input.kind()) else {
                 return Ok(Written::Taken);
             };
             if !filter.matches(kind, bytes, length)? {

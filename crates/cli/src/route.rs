@@ -43,7 +43,8 @@ enum Command {
 struct Load {
     #[command(flatten)]
     interfaces: InterfaceArgs,
-    /// Its priority in a chain: programs with lower numbers run first, and packets that they pass are routed [default: in no chain]
+    /// Its priority in a chain: programs with lower numbers run first, and packets that they pass are routed [default:
+    /// in no chain]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
     #[command(flatten)]
@@ -96,9 +97,7 @@ fn load(args: &Load) -> Result<()> {
     let sites = find(&args.interfaces.some("route load")?, &attach.netns)?;
     let request = attach.request(args.prio);
     attach.warn_of_attaching(&sites);
-    let loaded = attach.consent.change(&sites, || {
-        guard::around(&sites, || route::load(&sites, &request))
-    })?;
+    let loaded = attach.consent.change(&sites, || guard::around(&sites, || route::load(&sites, &request)))?;
     if !attach.json {
         let messages = loaded.notices.iter().chain(&loaded.warnings);
         messages.for_each(|text| terminal::say(text));
@@ -150,40 +149,24 @@ struct PortDocument<'a> {
 
 impl<'a> PortDocument<'a> {
     fn new(port: &'a Port) -> Self {
-        Self {
-            interface: port.site.label(),
-            id: port.installed.id(),
-            mode: port.installed.mode().map(XdpMode::name),
-        }
+        Self { interface: port.site.label(), id: port.installed.id(), mode: port.installed.mode().map(XdpMode::name) }
     }
 }
 
 fn counted(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Counted>> {
     let ports = match interfaces.is_empty() {
         true => route::ports(netns.open()?.as_ref())?,
-        false => find(interfaces, netns)?
-            .into_iter()
-            .map(Port::at)
-            .collect::<Result<_>>()?,
+        false => find(interfaces, netns)?.into_iter().map(Port::at).collect::<Result<_>>()?,
     };
     if ports.is_empty() {
-        return Err(
-            Error::failed("cannot count", "no router is loaded").fix("trawl route load IF IF")
-        );
+        return Err(Error::failed("cannot count", "no router is loaded").fix("trawl route load IF IF"));
     }
-    let one = |port: &Port| {
-        Ok(Counted {
-            interface: port.site.label().to_owned(),
-            account: port.account()?,
-        })
-    };
+    let one = |port: &Port| Ok(Counted { interface: port.site.label().to_owned(), account: port.account()? });
     ports.iter().map(one).collect()
 }
 
 fn unload(args: &UnloadArgs) -> Result<()> {
-    let TargetArgs {
-        interfaces, netns, ..
-    } = &args.target;
+    let TargetArgs { interfaces, netns, .. } = &args.target;
     let names = interfaces.names();
     let sites = match names.is_empty() {
         true => {
@@ -197,8 +180,7 @@ fn unload(args: &UnloadArgs) -> Result<()> {
     }
     for site in &sites {
         if let Some(installed) = route::installed_on(site)? {
-            args.consent
-                .check_unload(site, UnloadChoice::One(installed.id()))?;
+            args.consent.check_unload(site, UnloadChoice::One(installed.id()))?;
         }
     }
     args.consent.change(&sites, || route::unload(&sites))?;

@@ -40,8 +40,8 @@ use verdicts::{ProgramVerdicts, Verdicts};
 
 /// Serves Prometheus metrics, JSON, and a page with live plots
 ///
-/// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Readers need no password, so only this
-/// machine can connect unless --listen allows others.
+/// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Readers need no password, so only
+/// this machine can connect unless --listen allows others.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address and port to listen on
@@ -70,7 +70,8 @@ impl Args {
         }
     }
 
-    /// Returns the interfaces to capture on: without a namespace of its own, an interface is one of each given namespace.
+    /// Returns the interfaces to capture on: without a namespace of its own, an interface is one of each given
+    /// namespace.
     fn labels(&self) -> Vec<String> {
         match self.netns.len() {
             0 | 1 => self.interfaces.clone(),
@@ -86,9 +87,7 @@ impl Args {
             true => vec![interface.to_owned()],
             false => {
                 let namespaces = self.netns.iter();
-                namespaces
-                    .map(|netns| figures::label(netns, interface))
-                    .collect()
+                namespaces.map(|netns| figures::label(netns, interface)).collect()
             }
         }
     }
@@ -196,9 +195,7 @@ const RENEW: Duration = Duration::from_secs(60);
 pub fn run(args: Args) -> Result<ExitCode> {
     let selected = args.selected()?;
     let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
-    let address = listener
-        .local_addr()
-        .map_err(|e| Error::os("cannot find the address", e))?;
+    let address = listener.local_addr().map_err(|e| Error::os("cannot find the address", e))?;
     // Before any thread is started, so that this one receives all signals.
     let signals = Signals::watch()?;
     let is_selected = !args.interfaces.is_empty() || !args.netns.is_empty();
@@ -210,10 +207,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut events = Events::attach(args.process, of_programs, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
-    let takes = KeptPrivileges {
-        user: None,
-        capabilities: figures::TAKES,
-    };
+    let takes = KeptPrivileges { user: None, capabilities: figures::TAKES };
     // If /sys hides it, it is found through other processes, which may not be inspected later.
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
@@ -253,9 +247,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let serving = format!("serving {url}");
     json::say("serving", json!({ "url": &url }), &serving);
     if !address.ip().is_loopback() {
-        let text = format!(
-            "anyone who reaches {address} can read these statistics: no password is needed"
-        );
+        let text = format!("anyone who reaches {address} can read these statistics: no password is needed");
         json::say("serving_others", json!({ "url": &url }), &text);
     }
     if args.interfaces.is_empty() {
@@ -297,12 +289,8 @@ fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
             "give another port with --listen, or end the command that listens there: ss -ltnp 'sport = :{}'",
             address.port()
         )),
-        ErrorKind::AddrNotAvailable => {
-            Some("give an address of this machine with --listen: ip address".to_owned())
-        }
-        ErrorKind::PermissionDenied => {
-            Some("give a port above 1023 with --listen, or run as root".to_owned())
-        }
+        ErrorKind::AddrNotAvailable => Some("give an address of this machine with --listen: ip address".to_owned()),
+        ErrorKind::PermissionDenied => Some("give a port above 1023 with --listen, or run as root".to_owned()),
         _ => None,
     };
     let error = Error::os(format!("cannot listen on {address}"), error);
@@ -461,15 +449,8 @@ impl Watching {
             let name = parsed.and_then(|address| self.hosts.get(&address));
             name.cloned().unwrap_or_else(|| address.to_owned())
         };
-        let named = Flow {
-            src: host(&flow.src),
-            dst: host(&flow.dst),
-            ..flow.clone()
-        };
-        NamedFlow {
-            name: named.label(),
-            flow,
-        }
+        let named = Flow { src: host(&flow.src), dst: host(&flow.dst), ..flow.clone() };
+        NamedFlow { name: named.label(), flow }
     }
 }
 
@@ -521,8 +502,7 @@ fn sample(figures: &Figures) -> Sample {
     };
     for one in &figures.counters.interfaces {
         let name = one.label();
-        for (direction, [packets, bytes, dropped, _]) in ["in", "out"].into_iter().zip(one.sides())
-        {
+        for (direction, [packets, bytes, dropped, _]) in ["in", "out"].into_iter().zip(one.sides()) {
             add(PACKETS, format!("{name} {direction}"), packets);
             add(BITS, format!("{name} {direction}"), bytes);
             add(DROPS, format!("{name} {direction}: device"), dropped);
@@ -552,10 +532,7 @@ impl History {
     /// Returns the plots, without lines that stayed at zero, and without empty plots.
     pub fn plots(&self) -> Plots {
         let times = self.samples.iter().skip(1);
-        let plot = |(title, factor): (&'static str, u64)| Plot {
-            title,
-            lines: self.lines(title, factor),
-        };
+        let plot = |(title, factor): (&'static str, u64)| Plot { title, lines: self.lines(title, factor) };
         let plots = PLOTS.into_iter().map(plot);
         Plots {
             times_ms: times.map(|(time, _)| time / 1_000_000).collect(),

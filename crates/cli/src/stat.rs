@@ -51,7 +51,9 @@ pub struct StatArgs {
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl, dscp, flags, window, length, icmptype, icmpcode, family, ecn, mpls, linktype, interface, direction, hook, verdict, reason, queue, process, container, second, minute
+    /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl,
+    /// dscp, flags, window, length, icmptype, icmpcode, family, ecn, mpls, linktype, interface, direction, hook,
+    /// verdict, reason, queue, process, container, second, minute
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',', add = crate::completion::of_list(&Field::names()))]
     by: Vec<Field>,
     /// Talkers, flows and groups to show
@@ -90,8 +92,7 @@ struct Opened {
 fn files(args: &StatArgs, statistics: &mut Statistics) -> Result<(Vec<FileReport>, bool)> {
     if args.netns.is_some() {
         return Err(
-            Error::usage("cannot use --netns", "files are in no network namespace")
-                .fix("name an interface: -i IF"),
+            Error::usage("cannot use --netns", "files are in no network namespace").fix("name an interface: -i IF")
         );
     }
     let (files, words) = split_files(&args.words);
@@ -168,11 +169,9 @@ impl Opened {
         filter: &mut Option<FileFilter<'_>>,
         statistics: &mut Statistics,
     ) -> Result<()> {
-        let (Some(packet), Some(stored), Some((timestamp_ns, interface))) = (
-            PacketSource::current(input),
-            input.reader.stored(),
-            input.reader.time_and_interface(),
-        ) else {
+        let (Some(packet), Some(stored), Some((timestamp_ns, interface))) =
+            (PacketSource::current(input), input.reader.stored(), input.reader.time_and_interface())
+        else {
             return Ok(());
         };
         self.figures.packet(&Stored {
@@ -189,10 +188,7 @@ impl Opened {
                 return Ok(());
             }
         }
-        statistics.add(&PacketView {
-            captured: stored,
-            ..packet
-        });
+        statistics.add(&PacketView { captured: stored, ..packet });
         Ok(())
     }
 
@@ -243,10 +239,7 @@ fn look(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
 /// Formats seconds since 1970 as date and time of day, as in lines of packets.
 fn time(epoch: &str) -> String {
     let (seconds, nanoseconds) = epoch.split_once('.').unwrap_or((epoch, "0"));
-    let ns = seconds
-        .parse::<u64>()
-        .ok()
-        .zip(nanoseconds.parse::<u64>().ok());
+    let ns = seconds.parse::<u64>().ok().zip(nanoseconds.parse::<u64>().ok());
     let Some((seconds, nanoseconds)) = ns else {
         return epoch.to_owned();
     };

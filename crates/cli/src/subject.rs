@@ -31,11 +31,10 @@ const LAST_PACKETS: Duration = Duration::from_millis(200);
 const TO_END: Duration = Duration::from_secs(2);
 /// Interval at which its processes' network namespaces are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Capabilities with which a capture joins the network namespaces of a command: processes, also of other users, lead to them.
-pub const TO_ENTER: Capabilities = Capabilities::SYS_PTRACE
-    .union(Capabilities::KILL)
-    .union(Capabilities::SYS_ADMIN)
-    .union(Capabilities::NET_ADMIN);
+/// Capabilities with which a capture joins the network namespaces of a command: processes, also of other users, lead to
+/// them.
+pub const TO_ENTER: Capabilities =
+    Capabilities::SYS_PTRACE.union(Capabilities::KILL).union(Capabilities::SYS_ADMIN).union(Capabilities::NET_ADMIN);
 /// Capabilities that let processes of other users go on, and remove the cgroup.
 const TO_VACATE: Capabilities = Capabilities::KILL
     .union(Capabilities::SYS_ADMIN)
@@ -104,8 +103,8 @@ impl Undo for StopNoMore {
 }
 
 impl Subject {
-    /// Starts the command, as `user` if one is given, which waits, and limits the capture to its packets. With `joins`, the
-    /// capture joins its network namespaces.
+    /// Starts the command, as `user` if one is given, which waits, and limits the capture to its packets. With `joins`,
+    /// the capture joins its network namespaces.
     pub fn prepare(
         words: &[String],
         options: &mut CaptureOptions,
@@ -124,21 +123,13 @@ impl Subject {
         let mut warden = Warden::default();
         warden.watch([Box::new(Vacate(Arc::clone(&group))) as Box<dyn Undo>])?;
         let entrance = group.entrance().map_err(fail)?;
-        let held = HeldCommand::start(words, entrance.as_fd(), user)
-            .inspect_err(|_| warden.carry_out())?;
+        let held = HeldCommand::start(words, entrance.as_fd(), user).inspect_err(|_| warden.carry_out())?;
         let plan = options.process.get_or_insert_default();
         plan.cgroup = Some(group.number().to_string());
         // Without it, the packets of all processes would be the command's.
         plan.optional = false;
         let spaces = joins.then(|| Arc::new(Spaces::new(group)));
-        Ok(Some(Self {
-            name,
-            held,
-            warden,
-            ended: None,
-            is_refused: false,
-            spaces,
-        }))
+        Ok(Some(Self { name, held, warden, ended: None, is_refused: false, spaces }))
     }
 
     /// Makes the command's processes wait in new network namespaces until those are captured.
@@ -172,8 +163,7 @@ impl Subject {
         if self.ended.is_none() && self.held.ended().is_some() {
             self.ended = Some(Instant::now());
         }
-        self.ended
-            .is_some_and(|ended| ended.elapsed() >= LAST_PACKETS)
+        self.ended.is_some_and(|ended| ended.elapsed() >= LAST_PACKETS)
     }
 
     /// Returns the network namespaces of the command, if their interfaces are captured.
@@ -181,8 +171,8 @@ impl Subject {
         self.spaces.as_ref()
     }
 
-    /// Ends the command if it still runs. Returns its exit status, as a shell does: 128 and the number of the signal that ended it.
-    /// A failure is reported. If trawl ends first, the status is 0.
+    /// Ends the command if it still runs. Returns its exit status, as a shell does: 128 and the number of the signal
+    /// that ended it. A failure is reported. If trawl ends first, the status is 0.
     pub fn end(mut self) -> u8 {
         if self.is_refused {
             return NOT_STARTED;
@@ -314,7 +304,8 @@ impl Spaces {
         }
     }
 
-    /// Returns true if processes wait for interfaces to be captured. What the last call of `appeared` found is captured by now.
+    /// Returns true if processes wait for interfaces to be captured. What the last call of `appeared` found is captured
+    /// by now.
     pub fn is_urgent(&self) -> bool {
         let joined = self.joining.load(Ordering::Relaxed);
         self.joined.store(joined, Ordering::Relaxed);
@@ -323,8 +314,7 @@ impl Spaces {
 
     /// Returns the namespaces that were found since the last call.
     pub fn entered(&self) -> Vec<Namespace> {
-        self.joining
-            .store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.joining.store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
         let held = self.held.lock();
         let before = self.returned.swap(held.len(), Ordering::Relaxed);
         held[before..].to_vec()
@@ -338,16 +328,11 @@ impl Spaces {
 
     /// Returns the interfaces that are not among the known ones.
     pub fn appeared(&self, known: &[CaptureSite]) -> Vec<CaptureSite> {
-        self.joining
-            .store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
-        let known: HashSet<(Identity, u32)> = known
-            .iter()
-            .filter_map(|site| Some((site.namespace.as_ref()?.identity(), site.interface.index)))
-            .collect();
-        let names: HashMap<Identity, String> = netns::list()
-            .into_iter()
-            .filter_map(|name| Some((netns::identity_of(&name)?, name)))
-            .collect();
+        self.joining.store(self.found.load(Ordering::Relaxed), Ordering::Relaxed);
+        let known: HashSet<(Identity, u32)> =
+            known.iter().filter_map(|site| Some((site.namespace.as_ref()?.identity(), site.interface.index))).collect();
+        let names: HashMap<Identity, String> =
+            netns::list().into_iter().filter_map(|name| Some((netns::identity_of(&name)?, name))).collect();
         let mut found = Vec::new();
         let own = identity_of("self");
         for (identity, processes) in self.all() {

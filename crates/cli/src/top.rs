@@ -50,8 +50,8 @@ pub struct Args {
     /// Print JSON, one object for each frame
     #[arg(long)]
     json: bool,
-    /// First page: the overview; redirects, exceptions, devmaps and cpumaps by the XDP tracepoints; or the packets of each
-    /// process and container at its sockets, of the whole machine without -i and --netns
+    /// First page: the overview; redirects, exceptions, devmaps and cpumaps by the XDP tracepoints; or the packets of
+    /// each process and container at its sockets, of the whole machine without -i and --netns
     #[arg(long, value_enum, default_value_t = Page::Overview)]
     page: Page,
     /// Initial order of interfaces, programs, protocols and flows
@@ -61,11 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Filter for captured packets, in tcpdump's syntax
-    #[arg(
-        value_name = "EXPRESSION",
-        trailing_var_arg = true,
-        requires = "interfaces"
-    )]
+    #[arg(value_name = "EXPRESSION", trailing_var_arg = true, requires = "interfaces")]
     expression: Vec<String>,
     #[command(flatten)]
     libpcap: LibpcapArg,
@@ -129,14 +125,7 @@ pub struct Captured {
 
 impl Args {
     fn shown(&self) -> view::Shown {
-        view::Shown {
-            page: self.page,
-            order: Order {
-                key: self.sort,
-                reverse: false,
-            },
-            ..view::Shown::default()
-        }
+        view::Shown { page: self.page, order: Order { key: self.sort, reverse: false }, ..view::Shown::default() }
     }
 }
 
@@ -159,9 +148,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         since: Instant::now(),
         statistics: Statistics::of_a_view(),
         lost: (0, 0),
-        screen: wants_screen
-            .then(|| Screen::open(args.shown()))
-            .transpose()?,
+        screen: wants_screen.then(|| Screen::open(args.shown())).transpose()?,
         keyboard: wants_screen.then(Keyboard::open).transpose()?,
         history: VecDeque::new(),
         failed: None,
@@ -178,16 +165,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
-        let takes = KeptPrivileges {
-            user: None,
-            capabilities: figures::TAKES,
-        };
+        let takes = KeptPrivileges { user: None, capabilities: figures::TAKES };
         takes.confine()?;
         while top.rest() {
-            events::wait(
-                &[std::os::fd::AsFd::as_fd(&signals)],
-                Duration::from_millis(20),
-            )?;
+            events::wait(&[std::os::fd::AsFd::as_fd(&signals)], Duration::from_millis(20))?;
             if signals.next().is_some() {
                 break;
             }
@@ -286,10 +267,7 @@ impl Top<'_> {
         if let Some(captured) = &mut look.captured {
             order.fill(captured, &self.statistics, self.args.top);
         }
-        look.redirects = self
-            .redirects
-            .as_mut()
-            .map(|redirects| redirects.look(seconds));
+        look.redirects = self.redirects.as_mut().map(|redirects| redirects.look(seconds));
         match self.traffic(seconds) {
             Some(Ok(rates)) => look.traffic = Some(rates),
             Some(Err(error)) => look.no_traffic = Some(error.to_string()),
@@ -300,11 +278,7 @@ impl Top<'_> {
         self.since = Instant::now();
         self.statistics = Statistics::of_a_view();
         self.lost.0 = self.lost.1;
-        let packets: f64 = look
-            .interfaces
-            .iter()
-            .map(|rates| rates.rx_packets_per_second)
-            .sum();
+        let packets: f64 = look.interfaces.iter().map(|rates| rates.rx_packets_per_second).sum();
         self.history.push_back(packets as u64);
         if self.history.len() > HISTORY {
             self.history.pop_front();
@@ -355,9 +329,7 @@ impl Top<'_> {
         };
         let interfaces = now.interfaces.iter().filter_map(|new| {
             let mut before = self.before.interfaces.iter();
-            let old = before
-                .find(|old| (&old.netns, &old.interface) == (&new.netns, &new.interface))?
-                .sides();
+            let old = before.find(|old| (&old.netns, &old.interface) == (&new.netns, &new.interface))?.sides();
             let new_sides = new.sides();
             let grown = |side: usize, of: usize| new_sides[side][of].saturating_sub(old[side][of]);
             let rate = |side, of| grown(side, of) as f64 / seconds;
@@ -475,12 +447,8 @@ impl Order {
             Key::Rate | Key::Drops => count.packets,
         };
         captured.flows = match self.reverse {
-            true => statistics.flows_by(top, |key: &FlowKey, count| {
-                Reverse((Reverse(number(count)), *key))
-            }),
-            false => {
-                statistics.flows_by(top, |key: &FlowKey, count| (Reverse(number(count)), *key))
-            }
+            true => statistics.flows_by(top, |key: &FlowKey, count| Reverse((Reverse(number(count)), *key))),
+            false => statistics.flows_by(top, |key: &FlowKey, count| (Reverse(number(count)), *key)),
         };
     }
 
@@ -490,9 +458,7 @@ impl Order {
             &mut look.interfaces,
             |one| match key {
                 Key::Bits => one.rx_bits_per_second + one.tx_bits_per_second,
-                Key::Drops => {
-                    (one.rx_dropped + one.rx_errors + one.tx_dropped + one.tx_errors) as f64
-                }
+                Key::Drops => (one.rx_dropped + one.rx_errors + one.tx_dropped + one.tx_errors) as f64,
                 Key::Rate | Key::Name => one.rx_packets_per_second + one.tx_packets_per_second,
             },
             |one| one.interface.clone(),
@@ -515,11 +481,7 @@ impl Order {
                 RedirectRates::label,
             );
         }
-        if let Some(TrafficRates {
-            processes,
-            containers,
-        }) = &mut look.traffic
-        {
+        if let Some(TrafficRates { processes, containers }) = &mut look.traffic {
             for rows in [processes, containers] {
                 self.sort(
                     rows,
@@ -536,16 +498,8 @@ impl Order {
                 Key::Bits => bytes as f64,
                 _ => packets as f64,
             };
-            self.sort(
-                &mut captured.protocols,
-                |one| number(one.packets, one.bytes),
-                |one| one.name.clone(),
-            );
-            self.sort(
-                &mut captured.flows,
-                |one| number(one.packets, one.bytes),
-                trawl_view::stat::Flow::label,
-            );
+            self.sort(&mut captured.protocols, |one| number(one.packets, one.bytes), |one| one.name.clone());
+            self.sort(&mut captured.flows, |one| number(one.packets, one.bytes), trawl_view::stat::Flow::label);
         }
     }
 }
@@ -564,18 +518,11 @@ mod tests {
             ..Rates::default()
         };
         let mut look = Look {
-            interfaces: vec![
-                rates("b", 1.0, 900.0, 5),
-                rates("c", 3.0, 20.0, 0),
-                rates("a", 2.0, 20.0, 7),
-            ],
+            interfaces: vec![rates("b", 1.0, 900.0, 5), rates("c", 3.0, 20.0, 0), rates("a", 2.0, 20.0, 7)],
             ..Look::default()
         };
         Order { key, reverse }.apply(&mut look);
-        look.interfaces
-            .iter()
-            .map(|one| one.interface.as_str())
-            .collect()
+        look.interfaces.iter().map(|one| one.interface.as_str()).collect()
     }
 
     #[test]

@@ -57,8 +57,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows lost packets: the reason, the location, and how to fix it
 ///
-/// With files, those that --record, or a capture at the tap drop, recorded. With a command, the losses of its processes,
-/// until it ends.
+/// With files, those that --record, or a capture at the tap drop, recorded. With a command, the losses of its
+/// processes, until it ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -87,7 +87,8 @@ pub struct Args {
     /// Show the result as JSON, one document at the end
     #[arg(long)]
     json: bool,
-    /// Files to read, and a filter in tcpdump's syntax; with a filter, counters are left out, since they have no packets
+    /// Files to read, and a filter in tcpdump's syntax; with a filter, counters are left out, since they have no
+    /// packets
     #[arg(value_name = "FILE… [EXPRESSION]", add = crate::completion::paths())]
     words: Vec<String>,
     #[command(flatten)]
@@ -119,17 +120,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
     observer.watch_subject(&attached)?;
     let recording = args.record.as_deref();
-    let mut file = recording
-        .map(|path| capture::outputs::one_file(path, &mut attached))
-        .transpose()?;
+    let mut file = recording.map(|path| capture::outputs::one_file(path, &mut attached)).transpose()?;
     let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
     let counted = args.words.is_empty() && args.subject.words.is_empty();
     let spaces = observer.subject.as_ref().and_then(Subject::spaces);
     let mut culprits = Culprits::new(!counted || !args.interfaces.is_empty(), spaces.cloned());
-    let counted = counted
-        .then(|| Counted::new(&sites, namespaces).map(Rc::new))
-        .transpose()?;
+    let counted = counted.then(|| Counted::new(&sites, namespaces).map(Rc::new)).transpose()?;
     if let Some(counted) = &counted {
         culprits.begin(counted.namespaces());
     }
@@ -148,10 +145,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         lines: 0,
         live: !args.json && terminal::stdout_is_terminal(),
     };
-    let mut sink = Recording {
-        counts: tallying,
-        file: file.as_mut().map(|file| &mut **file as &mut dyn Writer),
-    };
+    let mut sink = Recording { counts: tallying, file: file.as_mut().map(|file| &mut **file as &mut dyn Writer) };
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.counts.clear();
     let seconds = started.elapsed().as_secs_f64();
@@ -161,9 +155,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     drop(sink);
     let tally = tally.take();
     for (key, row) in tally.sorted().into_iter().take(MOST_EXPLAINED) {
-        known
-            .blames
-            .insert(key.clone(), culprits.of(key, row, &tally));
+        known.blames.insert(key.clone(), culprits.of(key, row, &tally));
     }
     let differences = differences(counted.as_deref(), true)?;
     let mut report = LossReport::new(&tally, &differences, &summary.total, &mut known);
@@ -176,9 +168,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     show(&report, args.json)?;
     match ended {
-        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => {
-            Ok(ExitCode::from(status))
-        }
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Command => Ok(ExitCode::from(status)),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to look for drops", other)),
     }
@@ -188,8 +178,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 fn existing_files(words: &[String]) -> (&[String], &[String]) {
     let (files, rest) = split_files(words);
     // No expression begins with such a word: it is a missing file.
-    let is_file =
-        |name: &String| name == "-" || Path::new(name).exists() || looks_like_a_file(name);
+    let is_file = |name: &String| name == "-" || Path::new(name).exists() || looks_like_a_file(name);
     match files.first().is_some_and(is_file) {
         true => (files, rest),
         false => (&[], words),
@@ -206,19 +195,13 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
         (args.no_trace, "--no-trace"),
         (!args.subject.words.is_empty(), "a command"),
     ];
-    refuse_options(
-        "cannot look for drops now",
-        &given,
-        "is not about files, and files are named",
-    )?;
+    refuse_options("cannot look for drops now", &given, "is not about files, and files are named")?;
     let reference = args.diff.as_deref().map(open_reference).transpose()?;
     let inputs = record::open(files)?;
     let mut found = record::read(inputs, &words.join(" "), args.since, args.all)?;
     if let Some(reference) = reference {
         let reference = record::read(reference, "", None, false)?;
-        found
-            .report
-            .compare(found.seconds, &reference.report, reference.seconds);
+        found.report.compare(found.seconds, &reference.report, reference.seconds);
     }
     show(&found.report, args.json)?;
     Ok(exit_code(found.is_whole))
@@ -255,21 +238,14 @@ fn plan(args: &Args) -> CapturePlan {
     };
     let options = CaptureOptions {
         // Without it, the lists of open sockets name processes.
-        process: Some(ProcessPlan {
-            optional: true,
-            ..ProcessPlan::default()
-        }),
+        process: Some(ProcessPlan { optional: true, ..ProcessPlan::default() }),
         ..watching_drops(drops, &args.words, args.duration)
     };
     CapturePlan::new(sources, options)
 }
 
 /// Returns the options of a capture at drops whose records this process reads itself.
-pub fn watching_drops(
-    drops: Drops,
-    expression: &[String],
-    duration: Option<Duration>,
-) -> CaptureOptions {
+pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> CaptureOptions {
     let expression = expression.join(" ");
     let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));
     CaptureOptions {
@@ -292,10 +268,7 @@ fn say_tracing(netns: Option<&str>) {
 }
 
 fn differences(counted: Option<&Counted>, with_sockets: bool) -> Result<Differences> {
-    counted.map_or_else(
-        || Ok(Differences::default()),
-        |counted| counted.differences(with_sockets),
-    )
+    counted.map_or_else(|| Ok(Differences::default()), |counted| counted.differences(with_sockets))
 }
 
 /// A reporter of a capture at drops, on standard error.
@@ -328,10 +301,7 @@ impl Observer for Watcher {
     }
 
     fn started(&mut self, points: &[Point]) {
-        for (point, text) in points
-            .iter()
-            .filter_map(|one| Some((one, (self.started)(one)?)))
-        {
+        for (point, text) in points.iter().filter_map(|one| Some((one, (self.started)(one)?))) {
             match self.json {
                 true => json::notice(None, &point.capturing(), &text),
                 false => terminal::say(&text),

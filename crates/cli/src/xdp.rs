@@ -44,7 +44,8 @@ enum Command {
 /// Removes XDP programs from an interface
 #[derive(Debug, clap::Args)]
 struct Unload {
-    /// The interface, NAME or NAMESPACE:NAME, and the program's number, as status shows it [default: the one that trawl loaded]
+    /// The interface, NAME or NAMESPACE:NAME, and the program's number, as status shows it [default: the one that trawl
+    /// loaded]
     #[arg(value_names = ["IF", "ID"], num_args = 0..=3, add = completion::interface_and_attached())]
     words: Vec<OsString>,
     /// The interface, in the form that trawl capture accepts
@@ -79,9 +80,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Unload(args) => unload(&args),
         Command::Maps(args) => {
             let maps = maps_of(&args.sites.find()?)?;
-            json::print_as(args.json, &MapsDocument { maps: &maps }, || {
-                folded(&maps_for_people(&maps))
-            })
+            json::print_as(args.json, &MapsDocument { maps: &maps }, || folded(&maps_for_people(&maps)))
         }
         Command::Stats(args) => return stats::run(&args),
         Command::Confirm(args) => {
@@ -102,33 +101,23 @@ struct Unloaded<'a> {
 }
 
 fn unload(args: &Unload) -> Result<()> {
-    let (interface, rest) =
-        interface_and_rest(args.interface.as_deref(), &args.words, "xdp unload")?;
-    let refused = |why: String| {
-        Error::usage("cannot unload a program", why).fix("trawl xdp unload IF [ID | --all]")
-    };
+    let (interface, rest) = interface_and_rest(args.interface.as_deref(), &args.words, "xdp unload")?;
+    let refused = |why: String| Error::usage("cannot unload a program", why).fix("trawl xdp unload IF [ID | --all]");
     let which = match (rest, args.all) {
         ([], true) => UnloadChoice::All,
         ([], false) => UnloadChoice::Own,
         ([id], false) => {
             let id = id.to_string_lossy();
             let number = id.parse();
-            UnloadChoice::One(
-                number.map_err(|_| refused(format!("'{id}' is not a program's number")))?,
-            )
+            UnloadChoice::One(number.map_err(|_| refused(format!("'{id}' is not a program's number")))?)
         }
         _ => return Err(refused("one number is possible, or --all".to_owned())),
     };
     let site = Site::find(&interface, args.netns.as_deref())?;
     args.consent.check_unload(&site, which)?;
     let sites = std::slice::from_ref(&site);
-    let gone = args.consent.change(sites, || {
-        guard::around(sites, || unload::unload(&site, which))
-    })?;
-    let document = Unloaded {
-        interface: site.label(),
-        unloaded: &gone,
-    };
+    let gone = args.consent.change(sites, || guard::around(sites, || unload::unload(&site, which)))?;
+    let document = Unloaded { interface: site.label(), unloaded: &gone };
     let line = |id: &u32| format!("unloaded {id} from {}\n", site.label());
     json::print_as(args.json, &document, || gone.iter().map(line).collect())
 }
@@ -145,20 +134,14 @@ fn maps_for_people(maps: &[MapStatus]) -> String {
     }
     let mut text = String::new();
     for map in maps {
-        let memory = map
-            .memory
-            .map_or_else(String::new, |bytes| format!(", {bytes} bytes of memory"));
+        let memory = map.memory.map_or_else(String::new, |bytes| format!(", {bytes} bytes of memory"));
         let _ = writeln!(
             text,
             "id {}  {}  {}  key {} B, value {} B, {} entries{memory}",
             map.id, map.name, map.kind, map.key_size, map.value_size, map.max_entries
         );
         for user in &map.used_by {
-            let _ = writeln!(
-                text,
-                "    used by {} (id {}) on {}",
-                user.name, user.id, user.interface
-            );
+            let _ = writeln!(text, "    used by {} (id {}) on {}", user.name, user.id, user.interface);
         }
         for pin in &map.pins {
             let _ = writeln!(text, "    pinned at {}", pin.display());

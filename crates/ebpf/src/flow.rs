@@ -2,8 +2,8 @@
 
 use crate::Insn;
 use crate::op::{
-    ALU, ALU64, ATOMIC, CALL_CODE, EXIT_CODE, FUNCTION, GOTO, GOTO_FAR, JEQ, JGE, JGT, JLE, JLT,
-    JMP, JMP32, JNE, JSET, LDX, LOAD_IMMEDIATE, MOV, OWN_FUNCTION, ST, STX, X,
+    ALU, ALU64, ATOMIC, CALL_CODE, EXIT_CODE, FUNCTION, GOTO, GOTO_FAR, JEQ, JGE, JGT, JLE, JLT, JMP, JMP32, JNE, JSET,
+    LDX, LOAD_IMMEDIATE, MOV, OWN_FUNCTION, ST, STX, X,
 };
 
 const CLASS: u8 = 0x07;
@@ -64,10 +64,7 @@ impl Insn {
 
     /// Returns true if it calls another function of the program, or loads its address.
     pub fn names_function(self) -> bool {
-        matches!(
-            (self.code, self.src()),
-            (LOAD_IMMEDIATE, FUNCTION) | (CALL_CODE, OWN_FUNCTION)
-        )
+        matches!((self.code, self.src()), (LOAD_IMMEDIATE, FUNCTION) | (CALL_CODE, OWN_FUNCTION))
     }
 
     /// Returns the distance of its jump, call or address, from the next instruction.
@@ -88,8 +85,8 @@ impl Insn {
         Some(())
     }
 
-    /// Returns the constant that it moves into its register, if it does nothing else. A 64-bit load, in two slots, may stand
-    /// for a value inserted later.
+    /// Returns the constant that it moves into its register, if it does nothing else. A 64-bit load, in two slots, may
+    /// stand for a value inserted later.
     pub fn number(self) -> Option<u64> {
         match self.code {
             MOVE_NUMBER => Some(i64::from(self.imm) as u64),

@@ -19,21 +19,13 @@ const _: () = assert!(size_of::<Insn>() == 8);
 impl Insn {
     /// Creates an instruction from its fields.
     pub const fn new(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Self {
-        Self {
-            code,
-            regs: dst | src << 4,
-            off,
-            imm,
-        }
+        Self { code, regs: dst | src << 4, off, imm }
     }
 
     /// Returns the same with another source register, which in loads and calls is the kind of constant.
     #[must_use]
     pub const fn with_src(self, src: u8) -> Self {
-        Self {
-            regs: self.dst() | src << 4,
-            ..self
-        }
+        Self { regs: self.dst() | src << 4, ..self }
     }
 
     /// Returns the destination register.
@@ -50,9 +42,7 @@ impl Insn {
     pub fn to_bytes(self) -> [u8; 8] {
         let off = self.off.to_ne_bytes();
         let imm = self.imm.to_ne_bytes();
-        [
-            self.code, self.regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3],
-        ]
+        [self.code, self.regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
     }
 }
 

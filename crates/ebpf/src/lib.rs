@@ -1,5 +1,5 @@
-//! eBPF instructions as values: constructed, printed, analysed, and spliced into or removed from programs. This crate loads
-//! nothing and makes no system calls: other crates exchange blocks of [`Insn`].
+//! eBPF instructions as values: constructed, printed, analysed, and spliced into or removed from programs. This crate
+//! loads nothing and makes no system calls: other crates exchange blocks of [`Insn`].
 
 mod flow;
 pub mod helper;

@@ -13,8 +13,8 @@ pub const ALU64: u8 = 0x07;
 
 /// Loads a 64-bit constant in this instruction and the next.
 pub const LOAD_IMMEDIATE: u8 = 0x18;
-/// Kinds of such a load, in the source register: a map, by descriptor; the address of its value; the address of a kernel
-/// variable, by type number; a function of the program, by distance.
+/// Kinds of such a load, in the source register: a map, by descriptor; the address of its value; the address of a
+/// kernel variable, by type number; a function of the program, by distance.
 pub const MAP: u8 = 1;
 pub const MAP_VALUE: u8 = 2;
 pub const KERNEL_VARIABLE: u8 = 3;
@@ -112,10 +112,7 @@ pub const fn atomic_fetch_add(size: u8, base: u8, off: i16, src: u8) -> Insn {
 }
 /// Loads a map or another constant of this kind, in two slots.
 pub const fn load_immediate(kind: u8, dst: u8, value: i32) -> [Insn; 2] {
-    [
-        Insn::new(LOAD_IMMEDIATE, dst, kind, 0, value),
-        Insn::new(0, 0, 0, 0, 0),
-    ]
+    [Insn::new(LOAD_IMMEDIATE, dst, kind, 0, value), Insn::new(0, 0, 0, 0, 0)]
 }
 /// Skips `off` instructions if the comparison with a constant holds.
 pub const fn jump_if(test: u8, dst: u8, imm: i32, off: i16) -> Insn {

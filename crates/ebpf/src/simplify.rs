@@ -1,6 +1,6 @@
-//! Removes instructions that a program's configuration makes superfluous: branches with a known outcome, and unreachable
-//! code. The verifier removes unreachable code too, but only after it has verified everything; and the instructions present
-//! at load time already decide how the kernel sets the program up, above all tail calls.
+//! Removes instructions that a program's configuration makes superfluous: branches with a known outcome, and
+//! unreachable code. The verifier removes unreachable code too, but only after it has verified everything; and the
+//! instructions present at load time already decide how the kernel sets the program up, above all tail calls.
 
 use crate::flow::{RESULT, starts, target};
 use crate::{Insn, op};
@@ -11,9 +11,7 @@ pub fn simplify(program: &mut Vec<Insn>) {
     remove(program, &unreached(program));
     let nowhere: Vec<bool> = program.iter().map(|one| one.goes_nowhere()).collect();
     remove(program, &nowhere);
-    let unread: Vec<bool> = (0..program.len())
-        .map(|at| is_unread(program, at))
-        .collect();
+    let unread: Vec<bool> = (0..program.len()).map(|at| is_unread(program, at)).collect();
     remove(program, &unread);
 }
 
@@ -63,7 +61,8 @@ fn unreached(program: &[Insn]) -> Vec<bool> {
     unreached
 }
 
-/// Returns true if an instruction loads a constant into a register that is overwritten on the straight path before any read.
+/// Returns true if an instruction loads a constant into a register that is overwritten on the straight path before any
+/// read.
 fn is_unread(program: &[Insn], at: usize) -> bool {
     if program[at].number().is_none() {
         return false;
@@ -155,12 +154,7 @@ mod tests {
             instruction(IF_ZERO, 3, 0, 0),
             instruction(EXIT, 0, 0, 0),
         ];
-        let expected = [
-            (IF_NOT_ZERO, 0, 0),
-            (SET, 0, 2),
-            (IF_ZERO, 0, 0),
-            (EXIT, 0, 0),
-        ];
+        let expected = [(IF_NOT_ZERO, 0, 0), (SET, 0, 2), (IF_ZERO, 0, 0), (EXIT, 0, 0)];
         assert_eq!(simplified(&program), expected);
     }
 

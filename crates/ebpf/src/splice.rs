@@ -23,9 +23,9 @@ pub enum Unfit {
 
 /// Returns the position of a placeholder in a program.
 fn position(program: &[Insn], mark: i32) -> Option<usize> {
-    program.windows(MARK_LENGTH).position(|pair| {
-        pair[0].code == LOAD_IMMEDIATE && pair[0].imm == mark && pair[1].imm == mark
-    })
+    program
+        .windows(MARK_LENGTH)
+        .position(|pair| pair[0].code == LOAD_IMMEDIATE && pair[0].imm == mark && pair[1].imm == mark)
 }
 
 /// Returns true if a program has a placeholder.
@@ -33,14 +33,10 @@ pub fn has_mark(program: &[Insn], mark: i32) -> bool {
     position(program, mark).is_some()
 }
 
-/// Returns the program with the block at the placeholder: control enters the block at its top and leaves it at its end. If
-/// jumps cannot span the block, it goes after the function, with far jumps to it and back, if the kernel supports them.
-pub fn splice(
-    program: &[Insn],
-    mark: i32,
-    block: &[Insn],
-    far_jumps: bool,
-) -> Result<Vec<Insn>, Unfit> {
+/// Returns the program with the block at the placeholder: control enters the block at its top and leaves it at its end.
+/// If jumps cannot span the block, it goes after the function, with far jumps to it and back, if the kernel supports
+/// them.
+pub fn splice(program: &[Insn], mark: i32, block: &[Insn], far_jumps: bool) -> Result<Vec<Insn>, Unfit> {
     let at = position(program, mark).ok_or(Unfit::NoMark)?;
     let after = at + MARK_LENGTH;
     match with_replaced(program, at..after, block) {
@@ -58,17 +54,9 @@ pub fn splice(
 }
 
 /// Returns the program with some instructions replaced by others. Other jumps keep their targets.
-fn with_replaced(
-    program: &[Insn],
-    old: std::ops::Range<usize>,
-    new: &[Insn],
-) -> Result<Vec<Insn>, Unfit> {
+fn with_replaced(program: &[Insn], old: std::ops::Range<usize>, new: &[Insn]) -> Result<Vec<Insn>, Unfit> {
     let moved = |index: usize| {
-        if index < old.end {
-            index
-        } else {
-            index - old.len() + new.len()
-        }
+        if index < old.end { index } else { index - old.len() + new.len() }
     };
     let mut spliced = Vec::with_capacity(program.len() + new.len());
     let mut is_second_half = false;
@@ -82,9 +70,7 @@ fn with_replaced(
         let mut instruction = *instruction;
         if !is_second_half && let Some(target) = target(program, index) {
             let distance = moved(target) as i64 - moved(index) as i64 - 1;
-            instruction.set_distance(distance).ok_or(Unfit::TooLong {
-                instructions: new.len(),
-            })?;
+            instruction.set_distance(distance).ok_or(Unfit::TooLong { instructions: new.len() })?;
         }
         is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
         spliced.push(instruction);
@@ -130,27 +116,18 @@ mod tests {
     #[test]
     fn jumps_over_the_filter_keep_their_targets() {
         for length in [0, 1, 2, 7, 1000] {
-            let spliced = splice(&program(), FILTER, &vec![nothing(); length], false)
-                .expect("the program has a placeholder");
+            let spliced =
+                splice(&program(), FILTER, &vec![nothing(); length], false).expect("the program has a placeholder");
             assert_eq!(spliced.len(), 4 + length);
-            assert_eq!(
-                spliced[0].off as usize + 1,
-                spliced.len() - 1,
-                "forward, {length}"
-            );
+            assert_eq!(spliced[0].off as usize + 1, spliced.len() - 1, "forward, {length}");
             let back = spliced.len() - 2;
-            assert_eq!(
-                back as i64 + 1 + i64::from(spliced[back].off),
-                1,
-                "backward, {length}"
-            );
+            assert_eq!(back as i64 + 1 + i64::from(spliced[back].off), 1, "backward, {length}");
         }
     }
 
     #[test]
     fn filters_too_long_for_jumps_are_refused() {
-        let error =
-            splice(&program(), FILTER, &vec![nothing(); 40_000], false).expect_err("too long");
+        let error = splice(&program(), FILTER, &vec![nothing(); 40_000], false).expect_err("too long");
         let instructions = 40_000;
         assert_eq!(error, Unfit::TooLong { instructions });
     }
@@ -167,11 +144,7 @@ mod tests {
         let spliced = splice(&program, FILTER, &block, true).expect("far jumps may be used");
         let target = |at: usize| (at as i64 + 1 + i64::from(spliced[at].imm)) as usize;
         assert_eq!(spliced.len(), program.len() - 1 + block.len() + 1);
-        assert_eq!(
-            spliced[0].off as usize + 1,
-            4,
-            "over the placeholder, to the exit"
-        );
+        assert_eq!(spliced[0].off as usize + 1, 4, "over the placeholder, to the exit");
         let there = target(2);
         assert_eq!((spliced[2].code, spliced[there].imm), (op::GOTO_FAR, 9));
         assert_eq!(spliced[there - 1].code, 0x95);

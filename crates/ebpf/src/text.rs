@@ -21,13 +21,7 @@ impl fmt::Display for Insn {
         match self.code & 0x07 {
             op::LDX => write!(f, "r{dst} = *({} *)(r{src} {:+})", self.size(), self.off),
             op::STX => write!(f, "*({} *)(r{dst} {:+}) = r{src}", self.size(), self.off),
-            op::ST => write!(
-                f,
-                "*({} *)(r{dst} {:+}) = {}",
-                self.size(),
-                self.off,
-                self.imm
-            ),
+            op::ST => write!(f, "*({} *)(r{dst} {:+}) = {}", self.size(), self.off, self.imm),
             op::ALU | op::ALU64 => self.fmt_alu(f),
             op::JMP | op::JMP32 => self.fmt_jump(f),
             _ => write!(f, "BUG_{:02x}", self.code),
@@ -46,11 +40,7 @@ impl Insn {
     }
 
     fn fmt_alu(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let r = if self.code & 0x07 == op::ALU {
-            'w'
-        } else {
-            'r'
-        };
+        let r = if self.code & 0x07 == op::ALU { 'w' } else { 'r' };
         let (dst, src) = (self.dst(), self.src());
         let sign = match self.code & 0xf0 {
             op::NEG => return write!(f, "{r}{dst} = -{r}{dst}"),
@@ -100,11 +90,7 @@ impl Insn {
         if self.code & op::X != 0 {
             write!(f, "if {r}{dst} {sign} {r}{src} goto pc{:+}", self.off)
         } else {
-            write!(
-                f,
-                "if {r}{dst} {sign} {:#x} goto pc{:+}",
-                self.imm, self.off
-            )
+            write!(f, "if {r}{dst} {sign} {:#x} goto pc{:+}", self.imm, self.off)
         }
     }
 }
@@ -121,14 +107,8 @@ mod tests {
             (alu_imm(ADD, 9, 14), "(07) r9 += 14"),
             (load(H, 7, 2, 12), "(69) r7 = *(u16 *)(r2 +12)"),
             (be(7, 16), "(dc) r7 = be16 r7"),
-            (
-                Insn::new(JMP32 | JNE | K, 7, 0, 3, 0x1111),
-                "(56) if w7 != 0x1111 goto pc+3",
-            ),
-            (
-                Insn::new(JMP | JGT | X, 9, 3, -2, 0),
-                "(2d) if r9 > r3 goto pc-2",
-            ),
+            (Insn::new(JMP32 | JNE | K, 7, 0, 3, 0x1111), "(56) if w7 != 0x1111 goto pc+3"),
+            (Insn::new(JMP | JGT | X, 9, 3, -2, 0), "(2d) if r9 > r3 goto pc-2"),
             (store(DW, 5, 8, 7), "(7b) *(u64 *)(r5 +8) = r7"),
             (store_imm(W, 5, 8, 7), "(62) *(u32 *)(r5 +8) = 7"),
             (mov32_imm(0, 1), "(b4) w0 = 1"),

@@ -76,8 +76,8 @@ pub mod ancillary {
     pub const LL_OFF: u32 = 0xffe0_0000;
 
     /// Returns the offset in an Ethernet frame. The network header is assumed right after the 14 bytes of the Ethernet
-    /// header, which is also its position on a Linux socket once a tag is removed from the frame. Ancillary fields have no
-    /// offset.
+    /// header, which is also its position on a Linux socket once a tag is removed from the frame. Ancillary fields have
+    /// no offset.
     pub fn offset(k: u32) -> Option<u32> {
         Some(match k {
             AD_OFF.. => return None,
@@ -133,10 +133,7 @@ pub mod ancillary {
 
         /// Returns true if a program with this fact expects out-of-band tags.
         pub(crate) fn is_vlan(self) -> bool {
-            matches!(
-                self,
-                Ancillary::VlanTag | Ancillary::VlanPresent | Ancillary::VlanProtocol
-            )
+            matches!(self, Ancillary::VlanTag | Ancillary::VlanPresent | Ancillary::VlanProtocol)
         }
     }
 }
@@ -184,12 +181,7 @@ pub struct Classic {
 
 impl Classic {
     fn plain(instructions: Vec<Instruction>) -> Self {
-        Self {
-            instructions,
-            counts_from_headers: true,
-            finds: BTreeMap::new(),
-            tables: Arc::new([]),
-        }
+        Self { instructions, counts_from_headers: true, finds: BTreeMap::new(), tables: Arc::new([]) }
     }
 
     /// Creates a program of libpcap's compiler in which some comparisons look up a table.
@@ -199,11 +191,7 @@ impl Classic {
         tables: Vec<Table>,
     ) -> Result<Self, FilterError> {
         let program = Self::from_compiler(instructions)?;
-        Ok(Self {
-            finds: finds.into_iter().collect(),
-            tables: tables.into(),
-            ..program
-        })
+        Ok(Self { finds: finds.into_iter().collect(), tables: tables.into(), ..program })
     }
 
     /// Returns true if long lists in it are tables, which a plain classic program cannot express.
@@ -227,8 +215,8 @@ impl Classic {
         }
     }
 
-    /// Returns true if the sum of X and a load's constant has 32 bits, as in the kernel. libpcap's interpreter, which defines
-    /// programs of its compiler, finds no byte there.
+    /// Returns true if the sum of X and a load's constant has 32 bits, as in the kernel. libpcap's interpreter, which
+    /// defines programs of its compiler, finds no byte there.
     pub(crate) fn wraps(&self) -> bool {
         self.counts_from_headers
     }
@@ -247,10 +235,7 @@ impl Classic {
     /// Accepts a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
     pub fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check(&instructions, Source::Compiler)?;
-        Ok(Self {
-            counts_from_headers: false,
-            ..Self::plain(instructions)
-        })
+        Ok(Self { counts_from_headers: false, ..Self::plain(instructions) })
     }
 
     /// Parses a program in the format of `tcpdump -ddd`, with newlines or commas.
@@ -265,9 +250,7 @@ impl Classic {
 
     /// Returns true if the program loops; the kernel refuses such programs on a socket.
     pub fn has_backward_jumps(&self) -> bool {
-        self.instructions
-            .iter()
-            .any(|i| i.is_jump_always() && (i.k as i32) < 0)
+        self.instructions.iter().any(|i| i.is_jump_always() && (i.k as i32) < 0)
     }
 
     /// Returns true if a Linux socket accepts the program: no loop, and within the kernel's limit.
@@ -287,8 +270,8 @@ impl Classic {
         self.evaluate(bytes, length).value
     }
 
-    /// Runs the program, and returns whether it had to be stopped. Older libpcap does not stop such a program: `protochain`
-    /// can loop there for ever on a crafted packet.
+    /// Runs the program, and returns whether it had to be stopped. Older libpcap does not stop such a program:
+    /// `protochain` can loop there for ever on a crafted packet.
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> ClassicAnswer {
         run(self, bytes, length)
     }
@@ -315,11 +298,7 @@ fn line(index: usize, i: Instruction) -> String {
     let (name, operand) = parts(index, i);
     let next = index + 1;
     if i.class() == op::JMP && !i.is_jump_always() {
-        format!(
-            "({index:03}) {name:<8} {operand:<16} jt {}\tjf {}",
-            next + usize::from(i.jt),
-            next + usize::from(i.jf)
-        )
+        format!("({index:03}) {name:<8} {operand:<16} jt {}\tjf {}", next + usize::from(i.jt), next + usize::from(i.jf))
     } else {
         format!("({index:03}) {name:<8} {operand}")
     }
@@ -402,29 +381,16 @@ fn beginning(text: &str) -> String {
 }
 
 fn error(reason: &'static str, text: &str) -> FilterError {
-    FilterError::Text {
-        reason,
-        text: beginning(text),
-    }
+    FilterError::Text { reason, text: beginning(text) }
 }
 
 /// Parses the text form. Only its syntax is checked here.
 fn parse(text: &str) -> Result<Vec<Instruction>, FilterError> {
-    let mut lines = text
-        .split([',', '\n'])
-        .map(str::trim)
-        .filter(|line| !line.is_empty());
-    let first = lines
-        .next()
-        .ok_or_else(|| error("the program is empty", text))?;
-    let count: usize = first
-        .parse()
-        .map_err(|_| error("the number of instructions is missing", first))?;
+    let mut lines = text.split([',', '\n']).map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().ok_or_else(|| error("the program is empty", text))?;
+    let count: usize = first.parse().map_err(|_| error("the number of instructions is missing", first))?;
     if count == 0 || count > MAX_RAW {
-        return Err(FilterError::Length {
-            len: count,
-            max: MAX_RAW,
-        });
+        return Err(FilterError::Length { len: count, max: MAX_RAW });
     }
     let instructions = lines
         .enumerate()
@@ -454,12 +420,7 @@ fn instruction(line: &str) -> Result<Instruction, &'static str> {
     let [code, jt, jf, k] = fields[..] else {
         return Err("an instruction has four numbers: CODE JT JF K");
     };
-    Ok(Instruction {
-        code: number(code)?,
-        jt: number(jt)?,
-        jf: number(jf)?,
-        k: number(k)?,
-    })
+    Ok(Instruction { code: number(code)?, jt: number(jt)?, jf: number(jf)?, k: number(k)? })
 }
 
 fn number<T: TryFrom<u32>>(text: &str) -> Result<T, &'static str> {
@@ -480,8 +441,8 @@ fn print(instructions: &[Instruction]) -> String {
     text
 }
 
-// Accepted classic programs: the ones that the kernel's `bpf_check_classic` accepts, so that a raw program means the same on
-// a socket and at a hook.
+// Accepted classic programs: the ones that the kernel's `bpf_check_classic` accepts, so that a raw program means the
+// same on a socket and at a hook.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
@@ -497,17 +458,10 @@ fn check(program: &[Instruction], source: Source) -> Result<(), FilterError> {
         Source::Compiler => MAX_COMPILED,
     };
     if program.is_empty() || program.len() > max {
-        return Err(FilterError::Length {
-            len: program.len(),
-            max,
-        });
+        return Err(FilterError::Length { len: program.len(), max });
     }
     for (index, &instruction) in program.iter().enumerate() {
-        let fail = |reason: String| FilterError::Instruction {
-            index,
-            text: text(index, instruction),
-            reason,
-        };
+        let fail = |reason: String| FilterError::Instruction { index, text: text(index, instruction), reason };
         check_one(instruction, source).map_err(|reason| fail(reason.to_owned()))?;
         for target in targets(index, instruction) {
             if target < 0 || target >= program.len() as i64 {
@@ -544,10 +498,7 @@ fn targets(index: usize, instruction: Instruction) -> Vec<i64> {
         // libpcap counts the distance as signed; the kernel as unsigned, beyond any program.
         return vec![next + i64::from(instruction.k as i32)];
     }
-    vec![
-        next + i64::from(instruction.jt),
-        next + i64::from(instruction.jf),
-    ]
+    vec![next + i64::from(instruction.jt), next + i64::from(instruction.jf)]
 }
 
 fn check_one(i: Instruction, source: Source) -> Result<(), &'static str> {
@@ -558,10 +509,7 @@ fn check_one(i: Instruction, source: Source) -> Result<(), &'static str> {
         LD => match i.code & !0x07 {
             x if [W | ABS, H | ABS, B | ABS].contains(&x) => {
                 // libpcap accepts any number as an offset, and finds no byte there.
-                if source == Source::Raw
-                    && i.k >= ancillary::AD_OFF
-                    && ancillary::Ancillary::at(i.k).is_none()
-                {
+                if source == Source::Raw && i.k >= ancillary::AD_OFF && ancillary::Ancillary::at(i.k).is_none() {
                     return Err("it reads an ancillary field that the kernel does not have");
                 }
                 Ok(())
@@ -613,8 +561,8 @@ fn cell(k: u32) -> Result<(), &'static str> {
 
 /// Refuses a read of a scratch cell that is unwritten on some path, as the kernel does.
 fn check_memory(program: &[Instruction]) -> Result<(), FilterError> {
-    // For each instruction, the cells written on every path to it. Jumps go forward only, so one pass in order sees each
-    // instruction after all its predecessors.
+    // For each instruction, the cells written on every path to it. Jumps go forward only, so one pass in order sees
+    // each instruction after all its predecessors.
     let mut written_at = vec![u16::MAX; program.len()];
     let mut written: u16 = 0;
     for (index, &i) in program.iter().enumerate() {
@@ -640,7 +588,8 @@ fn check_memory(program: &[Instruction]) -> Result<(), FilterError> {
     Ok(())
 }
 
-// A plain interpreter with libpcap's semantics, and the kernel's for programs from elsewhere, as a reference and for files.
+// A plain interpreter with libpcap's semantics, and the kernel's for programs from elsewhere, as a reference and for
+// files.
 
 /// Returns the big-endian value of the `size` bytes at `offset`, if all exist.
 fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
@@ -674,19 +623,10 @@ fn run(program: &Classic, bytes: &[u8], length: u32) -> ClassicAnswer {
 fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> ClassicAnswer {
     let mut backward = 0;
     let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);
-    ClassicAnswer {
-        value,
-        gave_up: backward > most,
-    }
+    ClassicAnswer { value, gave_up: backward > most }
 }
 
-fn step_through(
-    classic: &Classic,
-    bytes: &[u8],
-    length: u32,
-    most: u32,
-    backward: &mut u32,
-) -> Option<u32> {
+fn step_through(classic: &Classic, bytes: &[u8], length: u32, most: u32, backward: &mut u32) -> Option<u32> {
     use op::*;
     // Ancillary fields are unknown in a file.
     let fixed = |k: u32| classic.offset(k).map(u64::from);
@@ -704,9 +644,7 @@ fn step_through(
                 a = match i.code & 0xe0 {
                     IMM => i.k,
                     ABS => load(bytes, fixed(i.k)?, i.code & 0x18)?,
-                    IND if classic.wraps() => {
-                        load(bytes, x.wrapping_add(i.k).into(), i.code & 0x18)?
-                    }
+                    IND if classic.wraps() => load(bytes, x.wrapping_add(i.k).into(), i.code & 0x18)?,
                     IND => load(bytes, u64::from(x) + u64::from(i.k), i.code & 0x18)?,
                     MEM => memory[i.k as usize],
                     _ => length,
@@ -788,19 +726,10 @@ mod tests {
 
     #[test]
     fn errors_name_the_malformed_instruction() {
-        for line in [
-            "21 0 1",
-            "21 0 1 2 3",
-            "21 0 x 1",
-            "21 0 300 1",
-            "21 0 1 4294967296",
-        ] {
+        for line in ["21 0 1", "21 0 1 2 3", "21 0 x 1", "21 0 300 1", "21 0 1 4294967296"] {
             let program = format!("3,40 0 0 12,{line},6 0 0 0");
             let error = Classic::parse(&program).unwrap_err().to_string();
-            assert!(
-                error.starts_with(&format!("filter instruction 1 ({line}): ")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("filter instruction 1 ({line}): ")), "{error}");
         }
     }
 
@@ -832,14 +761,8 @@ mod tests {
                 other => panic!("{text:?}: {other:?}"),
             }
         }
-        assert!(matches!(
-            Classic::parse("0"),
-            Err(FilterError::Length { len: 0, .. })
-        ));
-        assert!(matches!(
-            Classic::parse("999999999,6 0 0 0"),
-            Err(FilterError::Length { .. })
-        ));
+        assert!(matches!(Classic::parse("0"), Err(FilterError::Length { len: 0, .. })));
+        assert!(matches!(Classic::parse("999999999,6 0 0 0"), Err(FilterError::Length { .. })));
     }
 
     fn refused(text: &str) -> (usize, String) {

@@ -29,9 +29,7 @@ pub enum FilterError {
     #[error("{}: {}{}", .0.what, .0.why, .0.fix.as_ref().map_or(String::new(), |fix| format!("; {fix}")))]
     NoCompiler(Unavailable),
     /// The text of a raw classic program could not be read.
-    #[error(
-        "raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as printed by `tcpdump -ddd`"
-    )]
+    #[error("raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as printed by `tcpdump -ddd`")]
     Text {
         /// The defect.
         reason: &'static str,
@@ -110,14 +108,7 @@ impl FilterError {
         let start = expression.get(..at.start)?.chars().count();
         let width = expression.get(at.clone())?.chars().count().max(1);
         // A tab or newline would misplace the caret.
-        let shown: String = expression
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
-        Some(format!(
-            "{shown}\n{}{}",
-            " ".repeat(start),
-            "^".repeat(width)
-        ))
+        let shown: String = expression.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Some(format!("{shown}\n{}{}", " ".repeat(start), "^".repeat(width)))
     }
 }

@@ -43,8 +43,8 @@ pub struct CompilerOptions {
     pub netmask: Option<Ipv4Addr>,
     /// True if libpcap's optimiser runs.
     pub optimise: bool,
-    /// Byte order of the packets' file, if any. libpcap then uses only facts in the packets, and considers the system that
-    /// wrote them: BSD's loopback headers contain that system's numbers in its own byte order.
+    /// Byte order of the packets' file, if any. libpcap then uses only facts in the packets, and considers the system
+    /// that wrote them: BSD's loopback headers contain that system's numbers in its own byte order.
     pub file: Option<ByteOrder>,
 }
 
@@ -57,13 +57,7 @@ pub enum ByteOrder {
 
 impl Default for CompilerOptions {
     fn default() -> Self {
-        CompilerOptions {
-            link: LinkType::ETHERNET,
-            snaplen: 262_144,
-            netmask: None,
-            optimise: true,
-            file: None,
-        }
+        CompilerOptions { link: LinkType::ETHERNET, snaplen: 262_144, netmask: None, optimise: true, file: None }
     }
 }
 
@@ -74,18 +68,10 @@ static COMPILER: Mutex<()> = Mutex::new(());
 pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock();
     let compiler = ready()?;
-    let plain = CompilerOptions {
-        optimise: false,
-        ..*options
-    };
-    let run = |piece: &str, is_plain: bool| {
-        compiler.compile(piece, if is_plain { &plain } else { options })
-    };
+    let plain = CompilerOptions { optimise: false, ..*options };
+    let run = |piece: &str, is_plain: bool| compiler.compile(piece, if is_plain { &plain } else { options });
     // Names are resolved in Ethernet frames, where the position of the addresses is known.
-    let on_ethernet = CompilerOptions {
-        link: LinkType::ETHERNET,
-        ..plain
-    };
+    let on_ethernet = CompilerOptions { link: LinkType::ETHERNET, ..plain };
     let ask = |text: &str| compiler.compile(text, &on_ethernet);
     let optimise = match split::compile(expression, options.snaplen.max(1), run, &ask) {
         Split::Whole { optimise } => optimise,
@@ -95,10 +81,7 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
         Split::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
         Split::TooLong { comparisons } => return Err(too_many(comparisons)),
     };
-    let options = &CompilerOptions {
-        optimise: options.optimise && optimise,
-        ..*options
-    };
+    let options = &CompilerOptions { optimise: options.optimise && optimise, ..*options };
     match compiler.compile(expression, options) {
         Ok(instructions) => Classic::from_compiler(instructions),
         Err(message) => {
@@ -121,10 +104,7 @@ pub fn check_length(expression: &str) -> Result<(), FilterError> {
 
 /// Returns true if libpcap accepts an expression in one piece.
 pub fn compiles_whole(expression: &str) -> bool {
-    let options = CompilerOptions {
-        optimise: false,
-        ..CompilerOptions::default()
-    };
+    let options = CompilerOptions { optimise: false, ..CompilerOptions::default() };
     ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
 
@@ -134,31 +114,19 @@ fn located(
     compiler: &dyn Compiler,
     options: &CompilerOptions,
 ) -> Option<Range<usize>> {
-    let options = &CompilerOptions {
-        optimise: false,
-        ..*options
-    };
-    locate::locate(expression, message, |text| {
-        compiler.compile(text, options).err()
-    })
+    let options = &CompilerOptions { optimise: false, ..*options };
+    locate::locate(expression, message, |text| compiler.compile(text, options).err())
 }
 
 /// Returns the error for a piece of a long expression, with its position in the whole.
-fn refused_piece(
-    refused: split::Refused,
-    compiler: &dyn Compiler,
-    options: &CompilerOptions,
-) -> FilterError {
+fn refused_piece(refused: split::Refused, compiler: &dyn Compiler, options: &CompilerOptions) -> FilterError {
     let at = located(&refused.piece, &refused.message, compiler, options)
         .filter(|at| at.start >= refused.inherited)
         .map(|at| {
             let shift = |offset: usize| offset - refused.inherited + refused.start;
             shift(at.start)..shift(at.end)
         });
-    FilterError::Expression {
-        message: refused.message,
-        at,
-    }
+    FilterError::Expression { message: refused.message, at }
 }
 
 // The compiler of expressions: a libpcap that another crate has loaded, since this one makes no system calls.
@@ -169,11 +137,7 @@ pub trait Compiler: Send + Sync {
     fn ready(&self) -> Result<(), Unavailable>;
 
     /// Compiles an expression as libpcap does; an error is libpcap's own message. Matches return the snaplen.
-    fn compile(
-        &self,
-        expression: &str,
-        options: &CompilerOptions,
-    ) -> Result<Vec<Instruction>, String>;
+    fn compile(&self, expression: &str, options: &CompilerOptions) -> Result<Vec<Instruction>, String>;
 }
 
 static CHOSEN: OnceLock<&'static dyn Compiler> = OnceLock::new();
@@ -222,15 +186,9 @@ mod tests {
             Ok(())
         }
 
-        fn compile(
-            &self,
-            expression: &str,
-            options: &CompilerOptions,
-        ) -> Result<Vec<Instruction>, String> {
+        fn compile(&self, expression: &str, options: &CompilerOptions) -> Result<Vec<Instruction>, String> {
             self.0.fetch_add(expression.len(), Ordering::Relaxed);
-            ready()
-                .map_err(|e| e.to_string())?
-                .compile(expression, options)
+            ready().map_err(|e| e.to_string())?.compile(expression, options)
         }
     }
 
@@ -242,11 +200,7 @@ mod tests {
             let (text, asked) = (terms(count), Counting::default());
             let message = "can't parse filter expression: syntax error";
             let found = located(&text, message, &asked, &CompilerOptions::default());
-            assert_eq!(
-                found.map(|at| &text[at]),
-                has_mark.then_some("and"),
-                "{count}"
-            );
+            assert_eq!(found.map(|at| &text[at]), has_mark.then_some("and"), "{count}");
             assert!(asked.0.load(Ordering::Relaxed) <= MOST, "{count} terms");
         }
     }
@@ -276,11 +230,7 @@ mod tests {
             ("(tcp or udp", "syntax error", Some("")),
             ("tcp or udp)", "syntax error", Some(")")),
             ("ip[0:2 = 5", "syntax error", Some("=")),
-            (
-                "host nosuch.invalid",
-                "unknown host",
-                Some("nosuch.invalid"),
-            ),
+            ("host nosuch.invalid", "unknown host", Some("nosuch.invalid")),
             ("tcp port nosuchport", "unknown port", Some("nosuchport")),
             ("port 80 or port 99999", "illegal port", Some("99999")),
             ("ip proto nosuch", "unknown ip proto", Some("nosuch")),
@@ -306,10 +256,7 @@ mod tests {
     fn carets_are_under_the_error() {
         let expression = "tcp port 80 zz";
         let error = compile(expression, &CompilerOptions::default()).unwrap_err();
-        assert_eq!(
-            error.caret(expression).unwrap(),
-            "tcp port 80 zz\n            ^^"
-        );
+        assert_eq!(error.caret(expression).unwrap(), "tcp port 80 zz\n            ^^");
     }
 
     #[test]
@@ -317,20 +264,10 @@ mod tests {
         let mut packet = [0u8; 60];
         packet[12] = 8;
         packet[30..34].copy_from_slice(&[10, 1, 2, 255]);
-        let with = CompilerOptions {
-            netmask: Some(Ipv4Addr::new(255, 255, 255, 0)),
-            ..CompilerOptions::default()
-        };
-        for text in [
-            "ip broadcast",
-            "not ip broadcast",
-            "len > 5 and (ip broadcast)",
-        ] {
+        let with = CompilerOptions { netmask: Some(Ipv4Addr::new(255, 255, 255, 0)), ..CompilerOptions::default() };
+        for text in ["ip broadcast", "not ip broadcast", "len > 5 and (ip broadcast)"] {
             let narrow = compile(text, &with).unwrap().run(&packet, 60) != 0;
-            let wide = compile(text, &CompilerOptions::default())
-                .unwrap()
-                .run(&packet, 60)
-                != 0;
+            let wide = compile(text, &CompilerOptions::default()).unwrap().run(&packet, 60) != 0;
             assert_ne!(narrow, wide, "{text}");
         }
     }
@@ -338,33 +275,20 @@ mod tests {
     /// 255.255.255.255 means an unknown netmask in libpcap.
     #[test]
     fn a_netmask_of_all_ones_is_unknown() {
-        let options = CompilerOptions {
-            netmask: Some(Ipv4Addr::BROADCAST),
-            ..CompilerOptions::default()
-        };
+        let options = CompilerOptions { netmask: Some(Ipv4Addr::BROADCAST), ..CompilerOptions::default() };
         let error = compile("tcp or ip broadcast", &options).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "netmask not known, so 'ip broadcast' not supported"
-        );
+        assert_eq!(error.to_string(), "netmask not known, so 'ip broadcast' not supported");
         assert!(compile("tcp or ether broadcast", &options).is_ok());
     }
 
     /// libpcap accepts them, and no packet has such bytes.
     #[test]
     fn constant_negative_offsets_match_nothing() {
-        for text in [
-            "ether[-31:2] = 0",
-            "ip[-2000000:1] = 0",
-            "ether[-1048576:1] >= 0",
-            "ether[-2000000:1] >= 0",
-        ] {
-            let program = compile(text, &CompilerOptions::default())
-                .unwrap_or_else(|e| panic!("{text}: {e}"));
+        for text in ["ether[-31:2] = 0", "ip[-2000000:1] = 0", "ether[-1048576:1] >= 0", "ether[-2000000:1] >= 0"] {
+            let program = compile(text, &CompilerOptions::default()).unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(program.run(&[0; 100], 100), 0, "{text}");
             crate::lower(&program, &crate::Target::xdp()).unwrap_or_else(|e| panic!("{text}: {e}"));
-            let or_else =
-                compile(&format!("len > 5 or {text}"), &CompilerOptions::default()).unwrap();
+            let or_else = compile(&format!("len > 5 or {text}"), &CompilerOptions::default()).unwrap();
             assert_ne!(or_else.run(&[0; 100], 100), 0, "{text}");
         }
     }
@@ -382,11 +306,7 @@ mod tests {
             Ok(())
         }
 
-        fn compile(
-            &self,
-            text: &str,
-            options: &CompilerOptions,
-        ) -> Result<Vec<Instruction>, String> {
+        fn compile(&self, text: &str, options: &CompilerOptions) -> Result<Vec<Instruction>, String> {
             use trawl_io::libpcap::{FilterRequest, compile_filter};
             let request = FilterRequest {
                 link_type: options.link.0,
@@ -396,10 +316,7 @@ mod tests {
                 file: options.file.map(|order| order == ByteOrder::Big),
             };
             let program = compile_filter(text, &request)?;
-            Ok(program
-                .iter()
-                .map(|i| Instruction::new(i.code, i.jt, i.jf, i.k))
-                .collect())
+            Ok(program.iter().map(|i| Instruction::new(i.code, i.jt, i.jf, i.k)).collect())
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! 1. text, in tcpdump's syntax. libpcap's own compiler turns it into
 //! 2. a classic BPF program ([`Classic`]), which can also come from `tcpdump -ddd`, and which
-//!    [`lower()`] turns into
+//! [`lower()`] turns into
 //! 3. a block of eBPF instructions ([`trawl_ebpf::Insn`]) that another crate splices into a program at a hook.
 //!
 //! The contract between the block and the program around it is at the top of [`mod@lower`].
@@ -35,8 +35,8 @@
 //! # Ok::<(), trawl_filter::FilterError>(())
 //! ```
 //!
-//! [`compile`] accepts expressions. libpcap's compiler is loaded at run time by the crate `trawl-io`, which this crate does
-//! not use: a program sets it with [`expression::compile_with`].
+//! [`compile`] accepts expressions. libpcap's compiler is loaded at run time by the crate `trawl-io`, which this crate
+//! does not use: a program sets it with [`expression::compile_with`].
 
 pub mod classic;
 pub mod error;

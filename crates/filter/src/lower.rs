@@ -15,32 +15,32 @@
 //! | r5 | [`SCRATCH_SIZE`] bytes of stack, 8-aligned, need not be initialised | the same |
 //!
 //! - At the first two the block reads the length itself, and only if needed: the first bytes decide
-//!   most packets. The length includes bytes in fragments, and the four bytes of an out-of-band tag if
-//!   [`Target::vlan_out_of_band`] is set: the filter sees the frame with its tag restored.
+//! most packets. The length includes bytes in fragments, and the four bytes of an out-of-band tag if
+//! [`Target::vlan_out_of_band`] is set: the filter sees the frame with its tag restored.
 //! - [`Hook::Socket`] is like tc, but r2 and r3 may hold anything: a socket filter may not read packet
-//!   memory.
+//! memory.
 //! - At [`Hook::Copy`] the buffer is in a map's value (the verifier permits only aligned reads of a
-//!   stack, and fields are not aligned). It is the packet's beginning; a filter that reads beyond r3 finds
-//!   no match, as libpcap does in a file with short snapshots. r3 is not trusted to be at most `buffer`:
-//!   every access is checked against `buffer` too.
+//! stack, and fields are not aligned). It is the packet's beginning; a filter that reads beyond r3 finds
+//! no match, as libpcap does in a file with short snapshots. r3 is not trusted to be at most `buffer`:
+//! every access is checked against `buffer` too.
 //!
-//! On exit r0 is 0 for "no match" and otherwise the classic program's return value, and control falls off the end of the
-//! block. r1 to r9 and the scratch may have changed; r10 is untouched. The block reads only its inputs and its own writes.
-//! Jumps stay inside it.
+//! On exit r0 is 0 for "no match" and otherwise the classic program's return value, and control falls off the end of
+//! the block. r1 to r9 and the scratch may have changed; r10 is untouched. The block reads only its inputs and its own
+//! writes. Jumps stay inside it.
 //!
 //! # Semantics
 //!
-//! The same as libpcap's interpreter on the whole packet: 32-bit arithmetic, a load beyond the packet's end is "no match",
-//! and so is a division by zero; a shift by 32 or more gives 0; `X + k` does not wrap. Ancillary loads, unknown to libpcap's
-//! interpreter, mean the same as on a Linux socket, if the hook has the fact.
+//! The same as libpcap's interpreter on the whole packet: 32-bit arithmetic, a load beyond the packet's end is "no
+//! match", and so is a division by zero; a shift by 32 or more gives 0; `X + k` does not wrap. Ancillary loads, unknown
+//! to libpcap's interpreter, mean the same as on a Linux socket, if the hook has the fact.
 //!
 //! # Reading packets
 //!
-//! Twice: a *fast* version reads packet memory with as few comparisons with `data_end` as possible, and a *slow* version of
-//! the same program reads each field with the kernel's load helper, which reaches bytes beyond the linear part. When a
-//! comparison fails and the packet is long enough to match, the fast version jumps to the same instruction of the slow one,
-//! and never returns. The slow version is exact, so the comparisons may require slightly more bytes than the next load. At
-//! [`Hook::Socket`] only the slow version exists.
+//! Twice: a *fast* version reads packet memory with as few comparisons with `data_end` as possible, and a *slow*
+//! version of the same program reads each field with the kernel's load helper, which reaches bytes beyond the linear
+//! part. When a comparison fails and the packet is long enough to match, the fast version jumps to the same instruction
+//! of the slow one, and never returns. The slow version is exact, so the comparisons may require slightly more bytes
+//! than the next load. At [`Hook::Socket`] only the slow version exists.
 
 pub(crate) mod ancillary;
 mod assembler;
@@ -99,14 +99,15 @@ pub struct Target {
     pub hook: Hook,
     /// A VLAN tag may be out of band (tc and sockets only).
     pub vlan_out_of_band: bool,
-    /// The kernel has the helper that reads bytes beyond the linear part. XDP has it since 5.18, like the bytes themselves.
+    /// The kernel has the helper that reads bytes beyond the linear part. XDP has it since 5.18, like the bytes
+    /// themselves.
     pub load_helper: bool,
     /// The kernel has jumps of 32 bits (since 6.6).
     pub gotol: bool,
     /// At [`Hook::Copy`]: r1 is the `__sk_buff` whose frame is in the buffer.
     pub copy_of_skb: bool,
-    /// Packets that exceed a loop's limit (`protochain`) match, for a second filter in user space. Otherwise they do not
-    /// match.
+    /// Packets that exceed a loop's limit (`protochain`) match, for a second filter in user space. Otherwise they do
+    /// not match.
     pub accepts_unfinished: bool,
 }
 
@@ -137,10 +138,7 @@ impl Target {
 
     /// Returns the target for a packet socket, with out-of-band tags.
     pub fn socket() -> Self {
-        Target {
-            hook: Hook::Socket,
-            ..Target::tc()
-        }
+        Target { hook: Hook::Socket, ..Target::tc() }
     }
 
     /// Returns the target for a copy of the packet's first bytes in a buffer of this size.
@@ -157,10 +155,7 @@ impl Target {
 
     /// Returns the target for a copy of a frame's first bytes, with its tag, in a tc program.
     pub fn tc_copy(buffer: u16) -> Self {
-        Target {
-            copy_of_skb: true,
-            ..Target::copy(buffer)
-        }
+        Target { copy_of_skb: true, ..Target::copy(buffer) }
     }
 
     fn helper(&self) -> Option<i32> {
@@ -201,8 +196,8 @@ pub struct Stats {
 pub struct Lowered {
     /// The block to splice in.
     pub insns: Vec<Insn>,
-    /// Its tables. An instruction that loads the address of a map's value contains the table's number, to be replaced by the
-    /// descriptor of an array map with the table's bytes.
+    /// Its tables. An instruction that loads the address of a map's value contains the table's number, to be replaced
+    /// by the descriptor of an array map with the table's bytes.
     pub tables: Vec<Table>,
     /// Its sizes.
     pub stats: Stats,

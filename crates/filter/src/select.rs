@@ -1,5 +1,5 @@
-//! Selection of a file's packets by content: a filter run in user space, on the same classic program that a capture's filter
-//! is made from.
+//! Selection of a file's packets by content: a filter run in user space, on the same classic program that a capture's
+//! filter is made from.
 
 use std::collections::HashMap;
 
@@ -24,11 +24,9 @@ pub enum Question {
 pub enum SelectError {
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// The filter needs the packet's direction, interface, mark or a similar fact, which the kernel knows but a file does not
-    /// contain.
-    #[error(
-        "the filter asks for the packet's direction, its interface or something else that is not among its bytes"
-    )]
+    /// The filter needs the packet's direction, interface, mark or a similar fact, which the kernel knows but a file
+    /// does not contain.
+    #[error("the filter asks for the packet's direction, its interface or something else that is not among its bytes")]
     NotInFiles,
     #[error("only Ethernet frames are supported")]
     NotEthernet,
@@ -49,32 +47,17 @@ pub struct Selector {
 
 impl Selector {
     pub fn new(question: Question, options: CompilerOptions) -> Self {
-        Self {
-            question,
-            options,
-            programs: HashMap::new(),
-            last: None,
-        }
+        Self { question, options, programs: HashMap::new(), last: None }
     }
 
     /// Returns true if the packet matches. Only the captured bytes and the true length count, as in tcpdump.
-    pub fn matches(
-        &mut self,
-        kind: PacketKind,
-        captured: &[u8],
-        length: u32,
-    ) -> Result<bool, SelectError> {
+    pub fn matches(&mut self, kind: PacketKind, captured: &[u8], length: u32) -> Result<bool, SelectError> {
         let program = self.program(kind)?;
         Ok(program.is_none_or(|program| program.run(captured, length) != 0))
     }
 
     /// Returns true if the packet has more headers than a program in the kernel follows.
-    pub fn exceeds_kernel(
-        &mut self,
-        kind: PacketKind,
-        captured: &[u8],
-        length: u32,
-    ) -> Result<bool, SelectError> {
+    pub fn exceeds_kernel(&mut self, kind: PacketKind, captured: &[u8], length: u32) -> Result<bool, SelectError> {
         let program = self.program(kind)?;
         Ok(program.is_some_and(|program| program.exceeds_kernel(captured, length)))
     }
@@ -138,9 +121,7 @@ fn program(
         Question::Inner(text) => Matcher::Inside(Box::new(Inner::compile(text, &options)?)),
         Question::Classic(text) => Matcher::Whole(Classic::parse(text)?),
     };
-    let asks_for_fact = |i: &Instruction| {
-        i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF
-    };
+    let asks_for_fact = |i: &Instruction| i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF;
     // In an expression such an offset is negative, as in `ether[-31:2]`: libpcap finds no byte there.
     if let (Question::Classic(_), Matcher::Whole(classic)) = (question, &program)
         && classic.instructions().iter().any(asks_for_fact)
@@ -162,8 +143,8 @@ pub fn options_for(options: CompilerOptions, (link_type, order): PacketKind) -> 
     }
 }
 
-/// Returns libpcap's number for a file's link type. They are the same except for the oldest, which differ between systems;
-/// these are Linux's.
+/// Returns libpcap's number for a file's link type. They are the same except for the oldest, which differ between
+/// systems; these are Linux's.
 fn dlt(link_type: u16) -> LinkType {
     LinkType(match link_type {
         100 => 11,

@@ -1,9 +1,9 @@
 //! Lists too long for comparisons, as sorted tables for a search of few steps.
 //!
 //! A list is searched a word at a time: an IPv4 address or a port has one word, an IPv6 address four. A word leads to a
-//! state, under which the next word is looked up, so a table's entries are ranges of words under a state. A list of prefixes
-//! and ranges is a list of such entries as well, and so is a list of combinations: the words of an address, then the words of
-//! a port.
+//! state, under which the next word is looked up, so a table's entries are ranges of words under a state. A list of
+//! prefixes and ranges is a list of such entries as well, and so is a list of combinations: the words of an address,
+//! then the words of a port.
 
 use std::collections::HashMap;
 
@@ -36,9 +36,7 @@ pub(crate) const ENTRY_SIZE: usize = 16;
 impl Table {
     /// Returns the next state of a word.
     pub(crate) fn look_up(&self, state: u32, word: u32) -> u32 {
-        let after = self
-            .entries
-            .partition_point(|entry| (entry.state, entry.from) <= (state, word));
+        let after = self.entries.partition_point(|entry| (entry.state, entry.from) <= (state, word));
         match after.checked_sub(1).map(|at| self.entries[at]) {
             Some(entry) if entry.state == state && word <= entry.to => entry.next,
             _ => 0,
@@ -75,8 +73,8 @@ impl Table {
 /// Maximum number of rows over all states; more would need seconds and hundreds of megabytes.
 const MOST_LED_TO: usize = 1 << 24;
 
-/// Builds tables for rows of this many words, each a range. `None` if rows overlap so often that the tables would be much
-/// longer than their list.
+/// Builds tables for rows of this many words, each a range. `None` if rows overlap so often that the tables would be
+/// much longer than their list.
 pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
     let rows = cells.len() / words;
     let cell = |row: u32, word: usize| cells[row as usize * words + word];
@@ -117,35 +115,18 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
                 };
                 match entries.last_mut() {
                     Some(last) if last.goes_on(state, from, next) => last.to = to,
-                    _ => entries.push(Entry {
-                        state,
-                        from,
-                        to,
-                        next,
-                    }),
+                    _ => entries.push(Entry { state, from, to, next }),
                 }
                 true
             })?;
         }
         if word > 0 {
             // Values found by fewer words stay found.
-            entries.push(Entry {
-                state: FOUND,
-                from: 0,
-                to: u32::MAX,
-                next: FOUND,
-            });
+            entries.push(Entry { state: FOUND, from: 0, to: u32::MAX, next: FOUND });
         }
         entries.sort_unstable_by_key(|entry| (entry.state, entry.from));
-        tables.push(Table {
-            entries,
-            is_first: word == 0,
-            is_last: word + 1 == words,
-        });
-        open = following
-            .into_iter()
-            .map(|(rows, next)| (next, rows))
-            .collect();
+        tables.push(Table { entries, is_first: word == 0, is_last: word + 1 == words });
+        open = following.into_iter().map(|(rows, next)| (next, rows)).collect();
     }
     Some(tables)
 }
@@ -166,8 +147,8 @@ struct Range {
     row: Option<u32>,
 }
 
-/// Divides overlapping ranges into disjoint ones, and calls `each` in ascending order with the rows of each: none if a row is
-/// settled. Returns `None` early if the caller stops.
+/// Divides overlapping ranges into disjoint ones, and calls `each` in ascending order with the rows of each: none if a
+/// row is settled. Returns `None` early if the caller stops.
 fn segments(mut ranges: Vec<Range>, mut each: impl FnMut(u32, u32, &[u32]) -> bool) -> Option<()> {
     ranges.sort_unstable();
     let mut active: Vec<Range> = Vec::new();
@@ -264,19 +245,13 @@ mod tests {
 
     fn any_range() -> impl Strategy<Value = (u32, u32)> {
         let some = (0u32..9, 0u32..9).prop_map(|(one, other)| (one.min(other), one.max(other)));
-        prop_oneof![
-            some,
-            Just((0, u32::MAX)),
-            (0u32..9).prop_map(|one| (one, one))
-        ]
+        prop_oneof![some, Just((0, u32::MAX)), (0u32..9).prop_map(|one| (one, one))]
     }
 
     /// A list with a table of quadratic size is refused.
     #[test]
     fn tables_have_a_bound() {
-        let cells: Vec<(u32, u32)> = (0..8000)
-            .flat_map(|n| [(n, u32::MAX - n), (n, n)])
-            .collect();
+        let cells: Vec<(u32, u32)> = (0..8000).flat_map(|n| [(n, u32::MAX - n), (n, n)]).collect();
         assert_eq!(tables(2, &cells), None);
     }
 }

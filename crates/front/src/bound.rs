@@ -19,14 +19,13 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Returns the bound in nanoseconds since 1970; `first` is the first packet's time, `utc_offset` returns the seconds east
-    /// of Greenwich at a time in seconds since 1970.
+    /// Returns the bound in nanoseconds since 1970; `first` is the first packet's time, `utc_offset` returns the
+    /// seconds east of Greenwich at a time in seconds since 1970.
     pub fn absolute(self, first: u64, now: u64, utc_offset: fn(i64) -> i32) -> u64 {
-        let offset_at =
-            |ns: i64| i64::from(utc_offset(ns.div_euclid(SECOND as i64))) * SECOND as i64;
+        let offset_at = |ns: i64| i64::from(utc_offset(ns.div_euclid(SECOND as i64))) * SECOND as i64;
         let of_local = |local: i64| {
-            // The offset belongs to the result, which is not known yet: the second guess is right unless the clock is changed
-            // in this very hour.
+            // The offset belongs to the result, which is not known yet: the second guess is right unless the clock is
+            // changed in this very hour.
             let guess = local.saturating_sub(offset_at(local));
             local.saturating_sub(offset_at(guess)).max(0) as u64
         };
@@ -53,9 +52,7 @@ impl Bound {
         let shown = |utc: i64| utc + i64::from(utc_offset(utc));
         // A time that exists is valid under the offset of the day before or after, or both.
         let wanted = seconds(local);
-        ![wanted - DAY, wanted + DAY]
-            .into_iter()
-            .any(|near| shown(wanted - i64::from(utc_offset(near))) == wanted)
+        ![wanted - DAY, wanted + DAY].into_iter().any(|near| shown(wanted - i64::from(utc_offset(near))) == wanted)
     }
 }
 
@@ -121,9 +118,7 @@ fn with_date(date: &str, clock: &str) -> Option<Bound> {
         Some(at) => (clock[..at].trim_end(), Some(offset(&clock[at..])?)),
         None => (clock, None),
     };
-    let ns = days
-        .checked_mul(DAY * SECOND as i64)?
-        .checked_add(time_of_day(clock)? as i64)?;
+    let ns = days.checked_mul(DAY * SECOND as i64)?.checked_add(time_of_day(clock)? as i64)?;
     Some(match offset {
         Some(seconds) => {
             let ns = ns.checked_sub(seconds * SECOND as i64)?;
@@ -169,11 +164,7 @@ fn seconds(text: &str) -> Option<u64> {
         return None;
     }
     let fraction: u64 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
-    whole
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(SECOND)?
-        .checked_add(fraction)
+    whole.parse::<u64>().ok()?.checked_mul(SECOND)?.checked_add(fraction)
 }
 
 /// Returns days since 1970 (Howard Hinnant's `days_from_civil`).
@@ -193,20 +184,12 @@ mod tests {
     #[test]
     fn forms_of_time() {
         let noon = 1_700_049_600 * SECOND; // 2023-11-15 12:00:00 UTC
-        let at = |text: &str| {
-            parse_bound(text)
-                .unwrap()
-                .absolute(noon + 5, noon + SECOND, |_| 3600)
-        };
+        let at = |text: &str| parse_bound(text).unwrap().absolute(noon + 5, noon + SECOND, |_| 3600);
         assert_eq!(at("1700049600"), noon);
         assert_eq!(at("1700049600.25"), noon + SECOND / 4);
         assert_eq!(at("2023-11-15T12:00:00Z"), noon);
         assert_eq!(at("2023-11-15 13:00:00"), noon);
-        for same in [
-            "2023-11-15T14:00:00+02:00",
-            "2023-11-15 08:30-0330",
-            "2023-11-15T13:00+01",
-        ] {
+        for same in ["2023-11-15T14:00:00+02:00", "2023-11-15 08:30-0330", "2023-11-15T13:00+01"] {
             assert_eq!(at(same), noon, "{same}");
         }
         assert_eq!(at("2023-11-15"), noon - 13 * 3600 * SECOND);
@@ -238,8 +221,8 @@ mod tests {
         assert!(parse_bound("2024-02-29").is_ok() && parse_bound("2026-12-31").is_ok());
     }
 
-    /// Returns the offset of a zone that is one hour ahead in winter, and two from 2023-03-26 01:00 UTC to 2023-10-29 01:00
-    /// UTC.
+    /// Returns the offset of a zone that is one hour ahead in winter, and two from 2023-03-26 01:00 UTC to 2023-10-29
+    /// 01:00 UTC.
     #[test]
     fn summer_time_follows_the_time_asked_for() {
         fn berlin(seconds: i64) -> i32 {
@@ -248,8 +231,7 @@ mod tests {
                 false => 3600,
             }
         }
-        let at =
-            |text: &str, first: u64| parse_bound(text).unwrap().absolute(first, 0, berlin) / SECOND;
+        let at = |text: &str, first: u64| parse_bound(text).unwrap().absolute(first, 0, berlin) / SECOND;
         let (winter, summer) = (1_700_049_600, 1_688_212_800); // 12:00 UTC on 2023-11-15 and 2023-07-01
         assert_eq!(at("2023-07-01 14:00", winter * SECOND), summer);
         assert_eq!(at("2023-11-15 13:00", summer * SECOND), winter);
@@ -261,11 +243,7 @@ mod tests {
         // Skipped times, and times before and after; the last occurs twice.
         let skipped = |text: &str| form(text).unwrap().is_skipped(berlin);
         assert!(skipped("2023-03-26 02:00") && skipped("2023-03-26 02:59:59.5"));
-        for shown in [
-            "2023-03-26 01:59:59",
-            "2023-03-26 03:00",
-            "2023-10-29 02:30",
-        ] {
+        for shown in ["2023-03-26 01:59:59", "2023-03-26 03:00", "2023-10-29 02:30"] {
             assert!(!skipped(shown), "{shown}");
         }
     }

@@ -15,22 +15,9 @@ pub type Example<'a> = (&'a str, &'a str);
 pub type Groups<'a> = &'a [(&'a str, &'a [&'a str])];
 
 /// Returns the commands of a group with their first lines of help.
-fn of_group<'a>(
-    command: &'a Command,
-    names: &'a [&'a str],
-) -> impl Iterator<Item = (&'a str, String)> {
-    let found = names
-        .iter()
-        .filter_map(|name| Some((*name, command.find_subcommand(name)?)));
-    found.map(|(name, below)| {
-        (
-            name,
-            below
-                .get_about()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-        )
-    })
+fn of_group<'a>(command: &'a Command, names: &'a [&'a str]) -> impl Iterator<Item = (&'a str, String)> {
+    let found = names.iter().filter_map(|name| Some((*name, command.find_subcommand(name)?)));
+    found.map(|(name, below)| (name, below.get_about().map(ToString::to_string).unwrap_or_default()))
 }
 
 /// Lists the commands by group in the program's help: clap has no headings for subcommands.
@@ -48,8 +35,8 @@ pub fn grouped(command: Command, groups: Groups<'_>) -> Command {
     command.help_template(text)
 }
 
-/// Adds the examples in a text to the command and its subcommands. After a line with the command in brackets, each has two
-/// lines: the purpose, and the command line.
+/// Adds the examples in a text to the command and its subcommands. After a line with the command in brackets, each has
+/// two lines: the purpose, and the command line.
 pub fn with_examples(command: Command, text: &str) -> Command {
     let path = command.get_bin_name().unwrap_or(command.get_name());
     let path = path.to_owned();
@@ -59,22 +46,15 @@ pub fn with_examples(command: Command, text: &str) -> Command {
 fn add(mut command: Command, path: &str, text: &str) -> Command {
     let examples = examples_of(text, path);
     if !examples.is_empty() {
-        let lines = examples
-            .iter()
-            .map(|(what_for, line)| format!("  {what_for}\n    {line}\n"));
+        let lines = examples.iter().map(|(what_for, line)| format!("  {what_for}\n    {line}\n"));
         let text = format!("Examples:\n{}", lines.collect::<String>());
         let is_short = command.get_arguments().any(Arg::is_hide_short_help_set);
         command = match is_short {
-            true => command
-                .after_help("--help shows all options, and examples")
-                .after_long_help(text),
+            true => command.after_help("--help shows all options, and examples").after_long_help(text),
             false => command.after_help(text),
         };
     }
-    let names: Vec<String> = command
-        .get_subcommands()
-        .map(|below| below.get_name().to_owned())
-        .collect();
+    let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
     names.into_iter().fold(command, |command, name| {
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |below| add(below, &path, text))
@@ -122,19 +102,14 @@ pub fn pages(command: Command, groups: Groups<'_>) -> io::Result<Pages> {
 
 fn add_pages(command: &Command, groups: Groups<'_>, pages: &mut Pages) -> io::Result<()> {
     // A page has the contents of `--help`, with the options that `-h` omits.
-    let command = &command
-        .clone()
-        .mut_args(|argument| argument.hide_short_help(false));
+    let command = &command.clone().mut_args(|argument| argument.hide_short_help(false));
     let page = clap_mangen::Man::new(command.clone());
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
     text.extend_from_slice(synopsis(command).to_roff().as_bytes());
     page.render_description_section(&mut text)?;
-    if command
-        .get_arguments()
-        .any(|argument| !argument.is_hide_set())
-    {
+    if command.get_arguments().any(|argument| !argument.is_hide_set()) {
         page.render_options_section(&mut text)?;
     }
     if !groups.is_empty() {
@@ -152,10 +127,7 @@ fn add_pages(command: &Command, groups: Groups<'_>, pages: &mut Pages) -> io::Re
     pages.push((page.get_filename(), text));
     // A command without help of its own is a helper's, which writes the page.
     let shown = |command: &&Command| !command.is_hide_set() && !command.is_disable_help_flag_set();
-    command
-        .get_subcommands()
-        .filter(shown)
-        .try_for_each(|command| add_pages(command, &[], pages))
+    command.get_subcommands().filter(shown).try_for_each(|command| add_pages(command, &[], pages))
 }
 
 /// Returns the list of a program's commands, by group.

@@ -1,4 +1,5 @@
-//! The subset of HTTP for scrapers, browsers and webhooks: one request and one answer a connection, each in a thread of its own.
+//! The subset of HTTP for scrapers, browsers and webhooks: one request and one answer a connection, each in a thread of
+//! its own.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 const MOST: usize = 16 << 10;
 /// Time in which a client must send its request, and accept each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Most connections whose requests have not arrived. The oldest is closed for a newer one, so that idle clients keep nobody out.
+/// Most connections whose requests have not arrived. The oldest is closed for a newer one, so that idle clients keep
+/// nobody out.
 const WAITING: usize = 32;
 /// Most answers at the same time; further requests get an error.
 const AT_ONCE: usize = 32;
@@ -38,40 +40,28 @@ pub struct Answer {
 
 impl Answer {
     pub fn plain(status: &'static str, body: &str) -> Self {
-        Self {
-            status,
-            kind: "text/plain",
-            body: body.to_owned(),
-        }
+        Self { status, kind: "text/plain", body: body.to_owned() }
     }
 }
 
 impl Request {
     /// Returns a header's value, if the request has exactly one header of this name.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self
-            .headers
-            .iter()
-            .filter(|(one, _)| one.eq_ignore_ascii_case(name));
+        let mut values = self.headers.iter().filter(|(one, _)| one.eq_ignore_ascii_case(name));
         let (_, value) = values.next()?;
         values.next().is_none().then_some(value)
     }
 
     fn has(&self, name: &str) -> bool {
-        self.headers
-            .iter()
-            .any(|(one, _)| one.eq_ignore_ascii_case(name))
+        self.headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(name))
     }
 
-    /// Refuses what a page of another site makes a browser send: a request with that site's origin, or, as the page may resolve
-    /// its own name to this machine (DNS rebinding), a request for this machine by a name.
+    /// Refuses what a page of another site makes a browser send: a request with that site's origin, or, as the page may
+    /// resolve its own name to this machine (DNS rebinding), a request for this machine by a name.
     pub fn refuse_pages(&self) -> Option<Answer> {
         let host = self.header("host");
         if self.has("host") && !host.is_some_and(is_address) {
-            return Some(Answer::plain(
-                "403 Forbidden",
-                "name this machine by its address\n",
-            ));
+            return Some(Answer::plain("403 Forbidden", "name this machine by its address\n"));
         }
         self.refuse_origins()
     }
@@ -79,20 +69,16 @@ impl Request {
     /// Refuses a request with the origin of another site.
     pub fn refuse_origins(&self) -> Option<Answer> {
         let own = self.header("host").map(|host| format!("http://{host}"));
-        let is_own =
-            !self.has("origin") || (own.is_some() && self.header("origin") == own.as_deref());
+        let is_own = !self.has("origin") || (own.is_some() && self.header("origin") == own.as_deref());
         (!is_own).then(|| Answer::plain("403 Forbidden", "pages of other sites are not answered\n"))
     }
 
-    /// Returns true if the request has this token: `Authorization: Bearer TOKEN`. The time does not depend on the bytes that
-    /// are equal.
+    /// Returns true if the request has this token: `Authorization: Bearer TOKEN`. The time does not depend on the bytes
+    /// that are equal.
     pub fn has_token(&self, token: &str) -> bool {
         let given = self.header("authorization").unwrap_or_default();
         let given = given.strip_prefix("Bearer ").unwrap_or_default().as_bytes();
-        let differences = given
-            .iter()
-            .zip(token.as_bytes())
-            .fold(0, |all, (one, other)| all | (one ^ other));
+        let differences = given.iter().zip(token.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
         // Kept from the optimizer, which could end the loop at the first difference.
         given.len() == token.len() && std::hint::black_box(differences) == 0
     }
@@ -167,9 +153,7 @@ fn send(mut connection: TcpStream, answer: &Answer) {
          Cache-Control: no-store\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let _ = connection
-        .write_all(head.as_bytes())
-        .and_then(|()| connection.write_all(body.as_bytes()));
+    let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body.as_bytes()));
 }
 
 /// Reads a request; the answer to one that cannot be read, if the client gets one.
@@ -179,13 +163,9 @@ fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
     let mut bytes = Vec::new();
     let mut more = |bytes: &mut Vec<u8>| -> Result<(), Option<Answer>> {
         // The deadline covers the whole request: a byte a second does not prolong it.
-        let left = deadline
-            .checked_duration_since(Instant::now())
-            .ok_or(None::<Answer>)?;
+        let left = deadline.checked_duration_since(Instant::now()).ok_or(None::<Answer>)?;
         let left = left.max(Duration::from_millis(1));
-        connection
-            .set_read_timeout(Some(left))
-            .map_err(|_| None::<Answer>)?;
+        connection.set_read_timeout(Some(left)).map_err(|_| None::<Answer>)?;
         let mut buffer = [0; 1024];
         match connection.read(&mut buffer) {
             Ok(0) | Err(_) => Err(None),
@@ -217,18 +197,12 @@ fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
 fn parse(head: &[u8], from: IpAddr) -> Request {
     let head = String::from_utf8_lossy(head);
     let mut lines = head.lines();
-    let mut words = lines
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(str::to_owned);
+    let mut words = lines.next().unwrap_or_default().split_whitespace().map(str::to_owned);
     let headers = lines.filter_map(|line| line.split_once(':'));
     Request {
         method: words.next().unwrap_or_default(),
         target: words.next().unwrap_or_default(),
-        headers: headers
-            .map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
-            .collect(),
+        headers: headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect(),
         body: Vec::new(),
         from,
     }
@@ -237,10 +211,7 @@ fn parse(head: &[u8], from: IpAddr) -> Request {
 /// Returns the length of a request's body.
 fn length(request: &Request) -> Result<usize, Answer> {
     if request.has("transfer-encoding") {
-        return Err(Answer::plain(
-            "411 Length Required",
-            "send a Content-Length\n",
-        ));
+        return Err(Answer::plain("411 Length Required", "send a Content-Length\n"));
     }
     if !request.has("content-length") {
         return Ok(0);
@@ -252,10 +223,7 @@ fn length(request: &Request) -> Result<usize, Answer> {
     }
     match text.parse::<usize>() {
         Ok(length) if length <= MOST => Ok(length),
-        _ => Err(Answer::plain(
-            "413 Content Too Large",
-            "the body is larger than 16 KiB\n",
-        )),
+        _ => Err(Answer::plain("413 Content Too Large", "the body is larger than 16 KiB\n")),
     }
 }
 
@@ -278,32 +246,15 @@ mod tests {
     use super::*;
 
     fn request(head: &str) -> Request {
-        parse(
-            head.replace('\n', "\r\n").as_bytes(),
-            IpAddr::from([127, 0, 0, 1]),
-        )
+        parse(head.replace('\n', "\r\n").as_bytes(), IpAddr::from([127, 0, 0, 1]))
     }
 
     #[test]
     fn hosts_are_numbers_or_localhost() {
-        for host in [
-            "localhost",
-            "LocalHost:9464",
-            "127.0.0.1",
-            "127.0.0.1:80",
-            "[::1]",
-            "[::1]:9464",
-        ] {
+        for host in ["localhost", "LocalHost:9464", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:9464"] {
             assert!(is_address(host), "{host}");
         }
-        for host in [
-            "",
-            "evil.example",
-            "evil.example:80",
-            "[evil]",
-            "::1",
-            "[::1",
-        ] {
+        for host in ["", "evil.example", "evil.example:80", "[evil]", "::1", "[::1"] {
             assert!(!is_address(host), "{host}");
         }
     }
@@ -312,9 +263,7 @@ mod tests {
     fn requests_of_other_sites_pages_are_refused() {
         let refused = |head: &str| request(head).refuse_pages().is_some();
         assert!(!refused("GET / HTTP/1.1\nHost: 127.0.0.1:9\n\n"));
-        assert!(!refused(
-            "POST / HTTP/1.1\nHost: 127.0.0.1:9\nOrigin: http://127.0.0.1:9\n\n"
-        ));
+        assert!(!refused("POST / HTTP/1.1\nHost: 127.0.0.1:9\nOrigin: http://127.0.0.1:9\n\n"));
         for head in [
             "GET / HTTP/1.1\nHost: evil.example\n\n",
             "POST / HTTP/1.1\nHost: 127.0.0.1:9\nOrigin: http://evil.example\n\n",
@@ -328,17 +277,9 @@ mod tests {
 
     #[test]
     fn only_the_whole_token_is_accepted() {
-        let has = |value: &str| {
-            request(&format!("POST / HTTP/1.1\nAuthorization: {value}\n\n")).has_token("secret")
-        };
+        let has = |value: &str| request(&format!("POST / HTTP/1.1\nAuthorization: {value}\n\n")).has_token("secret");
         assert!(has("Bearer secret"));
-        for value in [
-            "Bearer secre",
-            "Bearer secrets",
-            "Bearer ",
-            "secret",
-            "Bearer Secret",
-        ] {
+        for value in ["Bearer secre", "Bearer secrets", "Bearer ", "secret", "Bearer Secret"] {
             assert!(!has(value), "{value}");
         }
     }
@@ -352,17 +293,10 @@ mod tests {
         assert_eq!(of("A: b"), Ok(0));
         assert_eq!(of("Content-Length: 5"), Ok(5));
         for wrong in ["+5", "-1", "", "5, 5", "0x10", "5\nContent-Length: 6"] {
-            assert_eq!(
-                of(&format!("Content-Length: {wrong}")),
-                Err("400 Bad Request"),
-                "{wrong}"
-            );
+            assert_eq!(of(&format!("Content-Length: {wrong}")), Err("400 Bad Request"), "{wrong}");
         }
         for long in ["16385", "18446744073709551615", "18446744073709551616"] {
-            assert_eq!(
-                of(&format!("Content-Length: {long}")),
-                Err("413 Content Too Large")
-            );
+            assert_eq!(of(&format!("Content-Length: {long}")), Err("413 Content Too Large"));
         }
         assert_eq!(of("Transfer-Encoding: chunked"), Err("411 Length Required"));
     }
@@ -372,23 +306,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         std::thread::spawn(move || {
-            serve(&listener, &|request| {
-                Answer::plain("200 OK", &request.target)
-            });
+            serve(&listener, &|request| Answer::plain("200 OK", &request.target));
         });
-        let idle: Vec<TcpStream> = (0..3 * WAITING)
-            .map(|_| TcpStream::connect(address).expect("it listens"))
-            .collect();
+        let idle: Vec<TcpStream> = (0..3 * WAITING).map(|_| TcpStream::connect(address).expect("it listens")).collect();
         let mut client = TcpStream::connect(address).expect("it listens");
-        client
-            .write_all(b"GET /here HTTP/1.1\r\n\r\n")
-            .expect("it is read");
+        client.write_all(b"GET /here HTTP/1.1\r\n\r\n").expect("it is read");
         let mut said = String::new();
         client.read_to_string(&mut said).expect("an answer");
-        assert!(
-            said.starts_with("HTTP/1.1 200 OK") && said.ends_with("/here"),
-            "{said}"
-        );
+        assert!(said.starts_with("HTTP/1.1 200 OK") && said.ends_with("/here"), "{said}");
         drop(idle);
     }
 }

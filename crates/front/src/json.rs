@@ -18,11 +18,7 @@ pub fn print(document: &impl Serialize) -> Result<()> {
 }
 
 /// Writes a result to standard output: the document, or text for people, folded to the terminal.
-pub fn print_as(
-    as_json: bool,
-    document: &impl Serialize,
-    text: impl FnOnce() -> String,
-) -> Result<()> {
+pub fn print_as(as_json: bool, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
     match as_json {
         true => print(document),
         false => write_out(&terminal::folded(&text())),
@@ -32,8 +28,7 @@ pub fn print_as(
 /// Returns one document as a line.
 pub fn line(document: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(document);
-    text.map(|text| text::in_json(&text).into_owned() + "\n")
-        .map_err(|e| Error::failed("cannot write JSON", e))
+    text.map(|text| text::in_json(&text).into_owned() + "\n").map_err(|e| Error::failed("cannot write JSON", e))
 }
 
 /// Removes keys without a value from an object, recursively.
@@ -77,18 +72,15 @@ pub struct Said {
 
 /// Writes a notice to standard error, as one line.
 pub fn notice(host: Option<&str>, notice: impl Into<Value>, text: &str) {
-    let said = Said {
-        host: host.map(str::to_owned),
-        notice: notice.into(),
-        text: text.to_owned(),
-    };
+    let said = Said { host: host.map(str::to_owned), notice: notice.into(), text: text.to_owned() };
     if let Ok(text) = serde_json::to_string(&said) {
         // A closed standard error does not end the command.
         let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
     }
 }
 
-/// Reports an event of a capture on standard error: as a sentence, or as a line of JSON if the command line asks for that.
+/// Reports an event of a capture on standard error: as a sentence, or as a line of JSON if the command line asks for
+/// that.
 pub fn event<'a, E: fmt::Display>(event: &'a E)
 where
     Value: From<&'a E>,
@@ -169,13 +161,7 @@ mod tests {
 
     #[test]
     fn numbers_have_no_digits_of_the_computation() {
-        let document = Document {
-            seconds: 2.927_498_895_000_000_3,
-            rate: None,
-        };
-        assert_eq!(
-            line(&document).unwrap(),
-            "{\"seconds\":2.927498895,\"rate\":null}\n"
-        );
+        let document = Document { seconds: 2.927_498_895_000_000_3, rate: None };
+        assert_eq!(line(&document).unwrap(), "{\"seconds\":2.927498895,\"rate\":null}\n");
     }
 }

@@ -33,11 +33,7 @@ pub struct LineArgs {
     #[arg(short = 'v', action = ArgAction::Count)]
     verbosity: u8,
     /// Show TCP sequence numbers as they are, not from the start of the conversation
-    #[arg(
-        short = 'S',
-        long = "absolute-tcp-sequence-numbers",
-        hide_short_help = true
-    )]
+    #[arg(short = 'S', long = "absolute-tcp-sequence-numbers", hide_short_help = true)]
     absolute_sequence: bool,
     /// Do not verify checksums: for packets whose checksums the sending card makes
     #[arg(short = 'K', long = "dont-verify-checksums", hide_short_help = true)]
@@ -78,12 +74,7 @@ impl LineArgs {
     }
 
     pub fn options(&self, quick: bool) -> PrintOptions {
-        let dump = |count: u8, form| {
-            (count > 0).then_some(Dump {
-                form,
-                link_header: count > 1,
-            })
-        };
+        let dump = |count: u8, form| (count > 0).then_some(Dump { form, link_header: count > 1 });
         PrintOptions {
             link_header: self.link_header,
             timestamp: match self.time {
@@ -143,9 +134,7 @@ impl LineArgs {
             ("#", u8::from(number)),
         ];
         let given = letters.into_iter().filter(|(_, count)| *count > 0);
-        let mut typed: Vec<String> = given
-            .map(|(letter, count)| format!("-{}", letter.repeat(count.into())))
-            .collect();
+        let mut typed: Vec<String> = given.map(|(letter, count)| format!("-{}", letter.repeat(count.into()))).collect();
         typed.extend(self.precision().map(|precision| {
             match precision {
                 Precision::Micro => "--micro",

@@ -35,19 +35,16 @@ fn is_trusted(user: u32) -> bool {
 /// More links are a cycle, by the kernel's rule.
 const MOST_LINKS: u32 = 40;
 
-/// Returns the target of a path. In a directory that others may write to, such as /tmp, a symbolic link may lead to a file
-/// that only this user may write: no link in it is followed to the file, and of its links on the way only this user's and
-/// root's.
+/// Returns the target of a path. In a directory that others may write to, such as /tmp, a symbolic link may lead to a
+/// file that only this user may write: no link in it is followed to the file, and of its links on the way only this
+/// user's and root's.
 fn followed(path: &Path) -> Result<PathBuf> {
     let refused = |link: &Path| {
         let what = format!("cannot write to {}", path.display());
         let directory = directory_of(link).display();
         let why = match link == path {
             true => format!("it is a symbolic link in {directory}, where others can put one"),
-            false => format!(
-                "{} is a symbolic link in {directory}, where others can put one",
-                link.display()
-            ),
+            false => format!("{} is a symbolic link in {directory}, where others can put one", link.display()),
         };
         Error::failed(what, why).fix("name the file that it leads to")
     };
@@ -78,11 +75,7 @@ fn followed(path: &Path) -> Result<PathBuf> {
         match std::fs::read_link(&next) {
             Ok(to) if links <= MOST_LINKS && !next.starts_with("/proc") => {
                 left.extend(parts(&to));
-                resolved = if to.is_absolute() {
-                    PathBuf::new()
-                } else {
-                    resolved
-                };
+                resolved = if to.is_absolute() { PathBuf::new() } else { resolved };
             }
             _ => return Ok(path.to_owned()),
         }
@@ -97,7 +90,8 @@ fn followed(path: &Path) -> Result<PathBuf> {
 pub const PRIVATE: u32 = 0o600;
 
 /// Opens a file for writing; returns true if it was created now. An existing file is not truncated. In a directory that
-/// others can write to, an existing file must belong to this user, or to the directory's owner if only a group may write.
+/// others can write to, an existing file must belong to this user, or to the directory's owner if only a group may
+/// write.
 pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     let fail = |e| cannot_open(path, e);
     let leads_to = followed(path)?;
@@ -188,10 +182,7 @@ mod tests {
         symlink(own.join("target"), own.join("link")).expect("a link");
         symlink(own.join("target"), shared.join("link")).expect("a link");
         symlink(shared.join("link"), own.join("chain")).expect("a link");
-        assert_eq!(
-            followed(&own.join("link")).expect("it is one's own"),
-            own.join("target")
-        );
+        assert_eq!(followed(&own.join("link")).expect("it is one's own"), own.join("target"));
         for refused in [shared.join("link"), own.join("chain")] {
             let error = open(&refused, None).expect_err("others may have put it there");
             assert!(error.to_string().contains("symbolic link in"), "{error}");
@@ -212,8 +203,8 @@ mod tests {
         std::fs::remove_dir_all(&own).expect("it can be removed");
     }
 
-    /// Guards against this user's own links to a directory in which others may have planted a file, and against own links on
-    /// the way.
+    /// Guards against this user's own links to a directory in which others may have planted a file, and against own
+    /// links on the way.
     #[test]
     fn no_link_leads_into_a_shared_directory() {
         let (own, shared) = scratch("chain");

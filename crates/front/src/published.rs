@@ -1,5 +1,5 @@
-//! Statistics that running captures and generators publish: for `trawl serve` in a file each below /run/trawl, for the agent
-//! of a capture on its socket.
+//! Statistics that running captures and generators publish: for `trawl serve` in a file each below /run/trawl, for the
+//! agent of a capture on its socket.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -74,8 +74,8 @@ const MOST: u64 = 65_536;
 /// Begin of an agent's message with the counts of its capture, in JSON.
 pub const COUNTS: &str = "X_TRAWL_COUNTS=";
 
-/// The file of this process, or the socket of its agent. They are open before privileges are given up; if these are gone at
-/// the end, a reader removes the file.
+/// The file of this process, or the socket of its agent. They are open before privileges are given up; if these are
+/// gone at the end, a reader removes the file.
 #[derive(Debug)]
 pub struct Published {
     to: To,
@@ -97,10 +97,7 @@ impl Published {
         // Left by an earlier process with this number.
         let _ = std::fs::remove_file(&path);
         let file = create::new_file(&path, PRIVATE).ok()?;
-        Some(Self {
-            to: To::File(file, path),
-            updated: None,
-        })
+        Some(Self { to: To::File(file, path), updated: None })
     }
 
     /// Begins to report to the agent that started this process; returns `None` without one.
@@ -110,16 +107,12 @@ impl Published {
         socket.connect_addr(&address).ok()?;
         // An agent that does not read must not stop the capture.
         socket.set_nonblocking(true).ok()?;
-        Some(Self {
-            to: To::Agent(socket),
-            updated: None,
-        })
+        Some(Self { to: To::Agent(socket), updated: None })
     }
 
     /// Returns true once the published statistics are old.
     pub fn is_due(&self) -> bool {
-        self.updated
-            .is_none_or(|updated| updated.elapsed() >= EVERY)
+        self.updated.is_none_or(|updated| updated.elapsed() >= EVERY)
     }
 
     pub fn tell(&mut self, figures: &impl Serialize) {
@@ -176,10 +169,8 @@ pub fn all<T: DeserializeOwned>(kind: Publisher) -> Vec<T> {
         return Vec::new();
     };
     remove_stale(&directory);
-    let mut found: Vec<(u32, T)> = entries(&directory)
-        .into_iter()
-        .filter_map(|(process, path)| Some((process, read(&path)?)))
-        .collect();
+    let mut found: Vec<(u32, T)> =
+        entries(&directory).into_iter().filter_map(|(process, path)| Some((process, read(&path)?))).collect();
     found.sort_by_key(|(pid, _)| *pid);
     found.into_iter().map(|(_, one)| one).collect()
 }

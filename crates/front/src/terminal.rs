@@ -83,20 +83,14 @@ fn continued_at(line: &str, columns: usize) -> usize {
         let label = label.filter(|word| is_first && word.ends_with(':'));
         shown(&line[..line.len() - after.len()]) + label.map_or(0, |label| shown(label) + 1)
     });
-    gaps.filter(|gap| *gap < columns * 2 / 3)
-        .max()
-        .unwrap_or(leading + 2)
-        .min(columns / 2)
+    gaps.filter(|gap| *gap < columns * 2 / 3).max().unwrap_or(leading + 2).min(columns / 2)
 }
 
 /// Returns the width of text in columns, without colours.
 fn shown(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let plain = parts.next().map_or(0, |part| part.chars().count());
-    let coloured = parts.map(|part| {
-        part.split_once('m')
-            .map_or(0, |(_, rest)| rest.chars().count())
-    });
+    let coloured = parts.map(|part| part.split_once('m').map_or(0, |(_, rest)| rest.chars().count()));
     plain + coloured.sum::<usize>()
 }
 
@@ -105,8 +99,8 @@ pub fn colours_wanted() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Escapes control characters other than line ends as `\\u001b`, which JSON understands too: names of interfaces and texts in
-/// files may contain any.
+/// Escapes control characters other than line ends as `\\u001b`, which JSON understands too: names of interfaces and
+/// texts in files may contain any.
 pub fn printable(text: &str) -> String {
     text::printable(text).into_owned()
 }
@@ -123,8 +117,8 @@ pub fn show_over(text: &str) {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
 }
 
-/// Returns the parts of a line, with a comma after each, that leave the last column free: a line that reaches it wraps, and
-/// the wrapped part is not overwritten.
+/// Returns the parts of a line, with a comma after each, that leave the last column free: a line that reaches it wraps,
+/// and the wrapped part is not overwritten.
 fn within(line: &str, columns: usize) -> String {
     let most = columns.saturating_sub(1);
     let mut fits = line;
@@ -179,22 +173,14 @@ pub fn date_and_time(ns: u64) -> String {
     printer.time(ns)
 }
 
-/// Returns one frame of a command that repeats its output: on a terminal it replaces the one before, elsewhere it follows it.
-/// The time of day is above it.
+/// Returns one frame of a command that repeats its output: on a terminal it replaces the one before, elsewhere it
+/// follows it. The time of day is above it.
 pub fn frame(every: Duration, text: &str) -> String {
-    let clear = if stdout_is_terminal() {
-        "\x1b[H\x1b[J"
-    } else {
-        ""
-    };
+    let clear = if stdout_is_terminal() { "\x1b[H\x1b[J" } else { "" };
     let seconds = clock::wall() / 1_000_000_000;
     let local = seconds.saturating_add_signed(clock::utc_offset().into()) % 86_400;
     let (hour, minute, second) = (local / 3600, local / 60 % 60, local % 60);
-    format!(
-        "{clear}{hour:02}:{minute:02}:{second:02}  every {:.1} s\n{}",
-        every.as_secs_f64(),
-        printable(text)
-    )
+    format!("{clear}{hour:02}:{minute:02}:{second:02}  every {:.1} s\n{}", every.as_secs_f64(), printable(text))
 }
 
 #[cfg(test)]
@@ -207,8 +193,7 @@ mod tests {
         let folded = "dumpcap         version 1.3.1\n                loads nothing:\n                build it anew\nshort  line\n";
         assert_eq!(folded_at(line, 32), folded);
         let line = "          fix: \x1b[1mtrawl\x1b[0m xdp status and more words\n";
-        let folded =
-            "          fix: \x1b[1mtrawl\x1b[0m xdp status\n               and more words\n";
+        let folded = "          fix: \x1b[1mtrawl\x1b[0m xdp status\n               and more words\n";
         assert_eq!(folded_at(line, 32), folded);
         let long = "a-word-that-is-longer-than-the-line-itself\n";
         assert_eq!(folded_at(long, 20), long);

@@ -106,10 +106,7 @@ pub fn run(
     watch: &mut (dyn FnMut(&ConnectionAccount) -> bool + Send),
 ) -> Result<ConnectionAccount> {
     if plan.connections == 0 {
-        return Err(Error::usage(
-            "cannot send over 0 connections",
-            "at least one is required",
-        ));
+        return Err(Error::usage("cannot send over 0 connections", "at least one is required"));
     }
     run_maybe_in(plan.namespace, || Run::new(plan)?.go(watch))?
 }
@@ -130,17 +127,12 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(plan: &'a Connecting<'a>) -> Result<Self> {
         let rate = plan.rate.map_or(Rate::Unlimited, Rate::Frames);
-        let data = plan
-            .bandwidth
-            .map_or(Rate::Unlimited, |per_second| Rate::Bits {
-                per_second,
-                overhead: 0,
-            });
+        let data = plan.bandwidth.map_or(Rate::Unlimited, |per_second| Rate::Bits { per_second, overhead: 0 });
         rate.check()?;
         data.check()?;
         let longest = HANDSHAKE.as_nanos() as u64 * 2;
-        let handshakes = Histogram::new_with_max(longest, 3)
-            .map_err(|e| Error::failed("cannot count handshakes", e))?;
+        let handshakes =
+            Histogram::new_with_max(longest, 3).map_err(|e| Error::failed("cannot count handshakes", e))?;
         Ok(Self {
             plan,
             start: Instant::now(),
@@ -169,17 +161,11 @@ impl<'a> Run<'a> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn go(
-        mut self,
-        watch: &mut (dyn FnMut(&ConnectionAccount) -> bool + Send),
-    ) -> Result<ConnectionAccount> {
+    fn go(mut self, watch: &mut (dyn FnMut(&ConnectionAccount) -> bool + Send)) -> Result<ConnectionAccount> {
         let mut watched = Instant::now();
         loop {
             let all_opened = self.plan.count.is_some_and(|count| self.opened >= count);
-            let over = self
-                .plan
-                .duration
-                .is_some_and(|time| self.start.elapsed() >= time);
+            let over = self.plan.duration.is_some_and(|time| self.start.elapsed() >= time);
             // Permanent connections would never end: the last handshake is the end.
             let waits = |one: &Connection| !one.connected || self.plan.bytes.is_some();
             if over || (all_opened && !self.connections.iter().any(waits)) {
@@ -216,10 +202,7 @@ impl<'a> Run<'a> {
     fn open(&mut self) -> Result<()> {
         let due = self.openings.due(self.now(), 1.0);
         let room = (self.plan.connections - self.connections.len()) as u64;
-        let left = self
-            .plan
-            .count
-            .map_or(u64::MAX, |count| count - self.opened);
+        let left = self.plan.count.map_or(u64::MAX, |count| count - self.opened);
         for _ in 0..due.min(room).min(left) {
             self.opened += 1;
             self.openings.took(1, 0);
@@ -243,17 +226,13 @@ impl<'a> Run<'a> {
     fn fail(&mut self, error: &std::io::Error) -> Result<()> {
         self.account.failed += 1;
         self.in_a_row += 1;
-        let failure = Error::os(
-            format!("cannot connect to {}", self.plan.to),
-            error.kind_error(),
-        );
+        let failure = Error::os(format!("cannot connect to {}", self.plan.to), error.kind_error());
         self.account.last_failure = Some(failure.to_string());
         if self.in_a_row < HOPELESS {
             return Ok(());
         }
         Err(match error.raw_os_error() {
-            Some(99) => failure
-                .fix("all source ports are taken: open fewer connections, or give another --src"),
+            Some(99) => failure.fix("all source ports are taken: open fewer connections, or give another --src"),
             Some(111) => failure.fix("check that a server listens there: ss -lnt"),
             _ => failure,
         })
@@ -265,10 +244,8 @@ impl<'a> Run<'a> {
         let mut due = self.data.due(now, 1.0);
         let may_write = due > 0;
         let streams: Vec<&TcpStream> = self.connections.iter().map(|one| &one.stream).collect();
-        let wants = |one: &Connection| Readiness {
-            read: one.connected,
-            write: !one.connected || (may_write && !one.closing),
-        };
+        let wants =
+            |one: &Connection| Readiness { read: one.connected, write: !one.connected || (may_write && !one.closing) };
         let mut ready: Vec<Readiness> = self.connections.iter().map(wants).collect();
         let until = |due: Option<u64>| Duration::from_nanos(due.unwrap_or(now).saturating_sub(now));
         let mut patience = LONGEST_WAIT;
@@ -281,12 +258,8 @@ impl<'a> Run<'a> {
         if self.connections.iter().any(|one| one.closing) {
             patience = patience.min(ACKNOWLEDGEMENT);
         }
-        wait(
-            &streams,
-            &mut ready,
-            patience.max(Duration::from_micros(50)),
-        )
-        .map_err(|e| Error::os("cannot wait for connections", e))?;
+        wait(&streams, &mut ready, patience.max(Duration::from_micros(50)))
+            .map_err(|e| Error::os("cannot wait for connections", e))?;
         let mut at = 0;
         for ready in ready {
             let fate = self.serve(at, ready, &mut due);
@@ -335,17 +308,10 @@ impl<'a> Run<'a> {
             }
         }
         if one.closing {
-            return if one.waits_for_acknowledgement() {
-                Fate::Goes
-            } else {
-                Fate::Done
-            };
+            return if one.waits_for_acknowledgement() { Fate::Goes } else { Fate::Done };
         }
         if ready.write && *due > 0 {
-            let left = self
-                .plan
-                .bytes
-                .map_or(u64::MAX, |bytes| bytes - one.written);
+            let left = self.plan.bytes.map_or(u64::MAX, |bytes| bytes - one.written);
             let most = left.min(*due).min(CHUNK as u64) as usize;
             self.chunk[..most].fill(0);
             match one.stream.write(&self.chunk[..most]) {
@@ -409,14 +375,8 @@ mod tests {
             total
         });
         let account = run(&plan(to), &mut |_| true).unwrap();
-        assert_eq!(
-            (account.connected, account.closed, account.failed),
-            (20, 20, 0)
-        );
-        assert_eq!(
-            (account.bytes_sent, server.join().unwrap()),
-            (200_000, 200_000)
-        );
+        assert_eq!((account.connected, account.closed, account.failed), (20, 20, 0));
+        assert_eq!((account.bytes_sent, server.join().unwrap()), (200_000, 200_000));
         assert_eq!(account.handshakes.len(), 20);
     }
 
@@ -446,26 +406,13 @@ mod tests {
                 break;
             }
         }
-        assert!(
-            account.bytes_sent > 0 && account.bytes_sent <= arrived,
-            "{account:?}"
-        );
+        assert!(account.bytes_sent > 0 && account.bytes_sent <= arrived, "{account:?}");
     }
 
     #[test]
     fn missing_listener_is_reported() {
-        let unused = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let error = run(
-            &Connecting {
-                count: None,
-                ..plan(unused)
-            },
-            &mut |_| true,
-        )
-        .unwrap_err();
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = run(&Connecting { count: None, ..plan(unused) }, &mut |_| true).unwrap_err();
         assert!(error.to_string().contains("ss -lnt"), "{error}");
     }
 }

@@ -41,8 +41,8 @@ pub trait Engine: std::fmt::Debug {
         Ok(Sent::default())
     }
 
-    /// Offers up to `want` frames of the source to the device. May send fewer, for want of room on the other side. Frames
-    /// that the device has not accepted yet are offered first in the next call.
+    /// Offers up to `want` frames of the source to the device. May send fewer, for want of room on the other side.
+    /// Frames that the device has not accepted yet are offered first in the next call.
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent>;
 
     /// Returns the maximum of frames for one call.
@@ -133,9 +133,7 @@ impl Packet {
         }
         let taken = self.socket.offer(&frames[..waiting.len()])?;
         sent.frames += taken as u64;
-        sent.bytes += lengths[self.first..self.first + taken]
-            .iter()
-            .sum::<usize>() as u64;
+        sent.bytes += lengths[self.first..self.first + taken].iter().sum::<usize>() as u64;
         sent.refused += u64::from(taken < waiting.len());
         self.first += taken;
         Ok(())
@@ -192,10 +190,7 @@ enum Frames {
     /// A first frame; the program makes the rest.
     Made(Vec<u8>),
     /// Frames that follow no pattern: each is a run of its own. The length is the one of a refused frame.
-    Given {
-        room: Vec<u8>,
-        waiting: Option<usize>,
-    },
+    Given { room: Vec<u8>, waiting: Option<usize> },
 }
 
 impl Live {
@@ -211,20 +206,13 @@ impl Live {
             None => {
                 let room = vec![0; source.longest()];
                 let waiting = None;
-                (
-                    LiveSender::plain(interface)?,
-                    Frames::Given { room, waiting },
-                )
+                (LiveSender::plain(interface)?, Frames::Given { room, waiting })
             }
         };
         if let Some(batch) = batch {
             sender.set_batch(batch);
         }
-        Ok(Self {
-            sender,
-            frames,
-            most: FIRST_RUN,
-        })
+        Ok(Self { sender, frames, most: FIRST_RUN })
     }
 
     fn send_made(&mut self, source: &mut dyn Source, want: u64) -> Result<Sent> {
@@ -244,12 +232,7 @@ impl Live {
         let offered = burst.sent + burst.refused;
         let bytes = source.pattern().map_or(0, |source| source.skip(offered));
         let lost = bytes.checked_div(offered).unwrap_or(0) * burst.refused;
-        Ok(Sent {
-            frames: burst.sent,
-            bytes: bytes - lost,
-            refused: burst.refused,
-            ..Sent::default()
-        })
+        Ok(Sent { frames: burst.sent, bytes: bytes - lost, refused: burst.refused, ..Sent::default() })
     }
 }
 
@@ -267,16 +250,10 @@ impl Engine for Live {
             None => match source.next(now, room)? {
                 Next::Frame(length) => length,
                 Next::Later(time) => {
-                    return Ok(Sent {
-                        later: Some(time),
-                        ..Sent::default()
-                    });
+                    return Ok(Sent { later: Some(time), ..Sent::default() });
                 }
                 Next::End => {
-                    return Ok(Sent {
-                        ended: true,
-                        ..Sent::default()
-                    });
+                    return Ok(Sent { ended: true, ..Sent::default() });
                 }
             },
         };
@@ -284,12 +261,7 @@ impl Engine for Live {
         if burst.sent == 0 {
             *waiting = Some(length);
         }
-        Ok(Sent {
-            frames: burst.sent,
-            bytes: burst.sent * length as u64,
-            refused: burst.refused,
-            ..Sent::default()
-        })
+        Ok(Sent { frames: burst.sent, bytes: burst.sent * length as u64, refused: burst.refused, ..Sent::default() })
     }
 
     fn counts_refused(&self) -> bool {
@@ -333,10 +305,7 @@ impl Xsk {
             )
             .fix("use --engine packet"));
         }
-        Ok(Self {
-            device: XskSender::open(interface, queue)?,
-            lengths: VecDeque::new(),
-        })
+        Ok(Self { device: XskSender::open(interface, queue)?, lengths: VecDeque::new() })
     }
 
     /// Returns a text that says whether frames are copied.
@@ -354,25 +323,17 @@ impl Xsk {
     }
 
     /// Puts frames of the source into free slots until `want` of them wait. Returns whether the source is at its end.
-    fn fill(
-        &mut self,
-        source: &mut dyn Source,
-        now: u64,
-        want: u64,
-        sent: &mut Sent,
-    ) -> Result<bool> {
+    fn fill(&mut self, source: &mut dyn Source, now: u64, want: u64, sent: &mut Sent) -> Result<bool> {
         while (self.lengths.len() as u64) < want {
             let mut answer = None;
-            let queued = self
-                .device
-                .queue(&mut |room: &mut [u8]| -> Result<Option<usize>> {
-                    let next = source.next(now, room)?;
-                    answer = Some(next);
-                    Ok(match next {
-                        Next::Frame(length) => Some(length),
-                        _ => None,
-                    })
-                })?;
+            let queued = self.device.queue(&mut |room: &mut [u8]| -> Result<Option<usize>> {
+                let next = source.next(now, room)?;
+                answer = Some(next);
+                Ok(match next {
+                    Next::Frame(length) => Some(length),
+                    _ => None,
+                })
+            })?;
             match (queued, answer) {
                 (Some(length), _) => {
                     self.lengths.push_back(length);

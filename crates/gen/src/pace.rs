@@ -28,13 +28,7 @@ impl Rate {
         match self {
             Self::Unlimited => Self::Unlimited,
             Self::Frames(rate) => Self::Frames(rate / share),
-            Self::Bits {
-                per_second,
-                overhead,
-            } => Self::Bits {
-                per_second: per_second / share,
-                overhead,
-            },
+            Self::Bits { per_second, overhead } => Self::Bits { per_second: per_second / share, overhead },
         }
     }
 
@@ -47,10 +41,7 @@ impl Rate {
         if value.is_finite() && value > 0.0 {
             return Ok(());
         }
-        Err(Error::usage(
-            format!("cannot send at a rate of {value}"),
-            "it must be above zero",
-        ))
+        Err(Error::usage(format!("cannot send at a rate of {value}"), "it must be above zero"))
     }
 }
 
@@ -70,29 +61,16 @@ pub struct Pacer {
 
 impl Pacer {
     pub fn new(rate: Rate, group: u64, offset: f64) -> Self {
-        Self {
-            rate,
-            profile: None,
-            group: group.max(1),
-            offset,
-            frames: 0,
-            bits: 0.0,
-        }
+        Self { rate, profile: None, group: group.max(1), offset, frames: 0, bits: 0.0 }
     }
 
     /// Creates a pacer with a rate that changes over time.
     pub fn phased(profile: Profile, group: u64) -> Self {
         let rate = match profile.overhead {
             None => Rate::Frames(1.0),
-            Some(overhead) => Rate::Bits {
-                per_second: 1.0,
-                overhead,
-            },
+            Some(overhead) => Rate::Bits { per_second: 1.0, overhead },
         };
-        Self {
-            profile: Some(profile),
-            ..Self::new(rate, group, 0.0)
-        }
+        Self { profile: Some(profile), ..Self::new(rate, group, 0.0) }
     }
 
     /// Returns the amount sent so far, in units of the rate.
@@ -104,10 +82,7 @@ impl Pacer {
     }
 
     fn group_at(&self, seconds: f64) -> u64 {
-        let own = self
-            .profile
-            .as_ref()
-            .map_or(0, |profile| profile.burst_at(seconds));
+        let own = self.profile.as_ref().map_or(0, |profile| profile.burst_at(seconds));
         if own > 0 { own } else { self.group }
     }
 
@@ -203,12 +178,7 @@ struct Piece {
 
 impl Piece {
     fn units_after(&self, seconds: f64) -> f64 {
-        let Phase {
-            from,
-            to,
-            seconds: whole,
-            ..
-        } = self.phase;
+        let Phase { from, to, seconds: whole, .. } = self.phase;
         from * seconds + (to - from) * seconds * seconds / (2.0 * whole)
     }
 
@@ -218,9 +188,7 @@ impl Piece {
 
     /// Returns the time at which this many units of this piece are due.
     fn seconds_for(&self, units: f64) -> f64 {
-        let Phase {
-            from, to, seconds, ..
-        } = self.phase;
+        let Phase { from, to, seconds, .. } = self.phase;
         let slope = (to - from) / seconds;
         if slope.abs() < 1e-9 {
             return units / from;
@@ -241,12 +209,8 @@ pub struct Profile {
 impl Profile {
     /// Creates a profile that repeats the phases this many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
-        let too_many = || {
-            Error::usage(
-                "the phases",
-                format!("they are more than {MOST}, steps and repetitions counted"),
-            )
-        };
+        let too_many =
+            || Error::usage("the phases", format!("they are more than {MOST}, steps and repetitions counted"));
         // Checked before they are made: the number comes from the file.
         if phases.iter().any(|phase| phase.steps as usize > MOST) {
             return Err(too_many());
@@ -254,11 +218,7 @@ impl Profile {
         let mut pieces: Vec<Piece> = Vec::new();
         let (mut begin, mut before) = (0.0, 0.0);
         for phase in (0..repeat).flat_map(|_| phases.iter().flat_map(straight)) {
-            let piece = Piece {
-                begin,
-                phase,
-                before,
-            };
+            let piece = Piece { begin, phase, before };
             begin += phase.seconds;
             before += piece.units();
             pieces.push(piece);
@@ -286,16 +246,12 @@ impl Profile {
     }
 
     pub fn seconds(&self) -> f64 {
-        self.pieces
-            .last()
-            .map_or(0.0, |last| last.begin + last.phase.seconds)
+        self.pieces.last().map_or(0.0, |last| last.begin + last.phase.seconds)
     }
 
     /// Returns the total number of units.
     pub fn total(&self) -> f64 {
-        self.pieces
-            .last()
-            .map_or(0.0, |last| last.before + last.units())
+        self.pieces.last().map_or(0.0, |last| last.before + last.units())
     }
 
     fn piece_at(&self, seconds: f64) -> Option<&Piece> {
@@ -313,9 +269,7 @@ impl Profile {
 
     /// Returns the time at which this number of units is due; after the end if it never is.
     fn time_of(&self, units: f64) -> f64 {
-        let at = self
-            .pieces
-            .partition_point(|piece| piece.before + piece.units() <= units);
+        let at = self.pieces.partition_point(|piece| piece.before + piece.units() <= units);
         match self.pieces.get(at) {
             Some(piece) => piece.begin + piece.seconds_for((units - piece.before).max(0.0)),
             None => self.seconds(),
@@ -344,12 +298,7 @@ fn straight(phase: &Phase) -> Vec<Phase> {
     }
     let step = |at: u32| {
         let rate = phase.from + (phase.to - phase.from) * f64::from(at) / f64::from(steps - 1);
-        Phase {
-            seconds: phase.seconds / f64::from(steps),
-            from: rate,
-            to: rate,
-            ..*phase
-        }
+        Phase { seconds: phase.seconds / f64::from(steps), from: rate, to: rate, ..*phase }
     };
     (0..steps).map(step).collect()
 }
@@ -386,10 +335,7 @@ mod tests {
 
     #[test]
     fn bits_are_counted_as_they_went() {
-        let rate = Rate::Bits {
-            per_second: 8e6,
-            overhead: WIRE_OVERHEAD,
-        };
+        let rate = Rate::Bits { per_second: 8e6, overhead: WIRE_OVERHEAD };
         let mut pacer = Pacer::new(rate, 1, 0.0);
         assert_eq!(sent_by(&mut pacer, 0, 976), 1);
         // A thousand bytes take a millisecond.
@@ -404,10 +350,7 @@ mod tests {
     #[test]
     fn threads_take_turns() {
         let pacer = Pacer::new(Rate::Frames(500.0), 1, 1e6);
-        assert_eq!(
-            (pacer.due(999_999, 60.0), pacer.due(1_000_000, 60.0)),
-            (0, 1)
-        );
+        assert_eq!((pacer.due(999_999, 60.0), pacer.due(1_000_000, 60.0)), (0, 1));
     }
 
     #[test]
@@ -419,13 +362,7 @@ mod tests {
     }
 
     fn phase(seconds: f64, from: f64, to: f64, steps: u32) -> Phase {
-        Phase {
-            seconds,
-            from,
-            to,
-            steps,
-            burst: 0,
-        }
+        Phase { seconds, from, to, steps, burst: 0 }
     }
 
     /// They are refused before any memory is allocated.
@@ -449,16 +386,10 @@ mod tests {
         assert_eq!(profile.seconds(), 24.0);
         for unit in 0..profile.total() as u32 {
             let time = profile.time_of(f64::from(unit));
-            assert!(
-                (profile.due_at(time) - f64::from(unit)).abs() < 1e-6,
-                "{unit} at {time}"
-            );
+            assert!((profile.due_at(time) - f64::from(unit)).abs() < 1e-6, "{unit} at {time}");
         }
         assert_eq!((profile.rate_at(4.0), profile.rate_at(6.5)), (550.0, 0.0));
-        assert_eq!(
-            [7.5, 8.5, 9.5].map(|t| profile.rate_at(t)),
-            [900.0, 600.0, 300.0]
-        );
+        assert_eq!([7.5, 8.5, 9.5].map(|t| profile.rate_at(t)), [900.0, 600.0, 300.0]);
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! Frames as a function of their number: computed by the sending program in the kernel, and here in the same manner.
 //!
 //! A pattern is a table of [`Variant`]s (finished frames), an order of them, and in each variant some [`Edit`]s: fields
-//! whose value follows from the number of the frame. A checksum that covers edited fields is a sum over the constant part
-//! plus the fields, each with a factor; the factors are computed once, when the pattern is made. So the frame with the
-//! number n is the same on every engine, and for any number of threads.
+//! whose value follows from the number of the frame. A checksum that covers edited fields is a sum over the constant
+//! part plus the fields, each with a factor; the factors are computed once, when the pattern is made. So the frame with
+//! the number n is the same on every engine, and for any number of threads.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use trawl_bpf::layout::send::{
-    SEND_LIST, SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD, SEND_NUMBER, SEND_RANDOM, SEND_STEP,
-    SEND_SUMS, SendEdit, SendSum,
+    SEND_LIST, SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD, SEND_NUMBER, SEND_RANDOM, SEND_STEP, SEND_SUMS, SendEdit, SendSum,
 };
 use trawl_sys::Result;
 
@@ -52,8 +51,8 @@ impl Edit {
         }
     }
 
-    /// Creates `first + (turn modulo count) * step`; a count of zero means 2^64. `turn` is the frame's number, or the number
-    /// of its flow.
+    /// Creates `first + (turn modulo count) * step`; a count of zero means 2^64. `turn` is the frame's number, or the
+    /// number of its flow.
     pub fn step(first: u64, step: u64, count: u64) -> Self {
         Self::new(SEND_STEP, first, step, count, 0, Arc::default())
     }
@@ -72,8 +71,8 @@ impl Edit {
         Self::new(SEND_NUMBER, first, 0, 0, 0, Arc::default())
     }
 
-    /// Returns the edit of a field of this many bits in the `width` (2, 4 or 8) bytes at this offset, which is even like all
-    /// offsets of fields that checksums cover.
+    /// Returns the edit of a field of this many bits in the `width` (2, 4 or 8) bytes at this offset, which is even
+    /// like all offsets of fields that checksums cover.
     #[must_use]
     pub fn at(mut self, offset: usize, width: usize, shift: u32, bits: u32) -> Self {
         (self.rule.offset, self.rule.width) = (offset as u32, width as u32);
@@ -103,14 +102,7 @@ impl Edit {
 
     /// Returns the value in the frame of that number and turn.
     pub fn value(&self, number: u64, turn: u64) -> u64 {
-        let SendEdit {
-            first,
-            step,
-            count,
-            seed,
-            kind,
-            ..
-        } = self.rule;
+        let SendEdit { first, step, count, seed, kind, .. } = self.rule;
         match kind as usize {
             SEND_STEP => first.wrapping_add(modulo(turn, count).wrapping_mul(step)),
             SEND_RANDOM => {
@@ -152,9 +144,7 @@ impl Variant {
     pub fn new(bytes: Vec<u8>, mut edits: Vec<Edit>, covers: &[Cover]) -> Self {
         edits.sort_by_key(Edit::offset);
         for at in 0..edits.len() {
-            let (edit, later) = edits[at..]
-                .split_first_mut()
-                .unwrap_or_else(|| unreachable!());
+            let (edit, later) = edits[at..].split_first_mut().unwrap_or_else(|| unreachable!());
             let word = read_word(&bytes, edit.offset(), edit.width()) & !edit.field;
             // If a later edit overlaps, its value is written and counts.
             let overlap = later.iter().map(|later| {
@@ -198,11 +188,7 @@ impl Variant {
 }
 
 fn low_bytes(count: usize) -> u64 {
-    if count >= 8 {
-        u64::MAX
-    } else {
-        (1 << (count * 8)) - 1
-    }
+    if count >= 8 { u64::MAX } else { (1 << (count * 8)) - 1 }
 }
 
 fn read_word(bytes: &[u8], offset: usize, width: usize) -> u64 {
@@ -237,38 +223,25 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Creates a pattern. Panics without a variant, or if the schedule names a missing one: both come from trawl itself.
-    pub fn new(
-        variants: Vec<Variant>,
-        schedule: Vec<u32>,
-        flows: Option<u64>,
-        exception: Option<Exception>,
-    ) -> Self {
+    /// Creates a pattern. Panics without a variant, or if the schedule names a missing one: both come from trawl
+    /// itself.
+    pub fn new(variants: Vec<Variant>, schedule: Vec<u32>, flows: Option<u64>, exception: Option<Exception>) -> Self {
         let further = exception.map_or(0, |one| one.further);
         let last = schedule.iter().max().map_or(0, |last| *last as usize);
         assert!(!schedule.is_empty() && last + further < variants.len());
         let longest = variants.iter().map(Variant::length).max().unwrap_or(0);
-        Self {
-            variants,
-            schedule,
-            flows,
-            exception,
-            longest,
-            stream: None,
-        }
+        Self { variants, schedule, flows, exception, longest, stream: None }
     }
 
-    /// Adds a stamp to the end of each frame, which must be zero and unused until then. The error is the length of a frame
-    /// that does not meet this.
+    /// Adds a stamp to the end of each frame, which must be zero and unused until then. The error is the length of a
+    /// frame that does not meet this.
     pub fn stamped(mut self, stream: u16) -> Result<Self, usize> {
         let taken = |variant: &&Variant| {
             let room = variant.length().saturating_sub(stamp::LENGTH);
             let fields = variant.edits.iter().map(Edit::end);
             let sums = variant.sums.iter().map(|sum| sum.offset as usize + 2);
             let end = fields.chain(sums).max().unwrap_or(0);
-            variant.length() < stamp::LENGTH
-                || end > room
-                || variant.bytes[room..].iter().any(|byte| *byte != 0)
+            variant.length() < stamp::LENGTH || end > room || variant.bytes[room..].iter().any(|byte| *byte != 0)
         };
         if let Some(variant) = self.variants.iter().find(taken) {
             return Err(variant.length());
@@ -279,12 +252,7 @@ impl Pattern {
 
     /// Creates a pattern of a single frame.
     pub fn fixed(frame: Vec<u8>) -> Self {
-        Self::new(
-            vec![Variant::new(frame, Vec::new(), &[])],
-            vec![0],
-            None,
-            None,
-        )
+        Self::new(vec![Variant::new(frame, Vec::new(), &[])], vec![0], None, None)
     }
 
     fn variant(&self, number: u64) -> &Variant {
@@ -331,8 +299,8 @@ pub struct PatternSource {
     marks: Option<Marks>,
 }
 
-/// Stamps of one thread's frames: the numbers are spread over threads and flows, and each flow of each thread has its own
-/// sequence.
+/// Stamps of one thread's frames: the numbers are spread over threads and flows, and each flow of each thread has its
+/// own sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
     pub stream: u16,
@@ -364,26 +332,15 @@ impl Marks {
 }
 
 fn common_divisor(one: u64, other: u64) -> u64 {
-    if other == 0 {
-        one
-    } else {
-        common_divisor(other, one % other)
-    }
+    if other == 0 { one } else { common_divisor(other, one % other) }
 }
 
 impl PatternSource {
     /// Creates the source of one of this many threads: together they make all frames.
     pub fn new(pattern: Arc<Pattern>, thread: usize, threads: usize) -> Self {
         let stride = threads.max(1) as u64;
-        let marks = pattern
-            .stream
-            .map(|stream| Marks::new(stream, thread, stride, pattern.flows));
-        Self {
-            pattern,
-            number: thread as u64,
-            stride,
-            marks,
-        }
+        let marks = pattern.stream.map(|stream| Marks::new(stream, thread, stride, pattern.flows));
+        Self { pattern, number: thread as u64, stride, marks }
     }
 
     /// Returns the stamps' parameters, if frames are stamped.
@@ -415,11 +372,7 @@ impl PatternSource {
     /// Returns the number of bytes of the next `frames` frames.
     fn bytes_of(&self, frames: u64) -> u64 {
         let pattern = &self.pattern;
-        if pattern
-            .variants
-            .iter()
-            .all(|one| one.length() == pattern.longest)
-        {
+        if pattern.variants.iter().all(|one| one.length() == pattern.longest) {
             return frames * pattern.longest as u64;
         }
         let lengths = (0..frames).map(|at| {
@@ -451,9 +404,9 @@ impl Source for PatternSource {
 
 // Checksums over edited fields: computed once, so that a frame costs a few additions.
 //
-// Ones' complement sums are sums modulo 65535, and a checksum is the negative of a sum. So each checksum is `-(start + Σ
-// factor * word)`, where `start` is the sum over the constant part. One checksum may cover another (inside a tunnel): it
-// then covers the negative of the inner sum, and the inner factors are subtracted from the outer ones.
+// Ones' complement sums are sums modulo 65535, and a checksum is the negative of a sum. So each checksum is `-(start +
+// Σ factor * word)`, where `start` is the sum over the constant part. One checksum may cover another (inside a tunnel):
+// it then covers the negative of the inner sum, and the inner factors are subtracted from the outer ones.
 
 const MODULUS: u64 = 0xffff;
 
@@ -525,10 +478,7 @@ fn relate(bytes: &[u8], edits: &mut [Edit], covers: &[Cover]) -> Vec<SendSum> {
 
 fn sum_of(bytes: &[u8]) -> u64 {
     let (words, odd) = bytes.as_chunks::<2>();
-    let sum: u64 = words
-        .iter()
-        .map(|word| u64::from(u16::from_be_bytes(*word)))
-        .sum();
+    let sum: u64 = words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum();
     sum + odd.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
@@ -551,9 +501,6 @@ mod tests {
             seen[dice.value(n, n) as usize] += 1;
         }
         assert_eq!(seen[0], 0);
-        assert!(
-            seen[1..].iter().all(|count| (800..1200).contains(count)),
-            "{seen:?}"
-        );
+        assert!(seen[1..].iter().all(|count| (800..1200).contains(count)), "{seen:?}");
     }
 }

@@ -9,9 +9,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use trawl_attach::Site;
 use trawl_attach::snapshot::name_of;
-use trawl_bpf::layout::receive::{
-    RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS, ReceiveLatency,
-};
+use trawl_bpf::layout::receive::{RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS, ReceiveLatency};
 use trawl_io::receive::{ReceiveFlow, ReceiveProgram, ReceiveTotals};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::XdpAttachment;
@@ -63,18 +61,14 @@ impl Receiver {
         let site = Site::named(options.namespace.cloned(), &interface.name)?;
         let cannot = |e| Error::os(format!("cannot receive on {}", interface.name), e);
         let fd = program.program().map_err(cannot)?;
-        let (link, attached) = trawl_attach::hold(&site, fd.as_fd(), None)
-            .map_err(|refused| refused.explain(&site, NAME))?;
+        let (link, attached) =
+            trawl_attach::hold(&site, fd.as_fd(), None).map_err(|refused| refused.explain(&site, NAME))?;
         program.attached_by(link);
         Ok(Self {
             program,
             mode: attached.mode.name(),
             notice: attached.instead_of.map(|refused| {
-                format!(
-                    "{}: using skb mode, after the driver: {}",
-                    interface.name,
-                    refused.explain(&site, NAME).why()
-                )
+                format!("{}: using skb mode, after the driver: {}", interface.name, refused.explain(&site, NAME).why())
             }),
         })
     }
@@ -103,11 +97,7 @@ impl Receiver {
     pub fn progress(&self) -> Result<Progress> {
         let (stamped, unstamped) = self.counts()?;
         let flows = self.program.flows()?;
-        Ok(Progress {
-            stamped,
-            unstamped,
-            lost: flows.iter().map(|(_, flow)| lost(flow)).sum(),
-        })
+        Ok(Progress { stamped, unstamped, lost: flows.iter().map(|(_, flow)| lost(flow)).sum() })
     }
 
     /// Returns a report of all counts so far.
@@ -141,19 +131,14 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
 
 // One-way latencies: the program's buckets as a histogram.
 
-/// Digits of the histogram: finer than the buckets, which have a width of 1/16 (a flow's) or 1/64 (the total's) of their
-/// value.
+/// Digits of the histogram: finer than the buckets, which have a width of 1/16 (a flow's) or 1/64 (the total's) of
+/// their value.
 const DIGITS: u8 = 3;
 const LONGEST: u64 = 1 << 40;
 
 /// Percentiles of the latency that are reported, by their names in JSON.
-pub const PERCENTILES: [(&str, f64); 5] = [
-    ("p50", 0.5),
-    ("p90", 0.9),
-    ("p99", 0.99),
-    ("p99_9", 0.999),
-    ("p99_99", 0.9999),
-];
+pub const PERCENTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999)];
 
 /// Time from the stamp to the receiving hook, in nanoseconds. In JSON it is null without any packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -199,13 +184,9 @@ struct Collector {
 
 impl Collector {
     pub fn new() -> Result<Self> {
-        let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS)
-            .map_err(|e| Error::failed("cannot make a histogram", e))?;
-        Ok(Self {
-            histogram,
-            sum: 0,
-            latency: Latency::default(),
-        })
+        let histogram =
+            Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(|e| Error::failed("cannot make a histogram", e))?;
+        Ok(Self { histogram, sum: 0, latency: Latency::default() })
     }
 
     /// Adds the counts of a CPU or a flow, in buckets of 1/2^`bits` of their value.
@@ -223,8 +204,7 @@ impl Collector {
         total.negative += counted.negative;
         self.sum += u128::from(counted.sum);
         for (bucket, count) in (0u64..).zip(buckets).filter(|(_, count)| **count > 0) {
-            self.histogram
-                .saturating_record_n(middle(bucket, bits), *count);
+            self.histogram.saturating_record_n(middle(bucket, bits), *count);
         }
     }
 
@@ -357,10 +337,8 @@ fn by_name<S: Serializer>(key: &FlowKey, serializer: S) -> Result<S::Ok, S::Erro
 impl ReceiveReport {
     fn of(totals: &[ReceiveTotals], flows: &[(FlowKey, Box<ReceiveFlow>)]) -> Result<Self> {
         let mut collector = Collector::new()?;
-        let mut flows: Vec<FlowReport> = flows
-            .iter()
-            .map(|(key, flow)| FlowReport::of(*key, flow, &mut collector))
-            .collect();
+        let mut flows: Vec<FlowReport> =
+            flows.iter().map(|(key, flow)| FlowReport::of(*key, flow, &mut collector)).collect();
         flows.sort_by_key(|flow| flow.key);
         for cpu in totals {
             collector.add(&cpu.latency, &cpu.buckets, RECEIVE_TOTAL_BITS as u32);
@@ -429,24 +407,17 @@ mod tests {
     #[test]
     fn bucket_represents_its_values() {
         for bits in [4, 6] {
-            for value in
-                (0..5000).chain((12..37).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1]))
-            {
+            for value in (0..5000).chain((12..37).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1])) {
                 let middle = middle(bucket_of(value, bits), bits);
                 let allowed = value >> (bits + 1);
-                assert!(
-                    middle.abs_diff(value) <= allowed,
-                    "{value} as {middle}, {bits} bits"
-                );
+                assert!(middle.abs_diff(value) <= allowed, "{value} as {middle}, {bits} bits");
             }
         }
     }
 
     fn counted(values: &[u64]) -> (ReceiveLatency, Vec<u64>) {
         let mut buckets = vec![0; 512];
-        values
-            .iter()
-            .for_each(|value| buckets[bucket_of(*value, 4) as usize] += 1);
+        values.iter().for_each(|value| buckets[bucket_of(*value, 4) as usize] += 1);
         let latency = ReceiveLatency {
             count: values.len() as u64,
             sum: values.iter().sum(),
@@ -469,10 +440,7 @@ mod tests {
         assert_eq!(total.mean, 50_050.0);
         let expected = [50_000u64, 90_000, 99_000, 99_900, 100_000];
         for (found, expected) in total.percentiles.into_iter().zip(expected) {
-            assert!(
-                found.abs_diff(expected) <= expected / 31,
-                "{found} for {expected}"
-            );
+            assert!(found.abs_diff(expected) <= expected / 31, "{found} for {expected}");
         }
     }
 

@@ -65,8 +65,8 @@ impl Account {
     }
 }
 
-/// Beginning of the recorded time. The engine may be tried and prepared with the first frame, which is slow: the time counts
-/// from the request for the second frame.
+/// Beginning of the recorded time. The engine may be tried and prepared with the first frame, which is slow: the time
+/// counts from the request for the second frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begin {
     Not,
@@ -111,10 +111,7 @@ impl Replay {
         if !usable {
             return Err(Error::failed("no frame can be sent", problems.join("; ")));
         }
-        let outcome = ReplayAccount {
-            gaps: timing.is_some().then(Gaps::new),
-            ..ReplayAccount::default()
-        };
+        let outcome = ReplayAccount { gaps: timing.is_some().then(Gaps::new), ..ReplayAccount::default() };
         let mut replay = Self {
             options,
             open: Vec::new(),
@@ -138,11 +135,7 @@ impl Replay {
     /// Opens the next recordings: all files, or the next one. Returns false if none are left in this round.
     fn open_next(&mut self) -> Result<bool> {
         let files = &self.options.files;
-        let last = if self.options.merge {
-            files.len()
-        } else {
-            files.len().min(self.next_file + 1)
-        };
+        let last = if self.options.merge { files.len() } else { files.len().min(self.next_file + 1) };
         let now = &files[self.next_file..last];
         for path in now {
             self.open.push(Recording::open(path)?);
@@ -157,10 +150,7 @@ impl Replay {
 
     fn next_round(&mut self) -> Result<bool> {
         self.outcome.rounds += 1;
-        let over = self
-            .options
-            .rounds
-            .is_some_and(|rounds| self.outcome.rounds >= rounds);
+        let over = self.options.rounds.is_some_and(|rounds| self.outcome.rounds >= rounds);
         // A round that sends nothing would be followed by others like it, endlessly.
         if over || !std::mem::take(&mut self.sent_this_round) {
             return Ok(false);
@@ -176,9 +166,7 @@ impl Replay {
     fn select(&mut self) -> Result<Option<usize>> {
         loop {
             let times = self.open.iter().enumerate();
-            let first = times
-                .filter_map(|(at, one)| Some((one.peek()?.time, at)))
-                .min();
+            let first = times.filter_map(|(at, one)| Some((one.peek()?.time, at))).min();
             if let Some((_, at)) = first {
                 return Ok(Some(at));
             }
@@ -297,8 +285,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens the file and reads its first packet. A file that cannot be opened is an error; one without a packet to send is
-    /// at its end, with a problem.
+    /// Opens the file and reads its first packet. A file that cannot be opened is an error; one without a packet to
+    /// send is at its end, with a problem.
     pub fn open(path: &Path) -> Result<Self> {
         let what = || format!("cannot replay {}", path.display());
         let file = File::open(path).map_err(|e| Error::os(what(), e))?;
@@ -307,13 +295,8 @@ impl Recording {
             let why = "it is not a regular file, and a recording is opened more than once";
             return Err(Error::failed(what(), why));
         }
-        let mut recording = Self {
-            path: path.to_owned(),
-            reader: None,
-            next: Packet::default(),
-            count: 0,
-            problem: None,
-        };
+        let mut recording =
+            Self { path: path.to_owned(), reader: None, next: Packet::default(), count: 0, problem: None };
         match CaptureReader::new(Ahead::new(file)) {
             Ok(reader) => recording.reader = Some(reader),
             Err(error) => recording.end(&error.to_string()),
@@ -397,12 +380,7 @@ impl Ahead {
         let (empty, emptied) = sync_channel(PIECES + 2);
         // The thread ends when the other side is dropped, or at the end of the file.
         thread::spawn(move || fill(file, &full, &emptied));
-        Self {
-            pieces,
-            empty,
-            piece: Vec::new(),
-            taken: 0,
-        }
+        Self { pieces, empty, piece: Vec::new(), taken: 0 }
     }
 }
 
@@ -463,8 +441,8 @@ pub enum Speed {
     Unpaced,
 }
 
-/// Backward jump of the recorded time that begins a new timing: another recording, or a clock that was set. Smaller jumps
-/// are disorder: such frames are due at once.
+/// Backward jump of the recorded time that begins a new timing: another recording, or a clock that was set. Smaller
+/// jumps are disorder: such frames are due at once.
 const JUMP_BACK: u64 = 10_000_000;
 
 /// Converts recorded times into times since the beginning of the replay.
@@ -480,17 +458,11 @@ pub struct Timing {
 
 impl Timing {
     pub fn new(speed: f64) -> Self {
-        Self {
-            speed,
-            latest: None,
-            elapsed: 0,
-            frames: 0,
-            backwards: 0,
-        }
+        Self { speed, latest: None, elapsed: 0, frames: 0, backwards: 0 }
     }
 
-    /// Returns the time at which a frame with this recorded time is due, in nanoseconds since the beginning. Called once for
-    /// each frame.
+    /// Returns the time at which a frame with this recorded time is due, in nanoseconds since the beginning. Called
+    /// once for each frame.
     pub fn due(&mut self, time: u64) -> u64 {
         match self.latest {
             Some(latest) if time >= latest => self.elapsed += time - latest,
@@ -515,10 +487,7 @@ impl Timing {
     /// Begins another round. The gap in between is the mean one, which keeps the rate.
     pub fn next_round(&mut self) {
         self.latest = None;
-        self.elapsed += self
-            .elapsed
-            .checked_div(self.frames - self.frames.min(1))
-            .unwrap_or(0);
+        self.elapsed += self.elapsed.checked_div(self.frames - self.frames.min(1)).unwrap_or(0);
     }
 
     /// Returns the number of frames with an earlier time than their predecessor.

@@ -128,12 +128,7 @@ impl<'a> Measurement<'a> {
             verdict: ReceiveVerdict::Drop,
             max_flows: FLOWS,
         })?;
-        Ok(Self {
-            options,
-            receiver,
-            streams: crate::stamp::new_stream(),
-            engine: "none",
-        })
+        Ok(Self { options, receiver, streams: crate::stamp::new_stream(), engine: "none" })
     }
 
     pub fn receiver(&self) -> &Receiver {
@@ -149,21 +144,13 @@ impl<'a> Measurement<'a> {
     pub fn longest(&self) -> Duration {
         let mut trials = 1 + MOST_TRIALS as u32;
         trials += if self.options.frame_loss { STEPS } else { 0 };
-        trials += if self.options.back_to_back {
-            MOST_TRIALS as u32
-        } else {
-            0
-        };
+        trials += if self.options.back_to_back { MOST_TRIALS as u32 } else { 0 };
         let one = self.options.duration + PATIENCE + OVERTIME;
         one * trials * self.options.sizes.len() as u32
     }
 
     /// Measures with frames of one size; `None` if it was stopped.
-    pub fn measure(
-        &mut self,
-        size: usize,
-        watch: &mut Watch<'_>,
-    ) -> Result<Option<Rfc2544Results>> {
+    pub fn measure(&mut self, size: usize, watch: &mut Watch<'_>) -> Result<Option<Rfc2544Results>> {
         let duration = self.options.duration.min(PROBE);
         let Some(probe) = self.trial(size, Offer::fastest(duration), watch)? else {
             return Ok(None);
@@ -181,18 +168,9 @@ impl<'a> Measurement<'a> {
             search.answer(trial.is_good(self.options.loss));
             trials.push(trial);
         }
-        let good = trials
-            .iter()
-            .filter(|trial| trial.is_good(self.options.loss));
+        let good = trials.iter().filter(|trial| trial.is_good(self.options.loss));
         let throughput = good.max_by(|a, b| a.rate().total_cmp(&b.rate())).cloned();
-        let mut outcome = Rfc2544Results {
-            size,
-            fastest,
-            throughput,
-            trials,
-            frame_loss: None,
-            back_to_back: None,
-        };
+        let mut outcome = Rfc2544Results { size, fastest, throughput, trials, frame_loss: None, back_to_back: None };
         if self.options.frame_loss {
             outcome.frame_loss = self.frame_loss(size, limit, watch)?;
             if outcome.frame_loss.is_none() {
@@ -209,12 +187,7 @@ impl<'a> Measurement<'a> {
     }
 
     /// Measures the frame loss (RFC 2544, 26.3).
-    fn frame_loss(
-        &mut self,
-        size: usize,
-        limit: f64,
-        watch: &mut Watch<'_>,
-    ) -> Result<Option<Vec<Trial>>> {
+    fn frame_loss(&mut self, size: usize, limit: f64, watch: &mut Watch<'_>) -> Result<Option<Vec<Trial>>> {
         let mut trials: Vec<Trial> = Vec::new();
         for step in (1..=STEPS).rev() {
             let rate = limit * f64::from(step) / f64::from(STEPS);
@@ -234,12 +207,7 @@ impl<'a> Measurement<'a> {
     }
 
     /// Measures back-to-back frames (RFC 2544, 26.4).
-    fn back_to_back(
-        &mut self,
-        size: usize,
-        fastest: f64,
-        watch: &mut Watch<'_>,
-    ) -> Result<Option<u64>> {
+    fn back_to_back(&mut self, size: usize, fastest: f64, watch: &mut Watch<'_>) -> Result<Option<u64>> {
         let most = (fastest * self.options.duration.as_secs_f64()).max(1.0);
         let mut search = Search::new(most, 1.0, MOST_TRIALS);
         let mut longest = 0;
@@ -266,17 +234,10 @@ fn made(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate:
     };
     let mut spec = options.spec.clone();
     spec.set("size", length.to_string())?;
-    let limits = Limits {
-        mtu: Some(options.tx.interface.mtu),
-        seed: 1,
-        stamp: Some(stream),
-    };
+    let limits = Limits { mtu: Some(options.tx.interface.mtu), seed: 1, stamp: Some(stream) };
     pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| {
         let what = format!("cannot measure with frames of {size} bytes");
-        let why = format!(
-            "without the four of their checksum, {}",
-            Error::from(misfit)
-        );
+        let why = format!("without the four of their checksum, {}", Error::from(misfit));
         Error::usage(what, why)
     })
 }
@@ -297,13 +258,7 @@ pub struct Search {
 impl Search {
     /// Searches up to `most`; ends when the bounds differ by no more than `finest`, or after this many steps.
     pub fn new(most: f64, finest: f64, steps: usize) -> Self {
-        Self {
-            good: 0.0,
-            bad: None,
-            most,
-            finest,
-            left: steps,
-        }
+        Self { good: 0.0, bad: None, most, finest, left: steps }
     }
 
     /// Returns the next value to try; `None` at the end.
@@ -350,31 +305,16 @@ pub struct Offer {
 
 impl Offer {
     pub fn fastest(duration: Duration) -> Self {
-        Self {
-            doing: "how fast the sender is",
-            rate: Rate::Unlimited,
-            count: None,
-            duration: Some(duration),
-        }
+        Self { doing: "how fast the sender is", rate: Rate::Unlimited, count: None, duration: Some(duration) }
     }
 
     pub fn rate(rate: f64, duration: Duration) -> Self {
         let frames = (rate * duration.as_secs_f64()).round().max(1.0);
-        Self {
-            doing: "trial",
-            rate: Rate::Frames(rate),
-            count: Some(frames as u64),
-            duration: Some(duration),
-        }
+        Self { doing: "trial", rate: Rate::Frames(rate), count: Some(frames as u64), duration: Some(duration) }
     }
 
     pub fn burst(count: u64) -> Self {
-        Self {
-            doing: "burst",
-            rate: Rate::Unlimited,
-            count: Some(count),
-            duration: None,
-        }
+        Self { doing: "burst", rate: Rate::Unlimited, count: Some(count), duration: None }
     }
 
     fn offered(&self) -> Option<f64> {
@@ -389,13 +329,10 @@ impl Offer {
 #[derive(Clone, Debug, Serialize)]
 pub struct Trial {
     /// Requested frames a second.
-    #[serde(
-        rename = "offered_frames_per_second",
-        serialize_with = "rounded_option"
-    )]
+    #[serde(rename = "offered_frames_per_second", serialize_with = "rounded_option")]
     pub offered: Option<f64>,
-    /// Frames that the device accepted; the next field counts its refusals, which show that the device under test cannot
-    /// keep up.
+    /// Frames that the device accepted; the next field counts its refusals, which show that the device under test
+    /// cannot keep up.
     pub sent: u64,
     pub refused: u64,
     /// Frames of `sent` in the measured time; the first ones only showed that the engine works.
@@ -463,20 +400,13 @@ impl Measurement<'_> {
         };
         let first = AtomicU64::new(0);
         let start = |thread: usize| {
-            let mut source: Box<dyn Source> =
-                Box::new(PatternSource::new(Arc::clone(&pattern), thread, 1));
+            let mut source: Box<dyn Source> = Box::new(PatternSource::new(Arc::clone(&pattern), thread, 1));
             let mut engine = open(&options.tx.interface.name, source.as_mut(), &options.engine)?;
             first.store(warm_up(engine.as_mut(), source.as_mut())?, Relaxed);
             Ok((engine, source))
         };
-        let mut look = |figures: &Figures| {
-            watch(&Progress {
-                size,
-                doing: offer.doing,
-                offered: offer.offered(),
-                figures,
-            })
-        };
+        let mut look =
+            |figures: &Figures| watch(&Progress { size, doing: offer.doing, offered: offer.offered(), figures });
         let report = run(&plan, &start, &mut look)?;
         if let Some(failure) = report.failure {
             return Err(failure);

@@ -80,8 +80,8 @@ pub struct RunReport {
     pub gaps: Option<Gaps>,
     /// Reason why the device's counters do not verify the number of frames.
     pub unverified: Option<&'static str>,
-    /// Error that ended the run early, or counters of the device that contradict the result; the frames are those reported
-    /// by the engine.
+    /// Error that ended the run early, or counters of the device that contradict the result; the frames are those
+    /// reported by the engine.
     pub failure: Option<Error>,
 }
 
@@ -94,21 +94,15 @@ struct Shown {
     refused: AtomicU64,
 }
 
-/// Opens a thread's engine and source. Called on that thread, in the namespace and on its CPU, with the thread's number.
+/// Opens a thread's engine and source. Called on that thread, in the namespace and on its CPU, with the thread's
+/// number.
 pub type Open<'a> = dyn Fn(usize) -> Result<(Box<dyn Engine>, Box<dyn Source>)> + Sync + 'a;
 
 /// Sends. `watch` sees the counts about ten times a second and returns whether to go on.
-pub fn run(
-    plan: &Sending<'_>,
-    open: &Open<'_>,
-    watch: &mut dyn FnMut(&Figures) -> bool,
-) -> Result<RunReport> {
+pub fn run(plan: &Sending<'_>, open: &Open<'_>, watch: &mut dyn FnMut(&Figures) -> bool) -> Result<RunReport> {
     plan.rate.check()?;
     if plan.cpus.is_empty() {
-        return Err(Error::usage(
-            "cannot send",
-            "there is no thread to send from",
-        ));
+        return Err(Error::usage("cannot send", "there is no thread to send from"));
     }
     let shared = Shared {
         stop: AtomicBool::new(false),
@@ -211,7 +205,8 @@ struct Shared {
     ready: Barrier,
     /// Passed once the device's counters are read.
     go: Barrier,
-    /// Locked until the result is compared with the device's counters: a driver may reset them when an engine is closed.
+    /// Locked until the result is compared with the device's counters: a driver may reset them when an engine is
+    /// closed.
     verified: Mutex<()>,
     shown: Vec<Shown>,
 }
@@ -247,7 +242,8 @@ const DIGITS: u8 = 3;
 
 /// Differences between each gap and the one required by the rate, in nanoseconds.
 ///
-/// Frames that are handed over in one call leave at the same time: their gaps count as zero, so their error is the full gap.
+/// Frames that are handed over in one call leave at the same time: their gaps count as zero, so their error is the full
+/// gap.
 #[derive(Clone, Debug)]
 pub struct Gaps {
     errors: Histogram<u64>,
@@ -281,8 +277,7 @@ impl Gaps {
         }
         let late = at as i64 - due as i64;
         if let Some(before) = self.late {
-            self.errors
-                .saturating_record((late - before).unsigned_abs());
+            self.errors.saturating_record((late - before).unsigned_abs());
         }
         let together = frames - 1;
         if together > 0 {
@@ -298,13 +293,7 @@ impl Gaps {
 
     pub fn percentiles(&self) -> Percentiles {
         let at = |share| self.errors.value_at_quantile(share);
-        Percentiles {
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p99_9: at(0.999),
-            max: self.errors.max(),
-        }
+        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: self.errors.max() }
     }
 }
 
@@ -332,24 +321,17 @@ struct LaneEnd {
 /// Held by a thread until it has sent its frames; never used to send anything.
 struct Done(#[expect(dead_code, reason = "the channel's end is the message")] mpsc::Sender<()>);
 
-fn drive(
-    plan: &Sending<'_>,
-    shared: &Shared,
-    number: usize,
-    open: &Open<'_>,
-    done: Done,
-) -> Result<LaneEnd> {
-    let opened = plan.cpus[number]
-        .map_or(Ok(()), pin_to_cpu)
-        .and_then(|()| open(number))
-        .and_then(|(mut engine, mut source)| {
+fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>, done: Done) -> Result<LaneEnd> {
+    let opened = plan.cpus[number].map_or(Ok(()), pin_to_cpu).and_then(|()| open(number)).and_then(
+        |(mut engine, mut source)| {
             let early = if share(total(plan), number, plan.cpus.len()) > 0 {
                 engine.prepare(source.as_mut())?
             } else {
                 Sent::default()
             };
             Ok((engine, source, early))
-        });
+        },
+    );
     if opened.is_err() {
         shared.failed.store(true, Ordering::Relaxed);
     }
@@ -377,12 +359,7 @@ fn drive(
     let elapsed = lane.start.elapsed();
     drop(done);
     drop(shared.verified.lock());
-    Ok(LaneEnd {
-        engine: engine.name(),
-        elapsed,
-        gaps: lane.gaps,
-        failure: lane.failure,
-    })
+    Ok(LaneEnd { engine: engine.name(), elapsed, gaps: lane.gaps, failure: lane.failure })
 }
 
 struct Lane<'a> {
@@ -432,11 +409,7 @@ impl<'a> Lane<'a> {
 
     /// Returns the approximate length of a frame.
     fn mean(&self) -> f64 {
-        if self.frames == 0 {
-            FIRST_GUESS
-        } else {
-            self.bytes as f64 / self.frames as f64
-        }
+        if self.frames == 0 { FIRST_GUESS } else { self.bytes as f64 / self.frames as f64 }
     }
 
     fn send_all(&mut self, engine: &mut dyn Engine, source: &mut dyn Source) -> Result<()> {
@@ -472,11 +445,7 @@ impl<'a> Lane<'a> {
             } else if now.saturating_sub(last_progress) > PATIENCE.as_nanos() as u64 {
                 return Err(Error::failed(
                     format!("stopped sending out of {}", self.plan.interface),
-                    format!(
-                        "the device took no frame for {} seconds: {}",
-                        PATIENCE.as_secs(),
-                        engine.suspicion()
-                    ),
+                    format!("the device took no frame for {} seconds: {}", PATIENCE.as_secs(), engine.suspicion()),
                 ));
             }
         }
@@ -516,8 +485,8 @@ impl<'a> Lane<'a> {
         self.bytes += sent.bytes;
     }
 
-    /// Sleeps while the sleep is sure to end in time, and polls the clock for the rest. Returns early now and then, so that
-    /// the end of the run is noticed.
+    /// Sleeps while the sleep is sure to end in time, and polls the clock for the rest. Returns early now and then, so
+    /// that the end of the run is noticed.
     fn wait_until(&self, time: u64) {
         let wait = time.saturating_sub(self.now());
         if wait > SLEEP_MARGIN {
@@ -533,9 +502,7 @@ impl<'a> Lane<'a> {
 
 /// Returns the latest end of the run: the given time, or the sum of the phases.
 fn time(plan: &Sending<'_>) -> Option<Duration> {
-    let phases = plan
-        .profile
-        .map(|profile| Duration::from_secs_f64(profile.seconds()));
+    let phases = plan.profile.map(|profile| Duration::from_secs_f64(profile.seconds()));
     match (plan.duration, phases) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
@@ -630,38 +597,23 @@ mod tests {
     }
 
     fn half(frame: usize) -> Result<(Box<dyn Engine>, Box<dyn Source>)> {
-        let engine = Half {
-            waiting: None,
-            offered: 0,
-        };
-        Ok((
-            Box::new(engine),
-            Box::new(InTurn::new(vec![vec![0; frame]])),
-        ))
+        let engine = Half { waiting: None, offered: 0 };
+        Ok((Box::new(engine), Box::new(InTurn::new(vec![vec![0; frame]]))))
     }
 
     #[test]
     fn count_is_exact_over_all_threads_despite_refusals() {
-        let plan = Sending {
-            count: Some(1001),
-            ..plan(&[None, None, None])
-        };
+        let plan = Sending { count: Some(1001), ..plan(&[None, None, None]) };
         let report = run(&plan, &|_| half(60), &mut |_| true).unwrap();
-        assert_eq!(
-            (report.figures.frames, report.figures.bytes),
-            (1001, 60_060)
-        );
+        assert_eq!((report.figures.frames, report.figures.bytes), (1001, 60_060));
         assert!(report.figures.refused > 0);
         assert_eq!((report.end, report.engine), (End::Done, "half"));
     }
 
     #[test]
     fn rate_and_time_give_a_count() {
-        let plan = Sending {
-            rate: Rate::Frames(10_000.0),
-            duration: Some(Duration::from_millis(300)),
-            ..plan(&[None, None])
-        };
+        let plan =
+            Sending { rate: Rate::Frames(10_000.0), duration: Some(Duration::from_millis(300)), ..plan(&[None, None]) };
         let report = run(&plan, &|_| half(60), &mut |_| true).unwrap();
         assert_eq!(report.figures.frames, 3000);
         assert!(report.figures.elapsed >= Duration::from_millis(300));
@@ -671,34 +623,18 @@ mod tests {
     /// A rate beyond the possible does not prolong the run.
     #[test]
     fn time_ends_a_run_whose_rate_is_not_reached() {
-        let plan = Sending {
-            rate: Rate::Frames(1e12),
-            duration: Some(Duration::from_millis(100)),
-            ..plan(&[None])
-        };
+        let plan = Sending { rate: Rate::Frames(1e12), duration: Some(Duration::from_millis(100)), ..plan(&[None]) };
         let report = run(&plan, &|_| half(60), &mut |_| true).unwrap();
-        assert_eq!(
-            (report.end, report.asked),
-            (End::Done, Some(100_000_000_000))
-        );
+        assert_eq!((report.end, report.asked), (End::Done, Some(100_000_000_000)));
         assert!(report.figures.frames < 100_000_000_000);
     }
 
     #[test]
     fn phases_give_a_count_and_a_time() {
-        let phase = |seconds, from, to| Phase {
-            seconds,
-            from,
-            to,
-            steps: 0,
-            burst: 0,
-        };
+        let phase = |seconds, from, to| Phase { seconds, from, to, steps: 0, burst: 0 };
         let phases = [phase(0.1, 1000.0, 1000.0), phase(0.2, 1000.0, 3000.0)];
         let profile = Profile::new(&phases, 1, None).unwrap();
-        let plan = Sending {
-            profile: Some(&profile),
-            ..plan(&[None, None])
-        };
+        let plan = Sending { profile: Some(&profile), ..plan(&[None, None]) };
         let report = run(&plan, &|_| half(60), &mut |_| true).unwrap();
         assert_eq!(report.figures.frames, 500);
         assert!(report.figures.elapsed >= Duration::from_millis(300));
@@ -732,17 +668,11 @@ mod tests {
     #[test]
     fn preparation_counts_in_frames_but_not_in_time() {
         let open = |_| {
-            let engine = Half {
-                waiting: None,
-                offered: 0,
-            };
+            let engine = Half { waiting: None, offered: 0 };
             let source: Box<dyn Source> = Box::new(InTurn::new(vec![vec![0; 60]]));
             Ok((Box::new(Slow(engine)) as Box<dyn Engine>, source))
         };
-        let plan = Sending {
-            count: Some(1),
-            ..plan(&[None, None])
-        };
+        let plan = Sending { count: Some(1), ..plan(&[None, None]) };
         let start = Instant::now();
         let report = run(&plan, &open, &mut |_| true).unwrap();
         assert_eq!(report.figures.frames, 1);
@@ -801,9 +731,7 @@ mod tests {
     #[test]
     fn shares_add_up_to_the_total() {
         for (total, threads) in [(1, 3), (100, 7), (u64::MAX - 1, 4)] {
-            let sum: u128 = (0..threads)
-                .map(|n| u128::from(share(total, n, threads)))
-                .sum();
+            let sum: u128 = (0..threads).map(|n| u128::from(share(total, n, threads))).sum();
             assert_eq!(sum, u128::from(total));
         }
         assert_eq!(share(u64::MAX, 1, 2), u64::MAX);

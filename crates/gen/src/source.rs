@@ -70,9 +70,6 @@ mod tests {
         let lengths: Vec<Next> = (0..4).map(|_| source.next(0, &mut room).unwrap()).collect();
         assert_eq!(lengths, [1, 2, 1, 1].map(Next::Frame));
         assert_eq!(room[0], 1);
-        assert_eq!(
-            InTurn::new(Vec::new()).next(0, &mut room).unwrap(),
-            Next::End
-        );
+        assert_eq!(InTurn::new(Vec::new()).next(0, &mut room).unwrap(), Next::End);
     }
 }

@@ -73,10 +73,7 @@ pub fn new_stream() -> u16 {
 /// Returns the one's complement sum of a stamp.
 fn sum(at: &[u8; LENGTH]) -> u16 {
     let (words, _) = at.as_chunks::<2>();
-    let mut sum: u32 = words
-        .iter()
-        .map(|word| u32::from(u16::from_be_bytes(*word)))
-        .sum();
+    let mut sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -90,18 +87,8 @@ mod tests {
     use trawl_packet::build::Template;
 
     fn stamps() -> impl Strategy<Value = Stamp> {
-        (
-            any::<u16>(),
-            any::<u16>(),
-            any::<u32>(),
-            0..1u64 << TIME_BITS,
-        )
-            .prop_map(|(stream, flow, sequence, time)| Stamp {
-                stream,
-                flow,
-                sequence,
-                time,
-            })
+        (any::<u16>(), any::<u16>(), any::<u32>(), 0..1u64 << TIME_BITS)
+            .prop_map(|(stream, flow, sequence, time)| Stamp { stream, flow, sequence, time })
     }
 
     /// Returns the checksum of a UDP datagram over IPv4 without options, including its stored checksum.
@@ -113,10 +100,7 @@ mod tests {
         if words.len() % 2 == 1 {
             words.push(0);
         }
-        let mut sum: u32 = words
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
-            .sum();
+        let mut sum: u32 = words.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
@@ -161,12 +145,7 @@ mod tests {
     #[test]
     fn short_frames_hold_no_stamp() {
         let mut frame = [1; LENGTH - 1];
-        let stamp = Stamp {
-            stream: 1,
-            flow: 2,
-            sequence: 3,
-            time: 4,
-        };
+        let stamp = Stamp { stream: 1, flow: 2, sequence: 3, time: 4 };
         stamp.write(&mut frame);
         assert_eq!(frame, [1; LENGTH - 1]);
         assert_eq!(Stamp::read(&frame), None);
@@ -175,12 +154,7 @@ mod tests {
 
     #[test]
     fn ages_have_a_sign_and_survive_the_wrap() {
-        let stamped = |time| Stamp {
-            stream: 0,
-            flow: 0,
-            sequence: 0,
-            time,
-        };
+        let stamped = |time| Stamp { stream: 0, flow: 0, sequence: 0, time };
         assert_eq!(stamped(100).age_at(250), 150);
         assert_eq!(stamped(250).age_at(100), -150);
         assert_eq!(stamped((1 << 48) - 5).age_at((7 << 48) + 5), 10);

@@ -1,5 +1,5 @@
-//! Targets of frames: fills missing addresses from the kernel's routes and neighbours, and protects interfaces in use from
-//! floods.
+//! Targets of frames: fills missing addresses from the kernel's routes and neighbours, and protects interfaces in use
+//! from floods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,36 +20,22 @@ const BROADCAST: [u8; 6] = [0xff; 6];
 /// Returns the interface of the route to the destination of these frames.
 pub fn interface_for(spec: &Spec, namespace: Option<&Namespace>) -> Result<String> {
     let Some(destination) = spec.destination()? else {
-        return Err(Error::usage(
-            "cannot send",
-            "neither an interface nor a destination is given",
-        )
-        .fix("give -i IF or --dst ADDRESS"));
+        return Err(Error::usage("cannot send", "neither an interface nor a destination is given")
+            .fix("give -i IF or --dst ADDRESS"));
     };
     let mut netlink = Netlink::open(namespace)?;
-    let hop = netlink
-        .next_hop(destination, None)?
-        .ok_or_else(|| no_route(destination))?;
+    let hop = netlink.next_hop(destination, None)?.ok_or_else(|| no_route(destination))?;
     let link = netlink.find_link_by_index(hop.interface)?;
-    link.map(|link| link.name)
-        .ok_or_else(|| no_route(destination))
+    link.map(|link| link.name).ok_or_else(|| no_route(destination))
 }
 
 fn no_route(destination: IpAddr) -> Error {
-    Error::failed(
-        format!("cannot send to {destination}"),
-        "there is no route to it",
-    )
-    .fix("give -i IF, --src and --dst-mac, or add a route")
+    Error::failed(format!("cannot send to {destination}"), "there is no route to it")
+        .fix("give -i IF, --src and --dst-mac, or add a route")
 }
 
 /// Fills in missing addresses. `v6` is the family if no address determines it.
-pub fn complete(
-    spec: &mut Spec,
-    namespace: Option<&Namespace>,
-    interface: &Interface,
-    v6: bool,
-) -> Result<()> {
+pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Interface, v6: bool) -> Result<()> {
     if spec.protocol == Protocol::Raw {
         return Ok(());
     }
@@ -84,11 +70,8 @@ pub fn complete(
         None => {
             let found = only_neighbour(&mut netlink, interface, Some(wants_v6))?;
             let (address, mac) = found.ok_or_else(|| {
-                Error::usage(
-                    "cannot send",
-                    "no destination is given, and the interface has not exactly one neighbour",
-                )
-                .fix(format!("give --{dst} ADDRESS"))
+                Error::usage("cannot send", "no destination is given, and the interface has not exactly one neighbour")
+                    .fix(format!("give --{dst} ADDRESS"))
             })?;
             spec.set_default(dst, address.to_string());
             if spec.protocol != Protocol::Arp || tunnel {
@@ -132,11 +115,7 @@ pub fn complete(
 fn inner(spec: &mut Spec, v6: bool) -> Result<()> {
     let given = spec.address("dst")?.or(spec.address("src")?);
     let is_v6 = given.map_or(v6, |address| address.is_ipv6());
-    let [src, dst] = if is_v6 && spec.protocol.is_ip() {
-        INNER_V6
-    } else {
-        INNER_V4
-    };
+    let [src, dst] = if is_v6 && spec.protocol.is_ip() { INNER_V6 } else { INNER_V4 };
     if spec.protocol.is_ip() || spec.protocol == Protocol::Arp {
         spec.set_default("src", src);
         spec.set_default("dst", dst);
@@ -147,16 +126,11 @@ fn inner(spec: &mut Spec, v6: bool) -> Result<()> {
 }
 
 /// Returns the only neighbour of that family.
-fn only_neighbour(
-    netlink: &mut Netlink,
-    interface: &Interface,
-    v6: Option<bool>,
-) -> Result<Option<(IpAddr, [u8; 6])>> {
+fn only_neighbour(netlink: &mut Netlink, interface: &Interface, v6: Option<bool>) -> Result<Option<(IpAddr, [u8; 6])>> {
     let mut found = netlink.neighbours(interface.index)?;
     found.retain(|one| v6.is_none_or(|v6| one.address.is_ipv6() == v6));
     // Link-local neighbours are ignored if others exist.
-    let link_local =
-        |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let link_local = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     if found.iter().any(|one| !link_local(one.address)) {
         found.retain(|one| !link_local(one.address));
     }
@@ -170,16 +144,13 @@ fn only_neighbour(
 
 fn own_address(netlink: &mut Netlink, interface: &Interface, to: IpAddr) -> Result<IpAddr> {
     let addresses = netlink.addresses(interface.index)?;
-    addresses
-        .into_iter()
-        .find(|one| one.is_ipv6() == to.is_ipv6())
-        .ok_or_else(|| {
-            Error::failed(
-                format!("cannot send from {} to {to}", interface.name),
-                "the interface has no address of that family",
-            )
-            .fix(format!("give --{} ADDRESS", "src"))
-        })
+    addresses.into_iter().find(|one| one.is_ipv6() == to.is_ipv6()).ok_or_else(|| {
+        Error::failed(
+            format!("cannot send from {} to {to}", interface.name),
+            "the interface has no address of that family",
+        )
+        .fix(format!("give --{} ADDRESS", "src"))
+    })
 }
 
 /// Returns the MAC address of a group, which follows from its IP address.
@@ -205,10 +176,7 @@ fn text(mac: [u8; 6]) -> String {
 /// Returns the reason why an interface should not be flooded, if any.
 pub fn in_use(namespace: Option<&Namespace>, interface: &Interface) -> Result<Option<String>> {
     let mut netlink = Netlink::open(namespace)?;
-    if netlink
-        .default_route_interfaces()?
-        .contains(&interface.index)
-    {
+    if netlink.default_route_interfaces()?.contains(&interface.index) {
         return Ok(Some("the default route leads through it".to_owned()));
     }
     let own = netlink.addresses(interface.index)?;
@@ -222,8 +190,8 @@ pub fn in_use(namespace: Option<&Namespace>, interface: &Interface) -> Result<Op
 const SSH: u16 = 22;
 const ESTABLISHED: &str = "01";
 
-/// Finds remote logins: local and remote addresses of established connections to the port of ssh, and of the connection that
-/// runs this command.
+/// Finds remote logins: local and remote addresses of established connections to the port of ssh, and of the connection
+/// that runs this command.
 fn sessions() -> Vec<(IpAddr, IpAddr)> {
     let mut found = Vec::new();
     for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
@@ -279,14 +247,8 @@ mod tests {
 
     #[test]
     fn groups_have_their_own_macs() {
-        assert_eq!(
-            group_mac("224.129.2.3".parse().unwrap()),
-            Some([1, 0, 0x5e, 1, 2, 3])
-        );
-        assert_eq!(
-            group_mac("ff02::1".parse().unwrap()),
-            Some([0x33, 0x33, 0, 0, 0, 1])
-        );
+        assert_eq!(group_mac("224.129.2.3".parse().unwrap()), Some([1, 0, 0x5e, 1, 2, 3]));
+        assert_eq!(group_mac("ff02::1".parse().unwrap()), Some([0x33, 0x33, 0, 0, 0, 1]));
         assert_eq!(group_mac("10.0.0.1".parse().unwrap()), None);
     }
 }

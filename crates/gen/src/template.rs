@@ -20,8 +20,8 @@
 //! to = "100kpps"
 //! ```
 //!
-//! The fields of a frame are the ones of the command line ([`crate::traffic::KEYS`]). Errors are shown with their line and
-//! column.
+//! The fields of a frame are the ones of the command line ([`crate::traffic::KEYS`]). Errors are shown with their line
+//! and column.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -75,9 +75,7 @@ impl File {
 type KeyValue<'a> = (&'a str, Range<usize>, &'a Spanned<DeValue<'a>>);
 
 fn entries<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = KeyValue<'a>> {
-    table
-        .iter()
-        .map(|(key, value)| (key.get_ref().as_ref(), key.span(), value))
+    table.iter().map(|(key, value)| (key.get_ref().as_ref(), key.span(), value))
 }
 
 /// Returns a simple value in the form of the command line.
@@ -86,9 +84,7 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) => {
             let digits = number.as_str();
-            i128::from_str_radix(digits, number.radix())
-                .ok()
-                .map(|n| n.to_string())
+            i128::from_str_radix(digits, number.radix()).ok().map(|n| n.to_string())
         }
         DeValue::Float(number) => Some(number.as_str().to_owned()),
         DeValue::Array(all) => {
@@ -107,12 +103,7 @@ impl Template {
 
     pub fn parse(name: String, text: String) -> Result<Self> {
         let file = File { name, text };
-        let mut template = Self {
-            file: file.clone(),
-            parts: Vec::new(),
-            profile: None,
-            seed: None,
-        };
+        let mut template = Self { file: file.clone(), parts: Vec::new(), profile: None, seed: None };
         let document = DeTable::parse(&file.text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             file.error(&span, error.message())
@@ -123,10 +114,7 @@ impl Template {
                 "frame" => {
                     let tables = file.tables(key, value)?;
                     if let Some((_, span)) = tables.get(MOST_FRAMES) {
-                        let why = format!(
-                            "{} [[frame]] exceed the maximum of {MOST_FRAMES}",
-                            tables.len()
-                        );
+                        let why = format!("{} [[frame]] exceed the maximum of {MOST_FRAMES}", tables.len());
                         return Err(file.error(span, why));
                     }
                     for (table, span) in tables {
@@ -145,9 +133,7 @@ impl Template {
                     _ => return Err(file.error(&value.span(), "it is true or false")),
                 },
                 other => {
-                    let why = format!(
-                        "{other}: no such field; known are seed, repeat, wire, [[frame]] and [[phase]]"
-                    );
+                    let why = format!("{other}: no such field; known are seed, repeat, wire, [[frame]] and [[phase]]");
                     return Err(file.error(&span, why));
                 }
             }
@@ -155,9 +141,7 @@ impl Template {
         if template.parts.is_empty() {
             return Err(file.error(&(0..0), "it has no [[frame]]"));
         }
-        template.profile = phases
-            .profile()
-            .map_err(|why| file.error(&(0..0), why.to_string()))?;
+        template.profile = phases.profile().map_err(|why| file.error(&(0..0), why.to_string()))?;
         Ok(template)
     }
 
@@ -175,11 +159,7 @@ impl Template {
 
     /// Returns the pattern of the frames, after the defaults were filled in.
     pub fn pattern(&self, limits: &Limits) -> Result<Pattern> {
-        let mix: Vec<(Spec, usize)> = self
-            .parts
-            .iter()
-            .map(|part| (part.spec.clone(), part.weight))
-            .collect();
+        let mix: Vec<(Spec, usize)> = self.parts.iter().map(|part| (part.spec.clone(), part.weight)).collect();
         traffic::pattern(&mix, limits).map_err(|(at, misfit)| self.misfit(at, &misfit))
     }
 
@@ -188,23 +168,15 @@ impl Template {
         let part = &self.parts[at.min(self.parts.len() - 1)];
         let found = part.values.iter().find(|(key, _)| *key == misfit.key);
         let span = found.map_or(&part.whole, |(_, span)| span);
-        self.file
-            .error(span, format!("{}: {}", misfit.key, misfit.why))
+        self.file.error(span, format!("{}: {}", misfit.key, misfit.why))
     }
 }
 
 impl File {
     /// Returns the tables under `[[key]]`.
-    fn tables<'a>(
-        &self,
-        key: &str,
-        value: &'a Spanned<DeValue<'a>>,
-    ) -> Result<Vec<(&'a DeTable<'a>, Range<usize>)>> {
+    fn tables<'a>(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Result<Vec<(&'a DeTable<'a>, Range<usize>)>> {
         let wrong = |span: &Range<usize>| self.error(span, format!("{key}: write [[{key}]]"));
-        let all = value
-            .get_ref()
-            .as_array()
-            .ok_or_else(|| wrong(&value.span()))?;
+        let all = value.get_ref().as_array().ok_or_else(|| wrong(&value.span()))?;
         let each = all.iter().map(|one| match one.get_ref() {
             DeValue::Table(table) => Ok((table, one.span())),
             _ => Err(wrong(&one.span())),
@@ -213,20 +185,14 @@ impl File {
     }
 
     fn text(&self, value: &Spanned<DeValue<'_>>) -> Result<String> {
-        text_of(value.get_ref())
-            .ok_or_else(|| self.error(&value.span(), "it is a text, a number or a list of these"))
+        text_of(value.get_ref()).ok_or_else(|| self.error(&value.span(), "it is a text, a number or a list of these"))
     }
 
     fn number<T: TryFrom<u64>>(&self, value: &Spanned<DeValue<'_>>) -> Result<T> {
         let number = self.text(value)?.parse::<u64>().ok();
         number
             .and_then(|number| T::try_from(number).ok())
-            .ok_or_else(|| {
-                self.error(
-                    &value.span(),
-                    "it is a number from 0 on, or too large a one",
-                )
-            })
+            .ok_or_else(|| self.error(&value.span(), "it is a number from 0 on, or too large a one"))
     }
 
     fn part(&self, table: &DeTable<'_>, whole: Range<usize>) -> Result<Part> {
@@ -238,12 +204,7 @@ impl File {
         };
         let protocol = Protocol::parse(&self.text(kind)?)
             .ok_or_else(|| self.error(&kind.span(), format!("kind: known are {names}")))?;
-        let mut part = Part {
-            spec: Spec::new(protocol),
-            weight: 1,
-            whole,
-            values: Vec::new(),
-        };
+        let mut part = Part { spec: Spec::new(protocol), weight: 1, whole, values: Vec::new() };
         for (key, span, value) in entries(table) {
             match key {
                 "kind" => {}
@@ -256,9 +217,7 @@ impl File {
                 key => {
                     let text = self.text(value)?;
                     let set = part.spec.set(key, text);
-                    set.map_err(|misfit| {
-                        self.error(&span, format!("{}: {}", misfit.key, misfit.why))
-                    })?;
+                    set.map_err(|misfit| self.error(&span, format!("{}: {}", misfit.key, misfit.why)))?;
                     part.values.push((key.to_owned(), value.span()));
                 }
             }
@@ -324,13 +283,7 @@ impl Phases {
             }
             self.bits = Some(bits);
         }
-        self.phases.push(Phase {
-            seconds,
-            from,
-            to: to.unwrap_or(from),
-            steps,
-            burst,
-        });
+        self.phases.push(Phase { seconds, from, to: to.unwrap_or(from), steps, burst });
         Ok(())
     }
 
@@ -338,11 +291,7 @@ impl Phases {
         if self.phases.is_empty() {
             return Ok(None);
         }
-        let overhead = if self.wire {
-            crate::pace::WIRE_OVERHEAD
-        } else {
-            0
-        };
+        let overhead = if self.wire { crate::pace::WIRE_OVERHEAD } else { 0 };
         let overhead = self.bits.unwrap_or(false).then_some(overhead);
         Profile::new(&self.phases, self.repeat.unwrap_or(1), overhead).map(Some)
     }
@@ -382,11 +331,7 @@ pause = "500ms"
 "#;
 
     fn limits() -> Limits {
-        Limits {
-            mtu: Some(1500),
-            seed: 1,
-            stamp: None,
-        }
+        Limits { mtu: Some(1500), seed: 1, stamp: None }
     }
 
     #[test]
@@ -406,9 +351,7 @@ pause = "500ms"
     fn a_mix_and_its_phases() {
         let template = Template::parse("x.toml".to_owned(), GOOD.to_owned()).unwrap();
         let pattern = template.pattern(&limits()).unwrap();
-        let types: Vec<[u8; 2]> = (0..8)
-            .map(|n| [pattern.frame(n)[12], pattern.frame(n)[13]])
-            .collect();
+        let types: Vec<[u8; 2]> = (0..8).map(|n| [pattern.frame(n)[12], pattern.frame(n)[13]]).collect();
         assert_eq!(types.iter().filter(|t| **t == [0x08, 0x00]).count(), 6);
         assert_eq!(types.iter().filter(|t| **t == [0x88, 0xb5]).count(), 2);
         let profile = template.profile().unwrap();
@@ -419,44 +362,19 @@ pause = "500ms"
     #[test]
     fn mistakes_are_shown_at_their_position() {
         for (text, position, words) in [
-            (
-                "[[frame]]\nkind = \"udp\"\ndst-prot = 5\n",
-                "x.toml:3:1",
-                "dst-port?",
-            ),
+            ("[[frame]]\nkind = \"udp\"\ndst-prot = 5\n", "x.toml:3:1", "dst-port?"),
             ("[[frame]]\nkind = \"usb\"\n", "x.toml:2:8", "udp"),
             ("[[frame]]\nsize = 5\n", "x.toml:1:1", "kind"),
-            (
-                "[[frame]]\nkind = \"arp\"\ndst-port = 5\n",
-                "x.toml:3:1",
-                "do not have",
-            ),
+            ("[[frame]]\nkind = \"arp\"\ndst-port = 5\n", "x.toml:3:1", "do not have"),
             ("frames = 1\n", "x.toml:1:1", "[[frame]]"),
             ("[[frame]]\nkind = \"udp\n", "x.toml:2:", ""),
             ("", "x.toml:1:1", "no [[frame]]"),
-            (
-                "[[frame]]\nkind = \"udp\"\n[[phase]]\nduration = \"1s\"\nrate = \"-5\"\n",
-                "x.toml:5:8",
-                "rate",
-            ),
-            (
-                "[[frame]]\nkind = \"udp\"\n[[phase]]\nrate = 5\n",
-                "x.toml:3:1",
-                "duration",
-            ),
-            (
-                "[[frame]]\nkind = \"udp\"\nweight = 0\n",
-                "x.toml:3:10",
-                "never",
-            ),
+            ("[[frame]]\nkind = \"udp\"\n[[phase]]\nduration = \"1s\"\nrate = \"-5\"\n", "x.toml:5:8", "rate"),
+            ("[[frame]]\nkind = \"udp\"\n[[phase]]\nrate = 5\n", "x.toml:3:1", "duration"),
+            ("[[frame]]\nkind = \"udp\"\nweight = 0\n", "x.toml:3:10", "never"),
         ] {
-            let error = Template::parse("x.toml".to_owned(), text.to_owned())
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.starts_with(position) && error.contains(words),
-                "{text}: {error}"
-            );
+            let error = Template::parse("x.toml".to_owned(), text.to_owned()).unwrap_err().to_string();
+            assert!(error.starts_with(position) && error.contains(words), "{text}: {error}");
         }
         let late = GOOD.replace("size = 64", "size = 30");
         let template = Template::parse("x.toml".to_owned(), late).unwrap();

@@ -1,7 +1,7 @@
 //! Traffic specifications as text, made into a [`Pattern`].
 //!
-//! A [`Spec`] is a kind of traffic and a text for each key, from the command line or from a template file. [`KEYS`] lists
-//! the keys. [`pattern`] turns one spec or a weighted mix of them into frames.
+//! A [`Spec`] is a kind of traffic and a text for each key, from the command line or from a template file. [`KEYS`]
+//! lists the keys. [`pattern`] turns one spec or a weighted mix of them into frames.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,14 +33,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    pub const ALL: [Self; 6] = [
-        Self::Udp,
-        Self::Tcp,
-        Self::Icmp,
-        Self::Arp,
-        Self::Eth,
-        Self::Raw,
-    ];
+    pub const ALL: [Self; 6] = [Self::Udp, Self::Tcp, Self::Icmp, Self::Arp, Self::Eth, Self::Raw];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -86,11 +79,7 @@ pub const KEYS: [(&str, &[Protocol], &str); 29] = [
     ("dst-port", PORTS, "destination port"),
     ("dscp", IP, "differentiated services code point"),
     ("ttl", IP, "time to live, hop limit"),
-    (
-        "size",
-        ANY,
-        "length of each frame without the checksum at its end",
-    ),
+    ("size", ANY, "length of each frame without the checksum at its end"),
     ("payload", PAYLOAD, "what the frames carry"),
     ("vlan", BUILT, "VLAN tags, outermost first"),
     ("mpls", IP, "MPLS labels, outermost first"),
@@ -100,11 +89,7 @@ pub const KEYS: [(&str, &[Protocol], &str); 29] = [
     ("outer-src-mac", BUILT, "tunnel's source MAC address"),
     ("outer-dst-mac", BUILT, "tunnel's destination MAC address"),
     ("flags", &[Tcp], "TCP flags"),
-    (
-        "seq",
-        &[Tcp, Icmp],
-        "TCP sequence number, ICMP echo sequence number",
-    ),
+    ("seq", &[Tcp, Icmp], "TCP sequence number, ICMP echo sequence number"),
     ("ack", &[Tcp], "TCP acknowledgement number"),
     ("window", &[Tcp], "TCP window"),
     ("type", &[Icmp], "ICMP type"),
@@ -133,10 +118,7 @@ pub struct Misfit {
 
 impl Misfit {
     fn new(key: &str, why: impl Into<String>) -> Self {
-        Self {
-            key: key.to_owned(),
-            why: why.into(),
-        }
+        Self { key: key.to_owned(), why: why.into() }
     }
 }
 
@@ -148,10 +130,7 @@ impl From<Misfit> for Error {
 
 impl Spec {
     pub fn new(protocol: Protocol) -> Self {
-        Self {
-            protocol,
-            values: BTreeMap::new(),
-        }
+        Self { protocol, values: BTreeMap::new() }
     }
 
     /// Sets a key's value. Unknown keys, and keys that this kind of traffic does not have, are refused.
@@ -161,10 +140,7 @@ impl Spec {
             return Err(Misfit::new(key, format!("no such field{}", like(key))));
         };
         if !protocols.contains(&self.protocol) {
-            return Err(Misfit::new(
-                key,
-                format!("{} frames do not have it", self.protocol),
-            ));
+            return Err(Misfit::new(key, format!("{} frames do not have it", self.protocol)));
         }
         self.values.insert(name, value.into());
         Ok(())
@@ -184,15 +160,11 @@ impl Spec {
         let Some(text) = self.get(key) else {
             return Ok(None);
         };
-        kind.choice(text)
-            .map(Some)
-            .map_err(|why| Misfit::new(key, why))
+        kind.choice(text).map(Some).map_err(|why| Misfit::new(key, why))
     }
 
     fn choice_or(&self, key: &str, kind: FieldKind, default: u128) -> Result<FieldValues, Misfit> {
-        Ok(self
-            .choice(key, kind)?
-            .unwrap_or(FieldValues::Fixed(default)))
+        Ok(self.choice(key, kind)?.unwrap_or(FieldValues::Fixed(default)))
     }
 
     /// Returns the value of a key that is the same in all frames.
@@ -205,11 +177,7 @@ impl Spec {
 
     /// Returns the address that frames are routed by: the first destination, of the tunnel if any.
     pub fn destination(&self) -> Result<Option<IpAddr>, Misfit> {
-        let key = if self.get("vxlan").is_some() {
-            "outer-dst"
-        } else {
-            "dst"
-        };
+        let key = if self.get("vxlan").is_some() { "outer-dst" } else { "dst" };
         self.address(key)
     }
 
@@ -218,9 +186,7 @@ impl Spec {
         let Some(text) = self.get(key) else {
             return Ok(None);
         };
-        let choice = family(text)
-            .choice(text)
-            .map_err(|why| Misfit::new(key, why))?;
+        let choice = family(text).choice(text).map_err(|why| Misfit::new(key, why))?;
         Ok(Some(match family(text) {
             FieldKind::V6 => IpAddr::V6(choice.first().into()),
             _ => IpAddr::V4((choice.first() as u32).into()),
@@ -244,9 +210,7 @@ impl Spec {
         let wrong = |why: &str| Misfit::new("every", why);
         let shape = "write for example 1000:ethertype=0x1111";
         let (every, changes) = text.split_once(':').ok_or_else(|| wrong(shape))?;
-        let every = FieldKind::Number(32)
-            .value(every)
-            .map_err(|why| wrong(&why))?;
+        let every = FieldKind::Number(32).value(every).map_err(|why| wrong(&why))?;
         if every == 0 {
             return Err(wrong("the interval must be at least 1"));
         }
@@ -276,10 +240,7 @@ pub(crate) fn family(text: &str) -> FieldKind {
 
 /// Returns the most similar key, as a question.
 fn like(key: &str) -> String {
-    let near = KEYS
-        .iter()
-        .map(|(name, ..)| (distance(key, name), *name))
-        .min();
+    let near = KEYS.iter().map(|(name, ..)| (distance(key, name), *name)).min();
     match near {
         Some((0..=2, name)) => format!("; is it {name}?"),
         _ => {
@@ -343,17 +304,9 @@ impl Part {
             None => (None, Vec::new()),
         };
         if !others.is_empty() && others.len() != variants.len() {
-            return Err(Misfit::new(
-                "every",
-                "the other frames have another number of payloads",
-            ));
+            return Err(Misfit::new("every", "the other frames have another number of payloads"));
         }
-        Ok(Self {
-            variants,
-            others,
-            every,
-            flows,
-        })
+        Ok(Self { variants, others, every, flows })
     }
 }
 
@@ -364,35 +317,24 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
         None => Sizes::Shortest,
     };
     let payloads = match spec.get("payload") {
-        Some(text) => {
-            Payload::parse(text, limits.seed).map_err(|why| Misfit::new("payload", why))?
-        }
+        Some(text) => Payload::parse(text, limits.seed).map_err(|why| Misfit::new("payload", why))?,
         None => vec![Payload::Bytes(Vec::new())],
     };
     let maker = frame::Maker::new(spec, flows, limits.seed)?;
-    let least = payloads
-        .iter()
-        .map(|one| maker.headers() + one.least() + limits.stamp_room())
-        .max();
+    let least = payloads.iter().map(|one| maker.headers() + one.least() + limits.stamp_room()).max();
     let least = least.unwrap_or(0).max(maker.least());
-    let lengths = sizes
-        .lengths(least)
-        .map_err(|why| Misfit::new("size", why))?;
+    let lengths = sizes.lengths(least).map_err(|why| Misfit::new("size", why))?;
     if let Some(mtu) = limits.mtu {
         let most = mtu as usize + maker.link_header();
         if let Some(length) = lengths.iter().find(|length| **length > most) {
-            let why = format!(
-                "a frame of {length} bytes exceeds the MTU of {mtu}: the longest has {most}"
-            );
+            let why = format!("a frame of {length} bytes exceeds the MTU of {mtu}: the longest has {most}");
             return Err(Misfit::new("size", why));
         }
     }
     let count = lengths.len() * payloads.len() / gcd(lengths.len(), payloads.len());
     let longest = lengths.iter().max().copied().unwrap_or_default();
     if count.saturating_mul(longest) > FRAMES_MEMORY {
-        let why = format!(
-            "{count} different frames of up to {longest} bytes are too many to make beforehand"
-        );
+        let why = format!("{count} different frames of up to {longest} bytes are too many to make beforehand");
         return Err(Misfit::new("size", why));
     }
     let made = (0..count).map(|n| {
@@ -411,10 +353,7 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
     let exceptions: Vec<u64> = parts.iter().filter_map(|part| part.every).collect();
     let every = exceptions.first().copied();
     if exceptions.iter().any(|one| Some(*one) != every) {
-        return Err((
-            0,
-            Misfit::new("every", "all parts of a mix have the same number here"),
-        ));
+        return Err((0, Misfit::new("every", "all parts of a mix have the same number here")));
     }
     let flows = parts.iter().filter_map(|part| part.flows).max();
     let mut variants = Vec::new();
@@ -426,23 +365,14 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
     let further = variants.len();
     if every.is_some() {
         for part in &parts {
-            let others = if part.others.is_empty() {
-                &part.variants
-            } else {
-                &part.others
-            };
+            let others = if part.others.is_empty() { &part.variants } else { &part.others };
             variants.extend(others.iter().cloned());
         }
     }
-    let numbers: Vec<(usize, usize)> = mix
-        .iter()
-        .enumerate()
-        .map(|(at, (_, w))| (at, *w))
-        .collect();
+    let numbers: Vec<(usize, usize)> = mix.iter().enumerate().map(|(at, (_, w))| (at, *w)).collect();
     let turns = spread(&numbers);
     let longest_part = parts.iter().map(|part| part.variants.len()).fold(1, lcm);
-    let length =
-        lcm(turns.len(), longest_part * turns.len()).min(LONGEST_SCHEDULE.max(turns.len()));
+    let length = lcm(turns.len(), longest_part * turns.len()).min(LONGEST_SCHEDULE.max(turns.len()));
     let mut next = vec![0; parts.len()];
     let schedule = (0..length).map(|at| {
         let part = turns[at % turns.len()];
@@ -512,9 +442,7 @@ impl Sizes {
         let lengths: Vec<u128> = match size.choice(text)? {
             FieldValues::Fixed(length) => vec![length],
             FieldValues::List(lengths) => lengths,
-            FieldValues::Step { first, step, count } => {
-                (0..u128::from(count)).map(|n| first + n * step).collect()
-            }
+            FieldValues::Step { first, step, count } => (0..u128::from(count)).map(|n| first + n * step).collect(),
             FieldValues::Random { first, count } => {
                 let draw = Edit::random(first as u64, count as u64, seed);
                 (0..DRAWS).map(|n| u128::from(draw.value(n, n))).collect()
@@ -523,9 +451,7 @@ impl Sizes {
         if let Some(length) = lengths.iter().find(|length| **length > LONGEST) {
             return Err(format!("{length} bytes exceed the longest frame"));
         }
-        Ok(Self::InTurn(
-            lengths.into_iter().map(|l| l as usize).collect(),
-        ))
+        Ok(Self::InTurn(lengths.into_iter().map(|l| l as usize).collect()))
     }
 
     /// Returns the lengths in turn, for frames of at least this many bytes.
@@ -537,9 +463,9 @@ impl Sizes {
                 Ok(spread(&mix))
             }
             Self::InTurn(lengths) => match lengths.iter().find(|length| **length < least) {
-                Some(length) => Err(format!(
-                    "{length} bytes are too few for the headers and the payload, which require {least}"
-                )),
+                Some(length) => {
+                    Err(format!("{length} bytes are too few for the headers and the payload, which require {least}"))
+                }
                 None => Ok(lengths.clone()),
             },
         }
@@ -608,40 +534,29 @@ impl Spec {
         match self.protocol {
             Protocol::Udp | Protocol::Tcp => {
                 let ports = flows.min(FLOW_PORTS);
-                varied
-                    .values
-                    .insert("src-port", last(FIRST_FLOW_PORT, ports));
+                varied.values.insert("src-port", last(FIRST_FLOW_PORT, ports));
                 if flows > FLOW_PORTS {
                     // One port fewer on the other side: pairs repeat only after the product of both.
-                    varied
-                        .values
-                        .insert("dst-port", last(FIRST_FLOW_PORT, FLOW_PORTS - 1));
+                    varied.values.insert("dst-port", last(FIRST_FLOW_PORT, FLOW_PORTS - 1));
                 }
             }
             Protocol::Icmp if flows <= 65_536 => {
                 varied.values.insert("id", last(0, flows));
             }
             Protocol::Icmp => {
-                return Err(Misfit::new(
-                    "flows",
-                    "an echo identifier distinguishes at most 65536",
-                ));
+                return Err(Misfit::new("flows", "an echo identifier distinguishes at most 65536"));
             }
             Protocol::Arp | Protocol::Eth => {
                 let mac = self.choice_or("src-mac", FieldKind::Mac, 0)?.first();
                 let text = |mac: u128| {
-                    let bytes =
-                        mac_bytes(&FieldValues::Fixed(mac)).map(|byte| format!("{byte:02x}"));
+                    let bytes = mac_bytes(&FieldValues::Fixed(mac)).map(|byte| format!("{byte:02x}"));
                     bytes.join(":")
                 };
                 let range = format!("{}-{}", text(mac), text(mac + u128::from(flows) - 1));
                 varied.values.insert("src-mac", range);
             }
             Protocol::Raw => {
-                return Err(Misfit::new(
-                    "flows",
-                    "a raw frame has no field that can vary",
-                ));
+                return Err(Misfit::new("flows", "a raw frame has no field that can vary"));
             }
         }
         Ok(varied)
@@ -665,9 +580,7 @@ pub enum Payload {
 impl Payload {
     /// Parses `zeros`, `text:…`, `hex:…`, `fill:0xNN`, `random`, `number`; several separated by `|` alternate.
     pub fn parse(text: &str, seed: u64) -> Result<Vec<Self>, String> {
-        text.split('|')
-            .map(|one| Self::one(one.trim(), seed))
-            .collect()
+        text.split('|').map(|one| Self::one(one.trim(), seed)).collect()
     }
 
     fn one(text: &str, seed: u64) -> Result<Self, String> {
@@ -681,9 +594,9 @@ impl Payload {
             None if text == "zeros" => Ok(Self::Bytes(Vec::new())),
             None if text == "random" => Ok(Self::Random(seed)),
             None if text == "number" => Ok(Self::Number),
-            _ => Err(format!(
-                "'{text}' is not a payload; known are zeros, text:…, hex:…, fill:0xNN, random and number"
-            )),
+            _ => {
+                Err(format!("'{text}' is not a payload; known are zeros, text:…, hex:…, fill:0xNN, random and number"))
+            }
         }
     }
 
@@ -728,9 +641,7 @@ impl Payload {
         };
         let bits = width as u32 * 8;
         let edit = match self {
-            Self::Random(seed) => {
-                Edit::random(0, 1u64.checked_shl(bits).unwrap_or(0), *seed ^ 0x6c6f_6164)
-            }
+            Self::Random(seed) => Edit::random(0, 1u64.checked_shl(bits).unwrap_or(0), *seed ^ 0x6c6f_6164),
             Self::Number if width == 8 => Edit::number(0),
             _ => return None,
         };
@@ -740,21 +651,12 @@ impl Payload {
 
 /// Parses pairs of hexadecimal digits, with or without blanks and colons between them.
 pub fn hex(text: &str) -> Result<Vec<u8>, String> {
-    let digits: Vec<char> = text
-        .chars()
-        .filter(|c| !c.is_whitespace() && *c != ':')
-        .collect();
+    let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace() && *c != ':').collect();
     if digits.len() % 2 == 1 {
         return Err("an odd number of hexadecimal digits".to_owned());
     }
-    let digit = |c: char| {
-        c.to_digit(16)
-            .ok_or_else(|| format!("'{c}' is not a hexadecimal digit"))
-    };
-    digits
-        .chunks(2)
-        .map(|pair| Ok((digit(pair[0])? << 4 | digit(pair[1])?) as u8))
-        .collect()
+    let digit = |c: char| c.to_digit(16).ok_or_else(|| format!("'{c}' is not a hexadecimal digit"));
+    digits.chunks(2).map(|pair| Ok((digit(pair[0])? << 4 | digit(pair[1])?) as u8)).collect()
 }
 
 #[cfg(test)]
@@ -769,10 +671,7 @@ mod tests {
         assert_eq!(of("64-70/3"), Ok(vec![64, 67, 70]));
         assert_eq!(of("60:2,90:1"), Ok(vec![60, 90, 60]));
         let mix = of("imix").unwrap();
-        assert_eq!(
-            (mix.len(), mix.iter().filter(|l| **l == 60).count()),
-            (12, 7)
-        );
+        assert_eq!((mix.len(), mix.iter().filter(|l| **l == 60).count()), (12, 7));
         let random = of("random:60-100").unwrap();
         assert!(random.iter().all(|length| (60..=100).contains(length)));
         assert_eq!(Sizes::Shortest.lengths(42), Ok(vec![60]));

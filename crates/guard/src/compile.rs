@@ -8,18 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::guard::{
-    GUARD_ALLOW, GUARD_CPUS, GUARD_DENY, GUARD_LINE, GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE,
-    GUARD_ONLY_DENY, GUARD_ONLY_DENY_SERVICE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
-    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardDefinition, GuardExtra, GuardHeader, GuardHits,
-    GuardPrefix, GuardRule,
+    GUARD_ALLOW, GUARD_CPUS, GUARD_DENY, GUARD_LINE, GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE, GUARD_ONLY_DENY,
+    GUARD_ONLY_DENY_SERVICE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN, GUARD_TICKS_SHIFT,
+    GuardDefinition, GuardExtra, GuardHeader, GuardHits, GuardPrefix, GuardRule,
 };
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
 use crate::compile::pool::{Candidate, Pool, PrefixLine, SHORT_LIST};
-use crate::rule::{
-    Action, Draft, IcmpType, Match, On, PROTOCOL_SHIFT, Ports, Rule, Services, TcpState,
-};
+use crate::rule::{Action, Draft, IcmpType, Match, On, PROTOCOL_SHIFT, Ports, Rule, Services, TcpState};
 use crate::set::{Hits, InterfaceDefault, RuleSet};
 use crate::values::{MacPrefix, Prefix};
 
@@ -58,11 +55,8 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
     let cpus = cpus.min(GUARD_CPUS as u32 - 1);
     let families = [false, true].map(|ipv6| sources(&set.rules, ipv6));
     let rule_count = set.rules.len() + set.defaults.len();
-    let prefix_count: usize = families
-        .iter()
-        .flat_map(BTreeMap::values)
-        .map(|source| 1 + source.destinations.len())
-        .sum();
+    let prefix_count: usize =
+        families.iter().flat_map(BTreeMap::values).map(|source| 1 + source.destinations.len()).sum();
     let first_extra = begins + RULES + rule_count + prefix_count;
     let extra_count = set.rules.iter().filter(|rule| rule.what.names_extras());
     let extra_count = extra_count.count();
@@ -146,25 +140,14 @@ pub fn definitions_in(bytes: &[u8]) -> usize {
 fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, SourceRules> {
     let mut all: BTreeMap<Key, SourceRules> = BTreeMap::new();
     for (index, rule) in rules.iter().enumerate() {
-        let Match {
-            source,
-            destination,
-            ..
-        } = rule.what;
-        if source
-            .or(destination)
-            .is_some_and(|prefix| prefix.is_ipv6() != ipv6)
-        {
+        let Match { source, destination, .. } = rule.what;
+        if source.or(destination).is_some_and(|prefix| prefix.is_ipv6() != ipv6) {
             continue;
         }
         let source = all.entry(key(source)).or_default();
         match key(destination) {
             ANY => source.own.push(index),
-            destination => source
-                .destinations
-                .entry(destination)
-                .or_default()
-                .push(index),
+            destination => source.destinations.entry(destination).or_default().push(index),
         }
     }
     all
@@ -185,18 +168,14 @@ impl Compiler<'_> {
         // The source prefixes come first, their destinations after them.
         let at = self.prefixes.len();
         self.prefixes.resize(at + sources.len() * GUARD_LINE, 0);
-        for (number, (mut prefix, (key, source))) in nested(sources.keys(), lines)
-            .into_iter()
-            .zip(sources)
-            .enumerate()
+        for (number, (mut prefix, (key, source))) in nested(sources.keys(), lines).into_iter().zip(sources).enumerate()
         {
             // The rules for any source apply to nearly all packets, and always get a table.
             let listed = if *key == ANY { 1 } else { SHORT_LIST };
             prefix.services = self.services(&source.own, listed);
             prefix.destinations = self.destinations(&source.destinations);
             self.shorten(&mut prefix);
-            self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE]
-                .copy_from_slice(&prefix.to_bytes());
+            self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE].copy_from_slice(&prefix.to_bytes());
         }
         self.pool.search(&innermost(sources.keys(), lines))
     }
@@ -206,10 +185,7 @@ impl Compiler<'_> {
             return 0;
         }
         let lines = self.reserve(destinations.len());
-        for (mut prefix, indices) in nested(destinations.keys(), lines)
-            .into_iter()
-            .zip(destinations.values())
-        {
+        for (mut prefix, indices) in nested(destinations.keys(), lines).into_iter().zip(destinations.values()) {
             prefix.services = self.services(indices, SHORT_LIST);
             self.prefixes.extend(prefix.to_bytes());
         }
@@ -225,17 +201,14 @@ impl Compiler<'_> {
     fn services(&mut self, indices: &[usize], listed: usize) -> u64 {
         let mut indices = indices.to_vec();
         indices.sort_by_key(|index| self.rules[*index].rank());
-        let candidates: Vec<Candidate> = indices
-            .iter()
-            .map(|index| candidate(&self.rules[*index], (self.first_rule + index) as u32))
-            .collect();
+        let candidates: Vec<Candidate> =
+            indices.iter().map(|index| candidate(&self.rules[*index], (self.first_rule + index) as u32)).collect();
         self.pool.services(&candidates, listed)
     }
 
     /// Marks a source with a single rule, which can be checked in few instructions.
     fn shorten(&self, source: &mut GuardPrefix) {
-        let Some(line) = pool::only_rule(source.services).filter(|_| source.destinations == 0)
-        else {
+        let Some(line) = pool::only_rule(source.services).filter(|_| source.destinations == 0) else {
             return;
         };
         let rule = &self.rules[line as usize - self.first_rule];
@@ -276,20 +249,12 @@ fn candidate(rule: &Rule, line: u32) -> Candidate {
     if rule.holds_for_fragments() {
         let of_fragments = |(first, last): &Services| {
             let last = last >> PROTOCOL_SHIFT << PROTOCOL_SHIFT | 0xffff;
-            (
-                FRAGMENT | first >> PROTOCOL_SHIFT << PROTOCOL_SHIFT,
-                FRAGMENT | last,
-            )
+            (FRAGMENT | first >> PROTOCOL_SHIFT << PROTOCOL_SHIFT, FRAGMENT | last)
         };
         let fragments: Vec<Services> = services.iter().map(of_fragments).collect();
         services.extend(fragments);
     }
-    Candidate {
-        line,
-        services,
-        is_certain: rule.is_certain(),
-        verdict: rule.is_plain().then_some(rule.action),
-    }
+    Candidate { line, services, is_certain: rule.is_certain(), verdict: rule.is_plain().then_some(rule.action) }
 }
 
 /// Returns the lines of sorted prefixes, each with the next one around it.
@@ -297,10 +262,7 @@ fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Gua
     let mut around: Vec<(Key, u32)> = Vec::new();
     keys.enumerate()
         .map(|(number, key)| {
-            while around
-                .last()
-                .is_some_and(|(outer, _)| !begins(*outer, *key))
-            {
+            while around.last().is_some_and(|(outer, _)| !begins(*outer, *key)) {
                 around.pop();
             }
             let parent = around.last().map_or(0, |(_, line)| *line);
@@ -320,11 +282,7 @@ fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<
         {
             entries.pop();
         }
-        entries.push(PrefixLine {
-            key: *key,
-            length: *length,
-            line: (first_line + number) as u32,
-        });
+        entries.push(PrefixLine { key: *key, length: *length, line: (first_line + number) as u32 });
     }
     entries
 }
@@ -420,11 +378,7 @@ fn prefix_fields(prefix: Option<Prefix>) -> ([u64; 2], u32, u32) {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()), 4),
         IpAddr::V6(v6) => (v6.to_bits(), 6),
     };
-    (
-        [(bits >> 64) as u64, bits as u64],
-        family,
-        prefix.length().into(),
-    )
+    ([(bits >> 64) as u64, bits as u64], family, prefix.length().into())
 }
 
 fn prefix_from(bits: [u64; 2], family: u32, length: u32) -> Option<Prefix> {
@@ -456,22 +410,13 @@ fn name_fields(name: &str) -> [u32; 4] {
 }
 
 fn name_from(fields: [u32; 4]) -> String {
-    let bytes: Vec<u8> = fields
-        .iter()
-        .flat_map(|field| field.to_ne_bytes())
-        .collect();
-    let end = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
+    let bytes: Vec<u8> = fields.iter().flat_map(|field| field.to_ne_bytes()).collect();
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 fn on_from(rule: &GuardRule, definition: &GuardDefinition) -> Option<On> {
-    (rule.ifindex != 0).then(|| On {
-        index: rule.ifindex,
-        name: name_from(definition.interface),
-    })
+    (rule.ifindex != 0).then(|| On { index: rule.ifindex, name: name_from(definition.interface) })
 }
 
 /// Returns the number of ports; 0 for none.
@@ -480,10 +425,7 @@ fn port_count(ports: Option<Ports>) -> u32 {
 }
 
 fn ports_from(first: u32, count: u32) -> Option<Ports> {
-    count.checked_sub(1).map(|more| Ports {
-        first: first as u16,
-        last: (first as u16).saturating_add(more as u16),
-    })
+    count.checked_sub(1).map(|more| Ports { first: first as u16, last: (first as u16).saturating_add(more as u16) })
 }
 
 fn definition_of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
@@ -523,25 +465,16 @@ fn definition_of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
 }
 
 fn definition_of_default(default: &InterfaceDefault) -> GuardDefinition {
-    GuardDefinition {
-        decided: default.hits,
-        interface: name_fields(&default.on.name),
-        ..GuardDefinition::zeroed()
-    }
+    GuardDefinition { decided: default.hits, interface: name_fields(&default.on.name), ..GuardDefinition::zeroed() }
 }
 
 /// Restores a rule; `extra` holds its source ports and MAC addresses, if it has any.
 fn rule_from(rule: &GuardRule, definition: &GuardDefinition, extra: Option<&GuardExtra>) -> Rule {
-    let mac =
-        |of: fn(&GuardExtra) -> (u64, u64)| extra.and_then(|one| MacPrefix::from_fields(of(one)));
+    let mac = |of: fn(&GuardExtra) -> (u64, u64)| extra.and_then(|one| MacPrefix::from_fields(of(one)));
     let draft = Draft {
         action: action_from(rule),
         what: Match {
-            source: prefix_from(
-                definition.source,
-                definition.source_family,
-                definition.source_length,
-            ),
+            source: prefix_from(definition.source, definition.source_family, definition.source_length),
             destination: prefix_from(
                 definition.destination,
                 definition.destination_family,
@@ -552,10 +485,8 @@ fn rule_from(rule: &GuardRule, definition: &GuardDefinition, extra: Option<&Guar
             source_ports: extra.and_then(|one| ports_from(one.first_source_port, one.source_ports)),
             source_mac: mac(|one| (one.source_mac, one.source_mask)),
             destination_mac: mac(|one| (one.destination_mac, one.destination_mask)),
-            icmp: (definition.icmp4 != 0 || definition.icmp6 != 0).then(|| IcmpType {
-                v4: minus_one(definition.icmp4),
-                v6: minus_one(definition.icmp6),
-            }),
+            icmp: (definition.icmp4 != 0 || definition.icmp6 != 0)
+                .then(|| IcmpType { v4: minus_one(definition.icmp4), v6: minus_one(definition.icmp6) }),
             tcp: match rule.tcp as usize {
                 GUARD_TCP_SYN => Some(TcpState::Syn),
                 GUARD_TCP_ESTABLISHED => Some(TcpState::Established),
@@ -569,16 +500,8 @@ fn rule_from(rule: &GuardRule, definition: &GuardDefinition, extra: Option<&Guar
     draft.numbered(rule.id)
 }
 
-fn default_from(
-    rule: &GuardRule,
-    definition: &GuardDefinition,
-    hits: u64,
-) -> Option<InterfaceDefault> {
-    Some(InterfaceDefault {
-        on: on_from(rule, definition)?,
-        action: action_from(rule),
-        hits,
-    })
+fn default_from(rule: &GuardRule, definition: &GuardDefinition, hits: u64) -> Option<InterfaceDefault> {
+    Some(InterfaceDefault { on: on_from(rule, definition)?, action: action_from(rule), hits })
 }
 
 fn action_from(rule: &GuardRule) -> Action {
@@ -598,13 +521,8 @@ pub struct Stored<'a> {
 
 impl Stored<'_> {
     fn lines<T: Shared>(&self, line: usize) -> Result<T> {
-        let bytes = self
-            .memory
-            .read(self.begins + line * GUARD_LINE, size_of::<T>());
-        bytes
-            .as_deref()
-            .and_then(T::from_bytes)
-            .ok_or_else(not_ours)
+        let bytes = self.memory.read(self.begins + line * GUARD_LINE, size_of::<T>());
+        bytes.as_deref().and_then(T::from_bytes).ok_or_else(not_ours)
     }
 
     pub fn header(&self) -> Result<GuardHeader> {
@@ -635,14 +553,12 @@ impl Stored<'_> {
         };
         for number in 0..count + defaults {
             let line: GuardRule = self.lines(GUARD_RULES + number)?;
-            let definition: GuardDefinition =
-                self.lines(header.definitions as usize + number * DEFINITION_LINES)?;
+            let definition: GuardDefinition = self.lines(header.definitions as usize + number * DEFINITION_LINES)?;
             let hits = self.hits(&header, number, &definition)?;
             if number < count {
                 set.hits.insert(line.id, hits);
                 let extra = self.extra(&line)?;
-                set.rules
-                    .push(rule_from(&line, &definition, extra.as_ref()));
+                set.rules.push(rule_from(&line, &definition, extra.as_ref()));
             } else if let Some(default) = default_from(&line, &definition, hits.decided) {
                 set.defaults.push(default);
             }
@@ -652,10 +568,7 @@ impl Stored<'_> {
 
     /// Adds the carried-over hits and those counted since on each CPU.
     fn hits(&self, header: &GuardHeader, number: usize, carried: &GuardDefinition) -> Result<Hits> {
-        let mut hits = Hits {
-            decided: carried.decided,
-            limited: carried.limited,
-        };
+        let mut hits = Hits { decided: carried.decided, limited: carried.limited };
         let line = self.begins / GUARD_LINE + GUARD_RULES + number;
         for cpu in 0..=header.cpus as usize {
             let before = header.hits as usize + cpu * header.hits_of_cpu as usize;
@@ -669,9 +582,6 @@ impl Stored<'_> {
 }
 
 fn not_ours() -> Error {
-    Error::failed(
-        "cannot read the rules",
-        "the pinned map is not a rule set of this version of trawl",
-    )
-    .fix("unload it with the version that loaded it")
+    Error::failed("cannot read the rules", "the pinned map is not a rule set of this version of trawl")
+        .fix("unload it with the version that loaded it")
 }

@@ -46,10 +46,7 @@ impl RuleFile {
     }
 
     pub fn text_of_stdin() -> Result<String> {
-        text_file::read_from(
-            std::io::stdin().lock(),
-            "cannot read the rules from standard input",
-        )
+        text_file::read_from(std::io::stdin().lock(), "cannot read the rules from standard input")
     }
 
     /// Refuses rules that deny every packet and are not marked as intended to.
@@ -71,11 +68,7 @@ impl RuleFile {
     }
 
     /// Parses rules; `read_list` reads the files that the text names.
-    pub fn parse(
-        text: &str,
-        name: &str,
-        read_list: impl Fn(&str) -> Result<String>,
-    ) -> Result<Self> {
+    pub fn parse(text: &str, name: &str, read_list: impl Fn(&str) -> Result<String>) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
         let text = without_mark(text);
         let lines = Lines::of(text);
@@ -99,8 +92,7 @@ impl RuleFile {
             let position = lines.position(entry.span().start);
             let room = MOST_RULES - file.rules.len().min(MOST_RULES);
             let rules = entry.into_inner().rules(&position, &read_list, room);
-            file.rules
-                .extend(rules.map_err(|why| Error::failed(what(), format!("{position}: {why}")))?);
+            file.rules.extend(rules.map_err(|why| Error::failed(what(), format!("{position}: {why}")))?);
         }
         let mut known = HashMap::new();
         for rule in &file.rules {
@@ -175,9 +167,7 @@ impl RuleEntry {
             ..Match::default()
         };
         if choices.count().is_none_or(|count| count > room) {
-            return Err(format!(
-                "{choices} make more than the {MOST_RULES} rules that a file may have"
-            ));
+            return Err(format!("{choices} make more than the {MOST_RULES} rules that a file may have"));
         }
         choices
             .matches(base)
@@ -226,9 +216,7 @@ impl Choices {
     /// Returns the number of combinations; `None` if it overflows.
     fn count(&self) -> Option<usize> {
         let mut lengths = self.lengths().into_iter();
-        lengths.try_fold(1usize, |product, (length, _)| {
-            product.checked_mul(length.max(1))
-        })
+        lengths.try_fold(1usize, |product, (length, _)| product.checked_mul(length.max(1)))
     }
 
     fn matches(self, base: Match) -> Vec<Match> {
@@ -238,18 +226,14 @@ impl Choices {
         let all = each(all, &self.ports, |what, one| what.ports = one);
         let all = each(all, &self.source_ports, |what, one| what.source_ports = one);
         let all = each(all, &self.source_macs, |what, one| what.source_mac = one);
-        each(all, &self.destination_macs, |what, one| {
-            what.destination_mac = one
-        })
+        each(all, &self.destination_macs, |what, one| what.destination_mac = one)
     }
 }
 
 impl std::fmt::Display for Choices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let named = self.lengths().into_iter().filter(|(length, _)| *length > 0);
-        let words: Vec<String> = named
-            .map(|(length, what)| format!("{length} {what}"))
-            .collect();
+        let words: Vec<String> = named.map(|(length, what)| format!("{length} {what}")).collect();
         match words.split_last() {
             Some((last, [])) => f.write_str(last),
             Some((last, others)) => write!(f, "{} and {last}", others.join(", ")),
@@ -259,11 +243,7 @@ impl std::fmt::Display for Choices {
 }
 
 /// Combines each match with each value, or leaves it unchanged if no values are given.
-fn each<T: Copy>(
-    matches: Vec<Match>,
-    values: &[T],
-    set: impl Fn(&mut Match, Option<T>),
-) -> Vec<Match> {
+fn each<T: Copy>(matches: Vec<Match>, values: &[T], set: impl Fn(&mut Match, Option<T>)) -> Vec<Match> {
     if values.is_empty() {
         return matches;
     }
@@ -272,8 +252,7 @@ fn each<T: Copy>(
         set(&mut what, Some(value));
         what
     };
-    let of_one =
-        |what: &Match| -> Vec<Match> { values.iter().map(|one| with(what, *one)).collect() };
+    let of_one = |what: &Match| -> Vec<Match> { values.iter().map(|one| with(what, *one)).collect() };
     matches.iter().flat_map(of_one).collect()
 }
 
@@ -288,9 +267,7 @@ fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     for (number, line) in without_mark(text).lines().enumerate() {
         let word = line.split(['#', ';']).next().unwrap_or_default().trim();
         if !word.is_empty() {
-            let prefix = word
-                .parse()
-                .map_err(|e| format!("{name}, line {}: {e}", number + 1))?;
+            let prefix = word.parse().map_err(|e| format!("{name}, line {}: {e}", number + 1))?;
             all.push(prefix);
         }
     }
@@ -306,10 +283,7 @@ fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
 mod tests;
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    expecting = "the names default, interface, rule and preset"
-)]
+#[serde(deny_unknown_fields, expecting = "the names default, interface, rule and preset")]
 struct Content {
     #[serde(default)]
     default: Option<Action>,
@@ -322,11 +296,7 @@ struct Content {
 }
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    rename_all = "kebab-case",
-    expecting = "the names and values of a rule"
-)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "the names and values of a rule")]
 struct RuleEntry {
     action: Action,
     #[serde(default)]
@@ -363,10 +333,7 @@ struct RuleEntry {
 }
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    expecting = "the preset's name, as in `name = \"syn-flood\"`"
-)]
+#[serde(deny_unknown_fields, expecting = "the preset's name, as in `name = \"syn-flood\"`")]
 struct PresetEntry {
     name: Value<Preset>,
     #[serde(default)]
@@ -463,9 +430,7 @@ impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Values<T> {
 impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Many<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (may_be_list, of) = (true, PhantomData);
-        deserializer
-            .deserialize_any(Values { may_be_list, of })
-            .map(Self)
+        deserializer.deserialize_any(Values { may_be_list, of }).map(Self)
     }
 }
 
@@ -487,10 +452,7 @@ struct Lines<'t> {
 impl<'t> Lines<'t> {
     fn of(text: &'t str) -> Self {
         let behind = text.match_indices('\n').map(|(at, _)| at + 1);
-        Self {
-            text,
-            begins: std::iter::once(0).chain(behind).collect(),
-        }
+        Self { text, begins: std::iter::once(0).chain(behind).collect() }
     }
 
     /// Returns a position by line and column, from one.
@@ -542,11 +504,7 @@ fn write_rule(text: &mut String, rule: &Rule) {
     }
     line("rate", rule.rate.map(|rate| rate.to_string()));
     let left = |end: u64| Duration::from_nanos(end.saturating_sub(clock::monotonic()));
-    line(
-        "for",
-        rule.expires
-            .map(|end| quoted(&format!("{}s", left(end).as_secs().max(1)))),
-    );
+    line("for", rule.expires.map(|end| quoted(&format!("{}s", left(end).as_secs().max(1)))));
     line("all", rule.denies_everything().then(|| "true".to_owned()));
 }
 

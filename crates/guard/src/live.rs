@@ -9,9 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use trawl_bpf::arena::{SharedArray, create_slot, fill_slot, in_slot};
-use trawl_bpf::layout::guard::{
-    GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardSource,
-};
+use trawl_bpf::layout::guard::{GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardSource};
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::{arena, map, object};
 use trawl_sys::memory::Mapping;
@@ -26,12 +24,7 @@ const ARENA_NAME: &str = "guard_set";
 /// Creates a map for the rates of sources.
 pub fn new_rates() -> Result<OwnedFd> {
     let key = size_of::<GuardSource>() as u32;
-    map::create_lru(
-        "guard_rates",
-        key,
-        size_of::<u64>() as u32,
-        GUARD_SOURCES as u32,
-    )
+    map::create_lru("guard_rates", key, size_of::<u64>() as u32, GUARD_SOURCES as u32)
 }
 
 /// Storage of a namespace's rules.
@@ -123,9 +116,7 @@ struct Arena {
 impl Arena {
     /// Maps the arena, and finishes a replacement that a killed command left half-done.
     fn open(fd: BorrowedFd<'_>) -> Result<Self> {
-        let mut arena = Self {
-            memory: arena::map(fd)?,
-        };
+        let mut arena = Self { memory: arena::map(fd)? };
         arena.carry_hits_over()?;
         Ok(arena)
     }
@@ -158,18 +149,11 @@ impl Arena {
         let half = self.memory.length() / GUARD_LINE / 2;
         // After the line that names the set in force, or in the other half at the same offset in a page.
         let first = size_of::<GuardArena>() / GUARD_LINE;
-        let new = if old < half && old != 0 {
-            half + first
-        } else {
-            first
-        };
+        let new = if old < half && old != 0 { half + first } else { first };
         let bytes = compile(set, host::cpus(), new)?;
         if first + bytes.len() / GUARD_LINE > half {
-            return Err(Error::failed(
-                "cannot put the rules in force",
-                "they do not fit next to the rules in force",
-            )
-            .fix("use fewer rules"));
+            return Err(Error::failed("cannot put the rules in force", "they do not fit next to the rules in force")
+                .fix("use fewer rules"));
         }
         self.memory.write(new * GUARD_LINE, &bytes);
         let at = |offset| self.memory.short(offset);
@@ -190,11 +174,7 @@ impl Arena {
             arena::wait_for_programs()?;
             let mut carried = self.set_at(new)?.without_hits();
             carried.take_hits(&self.set_at(old)?);
-            write_hits(
-                &mut self.memory,
-                new as usize + header.definitions as usize,
-                &carried,
-            );
+            write_hits(&mut self.memory, new as usize + header.definitions as usize, &carried);
         }
         let previous = self.memory.short(offset_of!(GuardArena, previous));
         previous.store(0, Ordering::Release);
@@ -203,10 +183,7 @@ impl Arena {
 }
 
 fn stored(memory: &Mapping, line: u32) -> Stored<'_> {
-    Stored {
-        memory,
-        begins: line as usize * GUARD_LINE,
-    }
+    Stored { memory, begins: line as usize * GUARD_LINE }
 }
 
 fn in_map(map: &SharedArray) -> Stored<'_> {
@@ -243,19 +220,11 @@ fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
 fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
     let rules = set.rules.iter().map(|rule| set.hits_of(rule.id));
     let defaults = set.defaults.iter().map(|one| (one.hits, 0));
-    let pairs = rules
-        .map(|hits| (hits.decided, hits.limited))
-        .chain(defaults);
+    let pairs = rules.map(|hits| (hits.decided, hits.limited)).chain(defaults);
     for (number, (decided, limited)) in pairs.enumerate() {
         let at = (definitions + number * DEFINITION_LINES) * GUARD_LINE;
-        memory.write(
-            at + offset_of!(GuardDefinition, decided),
-            &decided.to_ne_bytes(),
-        );
-        memory.write(
-            at + offset_of!(GuardDefinition, limited),
-            &limited.to_ne_bytes(),
-        );
+        memory.write(at + offset_of!(GuardDefinition, decided), &decided.to_ne_bytes());
+        memory.write(at + offset_of!(GuardDefinition, limited), &limited.to_ne_bytes());
     }
 }
 
@@ -270,11 +239,7 @@ mod tests {
         let draft = |number: u32| Draft {
             action: Action::Deny,
             what: Match {
-                source: Some(
-                    format!("10.0.{}.{}", number / 256, number % 256)
-                        .parse()
-                        .unwrap(),
-                ),
+                source: Some(format!("10.0.{}.{}", number / 256, number % 256).parse().unwrap()),
                 ..Match::default()
             },
             rate: None,

@@ -48,10 +48,8 @@ impl Rule {
     /// Returns true if the rule matches the packet.
     pub fn is_about(&self, packet: &Packet) -> bool {
         let what = &self.what;
-        let within =
-            |prefix: Option<Prefix>, address| prefix.is_none_or(|one| one.contains(address));
-        let addresses =
-            within(what.source, packet.source) && within(what.destination, packet.destination);
+        let within = |prefix: Option<Prefix>, address| prefix.is_none_or(|one| one.contains(address));
+        let addresses = within(what.source, packet.source) && within(what.destination, packet.destination);
         let interface = what.on.as_ref().is_none_or(|on| on.index == packet.on);
         addresses && interface && self.is_about_macs(packet) && self.is_about_transport(packet)
     }
@@ -60,8 +58,7 @@ impl Rule {
         let within = |prefix: Option<MacPrefix>, of: fn(Macs) -> [u8; 6]| {
             prefix.is_none_or(|one| packet.macs.is_some_and(|macs| one.contains(of(macs))))
         };
-        within(self.what.source_mac, |macs| macs.source)
-            && within(self.what.destination_mac, |macs| macs.destination)
+        within(self.what.source_mac, |macs| macs.source) && within(self.what.destination_mac, |macs| macs.destination)
     }
 
     fn is_about_transport(&self, packet: &Packet) -> bool {
@@ -82,9 +79,7 @@ impl Rule {
         };
         named
             && match packet.transport {
-                Transport::LaterFragment => {
-                    self.holds_for_fragments() && self.has_type_for(packet.protocol)
-                }
+                Transport::LaterFragment => self.holds_for_fragments() && self.has_type_for(packet.protocol),
                 Transport::Ports(pair, state) => {
                     let within = |ports: Option<Ports>, port| {
                         ports.is_none_or(|ports| (ports.first..=ports.last).contains(&port))
@@ -111,13 +106,7 @@ impl Rule {
 pub fn in_order<'a>(rules: &'a [Rule], packet: &Packet) -> Vec<&'a Rule> {
     let mut about: Vec<&Rule> = rules.iter().filter(|rule| rule.is_about(packet)).collect();
     let length = |prefix: Option<Prefix>| std::cmp::Reverse(prefix.map_or(0, Prefix::length));
-    about.sort_by_cached_key(|rule| {
-        (
-            length(rule.what.source),
-            length(rule.what.destination),
-            rule.rank(),
-        )
-    });
+    about.sort_by_cached_key(|rule| (length(rule.what.source), length(rule.what.destination), rule.rank()));
     about
 }
 
@@ -137,13 +126,7 @@ pub fn default_of(set: &RuleSet, on: u32) -> Action {
 }
 
 /// Returns a packet of a TCP connection.
-pub fn of_connection(
-    source: IpAddr,
-    destination: IpAddr,
-    ports: PortPair,
-    macs: Option<Macs>,
-    on: u32,
-) -> Packet {
+pub fn of_connection(source: IpAddr, destination: IpAddr, ports: PortPair, macs: Option<Macs>, on: u32) -> Packet {
     Packet {
         source,
         destination,

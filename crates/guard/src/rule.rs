@@ -239,18 +239,8 @@ const ANY_SERVICE: Services = (0, 0xff_ffff);
 impl Match {
     /// Returns true if it names no condition except possibly an interface.
     pub fn is_about_everything(&self) -> bool {
-        let Self {
-            source,
-            destination,
-            protocol,
-            ports,
-            source_ports,
-            icmp,
-            tcp,
-            source_mac,
-            destination_mac,
-            on: _,
-        } = self;
+        let Self { source, destination, protocol, ports, source_ports, icmp, tcp, source_mac, destination_mac, on: _ } =
+            self;
         source.is_none()
             && destination.is_none()
             && protocol.is_none()
@@ -268,18 +258,13 @@ impl Match {
         if let (Some(source), Some(destination)) = (self.source, self.destination)
             && source.is_ipv6() != destination.is_ipv6()
         {
-            return Err(format!(
-                "the source {source} and the destination {destination} are not of one IP version"
-            ));
+            return Err(format!("the source {source} and the destination {destination} are not of one IP version"));
         }
         if self.tcp.is_some() {
             match self.protocol {
                 None | Some(TCP) => self.protocol = Some(TCP),
                 Some(other) => {
-                    return Err(format!(
-                        "only TCP has connections, not {}",
-                        values::protocol_name(other)
-                    ));
+                    return Err(format!("only TCP has connections, not {}", values::protocol_name(other)));
                 }
             }
         }
@@ -311,10 +296,7 @@ impl Match {
             Some(ICMPV6) => icmp.v4 = None,
             None => {}
             Some(other) => {
-                return Err(format!(
-                    "{} has no ICMP types",
-                    values::protocol_name(other)
-                ));
+                return Err(format!("{} has no ICMP types", values::protocol_name(other)));
             }
         }
         match family {
@@ -335,23 +317,14 @@ impl Match {
             (base | u32::from(first), base | u32::from(last))
         };
         if let Some(icmp) = self.icmp {
-            let one =
-                |protocol, number: Option<u8>| number.map(|n| of(protocol, n.into(), n.into()));
-            return [one(ICMP, icmp.v4), one(ICMPV6, icmp.v6)]
-                .into_iter()
-                .flatten()
-                .collect();
+            let one = |protocol, number: Option<u8>| number.map(|n| of(protocol, n.into(), n.into()));
+            return [one(ICMP, icmp.v4), one(ICMPV6, icmp.v6)].into_iter().flatten().collect();
         }
-        let all = Ports {
-            first: 0,
-            last: u16::MAX,
-        };
+        let all = Ports { first: 0, last: u16::MAX };
         let ports = self.ports.or(self.source_ports.map(|_| all));
         match (ports, self.protocol) {
             (Some(ports), Some(protocol)) => vec![of(protocol, ports.first, ports.last)],
-            (Some(ports), None) => [TCP, UDP]
-                .map(|one| of(one, ports.first, ports.last))
-                .into(),
+            (Some(ports), None) => [TCP, UDP].map(|one| of(one, ports.first, ports.last)).into(),
             (None, Some(protocol)) => vec![of(protocol, 0, u16::MAX)],
             (None, None) => vec![ANY_SERVICE],
         }
@@ -359,10 +332,7 @@ impl Match {
 
     /// Returns true if it names a condition that later fragments cannot satisfy.
     pub(crate) fn looks_at_transport(&self) -> bool {
-        self.ports.is_some()
-            || self.source_ports.is_some()
-            || self.icmp.is_some()
-            || self.tcp.is_some()
+        self.ports.is_some() || self.source_ports.is_some() || self.icmp.is_some() || self.tcp.is_some()
     }
 
     /// Returns true if it names rare conditions, which the program checks separately.
@@ -438,29 +408,11 @@ impl Preset {
     /// Returns its rules.
     pub fn drafts(self, rate: Option<u64>) -> Vec<Draft> {
         let what = match self {
-            Self::PingFlood => Match {
-                icmp: Some(IcmpType {
-                    v4: Some(8),
-                    v6: Some(128),
-                }),
-                ..Match::default()
-            },
-            Self::UdpFlood => Match {
-                protocol: Some(UDP),
-                ..Match::default()
-            },
-            Self::SynFlood => Match {
-                protocol: Some(TCP),
-                tcp: Some(TcpState::Syn),
-                ..Match::default()
-            },
+            Self::PingFlood => Match { icmp: Some(IcmpType { v4: Some(8), v6: Some(128) }), ..Match::default() },
+            Self::UdpFlood => Match { protocol: Some(UDP), ..Match::default() },
+            Self::SynFlood => Match { protocol: Some(TCP), tcp: Some(TcpState::Syn), ..Match::default() },
         };
-        vec![Draft {
-            action: Action::Deny,
-            what,
-            rate: Some(rate.unwrap_or(self.usual_rate())),
-            expires: None,
-        }]
+        vec![Draft { action: Action::Deny, what, rate: Some(rate.unwrap_or(self.usual_rate())), expires: None }]
     }
 }
 
@@ -485,118 +437,45 @@ mod tests {
     }
 
     fn rule_with_rate(action: Action, what: Match, rate: Option<u64>) -> Rule {
-        let draft = Draft {
-            action,
-            what: what.complete().unwrap(),
-            rate,
-            expires: None,
-        };
+        let draft = Draft { action, what: what.complete().unwrap(), rate, expires: None };
         draft.numbered(1)
     }
 
     #[test]
     fn narrower_service_comes_first() {
-        let ports = |first, last| Match {
-            ports: Some(Ports { first, last }),
-            ..Match::default()
-        };
-        let on = Some(On {
-            index: 3,
-            name: "eth0".to_owned(),
-        });
+        let ports = |first, last| Match { ports: Some(Ports { first, last }), ..Match::default() };
+        let on = Some(On { index: 3, name: "eth0".to_owned() });
         let in_order = [
-            rule(
-                Action::Allow,
-                Match {
-                    on,
-                    ..Match::default()
-                },
-            ),
-            rule(
-                Action::Allow,
-                Match {
-                    protocol: Some(6),
-                    ..ports(22, 22)
-                },
-            ),
+            rule(Action::Allow, Match { on, ..Match::default() }),
+            rule(Action::Allow, Match { protocol: Some(6), ..ports(22, 22) }),
             rule(Action::Allow, ports(22, 22)),
             rule(Action::Allow, ports(20, 30)),
-            rule(
-                Action::Allow,
-                Match {
-                    tcp: Some(TcpState::Syn),
-                    ..Match::default()
-                },
-            ),
-            rule_with_rate(
-                Action::Deny,
-                Match {
-                    protocol: Some(6),
-                    ..Match::default()
-                },
-                Some(5),
-            ),
-            rule(
-                Action::Deny,
-                Match {
-                    protocol: Some(6),
-                    ..Match::default()
-                },
-            ),
-            rule(
-                Action::Allow,
-                Match {
-                    protocol: Some(6),
-                    ..Match::default()
-                },
-            ),
+            rule(Action::Allow, Match { tcp: Some(TcpState::Syn), ..Match::default() }),
+            rule_with_rate(Action::Deny, Match { protocol: Some(6), ..Match::default() }, Some(5)),
+            rule(Action::Deny, Match { protocol: Some(6), ..Match::default() }),
+            rule(Action::Allow, Match { protocol: Some(6), ..Match::default() }),
             rule(Action::Deny, Match::default()),
         ];
-        assert!(
-            in_order
-                .windows(2)
-                .all(|pair| pair[0].rank() < pair[1].rank())
-        );
+        assert!(in_order.windows(2).all(|pair| pair[0].rank() < pair[1].rank()));
     }
 
     #[test]
     fn rule_is_shown_as_the_command_that_makes_it() {
         let what = Match {
             source: Some("10.0.0.0/8".parse().unwrap()),
-            ports: Some(Ports {
-                first: 22,
-                last: 22,
-            }),
+            ports: Some(Ports { first: 22, last: 22 }),
             tcp: Some(TcpState::Syn),
-            on: Some(On {
-                index: 3,
-                name: "eth0".to_owned(),
-            }),
+            on: Some(On { index: 3, name: "eth0".to_owned() }),
             ..Match::default()
         };
         let rule = rule_with_rate(Action::Deny, what, Some(10));
-        assert_eq!(
-            rule.to_string(),
-            "deny --src 10.0.0.0/8 --proto tcp --port 22 --syn --on eth0 --rate 10"
-        );
+        assert_eq!(rule.to_string(), "deny --src 10.0.0.0/8 --proto tcp --port 22 --syn --on eth0 --rate 10");
     }
 
     #[test]
     fn ports_are_one_or_a_range() {
-        assert_eq!(
-            "53".parse(),
-            Ok(Ports {
-                first: 53,
-                last: 53
-            })
-        );
-        assert_eq!(
-            "0-65535".parse(),
-            Ok(Ports {
-                first: 0,
-                last: 65535
-            })
-        );
+        assert_eq!("53".parse(), Ok(Ports { first: 53, last: 53 }));
+        assert_eq!("0-65535".parse(), Ok(Ports { first: 0, last: 65535 }));
         for text in ["", "-", "1-", "-1", "2-1", "65536", "x", "1-2-3", "+5"] {
             assert!(text.parse::<Ports>().is_err(), "{text}");
         }
@@ -606,60 +485,15 @@ mod tests {
     fn impossible_matches_are_refused_with_a_reason() {
         let prefix = |text: &str| Some(text.parse().unwrap());
         let ports = Some(Ports { first: 1, last: 1 });
-        let icmp = Some(IcmpType {
-            v4: Some(8),
-            v6: Some(128),
-        });
+        let icmp = Some(IcmpType { v4: Some(8), v6: Some(128) });
         let wrong = [
+            (Match { source: prefix("10.0.0.0/8"), destination: prefix("::1"), ..Match::default() }, "IP version"),
+            (Match { protocol: Some(47), ports, ..Match::default() }, "gre has no ports"),
+            (Match { protocol: Some(17), tcp: Some(TcpState::Syn), ..Match::default() }, "only TCP"),
+            (Match { icmp, ports, ..Match::default() }, "not ports"),
+            (Match { icmp, protocol: Some(6), ..Match::default() }, "no ICMP types"),
             (
-                Match {
-                    source: prefix("10.0.0.0/8"),
-                    destination: prefix("::1"),
-                    ..Match::default()
-                },
-                "IP version",
-            ),
-            (
-                Match {
-                    protocol: Some(47),
-                    ports,
-                    ..Match::default()
-                },
-                "gre has no ports",
-            ),
-            (
-                Match {
-                    protocol: Some(17),
-                    tcp: Some(TcpState::Syn),
-                    ..Match::default()
-                },
-                "only TCP",
-            ),
-            (
-                Match {
-                    icmp,
-                    ports,
-                    ..Match::default()
-                },
-                "not ports",
-            ),
-            (
-                Match {
-                    icmp,
-                    protocol: Some(6),
-                    ..Match::default()
-                },
-                "no ICMP types",
-            ),
-            (
-                Match {
-                    icmp: Some(IcmpType {
-                        v4: Some(13),
-                        v6: None,
-                    }),
-                    source: prefix("::1"),
-                    ..Match::default()
-                },
+                Match { icmp: Some(IcmpType { v4: Some(13), v6: None }), source: prefix("::1"), ..Match::default() },
                 "no such type",
             ),
         ];
@@ -671,39 +505,13 @@ mod tests {
 
     #[test]
     fn services_are_ranges_of_numbers() {
-        let ports = Some(Ports {
-            first: 80,
-            last: 81,
-        });
-        let both = Match {
-            ports,
-            ..Match::default()
-        };
-        assert_eq!(
-            both.services(),
-            [(0x06_0050, 0x06_0051), (0x11_0050, 0x11_0051)]
-        );
-        let icmp = Some(IcmpType {
-            v4: Some(8),
-            v6: Some(128),
-        });
-        let ping = Match {
-            icmp,
-            ..Match::default()
-        }
-        .complete()
-        .unwrap();
-        assert_eq!(
-            ping.services(),
-            [(0x01_0008, 0x01_0008), (0x3a_0080, 0x3a_0080)]
-        );
-        let ping4 = Match {
-            icmp,
-            protocol: Some(1),
-            ..Match::default()
-        }
-        .complete()
-        .unwrap();
+        let ports = Some(Ports { first: 80, last: 81 });
+        let both = Match { ports, ..Match::default() };
+        assert_eq!(both.services(), [(0x06_0050, 0x06_0051), (0x11_0050, 0x11_0051)]);
+        let icmp = Some(IcmpType { v4: Some(8), v6: Some(128) });
+        let ping = Match { icmp, ..Match::default() }.complete().unwrap();
+        assert_eq!(ping.services(), [(0x01_0008, 0x01_0008), (0x3a_0080, 0x3a_0080)]);
+        let ping4 = Match { icmp, protocol: Some(1), ..Match::default() }.complete().unwrap();
         assert_eq!(ping4.services(), [(0x01_0008, 0x01_0008)]);
     }
 }

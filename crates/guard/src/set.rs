@@ -67,12 +67,7 @@ pub struct Changed {
 
 impl Default for RuleSet {
     fn default() -> Self {
-        Self {
-            rules: Vec::new(),
-            defaults: Vec::new(),
-            next_id: 1,
-            hits: HashMap::new(),
-        }
+        Self { rules: Vec::new(), defaults: Vec::new(), next_id: 1, hits: HashMap::new() }
     }
 }
 
@@ -92,10 +87,7 @@ impl RuleSet {
         let id = self.next_id;
         self.rules.push(draft.numbered(id));
         self.next_id += 1;
-        Added {
-            id,
-            replaced: false,
-        }
+        Added { id, replaced: false }
     }
 
     /// Replaces all rules. A new rule for the same packets as an old one keeps that one's number and hits.
@@ -126,10 +118,7 @@ impl RuleSet {
 
     /// Lists the rules added, removed and changed between this set and its successor.
     pub fn changes_to(&self, next: &Self) -> RuleChanges {
-        let listed = |rule: &Rule| Listed {
-            id: rule.id,
-            rule: rule.to_string(),
-        };
+        let listed = |rule: &Rule| Listed { id: rule.id, rule: rule.to_string() };
         let before: HashMap<u32, &Rule> = self.rules.iter().map(|rule| (rule.id, rule)).collect();
         let mut changes = RuleChanges::default();
         let mut kept = HashSet::new();
@@ -183,29 +172,18 @@ impl RuleSet {
 
     /// Sets the default of an interface.
     pub fn set_default(&mut self, on: On, action: Action) {
-        match self
-            .defaults
-            .iter_mut()
-            .find(|one| one.on.index == on.index)
-        {
+        match self.defaults.iter_mut().find(|one| one.on.index == on.index) {
             Some(old) => {
                 old.on = on;
                 old.action = action;
             }
-            None => self.defaults.push(InterfaceDefault {
-                on,
-                action,
-                hits: 0,
-            }),
+            None => self.defaults.push(InterfaceDefault { on, action, hits: 0 }),
         }
     }
 
     /// Returns the interfaces that the set names.
     pub fn interfaces(&mut self) -> impl Iterator<Item = &mut On> {
-        let of_rules = self
-            .rules
-            .iter_mut()
-            .filter_map(|rule| rule.draft.what.on.as_mut());
+        let of_rules = self.rules.iter_mut().filter_map(|rule| rule.draft.what.on.as_mut());
         of_rules.chain(self.defaults.iter_mut().map(|default| &mut default.on))
     }
 
@@ -226,10 +204,7 @@ impl RuleSet {
             }
         }
         for default in &mut self.defaults {
-            let old = from
-                .defaults
-                .iter()
-                .find(|old| old.on.index == default.on.index);
+            let old = from.defaults.iter().find(|old| old.on.index == default.on.index);
             default.hits = old.map_or(default.hits, |old| old.hits);
         }
     }
@@ -252,10 +227,7 @@ mod tests {
     fn deny(source: &str) -> Draft {
         Draft {
             action: Action::Deny,
-            what: Match {
-                source: Some(source.parse().unwrap()),
-                ..Match::default()
-            },
+            what: Match { source: Some(source.parse().unwrap()), ..Match::default() },
             rate: None,
             expires: None,
         }
@@ -264,44 +236,14 @@ mod tests {
     #[test]
     fn rule_for_the_same_packets_is_replaced() {
         let mut set = RuleSet::default();
-        assert_eq!(
-            set.add(deny("10.0.0.1")),
-            Added {
-                id: 1,
-                replaced: false
-            }
-        );
-        assert_eq!(
-            set.add(deny("10.0.0.2")),
-            Added {
-                id: 2,
-                replaced: false
-            }
-        );
-        let allow = Draft {
-            action: Action::Allow,
-            ..deny("10.0.0.1")
-        };
-        assert_eq!(
-            set.add(allow),
-            Added {
-                id: 1,
-                replaced: true
-            }
-        );
+        assert_eq!(set.add(deny("10.0.0.1")), Added { id: 1, replaced: false });
+        assert_eq!(set.add(deny("10.0.0.2")), Added { id: 2, replaced: false });
+        let allow = Draft { action: Action::Allow, ..deny("10.0.0.1") };
+        assert_eq!(set.add(allow), Added { id: 1, replaced: true });
         assert_eq!((set.rules.len(), set.rules[0].action), (2, Action::Allow));
         // A limit coexists with a rule that decides.
-        let limit = Draft {
-            rate: Some(5),
-            ..deny("10.0.0.1")
-        };
-        assert_eq!(
-            set.add(limit),
-            Added {
-                id: 3,
-                replaced: false
-            }
-        );
+        let limit = Draft { rate: Some(5), ..deny("10.0.0.1") };
+        assert_eq!(set.add(limit), Added { id: 3, replaced: false });
     }
 
     #[test]
@@ -311,17 +253,11 @@ mod tests {
             set.add(deny(source));
         }
         for (id, decided) in [(1, 5), (2, 7), (3, 11)] {
-            let hits = Hits {
-                decided,
-                limited: 0,
-            };
+            let hits = Hits { decided, limited: 0 };
             set.hits.insert(id, hits);
         }
         let mut next = set.clone();
-        let allow = Draft {
-            action: Action::Allow,
-            ..deny("10.0.0.2")
-        };
+        let allow = Draft { action: Action::Allow, ..deny("10.0.0.2") };
         next.replace_all(vec![deny("10.0.0.1"), allow, deny("10.0.0.4")]);
         let changes = set.changes_to(&next);
         let ids = |all: &[Listed]| all.iter().map(|one| one.id).collect::<Vec<_>>();
@@ -341,28 +277,11 @@ mod tests {
         for source in ["10.0.0.1", "10.0.0.2"] {
             set.add(deny(source));
         }
-        set.hits = [(1, 10), (2, 20)]
-            .map(|(id, decided)| {
-                (
-                    id,
-                    Hits {
-                        decided,
-                        limited: 0,
-                    },
-                )
-            })
-            .into();
+        set.hits = [(1, 10), (2, 20)].map(|(id, decided)| (id, Hits { decided, limited: 0 })).into();
         set.replace_all(vec![deny("10.0.0.3"), deny("10.0.0.2")]);
         let ids: Vec<u32> = set.rules.iter().map(|rule| rule.id).collect();
         assert_eq!(ids, [2, 3]);
-        assert_eq!(
-            (
-                set.hits_of(2).decided,
-                set.hits_of(3).decided,
-                set.hits_of(1).decided
-            ),
-            (20, 0, 0)
-        );
+        assert_eq!((set.hits_of(2).decided, set.hits_of(3).decided, set.hits_of(1).decided), (20, 0, 0));
         assert_eq!(set.remove(|rule| rule.id == 2), 1);
         assert_eq!(set.hits_of(2), Hits::default());
     }

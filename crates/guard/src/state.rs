@@ -75,11 +75,7 @@ impl Guard {
     /// Like [`Self::find`], for a command that only reads: nothing is created, and nothing removed.
     pub fn look(namespace: Option<&Namespace>) -> Result<Option<Self>> {
         let lock = Self::lock_existing(namespace)?.map(Lock::for_looking);
-        let is_whole = |lock: &Lock| {
-            [SET, RATES]
-                .iter()
-                .all(|name| lock.path().join(name).exists())
-        };
+        let is_whole = |lock: &Lock| [SET, RATES].iter().all(|name| lock.path().join(name).exists());
         let lock = lock.filter(is_whole);
         lock.map(|lock| Self::open(namespace, lock)).transpose()
     }
@@ -96,12 +92,7 @@ impl Guard {
         let rules = open_or_pin(&directory.join(SET), || Ok(Store::create(seed)?.into()))?;
         let store = Store::of(rules)?;
         let rates = open_or_pin(&directory.join(RATES), live::new_rates)?;
-        Ok(Self {
-            namespace: namespace.cloned(),
-            store,
-            rates,
-            lock,
-        })
+        Ok(Self { namespace: namespace.cloned(), store, rates, lock })
     }
 
     pub fn namespace(&self) -> Option<&Namespace> {
@@ -136,11 +127,7 @@ impl Guard {
     }
 
     /// Changes the rules. Either all of the change takes effect at once, or nothing is changed.
-    pub fn change<R>(
-        &self,
-        care: SessionCare,
-        change: impl FnOnce(&mut RuleSet) -> Result<R>,
-    ) -> Result<R> {
+    pub fn change<R>(&self, care: SessionCare, change: impl FnOnce(&mut RuleSet) -> Result<R>) -> Result<R> {
         self.check_programs()?;
         let before = self.rules()?;
         let mut set = before.clone();
@@ -194,11 +181,7 @@ impl Guard {
         };
         Ok(Error::failed(
             "the rules stay as they are",
-            format!(
-                "the guard on {} (program {}) uses rules that {where_they_are}",
-                site.label(),
-                program.id
-            ),
+            format!("the guard on {} (program {}) uses rules that {where_they_are}", site.label(), program.id),
         )
         .fix(fix))
     }
@@ -276,12 +259,7 @@ pub fn sweep() {
     };
     let entries = fs::read_dir(mount.join(DIRECTORY)).into_iter().flatten();
     let with_mark = |path: PathBuf| {
-        let mark: Mark = path
-            .file_name()?
-            .to_str()?
-            .strip_prefix(PREFIX)?
-            .parse()
-            .ok()?;
+        let mark: Mark = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
         Some((mark, path))
     };
     let paths = entries.flatten().map(|entry| entry.path());
@@ -305,9 +283,8 @@ pub fn sweep() {
         let Some(_lock) = site::try_lock(&path, Rank::Guard) else {
             continue;
         };
-        let slot = bpffs::open_map(&path.join(SET)).and_then(|fd| {
-            map::info(&fd).map_err(|e| Error::os("cannot read a map's properties", e))
-        });
+        let slot = bpffs::open_map(&path.join(SET))
+            .and_then(|fd| map::info(&fd).map_err(|e| Error::os("cannot read a map's properties", e)));
         if !slot.is_ok_and(|about| used.contains(&about.id)) {
             remove_pins(&path);
         }
@@ -335,11 +312,8 @@ fn remove_pins(directory: &Path) {
 fn mount() -> Result<Option<PathBuf>> {
     let mount = bpffs::lasting();
     if mount.is_none() && !has_capability(Capability::SysAdmin) {
-        return Err(Error::failed(
-            "cannot read the guard's rules",
-            "this process may not open the BPF file system",
-        )
-        .fix("this requires root"));
+        return Err(Error::failed("cannot read the guard's rules", "this process may not open the BPF file system")
+            .fix("this requires root"));
     }
     Ok(mount)
 }
@@ -382,39 +356,24 @@ pub fn posts(namespace: Option<&Namespace>) -> Result<Vec<Post>> {
 
 /// Explains that an interface has no guard.
 pub fn not_guarded(site: &Site) -> Error {
-    Error::failed(
-        format!("{} is not guarded", site.label()),
-        "the guard is not on it",
-    )
-    .fix(format!("trawl guard load {}", word(site.label())))
+    Error::failed(format!("{} is not guarded", site.label()), "the guard is not on it")
+        .fix(format!("trawl guard load {}", word(site.label())))
 }
 
 /// Returns the interface that a rule is to be confined to.
 pub fn on(namespace: Option<&Namespace>, name: &str) -> Result<On> {
     let link = Netlink::open(namespace)?.link(name)?;
-    Ok(On {
-        index: link.index,
-        name: link.name,
-    })
+    Ok(On { index: link.index, name: link.name })
 }
 
 impl Post {
     pub fn totals(&self) -> Result<Totals> {
-        let fail = |e| {
-            Error::os(
-                format!("cannot read the counters of {}", self.site.label()),
-                e,
-            )
-        };
+        let fail = |e| Error::os(format!("cannot read the counters of {}", self.site.label()), e);
         let table = Table::new(self.installed.map(TOTALS)?).map_err(fail)?;
-        let values = table
-            .lookup(&0u32.to_ne_bytes())
-            .map_err(fail)?
-            .unwrap_or_default();
+        let values = table.lookup(&0u32.to_ne_bytes()).map_err(fail)?.unwrap_or_default();
         let mut sum = Totals::default();
         for value in values.chunks_exact(size_of::<GuardTotals>()) {
-            let one =
-                GuardTotals::from_bytes(value).map_or([0; GUARD_FATES], |totals| totals.packets);
+            let one = GuardTotals::from_bytes(value).map_or([0; GUARD_FATES], |totals| totals.packets);
             for (sum, one) in sum.0.iter_mut().zip(one) {
                 *sum += one;
             }
@@ -457,13 +416,9 @@ impl Guard {
     ) -> Result<Installed> {
         if let ProbeAnswer::NotSupported { why } = KernelFeature::Loops.probe() {
             let what = format!("cannot load the guard on {}", site.label());
-            return Err(Error::failed(what, format!("{why}, which has bpf_loop"))
-                .fix("use Linux 5.17 or newer"));
+            return Err(Error::failed(what, format!("{why}, which has bpf_loop")).fix("use Linux 5.17 or newer"));
         }
-        let on = On {
-            index: site.index(),
-            name: site.name().to_owned(),
-        };
+        let on = On { index: site.index(), name: site.name().to_owned() };
         let present = match installed_on(site)? {
             Some(installed) if self.is_asked_by(&installed)? => Some(installed),
             Some(installed) if request.keep_guard => {
@@ -485,9 +440,7 @@ impl Guard {
         };
         if let Some(installed) = present
             && is_there(&installed)
-            && request
-                .mode
-                .is_none_or(|mode| installed.mode() == Some(mode))
+            && request.mode.is_none_or(|mode| installed.mode() == Some(mode))
             && !request.tappable
             && !request.replace
         {
@@ -504,11 +457,8 @@ impl Guard {
     /// Returns true if a program of the guard's reads these rules. A program that moved with its interface from another
     /// namespace reads that namespace's rules, and knows the interface by its number there.
     fn is_asked_by(&self, installed: &Installed) -> Result<bool> {
-        let id = |fd: BorrowedFd<'_>| {
-            map::info(fd)
-                .map(|about| about.id)
-                .map_err(|e| Error::os("cannot read the rules", e))
-        };
+        let id =
+            |fd: BorrowedFd<'_>| map::info(fd).map(|about| about.id).map_err(|e| Error::os("cannot read the rules", e));
         Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
@@ -540,10 +490,7 @@ impl Guard {
         let old = installed_on(site)?;
         let before = old.as_ref().and_then(Installed::seat);
         let before = before.map(|seat| seat.priority);
-        let request = AttachRequest {
-            priority: request.priority.or(before).or(Some(PRIORITY)),
-            ..*request
-        };
+        let request = AttachRequest { priority: request.priority.or(before).or(Some(PRIORITY)), ..*request };
         let put = match old {
             Some(old) => {
                 self.keep_totals(&mut source, &old)?;
@@ -584,16 +531,8 @@ impl GuardBackup {
             None => (RuleSet::default(), Vec::new()),
         };
         let is_new = |site: &&Site| !guarded.contains(&site.index());
-        let others = replaced
-            .iter()
-            .filter(is_new)
-            .map(programs::ProgramBackup::note);
-        Ok(Self {
-            namespace: namespace.cloned(),
-            rules,
-            others: others.collect::<Result<_>>()?,
-            guarded,
-        })
+        let others = replaced.iter().filter(is_new).map(programs::ProgramBackup::note);
+        Ok(Self { namespace: namespace.cloned(), rules, others: others.collect::<Result<_>>()?, guarded })
     }
 
     fn put_back(&self) -> Result<()> {
@@ -606,9 +545,7 @@ impl GuardBackup {
                 guard.unload(&site)?;
             }
         }
-        self.others
-            .iter()
-            .try_for_each(programs::ProgramBackup::put_back)?;
+        self.others.iter().try_for_each(programs::ProgramBackup::put_back)?;
         // Removing the last interface removes the rules, but there may have been rules without interfaces.
         guard.replace(&self.rules)
     }
@@ -622,8 +559,6 @@ impl Undo for GuardBackup {
     fn descriptors(&self) -> Vec<RawFd> {
         let namespace = self.namespace.iter();
         let own = namespace.map(|one| one.as_fd().as_raw_fd());
-        own.chain(self.others.iter().flat_map(Undo::descriptors))
-            .chain(bpffs::hold())
-            .collect()
+        own.chain(self.others.iter().flat_map(Undo::descriptors)).chain(bpffs::hold()).collect()
     }
 }

@@ -35,9 +35,7 @@ pub struct Bench {
 impl Bench {
     /// Returns a bench for each store that this kernel supports; none, after a note, if the test has to be skipped.
     pub fn all() -> Vec<Self> {
-        if !trawl_bpf::probe::missing_capabilities(&trawl_bpf::probe::Capability::FOR_BPF)
-            .is_empty()
-        {
+        if !trawl_bpf::probe::missing_capabilities(&trawl_bpf::probe::Capability::FOR_BPF).is_empty() {
             eprintln!("SKIPPED: requires root");
             return Vec::new();
         }
@@ -52,10 +50,8 @@ impl Bench {
     fn with(store: Store) -> Self {
         let mut file = ObjectFile::open("guard", store.object()).expect("an object");
         file.want(&["trawl_guard"]);
-        file.reuse("guard_set", store.as_fd())
-            .expect("it has the map");
-        file.set_variable("guard_ifindex", &LOOPBACK.to_ne_bytes())
-            .expect("it has the constant");
+        file.reuse("guard_set", store.as_fd()).expect("it has the map");
+        file.set_variable("guard_ifindex", &LOOPBACK.to_ne_bytes()).expect("it has the constant");
         let program = file.load().expect("the guard loads");
         Self { program, store }
     }
@@ -81,11 +77,7 @@ impl Bench {
 
 pub fn udp_from(source: [u8; 4]) -> Vec<u8> {
     let frame = Template::new().ethernet([2; 6], [4; 6]);
-    frame
-        .ipv4(source, v4(0, 1))
-        .udp(1, 2)
-        .payload([0; 22])
-        .build()
+    frame.ipv4(source, v4(0, 1)).udp(1, 2).payload([0; 22]).build()
 }
 
 /// The number of 32.1.13.184 has the leading bits of 2001:db8::/64.
@@ -93,18 +85,9 @@ pub fn udp_from(source: [u8; 4]) -> Vec<u8> {
 fn sources_of_each_ip_version_have_their_own_rates() {
     for bench in Bench::all() {
         let mut set = RuleSet::default();
-        set.add(Draft {
-            action: Action::Allow,
-            what: Match::default(),
-            rate: Some(1),
-            expires: None,
-        });
+        set.add(Draft { action: Action::Allow, what: Match::default(), rate: Some(1), expires: None });
         bench.publish(&set);
-        let ipv6 = Template::new()
-            .ethernet([2; 6], [4; 6])
-            .ipv6(v6(0, 5), v6(0, 1))
-            .udp(1, 2)
-            .build();
+        let ipv6 = Template::new().ethernet([2; 6], [4; 6]).ipv6(v6(0, 5), v6(0, 1)).udp(1, 2).build();
         let ipv4 = udp_from([0x20, 0x01, 0x0d, 0xb8]);
         let verdicts = [ipv4, ipv6].map(|frame| bench.verdict(&frame, None));
         assert_eq!(verdicts, [PASS, PASS]);
@@ -126,17 +109,9 @@ fn program_and_model_agree() {
 }
 
 fn compare(bench: &Bench) {
-    let mut runner = TestRunner::new(Config {
-        cases: 300,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
     let default = prop_oneof![Just(Action::Deny), Just(Action::Allow)];
-    let cases = (
-        proptest::collection::vec(draft(), 0..40),
-        default,
-        proptest::collection::vec(sent(), 1..60),
-    );
+    let cases = (proptest::collection::vec(draft(), 0..40), default, proptest::collection::vec(sent(), 1..60));
     let result = runner.run(&cases, |(drafts, default, all)| {
         let set = set(drafts, default);
         bench.publish(&RuleSet::default());
@@ -146,13 +121,7 @@ fn compare(bench: &Bench) {
         for one in &all {
             let (verdict, rule) = expected(&set, &one.packet);
             let frame = one.frame();
-            prop_assert_eq!(
-                bench.verdict(&frame, None),
-                verdict,
-                "{:?} by {:?}",
-                one,
-                rule
-            );
+            prop_assert_eq!(bench.verdict(&frame, None), verdict, "{:?} by {:?}", one, rule);
             match rule {
                 Some(id) => *hits.entry(id).or_insert(0) += 1,
                 None => by_default += 1,
@@ -162,15 +131,7 @@ fn compare(bench: &Bench) {
         prop_assert_eq!(&after.rules, &set.rules);
         for rule in &set.rules {
             let decided = hits.get(&rule.id).copied().unwrap_or(0);
-            prop_assert_eq!(
-                after.hits_of(rule.id),
-                Hits {
-                    decided,
-                    limited: 0
-                },
-                "{}",
-                rule
-            );
+            prop_assert_eq!(after.hits_of(rule.id), Hits { decided, limited: 0 }, "{}", rule);
         }
         prop_assert_eq!(after.defaults[0].hits, by_default);
         Ok(())

@@ -56,11 +56,7 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "'{text}' is not a prefix; write for example 192.0.2.0/24, 2001:db8::/32 or an address"
-            )
-        };
+        let wrong = || format!("'{text}' is not a prefix; write for example 192.0.2.0/24, 2001:db8::/32 or an address");
         let Some((address, length)) = text.split_once('/') else {
             return text.parse().map(Self::host).map_err(|_| wrong());
         };
@@ -73,9 +69,7 @@ impl FromStr for Prefix {
         match prefix.address == address {
             true => Ok(prefix),
             // More likely a slip than an intention.
-            false => Err(format!(
-                "'{text}' has bits set after its length; did you mean {prefix} or {address}?"
-            )),
+            false => Err(format!("'{text}' has bits set after its length; did you mean {prefix} or {address}?")),
         }
     }
 }
@@ -113,10 +107,7 @@ impl MacPrefix {
     /// Creates a prefix; `None` if no address has that length. Bits after the length are dropped.
     pub fn new(address: u64, length: u8) -> Option<Self> {
         let fits = (1..=MAC_BITS).contains(&length) && address >> MAC_BITS == 0;
-        fits.then(|| Self {
-            address: address & mac_mask(length),
-            length,
-        })
+        fits.then(|| Self { address: address & mac_mask(length), length })
     }
 
     pub fn address(self) -> u64 {
@@ -161,33 +152,22 @@ impl FromStr for MacPrefix {
             None => (text, MAC_BITS),
             Some((address, length)) => {
                 let length = Some(length).filter(|text| is_digits(text));
-                (
-                    address,
-                    length
-                        .and_then(|text| text.parse().ok())
-                        .ok_or_else(wrong)?,
-                )
+                (address, length.and_then(|text| text.parse().ok()).ok_or_else(wrong)?)
             }
         };
         let separator = if address.contains('-') { '-' } else { ':' };
         let byte = |text: &str| match text.len() {
-            1 | 2 if text.bytes().all(|b| b.is_ascii_hexdigit()) => {
-                u8::from_str_radix(text, 16).ok()
-            }
+            1 | 2 if text.bytes().all(|b| b.is_ascii_hexdigit()) => u8::from_str_radix(text, 16).ok(),
             _ => None,
         };
         let bytes: Option<Vec<u8>> = address.split(separator).map(byte).collect();
-        let bytes: [u8; 6] = bytes
-            .and_then(|all| all.try_into().ok())
-            .ok_or_else(wrong)?;
+        let bytes: [u8; 6] = bytes.and_then(|all| all.try_into().ok()).ok_or_else(wrong)?;
         let address = mac_number(bytes);
         let mac = Self::new(address, length).ok_or_else(wrong)?;
         match mac.address == address {
             true => Ok(mac),
             // More likely a slip than an intention.
-            false => Err(format!(
-                "'{text}' has bits after its length; did you mean {mac}?"
-            )),
+            false => Err(format!("'{text}' has bits after its length; did you mean {mac}?")),
         }
     }
 }
@@ -313,8 +293,7 @@ pub fn icmp_type_name(v4: Option<u8>, v6: Option<u8>) -> String {
     }
     let exact = ICMP_TYPES.iter().find(|(_, a, b)| (*a, *b) == (v4, v6));
     let named = exact.or_else(|| {
-        let fits =
-            |(_, a, b): &&(_, _, _)| (v4.is_none() || *a == v4) && (v6.is_none() || *b == v6);
+        let fits = |(_, a, b): &&(_, _, _)| (v4.is_none() || *a == v4) && (v6.is_none() || *b == v6);
         ICMP_TYPES.iter().find(fits)
     });
     match (named, v4.or(v6)) {
@@ -330,9 +309,7 @@ const FASTEST: u64 = 100_000_000;
 const LONGEST: u64 = 100 * 365 * 86_400;
 
 fn split(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     (text[..end].trim(), text[end..].trim())
 }
 
@@ -345,14 +322,10 @@ pub fn rate(text: &str) -> Result<u64, String> {
         "m" | "M" => 1_000_000,
         _ => return Err(format!("'{unit}' is not a unit of rate; use k or M")),
     };
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is not a rate; write for example 100 or 10k"))?;
+    let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a rate; write for example 100 or 10k"))?;
     match number.checked_mul(factor) {
         Some(rate) if (1..=FASTEST).contains(&rate) => Ok(rate),
-        _ => Err(format!(
-            "'{text}' is out of range: a rate is 1 to {FASTEST} packets a second"
-        )),
+        _ => Err(format!("'{text}' is out of range: a rate is 1 to {FASTEST} packets a second")),
     }
 }
 
@@ -363,9 +336,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let mut rest = text;
     loop {
         let (number, behind) = split(rest);
-        let end = behind
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(behind.len());
+        let end = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
         let (unit, others) = (behind[..end].trim(), &behind[end..]);
         let seconds = match unit {
             // A number without a unit is in seconds.
@@ -378,9 +349,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             "d" => 86_400.0,
             "w" => 7.0 * 86_400.0,
             _ => {
-                return Err(format!(
-                    "'{unit}' is not a unit of time; use ms, s, m, h, d or w"
-                ));
+                return Err(format!("'{unit}' is not a unit of time; use ms, s, m, h, d or w"));
             }
         };
         let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -391,9 +360,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         rest = others;
     }
     if sum > LONGEST as f64 {
-        return Err(format!(
-            "'{text}' is too long: a rule without a time has no end"
-        ));
+        return Err(format!("'{text}' is too long: a rule without a time has no end"));
     }
     match Duration::try_from_secs_f64(sum) {
         Ok(time) if !time.is_zero() => Ok(time),
@@ -419,30 +386,11 @@ mod tests {
 
     #[test]
     fn prefixes_are_read_and_written() {
-        for text in [
-            "192.0.2.0/24",
-            "0.0.0.0/0",
-            "192.0.2.1",
-            "2001:db8::/32",
-            "::/0",
-            "2001:db8::1",
-        ] {
+        for text in ["192.0.2.0/24", "0.0.0.0/0", "192.0.2.1", "2001:db8::/32", "::/0", "2001:db8::1"] {
             assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
         }
-        assert_eq!(
-            "10.0.0.1/32".parse::<Prefix>().unwrap().to_string(),
-            "10.0.0.1"
-        );
-        for text in [
-            "",
-            "x",
-            "1.2.3.4/33",
-            "::/129",
-            "1.2.3.4/",
-            "1.2.3.4/+8",
-            "1.2.3/8",
-            "1.2.3.4/-1",
-        ] {
+        assert_eq!("10.0.0.1/32".parse::<Prefix>().unwrap().to_string(), "10.0.0.1");
+        for text in ["", "x", "1.2.3.4/33", "::/129", "1.2.3.4/", "1.2.3.4/+8", "1.2.3/8", "1.2.3.4/-1"] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }
         let error = "10.0.0.1/8".parse::<Prefix>().unwrap_err();
@@ -455,12 +403,7 @@ mod tests {
         assert!(prefix.contains("10.1.255.1".parse().unwrap()));
         assert!(!prefix.contains("10.2.0.1".parse().unwrap()));
         assert!(!prefix.contains("::1".parse().unwrap()));
-        assert!(
-            "::/0"
-                .parse::<Prefix>()
-                .unwrap()
-                .contains("::1".parse().unwrap())
-        );
+        assert!("::/0".parse::<Prefix>().unwrap().contains("::1".parse().unwrap()));
     }
 
     #[test]
@@ -510,10 +453,7 @@ mod tests {
         assert_eq!(protocol("ipv6-icmp"), Ok(58));
         assert!(protocol("256").is_err());
         assert!(protocol("tpc").is_err());
-        assert_eq!(
-            (protocol_name(58), protocol_name(253)),
-            ("icmpv6".to_owned(), "253".to_owned())
-        );
+        assert_eq!((protocol_name(58), protocol_name(253)), ("icmpv6".to_owned(), "253".to_owned()));
     }
 
     #[test]
@@ -531,25 +471,10 @@ mod tests {
 
     #[test]
     fn rates() {
-        for (text, expected) in [
-            ("1", 1),
-            ("10k", 10_000),
-            ("2M", 2_000_000),
-            ("500pps", 500),
-            ("3 kpps", 3_000),
-        ] {
+        for (text, expected) in [("1", 1), ("10k", 10_000), ("2M", 2_000_000), ("500pps", 500), ("3 kpps", 3_000)] {
             assert_eq!(rate(text), Ok(expected), "{text}");
         }
-        for text in [
-            "",
-            "0",
-            "-1",
-            "k",
-            "1.5k",
-            "1G",
-            "101M",
-            "99999999999999999999",
-        ] {
+        for text in ["", "0", "-1", "k", "1.5k", "1G", "101M", "99999999999999999999"] {
             assert!(rate(text).is_err(), "{text}");
         }
     }
@@ -567,11 +492,7 @@ mod tests {
             ("1d 12h", 129_600.0),
             ("59m59s", 3_599.0),
         ] {
-            assert_eq!(
-                duration(text),
-                Ok(Duration::from_secs_f64(expected)),
-                "{text}"
-            );
+            assert_eq!(duration(text), Ok(Duration::from_secs_f64(expected)), "{text}");
         }
         for text in [
             "",
@@ -590,13 +511,7 @@ mod tests {
         ] {
             assert!(duration(text).is_err(), "{text}");
         }
-        for (seconds, text) in [
-            (0.2, "1s"),
-            (59.0, "59s"),
-            (600.0, "10m0s"),
-            (5_400.0, "1h30m"),
-            (180_000.0, "2d2h"),
-        ] {
+        for (seconds, text) in [(0.2, "1s"), (59.0, "59s"), (600.0, "10m0s"), (5_400.0, "1h30m"), (180_000.0, "2d2h")] {
             assert_eq!(short_duration(Duration::from_secs_f64(seconds)), text);
         }
     }

@@ -28,46 +28,30 @@ fn main() {
     let mut objects = Vec::new();
     for entry in fs::read_dir(&root).expect("bpf/ is part of the source") {
         let source = entry.expect("bpf/ can be listed").path();
-        let name = source
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Some(stem) = name.strip_suffix(".bpf.c") {
             compile(&source, &format!("{out}/{stem}.bpf.o"));
             objects.push(stem.to_owned());
         }
     }
-    assert!(
-        !objects.is_empty(),
-        "no BPF programs found in {}",
-        root.display()
-    );
+    assert!(!objects.is_empty(), "no BPF programs found in {}", root.display());
     objects.sort();
     let list: String = objects
         .iter()
-        .map(|stem| {
-            format!(
-                "    ({stem:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{stem}.bpf.o\"))),\n"
-            )
-        })
+        .map(|stem| format!("    ({stem:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{stem}.bpf.o\"))),\n"))
         .collect();
     let rust = format!("pub static ALL: &[(&str, &[u8])] = &[\n{list}];\n");
     fs::write(format!("{out}/objects.rs"), rust).expect("OUT_DIR can be written");
 
     let kernel = fs::read_to_string(root.join(KERNEL_TYPES)).expect("it is part of the source");
-    fs::write(
-        format!("{out}/kernel_types.rs"),
-        names_of_structures(&kernel),
-    )
-    .expect("OUT_DIR can be written");
+    fs::write(format!("{out}/kernel_types.rs"), names_of_structures(&kernel)).expect("OUT_DIR can be written");
 
     for name in SHARED {
         let header = root.join(format!("../{name}.h"));
         println!("cargo:rerun-if-changed={}", header.display());
         let name = name.rsplit('/').next().unwrap_or(name);
-        let text = fs::read_to_string(&header)
-            .unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
+        let text =
+            fs::read_to_string(&header).unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
         let rust = rust_from_header(&text);
         fs::write(format!("{out}/{name}.rs"), rust).expect("OUT_DIR can be written");
     }
@@ -81,15 +65,11 @@ fn compile(source: &Path, object: &str) {
         other => panic!("trawl's BPF programs do not know the architecture {other:?}"),
     };
     let multiarch = Command::new("cc").arg("-print-multiarch").output();
-    let multiarch = multiarch
-        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
-        .unwrap_or_default();
+    let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
     let root = source.parent().expect("bpf/ holds it").display();
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
     let status = Command::new(clang())
-        .args([
-            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
-        ])
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
         .args([
             format!("-D__TARGET_ARCH_{arch}"),
             format!("-I/usr/include/{multiarch}"),
@@ -151,9 +131,7 @@ fn remove_unread(path: &str) {
 
 fn clang() -> String {
     env::var("CLANG").unwrap_or_else(|_| {
-        let found = ["clang-19", "clang"]
-            .into_iter()
-            .find(|c| Command::new(c).arg("--version").output().is_ok());
+        let found = ["clang-19", "clang"].into_iter().find(|c| Command::new(c).arg("--version").output().is_ok());
         found.unwrap_or("clang-19").to_owned()
     })
 }
@@ -173,22 +151,12 @@ fn rust_from_header(text: &str) -> String {
         if line.starts_with("/*") || line.starts_with('*') {
             continue;
         }
-        if let Some((name, value)) = line
-            .strip_prefix("#define ")
-            .and_then(|d| d.split_once(' '))
-        {
+        if let Some((name, value)) = line.strip_prefix("#define ").and_then(|d| d.split_once(' ')) {
             let value = value.trim_start_matches('(').trim_end_matches(')');
             writeln!(rust, "pub const {name}: usize = {value};").expect("strings grow");
-        } else if let Some(name) = line
-            .strip_prefix("struct ")
-            .and_then(|s| s.strip_suffix(" {"))
-        {
+        } else if let Some(name) = line.strip_prefix("struct ").and_then(|s| s.strip_suffix(" {")) {
             let name = camel_case(name);
-            writeln!(
-                rust,
-                "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{"
-            )
-            .expect("strings grow");
+            writeln!(rust, "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{").expect("strings grow");
             inside = Some((name, Vec::new()));
         } else if line == "};" {
             let (name, sizes) = inside.take().expect("a struct ends where one began");
@@ -212,9 +180,7 @@ fn rust_from_header(text: &str) -> String {
 }
 
 fn rust_member(member: &str) -> (String, String) {
-    let (c_type, name) = member
-        .rsplit_once(' ')
-        .unwrap_or_else(|| panic!("shared header: cannot read '{member}'"));
+    let (c_type, name) = member.rsplit_once(' ').unwrap_or_else(|| panic!("shared header: cannot read '{member}'"));
     let rust_type = match c_type {
         "__u32" => "u32".to_owned(),
         "__u64" => "u64".to_owned(),
@@ -224,16 +190,11 @@ fn rust_member(member: &str) -> (String, String) {
         },
     };
     match name.split_once('[') {
-        Some((name, count)) => (
-            name.to_owned(),
-            format!("[{rust_type}; {}]", count.trim_end_matches(']')),
-        ),
+        Some((name, count)) => (name.to_owned(), format!("[{rust_type}; {}]", count.trim_end_matches(']'))),
         None => (name.to_owned(), rust_type),
     }
 }
 
 fn camel_case(name: &str) -> String {
-    name.split('_')
-        .map(|word| word[..1].to_uppercase() + &word[1..])
-        .collect()
+    name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }

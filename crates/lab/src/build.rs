@@ -1,5 +1,5 @@
-//! Builds a lab from its topology: namespaces, veths with queues and GRO, addresses, neighbours, routes, offloads, sysctls,
-//! rates, and the CPUs that receive. A lab exists as a whole or not at all.
+//! Builds a lab from its topology: namespaces, veths with queues and GRO, addresses, neighbours, routes, offloads,
+//! sysctls, rates, and the CPUs that receive. A lab exists as a whole or not at all.
 
 use std::fs;
 use std::net::IpAddr;
@@ -23,12 +23,8 @@ const IPV6_PREFIX: u8 = 64;
 /// The device of a node with `ipip`.
 pub const IPIP_DEVICE: &str = "tunnel0";
 /// Offloads that study C turns off.
-const OFFLOADS: &[&str] = &[
-    "tx-checksum-ip-generic",
-    "tx-generic-segmentation",
-    "tx-tcp-segmentation",
-    "tx-scatter-gather",
-];
+const OFFLOADS: &[&str] =
+    &["tx-checksum-ip-generic", "tx-generic-segmentation", "tx-tcp-segmentation", "tx-scatter-gather"];
 
 /// Builds a lab that stays; an existing one of the same topology is kept. Returns whether it was built.
 pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
@@ -39,11 +35,8 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
         if there.topology.as_ref() == Some(topology) && there.owner.is_none() && is_whole {
             return Ok(false);
         }
-        return Err(Error::failed(
-            format!("cannot make the lab {id}"),
-            "another lab has that name",
-        )
-        .fix(format!("trawl lab down {id}")));
+        return Err(Error::failed(format!("cannot make the lab {id}"), "another lab has that name")
+            .fix(format!("trawl lab down {id}")));
     }
     let mut guard = build(id, topology)?;
     guard.keep(Some(topology.clone()))?;
@@ -53,24 +46,13 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
 /// Builds a lab, which is removed when its guard is dropped.
 pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
     check_id(id)?;
-    let names: Vec<String> = topology
-        .nodes
-        .iter()
-        .map(|node| namespace(id, &node.name))
-        .collect();
+    let names: Vec<String> = topology.nodes.iter().map(|node| namespace(id, &node.name)).collect();
     let record = Record::new(id, names.clone());
     record.enter()?;
     let guard = Guard::of(record);
-    let made = names
-        .iter()
-        .map(|name| netns::create(name))
-        .collect::<Result<Vec<_>>>()?;
+    let made = names.iter().map(|name| netns::create(name)).collect::<Result<Vec<_>>>()?;
     let namespace_of = |node: &str| {
-        let at = topology
-            .nodes
-            .iter()
-            .position(|one| one.name == node)
-            .unwrap_or_default();
+        let at = topology.nodes.iter().position(|one| one.name == node).unwrap_or_default();
         &made[at]
     };
     for (node, inside) in topology.nodes.iter().zip(&made) {
@@ -84,10 +66,7 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
     }
     let has_routers = topology.nodes.iter().any(|node| node.forward);
     for (number, link) in topology.numbered() {
-        let ends = [
-            namespace_of(link.end(0).node),
-            namespace_of(link.end(1).node),
-        ];
+        let ends = [namespace_of(link.end(0).node), namespace_of(link.end(1).node)];
         connect(number, link, ends, has_routers)?;
     }
     for (number, link) in topology.numbered() {
@@ -126,9 +105,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     fn of(record: Record) -> Self {
-        Self {
-            record: Some(record),
-        }
+        Self { record: Some(record) }
     }
 
     pub fn id(&self) -> &str {
@@ -178,15 +155,8 @@ pub fn inside(id: &str, node: &str, program: &[String]) -> Result<Command> {
     let name = namespace(id, node);
     if !lab.namespaces.contains(&name) {
         let prefix = namespace(id, "");
-        let nodes: Vec<&str> = lab
-            .namespaces
-            .iter()
-            .filter_map(|one| one.strip_prefix(&prefix))
-            .collect();
-        return Err(Error::usage(
-            format!("node {node}"),
-            format!("{id} has {}", nodes.join(", ")),
-        ));
+        let nodes: Vec<&str> = lab.namespaces.iter().filter_map(|one| one.strip_prefix(&prefix)).collect();
+        return Err(Error::usage(format!("node {node}"), format!("{id} has {}", nodes.join(", "))));
     }
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &name]).args(program);
@@ -219,15 +189,15 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2], has_routers: bool)
         let mut netlink = Netlink::inside(inside)?;
         let index = netlink.link(link.end(side).interface)?.index;
         if link.neighbours {
-            // An interface without ARP joins no solicited-node groups, and so has nothing to report; routers join others.
+            // An interface without ARP joins no solicited-node groups, and so has nothing to report; routers join
+            // others.
             netlink.set_arp(index, false)?;
             if has_routers {
                 netlink.set_multicast(index, false)?;
             }
         }
         netlink.set_up(index)?;
-        let addresses =
-            |side| -> [IpAddr; 2] { [ipv4(number, side).into(), ipv6(number, side).into()] };
+        let addresses = |side| -> [IpAddr; 2] { [ipv4(number, side).into(), ipv6(number, side).into()] };
         let prefixes = [IPV4_PREFIX, IPV6_PREFIX];
         for (at, (address, prefix)) in addresses(side).into_iter().zip(prefixes).enumerate() {
             netlink.add_address(index, address, prefix)?;
@@ -250,14 +220,10 @@ fn receive(link: &Link, side: usize, inside: &Namespace) -> Result<()> {
     }
     if let Some(mask) = &link.rps {
         if mask.is_empty() || !mask.chars().all(|c| c.is_ascii_hexdigit() || c == ',') {
-            return Err(Error::usage(
-                format!("rps = {mask:?}"),
-                "it is a mask in hexadecimal, such as 3",
-            ));
+            return Err(Error::usage(format!("rps = {mask:?}"), "it is a mask in hexadecimal, such as 3"));
         }
-        settings.push_str(&format!(
-            "for q in /sys/class/net/{interface}/queues/rx-*; do echo {mask} > $q/rps_cpus; done;"
-        ));
+        settings
+            .push_str(&format!("for q in /sys/class/net/{interface}/queues/rx-*; do echo {mask} > $q/rps_cpus; done;"));
     }
     if settings.is_empty() {
         return Ok(());
@@ -273,31 +239,20 @@ fn shape(link: &Link, side: usize, inside: &Namespace) -> Result<()> {
     let interface = link.end(side).interface;
     let tc = |words: &[&str]| run(Command::new("tc").args(["-n", inside.label()]).args(words));
     match link.shaper.unwrap_or_default() {
-        Shaper::Tbf => tc(&[
-            "qdisc", "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", "64kb",
-            "latency", "50ms",
-        ]),
+        Shaper::Tbf => {
+            tc(&["qdisc", "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"])
+        }
         Shaper::Htb => {
-            tc(&[
-                "qdisc", "replace", "dev", interface, "root", "handle", "1:", "htb", "default", "1",
-            ])?;
-            tc(&[
-                "class", "replace", "dev", interface, "parent", "1:", "classid", "1:1", "htb",
-                "rate", rate,
-            ])
+            tc(&["qdisc", "replace", "dev", interface, "root", "handle", "1:", "htb", "default", "1"])?;
+            tc(&["class", "replace", "dev", interface, "parent", "1:", "classid", "1:1", "htb", "rate", rate])
         }
     }
 }
 
 fn run(command: &mut Command) -> Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let what = words
-        .map(|word| word.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ");
-    let output = process::with_signals(command)
-        .output()
-        .map_err(|e| Error::os(format!("cannot run {what}"), e))?;
+    let what = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let output = process::with_signals(command).output().map_err(|e| Error::os(format!("cannot run {what}"), e))?;
     if output.status.success() {
         return Ok(());
     }
@@ -313,9 +268,7 @@ fn forward(inside: &Namespace) -> Result<()> {
 
 fn sysctls(node: &Node, inside: &Namespace) -> Result<()> {
     let settings = node.sysctl.iter();
-    let settings: Vec<(String, &str)> = settings
-        .map(|(key, value)| (key.replace('.', "/"), value.as_str()))
-        .collect();
+    let settings: Vec<(String, &str)> = settings.map(|(key, value)| (key.replace('.', "/"), value.as_str())).collect();
     set(&settings, inside)
 }
 
@@ -326,8 +279,7 @@ fn set(settings: &[(String, &str)], inside: &Namespace) -> Result<()> {
     run_in(inside, || {
         settings.iter().try_for_each(|(key, value)| {
             let path = format!("/proc/sys/{key}");
-            fs::write(&path, value)
-                .map_err(|e| Error::os(format!("cannot set {path} to {value}"), e))
+            fs::write(&path, value).map_err(|e| Error::os(format!("cannot set {path} to {value}"), e))
         })
     })?
 }
@@ -336,17 +288,10 @@ fn routes(topology: &Topology, node: &Node, inside: &Namespace) -> Result<()> {
     let mut netlink = Netlink::inside(inside)?;
     for hop in topology.hops(&node.name) {
         let interface = netlink.link(hop.interface)?.index;
-        let networks: [(IpAddr, u8); 2] = [
-            (network(ipv4(hop.network, 0).into()), IPV4_PREFIX),
-            (network(ipv6(hop.network, 0).into()), IPV6_PREFIX),
-        ];
+        let networks: [(IpAddr, u8); 2] =
+            [(network(ipv4(hop.network, 0).into()), IPV4_PREFIX), (network(ipv6(hop.network, 0).into()), IPV6_PREFIX)];
         for ((destination, prefix), gateway) in networks.into_iter().zip(hop.gateways) {
-            netlink.add_route(Route {
-                destination,
-                prefix,
-                gateway: Some(gateway),
-                interface,
-            })?;
+            netlink.add_route(Route { destination, prefix, gateway: Some(gateway), interface })?;
         }
     }
     let neighbour = node.gateway.as_deref();
@@ -358,12 +303,7 @@ fn routes(topology: &Topology, node: &Node, inside: &Namespace) -> Result<()> {
                 IpAddr::V4(_) => IpAddr::from([0; 4]),
                 IpAddr::V6(_) => IpAddr::from([0u16; 8]),
             };
-            netlink.add_route(Route {
-                destination,
-                prefix: 0,
-                gateway: Some(gateway),
-                interface,
-            })?;
+            netlink.add_route(Route { destination, prefix: 0, gateway: Some(gateway), interface })?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Networks for experiments: namespaces and veth pairs with the queues, offloads and addresses that the fast path needs, made and
-//! removed as a whole; and a packet sender.
+//! Networks for experiments: namespaces and veth pairs with the queues, offloads and addresses that the fast path
+//! needs, made and removed as a whole; and a packet sender.
 
 mod build;
 mod pair;

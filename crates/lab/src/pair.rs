@@ -1,5 +1,5 @@
-//! Networks with fixed addresses: two namespaces joined by a veth, or three in a line: a host, a router with two interfaces, and
-//! another host.
+//! Networks with fixed addresses: two namespaces joined by a veth, or three in a line: a host, a router with two
+//! interfaces, and another host.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,8 @@ pub struct PairOptions {
     /// GRO lets a veth accept XDP frames while it has no XDP program of its own.
     pub gro: bool,
     pub mtu: u32,
-    /// Only frames that a process sends pass: no link-local address, no neighbour or multicast chatter. IPv4 and IPv6 still work.
+    /// Only frames that a process sends pass: no link-local address, no neighbour or multicast chatter. IPv4 and IPv6
+    /// still work.
     pub quiet: bool,
 }
 
@@ -38,19 +39,8 @@ pub struct LineOptions {
 
 impl Default for PairOptions {
     fn default() -> Self {
-        let LineOptions {
-            queues,
-            gro,
-            mtu,
-            quiet,
-        } = LineOptions::default();
-        Self {
-            interfaces: ["veth0".to_owned(), "veth0".to_owned()],
-            queues,
-            gro,
-            mtu,
-            quiet,
-        }
+        let LineOptions { queues, gro, mtu, quiet } = LineOptions::default();
+        Self { interfaces: ["veth0".to_owned(), "veth0".to_owned()], queues, gro, mtu, quiet }
     }
 }
 
@@ -69,10 +59,7 @@ impl PairOptions {
     /// Returns the topology of a pair: nodes `a` and `b`, and the link between them.
     pub fn topology(&self) -> Topology {
         let [a, b] = &self.interfaces;
-        let nodes = ["a", "b"].map(|name| Node {
-            name: name.to_owned(),
-            ..Node::default()
-        });
+        let nodes = ["a", "b"].map(|name| Node { name: name.to_owned(), ..Node::default() });
         Topology {
             nodes: nodes.into(),
             links: vec![Link {
@@ -125,11 +112,7 @@ impl Addresses {
     }
 
     fn of(link: usize, side: usize) -> Self {
-        Self {
-            mac: mac(link, side),
-            ipv4: ipv4(link, side),
-            ipv6: ipv6(link, side),
-        }
+        Self { mac: mac(link, side), ipv4: ipv4(link, side), ipv6: ipv6(link, side) }
     }
 }
 
@@ -154,15 +137,7 @@ impl Station {
         let namespace = Namespace::by_name(&name)?;
         let index = Netlink::inside(&namespace)?.link(end.interface)?.index;
         let Addresses { mac, ipv4, ipv6 } = Addresses::of(number, side);
-        Ok(Self {
-            namespace,
-            name,
-            interface: end.interface.to_owned(),
-            index,
-            mac,
-            ipv4,
-            ipv6,
-        })
+        Ok(Self { namespace, name, interface: end.interface.to_owned(), index, mac, ipv4, ipv6 })
     }
 
     pub fn netlink(&self) -> Result<Netlink> {
@@ -203,11 +178,7 @@ impl Pair {
         let topology = options.topology();
         let guard = build(id, &topology)?;
         let station = |side| Station::find(id, &topology, 0, side);
-        Ok(Self {
-            a: station(0)?,
-            b: station(1)?,
-            guard,
-        })
+        Ok(Self { a: station(0)?, b: station(1)?, guard })
     }
 
     pub fn id(&self) -> &str {
@@ -241,12 +212,6 @@ impl Line {
         let (id, topology) = (unique("line"), options.topology());
         let guard = build(&id, &topology)?;
         let station = |number, side| Station::find(&id, &topology, number, side);
-        Ok(Self {
-            a: station(1, 1)?,
-            left: station(1, 0)?,
-            right: station(2, 0)?,
-            b: station(2, 1)?,
-            _guard: guard,
-        })
+        Ok(Self { a: station(1, 1)?, left: station(1, 0)?, right: station(2, 0)?, b: station(2, 1)?, _guard: guard })
     }
 }

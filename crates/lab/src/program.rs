@@ -95,19 +95,15 @@ impl Loaded {
     /// Attaches a program after this one's drops, through its hook map.
     pub fn put_after_drops(&self, program: BorrowedFd<'_>) -> Result<()> {
         let what = "cannot put a program into the hook map";
-        let hook = self
-            .hook()
-            .ok_or_else(|| Error::failed(what, "there is none"))?;
+        let hook = self.hook().ok_or_else(|| Error::failed(what, "there is none"))?;
         map::set_program(hook, XDP_DROP, program).map_err(|e| Error::os(what, e))
     }
 
     /// Directs a queue's packets to an AF_XDP socket.
     pub fn give_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
         let what = "cannot redirect to an AF_XDP socket";
-        let sockets = self
-            .object
-            .map("sockets")
-            .ok_or_else(|| Error::failed(what, "the program has no map of sockets"))?;
+        let sockets =
+            self.object.map("sockets").ok_or_else(|| Error::failed(what, "the program has no map of sockets"))?;
         map::set_socket(sockets, queue, socket).map_err(|e| Error::os(what, e))
     }
 

@@ -1,5 +1,5 @@
-//! Records of labs: a file for each under /run/trawl/labs, written before anything is made and removed after everything is gone,
-//! so that a killed process's leftovers can be found.
+//! Records of labs: a file for each under /run/trawl/labs, written before anything is made and removed after everything
+//! is gone, so that a killed process's leftovers can be found.
 
 use std::fs;
 use std::io;
@@ -27,10 +27,7 @@ pub struct Owner {
 impl Owner {
     fn this_process() -> Self {
         let pid = std::process::id();
-        Self {
-            pid,
-            started: process::started(pid).unwrap_or(0),
-        }
+        Self { pid, started: process::started(pid).unwrap_or(0) }
     }
 
     fn is_alive(self) -> bool {
@@ -52,12 +49,7 @@ pub struct Record {
 
 impl Record {
     pub(crate) fn new(id: &str, namespaces: Vec<String>) -> Self {
-        Self {
-            id: id.to_owned(),
-            namespaces,
-            owner: Some(Owner::this_process()),
-            topology: None,
-        }
+        Self { id: id.to_owned(), namespaces, owner: Some(Owner::this_process()), topology: None }
     }
 
     /// Returns true if its owner runs, or it was made to stay.
@@ -79,8 +71,9 @@ impl Record {
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
         entered.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => Error::failed(what(), "a lab has that name already")
-                .fix(format!("trawl lab down {}", self.id)),
+            io::ErrorKind::AlreadyExists => {
+                Error::failed(what(), "a lab has that name already").fix(format!("trawl lab down {}", self.id))
+            }
             _ => Error::os(what(), e),
         })
     }
@@ -103,11 +96,7 @@ impl Record {
     /// Deletes the namespaces (and with them the interfaces), then the entry.
     pub(crate) fn remove(&self) -> Result<()> {
         let existing = netns::list();
-        for name in self
-            .namespaces
-            .iter()
-            .filter(|name| existing.contains(name))
-        {
+        for name in self.namespaces.iter().filter(|name| existing.contains(name)) {
             netns::delete(name)?;
         }
         match fs::remove_file(Self::path(&self.id)) {
@@ -136,9 +125,7 @@ pub fn list() -> Result<Vec<Record>> {
                 return None;
             }
             let id = path.file_stem()?.to_str()?.to_owned();
-            let read = fs::read(&path)
-                .ok()
-                .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            let read = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
             Some(read.unwrap_or_else(|| unreadable(id)))
         })
         .collect();
@@ -149,12 +136,7 @@ pub fn list() -> Result<Vec<Record>> {
 /// Returns a record for a damaged file: without an owner, and its namespaces are found by their names.
 fn unreadable(id: String) -> Record {
     let nobody = Owner { pid: 0, started: 0 };
-    Record {
-        id,
-        namespaces: Vec::new(),
-        owner: Some(nobody),
-        topology: None,
-    }
+    Record { id, namespaces: Vec::new(), owner: Some(nobody), topology: None }
 }
 
 /// Takes down one lab, no matter who made it.
@@ -213,10 +195,7 @@ pub fn clean(all: bool) -> Result<Cleaned> {
         }
     }
     let strays = netns::list();
-    for name in strays
-        .iter()
-        .filter(|name| name.starts_with(PREFIX) && !known.contains(name))
-    {
+    for name in strays.iter().filter(|name| name.starts_with(PREFIX) && !known.contains(name)) {
         if all || test_is_over(name) {
             netns::delete(name)?;
             cleaned.removed.push(name.clone());
@@ -229,9 +208,7 @@ pub fn clean(all: bool) -> Result<Cleaned> {
 
 /// Returns whether a namespace belongs to a test whose process is gone.
 fn test_is_over(name: &str) -> bool {
-    let pid = name
-        .strip_prefix(TEST_PREFIX)
-        .and_then(|rest| rest.split('-').next()?.parse().ok());
+    let pid = name.strip_prefix(TEST_PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
     pid.is_some_and(|pid| process::started(pid).is_none())
 }
 
@@ -243,28 +220,13 @@ mod tests {
     fn process_is_identified_by_id_and_start_time() {
         let owner = Owner::this_process();
         assert!(owner.is_alive());
-        assert!(
-            !Owner {
-                started: owner.started - 1,
-                ..owner
-            }
-            .is_alive()
-        );
-        assert!(
-            !Owner {
-                pid: u32::MAX,
-                started: 1
-            }
-            .is_alive()
-        );
+        assert!(!Owner { started: owner.started - 1, ..owner }.is_alive());
+        assert!(!Owner { pid: u32::MAX, started: 1 }.is_alive());
     }
 
     #[test]
     fn test_is_over_when_its_process_is_gone() {
-        assert!(!test_is_over(&format!(
-            "trawl-test-{}-0",
-            std::process::id()
-        )));
+        assert!(!test_is_over(&format!("trawl-test-{}-0", std::process::id())));
         assert!(test_is_over("trawl-test-4294967295-0"));
         assert!(!test_is_over("trawl-lab-a"));
         assert!(!test_is_over("trawl-test-x"));

@@ -1,5 +1,5 @@
-//! A sender for tests and small experiments: sends the given frames out of one interface, counted exactly. A small job for the
-//! generator.
+//! A sender for tests and small experiments: sends the given frames out of one interface, counted exactly. A small job
+//! for the generator.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -83,9 +83,7 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
         let mut source = source(job);
         let engine: Box<dyn trawl_gen::Engine> = match job.engine {
             Engine::Packet => Box::new(Packet::open(job.interface, source.longest())?),
-            Engine::Live | Engine::LiveVaried(_) => {
-                Box::new(Live::open(job.interface, source.as_mut(), None)?)
-            }
+            Engine::Live | Engine::LiveVaried(_) => Box::new(Live::open(job.interface, source.as_mut(), None)?),
         };
         Ok((engine, source))
     };
@@ -94,9 +92,7 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
         interface: job.interface,
         device: None,
         cpus: &[job.cpu],
-        rate: job
-            .rate
-            .map_or(Rate::Unlimited, |rate| Rate::Frames(rate as f64)),
+        rate: job.rate.map_or(Rate::Unlimited, |rate| Rate::Frames(rate as f64)),
         profile: None,
         burst: 1,
         count: Some(job.count),
@@ -105,11 +101,9 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
     let report = run(&plan, &open, &mut |_| true)?;
     match report.failure {
         Some(error) => Err(error),
-        None => Ok(Sent {
-            packets: report.figures.frames,
-            again: report.figures.refused,
-            took: report.figures.elapsed,
-        }),
+        None => {
+            Ok(Sent { packets: report.figures.frames, again: report.figures.refused, took: report.figures.elapsed })
+        }
     }
 }
 
@@ -131,10 +125,7 @@ fn varied(frame: &[u8], variation: Variation) -> Pattern {
         }
         Variant::new(frame, Vec::new(), &[])
     };
-    let exception = Exception {
-        every: u64::from(variation.every.max(1)),
-        further: 1,
-    };
+    let exception = Exception { every: u64::from(variation.every.max(1)), further: 1 };
     let variants = vec![with(variation.usual), with(variation.other)];
     Pattern::new(variants, vec![0], None, Some(exception))
 }
@@ -147,8 +138,8 @@ const DISCARD_PORT: u16 = 9;
 const HEADERS: usize = 14 + 20 + 8;
 const LONGEST: usize = 14 + 65_535;
 
-/// Builds a UDP frame of `size` bytes (without the checksum at an Ethernet frame's end) from an interface with this address: to
-/// the other side if it is a lab's, else to the broadcast address.
+/// Builds a UDP frame of `size` bytes (without the checksum at an Ethernet frame's end) from an interface with this
+/// address: to the other side if it is a lab's, else to the broadcast address.
 pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
     if !(HEADERS..=LONGEST).contains(&size) {
         return Err(Error::usage(
@@ -160,11 +151,7 @@ pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
     let (to, from, other) = match sides.iter().position(|plan| plan.mac == mac) {
         Some(side) => (sides[1 - side].mac, sides[side].ipv4, sides[1 - side].ipv4),
         // Addresses reserved for documentation.
-        None => (
-            BROADCAST,
-            Ipv4Addr::new(192, 0, 2, 1),
-            Ipv4Addr::new(192, 0, 2, 2),
-        ),
+        None => (BROADCAST, Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)),
     };
     Ok(Template::new()
         .ethernet(mac, to)

@@ -8,9 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result};
 
-pub const PRESETS: &[&str] = &[
-    "pair", "forward", "router", "rfc2544", "tree", "chain", "fleet", "balance",
-];
+pub const PRESETS: &[&str] = &["pair", "forward", "router", "rfc2544", "tree", "chain", "fleet", "balance"];
 /// The kernel's limit for an interface's name.
 const NAME_MAX: usize = 15;
 const LINKS_MAX: usize = 250;
@@ -117,9 +115,7 @@ impl Link {
     }
 
     pub fn end(&self, side: usize) -> End<'_> {
-        let (node, interface) = self.ends[side]
-            .split_once(':')
-            .unwrap_or((&self.ends[side], ""));
+        let (node, interface) = self.ends[side].split_once(':').unwrap_or((&self.ends[side], ""));
         End { node, interface }
     }
 }
@@ -150,8 +146,8 @@ pub struct Hop<'a> {
 
 impl Topology {
     pub fn parse(text: &str) -> Result<Self> {
-        let topology: Self = toml::from_str(text)
-            .map_err(|e| Error::usage("the lab's file", e.to_string().trim().to_owned()))?;
+        let topology: Self =
+            toml::from_str(text).map_err(|e| Error::usage("the lab's file", e.to_string().trim().to_owned()))?;
         topology.check()?;
         Ok(topology)
     }
@@ -162,14 +158,9 @@ impl Topology {
             "forward" | "rfc2544" => vec![("a", "r"), ("r", "b")],
             "router" => vec![("r", "a"), ("r", "b"), ("r", "c"), ("r", "d")],
             "chain" => vec![("a", "r1"), ("r1", "r2"), ("r2", "r3"), ("r3", "b")],
-            "tree" => vec![
-                ("root", "left"),
-                ("root", "right"),
-                ("left", "a"),
-                ("left", "b"),
-                ("right", "c"),
-                ("right", "d"),
-            ],
+            "tree" => {
+                vec![("root", "left"), ("root", "right"), ("left", "a"), ("left", "b"), ("right", "c"), ("right", "d")]
+            }
             "fleet" => vec![
                 ("hub", "h1"),
                 ("hub", "h2"),
@@ -182,10 +173,7 @@ impl Topology {
             ],
             "balance" => vec![("client", "lb"), ("lb", "s1"), ("lb", "s2"), ("lb", "s3")],
             _ => {
-                return Err(Error::usage(
-                    format!("the preset {name}"),
-                    format!("presets: {}", PRESETS.join(", ")),
-                ));
+                return Err(Error::usage(format!("the preset {name}"), format!("presets: {}", PRESETS.join(", "))));
             }
         };
         let mut topology = Self::default();
@@ -197,19 +185,12 @@ impl Topology {
                 format!("{node}:veth{}", *count - 1)
             };
             let (first, second) = (end(first), end(second));
-            let link = Link {
-                offloads: name != "rfc2544",
-                ..Link::between(&first, &second)
-            };
+            let link = Link { offloads: name != "rfc2544", ..Link::between(&first, &second) };
             topology.links.push(link);
         }
         topology.nodes = used
             .into_iter()
-            .map(|(node, links)| Node {
-                name: node.to_owned(),
-                forward: links > 1,
-                ..Node::default()
-            })
+            .map(|(node, links)| Node { name: node.to_owned(), forward: links > 1, ..Node::default() })
             .collect();
         if name == "balance" {
             topology.nodes.iter_mut().for_each(serve_by_direct_return);
@@ -220,8 +201,7 @@ impl Topology {
     /// Returns the node's interface to a neighbour, and the neighbour's addresses.
     pub fn path_to_neighbour(&self, node: &str, neighbour: &str) -> Option<(&str, [IpAddr; 2])> {
         let mut links = self.links_of(node);
-        let (number, link, side) =
-            links.find(|(_, link, side)| link.end(1 - side).node == neighbour)?;
+        let (number, link, side) = links.find(|(_, link, side)| link.end(1 - side).node == neighbour)?;
         let addresses = [ipv4(number, 1 - side).into(), ipv6(number, 1 - side).into()];
         Some((link.end(side).interface, addresses))
     }
@@ -242,17 +222,11 @@ impl Topology {
             if let Some(gateway) = &node.gateway
                 && self.path_to_neighbour(&node.name, gateway).is_none()
             {
-                return wrong(
-                    format!("node {}", node.name),
-                    "its gateway is not one of its neighbours",
-                );
+                return wrong(format!("node {}", node.name), "its gateway is not one of its neighbours");
             }
             for key in node.sysctl.keys() {
                 if !key.starts_with("net.") || key.contains("..") || key.contains('/') {
-                    return wrong(
-                        format!("sysctl {key}"),
-                        "only sysctls of a network namespace can be set: net.…",
-                    );
+                    return wrong(format!("sysctl {key}"), "only sysctls of a network namespace can be set: net.…");
                 }
             }
         }
@@ -266,20 +240,14 @@ impl Topology {
                         "no node has that name; an end is NODE:INTERFACE",
                     );
                 }
-                if end.interface.is_empty()
-                    || end.interface.len() > NAME_MAX
-                    || check_id(end.interface).is_err()
-                {
+                if end.interface.is_empty() || end.interface.len() > NAME_MAX || check_id(end.interface).is_err() {
                     return wrong(
                         format!("link end {}", link.ends[side]),
                         "an interface's name is 1 to 15 letters, digits, - or _",
                     );
                 }
                 if ends.contains(&link.ends[side].as_str()) {
-                    return wrong(
-                        format!("link end {}", link.ends[side]),
-                        "it is defined twice",
-                    );
+                    return wrong(format!("link end {}", link.ends[side]), "it is defined twice");
                 }
                 ends.push(&link.ends[side]);
             }
@@ -307,11 +275,7 @@ impl Topology {
                     && !networks.contains(&number)
                 {
                     networks.push(number);
-                    hops.push(Hop {
-                        network: number,
-                        interface,
-                        gateways,
-                    });
+                    hops.push(Hop { network: number, interface, gateways });
                 }
                 let there = link.end(1 - side).node;
                 if seen.iter().any(|one| one == there) {
@@ -332,20 +296,12 @@ impl Topology {
     }
 
     /// Returns a node's links: their numbers, and the node's end.
-    pub(crate) fn links_of<'a>(
-        &'a self,
-        node: &str,
-    ) -> impl Iterator<Item = (usize, &'a Link, usize)> {
+    pub(crate) fn links_of<'a>(&'a self, node: &str) -> impl Iterator<Item = (usize, &'a Link, usize)> {
         let own = |(number, link): (usize, &'a Link)| {
-            let side = [0, 1]
-                .into_iter()
-                .find(|side| link.end(*side).node == node)?;
+            let side = [0, 1].into_iter().find(|side| link.end(*side).node == node)?;
             Some((number, link, side))
         };
-        self.numbered()
-            .filter_map(own)
-            .collect::<Vec<_>>()
-            .into_iter()
+        self.numbered().filter_map(own).collect::<Vec<_>>().into_iter()
     }
 
     /// Draws the topology for the terminal: each node with its links below it.
@@ -359,12 +315,7 @@ impl Topology {
             for address in &node.addresses {
                 let _ = write!(role, "  {address}");
             }
-            let _ = writeln!(
-                text,
-                "┌ {} = {}{role}",
-                node.name,
-                namespace(id, &node.name)
-            );
+            let _ = writeln!(text, "┌ {} = {}{role}", node.name, namespace(id, &node.name));
             let links: Vec<_> = self.links_of(&node.name).collect();
             for (at, (number, link, side)) in links.iter().enumerate() {
                 let corner = if at + 1 == links.len() { "└" } else { "├" };
@@ -394,10 +345,8 @@ impl Topology {
 }
 
 /// Addresses that the lab of a load balancer serves.
-const SERVED: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80)),
-    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80)),
-];
+const SERVED: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80))];
 
 /// Gives a server the virtual addresses, so that it answers from them directly.
 fn serve_by_direct_return(node: &mut Node) {
@@ -412,8 +361,8 @@ fn serve_by_direct_return(node: &mut Node) {
     }
 }
 
-/// Turns off reverse path filters: the balancer has no route back to the virtual address, nor has a server one to a tunnel's
-/// source.
+/// Turns off reverse path filters: the balancer has no route back to the virtual address, nor has a server one to a
+/// tunnel's source.
 fn no_reverse_path_filter() -> BTreeMap<String, String> {
     let settings = ["all", "default"].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
     settings.map(|key| (key, "0".to_owned())).into()
@@ -425,17 +374,12 @@ fn is_false(value: &bool) -> bool {
 
 /// Checks that an id can be part of the names of namespaces and files.
 pub(crate) fn check_id(id: &str) -> Result<()> {
-    let fits = (1..=32).contains(&id.len())
-        && id
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    let fits =
+        (1..=32).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
     if fits {
         return Ok(());
     }
-    Err(Error::usage(
-        format!("lab {id:?}"),
-        "a lab's name is 1 to 32 letters, digits, - or _",
-    ))
+    Err(Error::usage(format!("lab {id:?}"), "a lab's name is 1 to 32 letters, digits, - or _"))
 }
 
 /// Returns the name of a node's namespace.
@@ -454,12 +398,7 @@ mod tests {
             topology.check().expect(preset);
             for node in &topology.nodes {
                 let own = topology.links_of(&node.name).count();
-                assert_eq!(
-                    own + topology.hops(&node.name).len(),
-                    topology.links.len(),
-                    "{preset} {}",
-                    node.name
-                );
+                assert_eq!(own + topology.hops(&node.name).len(), topology.links.len(), "{preset} {}", node.name);
             }
         }
         assert!(Topology::preset("ring").is_err());
@@ -470,10 +409,7 @@ mod tests {
         let chain = Topology::preset("chain").expect("there is one");
         let hops = chain.hops("a");
         assert_eq!(hops.len(), 3);
-        assert!(
-            hops.iter()
-                .all(|hop| hop.interface == "veth0" && hop.gateways[0] == IpAddr::from(ipv4(1, 1)))
-        );
+        assert!(hops.iter().all(|hop| hop.interface == "veth0" && hop.gateways[0] == IpAddr::from(ipv4(1, 1))));
     }
 
     #[test]
@@ -481,12 +417,7 @@ mod tests {
         let node = "[[node]]\nname = \"a\"\n[[node]]\nname = \"b\"\n";
         let link = |more: &str| format!("{node}[[link]]\nends = [\"a:x\", \"b:x\"]\n{more}");
         assert!(Topology::parse(&link("")).is_ok());
-        assert!(
-            Topology::parse(&link(
-                "rate = \"10mbit\"\nshaper = \"htb\"\nrps = \"3\"\nthreaded = true"
-            ))
-            .is_ok()
-        );
+        assert!(Topology::parse(&link("rate = \"10mbit\"\nshaper = \"htb\"\nrps = \"3\"\nthreaded = true")).is_ok());
         for text in [
             "",
             "[[node]]\nname = \"a/b\"",

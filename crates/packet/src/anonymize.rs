@@ -1,6 +1,6 @@
-//! Packets without payload, and with other addresses. Only bytes that a known header describes are kept, up to the end of the
-//! innermost transport header; of control messages (ARP, ICMP errors, neighbour discovery) also the addresses inside.
-//! Checksums cover what is kept.
+//! Packets without payload, and with other addresses. Only bytes that a known header describes are kept, up to the end
+//! of the innermost transport header; of control messages (ARP, ICMP errors, neighbour discovery) also the addresses
+//! inside. Checksums cover what is kept.
 
 mod addresses;
 mod control;
@@ -32,10 +32,7 @@ pub struct Anonymizer {
 
 impl Anonymizer {
     pub fn new(addresses: Addresses) -> Self {
-        Self {
-            addresses,
-            buffer: Vec::new(),
-        }
+        Self { addresses, buffer: Vec::new() }
     }
 
     /// Returns a packet's headers with other addresses, `most` bytes of them; `link_type` is a LINKTYPE_ value.
@@ -43,19 +40,12 @@ impl Anonymizer {
         self.buffer.clear();
         self.buffer.extend_from_slice(bytes);
         let headers = walk(link_type, bytes);
-        let mut change = Change {
-            addresses: &mut self.addresses,
-            before: bytes,
-            after: &mut self.buffer,
-        };
+        let mut change = Change { addresses: &mut self.addresses, before: bytes, after: &mut self.buffer };
         change.link(link_type, &headers);
         let end = change.packet(0, &headers, 0);
         self.buffer.truncate(end.min(most));
         cover_kept(link_type, bytes, &mut self.buffer);
-        Anonymized {
-            bytes: &self.buffer,
-            is_known: headers.ip.is_some() || headers.arp.is_some(),
-        }
+        Anonymized { bytes: &self.buffer, is_known: headers.ip.is_some() || headers.arp.is_some() }
     }
 }
 
@@ -130,13 +120,7 @@ impl Change<'_> {
     }
 
     /// Changes a transport header, or the packet inside a tunnel. Returns the end of what is kept.
-    fn transport(
-        &mut self,
-        at: usize,
-        headers: &Headers<'_>,
-        message: Range<usize>,
-        depth: u8,
-    ) -> usize {
+    fn transport(&mut self, at: usize, headers: &Headers<'_>, message: Range<usize>, depth: u8) -> usize {
         if let Some((inner_at, inner)) = headers.inner_at(depth) {
             self.geneve_options(at, headers, at + inner_at);
             return self.packet(at + inner_at, &inner, depth + 1);

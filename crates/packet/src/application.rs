@@ -1,6 +1,6 @@
-//! Names in the application layer of a single packet, for search indexes: the name that DNS asks for, the server that a TLS client
-//! or an HTTP request names, a TLS client's fingerprint and a tunnel's network identifier. No state is kept between packets, and
-//! nothing is allocated for packets without such a name.
+//! Names in the application layer of a single packet, for search indexes: the name that DNS asks for, the server that a
+//! TLS client or an HTTP request names, a TLS client's fingerprint and a tunnel's network identifier. No state is kept
+//! between packets, and nothing is allocated for packets without such a name.
 
 mod dns;
 mod tls;
@@ -18,17 +18,15 @@ const MAX_NAME: usize = 255;
 /// Maximum length of an HTTP method; the longest registered one has 17 letters.
 const MAX_METHOD: usize = 20;
 
-/// Returns the Host field of an HTTP/1 request at the start of a TCP segment, on any port: as sent, with its port if it has one.
-/// Bytes other than printable ASCII become `\DDD`.
+/// Returns the Host field of an HTTP/1 request at the start of a TCP segment, on any port: as sent, with its port if it
+/// has one. Bytes other than printable ASCII become `\DDD`.
 pub fn http_host<'a>(headers: &Headers<'a>) -> Option<Cow<'a, str>> {
     let payload = tcp_payload(headers)?;
     if !payload.first()?.is_ascii_uppercase() {
         return None;
     }
     let mut start = payload.iter().take(MAX_METHOD + 1);
-    start
-        .find(|byte| !byte.is_ascii_uppercase() && !b"-_".contains(*byte))
-        .filter(|byte| **byte == b' ')?;
+    start.find(|byte| !byte.is_ascii_uppercase() && !b"-_".contains(*byte)).filter(|byte| **byte == b' ')?;
     let (request, mut rest) = line(payload)?;
     let (before, minor) = request.split_at_checked(request.len().checked_sub(1)?)?;
     if !before.ends_with(b" HTTP/1.") || !minor[0].is_ascii_digit() {
@@ -67,9 +65,7 @@ pub fn vni(headers: &Headers<'_>) -> Option<u32> {
         _ => false,
     };
     let identified = valid && headers.ip?.protocol == UDP;
-    identified
-        .then(|| word(headers.payload, 4))?
-        .map(|word| word >> 8)
+    identified.then(|| word(headers.payload, 4))?.map(|word| word >> 8)
 }
 
 /// Returns the payload of a segment with a whole TCP header.
@@ -93,8 +89,8 @@ fn host(name: &[u8]) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// Appends bytes as DNS master files write them: a backslash before each `special` one, and `\DDD` for those that are not printable
-/// ASCII.
+/// Appends bytes as DNS master files write them: a backslash before each `special` one, and `\DDD` for those that are
+/// not printable ASCII.
 fn put_escaped(text: &mut String, bytes: &[u8], special: &[u8]) {
     for byte in bytes {
         if !byte.is_ascii_graphic() {

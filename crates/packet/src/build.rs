@@ -36,19 +36,12 @@ impl Template {
     }
 
     pub fn ethernet(self, src: Mac, dst: Mac) -> Self {
-        self.layer(Layer::Ethernet {
-            src,
-            dst,
-            ethertype: None,
-        })
+        self.layer(Layer::Ethernet { src, dst, ethertype: None })
     }
 
     /// Adds an 802.1Q tag.
     pub fn vlan(self, id: u16) -> Self {
-        self.layer(Layer::Vlan(Vlan {
-            id,
-            ..Vlan::default()
-        }))
+        self.layer(Layer::Vlan(Vlan { id, ..Vlan::default() }))
     }
 
     pub fn ipv4(self, src: impl Into<Ipv4Addr>, dst: impl Into<Ipv4Addr>) -> Self {
@@ -60,11 +53,7 @@ impl Template {
     }
 
     pub fn udp(self, src: u16, dst: u16) -> Self {
-        self.layer(Layer::Udp(Udp {
-            src,
-            dst,
-            checksum: true,
-        }))
+        self.layer(Layer::Udp(Udp { src, dst, checksum: true }))
     }
 
     pub fn tcp(self, tcp: Tcp) -> Self {
@@ -93,8 +82,8 @@ impl Template {
         self
     }
 
-    /// Pads the payload with zeroes until the frame has `len` bytes, without the frame check sequence: 60 makes a so-called
-    /// 64-byte frame. A longer frame is unchanged.
+    /// Pads the payload with zeroes until the frame has `len` bytes, without the frame check sequence: 60 makes a
+    /// so-called 64-byte frame. A longer frame is unchanged.
     pub fn frame_len(mut self, len: usize) -> Self {
         self.frame_len = len;
         self
@@ -122,16 +111,8 @@ pub mod flags {
     pub const ECE: u8 = 0x40;
     pub const CWR: u8 = 0x80;
 
-    const LETTERS: [(u8, char); 8] = [
-        (FIN, 'F'),
-        (SYN, 'S'),
-        (RST, 'R'),
-        (PSH, 'P'),
-        (ACK, '.'),
-        (URG, 'U'),
-        (ECE, 'E'),
-        (CWR, 'W'),
-    ];
+    const LETTERS: [(u8, char); 8] =
+        [(FIN, 'F'), (SYN, 'S'), (RST, 'R'), (PSH, 'P'), (ACK, '.'), (URG, 'U'), (ECE, 'E'), (CWR, 'W')];
 
     /// Returns the flags in tcpdump's notation: `S.` is SYN and ACK; `none` without any.
     pub fn text(set: u8) -> String {
@@ -210,23 +191,11 @@ pub struct Arp {
 
 impl Arp {
     pub fn request(sender_mac: Mac, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Self {
-        Self {
-            operation: 1,
-            sender_mac,
-            sender_ip,
-            target_mac: [0; 6],
-            target_ip,
-        }
+        Self { operation: 1, sender_mac, sender_ip, target_mac: [0; 6], target_ip }
     }
 
     pub fn reply(sender_mac: Mac, sender_ip: Ipv4Addr, to_mac: Mac, to_ip: Ipv4Addr) -> Self {
-        Self {
-            operation: 2,
-            sender_mac,
-            sender_ip,
-            target_mac: to_mac,
-            target_ip: to_ip,
-        }
+        Self { operation: 2, sender_mac, sender_ip, target_mac: to_mac, target_ip: to_ip }
     }
 }
 
@@ -276,14 +245,7 @@ pub struct Ipv6 {
 
 impl Ipv6 {
     pub fn new(src: Ipv6Addr, dst: Ipv6Addr) -> Self {
-        Self {
-            src,
-            dst,
-            traffic_class: 0,
-            flow_label: 0,
-            hop_limit: 64,
-            next_header: None,
-        }
+        Self { src, dst, traffic_class: 0, flow_label: 0, hop_limit: 64, next_header: None }
     }
 }
 
@@ -319,11 +281,7 @@ pub struct Icmp {
 impl Icmp {
     fn echo(kind: u8, id: u16, seq: u16) -> Self {
         let ([a, b], [c, d]) = (id.to_be_bytes(), seq.to_be_bytes());
-        Self {
-            kind,
-            code: 0,
-            rest: [a, b, c, d],
-        }
+        Self { kind, code: 0, rest: [a, b, c, d] }
     }
 
     pub fn echo_request(id: u16, seq: u16) -> Self {
@@ -367,20 +325,12 @@ fn emit(layers: &[Layer], enclosing: Option<Addresses>, payload: Vec<u8>) -> Vec
     let inner = emit(inside, addresses, payload);
     let next = inside.first();
     let mut bytes = match layer {
-        Layer::Ethernet {
-            src,
-            dst,
-            ethertype,
-        } => {
-            let kind = ethertype_of(next)
-                .or(*ethertype)
-                .unwrap_or(ETHERTYPE_EXPERIMENT);
+        Layer::Ethernet { src, dst, ethertype } => {
+            let kind = ethertype_of(next).or(*ethertype).unwrap_or(ETHERTYPE_EXPERIMENT);
             [&dst[..], src, &kind.to_be_bytes()].concat()
         }
         Layer::Vlan(vlan) => {
-            let kind = ethertype_of(next)
-                .or(vlan.ethertype)
-                .unwrap_or(ETHERTYPE_EXPERIMENT);
+            let kind = ethertype_of(next).or(vlan.ethertype).unwrap_or(ETHERTYPE_EXPERIMENT);
             [tag(vlan).to_be_bytes(), kind.to_be_bytes()].concat()
         }
         Layer::Arp(arp) => arp_bytes(arp).to_vec(),
@@ -442,19 +392,12 @@ fn arp_bytes(arp: &Arp) -> [u8; ARP_LEN] {
 
 fn ipv4(ip: &Ipv4, protocol: Option<u8>, content_len: usize) -> Vec<u8> {
     let header_len = 20 + ip.options.len().next_multiple_of(4);
-    let fragment = u16::from(ip.dont_fragment) << 14
-        | u16::from(ip.more_fragments) << 13
-        | (ip.fragment_offset / 8);
+    let fragment = u16::from(ip.dont_fragment) << 14 | u16::from(ip.more_fragments) << 13 | (ip.fragment_offset / 8);
     let mut bytes = vec![0x40 | (header_len / 4) as u8, ip.tos];
     bytes.extend(((header_len + content_len) as u16).to_be_bytes());
     bytes.extend(ip.id.to_be_bytes());
     bytes.extend(fragment.to_be_bytes());
-    bytes.extend([
-        ip.ttl,
-        protocol.or(ip.protocol).unwrap_or(PROTOCOL_EXPERIMENT),
-        0,
-        0,
-    ]);
+    bytes.extend([ip.ttl, protocol.or(ip.protocol).unwrap_or(PROTOCOL_EXPERIMENT), 0, 0]);
     bytes.extend(ip.src.octets());
     bytes.extend(ip.dst.octets());
     bytes.extend(&ip.options);
@@ -468,11 +411,7 @@ fn ipv6(ip: &Ipv6, next_header: Option<u8>, content_len: usize) -> Vec<u8> {
     let first = 6 << 28 | u32::from(ip.traffic_class) << 20 | ip.flow_label & 0xf_ffff;
     let mut bytes = first.to_be_bytes().to_vec();
     bytes.extend((content_len as u16).to_be_bytes());
-    bytes.push(
-        next_header
-            .or(ip.next_header)
-            .unwrap_or(PROTOCOL_EXPERIMENT),
-    );
+    bytes.push(next_header.or(ip.next_header).unwrap_or(PROTOCOL_EXPERIMENT));
     bytes.push(ip.hop_limit);
     bytes.extend(ip.src.octets());
     bytes.extend(ip.dst.octets());
@@ -481,17 +420,10 @@ fn ipv6(ip: &Ipv6, next_header: Option<u8>, content_len: usize) -> Vec<u8> {
 
 fn udp_bytes(udp: &Udp, addresses: Option<Addresses>, inner: &[u8]) -> Vec<u8> {
     let len = inner.len() + 8;
-    let mut bytes = [udp.src, udp.dst, len as u16, 0]
-        .map(u16::to_be_bytes)
-        .concat();
+    let mut bytes = [udp.src, udp.dst, len as u16, 0].map(u16::to_be_bytes).concat();
     if let Some(ip) = addresses.filter(|_| udp.checksum) {
         // A sum of zero is sent as all ones, since zero means unchecked.
-        let sum = match ip
-            .pseudo_header(PROTOCOL_UDP, len)
-            .add(&bytes)
-            .add(inner)
-            .finish()
-        {
+        let sum = match ip.pseudo_header(PROTOCOL_UDP, len).add(&bytes).add(inner).finish() {
             0 => 0xffff,
             sum => sum,
         };

@@ -6,9 +6,7 @@ mod kept;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use ends::Ends;
-pub(crate) use ends::{
-    HOME_ADDRESS, SOURCE_ROUTES, extensions_v6, options_v4, options_v6, routed_v6,
-};
+pub(crate) use ends::{HOME_ADDRESS, SOURCE_ROUTES, extensions_v6, options_v4, options_v6, routed_v6};
 pub use kept::cover_kept;
 
 /// A running sum of big-endian 16-bit words. All parts but the last must be of even length.
@@ -16,16 +14,10 @@ pub use kept::cover_kept;
 pub struct Sum(u64);
 
 impl Sum {
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it takes bytes, not another sum"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "it takes bytes, not another sum")]
     pub fn add(mut self, bytes: &[u8]) -> Self {
         let (words, odd) = bytes.as_chunks::<2>();
-        self.0 += words
-            .iter()
-            .map(|word| u64::from(u16::from_be_bytes(*word)))
-            .sum::<u64>();
+        self.0 += words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>();
         if let [last] = odd {
             self.0 += u64::from(*last) << 8;
         }
@@ -84,9 +76,9 @@ const CRC32C: [u32; 256] = {
 
 /// Returns the CRC-32C of bytes (RFC 9260, appendix A), which SCTP stores with the lowest byte first.
 pub fn crc32c<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u32 {
-    let remainder = bytes.into_iter().fold(u32::MAX, |remainder, byte| {
-        CRC32C[usize::from(remainder as u8 ^ byte)] ^ (remainder >> 8)
-    });
+    let remainder = bytes
+        .into_iter()
+        .fold(u32::MAX, |remainder, byte| CRC32C[usize::from(remainder as u8 ^ byte)] ^ (remainder >> 8));
     !remainder
 }
 
@@ -131,9 +123,7 @@ mod tests {
 
     #[test]
     fn should_be_finds_the_right_value() {
-        let mut header = [
-            0x45, 0, 0, 20, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-        ];
+        let mut header = [0x45, 0, 0, 20, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let right = Sum::default().add(&header).finish();
         header[10..12].copy_from_slice(&0x1234u16.to_be_bytes());
         assert_eq!(Sum::default().add(&header).should_be(0x1234), right);

@@ -131,11 +131,7 @@ fn frame(link_type: u16, bytes: &[u8], depth: u8) -> Summary {
         _ => None,
     };
     match inside {
-        Some((kind, rest)) => Summary {
-            ethernet: outer.ethernet,
-            vlans: outer.vlans,
-            ..typed(kind, rest, depth)
-        },
+        Some((kind, rest)) => Summary { ethernet: outer.ethernet, vlans: outer.vlans, ..typed(kind, rest, depth) },
         None => outer,
     }
 }
@@ -188,24 +184,18 @@ fn typed(kind: u16, bytes: &[u8], depth: u8) -> Summary {
         // The walk reads other ethertypes in frames only.
         _ => {
             let frame = [&[0; 12][..], &kind.to_be_bytes(), bytes].concat();
-            Summary {
-                ethernet: None,
-                ..described(&walk(block::LINKTYPE_ETHERNET, &frame), depth)
-            }
+            Summary { ethernet: None, ..described(&walk(block::LINKTYPE_ETHERNET, &frame), depth) }
         }
     }
 }
 
 fn described(headers: &Headers<'_>, depth: u8) -> Summary {
     Summary {
-        ethernet: headers
-            .macs
-            .zip(headers.ethertype)
-            .map(|((dst, src), ethertype)| Ethernet {
-                src: mac(&src),
-                dst: mac(&dst),
-                ethertype,
-            }),
+        ethernet: headers.macs.zip(headers.ethertype).map(|((dst, src), ethertype)| Ethernet {
+            src: mac(&src),
+            dst: mac(&dst),
+            ethertype,
+        }),
         vlans: headers.vlan_numbers().to_vec(),
         arp: headers.arp.map(|arp| Arp {
             operation: arp.operation,
@@ -248,11 +238,7 @@ fn transport(headers: &Headers<'_>) -> Option<Transport> {
             window: tcp.window,
             payload_len,
         }),
-        (walk::UDP, _) => Some(Transport::Udp {
-            src_port,
-            dst_port,
-            payload_len,
-        }),
+        (walk::UDP, _) => Some(Transport::Udp { src_port, dst_port, payload_len }),
         (PROTOCOL_SCTP, _) => Some(Transport::Sctp { src_port, dst_port }),
         _ => None,
     }
@@ -263,52 +249,31 @@ fn tunnel(headers: &Headers<'_>, depth: u8) -> Option<Tunnel> {
     // Of fragments, only the first has the tunnel's header.
     headers.transport_at?;
     let bytes = headers.payload;
-    let of = |kind, inner| Tunnel {
-        kind,
-        vni: None,
-        key: None,
-        teid: None,
-        inner: Box::new(inner),
-    };
+    let of = |kind, inner| Tunnel { kind, vni: None, key: None, teid: None, inner: Box::new(inner) };
     match (headers.ip?.protocol, headers.ports) {
         _ if depth > MAX_DEPTH => None,
         (walk::UDP, Some((_, walk::VXLAN_PORT))) => {
             let inner = frame(block::LINKTYPE_ETHERNET, bytes.get(8..)?, depth);
-            Some(Tunnel {
-                vni: Some(word(bytes, 4)? >> 8),
-                ..of("vxlan", inner)
-            })
+            Some(Tunnel { vni: Some(word(bytes, 4)? >> 8), ..of("vxlan", inner) })
         }
         (walk::UDP, Some((_, walk::GENEVE_PORT))) => {
             let options = usize::from(bytes.first()? & 0x3f) * 4;
             let inner = bridged(half(bytes, 2)?, bytes.get(8 + options..)?, depth);
-            Some(Tunnel {
-                vni: Some(word(bytes, 4)? >> 8),
-                ..of("geneve", inner)
-            })
+            Some(Tunnel { vni: Some(word(bytes, 4)? >> 8), ..of("geneve", inner) })
         }
         (walk::UDP, Some((src, dst))) if [src, dst].contains(&GTP_U_PORT) => {
             let packet = gtp_u(bytes)?;
             let inner = described(&walk(block::LINKTYPE_RAW, packet), depth);
-            Some(Tunnel {
-                teid: word(bytes, 4),
-                ..of("gtp-u", inner)
-            })
+            Some(Tunnel { teid: word(bytes, 4), ..of("gtp-u", inner) })
         }
-        (4 | 41, _) => Some(of(
-            "ip",
-            described(&walk(block::LINKTYPE_RAW, bytes), depth),
-        )),
+        (4 | 41, _) => Some(of("ip", described(&walk(block::LINKTYPE_RAW, bytes), depth))),
         (walk::GRE, _) => {
             let (key, kind, rest) = gre(bytes)?;
             let (kind, rest) = match kind {
                 PPP_IN_GRE => ppp(rest)?,
                 kind => (kind, rest),
             };
-            Some(Tunnel {
-                key,
-                ..of("gre", bridged(kind, rest, depth))
-            })
+            Some(Tunnel { key, ..of("gre", bridged(kind, rest, depth)) })
         }
         _ => None,
     }
@@ -387,14 +352,7 @@ mod tests {
             .ethernet(A, B)
             .vlan(7)
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-            .tcp(Tcp {
-                src: 1,
-                dst: 2,
-                seq: 3,
-                ack: 4,
-                flags: flags::SYN | flags::ACK,
-                ..Tcp::default()
-            })
+            .tcp(Tcp { src: 1, dst: 2, seq: 3, ack: 4, flags: flags::SYN | flags::ACK, ..Tcp::default() })
             .payload(b"hello")
             .build();
         let json = serde_json::to_value(summary(1, &frame)).unwrap();
@@ -440,23 +398,12 @@ mod tests {
     /// Each packet is UDP from port 7 to port 8, inside of something.
     #[test]
     fn packets_inside_tunnels_and_other_link_headers() {
-        let inner = Template::new()
-            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-            .udp(7, 8)
-            .build();
+        let inner = Template::new().ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(7, 8).build();
         let inner_frame = [&[2; 12][..], &[8, 0], &inner].concat();
         let over = |protocol: u8, header: &[u8], inner: &[u8]| {
             let bytes = [header, inner].concat();
-            let layer = crate::build::Layer::Raw {
-                bytes,
-                ethertype: None,
-                protocol: Some(protocol),
-            };
-            Template::new()
-                .ethernet(A, B)
-                .ipv4([1; 4], [2; 4])
-                .layer(layer)
-                .build()
+            let layer = crate::build::Layer::Raw { bytes, ethertype: None, protocol: Some(protocol) };
+            Template::new().ethernet(A, B).ipv4([1; 4], [2; 4]).layer(layer).build()
         };
         let over_udp = |port: u16, header: &[u8], inner: &[u8]| {
             let payload = [header, inner].concat();
@@ -466,40 +413,20 @@ mod tests {
         let geneve = [1, 0, 0x65, 0x58, 0, 1, 2, 0, 0, 1, 0, 0];
         let geneve_ip = [0, 0, 8, 0, 0, 1, 2, 0];
         let gtp = [0x34, 255, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0x85, 1, 0, 0, 0];
-        let pptp = [
-            0x30, 0x81, 0x88, 0x0b, 0, 4, 0, 6, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21,
-        ];
+        let pptp = [0x30, 0x81, 0x88, 0x0b, 0, 4, 0, 6, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21];
         let tunnels = [
             ("geneve", Some(0x102), over_udp(6081, &geneve, &inner_frame)),
             ("geneve", Some(0x102), over_udp(6081, &geneve_ip, &inner)),
-            (
-                "gre",
-                Some(5),
-                over(walk::GRE, &[0x20, 0, 8, 0, 0, 0, 0, 5], &inner),
-            ),
-            (
-                "gre",
-                None,
-                over(walk::GRE, &[0, 0, 0x65, 0x58], &inner_frame),
-            ),
+            ("gre", Some(5), over(walk::GRE, &[0x20, 0, 8, 0, 0, 0, 0, 5], &inner)),
+            ("gre", None, over(walk::GRE, &[0, 0, 0x65, 0x58], &inner_frame)),
             ("gre", Some(0x0004_0006), over(walk::GRE, &pptp, &inner)),
             ("gtp-u", Some(9), over_udp(2152, &gtp, &inner)),
             ("ip", None, over(4, &[], &inner)),
         ];
-        let is_inner = |summary: &Summary| {
-            matches!(
-                summary.transport,
-                Some(Transport::Udp {
-                    src_port: 7,
-                    dst_port: 8,
-                    ..
-                })
-            )
-        };
+        let is_inner =
+            |summary: &Summary| matches!(summary.transport, Some(Transport::Udp { src_port: 7, dst_port: 8, .. }));
         for (kind, number, bytes) in tunnels {
-            let tunnel = summary(1, &bytes)
-                .tunnel
-                .unwrap_or_else(|| panic!("{kind}"));
+            let tunnel = summary(1, &bytes).tunnel.unwrap_or_else(|| panic!("{kind}"));
             let numbers = tunnel.vni.or(tunnel.key).or(tunnel.teid);
             assert_eq!((tunnel.kind, numbers), (kind, number));
             assert!(is_inner(&tunnel.inner), "{kind}: {tunnel:?}");
@@ -521,11 +448,7 @@ mod tests {
 
     #[test]
     fn cut_packet_is_incomplete() {
-        let frame = Template::new()
-            .ethernet(A, B)
-            .ipv4([1; 4], [2; 4])
-            .udp(1, 2)
-            .build();
+        let frame = Template::new().ethernet(A, B).ipv4([1; 4], [2; 4]).udp(1, 2).build();
         let cut = summary(1, &frame[..frame.len() - 4]);
         assert!(cut.incomplete && cut.ip.is_some() && cut.transport.is_none());
         assert!(summary(1, &frame[..9]).incomplete);

@@ -1,4 +1,5 @@
-//! Kinds of ends of packets that the kernel frees as dropped: the one table of `trawl why`, `trawl follow` and the drop tap.
+//! Kinds of ends of packets that the kernel frees as dropped: the one table of `trawl why`, `trawl follow` and the drop
+//! tap.
 
 use serde::{Serialize, Serializer};
 

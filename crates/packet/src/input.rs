@@ -21,24 +21,14 @@ pub enum ReadError {
         "the capture file is cut at byte {offset}: {what} should have {expected} bytes, {found} \
          are there; the packets before it are whole"
     )]
-    Truncated {
-        offset: u64,
-        what: &'static str,
-        expected: usize,
-        found: usize,
-    },
+    Truncated { offset: u64, what: &'static str, expected: usize, found: usize },
     #[error("the capture file is damaged at byte {offset}: {what}")]
     Malformed { offset: u64, what: &'static str },
     #[error(
         "the capture file is damaged at byte {offset}: {what} claims {len} bytes, more than the \
          {limit} that are taken for possible"
     )]
-    TooLong {
-        offset: u64,
-        what: &'static str,
-        len: u32,
-        limit: u32,
-    },
+    TooLong { offset: u64, what: &'static str, len: u32, limit: u32 },
     #[error(
         "the capture file is damaged at byte {offset}: a packet of interface {id}, of which there \
          is no description"
@@ -107,16 +97,14 @@ impl FileFormat {
         match self {
             Self::Pcapng => "pcapng",
             Self::Pcap { modified: true, .. } => "modified pcap",
-            Self::Pcap {
-                nanoseconds: true, ..
-            } => "nanosecond pcap",
+            Self::Pcap { nanoseconds: true, .. } => "nanosecond pcap",
             Self::Pcap { .. } => "pcap",
         }
     }
 }
 
-/// Bytes requested from the source at once. The buffer grows only as bytes arrive, so that a damaged length never causes an
-/// allocation of its size.
+/// Bytes requested from the source at once. The buffer grows only as bytes arrive, so that a damaged length never
+/// causes an allocation of its size.
 const CHUNK: usize = 256 << 10;
 
 pub(crate) struct Input<'a> {
@@ -131,13 +119,7 @@ pub(crate) struct Input<'a> {
 
 impl<'a> Input<'a> {
     pub fn new(source: Box<dyn Read + Send + 'a>) -> Self {
-        Self {
-            source,
-            buffer: Vec::new(),
-            start: 0,
-            end: 0,
-            offset: 0,
-        }
+        Self { source, buffer: Vec::new(), start: 0, end: 0, offset: 0 }
     }
 
     /// Returns the next `len` bytes; fewer only if the file ends.
@@ -156,10 +138,7 @@ impl<'a> Input<'a> {
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(ReadError::Io {
-                        offset: self.offset,
-                        source,
-                    });
+                    return Err(ReadError::Io { offset: self.offset, source });
                 }
             }
         }
@@ -171,12 +150,7 @@ impl<'a> Input<'a> {
         let offset = self.offset;
         let bytes = self.fill(len)?;
         if bytes.len() < len {
-            return Err(ReadError::Truncated {
-                offset,
-                what,
-                expected: len,
-                found: bytes.len(),
-            });
+            return Err(ReadError::Truncated { offset, what, expected: len, found: bytes.len() });
         }
         Ok(bytes)
     }
@@ -185,12 +159,7 @@ impl<'a> Input<'a> {
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], ReadError> {
         let offset = self.offset;
         let bytes = self.fill(N)?;
-        let cut = ReadError::Truncated {
-            offset,
-            what,
-            expected: N,
-            found: bytes.len(),
-        };
+        let cut = ReadError::Truncated { offset, what, expected: N, found: bytes.len() };
         bytes.first_chunk().copied().ok_or(cut)
     }
 

@@ -4,15 +4,14 @@ use std::cmp::Ordering;
 
 use crate::input::{FileFormat, Found, Input, OptionsAt, ReadError, TimeFlaw};
 use crate::pcapng::Interface;
-use crate::pcapng::block::{
-    Block, ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, LINKTYPE_NULL, TSRESOL_NANOSECONDS,
-};
+use crate::pcapng::block::{Block, ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, LINKTYPE_NULL, TSRESOL_NANOSECONDS};
 
 /// Magic of a file with nanoseconds.
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// Magic of a file with microseconds.
 pub const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-/// Magic of Alexey Kuznetzov's variant, written by old Linux distributions' tcpdump: longer record headers, microseconds.
+/// Magic of Alexey Kuznetzov's variant, written by old Linux distributions' tcpdump: longer record headers,
+/// microseconds.
 pub const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
 pub const FILE_HEADER_LEN: usize = 24;
@@ -36,12 +35,9 @@ pub fn file_header(out: &mut Vec<u8>, link_type: u16, snaplen: u32) {
 
 /// Appends a record. Seconds past 2106 wrap, as the field does: the caller refuses such times.
 pub fn record(out: &mut Vec<u8>, timestamp_ns: u64, captured: &[u8], original_len: u32) {
-    for field in [
-        (timestamp_ns / NANOSECONDS) as u32,
-        (timestamp_ns % NANOSECONDS) as u32,
-        captured.len() as u32,
-        original_len,
-    ] {
+    for field in
+        [(timestamp_ns / NANOSECONDS) as u32, (timestamp_ns % NANOSECONDS) as u32, captured.len() as u32, original_len]
+    {
         out.extend_from_slice(&field.to_le_bytes());
     }
     out.extend_from_slice(captured);
@@ -49,13 +45,7 @@ pub fn record(out: &mut Vec<u8>, timestamp_ns: u64, captured: &[u8], original_le
 
 /// Appends a nanosecond Enhanced Packet Block as a record. Returns false and appends nothing if the block is not one.
 pub fn record_from_block(out: &mut Vec<u8>, block: &Block<'_>) -> bool {
-    let Some(EnhancedPacket {
-        timestamp,
-        captured,
-        original_len,
-        ..
-    }) = block.enhanced_packet()
-    else {
+    let Some(EnhancedPacket { timestamp, captured, original_len, .. }) = block.enhanced_packet() else {
         return false;
     };
     record(out, timestamp, captured, original_len);
@@ -97,21 +87,15 @@ pub(crate) struct Magic {
 
 impl Magic {
     pub fn parse(bytes: [u8; 4]) -> Option<Self> {
-        [ByteOrder::Little, ByteOrder::Big]
-            .into_iter()
-            .find_map(|order| {
-                let (resolution, record_headers) = match order.u32(bytes) {
-                    MAGIC_NANOSECONDS => (TSRESOL_NANOSECONDS, &USUAL_HEADERS[..1]),
-                    MAGIC_MICROSECONDS => (MICROSECONDS, USUAL_HEADERS),
-                    MAGIC_MODIFIED => (MICROSECONDS, MODIFIED_HEADERS),
-                    _ => return None,
-                };
-                Some(Self {
-                    order,
-                    resolution,
-                    record_headers,
-                })
-            })
+        [ByteOrder::Little, ByteOrder::Big].into_iter().find_map(|order| {
+            let (resolution, record_headers) = match order.u32(bytes) {
+                MAGIC_NANOSECONDS => (TSRESOL_NANOSECONDS, &USUAL_HEADERS[..1]),
+                MAGIC_MICROSECONDS => (MICROSECONDS, USUAL_HEADERS),
+                MAGIC_MODIFIED => (MICROSECONDS, MODIFIED_HEADERS),
+                _ => return None,
+            };
+            Some(Self { order, resolution, record_headers })
+        })
     }
 }
 
@@ -176,26 +160,15 @@ impl Records {
     /// Returns a record's header, as long as the file's header implies, and the packet.
     pub fn parts<'a>(&self, record: &'a [u8]) -> [&'a [u8]; 2] {
         let stored = self.record_headers[0];
-        let length = if self.is_usual {
-            RECORD_HEADER_LEN
-        } else {
-            stored
-        };
-        [
-            &record[..length.min(record.len())],
-            record.get(stored..).unwrap_or_default(),
-        ]
+        let length = if self.is_usual { RECORD_HEADER_LEN } else { stored };
+        [&record[..length.min(record.len())], record.get(stored..).unwrap_or_default()]
     }
 
     /// Reads the file header. Returns the position of the records, and the file's one interface.
     pub fn open(input: &mut Input<'_>, magic: Magic) -> Result<(Self, Interface), ReadError> {
         let header: [u8; FILE_HEADER_LEN] = input.array("the file's header")?;
         input.consume(FILE_HEADER_LEN);
-        let Magic {
-            order,
-            mut resolution,
-            record_headers,
-        } = magic;
+        let Magic { order, mut resolution, record_headers } = magic;
         let word = |at: usize| order.u32_at(&header, at).unwrap_or_default();
         let half = |at: usize| order.u16_at(&header, at).unwrap_or_default();
         let malformed = |offset, what| Err(ReadError::Malformed { offset, what });
@@ -211,12 +184,7 @@ impl Records {
             link_type = other;
             resolution = TSRESOL_NANOSECONDS;
         }
-        let interface = Interface {
-            link_type,
-            snaplen: word(16),
-            tsresol: resolution,
-            ..Interface::default()
-        };
+        let interface = Interface { link_type, snaplen: word(16), tsresol: resolution, ..Interface::default() };
         let lengths = match (half(4), half(6)) {
             (2, 0..3) | (543, 0) => Lengths::OriginalFirst,
             (2, 3) => Lengths::LesserIsCaptured,
@@ -249,12 +217,7 @@ impl Records {
         }
         let header: [u8; RECORD_HEADER_LEN] = input.array(RECORD)?;
         self.tell_header_length(input)?;
-        let RecordHeader {
-            seconds,
-            fraction,
-            captured_len,
-            original_len,
-        } = self.fields(&header);
+        let RecordHeader { seconds, fraction, captured_len, original_len } = self.fields(&header);
         if captured_len > MAX_PACKET_LEN {
             return Err(ReadError::TooLong {
                 offset: input.offset(),
@@ -287,16 +250,11 @@ impl Records {
             Lengths::OriginalFirst => (second, first),
             Lengths::LesserIsCaptured => (first.min(second), first.max(second)),
         };
-        RecordHeader {
-            seconds: field(0),
-            fraction: field(4),
-            captured_len,
-            original_len,
-        }
+        RecordHeader { seconds: field(0), fraction: field(4), captured_len, original_len }
     }
 
-    /// Examines the first records: their headers have the usual length unless that is implausible and several consecutive records
-    /// agree on another.
+    /// Examines the first records: their headers have the usual length unless that is implausible and several
+    /// consecutive records agree on another.
     fn tell_header_length(&mut self, input: &mut Input<'_>) -> Result<(), ReadError> {
         let [usual, others @ ..] = self.record_headers else {
             return Ok(());
@@ -318,8 +276,8 @@ impl Records {
         Ok(())
     }
 
-    /// Returns the reason why the buffered bytes are no records with headers of the usual length. Waits for the rest of a partial
-    /// header.
+    /// Returns the reason why the buffered bytes are no records with headers of the usual length. Waits for the rest of
+    /// a partial header.
     fn misfit(&self, input: &mut Input<'_>, header_len: usize) -> Result<Misfit, ReadError> {
         let mut look = self.looks(input.buffered(), header_len);
         if let End::InAHeader(at) = look.end {
@@ -333,14 +291,9 @@ impl Records {
         })
     }
 
-    /// Returns whether several consecutive records have headers of this length. A single one may be a coincidence: bytes after a
-    /// damaged record, or the rest of a cut one.
-    fn agree(
-        &self,
-        input: &mut Input<'_>,
-        header_len: usize,
-        misfit: Misfit,
-    ) -> Result<bool, ReadError> {
+    /// Returns whether several consecutive records have headers of this length. A single one may be a coincidence:
+    /// bytes after a damaged record, or the rest of a cut one.
+    fn agree(&self, input: &mut Input<'_>, header_len: usize, misfit: Misfit) -> Result<bool, ReadError> {
         let mut known = 0;
         loop {
             let look = self.looks(input.buffered(), header_len);
@@ -391,15 +344,13 @@ impl Records {
             }
             at += header_len + fields.captured_len as usize;
         }
-        Look {
-            records: RECORDS_TO_TELL,
-            end: End::Enough,
-        }
+        Look { records: RECORDS_TO_TELL, end: End::Enough }
     }
 }
 
 impl Records {
-    /// Returns whether fields are plausible for a record in a doubtful position: neither zeroes nor the bytes of a packet are.
+    /// Returns whether fields are plausible for a record in a doubtful position: neither zeroes nor the bytes of a
+    /// packet are.
     fn is_like_record(&self, fields: &RecordHeader, first_seconds: u32) -> bool {
         const YEAR: u32 = 365 * 24 * 60 * 60;
         (1..=MAX_VARIANT_PACKET_LEN).contains(&fields.captured_len)
@@ -409,8 +360,8 @@ impl Records {
     }
 }
 
-/// Reads until the input holds `len` bytes or ends. Fails only if the source would block: the next read meets any other error
-/// again.
+/// Reads until the input holds `len` bytes or ends. Fails only if the source would block: the next read meets any other
+/// error again.
 fn fill(input: &mut Input<'_>, len: usize) -> Result<(), ReadError> {
     match input.fill(len) {
         Err(error) if error.would_block() => Err(error),

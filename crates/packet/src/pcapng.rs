@@ -1,7 +1,7 @@
 //! pcapng, the file format trawl records in (draft-ietf-opsawg-pcapng).
 //!
-//! Written files are little-endian, because the kernel side writes finished packet blocks in the host's order and trawl runs on
-//! little-endian hosts only. Files of both orders are read.
+//! Written files are little-endian, because the kernel side writes finished packet blocks in the host's order and trawl
+//! runs on little-endian hosts only. Files of both orders are read.
 
 pub mod block;
 pub mod options;
@@ -62,18 +62,13 @@ impl Interface {
         let ns = ns.clamp(0, u64::MAX.into()) as u128;
         let exponent = u32::from(self.tsresol & 0x7f);
         let base: u128 = if self.tsresol & 0x80 == 0 { 10 } else { 2 };
-        let scale = base
-            .checked_pow(exponent)
-            .and_then(|scale| ns.checked_mul(scale));
+        let scale = base.checked_pow(exponent).and_then(|scale| ns.checked_mul(scale));
         scale.map_or(u64::MAX, |scaled| (scaled / NANOSECONDS as u128) as u64)
     }
 
     /// Returns the hook of a trawl capture, such as `xdp exit`, which begins its description.
     pub fn hook(&self) -> Option<&str> {
-        let (seen_at, _) = self
-            .description
-            .as_deref()?
-            .split_once(", time stamps from the ")?;
+        let (seen_at, _) = self.description.as_deref()?.split_once(", time stamps from the ")?;
         Some(seen_at.split_once(" (").map_or(seen_at, |(hook, _)| hook))
     }
 
@@ -141,8 +136,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the number of the process's container, without one its pod, else its systemd unit or cgroup, from the comment
-    /// that trawl writes.
+    /// Returns the number of the process's container, without one its pod, else its systemd unit or cgroup, from the
+    /// comment that trawl writes.
     pub fn container(&self) -> Option<&str> {
         let comment = self.comment.as_deref()?;
         // Users name their cgroups: text in such a name is no field.

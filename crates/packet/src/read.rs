@@ -74,9 +74,7 @@ pub struct CaptureReader<'a> {
 
 impl std::fmt::Debug for CaptureReader<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CaptureReader")
-            .field("interfaces", &self.interfaces)
-            .finish_non_exhaustive()
+        f.debug_struct("CaptureReader").field("interfaces", &self.interfaces).finish_non_exhaustive()
     }
 }
 
@@ -125,11 +123,7 @@ impl<'a> CaptureReader<'a> {
 
     /// Returns the next packet; `None` at the end.
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
-        Ok(if self.advance()? {
-            self.current()
-        } else {
-            None
-        })
+        Ok(if self.advance()? { self.current() } else { None })
     }
 
     /// Advances to the next packet; false at the end.
@@ -144,8 +138,9 @@ impl<'a> CaptureReader<'a> {
     }
 
     /// Advances to the next packet, or to the next block of another type; `None` at the end.
-    /// || A source that would block returns [`std::io::ErrorKind::WouldBlock`], and the next call asks it again. Any other error
-    /// is final.
+    ///
+    /// A source that would block returns [`std::io::ErrorKind::WouldBlock`], and the next call asks it again. Any other
+    /// error is final.
     pub fn step(&mut self) -> Result<Option<Step>, ReadError> {
         self.found = None;
         if self.failed {
@@ -153,9 +148,9 @@ impl<'a> CaptureReader<'a> {
         }
         let described = self.interfaces.len();
         let step = match &mut self.format {
-            Format::Pcap(records) => records
-                .advance(&mut self.input)
-                .map(|found| found.map(pcapng::read::Step::Packet)),
+            Format::Pcap(records) => {
+                records.advance(&mut self.input).map(|found| found.map(pcapng::read::Step::Packet))
+            }
             Format::Pcapng(sections) => sections.advance(&mut self.input, &mut self.interfaces),
         };
         if let Some(host) = &self.host {
@@ -187,11 +182,7 @@ impl<'a> CaptureReader<'a> {
         let Format::Pcapng(sections) = &self.format else {
             return;
         };
-        let raw = self
-            .input
-            .buffered()
-            .get(..sections.pending())
-            .unwrap_or_default();
+        let raw = self.input.buffered().get(..sections.pending()).unwrap_or_default();
         let body = raw.get(block::HEADER_LEN..).unwrap_or_default();
         self.processes.add(kind, body, sections.byte_order());
     }
@@ -213,8 +204,8 @@ impl<'a> CaptureReader<'a> {
         Some((bytes, found.original_len))
     }
 
-    /// Returns all bytes that the file holds of the packet: more than [`Packet::captured`] if a pcap record is longer than its
-    /// file's snaplen, which limits the bytes that libpcap passes on.
+    /// Returns all bytes that the file holds of the packet: more than [`Packet::captured`] if a pcap record is longer
+    /// than its file's snaplen, which limits the bytes that libpcap passes on.
     pub fn stored(&self) -> Option<&[u8]> {
         let found = self.found.as_ref()?;
         let at = found.captured.start..found.stored_end;
@@ -246,8 +237,8 @@ impl<'a> CaptureReader<'a> {
         self.input.buffered().get(..len).unwrap_or_default()
     }
 
-    /// Returns the header and the packet of a pcap record, without a variant's bytes in between that the file's header does not
-    /// show; `None` for pcapng.
+    /// Returns the header and the packet of a pcap record, without a variant's bytes in between that the file's header
+    /// does not show; `None` for pcapng.
     pub fn pcap_record(&self) -> Option<[&[u8]; 2]> {
         match &self.format {
             Format::Pcap(records) => Some(records.parts(self.raw())),
@@ -292,40 +283,17 @@ impl<'a> CaptureReader<'a> {
     }
 
     fn packet(&self, found: &Found) -> Option<Packet<'_>> {
-        let Found {
-            timestamp_ns,
-            time_flaw: _,
-            interface,
-            original_len,
-            captured,
-            stored_end: _,
-            options,
-        } = found.clone();
+        let Found { timestamp_ns, time_flaw: _, interface, original_len, captured, stored_end: _, options } =
+            found.clone();
         let bytes = self.input.buffered();
-        let list = |at, order| {
-            Some(pcapng::options::OptionList::new(
-                bytes.get::<Range<_>>(at)?,
-                order,
-            ))
-        };
+        let list = |at, order| Some(pcapng::options::OptionList::new(bytes.get::<Range<_>>(at)?, order));
         let options = match options {
             OptionsAt::None => PacketOptions::default(),
             OptionsAt::List { at, order } => PacketOptions::parse(list(at, order)?),
-            OptionsAt::Obsolete {
-                at,
-                order,
-                drop_count,
-            } => {
+            OptionsAt::Obsolete { at, order, drop_count } => {
                 // Codes above the flags' have other meanings here or none.
-                let PacketOptions {
-                    flags, comments, ..
-                } = PacketOptions::parse(list(at, order)?);
-                PacketOptions {
-                    flags,
-                    comments,
-                    drop_count,
-                    ..PacketOptions::default()
-                }
+                let PacketOptions { flags, comments, .. } = PacketOptions::parse(list(at, order)?);
+                PacketOptions { flags, comments, drop_count, ..PacketOptions::default() }
             }
         };
         Some(Packet {

@@ -1,6 +1,6 @@
-//! Compressed files in independent frames with a table of them at the end: zstd's "seekable format" for zstd and lz4, the extra
-//! fields of empty members for gzip. Any tool decompresses the whole file, and a reader of the table can decompress one frame
-//! without the others.
+//! Compressed files in independent frames with a table of them at the end: zstd's "seekable format" for zstd and lz4,
+//! the extra fields of empty members for gzip. Any tool decompresses the whole file, and a reader of the table can
+//! decompress one frame without the others.
 
 use std::collections::VecDeque;
 use std::io::{self, Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -42,22 +42,13 @@ pub struct Writer<W> {
 
 impl<W> std::fmt::Debug for Writer<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer")
-            .field("frames", &self.entries.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Writer").field("frames", &self.entries.len()).finish_non_exhaustive()
     }
 }
 
 impl<W: Write> Writer<W> {
     pub fn new(out: W, level: i32) -> Self {
-        Self {
-            out,
-            level,
-            frame: Vec::with_capacity(FRAME_LEN),
-            entries: Vec::new(),
-            written: 0,
-            taken: 0,
-        }
+        Self { out, level, frame: Vec::with_capacity(FRAME_LEN), entries: Vec::new(), written: 0, taken: 0 }
     }
 
     /// Adds bytes that stay in one frame, unless they are longer than a frame.
@@ -101,8 +92,7 @@ impl<W: Write> Writer<W> {
         compressor.include_checksum(true)?;
         let compressed = compressor.compress(&self.frame)?;
         self.out.write_all(&compressed)?;
-        self.entries
-            .push((compressed.len() as u32, self.frame.len() as u32));
+        self.entries.push((compressed.len() as u32, self.frame.len() as u32));
         self.written += compressed.len() as u64;
         self.frame.clear();
         Ok(())
@@ -134,9 +124,7 @@ fn damaged(why: &str) -> io::Error {
 
 /// Returns the length of the table at the end of a file, with its header, from the file's last 9 bytes.
 pub fn table_len(end: &[u8]) -> io::Result<usize> {
-    let footer = end
-        .last_chunk::<FOOTER_LEN>()
-        .ok_or_else(|| damaged("too short for a seek table"))?;
+    let footer = end.last_chunk::<FOOTER_LEN>().ok_or_else(|| damaged("too short for a seek table"))?;
     let [n0, n1, n2, n3, flags, magic @ ..] = *footer;
     if u32::from_le_bytes(magic) != TABLE_MAGIC {
         return Err(damaged("no seek table at the end"));
@@ -154,9 +142,7 @@ pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
         .map(|from| &end[from..])
         .ok_or_else(|| damaged("the seek table is longer than the file"))?;
     let (header, entries) = table.split_at(8);
-    if header[..4] != SKIPPABLE_MAGIC.to_le_bytes()
-        || header[4..] != (length as u32 - 8).to_le_bytes()
-    {
+    if header[..4] != SKIPPABLE_MAGIC.to_le_bytes() || header[4..] != (length as u32 - 8).to_le_bytes() {
         return Err(damaged("the seek table has no header"));
     }
     let flags = end[end.len() - 5];
@@ -164,8 +150,8 @@ pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
     Ok(placed(&entries[..entries.len() - FOOTER_LEN], entry))
 }
 
-/// Decompresses a frame of a chunk. A frame of more than [`FRAME_LEN`] is one block, as [`Writer`] makes it: others are refused
-/// before they are decompressed.
+/// Decompresses a frame of a chunk. A frame of more than [`FRAME_LEN`] is one block, as [`Writer`] makes it: others are
+/// refused before they are decompressed.
 pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
     if frame.decompressed as usize > FRAME_LEN {
         let mut head = [0; 8];
@@ -204,10 +190,7 @@ pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io:
 }
 
 /// Returns the frames of a file from the table at its end, reading nothing else.
-pub fn frames_of(
-    file: &mut (impl Read + Seek),
-    compression: Compression,
-) -> io::Result<Vec<Frame>> {
+pub fn frames_of(file: &mut (impl Read + Seek), compression: Compression) -> io::Result<Vec<Frame>> {
     let length = file.seek(SeekFrom::End(0))?;
     let (table, frames) = match compression {
         Compression::Gzip => gzip_frames(file, length)?,
@@ -218,9 +201,7 @@ pub fn frames_of(
             (table as u64, frames(&end)?)
         }
     };
-    let end = frames
-        .last()
-        .map(|frame| frame.offset + u64::from(frame.compressed));
+    let end = frames.last().map(|frame| frame.offset + u64::from(frame.compressed));
     if end.unwrap_or(0) + table != length {
         return Err(damaged("the seek table is not of this file"));
     }
@@ -239,7 +220,8 @@ fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io
     }
 }
 
-/// Reads the tables of a gzip file in the extra fields of empty members, which are found from the end. Returns their length.
+/// Reads the tables of a gzip file in the extra fields of empty members, which are found from the end. Returns their
+/// length.
 fn gzip_frames(file: &mut (impl Read + Seek), length: u64) -> io::Result<(u64, Vec<Frame>)> {
     /// Number of entries, an empty block, and checksum and length of no data.
     const END: usize = 14;
@@ -260,10 +242,7 @@ fn gzip_frames(file: &mut (impl Read + Seek), length: u64) -> io::Result<(u64, V
             return Err(damaged("the seek table has no header"));
         }
         let entries = member[START..START + count * ENTRY_LEN].to_vec();
-        packed += entries
-            .chunks_exact(ENTRY_LEN)
-            .map(|entry| u64::from(le32(entry, 0)))
-            .sum::<u64>();
+        packed += entries.chunks_exact(ENTRY_LEN).map(|entry| u64::from(le32(entry, 0))).sum::<u64>();
         at -= whole as u64;
         tables.push(entries);
         if packed > at {
@@ -282,12 +261,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 fn placed(entries: &[u8], entry_len: usize) -> Vec<Frame> {
     let (mut offset, mut start) = (0, 0);
     let frames = entries.chunks_exact(entry_len).map(|entry| {
-        let frame = Frame {
-            offset,
-            compressed: le32(entry, 0),
-            start,
-            decompressed: le32(entry, 4),
-        };
+        let frame = Frame { offset, compressed: le32(entry, 0), start, decompressed: le32(entry, 4) };
         offset += u64::from(frame.compressed);
         start += u64::from(frame.decompressed);
         frame
@@ -318,16 +292,12 @@ impl<R: Read + Seek> Seekable<R> {
             _ => frames_of(&mut file, compression).ok(),
         };
         file.rewind()?;
-        Ok(frames.filter(|frames| frames.len() > 2).map(|frames| Self {
-            file,
-            compression,
-            frames,
-        }))
+        Ok(frames.filter(|frames| frames.len() > 2).map(|frames| Self { file, compression, frames }))
     }
 
-    /// Returns the file's first frame, the frames with packets of a time span, and the last one, which holds the statistics.
-    /// `span` returns the earliest time and the end in nanoseconds, from the time of the first packet. `None` if the frames
-    /// are not ordered by time.
+    /// Returns the file's first frame, the frames with packets of a time span, and the last one, which holds the
+    /// statistics. `span` returns the earliest time and the end in nanoseconds, from the time of the first packet.
+    /// `None` if the frames are not ordered by time.
     pub fn between(mut self, span: impl FnOnce(u64) -> (u64, u64)) -> io::Result<Option<Parts<R>>> {
         let first = self.read_frame(0)?;
         let Some((header, Some(time))) = header(&first) else {
@@ -379,16 +349,10 @@ impl<R: Read + Seek> Seekable<R> {
     }
 }
 
-fn read_frame(
-    file: &mut (impl Read + Seek),
-    compression: Compression,
-    frame: &Frame,
-) -> io::Result<Vec<u8>> {
+fn read_frame(file: &mut (impl Read + Seek), compression: Compression, frame: &Frame) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(frame.offset))?;
     let mut packed = Vec::new();
-    file.by_ref()
-        .take(frame.compressed.into())
-        .read_to_end(&mut packed)?;
+    file.by_ref().take(frame.compressed.into()).read_to_end(&mut packed)?;
     unpack(compression, frame, &packed)
 }
 
@@ -528,9 +492,7 @@ mod tests {
             pcap::file_header(&mut bytes, 1, 0);
         }
         for number in frame * PACKETS..(frame + 1) * PACKETS {
-            let noise: Vec<u8> = (0..200u64)
-                .map(|at| ((at * number * 2_654_435_761) >> 13) as u8)
-                .collect();
+            let noise: Vec<u8> = (0..200u64).map(|at| ((at * number * 2_654_435_761) >> 13) as u8).collect();
             pcap::record(&mut bytes, number * 1_000_000_000, &noise, 200);
         }
         bytes
@@ -550,8 +512,7 @@ mod tests {
         let mut entries = Vec::new();
         for frame in 0..FRAMES {
             let raw = records(frame);
-            let mut encoder =
-                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             encoder.write_all(&raw).expect("memory");
             let packed = encoder.finish().expect("memory");
             entries.extend((packed.len() as u32).to_le_bytes());
@@ -588,9 +549,8 @@ mod tests {
     /// Returns the seconds of the packets, and the number of bytes read for them.
     fn between(file: &[u8], from: u64, to: u64) -> (Vec<u64>, u64) {
         let read = Arc::default();
-        let seekable = Seekable::open(Counting(Cursor::new(file), Arc::clone(&read)))
-            .expect("memory")
-            .expect("a table");
+        let seekable =
+            Seekable::open(Counting(Cursor::new(file), Arc::clone(&read))).expect("memory").expect("a table");
         let second = 1_000_000_000;
         let parts = seekable.between(|_| (from * second, to * second));
         let parts = parts.expect("memory").expect("frames in order");
@@ -607,21 +567,11 @@ mod tests {
     fn only_frames_of_the_span_are_read() {
         let last = FRAMES * PACKETS;
         for file in [zstd(), gzip()] {
-            for (from, to) in [
-                (5000, 5120),
-                (0, 1),
-                (49, 51),
-                (last - 1, last),
-                (last, last + 9),
-            ] {
+            for (from, to) in [(5000, 5120), (0, 1), (49, 51), (last - 1, last), (last, last + 9)] {
                 let (seconds, read) = between(&file, from, to);
                 let expected: Vec<u64> = (from..to.min(last)).collect();
                 assert_eq!(seconds, expected);
-                assert!(
-                    read * 5 < file.len() as u64,
-                    "{read} of {} bytes for {from} to {to}",
-                    file.len()
-                );
+                assert!(read * 5 < file.len() as u64, "{read} of {} bytes for {from} to {to}", file.len());
             }
             let (seconds, _) = between(&file, 0, last);
             assert_eq!(seconds.len() as u64, last);
@@ -643,15 +593,8 @@ mod tests {
         }
         for writer in [amid, disorder] {
             let (file, _) = writer.finish().expect("memory");
-            let seekable = Seekable::open(Cursor::new(&file))
-                .expect("memory")
-                .expect("a table");
-            assert!(
-                seekable
-                    .between(|first| (first + 300_000_000_000, u64::MAX))
-                    .expect("memory")
-                    .is_none()
-            );
+            let seekable = Seekable::open(Cursor::new(&file)).expect("memory").expect("a table");
+            assert!(seekable.between(|first| (first + 300_000_000_000, u64::MAX)).expect("memory").is_none());
         }
     }
 }

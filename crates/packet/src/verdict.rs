@@ -13,13 +13,7 @@ pub enum VerdictKind {
 }
 
 /// `enum xdp_action`, by value.
-const XDP: [(&str, u64); 5] = [
-    ("ABORTED", 0),
-    ("DROP", 1),
-    ("PASS", 2),
-    ("TX", 3),
-    ("REDIRECT", 4),
-];
+const XDP: [(&str, u64); 5] = [("ABORTED", 0), ("DROP", 1), ("PASS", 2), ("TX", 3), ("REDIRECT", 4)];
 
 /// TC_ACT_ values. UNSPEC is -1 there, and tcx calls it NEXT.
 const TC: [(&str, u64); 10] = [
@@ -67,18 +61,13 @@ impl VerdictKind {
             (Self::Tc, TC_UNSPEC_NARROW) => u64::MAX,
             _ => action,
         };
-        self.names()
-            .iter()
-            .find(|(_, value)| *value == action)
-            .map(|(name, _)| *name)
+        self.names().iter().find(|(_, value)| *value == action).map(|(name, _)| *name)
     }
 
     /// Returns the action of that name, ignoring case.
     pub fn action(self, name: &str) -> Option<u64> {
         let mut known = self.names().iter().chain(self.aliases());
-        known
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| *value)
+        known.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
     }
 }
 
@@ -91,8 +80,7 @@ pub fn text(verdict: Verdict<'_>) -> String {
             return format!("verdict type {kind}, {} bytes", value.len());
         }
     };
-    kind.name(action)
-        .map_or_else(|| action.to_string(), str::to_string)
+    kind.name(action).map_or_else(|| action.to_string(), str::to_string)
 }
 
 /// A `--verdict` list: the actions that a packet may have met.
@@ -119,11 +107,7 @@ fn kind_name(kind: VerdictKind) -> &'static str {
 }
 
 fn names_of(kind: VerdictKind) -> String {
-    let names: Vec<_> = kind
-        .names()
-        .iter()
-        .map(|(name, _)| name.to_lowercase())
-        .collect();
+    let names: Vec<_> = kind.names().iter().map(|(name, _)| name.to_lowercase()).collect();
     names.join(", ")
 }
 
@@ -138,10 +122,7 @@ struct Names {
 impl From<VerdictSet> for Names {
     fn from(set: VerdictSet) -> Self {
         let names = set.actions().filter_map(|action| set.kind.name(action));
-        Self {
-            kind: set.kind,
-            actions: names.map(str::to_lowercase).collect(),
-        }
+        Self { kind: set.kind, actions: names.map(str::to_lowercase).collect() }
     }
 }
 
@@ -158,10 +139,7 @@ impl VerdictSet {
     pub fn parse(kind: VerdictKind, list: &str) -> Result<Self, UnknownVerdict> {
         let mut set = Self { kind, bits: 0 };
         for name in list.split(',').map(str::trim) {
-            let unknown = || UnknownVerdict {
-                name: name.to_string(),
-                kind,
-            };
+            let unknown = || UnknownVerdict { name: name.to_string(), kind };
             let action = kind.action(name).ok_or_else(unknown)?;
             set.bits |= set.bit(action);
         }
@@ -175,20 +153,12 @@ impl VerdictSet {
     /// Returns the kernel's values of the actions in the set.
     pub fn actions(&self) -> impl Iterator<Item = u64> {
         let set = *self;
-        self.kind
-            .names()
-            .iter()
-            .map(|(_, action)| *action)
-            .filter(move |a| set.contains(*a))
+        self.kind.names().iter().map(|(_, action)| *action).filter(move |a| set.contains(*a))
     }
 
     fn bit(&self, action: u64) -> u16 {
         let name = self.kind.name(action);
-        let position = self
-            .kind
-            .names()
-            .iter()
-            .position(|(known, _)| Some(*known) == name);
+        let position = self.kind.names().iter().position(|(known, _)| Some(*known) == name);
         position.map_or(0, |at| 1 << at)
     }
 }
@@ -222,16 +192,9 @@ mod tests {
     fn error_for_an_unknown_name_lists_the_known_ones() {
         let error = VerdictSet::parse(VerdictKind::Xdp, "drop,shot").unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.contains("\"shot\"") && text.contains("redirect"),
-            "{text}"
-        );
+        assert!(text.contains("\"shot\"") && text.contains("redirect"), "{text}");
         assert!(VerdictSet::parse(VerdictKind::Xdp, "").is_err());
-        assert!(
-            VerdictSet::parse(VerdictKind::Tc, "shot")
-                .unwrap()
-                .contains(2)
-        );
+        assert!(VerdictSet::parse(VerdictKind::Tc, "shot").unwrap().contains(2));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! A walk over a packet's headers: their positions and key fields, without a copy or an allocation. JSON, statistics, the index,
-//! live views and the replay's rewriting use it. Headers that are absent or contradict themselves are left out.
+//! A walk over a packet's headers: their positions and key fields, without a copy or an allocation. JSON, statistics,
+//! the index, live views and the replay's rewriting use it. Headers that are absent or contradict themselves are left
+//! out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -110,19 +111,12 @@ pub struct Tcp {
 
 /// Reads the headers of a packet; `link_type` is a LINKTYPE_ value.
 pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
-    let mut headers = Headers {
-        payload: bytes,
-        payload_len: bytes.len(),
-        len: bytes.len(),
-        ..Headers::default()
-    };
+    let mut headers = Headers { payload: bytes, payload_len: bytes.len(), len: bytes.len(), ..Headers::default() };
     let understood = match link_type {
         block::LINKTYPE_ETHERNET => ethernet(&mut headers, bytes),
         block::LINKTYPE_LINUX_SLL => typed(&mut headers, bytes, 14, 16),
         block::LINKTYPE_LINUX_SLL2 => typed(&mut headers, bytes, 0, 20),
-        block::LINKTYPE_RAW | block::LINKTYPE_IPV4 | block::LINKTYPE_IPV6 => {
-            ip(&mut headers, bytes)
-        }
+        block::LINKTYPE_RAW | block::LINKTYPE_IPV4 | block::LINKTYPE_IPV6 => ip(&mut headers, bytes),
         block::LINKTYPE_NULL => bytes.get(4..).and_then(|rest| ip(&mut headers, rest)),
         _ => Some(()),
     };
@@ -205,13 +199,8 @@ fn arp<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     let (sender_mac, rest) = bytes.get(8..)?.split_at_checked(mac)?;
     let (sender_ip, rest) = rest.split_at_checked(address)?;
     let (target_mac, rest) = rest.split_at_checked(mac)?;
-    headers.arp = Some(Arp {
-        operation: half(bytes, 6)?,
-        sender_mac,
-        sender_ip,
-        target_mac,
-        target_ip: rest.get(..address)?,
-    });
+    headers.arp =
+        Some(Arp { operation: half(bytes, 6)?, sender_mac, sender_ip, target_mac, target_ip: rest.get(..address)? });
     Some(())
 }
 
@@ -248,11 +237,7 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         routed_on: false,
     });
     // A length of zero marks a segment that the card is still to split.
-    let total = if total < header_len {
-        bytes.len()
-    } else {
-        total
-    };
+    let total = if total < header_len { bytes.len() } else { total };
     headers.payload = trimmed(bytes, total).get(header_len..)?;
     headers.payload_at = headers.len - bytes.len() + header_len;
     headers.payload_len = total.saturating_sub(header_len);
@@ -289,11 +274,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     };
     headers.ip = Some(described);
     let all = bytes.get(40..)?;
-    let len = if payload_len == 0 {
-        all.len()
-    } else {
-        payload_len
-    };
+    let len = if payload_len == 0 { all.len() } else { payload_len };
     let mut rest = trimmed(all, len);
     let mut left = len;
     let (mut first, mut routed_on) = (true, false);
@@ -316,12 +297,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         next = *rest.first()?;
         rest = rest.get(header_len..)?;
         left = left.saturating_sub(header_len);
-        headers.ip = Some(Ip {
-            protocol: next,
-            fragment,
-            routed_on,
-            ..described
-        });
+        headers.ip = Some(Ip { protocol: next, fragment, routed_on, ..described });
         if !first {
             break;
         }
@@ -389,8 +365,8 @@ pub(crate) fn transport_len(protocol: u8, bytes: &[u8]) -> usize {
     len.min(bytes.len())
 }
 
-/// Returns the length of a packet's headers, with those inside tunnels: up to the end of the innermost transport header. If no
-/// transport header is known, the network or link header is the last.
+/// Returns the length of a packet's headers, with those inside tunnels: up to the end of the innermost transport
+/// header. If no transport header is known, the network or link header is the last.
 pub fn headers_len(link_type: u16, bytes: &[u8]) -> usize {
     let (at, headers) = walk(link_type, bytes).innermost();
     at + headers.end()
@@ -401,8 +377,8 @@ pub fn headers_len(link_type: u16, bytes: &[u8]) -> usize {
 pub struct Bridged<'a> {
     /// The link header, with tags and labels.
     pub link: &'a [u8],
-    /// The bytes from the network header on, without the frame's padding, before and after the checksum of TCP or UDP: a card
-    /// may compute it later.
+    /// The bytes from the network header on, without the frame's padding, before and after the checksum of TCP or UDP:
+    /// a card may compute it later.
     pub same: [&'a [u8]; 2],
 }
 
@@ -423,10 +399,7 @@ pub fn bridged(link_type: u16, bytes: &[u8]) -> Bridged<'_> {
     let checksum = headers.transport_at.zip(checksum);
     let before = checksum.map_or(end, |(transport, offset)| transport + offset);
     let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
-    Bridged {
-        link: part(0..at),
-        same: [part(at..before.min(end)), part(before + 2..end)],
-    }
+    Bridged { link: part(0..at), same: [part(at..before.min(end)), part(before + 2..end)] }
 }
 
 impl<'a> Headers<'a> {
@@ -548,19 +521,10 @@ mod tests {
             .payload(b"hello")
             .build();
         let headers = walk(1, &frame);
-        assert_eq!(
-            (headers.vlan_numbers(), headers.ethertype),
-            (&[7][..], Some(IPV4))
-        );
-        assert_eq!(
-            (headers.ports, headers.payload),
-            (Some((5, 6)), &b"hello"[..])
-        );
+        assert_eq!((headers.vlan_numbers(), headers.ethertype), (&[7][..], Some(IPV4)));
+        assert_eq!((headers.ports, headers.payload), (Some((5, 6)), &b"hello"[..]));
         let ip = headers.ip.unwrap();
-        assert_eq!(
-            (ip.src.to_string(), ip.protocol),
-            ("10.0.0.1".to_owned(), UDP)
-        );
+        assert_eq!((ip.src.to_string(), ip.protocol), ("10.0.0.1".to_owned(), UDP));
     }
 
     #[test]

@@ -38,25 +38,15 @@ impl PacketAccount {
             hardware_stamped: _,
             truncated: _,
         } = *account;
-        let mut lost: BTreeMap<_, _> = REASONS
-            .map(Cow::from)
-            .into_iter()
-            .zip([lost_ring_full, lost_copy_failed])
-            .collect();
+        let mut lost: BTreeMap<_, _> =
+            REASONS.map(Cow::from).into_iter().zip([lost_ring_full, lost_copy_failed]).collect();
         if lost_rate_limit > 0 {
             lost.insert("rate_limit".into(), lost_rate_limit);
         }
         if lost_no_ring > 0 {
             lost.insert("new_cpu".into(), lost_no_ring);
         }
-        Self {
-            seen,
-            filtered_out,
-            recorded,
-            not_kept: 0,
-            merged: 0,
-            lost,
-        }
+        Self { seen, filtered_out, recorded, not_kept: 0, merged: 0, lost }
     }
 
     pub fn lost_total(&self) -> u64 {
@@ -107,18 +97,8 @@ impl PacketAccount {
 
 impl fmt::Display for PacketAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            seen,
-            filtered_out,
-            recorded,
-            not_kept,
-            merged,
-            lost,
-        } = self;
-        write!(
-            f,
-            "{seen} seen, {filtered_out} filtered out, {recorded} recorded, "
-        )?;
+        let Self { seen, filtered_out, recorded, not_kept, merged, lost } = self;
+        write!(f, "{seen} seen, {filtered_out} filtered out, {recorded} recorded, ")?;
         if *not_kept > 0 {
             write!(f, "{not_kept} not kept, ")?;
         }
@@ -131,11 +111,7 @@ impl fmt::Display for PacketAccount {
             .filter(|(_, count)| **count > 0)
             .map(|(reason, count)| format!("{}: {count}", reason.replace('_', " ")))
             .collect();
-        if reasons.is_empty() {
-            Ok(())
-        } else {
-            write!(f, " ({})", reasons.join(", "))
-        }
+        if reasons.is_empty() { Ok(()) } else { write!(f, " ({})", reasons.join(", ")) }
     }
 }
 
@@ -149,25 +125,12 @@ mod tests {
 
     #[test]
     fn losses_are_named_in_the_line() {
-        let ring = trawl_ring::RingAccount {
-            seen: 10,
-            recorded: 7,
-            lost_ring_full: 3,
-            ..trawl_ring::RingAccount::default()
-        };
+        let ring =
+            trawl_ring::RingAccount { seen: 10, recorded: 7, lost_ring_full: 3, ..trawl_ring::RingAccount::default() };
         let mut account = PacketAccount::from_ring(&ring);
-        assert_eq!(
-            account.to_string(),
-            "10 seen, 0 filtered out, 7 recorded, 3 lost (ring full: 3)"
-        );
+        assert_eq!(account.to_string(), "10 seen, 0 filtered out, 7 recorded, 3 lost (ring full: 3)");
         account.take_back("disk_full", 2);
-        assert_eq!(
-            account.seen,
-            account.filtered_out + account.recorded + account.lost_total()
-        );
-        assert_eq!(
-            account.to_string(),
-            "10 seen, 0 filtered out, 5 recorded, 5 lost (disk full: 2, ring full: 3)"
-        );
+        assert_eq!(account.seen, account.filtered_out + account.recorded + account.lost_total());
+        assert_eq!(account.to_string(), "10 seen, 0 filtered out, 5 recorded, 5 lost (disk full: 2, ring full: 3)");
     }
 }

@@ -1,5 +1,5 @@
-//! The contract between a capture and the outputs of its packets: blocks pass stages, which change or hold them back, to a
-//! writer, which answers how much it can accept next and at the end reports the outcome of every packet.
+//! The contract between a capture and the outputs of its packets: blocks pass stages, which change or hold them back,
+//! to a writer, which answers how much it can accept next and at the end reports the outcome of every packet.
 //!
 //! ```text
 //! rings ─Blocks─▶ Stage ─Blocks─▶ … ─Blocks─▶ Writer ─▶ file, pipe, view, spool
@@ -65,9 +65,7 @@ impl Pressure {
     pub fn without_segments(self) -> Self {
         match self {
             Self::WantsSegments => Self::Idle,
-            Self::Busy { .. } => Self::Busy {
-                wants_segments: false,
-            },
+            Self::Busy { .. } => Self::Busy { wants_segments: false },
             other => other,
         }
     }
@@ -109,10 +107,7 @@ impl Patience {
     const LEAST: u64 = 64 << 10;
 
     pub fn begin() -> Self {
-        Self {
-            since: Instant::now(),
-            taken: 0,
-        }
+        Self { since: Instant::now(), taken: 0 }
     }
 
     /// Returns whether the reader read too little for too long, or another signal requests the end.
@@ -134,12 +129,12 @@ pub trait Writer {
     /// Writes blocks, or queues them. Blocks that an error keeps from being written are counted in the outcome.
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure>;
 
-    /// Called when no more blocks are available for now, after records as well as in every round without any, so that viewers
-    /// see all packets so far. Also called to retry while the writer is blocked.
+    /// Called when no more blocks are available for now, after records as well as in every round without any, so that
+    /// viewers see all packets so far. Also called to retry while the writer is blocked.
     fn flush(&mut self) -> Result<Pressure>;
 
-    /// Waits until all packets reached their destination, and returns the outcome of all packets so far. Called again if a
-    /// trailer is written after the packets.
+    /// Waits until all packets reached their destination, and returns the outcome of all packets so far. Called again
+    /// if a trailer is written after the packets.
     fn finish(&mut self) -> WriteOutcome;
 }
 

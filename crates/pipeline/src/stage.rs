@@ -67,9 +67,7 @@ pub struct Feed<'w> {
 
 impl fmt::Debug for Feed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed")
-            .field("pressure", &self.pressure)
-            .finish_non_exhaustive()
+        f.debug_struct("Feed").field("pressure", &self.pressure).finish_non_exhaustive()
     }
 }
 
@@ -77,17 +75,9 @@ impl<'w> Feed<'w> {
     /// Puts stages in front of a writer, the first one outermost.
     pub fn new(stages: Vec<Box<dyn Stage>>, writer: &'w mut dyn Writer) -> Self {
         let last: Box<dyn Writer + 'w> = Box::new(writer);
-        let writer = stages.into_iter().rev().fold(last, |next, stage| {
-            Box::new(Staged {
-                stage,
-                next,
-                has_failed: false,
-            })
-        });
-        Self {
-            writer,
-            pressure: Pressure::Idle,
-        }
+        let writer =
+            stages.into_iter().rev().fold(last, |next, stage| Box::new(Staged { stage, next, has_failed: false }));
+        Self { writer, pressure: Pressure::Idle }
     }
 
     pub fn write(&mut self, blocks: Blocks<'_>) -> Result<()> {
@@ -109,12 +99,6 @@ impl<'w> Feed<'w> {
     }
 
     pub fn wants_segments(&self) -> bool {
-        matches!(
-            self.pressure,
-            Pressure::WantsSegments
-                | Pressure::Busy {
-                    wants_segments: true
-                }
-        )
+        matches!(self.pressure, Pressure::WantsSegments | Pressure::Busy { wants_segments: true })
     }
 }

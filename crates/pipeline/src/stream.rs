@@ -1,5 +1,5 @@
-//! A pipe, terminal or socket: writes never wait for the reader. Unread bytes are kept, with the packets they were made from,
-//! so that these can be counted if never read.
+//! A pipe, terminal or socket: writes never wait for the reader. Unread bytes are kept, with the packets they were made
+//! from, so that these can be counted if never read.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -34,16 +34,7 @@ impl Stream {
         let outlet = Outlet::new(file);
         // Without a descriptor, the stream is retried at intervals.
         let descriptor = outlet.as_fd().try_clone_to_owned().ok().map(Arc::new);
-        Self {
-            outlet,
-            name,
-            reader: Reader {
-                outlet: descriptor,
-                taken: 0,
-            },
-            left: Vec::new(),
-            units: Vec::new(),
-        }
+        Self { outlet, name, reader: Reader { outlet: descriptor, taken: 0 }, left: Vec::new(), units: Vec::new() }
     }
 
     /// Writes units. Bytes not accepted at once are kept.
@@ -94,10 +85,7 @@ impl Stream {
     fn keep(&mut self, bytes: &[u8], units: Vec<Unit>) {
         let before = self.left.len();
         self.left.extend_from_slice(bytes);
-        self.units.extend(units.into_iter().map(|unit| Unit {
-            end: before + unit.end,
-            ..unit
-        }));
+        self.units.extend(units.into_iter().map(|unit| Unit { end: before + unit.end, ..unit }));
     }
 
     /// Forgets the kept units that were written whole; a partly written one is kept.
@@ -127,10 +115,7 @@ mod tests {
     fn put(stream: &mut Stream, count: usize, with: u8) -> Pressure {
         let bytes = vec![with; count * 1000];
         let units = || {
-            let unit = |n| Unit {
-                end: n * 1000,
-                interface: Some(3),
-            };
+            let unit = |n| Unit { end: n * 1000, interface: Some(3) };
             (1..=count).map(unit).collect()
         };
         stream.put(&bytes, units).expect("a reader")

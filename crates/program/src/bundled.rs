@@ -10,8 +10,7 @@ use trawl_attach::AttachRequest;
 use trawl_attach::site::Site;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::bundled::{
-    REDIRECT_MAX_CPUS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ, TOUCH_SWAP,
-    VerdictConfig,
+    REDIRECT_MAX_CPUS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ, TOUCH_SWAP, VerdictConfig,
 };
 use trawl_bpf::object;
 use trawl_sys::netlink::XdpMode;
@@ -109,10 +108,7 @@ impl Bundled {
             Self::Redirect(target) => {
                 let whole_only = target.sends_whole_only(site, request)?;
                 let mut source = self.redirect_source(target, touch, site, whole_only)?;
-                if target.makes_copies(site)?
-                    && request.priority.is_none()
-                    && is_in_stack(site, request)?
-                {
+                if target.makes_copies(site)? && request.priority.is_none() && is_in_stack(site, request)? {
                     // The kernel then puts each packet into one buffer, which it can copy.
                     source.set_linear();
                 }
@@ -134,10 +130,7 @@ impl Bundled {
         }
         put.notices.extend(ready.notices());
         if let Self::Redirect(target) = self {
-            let request = AttachRequest {
-                mode: put.installed.mode(),
-                ..*request
-            };
+            let request = AttachRequest { mode: put.installed.mode(), ..*request };
             put.notices.extend(target.caveats(site, &request)?);
         }
         ready.keep();
@@ -161,10 +154,7 @@ impl Bundled {
             Self::Redirect(target) => target.interfaces(site)?,
             Self::Verdict(_) => Vec::new(),
         };
-        let is_blind = matches!(
-            self,
-            Self::Verdict(ExitVerdict::Drop | ExitVerdict::Pass | ExitVerdict::Aborted)
-        );
+        let is_blind = matches!(self, Self::Verdict(ExitVerdict::Drop | ExitVerdict::Pass | ExitVerdict::Aborted));
         if !is_blind || touch != Touch::None {
             sites.push(site.clone());
         }
@@ -200,34 +190,25 @@ impl Bundled {
         }
     }
 
-    /// Returns the other interfaces that get a program too when this one is loaded: their drivers send nothing without one.
+    /// Returns the other interfaces that get a program too when this one is loaded: their drivers send nothing without
+    /// one.
     pub fn also_on(&self, site: &Site, request: &AttachRequest) -> Result<Vec<Site>> {
         let mut targets = match self {
             Self::Redirect(target) if !is_in_stack(site, request)? => target.interfaces(site)?,
             _ => Vec::new(),
         };
-        targets.retain(|one| {
-            one.index() != site.index() && readiness::needs_program(one).unwrap_or(false)
-        });
+        targets.retain(|one| one.index() != site.index() && readiness::needs_program(one).unwrap_or(false));
         Ok(targets)
     }
 
     fn verdict_source(&self, touch: Touch) -> Result<Source> {
         let mut source = self.source(object::VERDICT)?;
-        let config = VerdictConfig {
-            touch: touch.number(),
-        };
+        let config = VerdictConfig { touch: touch.number() };
         source.set_variable(CONFIG, &config.to_bytes())?;
         Ok(source)
     }
 
-    fn redirect_source(
-        &self,
-        target: &RedirectTarget,
-        touch: Touch,
-        site: &Site,
-        whole_only: bool,
-    ) -> Result<Source> {
+    fn redirect_source(&self, target: &RedirectTarget, touch: Touch, site: &Site, whole_only: bool) -> Result<Source> {
         let mut source = self.source(object::REDIRECT)?;
         let interfaces = target.interfaces(site)?;
         let mut config = RedirectConfig {
@@ -240,9 +221,9 @@ impl Bundled {
         };
         match target {
             RedirectTarget::One(..) => {}
-            RedirectTarget::All {
-                exclude_ingress, ..
-            } => config.broadcast_flags = u32::from(*exclude_ingress) * EXCLUDE_INGRESS,
+            RedirectTarget::All { exclude_ingress, .. } => {
+                config.broadcast_flags = u32::from(*exclude_ingress) * EXCLUDE_INGRESS
+            }
             RedirectTarget::Cpus { cpus, then, .. } => {
                 check_cpus(cpus)?;
                 config.cpu_count = cpus.len() as u32;

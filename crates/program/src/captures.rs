@@ -45,9 +45,7 @@ pub fn count_captures(hook: BorrowedFd<'_>, stride: u32) -> Result<u32> {
 
 /// Opens the array that a capture's program jumps into; `None` if the program is not a capture's.
 pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
-    map_of(attached, |map| {
-        [MAP_NAME, SHARED_MAP_NAME].contains(&map.name.as_str()) && map.max_entries == ROWS * stride
-    })
+    map_of(attached, |map| [MAP_NAME, SHARED_MAP_NAME].contains(&map.name.as_str()) && map.max_entries == ROWS * stride)
 }
 
 /// Marks a capture as running: its programs name an array with one of them in it, which the kernel empties when no

@@ -1,9 +1,9 @@
 //! Chains of programs: the verdicts after which the next program runs, the chain settings in a program's source, and
 //! the limit on jumps from program to program.
 //!
-//! [`dispatcher`] reads and `build` makes the chains of libxdp's protocol, `tail_call` trawl's own. The kernel limits how often a
-//! packet jumps, and a packet at the limit would leave a chain in the middle, or skip the program after a capture. So
-//! programs are attached only if no packet can reach the limit.
+//! [`dispatcher`] reads and `build` makes the chains of libxdp's protocol, `tail_call` trawl's own. The kernel limits
+//! how often a packet jumps, and a packet at the limit would leave a chain in the middle, or skip the program after a
+//! capture. So programs are attached only if no packet can reach the limit.
 
 pub(crate) mod build;
 pub mod dispatcher;
@@ -46,18 +46,16 @@ impl Actions {
     pub fn parse(list: &str) -> Result<Self, String> {
         let number = |name: &str| {
             let found = VERDICTS.iter().position(|known| *known == name);
-            found.map(|number| number as u32).ok_or_else(|| {
-                format!("{name} is not a verdict; verdicts: {}", VERDICTS.join(", "))
-            })
+            found
+                .map(|number| number as u32)
+                .ok_or_else(|| format!("{name} is not a verdict; verdicts: {}", VERDICTS.join(", ")))
         };
         list.split(',').map(number).collect()
     }
 
     /// Returns the numbers of the verdicts in the set.
     pub fn verdicts(self) -> Vec<u32> {
-        (0..31)
-            .filter(|verdict| self.0 >> verdict & 1 != 0)
-            .collect()
+        (0..31).filter(|verdict| self.0 >> verdict & 1 != 0).collect()
     }
 
     pub fn names(self) -> Vec<String> {
@@ -105,13 +103,8 @@ impl RunConfig {
 
     /// Reads the members of the program's structure in that section.
     pub fn from_numbers(numbers: &[(String, u32)]) -> Self {
-        let says_actions = numbers
-            .iter()
-            .any(|(name, _)| verdict_by_name(name).is_some());
-        let named = numbers
-            .iter()
-            .filter(|(_, on)| *on != 0)
-            .filter_map(|(name, _)| verdict_by_name(name));
+        let says_actions = numbers.iter().any(|(name, _)| verdict_by_name(name).is_some());
+        let named = numbers.iter().filter(|(_, on)| *on != 0).filter_map(|(name, _)| verdict_by_name(name));
         let priority = numbers.iter().find(|(name, _)| name == "priority");
         Self {
             priority: priority.map_or(Self::DEFAULT_PRIORITY, |(_, number)| *number),
@@ -248,13 +241,7 @@ fn reached_after_attempts() -> Result<bool> {
     let mut code = vec![op::mov(6, 1)];
     let jump = |slot: Insn| {
         let [map, upper_half] = op::load_immediate(op::MAP, ARRAY, array.as_raw_fd());
-        [
-            op::mov(1, 6),
-            map,
-            upper_half,
-            slot,
-            op::call(helper::TAIL_CALL),
-        ]
+        [op::mov(1, 6), map, upper_half, slot, op::call(helper::TAIL_CALL)]
     };
     // The packet's first byte, which is 1 here.
     let computed = op::mov(SLOT, 7);
@@ -304,10 +291,7 @@ mod tests {
     }
 
     fn config(numbers: &[(&str, u32)]) -> (u32, String) {
-        let numbers: Vec<_> = numbers
-            .iter()
-            .map(|(name, number)| ((*name).to_owned(), *number))
-            .collect();
+        let numbers: Vec<_> = numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect();
         let config = RunConfig::from_numbers(&numbers);
         (config.priority, config.actions.to_string())
     }
@@ -316,30 +300,17 @@ mod tests {
     fn run_config_gives_priority_and_actions() {
         assert_eq!(config(&[]), (50, "pass".to_owned()));
         assert_eq!(config(&[("priority", 10)]), (10, "pass".to_owned()));
-        assert_eq!(
-            config(&[("priority", 7), ("XDP_DROP", 1), ("XDP_PASS", 0)]),
-            (7, "drop".to_owned())
-        );
+        assert_eq!(config(&[("priority", 7), ("XDP_DROP", 1), ("XDP_PASS", 0)]), (7, "drop".to_owned()));
         assert_eq!(config(&[("XDP_PASS", 0)]), (50, String::new()));
     }
 
     #[test]
     fn each_capture_and_program_costs_a_jump() {
         let plain = CaptureCounts::default();
-        let open = CaptureCounts {
-            tappable: true,
-            ..plain
-        };
-        let watched = CaptureCounts {
-            at_entry: 1,
-            at_exit: 2,
-            ..open
-        };
+        let open = CaptureCounts { tappable: true, ..plain };
+        let watched = CaptureCounts { at_entry: 1, at_exit: 2, ..open };
         assert_eq!([plain.jumps(), open.jumps(), watched.jumps()], [1, 1, 5]);
-        assert_eq!(
-            [plain.attempts(), open.attempts(), watched.attempts()],
-            [1, 3, 7]
-        );
+        assert_eq!([plain.attempts(), open.attempts(), watched.attempts()], [1, 3, 7]);
         assert_eq!(most_jumps(&[]), 0);
     }
 

@@ -82,10 +82,7 @@ fn chain_of(by: &Present) -> String {
         ProgramOwner::Dispatcher { programs } => programs,
         _ => 0,
     };
-    format!(
-        "a chain by libxdp's protocol is on it (dispatcher {}, programs: {programs})",
-        by.program_id
-    )
+    format!("a chain by libxdp's protocol is on it (dispatcher {}, programs: {programs})", by.program_id)
 }
 
 fn occupied(site: &Site, by: &Present) -> Error {
@@ -96,37 +93,22 @@ fn occupied(site: &Site, by: &Present) -> Error {
         ProgramOwner::Dispatcher { .. } => {
             return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace replaces the whole chain; trawl xdp unload {typed} --all removes it"));
         }
-        ProgramOwner::Installed {
-            name,
-            source,
-            chain,
-        } => (
-            format!("{name}, which trawl loaded from {source},"),
-            Some(chain.is_some()),
-        ),
-        ProgramOwner::Other { name } => {
-            (name.clone().unwrap_or_else(|| "a program".to_owned()), None)
+        ProgramOwner::Installed { name, source, chain } => {
+            (format!("{name}, which trawl loaded from {source},"), Some(chain.is_some()))
         }
+        ProgramOwner::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), None),
     };
     let join = match chain {
         Some(true) => "--prio N puts it into the present chain; ",
         Some(false) => "to have both, load each with --prio N; ",
         None => "",
     };
-    Error::failed(
-        what,
-        format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
-    )
-    .fix(format!(
-        "{join}--replace replaces it; trawl xdp unload {typed} {id} removes it"
-    ))
+    Error::failed(what, format!("{name} is on it already (id {id}, {} mode)", by.mode.name()))
+        .fix(format!("{join}--replace replaces it; trawl xdp unload {typed} {id} removes it"))
 }
 
 /// Text before the path of an unusable pin in libbpf's messages.
-const PINNED_OTHERWISE: [&str; 2] = [
-    "couldn't reuse pinned map at '",
-    "couldn't retrieve pinned map '",
-];
+const PINNED_OTHERWISE: [&str; 2] = ["couldn't reuse pinned map at '", "couldn't retrieve pinned map '"];
 
 /// Advice on compiling a source file to an object file.
 const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o";
@@ -135,9 +117,7 @@ const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o
 pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
     let why = match bytes {
         [] => "the file is empty",
-        [b'#', ..] | [b'/', b'*' | b'/', ..] => {
-            "it looks like source text, not like an object file"
-        }
+        [b'#', ..] | [b'/', b'*' | b'/', ..] => "it looks like source text, not like an object file",
         _ => "it is not an ELF object file",
     };
     Error::failed(format!("cannot load {label}"), why).fix(COMPILE)
@@ -176,31 +156,21 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
         return Error::failed(what, "it is an ELF file, but not one for BPF").fix(COMPILE);
     }
     match libbpf_says(failure) {
-        Some(says) if says.contains("legacy map definitions") => Error::failed(
-            what,
-            "its maps are in the old format (SEC(\"maps\")), which libbpf 1.0 removed",
-        )
-        .fix(
-            "write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g",
-        ),
-        Some(says) if says.contains("stripped object file") => Error::failed(
-            what,
-            "its symbols, by which programs and maps are found, were removed (strip)",
-        )
-        .fix(format!(
-            "use llvm-strip -g, which keeps the symbols; or {COMPILE}"
-        )),
+        Some(says) if says.contains("legacy map definitions") => {
+            Error::failed(what, "its maps are in the old format (SEC(\"maps\")), which libbpf 1.0 removed")
+                .fix("write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g")
+        }
+        Some(says) if says.contains("stripped object file") => {
+            Error::failed(what, "its symbols, by which programs and maps are found, were removed (strip)")
+                .fix(format!("use llvm-strip -g, which keeps the symbols; or {COMPILE}"))
+        }
         // For a truncated file, libbpf reports the missing end.
-        Some(says) if says.starts_with("elf: ") => Error::failed(
-            what,
-            format!("it is cut off or damaged; libbpf says: {says}"),
-        )
-        .fix(COMPILE),
-        Some(says) if says.starts_with("BTF is required") => Error::failed(
-            what,
-            "it has no type information, by which its maps are described",
-        )
-        .fix("compile it with -g"),
+        Some(says) if says.starts_with("elf: ") => {
+            Error::failed(what, format!("it is cut off or damaged; libbpf says: {says}")).fix(COMPILE)
+        }
+        Some(says) if says.starts_with("BTF is required") => {
+            Error::failed(what, "it has no type information, by which its maps are described").fix("compile it with -g")
+        }
         Some(says) => says_libbpf(what, &says),
         None => Error::os(what, again(&failure.error)),
     }
@@ -217,10 +187,7 @@ pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
     if programs.is_empty() {
         return error.fix("give the function a section: SEC(\"xdp\")");
     }
-    let others: Vec<_> = programs
-        .iter()
-        .map(|one| format!("{} (section {})", one.name, one.section))
-        .collect();
+    let others: Vec<_> = programs.iter().map(|one| format!("{} (section {})", one.name, one.section)).collect();
     error.fix(format!("it has only: {}", others.join(", ")))
 }
 
@@ -228,12 +195,12 @@ pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
 pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
     let ProgramEntry { name, section, .. } = program;
     let why = match program.fed_by() {
-        Some("cpumap") => format!(
-            "{name} (section {section}) is for entries of a cpumap and cannot be attached to an interface"
-        ),
-        Some(_) => format!(
-            "{name} (section {section}) is for entries of a devmap and cannot be attached to an interface"
-        ),
+        Some("cpumap") => {
+            format!("{name} (section {section}) is for entries of a cpumap and cannot be attached to an interface")
+        }
+        Some(_) => {
+            format!("{name} (section {section}) is for entries of a devmap and cannot be attached to an interface")
+        }
         None => format!("{name} (section {section}) is not an XDP program"),
     };
     Error::failed(what, why)
@@ -248,10 +215,7 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     }
     if failure.error.raw_os_error() == Some(ENOSPC) && !failure.log.is_empty() {
         let why = "the verifier refuses it, and its log overflowed (a loop, probably)";
-        return fixed(
-            Error::failed(what, why),
-            verifier::on_verifier("infinite loop"),
-        );
+        return fixed(Error::failed(what, why), verifier::on_verifier("infinite loop"));
     }
     if let Some(found) = verifier::condense(&failure.log) {
         let error = Error::failed(what, format!("the verifier refuses it: {found}"));
@@ -264,9 +228,7 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
 }
 
 fn says_libbpf(what: String, says: &str) -> Error {
-    let mut pins = PINNED_OTHERWISE
-        .iter()
-        .filter_map(|phrase| says.split_once(phrase));
+    let mut pins = PINNED_OTHERWISE.iter().filter_map(|phrase| says.split_once(phrase));
     if let Some((_, path)) = pins.next()
         && let Some((path, _)) = path.split_once('\'')
     {
@@ -284,9 +246,8 @@ fn says_libbpf(what: String, says: &str) -> Error {
 
 /// Explains that a pinned map does not suit the program.
 fn pinned_otherwise(what: String, path: &Path) -> Error {
-    let pinned = bpffs::open_map(path).and_then(|fd| {
-        info::map(fd.as_fd()).map_err(|e| Error::os("cannot read the pinned object", e))
-    });
+    let pinned = bpffs::open_map(path)
+        .and_then(|fd| info::map(fd.as_fd()).map_err(|e| Error::os("cannot read the pinned object", e)));
     let is_directory = path.is_dir();
     let path = bpffs::usual_path(path);
     let path = path.display();
@@ -303,15 +264,10 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
             ),
             "rm",
         ),
-        Err(_) if is_directory => (
-            format!("a map is to be pinned at {path}, but that is a directory"),
-            "rmdir",
-        ),
+        Err(_) if is_directory => (format!("a map is to be pinned at {path}, but that is a directory"), "rmdir"),
         Err(_) => (format!("the object pinned at {path} is not a map"), "rm"),
     };
-    Error::failed(what, why).fix(format!(
-        "name another directory, or, if it is no longer needed, {remove} {path}"
-    ))
+    Error::failed(what, why).fix(format!("name another directory, or, if it is no longer needed, {remove} {path}"))
 }
 
 fn fixed(error: Error, advice: Option<&str>) -> Error {
@@ -330,11 +286,7 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let found = verifier::condense(&failure.log).map(|found| found.to_string());
     let why = match found.or_else(|| libbpf_says(failure)) {
         Some(reason) => format!("with hooks put in, the verifier refuses it: {reason}"),
-        None => Error::os(
-            "with hooks put in, the kernel refuses it",
-            again(&failure.error),
-        )
-        .to_string(),
+        None => Error::os("with hooks put in, the kernel refuses it", again(&failure.error)).to_string(),
     };
     Error::failed(what, why).fix("load it without --tappable")
 }

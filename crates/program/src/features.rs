@@ -23,8 +23,7 @@ pub struct Change {
 
 impl Change {
     pub(crate) fn concerns_the_same_as(&self, other: &Self) -> bool {
-        (self.namespace, self.index, &self.feature)
-            == (other.namespace, other.index, &other.feature)
+        (self.namespace, self.index, &self.feature) == (other.namespace, other.index, &other.feature)
     }
 
     fn is_on_the_same_as(&self, other: &Self) -> bool {
@@ -34,8 +33,7 @@ impl Change {
     /// Finds the interface in its current namespace.
     fn interface(&self, look: &mut NamespaceSearch) -> Option<Peer> {
         let near = self.end_of.and_then(|known| interface_of(known, look));
-        let found =
-            near.and_then(|near| veth_peer_in(look, near.namespace.as_ref(), &near.link).ok()?);
+        let found = near.and_then(|near| veth_peer_in(look, near.namespace.as_ref(), &near.link).ok()?);
         found.or_else(|| interface_of((self.namespace, self.index), look))
     }
 }
@@ -43,10 +41,7 @@ impl Change {
 fn interface_of((namespace, index): (Mark, u32), look: &mut NamespaceSearch) -> Option<Peer> {
     let namespace = namespace.find(look)?;
     let link = Netlink::inside(&namespace).ok()?.find_link_by_index(index);
-    Some(Peer {
-        link: link.ok()??,
-        namespace: Some(namespace),
-    })
+    Some(Peer { link: link.ok()??, namespace: Some(namespace) })
 }
 
 /// The right to change features for programs. A command that restores some keeps it until their record is gone too:
@@ -59,9 +54,7 @@ pub(crate) struct Turn {
 impl Turn {
     pub fn take() -> Self {
         // Features are restored even without the lock.
-        Self {
-            _lock: lock::Lock::take(Rank::Features, "features").ok(),
-        }
+        Self { _lock: lock::Lock::take(Rank::Features, "features").ok() }
     }
 }
 
@@ -103,8 +96,7 @@ pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
             .and_then(|ethtool| ethtool.features())
             .unwrap_or_default();
         for change in changes {
-            let is_lost =
-                |one: &&EthtoolFeature| one.name == change.feature && one.on == change.was;
+            let is_lost = |one: &&EthtoolFeature| one.name == change.feature && one.on == change.was;
             let found = features.iter().find(is_lost);
             lost.extend(found.map(|one| {
                 format!(
@@ -130,9 +122,7 @@ fn by_interface(changes: &[Change]) -> Vec<(Peer, Vec<&Change>)> {
         }
     }
     let mut look = NamespaceSearch::default();
-    let found = groups
-        .into_iter()
-        .filter_map(|group| Some((group[0].interface(&mut look)?, group)));
+    let found = groups.into_iter().filter_map(|group| Some((group[0].interface(&mut look)?, group)));
     found.collect()
 }
 
@@ -148,11 +138,7 @@ pub(crate) fn unheard(site: &Site) -> Option<String> {
     })
 }
 
-pub(crate) fn other_end(
-    look: &mut NamespaceSearch,
-    site: &Site,
-    link: &LinkRecord,
-) -> Result<Option<Peer>> {
+pub(crate) fn other_end(look: &mut NamespaceSearch, site: &Site, link: &LinkRecord) -> Result<Option<Peer>> {
     match link.kind.as_deref() {
         Some("veth") => veth_peer_in(look, site.namespace(), link),
         _ => Ok(None),

@@ -17,9 +17,7 @@ use trawl_bpf::prepared::{Edited, Prepared, Twin};
 use trawl_bpf::probe::kernel_function;
 use trawl_sys::{Error, Result};
 
-use crate::rewrite::{
-    Code, EntrySlot, ExitSlots, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Through,
-};
+use crate::rewrite::{Code, EntrySlot, ExitSlots, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Through};
 
 /// Names of the maps, by which captures find them.
 pub const HOOK: &str = "trawl_hook";
@@ -84,12 +82,7 @@ struct Maps {
 }
 
 /// Inserts hooks into the main program and into the programs it may jump to, whose exits are also its own.
-pub fn fit(
-    prepared: &mut Prepared<'_>,
-    main: &str,
-    others: &[&str],
-    hooks: &Hooks,
-) -> Result<Fitted, Problem> {
+pub fn fit(prepared: &mut Prepared<'_>, main: &str, others: &[&str], hooks: &Hooks) -> Result<Fitted, Problem> {
     let mut fitted = Fitted::default();
     let array = |wanted: bool, name: &str, entries: u32| match wanted {
         true => map::create_prog_array(name, entries).map(Some),
@@ -98,9 +91,7 @@ pub fn fit(
     let original = read(prepared, main)?;
     let entry = hooks.tappable && !original.calls_modules();
     if hooks.tappable && !entry {
-        fitted.notices.push(format!(
-            "{main} calls functions of a kernel module: captures see it at its exit only"
-        ));
+        fitted.notices.push(format!("{main} calls functions of a kernel module: captures see it at its exit only"));
     }
     if throws(&original) {
         fitted.notices.push(format!(
@@ -118,10 +109,7 @@ pub fn fit(
         entry: array(entry, ENTRY, ENTRY_SLOTS as u32)?,
         next: array(next, NEXT, ACTIONS)?,
     };
-    let mut plan = Rewriting {
-        entry: None,
-        exits: exits(&maps, hooks),
-    };
+    let mut plan = Rewriting { entry: None, exits: exits(&maps, hooks) };
     // Nothing is changed before all programs are known to be rewritable: a program can be loaded even if no other can
     // follow it.
     let is_tried = !hooks.tappable && !original.calls_modules();
@@ -134,10 +122,7 @@ pub fn fit(
         let keep = keep(prepared, main, &original, &plan)?;
         let body = rewrite(main, &original, &plan, keep)?;
         fitted.twin = Some(prepared.twin(main, &body)?);
-        plan.entry = Some(EntrySlot {
-            map: entry.as_raw_fd(),
-            slot: ENTRY_SLOT_CAPTURE as i32,
-        });
+        plan.entry = Some(EntrySlot { map: entry.as_raw_fd(), slot: ENTRY_SLOT_CAPTURE as i32 });
         edits.push((main, rewrite(main, &original, &plan, keep)?));
     } else {
         edits.push((main, edit(prepared, main, &original, &plan, is_tried)?));
@@ -147,33 +132,23 @@ pub fn fit(
     }
     let Maps { hook, entry, next } = maps;
     let named = [(HOOK, hook), (ENTRY, entry), (NEXT, next)];
-    fitted.maps = named
-        .into_iter()
-        .filter_map(|(name, map)| Some((name.to_owned(), map?)))
-        .collect();
+    fitted.maps = named.into_iter().filter_map(|(name, map)| Some((name.to_owned(), map?))).collect();
     Ok(fitted)
 }
 
 fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
     let mut exits = Vec::new();
     if let Some(hook) = &maps.hook {
-        exits.push(Through {
-            map: hook.as_raw_fd(),
-            slots: ExitSlots::Verdict,
-        });
+        exits.push(Through { map: hook.as_raw_fd(), slots: ExitSlots::Verdict });
     }
     if let (Some(next), Some(actions)) = (&maps.next, &hooks.chain_actions) {
-        exits.push(Through {
-            map: next.as_raw_fd(),
-            slots: ExitSlots::Only(actions.clone()),
-        });
+        exits.push(Through { map: next.as_raw_fd(), slots: ExitSlots::Only(actions.clone()) });
     }
     exits
 }
 
 fn read(prepared: &Prepared<'_>, name: &str) -> Result<Code, Problem> {
-    Code::new(prepared.instructions(name)?)
-        .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+    Code::new(prepared.instructions(name)?).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
 }
 
 /// Returns true if the program throws exceptions, which end it without passing an exit.
@@ -185,18 +160,11 @@ fn throws(program: &Code) -> bool {
 
 /// Finds a location for the context. The program is verified as it is first, so that later refusals are due to the
 /// hooks.
-fn keep(
-    prepared: &Prepared<'_>,
-    name: &str,
-    program: &Code,
-    plan: &Rewriting,
-) -> Result<Keep, Problem> {
+fn keep(prepared: &Prepared<'_>, name: &str, program: &Code, plan: &Rewriting) -> Result<Keep, Problem> {
     let depths = match program.calls_modules() {
         // Only libbpf can load such a program.
         true => None,
-        false => prepared
-            .stack_depths(name)
-            .map_err(|failure| Problem::Original(name.to_owned(), failure))?,
+        false => prepared.stack_depths(name).map_err(|failure| Problem::Original(name.to_owned(), failure))?,
     };
     if let Some(register) = program.free_registers().first() {
         return Ok(Keep::Register(*register));
@@ -249,36 +217,22 @@ fn keep_in_sight(program: &Code) -> Option<Keep> {
 }
 
 fn rewrite(name: &str, program: &Code, plan: &Rewriting, keep: Keep) -> Result<Edited, Problem> {
-    let Rewritten {
-        instructions,
-        moved,
-    } = program
-        .rewrite(plan, keep)
-        .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
-    Ok(Edited {
-        instructions,
-        moved: moved.into_iter().map(|index| index as u32).collect(),
-    })
+    let Rewritten { instructions, moved } =
+        program.rewrite(plan, keep).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
+    Ok(Edited { instructions, moved: moved.into_iter().map(|index| index as u32).collect() })
 }
 
 impl Fitted {
     /// Puts the loaded program into the slot that captures at its entry jump on to.
     pub fn finish(&mut self, file: &LoadedFile, main: &str) -> Result<(), LoadFailure> {
-        let failure = |error| LoadFailure {
-            error,
-            log: String::new(),
-            warnings: Vec::new(),
-        };
+        let failure = |error| LoadFailure { error, log: String::new(), warnings: Vec::new() };
         let slots = match self.maps.is_empty() {
             true => Vec::new(),
             false => Reach::of(file, main).map_err(failure)?.slots,
         };
-        if let (Some(twin), Some(original), Some(entry)) =
-            (self.twin.take(), file.program(main), self.map(ENTRY))
-        {
+        if let (Some(twin), Some(original), Some(entry)) = (self.twin.take(), file.program(main), self.map(ENTRY)) {
             let twin = twin.load(original)?;
-            map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd())
-                .map_err(failure)?;
+            map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd()).map_err(failure)?;
             // A packet that jumps back to the beginning has been seen already.
             let back = LeadsTo::Own(main.to_owned());
             for slot in slots.iter().filter(|slot| slot.leads_to == back) {
@@ -345,11 +299,7 @@ impl<'f> Reach<'f> {
         let mut programs = Vec::new();
         for (name, fd) in file.programs() {
             let about = info::program(fd)?;
-            programs.push(Known {
-                name,
-                id: about.id,
-                map_ids: about.map_ids,
-            });
+            programs.push(Known { name, id: about.id, map_ids: about.map_ids });
         }
         let mut arrays = Vec::new();
         for (name, fd) in file.maps() {

@@ -9,8 +9,7 @@ use trawl_attach::plan::{self, Newcomer};
 use trawl_attach::site::Lock;
 use trawl_attach::snapshot::Chain;
 use trawl_attach::{
-    AttachPlan, AttachPosition, AttachRequest, Conflict, Hold, OldMaps, Owner, ProgramOwner, Site,
-    Snapshot, apply,
+    AttachPlan, AttachPosition, AttachRequest, Conflict, Hold, OldMaps, Owner, ProgramOwner, Site, Snapshot, apply,
 };
 use trawl_bpf::probe::KernelFeature;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
@@ -63,9 +62,7 @@ impl Now {
         let head = snapshot.met_in(mode).map(|one| one.attachment());
         for one in &mut snapshot.present {
             if let Some(found) = Dispatcher::read(one.program_id) {
-                one.kind = ProgramOwner::Dispatcher {
-                    programs: found.members.len(),
-                };
+                one.kind = ProgramOwner::Dispatcher { programs: found.members.len() };
                 if head == Some(one.attachment()) {
                     dispatcher = Some(found);
                 }
@@ -73,10 +70,9 @@ impl Now {
                 one.kind = ProgramOwner::Installed {
                     name: ours.name().to_owned(),
                     source: ours.source().to_owned(),
-                    chain: ours.seat().map(|seat| Chain {
-                        programs: 1 + after(one.program_id).len(),
-                        frags: seat.frags,
-                    }),
+                    chain: ours
+                        .seat()
+                        .map(|seat| Chain { programs: 1 + after(one.program_id).len(), frags: seat.frags }),
                 };
                 if ours.link().is_some() {
                     one.hold = Hold::OwnLink;
@@ -85,12 +81,7 @@ impl Now {
         }
         let guard = installed.iter().find(|one| one.source() == GUARD);
         snapshot.guard = guard.map(Installed::id);
-        Ok(Self {
-            snapshot,
-            installed,
-            head,
-            dispatcher,
-        })
+        Ok(Self { snapshot, installed, head, dispatcher })
     }
 
     /// Returns the programs that a new one replaces.
@@ -113,15 +104,9 @@ fn install(
     if request.tappable {
         source.make_tappable();
     }
-    let new = Newcomer {
-        hooks: source.is_tappable(),
-        frags: source.has_frags()?,
-        alone,
-    };
-    let dispatchers = !new.alone
-        && !new.hooks
-        && mode != XdpMode::Offload
-        && KernelFeature::Freplace.probe().is_supported();
+    let new = Newcomer { hooks: source.is_tappable(), frags: source.has_frags()?, alone };
+    let dispatchers =
+        !new.alone && !new.hooks && mode != XdpMode::Offload && KernelFeature::Freplace.probe().is_supported();
     // Filling a chain's maps may make interfaces ready, and this lock comes before the interface's.
     let _ready = match dispatchers {
         true => readiness::alone()?,
@@ -131,14 +116,10 @@ fn install(
     sweep(&lock, site)?;
     let mut now = Now::read(site, mode)?;
     now.snapshot.dispatchers = dispatchers;
-    let position = plan::position(&now.snapshot, new, request)
-        .map_err(|conflict| conflict_of(site, &mut source, conflict))?;
+    let position =
+        plan::position(&now.snapshot, new, request).map_err(|conflict| conflict_of(site, &mut source, conflict))?;
     let succession = Succession::plan(site, request, &mut source)?;
-    let task = Task {
-        site,
-        lock: &lock,
-        request,
-    };
+    let task = Task { site, lock: &lock, request };
     let sits = !alone && mode != XdpMode::Offload;
     // Runs after loading and after the program got the maps that it keeps.
     let fill = |program: &mut Program| {
@@ -146,9 +127,7 @@ fn install(
         fill(program).map(|()| inherited)
     };
     match position {
-        AttachPosition::NewDispatcher(plan) => {
-            task.behind_dispatcher(source, Vec::new(), &plan, &now, fill)
-        }
+        AttachPosition::NewDispatcher(plan) => task.behind_dispatcher(source, Vec::new(), &plan, &now, fill),
         AttachPosition::Dispatcher(plan) => {
             let parts = now.dispatcher.as_ref().map(parts_of).transpose()?;
             let parts = parts.unwrap_or_default();
@@ -227,17 +206,11 @@ impl Task<'_> {
         let notices = program.notices().to_vec();
         let pinned = program.pin(self.lock, true)?;
         let old = now.dispatcher.as_ref().map(|found| found.id);
-        let mode = built
-            .attach(site, plan, old, &lock)
-            .map_err(|refused| refused.explain(site, &name))?;
+        let mode = built.attach(site, plan, old, &lock).map_err(|refused| refused.explain(site, &name))?;
         if self.request.replace {
             now.installed.iter().for_each(Installed::forget);
         }
-        Ok(Put {
-            installed: pinned.attached(XdpAttachment { mode, program_id }),
-            notices,
-            inherited,
-        })
+        Ok(Put { installed: pinned.attached(XdpAttachment { mode, program_id }), notices, inherited })
     }
 
     /// Puts the program on the interface alone, in place of the present one.
@@ -252,36 +225,22 @@ impl Task<'_> {
         let (name, replaced) = (program.name(), now.replaced(self.request));
         safety::check_session(self.site, self.request, name, program.as_fd(), &replaced)?;
         let notices = program.notices().to_vec();
-        let Now {
-            installed,
-            head: old,
-            dispatcher,
-            ..
-        } = now;
+        let Now { installed, head: old, dispatcher, .. } = now;
         let mut members: Vec<u32> = old.map_or_else(Vec::new, |old| after(old.program_id));
         members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
-        let (members, installed): (Vec<Installed>, Vec<Installed>) = installed
-            .into_iter()
-            .partition(|one| members.contains(&one.id()));
+        let (members, installed): (Vec<Installed>, Vec<Installed>) =
+            installed.into_iter().partition(|one| members.contains(&one.id()));
         let is_old = |one: &Installed| old.is_some_and(|old| old.program_id == one.id());
         let old = installed.into_iter().find(is_old);
         let pinned = program.pin(self.lock, false)?;
         if let Some(link) = old.as_ref().and_then(Installed::link) {
             pinned.holds(link)?;
         }
-        let keep = |link: std::os::fd::BorrowedFd<'_>| {
-            old.as_ref().is_some_and(|old| old.renew_link(link).is_ok())
-        };
-        let owner = Owner {
-            link: old.as_ref().and_then(Installed::link),
-            keep: Some(&keep),
-        };
+        let keep = |link: std::os::fd::BorrowedFd<'_>| old.as_ref().is_some_and(|old| old.renew_link(link).is_ok());
+        let owner = Owner { link: old.as_ref().and_then(Installed::link), keep: Some(&keep) };
         let attached = apply(self.site, program.as_fd(), plan, &owner)
             .map_err(|refused| refused.explain(self.site, program.name()))?;
-        let attachment = XdpAttachment {
-            mode: attached.mode,
-            program_id: program.id(),
-        };
+        let attachment = XdpAttachment { mode: attached.mode, program_id: program.id() };
         let installed = match attached.link {
             Some(link) => pinned.attached_by(link, attachment)?,
             None => pinned.attached(attachment),
@@ -295,11 +254,7 @@ impl Task<'_> {
             remove_pins(&lock.of(self.site, dispatcher.id));
         }
         members.iter().chain(&old).for_each(Installed::forget);
-        Ok(Put {
-            installed,
-            notices,
-            inherited,
-        })
+        Ok(Put { installed, notices, inherited })
     }
 
     /// Puts the program into the chain of jumps on the interface.
@@ -315,11 +270,7 @@ impl Task<'_> {
         let head = now.snapshot.met_in(mode).map(|one| one.program_id);
         let chain = tail_call::from(head, now.installed);
         let installed = tail_call::join(self.site, self.lock, program, chain, self.request)?;
-        Ok(Put {
-            installed,
-            notices,
-            inherited,
-        })
+        Ok(Put { installed, notices, inherited })
     }
 }
 
@@ -332,9 +283,7 @@ pub fn put_instead(
     old: Installed,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
-    let others = |one: &XdpAttachment| {
-        one.program_id != old.id() && Dispatcher::read(one.program_id).is_none()
-    };
+    let others = |one: &XdpAttachment| one.program_id != old.id() && Dispatcher::read(one.program_id).is_none();
     let is_alone = !programs_on(site)?.iter().any(others);
     let request = AttachRequest {
         mode: request.mode.or(old.mode()),

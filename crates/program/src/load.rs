@@ -26,10 +26,7 @@ pub(crate) enum Role<'a> {
     /// Alone on an interface.
     Alone,
     /// In place of a function of a loaded program.
-    Instead {
-        of: BorrowedFd<'a>,
-        function: &'a str,
-    },
+    Instead { of: BorrowedFd<'a>, function: &'a str },
 }
 
 /// An object file from which one program is loaded.
@@ -61,10 +58,7 @@ impl Source {
             return Err(Error::failed(what(), "it is not a file"));
         }
         if about.len() > LARGEST {
-            return Err(Error::failed(
-                what(),
-                "it is far too large for an object file",
-            ));
+            return Err(Error::failed(what(), "it is far too large for an object file"));
         }
         let bytes = fs::read(path).map_err(|e| Error::os(what(), e))?;
         // Status shows the path much later, and in other directories.
@@ -90,8 +84,7 @@ impl Source {
             return Err(error);
         }
         let stem = Path::new(label).file_stem().unwrap_or_default();
-        let object = ObjectFile::open(&stem.to_string_lossy(), bytes)
-            .map_err(|e| explain::cannot_open(label, &e))?;
+        let object = ObjectFile::open(&stem.to_string_lossy(), bytes).map_err(|e| explain::cannot_open(label, &e))?;
         Ok(Self {
             label: label.to_owned(),
             object,
@@ -148,14 +141,12 @@ impl Source {
                     (Some(found), ..) | (None, Some(found), None) => found,
                     (None, Some(_), Some(_)) => {
                         let why = format!("several of its programs are in the section {name}");
-                        return Err(Error::failed(what, why)
-                            .fix(format!("name one with --prog: {}", names())));
+                        return Err(Error::failed(what, why).fix(format!("name one with --prog: {}", names())));
                     }
                     (None, None, _) => {
                         let others = self.object.programs();
                         let mut others = others.iter();
-                        let error = match others.find(|one| one.name == name || one.section == name)
-                        {
+                        let error = match others.find(|one| one.name == name || one.section == name) {
                             Some(other) => explain::elsewhere(&what, other),
                             None => Error::failed(what, format!("it has no XDP program {name}")),
                         };
@@ -263,8 +254,7 @@ impl Source {
     pub fn has_frags(&mut self) -> Result<bool> {
         let name = self.name()?;
         let entry = self.programs().into_iter().find(|one| one.name == name);
-        let declares = self.flags & program::HAS_FRAGS != 0
-            || entry.is_some_and(|one| one.section.contains(".frags"));
+        let declares = self.flags & program::HAS_FRAGS != 0 || entry.is_some_and(|one| one.section.contains(".frags"));
         Ok(declares && probe::has_xdp_frags())
     }
 
@@ -317,16 +307,8 @@ impl Source {
         let mut wanted = vec![name.as_str()];
         wanted.extend(self.also.iter().map(String::as_str));
         // The compiler may have filled a program array with other programs of the file: the kernel needs all of them.
-        if self
-            .object
-            .maps()
-            .iter()
-            .any(|one| one.kind == map::PROG_ARRAY)
-        {
-            for one in others
-                .iter()
-                .filter(|one| one.is_automatic && one.name != name)
-            {
+        if self.object.maps().iter().any(|one| one.kind == map::PROG_ARRAY) {
+            for one in others.iter().filter(|one| one.is_automatic && one.name != name) {
                 if one.kind == 0 {
                     self.object.set_xdp(&one.name);
                 }
@@ -373,16 +355,10 @@ impl Source {
         let file = self.object.load().map_err(cannot_load)?;
         pins.pinned_by_now();
         fitted.finish(&file, &name).map_err(cannot_load)?;
-        let fd = file
-            .program(&name)
-            .ok_or_else(|| Error::failed(format!("cannot load {name}"), "it was left out"))?;
-        let about = info::program(fd)
-            .map_err(|e| Error::os(format!("cannot read the properties of {name}"), e))?;
-        let fd = fd
-            .try_clone_to_owned()
-            .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
-        let reach = Reach::of(&file, &name)
-            .map_err(|e| Error::os(format!("cannot follow the jumps of {name}"), e))?;
+        let fd = file.program(&name).ok_or_else(|| Error::failed(format!("cannot load {name}"), "it was left out"))?;
+        let about = info::program(fd).map_err(|e| Error::os(format!("cannot read the properties of {name}"), e))?;
+        let fd = fd.try_clone_to_owned().map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
+        let reach = Reach::of(&file, &name).map_err(|e| Error::os(format!("cannot follow the jumps of {name}"), e))?;
         Ok(Program {
             map_ids: reach.map_ids,
             file,
@@ -415,10 +391,7 @@ impl Source {
             )
             .fix("leave out --mode hw"));
         }
-        let mut prepared = self
-            .object
-            .prepare()
-            .map_err(|e| explain::cannot_load(&self.label, name, &e))?;
+        let mut prepared = self.object.prepare().map_err(|e| explain::cannot_load(&self.label, name, &e))?;
         // The kernel cannot report this tag once the hooks are inserted.
         let tag = prepared.tag(name);
         if !self.hooks.any() {
@@ -435,22 +408,17 @@ impl Source {
         }
         match fitted {
             Ok(fitted) => Ok((fitted, tag)),
-            Err(Problem::Unfit(which, failure)) => {
-                Err(explain::cannot_fit(&self.label, &which, &failure))
+            Err(Problem::Unfit(which, failure)) => Err(explain::cannot_fit(&self.label, &which, &failure)),
+            Err(Problem::Refused(which, refusal)) => {
+                Err(Error::failed(format!("cannot make {which} of {} tappable", self.label), refusal)
+                    .fix("load it without --tappable"))
             }
-            Err(Problem::Refused(which, refusal)) => Err(Error::failed(
-                format!("cannot make {which} of {} tappable", self.label),
-                refusal,
-            )
-            .fix("load it without --tappable")),
             Err(Problem::Taken(map)) => Err(Error::failed(
                 format!("cannot make {name} of {} tappable", self.label),
                 format!("captures find the hooks by a map named {map}, and it has its own"),
             )
             .fix("give the map another name, or load it without --tappable")),
-            Err(Problem::Original(which, failure)) => {
-                Err(explain::cannot_load(&self.label, &which, &failure))
-            }
+            Err(Problem::Original(which, failure)) => Err(explain::cannot_load(&self.label, &which, &failure)),
             Err(Problem::Other(error)) => Err(error),
         }
     }
@@ -506,9 +474,7 @@ impl Program {
     /// them must be held: the kernel empties an array of programs that nobody holds, even if programs still jump
     /// through it.
     pub(crate) fn own_maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
-        let is_own = |fd: &BorrowedFd<'_>| {
-            info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id))
-        };
+        let is_own = |fd: &BorrowedFd<'_>| info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id));
         let mut maps = self.file.maps();
         maps.retain(|(_, fd)| is_own(fd));
         let hooks = self.fitted.maps.iter();
@@ -599,9 +565,7 @@ mod tests {
         }
         let mut state = 1u64;
         let mut random = move || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) as usize
         };
         let mut opened = 0;

@@ -133,8 +133,7 @@ impl Installed {
 
     /// Opens the program.
     pub fn program(&self) -> Result<OwnedFd> {
-        program::open_by_id(self.id)
-            .map_err(|e| Error::os(format!("cannot open the program {}", self.name()), e))
+        program::open_by_id(self.id).map_err(|e| Error::os(format!("cannot open the program {}", self.name()), e))
     }
 
     /// Opens a map of the program, by its name in the source; the program's variables are in `….bss`, `….data`.
@@ -304,23 +303,12 @@ impl Pinned {
     /// Records a program, so that its pins are removed with it.
     pub fn new(lock: &Lock, id: u32, record: PinRecord) -> Result<Self> {
         let directory = lock.make_inside(&id.to_string())?;
-        let pinned = Self {
-            installed: Installed {
-                directory,
-                id,
-                link: None,
-                attachment: None,
-                record,
-            },
-            done: false,
-        };
+        let pinned = Self { installed: Installed { directory, id, link: None, attachment: None, record }, done: false };
         Ok(pinned)
     }
 
     pub fn record(&self) -> Result<()> {
-        let Installed {
-            directory, record, ..
-        } = &self.installed;
+        let Installed { directory, record, .. } = &self.installed;
         record.pin(&directory.join(RECORD))
     }
 
@@ -372,8 +360,8 @@ impl Drop for Pinned {
     }
 }
 
-/// Returns the program whose helper on another interface this link attaches: its interface, if that can be found, its name
-/// and its number.
+/// Returns the program whose helper on another interface this link attaches: its interface, if that can be found, its
+/// name and its number.
 pub(crate) fn helped_by(link: u32) -> Option<(Option<Site>, String, u32)> {
     all_helpers().find_map(|(directory, record, pin)| {
         let held = bpffs::open_link(&pin).ok()?;
@@ -394,10 +382,8 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
             continue;
         };
         // Another tool may have attached it to a second interface.
-        let is_there = |site: Site| {
-            programs_on(&site)
-                .is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id))
-        };
+        let is_there =
+            |site: Site| programs_on(&site).is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id));
         if !Site::of_directory(&directory).is_some_and(is_there) {
             found.extend(read_one(directory.join(&id), attached));
         }
@@ -436,10 +422,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
     match program::open_by_id(first.program_id) {
         Err(error) if error.raw_os_error() == Some(EPERM) => {
             let (id, mode) = (first.program_id, first.mode.name());
-            let what = format!(
-                "cannot read the program on {} (id {id}, {mode} mode)",
-                site.label()
-            );
+            let what = format!("cannot read the program on {} (id {id}, {mode} mode)", site.label());
             Err(Error::os(what, error).fix("this requires root"))
         }
         _ => Ok(()),
@@ -452,15 +435,9 @@ pub fn programs_on(site: &Site) -> Result<Vec<XdpAttachment>> {
     for head in all.clone() {
         let dispatcher = Dispatcher::read(head.program_id);
         let members = dispatcher.map_or_else(Vec::new, |found| found.members);
-        all.extend(members.iter().map(|member| XdpAttachment {
-            mode: head.mode,
-            program_id: member.program,
-        }));
+        all.extend(members.iter().map(|member| XdpAttachment { mode: head.mode, program_id: member.program }));
         let jumped_to = chain::after(head.program_id).into_iter();
-        all.extend(jumped_to.map(|program_id| XdpAttachment {
-            mode: head.mode,
-            program_id,
-        }));
+        all.extend(jumped_to.map(|program_id| XdpAttachment { mode: head.mode, program_id }));
     }
     Ok(all)
 }
@@ -478,10 +455,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
-    entries(directory)
-        .into_iter()
-        .filter_map(|path| read_one(path, attached))
-        .collect()
+    entries(directory).into_iter().filter_map(|path| read_one(path, attached)).collect()
 }
 
 fn stand_in_of(directory: &Path) -> Option<u32> {
@@ -495,10 +469,7 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed>
     let stand_in = stand_in_of(&directory);
     Some(Installed {
         id,
-        attachment: attached
-            .iter()
-            .copied()
-            .find(|one| one.program_id == id || Some(one.program_id) == stand_in),
+        attachment: attached.iter().copied().find(|one| one.program_id == id || Some(one.program_id) == stand_in),
         record: PinRecord::read(&directory.join(RECORD)).unwrap_or_default(),
         link,
         directory,
@@ -683,10 +654,7 @@ fn visible(directory: &Path) -> Result<PathBuf> {
     let missing = missing_of(&directory);
     let mut names = missing.iter().filter_map(|path| path.file_name());
     if names.any(|name| name.to_string_lossy().contains('.')) {
-        return Err(Error::failed(
-            what(),
-            "the BPF file system allows no names with a dot",
-        ));
+        return Err(Error::failed(what(), "the BPF file system allows no names with a dot"));
     }
     Ok(directory)
 }

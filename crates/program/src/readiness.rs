@@ -1,8 +1,8 @@
 //! Prepares interfaces for programs that send packets on, and undoes the changes.
 //!
-//! A veth delivers frames that XDP sends to its other end only while that has GRO or a program of its own (before Linux 5.13
-//! only the latter); it accepts packets from the stack there with incomplete checksums and with VLAN tags outside the packet,
-//! both of which are lost when XDP sends the packet on. Cards can hide tags from XDP, too.
+//! A veth delivers frames that XDP sends to its other end only while that has GRO or a program of its own (before Linux
+//! 5.13 only the latter); it accepts packets from the stack there with incomplete checksums and with VLAN tags outside
+//! the packet, both of which are lost when XDP sends the packet on. Cards can hide tags from XDP, too.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -25,12 +25,8 @@ use trawl_sys::words::word;
 
 const GRO: &str = "rx-gro";
 /// Features with which the stack leaves checksums incomplete, and tags outside the packet.
-const NOT_WHOLE: [&str; 4] = [
-    "tx-checksum-ip-generic",
-    "tx-checksum-sctp",
-    "tx-vlan-hw-insert",
-    "tx-vlan-stag-hw-insert",
-];
+const NOT_WHOLE: [&str; 4] =
+    ["tx-checksum-ip-generic", "tx-checksum-sctp", "tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
 /// Changes features; they are restored on drop, unless another owner keeps the changes.
@@ -40,8 +36,8 @@ pub struct Readiness {
     switched: Vec<Switched>,
     /// Keeps a program on the other end.
     link: Option<OwnedFd>,
-    /// Keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths, by the numbers of
-    /// the sending interfaces.
+    /// Keep programs on interfaces whose drivers send frames only with one, or on the other ends of veths, by the
+    /// numbers of the sending interfaces.
     targets: Vec<(u32, OwnedFd)>,
     /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,
@@ -59,17 +55,13 @@ struct PutBack {
 
 impl Undo for PutBack {
     fn undo(&self) -> Result<()> {
-        undo(&Turn::take(), std::slice::from_ref(&self.change), &|| {
-            all_changes(None)
-        });
+        undo(&Turn::take(), std::slice::from_ref(&self.change), &|| all_changes(None));
         Ok(())
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
         let lock = self.alone.iter();
-        lock.filter_map(|lock| Some(lock.descriptor()?.as_raw_fd()))
-            .chain(bpffs::hold())
-            .collect()
+        lock.filter_map(|lock| Some(lock.descriptor()?.as_raw_fd())).chain(bpffs::hold()).collect()
     }
 }
 
@@ -88,8 +80,8 @@ impl Readiness {
         ready
     }
 
-    /// Ensures that frames sent by XDP out of the interface reach the other end. If its driver sends them only while it has
-    /// an XDP program, a program that passes every packet is attached to it.
+    /// Ensures that frames sent by XDP out of the interface reach the other end. If its driver sends them only while it
+    /// has an XDP program, a program that passes every packet is attached to it.
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
         let is_card = XdpSending::of(site)? != XdpSending::AsOtherEnd;
         // With a second holder it outlives the program that it was attached for.
@@ -130,15 +122,11 @@ impl Readiness {
         let what = format!("cannot send XDP frames out of {}", site.label());
         // A veth accepts frames when its other end is ready to poll for them, which requires it to be up.
         if let Some(down) = peer.as_ref().filter(|peer| !peer.link.is_up()) {
-            return Err(
-                Error::failed(what, format!("its other end, {}, is down", down.label())).fix(
-                    format!(
-                        "{}ip link set {} up; or use --mode skb",
-                        down.exec_prefix(),
-                        word(&down.link.name)
-                    ),
-                ),
-            );
+            return Err(Error::failed(what, format!("its other end, {}, is down", down.label())).fix(format!(
+                "{}ip link set {} up; or use --mode skb",
+                down.exec_prefix(),
+                word(&down.link.name)
+            )));
         }
         if let (None, Some("veth")) = (&peer, link.kind.as_deref()) {
             return Err(Error::failed(
@@ -202,11 +190,7 @@ impl Readiness {
     fn hold_on(&mut self, peer: &Peer) -> Result<OwnedFd> {
         let to = Site::named(peer.namespace.clone(), &peer.link.name)?;
         let link = hold_passing(&to).map_err(|error| {
-            Error::failed(
-                format!("cannot make {} accept XDP frames", peer.label()),
-                error.why(),
-            )
-            .fix(IN_STACK)
+            Error::failed(format!("cannot make {} accept XDP frames", peer.label()), error.why()).fix(IN_STACK)
         })?;
         self.note(peer.label(), true, HELPER);
         Ok(link)
@@ -220,10 +204,7 @@ impl Readiness {
             let turn = self.turn()?;
             return self.switch(&turn, &peer, &NOT_WHOLE, false, end_of);
         }
-        let own = Peer {
-            link,
-            namespace: site.namespace().cloned(),
-        };
+        let own = Peer { link, namespace: site.namespace().cloned() };
         let turn = self.turn()?;
         self.switch(&turn, &own, &TAGS_TAKEN_OFF, false, None)
     }
@@ -233,11 +214,7 @@ impl Readiness {
         let line = |one: &Switched| {
             format!(
                 "{} on {} until it is unloaded: {}",
-                if one.on {
-                    "switched on"
-                } else {
-                    "switched off"
-                },
+                if one.on { "switched on" } else { "switched off" },
                 one.interface,
                 one.features.join(", ")
             )
@@ -249,20 +226,13 @@ impl Readiness {
         let same = |one: &&mut Switched| one.interface == interface && one.on == on;
         match self.switched.iter_mut().find(same) {
             Some(one) => one.features.push(feature.to_owned()),
-            None => self.switched.push(Switched {
-                interface,
-                on,
-                features: vec![feature.to_owned()],
-            }),
+            None => self.switched.push(Switched { interface, on, features: vec![feature.to_owned()] }),
         }
     }
 
     /// Returns the links that keep programs on other interfaces, with the names of their pins.
     pub(crate) fn helpers(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
-        let peer = self
-            .link
-            .iter()
-            .map(|link| (PEER_LINK.to_owned(), link.as_fd()));
+        let peer = self.link.iter().map(|link| (PEER_LINK.to_owned(), link.as_fd()));
         let targets = self.targets.iter();
         peer.chain(targets.map(|(index, link)| (target_link(*index), link.as_fd())))
     }
@@ -302,24 +272,15 @@ impl Readiness {
     ) -> Result<()> {
         let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?;
         let namespace = Mark::of(interface.namespace.as_ref())?;
-        let end_of = end_of
-            .map(|(site, link)| Ok((Mark::of(site.namespace())?, link.index)))
-            .transpose()?;
+        let end_of = end_of.map(|(site, link)| Ok((Mark::of(site.namespace())?, link.index))).transpose()?;
         let others = all_changes(None);
         let present = ethtool.features()?;
         let by_name = |name: &&str| present.iter().find(|one| one.name == *name);
         let mut new = Vec::new();
         for found in features.iter().filter_map(by_name) {
-            let mut change = Change {
-                namespace,
-                index: interface.link.index,
-                feature: found.name.clone(),
-                was: found.on,
-                end_of,
-            };
-            let mut same = others
-                .iter()
-                .filter(|other| other.concerns_the_same_as(&change));
+            let mut change =
+                Change { namespace, index: interface.link.index, feature: found.name.clone(), was: found.on, end_of };
+            let mut same = others.iter().filter(|other| other.concerns_the_same_as(&change));
             // The last program restores the feature.
             match same.next() {
                 Some(shared) => change.was = shared.was,
@@ -328,12 +289,8 @@ impl Readiness {
             }
             new.push((change, found.on != on));
         }
-        let put_back = |change: &Change| {
-            Box::new(PutBack {
-                change: change.clone(),
-                alone: self.alone.clone(),
-            }) as Box<dyn Undo>
-        };
+        let put_back =
+            |change: &Change| Box::new(PutBack { change: change.clone(), alone: self.alone.clone() }) as Box<dyn Undo>;
         let switched = new.iter().filter(|(_, is_switched)| *is_switched);
         let tasks: Vec<_> = switched.map(|(change, _)| put_back(change)).collect();
         if !tasks.is_empty() {
@@ -414,15 +371,11 @@ pub(crate) fn sends_frames(site: &Site) -> Result<()> {
         ),
         _ => "its driver accepts none from other interfaces".to_owned(),
     };
-    Err(Error::failed(
-        format!("cannot send XDP frames out of {}", site.label()),
-        why,
-    )
-    .fix(IN_STACK))
+    Err(Error::failed(format!("cannot send XDP frames out of {}", site.label()), why).fix(IN_STACK))
 }
 
-/// Removes a program that has been attached natively if its driver nevertheless sends no redirected frames. A veth has been
-/// made ready before, and a concurrent command may undo that until [`Readiness::keep`].
+/// Removes a program that has been attached natively if its driver nevertheless sends no redirected frames. A veth has
+/// been made ready before, and a concurrent command may undo that until [`Readiness::keep`].
 pub(crate) fn check_sending(site: &Site, installed: Installed) -> Result<Installed> {
     if installed.mode() == Some(XdpMode::Native)
         && XdpSending::of(site)? != XdpSending::AsOtherEnd
@@ -434,8 +387,8 @@ pub(crate) fn check_sending(site: &Site, installed: Installed) -> Result<Install
     Ok(installed)
 }
 
-/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards with a native
-/// program are assumed to, and of the virtual interfaces the following do.
+/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards with a
+/// native program are assumed to, and of the virtual interfaces the following do.
 pub(crate) fn takes_frames(site: &Site) -> Result<bool> {
     const TAKE: [&str; 3] = ["veth", "tun", "bond"];
     if let Some(able) = xdp_abilities(site.namespace(), site.index())? {
@@ -449,9 +402,7 @@ pub(crate) fn takes_frames(site: &Site) -> Result<bool> {
 }
 
 /// Returns true if each interface sends redirected packets of several buffers. Kernels before 6.3 send none.
-pub(crate) fn all_send_several_buffers<'a>(
-    sites: impl IntoIterator<Item = &'a Site>,
-) -> Result<bool> {
+pub(crate) fn all_send_several_buffers<'a>(sites: impl IntoIterator<Item = &'a Site>) -> Result<bool> {
     for site in sites {
         if !sends_several_buffers(site)? {
             return Ok(false);

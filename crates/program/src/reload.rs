@@ -56,25 +56,15 @@ impl fmt::Display for Reload {
         let interface = word(interface);
         let (source, program, skb, beside) = match how {
             ReloadMethod::Unknown => {
-                return write!(
-                    f,
-                    "trawl xdp load {interface} FILE.o --replace --keep-maps --tappable"
-                );
+                return write!(f, "trawl xdp load {interface} FILE.o --replace --keep-maps --tappable");
             }
             ReloadMethod::Guard => return write!(f, "trawl guard load {interface} --tappable"),
             ReloadMethod::Route => return write!(f, "trawl route load {interface} --tappable"),
             ReloadMethod::Balance => return write!(f, "trawl balance load {interface} --tappable"),
             ReloadMethod::Helper => {
-                return f.write_str(
-                    "it is trawl's own and lets every packet pass: capture with --tap tc",
-                );
+                return f.write_str("it is trawl's own and lets every packet pass: capture with --tap tc");
             }
-            ReloadMethod::Program {
-                source,
-                program,
-                skb,
-                beside,
-            } => (source, program, *skb, beside),
+            ReloadMethod::Program { source, program, skb, beside } => (source, program, *skb, beside),
         };
         let what = match program {
             Some(program) => format!("{} --prog {}", word(source), word(program)),
@@ -82,15 +72,10 @@ impl fmt::Display for Reload {
         };
         let mode = if skb { " --mode skb" } else { "" };
         let Some(beside) = beside else {
-            return write!(
-                f,
-                "trawl xdp load {interface} {what} --replace --keep-maps --tappable{mode}"
-            );
+            return write!(f, "trawl xdp load {interface} {what} --replace --keep-maps --tappable{mode}");
         };
         // Of two programs with the same maps, the one without hooks is removed when the other one is attached.
-        let priority = beside
-            .priority
-            .map_or_else(String::new, |priority| format!(" --prio {priority}"));
+        let priority = beside.priority.map_or_else(String::new, |priority| format!(" --prio {priority}"));
         write!(
             f,
             "trawl xdp load {interface} {what} --keep-maps --tappable{priority}{mode} && trawl xdp unload {interface} {}",
@@ -118,10 +103,7 @@ impl Reload {
 
 /// Returns how to load this program again with hooks. In a chain, the attached program is meant.
 pub fn with_hooks(site: &Site, program: u32) -> Reload {
-    Reload {
-        interface: site.label().to_owned(),
-        how: how(site, program),
-    }
+    Reload { interface: site.label().to_owned(), how: how(site, program) }
 }
 
 /// Returns the command that removes a program loaded by trawl. A link holds it: iproute2 and bpftool cannot replace it.
@@ -171,10 +153,8 @@ fn how(site: &Site, program: u32) -> ReloadMethod {
         source,
         program: is_file.then(|| found.name().to_owned()),
         skb: found.mode() == Some(XdpMode::Skb),
-        beside: (!is_alone).then(|| ReplacedProgram {
-            id: found.id(),
-            priority: found.seat().map(|seat| seat.priority),
-        }),
+        beside: (!is_alone)
+            .then(|| ReplacedProgram { id: found.id(), priority: found.seat().map(|seat| seat.priority) }),
     }
 }
 
@@ -190,15 +170,9 @@ mod tests {
         };
         let unknown = advice(ReloadMethod::Unknown);
         let lent = unknown.find("trawl capture -i eth0 --tappable FILE.o");
-        assert!(
-            lent < unknown.find("trawl xdp load eth0 FILE.o"),
-            "{unknown}"
-        );
+        assert!(lent < unknown.find("trawl xdp load eth0 FILE.o"), "{unknown}");
         assert!(lent.is_some(), "{unknown}");
         let guard = advice(ReloadMethod::Guard);
-        assert!(
-            !guard.contains("trawl capture") && guard.contains("trawl guard load eth0 --tappable"),
-            "{guard}"
-        );
+        assert!(!guard.contains("trawl capture") && guard.contains("trawl guard load eth0 --tappable"), "{guard}");
     }
 }

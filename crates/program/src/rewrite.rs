@@ -119,18 +119,14 @@ impl Code {
     /// Returns true if it calls functions of a kernel module, which only libbpf can resolve.
     pub fn calls_modules(&self) -> bool {
         whole(&self.instructions).any(|(_, instruction)| {
-            instruction.code == op::CALL_CODE
-                && instruction.src() == op::KERNEL_FUNCTION
-                && instruction.off != 0
+            instruction.code == op::CALL_CODE && instruction.src() == op::KERNEL_FUNCTION && instruction.off != 0
         })
     }
 
     /// Returns the kernel functions that it calls, by the numbers of their types.
     pub fn kernel_functions(&self) -> Vec<i32> {
         whole(&self.instructions)
-            .filter(|(_, one)| {
-                one.code == op::CALL_CODE && one.src() == op::KERNEL_FUNCTION && one.off == 0
-            })
+            .filter(|(_, one)| one.code == op::CALL_CODE && one.src() == op::KERNEL_FUNCTION && one.off == 0)
             .map(|(_, one)| one.imm)
             .collect()
     }
@@ -138,9 +134,7 @@ impl Code {
     /// Returns the callee-saved registers that the main program does not use; subprograms save them themselves.
     pub fn free_registers(&self) -> Vec<u8> {
         let names = |one: &Insn, register| one.dst() == register || one.src() == register;
-        (6..=9)
-            .filter(|register| !self.main().iter().any(|one| names(one, *register)))
-            .collect()
+        (6..=9).filter(|register| !self.main().iter().any(|one| names(one, *register))).collect()
     }
 
     /// Returns the visible stack depth of the main program: accesses relative to the frame's end. Addresses computed
@@ -155,9 +149,7 @@ impl Code {
                 _ => None,
             };
             let moved = before.is_some_and(|before| {
-                before.code == op::ALU64 | op::MOV | op::X
-                    && before.src() == FRAME
-                    && before.dst() == one.dst()
+                before.code == op::ALU64 | op::MOV | op::X && before.src() == FRAME && before.dst() == one.dst()
             });
             let offset = match base {
                 Some(FRAME) => i32::from(one.off),
@@ -237,11 +229,7 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
     moved.push(out.len());
 
     for (at, to) in open {
-        let target = if to == *main {
-            end_after_main
-        } else {
-            moved[to]
-        };
+        let target = if to == *main { end_after_main } else { moved[to] };
         set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: at })?;
     }
     for (index, _) in whole(instructions) {
@@ -251,10 +239,7 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
         let (at, target) = (moved[index], moved[target]);
         set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: index })?;
     }
-    Ok(Rewritten {
-        instructions: out,
-        moved,
-    })
+    Ok(Rewritten { instructions: out, moved })
 }
 
 /// Plans the replacement of the main program's exits backwards from its end: each jumps to the nearest end after it.
@@ -368,9 +353,7 @@ impl Keep {
     pub fn below(depth: u32) -> Result<Self, Refusal> {
         let bottom = depth.next_multiple_of(SLOT) + SLOT;
         match i16::try_from(bottom) {
-            Ok(bottom) if u32::from(bottom.unsigned_abs()) <= STACK_SIZE => {
-                Ok(Self::Stack(-bottom))
-            }
+            Ok(bottom) if u32::from(bottom.unsigned_abs()) <= STACK_SIZE => Ok(Self::Stack(-bottom)),
             _ => Err(Refusal::StackFull { depth }),
         }
     }
@@ -392,9 +375,6 @@ impl Keep {
 
     /// Returns the register for the verdict: at an exit only the one that holds the context is still needed.
     fn register_for_verdict(self) -> u8 {
-        CALLEE_SAVED
-            .into_iter()
-            .find(|register| self != Self::Register(*register))
-            .unwrap_or(CALLEE_SAVED[0])
+        CALLEE_SAVED.into_iter().find(|register| self != Self::Register(*register)).unwrap_or(CALLEE_SAVED[0])
     }
 }

@@ -45,10 +45,7 @@ pub fn comes_by(session: &Session, site: &Site) -> Result<bool> {
 
 /// Returns the interfaces that the answers of a session leave by or that have its server's address.
 pub fn ends_of(session: &Session, netlink: &mut Netlink) -> Result<HashSet<u32>> {
-    let ends = [
-        netlink.interface_with(session.server.ip())?,
-        netlink.interface_towards(session.client.ip())?,
-    ];
+    let ends = [netlink.interface_with(session.server.ip())?, netlink.interface_towards(session.client.ip())?];
     Ok(ends.into_iter().flatten().collect())
 }
 
@@ -60,12 +57,7 @@ fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
         (IpAddr::V6(client), IpAddr::V6(server)) => template.ipv6(client, server),
         _ => return None,
     };
-    let tcp = Tcp {
-        src: session.client.port(),
-        dst: session.server.port(),
-        flags: flags::ACK,
-        ..Tcp::default()
-    };
+    let tcp = Tcp { src: session.client.port(), dst: session.server.port(), flags: flags::ACK, ..Tcp::default() };
     Some(template.tcp(tcp).frame_len(64).build())
 }
 
@@ -137,10 +129,7 @@ impl Arriving {
 
     fn needs(&self, what: String, how: &str) -> Error {
         let client = self.session.client.ip();
-        Error::failed(
-            what,
-            format!("the SSH session from {client} may need it: {how}"),
-        )
+        Error::failed(what, format!("the SSH session from {client} may need it: {how}"))
     }
 }
 
@@ -164,14 +153,8 @@ pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Res
     let guards = Installed::all(site)?;
     let guard = guards.iter().find(|one| one.source() == GUARD);
     if let Some(guard) = guard.filter(|one| programs.contains(&one.id())) {
-        return Err(Error::failed(
-            what(guard.id()),
-            "it is a guard: its rules would no longer be enforced",
-        )
-        .fix(format!(
-            "trawl guard unload {} removes it, and so does --yes",
-            word(site.label())
-        )));
+        return Err(Error::failed(what(guard.id()), "it is a guard: its rules would no longer be enforced")
+            .fix(format!("trawl guard unload {} removes it, and so does --yes", word(site.label()))));
     }
     let Some(packet) = arriving(site, careful)? else {
         return Ok(());

@@ -117,23 +117,14 @@ pub struct Runs {
 
 impl Runs {
     fn new(count: u64, ns: u64, seconds: Option<f64>) -> Self {
-        Self {
-            count,
-            ns,
-            ns_per_packet: (count > 0).then(|| ns as f64 / count as f64),
-            seconds,
-        }
+        Self { count, ns, ns_per_packet: (count > 0).then(|| ns as f64 / count as f64), seconds }
     }
 }
 
 /// Returns the programs on each of these interfaces. With a time to measure for, the kernel counts each program's runs
 /// for that long; otherwise the counts are those since counting was enabled, if it is. Nothing else is changed.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<ProgramStatus>> {
-    let look = Look {
-        owners: Owners::look(),
-        pins: bpffs::pinned(),
-        counting: info::statistics_are_on(),
-    };
+    let look = Look { owners: Owners::look(), pins: bpffs::pinned(), counting: info::statistics_are_on() };
     let mut all = Vec::new();
     for site in sites {
         match look.at(site) {
@@ -170,10 +161,7 @@ struct Look {
 
 impl Look {
     fn at(&self, site: &Site) -> Result<ProgramStatus> {
-        let known = Known {
-            installed: Installed::all(site)?,
-            names: InterfaceNames::of(site),
-        };
+        let known = Known { installed: Installed::all(site)?, names: InterfaceNames::of(site) };
         let mut programs = Vec::new();
         for present in site.link()?.xdp {
             let mut program = self.about(present.program_id, &known);
@@ -251,36 +239,20 @@ impl Look {
                 program: self.linked(id, known),
             }
         };
-        std::iter::once(head)
-            .chain(after)
-            .enumerate()
-            .map(member)
-            .collect()
+        std::iter::once(head).chain(after).enumerate().map(member).collect()
     }
 
     /// Describes a member of a chain. The kernel counts only the runs of the program that it calls itself, and their
     /// duration covers the whole chain.
     fn linked(&self, id: u32, known: &Known) -> About {
-        About {
-            runs: None,
-            ..self.about(id, known)
-        }
+        About { runs: None, ..self.about(id, known) }
     }
 
     fn about(&self, id: u32, known: &Known) -> About {
         let ours = known.find(id);
-        let mut about = About {
-            id,
-            source: ours.map(|ours| ours.source().to_owned()),
-            ..About::default()
-        };
+        let mut about = About { id, source: ours.map(|ours| ours.source().to_owned()), ..About::default() };
         let is_it = |pin: &&Pinned| matches!(&pin.object, Object::Program(found) if found.id == id);
-        about.pins = self
-            .pins
-            .iter()
-            .filter(is_it)
-            .map(|pin| bpffs::usual_path(&pin.path))
-            .collect();
+        about.pins = self.pins.iter().filter(is_it).map(|pin| bpffs::usual_path(&pin.path)).collect();
         about.take_holders(self.owners.of_program(id));
         if let Ok(fd) = program::open_by_id(id)
             && let Ok(found) = info::program(fd.as_fd())
@@ -288,9 +260,7 @@ impl Look {
             about.name = functions::name_of(fd.as_fd()).unwrap_or(found.name);
             about.tag = found.tag;
             about.maps = found.map_ids;
-            about.runs = self
-                .counting
-                .then(|| Runs::new(found.run_count, found.run_time_ns, None));
+            about.runs = self.counting.then(|| Runs::new(found.run_count, found.run_time_ns, None));
         }
         // The name in the file is longer than the kernel's.
         if let Some(ours) = ours {
@@ -319,25 +289,16 @@ impl About {
 
 fn measure(all: &mut [ProgramStatus], time: Duration) -> Result<()> {
     let _counting = info::enable_statistics().map_err(|e| {
-        Error::os("cannot measure how long programs run", e).fix(format!(
-            "this requires root (CAP_SYS_ADMIN) and Linux {} or newer",
-            "5.8"
-        ))
+        Error::os("cannot measure how long programs run", e)
+            .fix(format!("this requires root (CAP_SYS_ADMIN) and Linux {} or newer", "5.8"))
     })?;
-    let mut programs: Vec<&mut About> = all
-        .iter_mut()
-        .flat_map(|one| &mut one.programs)
-        .map(|one| &mut one.program)
-        .collect();
+    let mut programs: Vec<&mut About> =
+        all.iter_mut().flat_map(|one| &mut one.programs).map(|one| &mut one.program).collect();
     let before: Vec<_> = programs.iter().map(|one| one.counts()).collect();
     thread::sleep(time);
     for (about, before) in programs.iter_mut().zip(before) {
         about.runs = before.zip(about.counts()).map(|(before, after)| {
-            Runs::new(
-                after.0.saturating_sub(before.0),
-                after.1.saturating_sub(before.1),
-                Some(time.as_secs_f64()),
-            )
+            Runs::new(after.0.saturating_sub(before.0), after.1.saturating_sub(before.1), Some(time.as_secs_f64()))
         });
     }
     Ok(())
@@ -374,11 +335,7 @@ pub fn maps_of(sites: &[Site]) -> Result<Vec<MapStatus>> {
     let pins = bpffs::pinned();
     let mut maps: Vec<MapStatus> = Vec::new();
     let mut add = |interface: &str, program: &About| {
-        let user = MapUser {
-            interface: interface.to_owned(),
-            id: program.id,
-            name: program.name.clone(),
-        };
+        let user = MapUser { interface: interface.to_owned(), id: program.id, name: program.name.clone() };
         for id in &program.maps {
             match maps.iter_mut().find(|one| one.id == *id) {
                 Some(known) => known.used_by.push(user.clone()),
@@ -416,11 +373,7 @@ fn describe(id: u32, pins: &[bpffs::Pinned]) -> Option<MapStatus> {
         max_entries: about.max_entries,
         flags: about.flags,
         memory: info::map_memory(fd.as_fd()),
-        pins: pins
-            .iter()
-            .filter(is_it)
-            .map(|pin| bpffs::usual_path(&pin.path))
-            .collect(),
+        pins: pins.iter().filter(is_it).map(|pin| bpffs::usual_path(&pin.path)).collect(),
         used_by: Vec::new(),
     })
 }
@@ -482,25 +435,14 @@ impl InterfaceNames {
     }
 
     fn interface(&self, index: u32) -> RedirectExit {
-        RedirectExit::Interface {
-            interface: self.0.get(&index).cloned(),
-            index,
-        }
+        RedirectExit::Interface { interface: self.0.get(&index).cloned(), index }
     }
 }
 
 /// Returns the redirects of a program with this number, name and these maps.
-pub fn redirects_of(
-    program: u32,
-    name: &str,
-    maps: &[u32],
-    names: &InterfaceNames,
-) -> Vec<Redirect> {
+pub fn redirects_of(program: u32, name: &str, maps: &[u32], names: &InterfaceNames) -> Vec<Redirect> {
     let by_map = maps.iter().filter_map(|id| of_map(*id, names));
-    let by_number = BY_NUMBER
-        .contains(&name)
-        .then(|| by_number(program, maps, names))
-        .flatten();
+    let by_number = BY_NUMBER.contains(&name).then(|| by_number(program, maps, names)).flatten();
     by_map.chain(by_number).collect()
 }
 
@@ -509,9 +451,7 @@ fn of_map(id: u32, names: &InterfaceNames) -> Option<Redirect> {
     let table = Table::open_by_id(id).ok()?;
     let about = table.about();
     let target = match about.kind {
-        map::DEVMAP | map::DEVMAP_HASH => {
-            |_, value: u32, names: &InterfaceNames| names.interface(value)
-        }
+        map::DEVMAP | map::DEVMAP_HASH => |_, value: u32, names: &InterfaceNames| names.interface(value),
         map::CPUMAP => |cpu, queue, _: &InterfaceNames| RedirectExit::Cpu { cpu, queue },
         map::XSKMAP => return Some(redirect(&table, None)),
         _ => return None,
@@ -530,20 +470,12 @@ fn of_map(id: u32, names: &InterfaceNames) -> Option<Redirect> {
         })
     };
     let keys = table.keys().ok()?;
-    Some(redirect(
-        &table,
-        Some(keys.into_iter().filter_map(entry).collect()),
-    ))
+    Some(redirect(&table, Some(keys.into_iter().filter_map(entry).collect())))
 }
 
 fn redirect(table: &Table, targets: Option<Vec<RedirectEntry>>) -> Redirect {
     let about = table.about();
-    Redirect {
-        map_id: Some(about.id),
-        map: Some(about.name.clone()),
-        kind: info::map_kind_name(about.kind),
-        targets,
-    }
+    Redirect { map_id: Some(about.id), map: Some(about.name.clone()), kind: info::map_kind_name(about.kind), targets }
 }
 
 fn by_number(program: u32, maps: &[u32], names: &InterfaceNames) -> Option<Redirect> {
@@ -554,15 +486,6 @@ fn by_number(program: u32, maps: &[u32], names: &InterfaceNames) -> Option<Redir
     let bytes = constants.lookup(&[0; 4]).ok()??;
     let config = bytes.get(offset as usize..offset as usize + size)?;
     let index = RedirectConfig::from_bytes(config)?.target;
-    let target = RedirectEntry {
-        key: 0,
-        to: names.interface(index),
-        program: None,
-    };
-    (index != 0).then(|| Redirect {
-        map_id: None,
-        map: None,
-        kind: "helper".to_owned(),
-        targets: Some(vec![target]),
-    })
+    let target = RedirectEntry { key: 0, to: names.interface(index), program: None };
+    (index != 0).then(|| Redirect { map_id: None, map: None, kind: "helper".to_owned(), targets: Some(vec![target]) })
 }

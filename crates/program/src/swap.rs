@@ -1,8 +1,8 @@
 //! Temporary exchanges of an interface's programs, and their reversal.
 //!
 //! A [`Loan`] is a program with hooks that replaces the running one for the duration of a capture: swapped in without a
-//! gap, with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`ProgramBackup`] holds the
-//! programs of an interface before a change that is not confirmed yet.
+//! gap, with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`ProgramBackup`] holds
+//! the programs of an interface before a change that is not confirmed yet.
 
 pub mod maps;
 
@@ -91,12 +91,8 @@ impl Loan {
             source.choose(Some(&name))?;
         }
         source.make_tappable();
-        let request = AttachRequest {
-            mode: Some(present.mode),
-            replace: true,
-            maps: OldMaps::Keep,
-            ..AttachRequest::default()
-        };
+        let request =
+            AttachRequest { mode: Some(present.mode), replace: true, maps: OldMaps::Keep, ..AttachRequest::default() };
         let succession = Succession::plan(site, &request, &mut source)?;
         let program = source.load(site)?;
         let inherited = match succession {
@@ -120,10 +116,7 @@ impl Loan {
                 },
                 old: hold(old.as_fd())?,
                 new: hold(new.as_fd())?,
-                maps: own_maps
-                    .iter()
-                    .map(|(_, fd)| hold(*fd))
-                    .collect::<Result<_>>()?,
+                maps: own_maps.iter().map(|(_, fd)| hold(*fd)).collect::<Result<_>>()?,
                 pin: is_own.then(|| lock.path().join(id.to_string()).join(STAND_IN)),
             })
         };
@@ -134,12 +127,7 @@ impl Loan {
             let _ = std::fs::remove_file(pin);
             bpffs::pin(new.as_fd(), pin)?;
         }
-        let loan = Self {
-            swap: Some(swap),
-            inherited,
-            label: site.label().to_owned(),
-            warden,
-        };
+        let loan = Self { swap: Some(swap), inherited, label: site.label().to_owned(), warden };
         if let Some(swap) = &loan.swap {
             let exchanged = swap.exchange(&swap.old, &swap.new);
             exchanged.map_err(|refusal| refusal.about(what()))?;
@@ -236,11 +224,7 @@ fn own_link(installed: &[Installed], of: XdpAttachment) -> Option<BorrowedFd<'_>
 
 /// Returns the scope of changes to an interface, of which only one at a time can await confirmation.
 pub fn scope(site: &Site) -> Result<String> {
-    Ok(format!(
-        "xdp-{}-{}",
-        Mark::of(site.namespace())?,
-        site.index()
-    ))
+    Ok(format!("xdp-{}-{}", Mark::of(site.namespace())?, site.index()))
 }
 
 /// A program that was attached.
@@ -288,15 +272,11 @@ impl ProgramBackup {
                 keepsake: (own.iter().find(|one| one.id() == present.program_id)).map(Keepsake::of),
             });
         }
-        Ok(ProgramBackup {
-            site: site.clone(),
-            before,
-        })
+        Ok(ProgramBackup { site: site.clone(), before })
     }
 
     pub fn put_back(&self) -> Result<()> {
-        let attachments: Vec<XdpAttachment> =
-            self.before.iter().map(|old| old.attachment).collect();
+        let attachments: Vec<XdpAttachment> = self.before.iter().map(|old| old.attachment).collect();
         let installed = Installed::all(&self.site)?;
         let installed: Vec<u32> = installed.iter().map(Installed::id).collect();
         for step in take_back(&attachments, &self.site.link()?.xdp, &installed) {
@@ -308,12 +288,8 @@ impl ProgramBackup {
                     let held = self.before.iter().find(|one| one.attachment == old);
                     let program = held.map(|one| one.program.as_fd());
                     apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
-                        .map_err(|refusal| {
-                            refusal.about(format!("cannot restore the program {}", old.program_id))
-                        })?;
-                    if let Some((held, keepsake)) =
-                        held.zip(held.and_then(|one| one.keepsake.as_ref()))
-                    {
+                        .map_err(|refusal| refusal.about(format!("cannot restore the program {}", old.program_id)))?;
+                    if let Some((held, keepsake)) = held.zip(held.and_then(|one| one.keepsake.as_ref())) {
                         keepsake.restore(&self.site, old.program_id, held.program.as_fd())?;
                     }
                 }
@@ -331,11 +307,7 @@ impl Undo for ProgramBackup {
     fn descriptors(&self) -> Vec<RawFd> {
         let namespace = self.site.namespace().map(AsFd::as_fd).into_iter();
         let programs = self.before.iter().map(|old| old.program.as_fd());
-        let maps = self
-            .before
-            .iter()
-            .flat_map(|old| &old.maps)
-            .map(AsFd::as_fd);
+        let maps = self.before.iter().flat_map(|old| &old.maps).map(AsFd::as_fd);
         let keepsakes = self.before.iter().filter_map(|old| old.keepsake.as_ref());
         let all = (namespace.chain(programs).chain(maps)).chain(keepsakes.flat_map(Keepsake::maps));
         all.map(|fd| fd.as_raw_fd()).chain(bpffs::hold()).collect()
@@ -361,16 +333,8 @@ impl Keepsake {
             Some((PathBuf::from(pin.file_name()), map))
         });
         // Pins made elsewhere are removed with the program, and the file defines them.
-        let record = PinRecord {
-            pins: Vec::new(),
-            ..installed.record().clone()
-        };
-        Self {
-            record,
-            maps: maps.collect(),
-            needs_peer: installed.peer_link().is_some(),
-            targets: installed.targets(),
-        }
+        let record = PinRecord { pins: Vec::new(), ..installed.record().clone() };
+        Self { record, maps: maps.collect(), needs_peer: installed.peer_link().is_some(), targets: installed.targets() }
     }
 
     /// Pins the re-attached program with its record and maps, and prepares the interfaces that it needs.
@@ -431,8 +395,7 @@ pub enum LoanRefusal {
 fn explain_refusal(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
     let (label, file) = (site.label(), path_word(file));
     let typed = word(label);
-    let fail =
-        |why: String| Error::failed(format!("cannot insert hooks into {which} on {label}"), why);
+    let fail = |why: String| Error::failed(format!("cannot insert hooks into {which} on {label}"), why);
     let other_file = format!(
         "name the file that it was loaded from; trawl xdp load {typed} {file} --replace --keep-maps --tappable replaces it"
     );
@@ -476,10 +439,7 @@ pub struct Facts {
 }
 
 /// Returns the program that one with hooks replaces; `None` if it has hooks itself.
-pub fn lend(
-    now: &Snapshot,
-    facts: impl Fn(XdpAttachment) -> Facts,
-) -> Result<Option<XdpAttachment>, LoanRefusal> {
+pub fn lend(now: &Snapshot, facts: impl Fn(XdpAttachment) -> Facts) -> Result<Option<XdpAttachment>, LoanRefusal> {
     let only = match now.present.as_slice() {
         [] => return Err(LoanRefusal::NothingAttached),
         [only] => only,
@@ -489,11 +449,7 @@ pub fn lend(
         }
     };
     let old = only.attachment();
-    let Facts {
-        hooks,
-        jumps,
-        links,
-    } = facts(old);
+    let Facts { hooks, jumps, links } = facts(old);
     if matches!(only.kind, ProgramOwner::Dispatcher { .. }) || jumps > 0 {
         return Err(LoanRefusal::Chain);
     }
@@ -510,9 +466,7 @@ pub fn check_loan(same_program: Option<bool>, without_match: &[String]) -> Resul
         None => Err(LoanRefusal::UnknownProgram),
         Some(false) => Err(LoanRefusal::OtherProgram),
         Some(true) if without_match.is_empty() => Ok(()),
-        Some(true) => Err(LoanRefusal::MapsWithoutMatch {
-            maps: without_match.to_vec(),
-        }),
+        Some(true) => Err(LoanRefusal::MapsWithoutMatch { maps: without_match.to_vec() }),
     }
 }
 
@@ -526,18 +480,12 @@ pub enum BackStep {
 }
 
 /// Returns the steps from the present programs back to those before the change.
-pub fn take_back(
-    before: &[XdpAttachment],
-    now: &[XdpAttachment],
-    installed: &[u32],
-) -> Vec<BackStep> {
+pub fn take_back(before: &[XdpAttachment], now: &[XdpAttachment], installed: &[u32]) -> Vec<BackStep> {
     let was_there = |id: u32| before.iter().any(|old| old.program_id == id);
     let is_there = |id: u32| now.iter().any(|one| one.program_id == id);
     let new = installed.iter().filter(|id| !was_there(**id));
     let gone = before.iter().filter(|old| !is_there(old.program_id));
-    new.map(|id| BackStep::Unload { program_id: *id })
-        .chain(gone.map(|old| BackStep::Attach { old: *old }))
-        .collect()
+    new.map(|id| BackStep::Unload { program_id: *id }).chain(gone.map(|old| BackStep::Attach { old: *old })).collect()
 }
 
 #[cfg(test)]
@@ -557,23 +505,14 @@ mod tests {
             hold: Hold::Netlink,
             kind: kind.clone(),
         });
-        Snapshot {
-            present: present.collect(),
-            ..Snapshot::default()
-        }
+        Snapshot { present: present.collect(), ..Snapshot::default() }
     }
 
     #[test]
     fn single_program_is_exchanged_for_a_time() {
         let other = ProgramOwner::Other { name: None };
         let one = with(&[(Skb, other.clone())]);
-        let planned = |now: &Snapshot, hooks, jumps, links| {
-            lend(now, |_| Facts {
-                hooks,
-                jumps,
-                links,
-            })
-        };
+        let planned = |now: &Snapshot, hooks, jumps, links| lend(now, |_| Facts { hooks, jumps, links });
         for links in [0, 1] {
             assert_eq!(planned(&one, false, 0, links), Ok(Some(at(Skb, 7))));
         }
@@ -610,15 +549,9 @@ mod tests {
         let back = take_back(&[at(Skb, 7)], &[at(Native, 8)], &[8]);
         assert_eq!(back, [unload(8), attach(at(Skb, 7))]);
         // Unloaded.
-        assert_eq!(
-            take_back(&[at(Native, 7)], &[], &[]),
-            [attach(at(Native, 7))]
-        );
+        assert_eq!(take_back(&[at(Native, 7)], &[], &[]), [attach(at(Native, 7))]);
         // Added to the present one.
-        assert_eq!(
-            take_back(&[at(Native, 7)], &[at(Native, 7)], &[7, 8]),
-            [unload(8)]
-        );
+        assert_eq!(take_back(&[at(Native, 7)], &[at(Native, 7)], &[7, 8]), [unload(8)]);
         // Refused, or reverted already.
         assert_eq!(take_back(&[at(Native, 7)], &[at(Native, 7)], &[7]), []);
         // A program attached by another tool since stays, and the kernel then refuses the old one.

@@ -61,20 +61,11 @@ impl Headed {
         if let Some(at) = leaving {
             parts.remove(at);
         }
-        let plan = plan::steps(
-            &Snapshot::read(site)?,
-            Some(self.head.mode),
-            AttachMethod::Netlink,
-        );
+        let plan = plan::steps(&Snapshot::read(site)?, Some(self.head.mode), AttachMethod::Netlink);
         build(site, parts, &lock)?
             .attach(site, &plan, Some(self.head.program_id), &lock)
             .map(drop)
-            .map_err(|refused| {
-                refused.refusal.about(format!(
-                    "cannot remove program {program} from {}",
-                    site.label()
-                ))
-            })
+            .map_err(|refused| refused.refusal.about(format!("cannot remove program {program} from {}", site.label())))
     }
 }
 
@@ -194,15 +185,11 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
         let link = snapshot::link_of(site.index(), *one)?;
         helped_by(info::link(link.as_fd()).ok()?.id)
     })?;
-    let error = Error::failed(
-        what,
-        format!("it only carries a helper program for {name} (id {id})"),
-    );
+    let error = Error::failed(what, format!("it only carries a helper program for {name} (id {id})"));
     Some(match other {
-        Some(other) => error.fix(format!(
-            "trawl xdp unload {interface} {id} removes both",
-            interface = word(other.label())
-        )),
+        Some(other) => {
+            error.fix(format!("trawl xdp unload {interface} {id} removes both", interface = word(other.label())))
+        }
         None => error,
     })
 }
@@ -247,9 +234,8 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         build::remove(site, attachment, &DispatcherLock::take()?)?;
         return Ok(true);
     }
-    apply::remove(site, attachment).map_err(|refusal| {
-        refusal.about(format!("cannot remove program {id} from {}", site.label()))
-    })?;
+    apply::remove(site, attachment)
+        .map_err(|refusal| refusal.about(format!("cannot remove program {id} from {}", site.label())))?;
     Ok(true)
 }
 
@@ -269,8 +255,8 @@ pub fn clear_leftovers() {
     }
 }
 
-/// Like [`clear_leftovers`], and on the interfaces of this namespace and of all named ones also clears up after programs
-/// that another tool removed, and after chains that a killed command changed in part.
+/// Like [`clear_leftovers`], and on the interfaces of this namespace and of all named ones also clears up after
+/// programs that another tool removed, and after chains that a killed command changed in part.
 pub fn clear_all_leftovers() {
     let named = netns::list();
     let named = named.iter().filter_map(|name| Namespace::open(name).ok());
@@ -346,15 +332,10 @@ fn sweep_everywhere() -> bool {
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
         // A chain ends with its first program, which alone has a link.
         let chained = ended.iter().any(|one| one.seat().is_some());
-        let heads = others
-            .iter()
-            .filter(|one| chained && one.pinned_link().is_some());
+        let heads = others.iter().filter(|one| chained && one.pinned_link().is_some());
         let alive: Vec<u32> = heads.flat_map(|head| after(head.id())).collect();
         let orphaned = |one: &&&Installed| {
-            chained
-                && one.seat().is_some()
-                && one.pinned_link().is_none()
-                && !alive.contains(&one.id())
+            chained && one.seat().is_some() && one.pinned_link().is_none() && !alive.contains(&one.id())
         };
         let heads = ended.iter().filter(|one| one.pinned_link().is_some());
         let members: Vec<u32> = heads.flat_map(|head| after(head.id())).collect();
@@ -369,8 +350,8 @@ fn sweep_everywhere() -> bool {
     complete
 }
 
-/// Removes pins of an ended chain's members that were installed in other namespaces, before the interface moved. Returns
-/// false if another command is working there.
+/// Removes pins of an ended chain's members that were installed in other namespaces, before the interface moved.
+/// Returns false if another command is working there.
 fn forget_members<'a>(members: &[u32], elsewhere: impl Iterator<Item = &'a PathBuf>) -> bool {
     let ids: Vec<String> = members.iter().map(u32::to_string).collect();
     let mut complete = true;
@@ -380,8 +361,7 @@ fn forget_members<'a>(members: &[u32], elsewhere: impl Iterator<Item = &'a PathB
             continue;
         };
         let left = read_all(lock.path(), &[]);
-        let orphaned =
-            |one: &&Installed| one.pinned_link().is_none() && members.contains(&one.id());
+        let orphaned = |one: &&Installed| one.pinned_link().is_none() && members.contains(&one.id());
         left.iter().filter(orphaned).for_each(Installed::forget);
     }
     complete

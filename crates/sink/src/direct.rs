@@ -1,5 +1,6 @@
-//! A pcapng file that is written past the page cache: whole segments of the ring unchanged, and all else gathered in aligned
-//! buffers. Slowly arriving blocks are written through the page cache soon, and again with the rest of their buffer.
+//! A pcapng file that is written past the page cache: whole segments of the ring unchanged, and all else gathered in
+//! aligned buffers. Slowly arriving blocks are written through the page cache soon, and again with the rest of their
+//! buffer.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -120,9 +121,7 @@ impl DirectFile {
             return;
         }
         let from = self.length.max(self.reserved);
-        let size = RESERVE
-            .min(self.most.saturating_sub(from))
-            .max(end.saturating_sub(from));
+        let size = RESERVE.min(self.most.saturating_sub(from)).max(end.saturating_sub(from));
         match self.disk.reserve(from, size) {
             Ok(()) => self.reserved = from + size,
             Err(_) => self.reserved = u64::MAX,
@@ -143,8 +142,8 @@ impl DirectFile {
             }
             self.kept.push_back((write.offset, write.piece));
         }
-        // The page cache accepts bytes that the disk does not, and some file systems use it for a direct write that fails:
-        // the bytes must be on the disk before they count.
+        // The page cache accepts bytes that the disk does not, and some file systems use it for a direct write that
+        // fails: the bytes must be on the disk before they count.
         let length = reached - self.on_disk_to;
         self.check(wait_for(&self.plain, self.on_disk_to, length))?;
         (self.done_to, self.on_disk_to) = (reached, reached);
@@ -176,10 +175,7 @@ impl DirectFile {
         self.check(wait_for(&self.plain, self.on_disk_to, 0))?;
         let mut rest = Vec::new();
         let mut start = None;
-        let queued = self
-            .queue
-            .drain(..)
-            .map(|write| (write.offset, write.piece));
+        let queued = self.queue.drain(..).map(|write| (write.offset, write.piece));
         for (at, piece) in self.kept.drain(..).chain(queued) {
             start.get_or_insert(at);
             rest.extend_from_slice(piece.bytes());
@@ -224,22 +220,16 @@ impl DirectFile {
             }
             self.pump(true)?;
         }
-        let next = self
-            .spare
-            .pop()
-            .ok_or_else(|| Error::failed("cannot write", "no buffer"))?;
+        let next = self.spare.pop().ok_or_else(|| Error::failed("cannot write", "no buffer"))?;
         let full = std::mem::replace(&mut self.tail, next);
         let offset = self.tail_at;
         self.tail_at += full.bytes().len() as u64;
-        self.queue.push_back(Write {
-            offset,
-            piece: Piece::Buffer(full),
-        });
+        self.queue.push_back(Write { offset, piece: Piece::Buffer(full) });
         Ok(())
     }
 
-    /// Gathers blocks. Each buffer ends with a whole one, because no process cuts the file if trawl and its warden are both
-    /// killed.
+    /// Gathers blocks. Each buffer ends with a whole one, because no process cuts the file if trawl and its warden are
+    /// both killed.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         let mut is_larger_than_buffers = false;
@@ -350,7 +340,8 @@ fn to_next_unit(length: u64) -> usize {
     }
 }
 
-/// Returns the number of bytes in whole blocks that fit into this space, with space for another block or none after them.
+/// Returns the number of bytes in whole blocks that fit into this space, with space for another block or none after
+/// them.
 fn whole_blocks(bytes: &[u8], room: usize) -> usize {
     let fits = |length: usize| length == room || length + SMALLEST <= room;
     if fits(bytes.len()) {
@@ -382,10 +373,7 @@ impl DirectFile {
         self.tail_at += segment.bytes().len() as u64;
         self.length = self.tail_at;
         self.boundaries.push_back(self.length);
-        self.queue.push_back(Write {
-            offset,
-            piece: Piece::Segment(segment),
-        });
+        self.queue.push_back(Write { offset, piece: Piece::Segment(segment) });
         self.pump(false)
     }
 
@@ -452,10 +440,7 @@ impl Writer for DirectFile {
                 self.answer(settled).err()
             }
         };
-        WriteOutcome {
-            error,
-            ..self.outcome.clone()
-        }
+        WriteOutcome { error, ..self.outcome.clone() }
     }
 }
 

@@ -35,31 +35,15 @@ pub(crate) struct GrowingFile {
 impl GrowingFile {
     pub(crate) fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
         // Without early writeback, a capture to a slow disk may lose packets sooner.
-        let writeback = whole
-            .as_ref()
-            .and_then(|_| Writeback::of(file.as_fd()).ok());
+        let writeback = whole.as_ref().and_then(|_| Writeback::of(file.as_fd()).ok());
         let watch = whole.as_ref().map(|_| Watch::of(&file));
         let is_regular = file.metadata().is_ok_and(|about| about.is_file());
-        Self {
-            file,
-            name,
-            is_regular,
-            written: 0,
-            watch,
-            left: None,
-            whole,
-            writeback,
-            in_series: false,
-        }
+        Self { file, name, is_regular, written: 0, watch, left: None, whole, writeback, in_series: false }
     }
 
     /// Appends bytes; `boundary` returns the end of the last whole unit within the first N. Returns the number of bytes
     /// appended.
-    pub(crate) fn write(
-        &mut self,
-        bytes: &[u8],
-        boundary: impl Fn(usize) -> usize,
-    ) -> (usize, Result<()>) {
+    pub(crate) fn write(&mut self, bytes: &[u8], boundary: impl Fn(usize) -> usize) -> (usize, Result<()>) {
         if let Err(error) = self.look() {
             return (0, Err(error));
         }
@@ -75,11 +59,7 @@ impl GrowingFile {
                 Err(error) => break Some(error),
             }
         };
-        let good = if done == bytes.len() {
-            done
-        } else {
-            boundary(done)
-        };
+        let good = if done == bytes.len() { done } else { boundary(done) };
         self.written += good as u64;
         if let Some(whole) = &self.whole {
             whole.set(self.written);
@@ -176,9 +156,7 @@ impl PlainFile {
     fn check(&mut self, result: Result<()>) -> Result<Pressure> {
         self.has_failed |= result.is_err();
         if let Some(left) = self.file.left.take() {
-            let (packets, end) = self
-                .encoder
-                .count_left(&self.file.name, left, &self.written);
+            let (packets, end) = self.encoder.count_left(&self.file.name, left, &self.written);
             self.outcome.left = Some(packets);
             self.file.end_at(end);
         }
@@ -227,10 +205,7 @@ impl Writer for PlainFile {
                 self.check(settled).err()
             }
         };
-        WriteOutcome {
-            error,
-            ..self.outcome.clone()
-        }
+        WriteOutcome { error, ..self.outcome.clone() }
     }
 }
 
@@ -249,10 +224,7 @@ pub struct Pipe {
 
 impl Pipe {
     pub fn new(file: File, name: String, form: OutputForm) -> Self {
-        Self {
-            encoder: Encoder::new(form),
-            stream: Stream::new(file, name),
-        }
+        Self { encoder: Encoder::new(form), stream: Stream::new(file, name) }
     }
 }
 

@@ -33,13 +33,7 @@ pub struct Finished {
 
 impl Finished {
     pub fn of(plan: SeriesPlan) -> Self {
-        Self {
-            plan,
-            past: VecDeque::new(),
-            freed: None,
-            children: Vec::new(),
-            not_run: None,
-        }
+        Self { plan, past: VecDeque::new(), freed: None, children: Vec::new(), not_run: None }
     }
 
     /// Returns true if a finished file has this name.
@@ -101,21 +95,14 @@ impl Finished {
 
     /// Forgets ended commands; their failures are not reported.
     fn forget_ended(&mut self) {
-        self.children
-            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        self.children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
     }
 
     /// Returns the number of running commands.
     pub fn running(&mut self) -> Result<usize> {
         self.forget_ended();
-        match (
-            self.children.len(),
-            self.not_run.take(),
-            &self.plan.rotation.command,
-        ) {
-            (0, Some(error), Some(command)) => {
-                Err(Error::os(format!("cannot run {command} for -z"), error))
-            }
+        match (self.children.len(), self.not_run.take(), &self.plan.rotation.command) {
+            (0, Some(error), Some(command)) => Err(Error::os(format!("cannot run {command} for -z"), error)),
             (count, not_run, _) => {
                 self.not_run = not_run;
                 Ok(count)
@@ -125,10 +112,7 @@ impl Finished {
 }
 
 /// Waits until all commands have ended, and reports their number if the wait is long.
-pub fn wait_for_commands(
-    mut running: impl FnMut() -> Result<usize>,
-    tell: impl Fn(usize),
-) -> Result<()> {
+pub fn wait_for_commands(mut running: impl FnMut() -> Result<usize>, tell: impl Fn(usize)) -> Result<()> {
     let began = Instant::now();
     let mut is_reported = false;
     loop {

@@ -35,11 +35,7 @@ impl Encoder {
         if let OutputForm::Pcap { link_type, snaplen } = form {
             pcap::file_header(&mut out, link_type, snaplen);
         }
-        Self {
-            form,
-            header: out.len(),
-            out,
-        }
+        Self { form, header: out.len(), out }
     }
 
     /// Returns the file's header, for streams that begin with it one by one.
@@ -72,10 +68,7 @@ impl Encoder {
     /// Returns the units of these encoded blocks.
     pub(crate) fn units(&self, bytes: &[u8]) -> Vec<Unit> {
         if matches!(self.form, OutputForm::Encoded) {
-            let whole = Unit {
-                end: bytes.len(),
-                interface: None,
-            };
+            let whole = Unit { end: bytes.len(), interface: None };
             return vec![whole];
         }
         let mut end = self.header;

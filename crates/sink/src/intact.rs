@@ -1,5 +1,5 @@
-//! Detection of changes to a file that is being written: other processes may cut or remove it. Also the errors of a file that
-//! accepts no more bytes.
+//! Detection of changes to a file that is being written: other processes may cut or remove it. Also the errors of a
+//! file that accepts no more bytes.
 
 use std::fs::File;
 use std::io;
@@ -49,10 +49,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn of(file: &File) -> Self {
-        Self {
-            has_name: file.metadata().is_ok_and(|about| about.nlink() > 0),
-            looked: Instant::now(),
-        }
+        Self { has_name: file.metadata().is_ok_and(|about| about.nlink() > 0), looked: Instant::now() }
     }
 
     /// Checks a file of which this many bytes were written.
@@ -79,9 +76,7 @@ pub(crate) fn refused(name: &str, written: u64, error: io::Error) -> Error {
         Some(errno::EFBIG) => "ulimit -f shows the limit",
         _ => return error,
     };
-    error.fix(format!(
-        "it ends after the last whole packet ({written} bytes); {remedy}"
-    ))
+    error.fix(format!("it ends after the last whole packet ({written} bytes); {remedy}"))
 }
 
 /// Returns the error of a file without bytes that the page cache had accepted.
@@ -92,7 +87,5 @@ pub(crate) fn lost_by_disk(name: &str, failure: NotOnDisk) -> Error {
         Some(errno::ENOSPC | errno::EDQUOT) => "free some space or write elsewhere",
         _ => "dmesg shows the disk's error",
     };
-    Error::os(what, error).fix(format!(
-        "its first {from} bytes are on the disk, and later packets are lost; {remedy}"
-    ))
+    Error::os(what, error).fix(format!("its first {from} bytes are on the disk, and later packets are lost; {remedy}"))
 }

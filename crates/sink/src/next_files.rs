@@ -1,5 +1,5 @@
-//! The files of a series, from a process that keeps the right to create and remove them: it receives requests for the next
-//! file and notices of finished ones, but never a name.
+//! The files of a series, from a process that keeps the right to create and remove them: it receives requests for the
+//! next file and notices of finished ones, but never a name.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,21 +30,9 @@ pub struct NextFiles(Helper);
 
 impl NextFiles {
     /// Starts the process with the given rights to files, or else with all rights of this process.
-    pub fn start(
-        plan: SeriesPlan,
-        make: Make,
-        whole: WholeBytes,
-        kept: Option<&KeptPrivileges>,
-    ) -> Result<Self> {
-        let mut maker = Maker {
-            finished: Finished::of(plan.clone()),
-            plan,
-            make,
-            whole,
-            number: 0,
-            last: None,
-            begun: None,
-        };
+    pub fn start(plan: SeriesPlan, make: Make, whole: WholeBytes, kept: Option<&KeptPrivileges>) -> Result<Self> {
+        let mut maker =
+            Maker { finished: Finished::of(plan.clone()), plan, make, whole, number: 0, last: None, begun: None };
         Helper::start(c"trawl-files", kept, &mut maker).map(Self)
     }
 
@@ -71,9 +59,7 @@ impl NextFiles {
 
     fn ask(&self, request: &[u8]) -> Result<(String, Option<OwnedFd>)> {
         // Without an errno: a broken pipe would be mistaken for a reader that closed the output.
-        let gone = |e: std::io::Error| {
-            Error::failed("cannot reach the process that opens files", e.to_string())
-        };
+        let gone = |e: std::io::Error| Error::failed("cannot reach the process that opens files", e.to_string());
         let HelperAnswer { bytes, file } = self.0.ask(request).map_err(gone)?;
         let text = String::from_utf8_lossy(bytes.get(1..).unwrap_or_default()).into_owned();
         if bytes.first() == Some(&DONE) {
@@ -114,10 +100,7 @@ impl Duty for Maker {
         let done = match request {
             NEXT => self.begin(),
             FINISHED => self.finish().map(|()| (String::new(), None)),
-            _ => self
-                .finished
-                .running()
-                .map(|count| (count.to_string(), None)),
+            _ => self.finished.running().map(|count| (count.to_string(), None)),
         };
         let (mark, text, file) = match done {
             Ok((text, file)) => (DONE, text, file),
@@ -127,10 +110,7 @@ impl Duty for Maker {
                 (FAILED, text, None)
             }
         };
-        HelperAnswer {
-            bytes: [&[mark], text.as_bytes()].concat(),
-            file,
-        }
+        HelperAnswer { bytes: [&[mark], text.as_bytes()].concat(), file }
     }
 
     /// Cuts an unfinished file after its last whole block; a file without any is removed.
@@ -149,9 +129,7 @@ impl Maker {
         self.finished.make_room();
         self.number += 1;
         let is_used = |path: &Path| self.finished.has(path);
-        let final_path = self
-            .plan
-            .name(self.number, clock::wall(), &mut self.last, is_used);
+        let final_path = self.plan.name(self.number, clock::wall(), &mut self.last, is_used);
         let path = match self.plan.rotation.sealed {
             true => with_suffix(&final_path, ".part"),
             false => final_path.clone(),
@@ -159,14 +137,8 @@ impl Maker {
         self.whole.set(0);
         let file = (self.make)(&path)?;
         let name = path.display().to_string();
-        let handed = file
-            .try_clone()
-            .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
-        self.begun = Some(Begun {
-            file,
-            path,
-            final_path,
-        });
+        let handed = file.try_clone().map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
+        self.begun = Some(Begun { file, path, final_path });
         Ok((name, Some(handed.into())))
     }
 
@@ -202,7 +174,5 @@ fn seal(begun: &Begun) -> Result<()> {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(fail)
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(fail)
 }

@@ -1,5 +1,5 @@
-//! Compressed files: independent frames of about 1 MiB, compressed in threads of their own, with a table of their positions
-//! at the end, so that a part can be read without the rest.
+//! Compressed files: independent frames of about 1 MiB, compressed in threads of their own, with a table of their
+//! positions at the end, so that a part can be read without the rest.
 
 mod frame;
 
@@ -92,12 +92,7 @@ impl Packed {
             unwritten: Counts::default(),
             left: None,
         };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            less: Condvar::new(),
-            compression,
-            form,
-        });
+        let shared = Arc::new(Shared { state: Mutex::new(state), less: Condvar::new(), compression, form });
         let (jobs, to_pack) = channel();
         let to_pack = Arc::new(Mutex::new(to_pack));
         let threads = (0..frame::compression_threads())
@@ -149,8 +144,8 @@ impl Packed {
         }
     }
 
-    /// Waits until all frames are compressed and written, or have failed. The current one is queued last, so that it always
-    /// has room.
+    /// Waits until all frames are compressed and written, or have failed. The current one is queued last, so that it
+    /// always has room.
     fn packed(&mut self) -> MutexGuard<'_, State> {
         drop(self.shared.packed());
         self.push();
@@ -165,9 +160,7 @@ impl Packed {
         }
         match state.failure.take() {
             Some(error) => Err(error),
-            None if state.waiting > WAITING_MAX / 2 => Ok(Pressure::Busy {
-                wants_segments: false,
-            }),
+            None if state.waiting > WAITING_MAX / 2 => Ok(Pressure::Busy { wants_segments: false }),
             None => Ok(Pressure::Idle),
         }
     }
@@ -200,11 +193,7 @@ impl Writer for Packed {
             let settled = state.file.settle();
             state.check(settled);
         }
-        let loss = |(interface, packets)| Loss {
-            interface,
-            reason: frame::COMPRESSION_LIMIT,
-            packets,
-        };
+        let loss = |(interface, packets)| Loss { interface, reason: frame::COMPRESSION_LIMIT, packets };
         WriteOutcome {
             lost: lost.iter().map(loss).collect(),
             unwritten: state.unwritten.clone(),

@@ -1,6 +1,6 @@
-//! Packets on a socket, for several readers (pcap-over-IP). The stream of a reader begins with the blocks that packets refer
-//! to. Each reader has a thread and a queue of its own: if its queue is full, that reader alone loses packets, and the capture
-//! never waits.
+//! Packets on a socket, for several readers (pcap-over-IP). The stream of a reader begins with the blocks that packets
+//! refer to. Each reader has a thread and a queue of its own: if its queue is full, that reader alone loses packets,
+//! and the capture never waits.
 //!
 //! ```text
 //! Readers ─Batch─▶ Queue ─▶ thread ─▶ Socket (TCP, TLS)
@@ -66,9 +66,7 @@ impl Listener {
         let fail = |error: io::Error| {
             let fix = match error.kind() {
                 io::ErrorKind::AddrInUse => "choose another port, or 0 for any free one",
-                io::ErrorKind::AddrNotAvailable => {
-                    "'ip address' lists the addresses of this machine"
-                }
+                io::ErrorKind::AddrNotAvailable => "'ip address' lists the addresses of this machine",
                 io::ErrorKind::PermissionDenied => "choose a port from 1024 on",
                 _ => "choose another address",
             };
@@ -76,12 +74,7 @@ impl Listener {
         };
         let socket = TcpListener::bind(plan.address).map_err(fail)?;
         socket.set_nonblocking(true).map_err(fail)?;
-        Ok(Self {
-            address: socket.local_addr().map_err(fail)?,
-            log: ReaderLog::default(),
-            socket,
-            tls,
-        })
+        Ok(Self { address: socket.local_addr().map_err(fail)?, log: ReaderLog::default(), socket, tls })
     }
 
     /// Returns the address, with the port that the kernel chose for port 0.
@@ -111,13 +104,7 @@ impl Listener {
             connections: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
         });
-        Ok(Readers {
-            hub,
-            encoder,
-            pending: Vec::new(),
-            socket: Some(self.socket),
-            acceptor: None,
-        })
+        Ok(Readers { hub, encoder, pending: Vec::new(), socket: Some(self.socket), acceptor: None })
     }
 }
 
@@ -227,10 +214,7 @@ impl Hub {
         }
         let mut begin = self.file_header.clone();
         if begin.is_empty() {
-            state
-                .preamble
-                .parts()
-                .for_each(|part| begin.extend_from_slice(part));
+            state.preamble.parts().for_each(|part| begin.extend_from_slice(part));
         }
         let is_pcapng = self.file_header.is_empty();
         let reader = Arc::new(Reader::new(is_pcapng, begin)?);
@@ -261,9 +245,7 @@ pub struct Readers {
 
 impl fmt::Debug for Readers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Readers")
-            .field("pending", &self.pending.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Readers").field("pending", &self.pending.len()).finish_non_exhaustive()
     }
 }
 
@@ -312,10 +294,7 @@ impl Readers {
         let encoded = Encoded { bytes, units };
         let batch = Batch::new(encoded, counts, descriptions, &self.hub.missed);
         let share = self.hub.budget.share();
-        state
-            .readers
-            .iter()
-            .for_each(|reader| reader.offer(&batch, share));
+        state.readers.iter().for_each(|reader| reader.offer(&batch, share));
     }
 }
 
@@ -330,9 +309,7 @@ impl Writer for Readers {
 
     fn flush(&mut self) -> Result<Pressure> {
         self.hand_out();
-        self.socket
-            .take()
-            .map_or(Ok(()), |socket| self.begin(socket))?;
+        self.socket.take().map_or(Ok(()), |socket| self.begin(socket))?;
         Ok(Pressure::Idle)
     }
 

@@ -44,9 +44,7 @@ pub struct Series {
 
 impl std::fmt::Debug for Series {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Series")
-            .field("plan", &self.plan)
-            .finish_non_exhaustive()
+        f.debug_struct("Series").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 
@@ -65,13 +63,7 @@ const FILLING: u64 = 2 * (4096 + 32);
 const TRAILER: u64 = 160;
 
 impl Series {
-    pub fn new(
-        plan: SeriesPlan,
-        files: NextFiles,
-        open: Open,
-        accounts: Accounts,
-        tell: Tell,
-    ) -> Self {
+    pub fn new(plan: SeriesPlan, files: NextFiles, open: Open, accounts: Accounts, tell: Tell) -> Self {
         Self {
             plan,
             files,
@@ -159,22 +151,17 @@ impl Series {
         let interfaces = current.packets.interfaces().max(self.written.len() as u32);
         for id in 0..interfaces {
             let find = |list: &[(u32, PacketAccount)]| {
-                list.iter()
-                    .find(|(one, _)| *one == id)
-                    .map(|(_, account)| account.clone())
+                list.iter().find(|(one, _)| *one == id).map(|(_, account)| account.clone())
             };
             let (then, so_far) = (find(&before).unwrap_or_default(), find(&self.written));
             let since = |count: fn(&PacketAccount) -> u64| {
-                so_far
-                    .as_ref()
-                    .map(|account| count(account).saturating_sub(count(&then)))
+                so_far.as_ref().map(|account| count(account).saturating_sub(count(&then)))
             };
             // The counters include packets still in memory, which belong to the next file.
             let written = current.packets.sum(&[id]);
             let lost = since(PacketAccount::lost_total);
             let accepted = lost.map(|lost| written + lost);
-            let left_out =
-                since(|account| account.filtered_out + account.not_kept + account.merged);
+            let left_out = since(|account| account.filtered_out + account.not_kept + account.merged);
             interface_statistics(
                 &mut trailer,
                 &InterfaceStatistics {
@@ -319,9 +306,7 @@ impl Writer for Series {
             Blocks::EventBegin if self.plan.by_event => self.seam(),
             Blocks::EventEnd if self.plan.by_event => self.end(),
             Blocks::EventBegin | Blocks::EventEnd => Ok(()),
-            Blocks::Segment(segment)
-                if !self.is_due() && self.room() >= segment.bytes().len() as u64 + FILLING =>
-            {
+            Blocks::Segment(segment) if !self.is_due() && self.room() >= segment.bytes().len() as u64 + FILLING => {
                 self.count(segment.bytes());
                 self.pass(|file| file.write(Blocks::Segment(segment)))
             }

@@ -22,9 +22,7 @@ impl SeriesPlan {
     }
 
     fn is_numbered(&self) -> bool {
-        let Rotation {
-            size, time, total, ..
-        } = &self.rotation;
+        let Rotation { size, time, total, .. } = &self.rotation;
         let ends = time.is_some() || total.is_some();
         size.is_some() || self.by_event || (ends && !self.path.contains('%'))
     }
@@ -35,8 +33,8 @@ impl SeriesPlan {
         size.or(total.map(|total| total / 8))
     }
 
-    /// Returns the name of a file that begins at a time, in nanoseconds since 1970; with its number if another file has the
-    /// name, or the previous one, which is kept in `last`.
+    /// Returns the name of a file that begins at a time, in nanoseconds since 1970; with its number if another file has
+    /// the name, or the previous one, which is kept in `last`.
     pub fn name(
         &self,
         number: u64,
@@ -102,10 +100,7 @@ mod tests {
         ] {
             let plan = SeriesPlan {
                 path: path.to_owned(),
-                rotation: Rotation {
-                    size: Some(1 << 20),
-                    ..Rotation::default()
-                },
+                rotation: Rotation { size: Some(1 << 20), ..Rotation::default() },
                 by_event: false,
             };
             assert_eq!(plan.name_at(7, 0), Path::new(name));

@@ -1,5 +1,5 @@
-//! Several outputs of one capture: each but the first has a thread and a queue of its own, so that a slow one does not delay
-//! the others. Packets that exceed an output's queue are lost to that output alone.
+//! Several outputs of one capture: each but the first has a thread and a queue of its own, so that a slow one does not
+//! delay the others. Packets that exceed an output's queue are lost to that output alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use trawl_packet::pcapng::block::{blocks, push_cut};
-use trawl_pipeline::{
-    Blocks, Counts, Loss, Patience, Pressure, WriteOutcome, Writer, reason_of_failure,
-};
+use trawl_pipeline::{Blocks, Counts, Loss, Patience, Pressure, WriteOutcome, Writer, reason_of_failure};
 use trawl_sys::{Error, Result, errno};
 
 /// Maximum size of an output's queue.
@@ -84,11 +82,7 @@ impl OutputFate {
 
 impl ThreadedOutput {
     /// Starts an output; packets are cut to `snaplen` bytes, if given.
-    pub fn start(
-        name: String,
-        mut writer: Box<dyn Writer + Send>,
-        snaplen: Option<u32>,
-    ) -> Result<Self> {
+    pub fn start(name: String, mut writer: Box<dyn Writer + Send>, snaplen: Option<u32>) -> Result<Self> {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
         let queue = Arc::new(Queue::default());
         let shared = Arc::clone(&queue);
@@ -112,13 +106,7 @@ impl ThreadedOutput {
                 }
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
-        Ok(Self {
-            name,
-            jobs: Some(jobs),
-            queue,
-            thread: Some(thread),
-            lost: Counts::default(),
-        })
+        Ok(Self { name, jobs: Some(jobs), queue, thread: Some(thread), lost: Counts::default() })
     }
 
     fn hand(&mut self, bytes: &Arc<[u8]>, packets: &Counts) {
@@ -227,9 +215,7 @@ fn write_all(
 fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queue) -> Result<bool> {
     let mut patience = None;
     while let Pressure::Blocked(reader) = &pressure {
-        if queue.is_ending.load(Ordering::Acquire)
-            && patience.get_or_insert_with(Patience::begin).is_over(reader)
-        {
+        if queue.is_ending.load(Ordering::Acquire) && patience.get_or_insert_with(Patience::begin).is_over(reader) {
             return Ok(false);
         }
         reader.wait()?;
@@ -239,15 +225,9 @@ fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queu
 }
 
 /// Writes blocks, with packets cut to the snap length, if any.
-fn write_cut(
-    writer: &mut dyn Writer,
-    blocks: Blocks<'_>,
-    snaplen: Option<u32>,
-) -> Result<Pressure> {
+fn write_cut(writer: &mut dyn Writer, blocks: Blocks<'_>, snaplen: Option<u32>) -> Result<Pressure> {
     match snaplen {
-        Some(snaplen) if !blocks.bytes().is_empty() => {
-            writer.write(Blocks::Bytes(&cut(blocks.bytes(), snaplen)))
-        }
+        Some(snaplen) if !blocks.bytes().is_empty() => writer.write(Blocks::Bytes(&cut(blocks.bytes(), snaplen))),
         _ => writer.write(blocks),
     }
 }
@@ -279,27 +259,13 @@ pub struct Several {
 
 impl std::fmt::Debug for Several {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Several")
-            .field("beside", &self.beside)
-            .finish_non_exhaustive()
+        f.debug_struct("Several").field("beside", &self.beside).finish_non_exhaustive()
     }
 }
 
 impl Several {
-    pub fn new(
-        name: String,
-        first: Box<dyn Writer>,
-        snaplen: Option<u32>,
-        beside: Vec<ThreadedOutput>,
-    ) -> Self {
-        Self {
-            name,
-            first,
-            snaplen,
-            beside,
-            handed: Counts::default(),
-            failure: None,
-        }
+    pub fn new(name: String, first: Box<dyn Writer>, snaplen: Option<u32>, beside: Vec<ThreadedOutput>) -> Self {
+        Self { name, first, snaplen, beside, handed: Counts::default(), failure: None }
     }
 
     /// Ends the others, and returns their outcomes, and the first one's if it failed.
@@ -321,9 +287,7 @@ impl Several {
             missing.add_all(&packets);
         }
         let shared: Arc<[u8]> = Arc::from(bytes);
-        self.beside
-            .iter_mut()
-            .for_each(|one| one.hand(&shared, &packets));
+        self.beside.iter_mut().for_each(|one| one.hand(&shared, &packets));
     }
 
     /// Answers for all outputs.
@@ -358,29 +322,19 @@ impl Several {
             }
             None => missing_of(&outcome),
         };
-        let fate = OutputFate {
-            failed: true,
-            ..OutputFate::new(&self.name, self.handed.total(), 0, outcome)
-        };
+        let fate = OutputFate { failed: true, ..OutputFate::new(&self.name, self.handed.total(), 0, outcome) };
         self.failure = Some((fate, missing));
     }
 
-    /// Returns the outcome after the failure of the first output: packets that the best of the others does not have, either,
-    /// are lost. `None` if the first output did not fail.
+    /// Returns the outcome after the failure of the first output: packets that the best of the others does not have,
+    /// either, are lost. `None` if the first output did not fail.
     fn after_failure(&self) -> Option<WriteOutcome> {
         let (fate, missing) = self.failure.as_ref()?;
         let others = self.beside.iter().map(|one| one.missing(&self.handed));
         let missing = others.fold(missing.clone(), |least, one| least.least(&one));
         let reason = fate.error.as_ref().map_or("not_read", reason_of_failure);
-        let lost = missing.iter().map(|(interface, packets)| Loss {
-            interface,
-            reason,
-            packets,
-        });
-        Some(WriteOutcome {
-            lost: lost.collect(),
-            ..WriteOutcome::default()
-        })
+        let lost = missing.iter().map(|(interface, packets)| Loss { interface, reason, packets });
+        Some(WriteOutcome { lost: lost.collect(), ..WriteOutcome::default() })
     }
 }
 
@@ -440,9 +394,7 @@ mod tests {
             );
         }
         let short = cut(&bytes, 62);
-        let packets: Vec<_> = blocks(&short)
-            .filter_map(|block| block.enhanced_packet())
-            .collect();
+        let packets: Vec<_> = blocks(&short).filter_map(|block| block.enhanced_packet()).collect();
         let lengths: Vec<usize> = packets.iter().map(|packet| packet.captured.len()).collect();
         assert_eq!(lengths, [10, 62, 62]);
         assert!(packets.iter().all(|packet| packet.original_len == 100));

@@ -69,10 +69,7 @@ pub struct SealedChunk {
 impl SealedChunk {
     /// Makes the manifest of this chunk, sealed now. Its counts are the chunk's own.
     pub fn manifest(self, epoch: Epoch, sequence: u64, origin: Origin) -> Manifest {
-        let fates = Fates {
-            recorded: self.recorded,
-            ..Fates::default()
-        };
+        let fates = Fates { recorded: self.recorded, ..Fates::default() };
         Manifest {
             format: FORMAT,
             epoch,
@@ -101,13 +98,7 @@ impl SealedChunk {
 impl OpenChunk {
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = trawl_sys::create::new_file(path, 0o600)?;
-        let writer = seekable::Writer::new(
-            Summed {
-                file,
-                digest: Sha256::new(),
-            },
-            LEVEL,
-        );
+        let writer = seekable::Writer::new(Summed { file, digest: Sha256::new() }, LEVEL);
         Ok(Self {
             path: path.to_owned(),
             writer,
@@ -123,12 +114,7 @@ impl OpenChunk {
     }
 
     /// Adds a packet's block, in a frame that describes its process. `packet` is its contents.
-    pub fn packet(
-        &mut self,
-        block: &[u8],
-        packet: &EnhancedPacket<'_>,
-        known: &Descriptions,
-    ) -> io::Result<()> {
+    pub fn packet(&mut self, block: &[u8], packet: &EnhancedPacket<'_>, known: &Descriptions) -> io::Result<()> {
         if let Some((id, descriptions)) = known.of(packet) {
             let length: usize = descriptions.iter().map(Vec::len).sum();
             self.make_room(length + block.len())?;

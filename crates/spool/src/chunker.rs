@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::block::{
-    ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER,
-    blocks,
+    ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER, blocks,
 };
 use trawl_packet::pcapng::translations::TranslationNews;
 
@@ -87,12 +86,10 @@ impl Chunker {
     }
 
     pub fn broken(&mut self) -> Option<io::Error> {
-        self.broken
-            .as_ref()
-            .map(|error| match error.raw_os_error() {
-                Some(errno) => io::Error::from_raw_os_error(errno),
-                None => io::Error::new(error.kind(), error.to_string()),
-            })
+        self.broken.as_ref().map(|error| match error.raw_os_error() {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None => io::Error::new(error.kind(), error.to_string()),
+        })
     }
 
     /// Returns whether the chunker accepts no more blocks.
@@ -244,18 +241,10 @@ impl Chunker {
             self.totals.untaken += recorded;
         }
         // The tap's counts may be ahead of the blocks received here.
-        let in_all = Fates {
-            recorded: self.totals.recorded,
-            ..self.counted.clone()
-        };
+        let in_all = Fates { recorded: self.totals.recorded, ..self.counted.clone() };
         let of_chunk = sealed.manifest(self.epoch.clone(), sequence, self.origin.clone());
-        let manifest = Manifest {
-            state,
-            recorded,
-            since_last: in_all.since(&self.reported),
-            in_all: in_all.clone(),
-            ..of_chunk
-        };
+        let manifest =
+            Manifest { state, recorded, since_last: in_all.since(&self.reported), in_all: in_all.clone(), ..of_chunk };
         self.reported = in_all;
         self.totals.chunks += 1;
         self.last = Instant::now();

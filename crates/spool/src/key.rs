@@ -18,12 +18,7 @@ pub struct Epoch {
 
 impl Epoch {
     pub fn prefix(&self) -> String {
-        let Self {
-            capture,
-            host,
-            boot,
-            epoch,
-        } = self;
+        let Self { capture, host, boot, epoch } = self;
         let parts = [capture, host, boot, epoch].map(|part| escaped(part));
         parts.join("/")
     }
@@ -64,8 +59,7 @@ pub struct ChunkKey(String);
 impl ChunkKey {
     /// Returns whether the key is the one of this run and sequence number, at any time.
     pub fn is_of(&self, run: &Epoch, sequence: u64) -> bool {
-        self.0
-            .ends_with(&format!("/{}/{sequence:010}", run.prefix()))
+        self.0.ends_with(&format!("/{}/{sequence:010}", run.prefix()))
     }
 
     /// Returns the directory of the chunk's hour.
@@ -209,8 +203,8 @@ impl Object {
     }
 }
 
-/// Escapes a name as a part of a key: bytes with a meaning to an object store or a file system become `=` and two hexadecimal
-/// digits.
+/// Escapes a name as a part of a key: bytes with a meaning to an object store or a file system become `=` and two
+/// hexadecimal digits.
 pub fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-@:+,".contains(&byte);
     let mut out = String::new();
@@ -258,28 +252,14 @@ mod tests {
 
     #[test]
     fn keys_are_distinguished() {
-        let epoch = Epoch {
-            capture: "trawl".into(),
-            host: "a.example".into(),
-            boot: "0f".into(),
-            epoch: "17".into(),
-        };
+        let epoch = Epoch { capture: "trawl".into(), host: "a.example".into(), boot: "0f".into(), epoch: "17".into() };
         // 27 November 2026, 22:31:19.
         let chunk = epoch.chunk(1_795_818_679_000_000_000, 7);
-        assert_eq!(
-            chunk.packets(),
-            "chunks/2026-11-27/22/trawl/a.example/0f/17/0000000007.pcapng.zst"
-        );
+        assert_eq!(chunk.packets(), "chunks/2026-11-27/22/trawl/a.example/0f/17/0000000007.pcapng.zst");
         assert_eq!(Object::of(&chunk.packets()), Object::Packets(chunk.clone()));
-        assert_eq!(
-            Object::of(&chunk.manifest()),
-            Object::Manifest(chunk.clone())
-        );
+        assert_eq!(Object::of(&chunk.manifest()), Object::Manifest(chunk.clone()));
         assert_eq!((chunk.run(), chunk.sequence()), (&*epoch.prefix(), 7));
-        assert_eq!(
-            (chunk.host(), chunk.hour()),
-            ("a.example".into(), "chunks/2026-11-27/22".into())
-        );
+        assert_eq!((chunk.host(), chunk.hour()), ("a.example".into(), "chunks/2026-11-27/22".into()));
         assert_eq!(Object::of(&new_index(&chunk)), Object::Catalogue);
         assert_eq!(marked(&new_index(&chunk)), Some((chunk.manifest(), true)));
         assert_eq!(marked(&mark(&epoch.end())), Some((epoch.end(), false)));

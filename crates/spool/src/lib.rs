@@ -1,5 +1,6 @@
-//! The spool of a capture: sealed chunks and manifests in a directory for each run, which `trawl-fleet upload` stores. This
-//! crate needs files, and connection tracking if addresses are translated. `docs/internals/store.md` describes the format.
+//! The spool of a capture: sealed chunks and manifests in a directory for each run, which `trawl-fleet upload` stores.
+//! This crate needs files, and connection tracking if addresses are translated. `docs/internals/store.md` describes the
+//! format.
 
 pub mod chunk;
 mod chunker;

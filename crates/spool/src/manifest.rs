@@ -1,4 +1,5 @@
-//! Records of chunks and of runs of a capture. Manifests alone are authoritative: a chunk without one does not count as stored.
+//! Records of chunks and of runs of a capture. Manifests alone are authoritative: a chunk without one does not count as
+//! stored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,18 +60,8 @@ pub struct Clock {
 
 impl Clock {
     pub fn now() -> Self {
-        let ClockState {
-            source,
-            synchronised,
-            error_bound_ns,
-            tai_offset_s,
-        } = ClockState::read();
-        Self {
-            source,
-            synchronised,
-            error_bound_ns,
-            tai_offset_s,
-        }
+        let ClockState { source, synchronised, error_bound_ns, tai_offset_s } = ClockState::read();
+        Self { source, synchronised, error_bound_ns, tai_offset_s }
     }
 }
 

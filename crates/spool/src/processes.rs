@@ -1,4 +1,5 @@
-//! Descriptions of processes, which each frame of a chunk repeats: a reader of one frame knows the processes of its packets.
+//! Descriptions of processes, which each frame of a chunk repeats: a reader of one frame knows the processes of its
+//! packets.
 
 use std::collections::{HashMap, VecDeque};
 

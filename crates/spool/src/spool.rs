@@ -1,6 +1,6 @@
-//! The spool, which holds chunks on this host until they are stored: a directory for each run of a capture, locked while the
-//! run goes on. Another process stores the chunks and removes them. A capture whose packets stay on the host keeps its newest
-//! chunks here: a ring across all its runs.
+//! The spool, which holds chunks on this host until they are stored: a directory for each run of a capture, locked
+//! while the run goes on. Another process stores the chunks and removes them. A capture whose packets stay on the host
+//! keeps its newest chunks here: a ring across all its runs.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -211,13 +211,7 @@ impl Spool {
             Ok(lock)
         };
         let lock = make().map_err(failed(&directory))?;
-        let spool = Self {
-            directory,
-            target,
-            waiting: Mutex::default(),
-            news: None,
-            _lock: lock,
-        };
+        let spool = Self { directory, target, waiting: Mutex::default(), news: None, _lock: lock };
         spool.waiting.lock().earlier = spool.earlier();
         Ok(spool)
     }
@@ -282,8 +276,8 @@ impl Spool {
         entries.chain(near.map(|near| near.bytes)).sum()
     }
 
-    /// Removes the oldest chunk: one that stays here, or one that is not being stored, which its manifest records. Returns
-    /// `false` if none exists.
+    /// Removes the oldest chunk: one that stays here, or one that is not being stored, which its manifest records.
+    /// Returns `false` if none exists.
     pub fn evict_oldest(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let near = waiting.earlier.pop_front();
@@ -334,10 +328,7 @@ impl Spool {
         };
         let entry = waiting.entries.remove(at);
         if entry.state == State::OnHost {
-            waiting.near.push_back(Near {
-                manifest: self.path(&entry, NEAR),
-                bytes: entry.bytes,
-            });
+            waiting.near.push_back(Near { manifest: self.path(&entry, NEAR), bytes: entry.bytes });
         }
     }
 
@@ -349,11 +340,7 @@ impl Spool {
     /// Returns the manifests of the chunks in the directory.
     pub fn waiting(&self) -> Vec<Manifest> {
         let mut entries = self.waiting.lock().entries.clone();
-        entries.retain(|entry| {
-            [MANIFEST, CHUNK]
-                .iter()
-                .any(|end| self.path(entry, end).exists())
-        });
+        entries.retain(|entry| [MANIFEST, CHUNK].iter().any(|end| self.path(entry, end).exists()));
         entries
     }
 
@@ -365,8 +352,5 @@ impl Spool {
 
 /// Makes a directory, and its parents, for this user alone.
 pub fn make_private(directory: &Path) -> io::Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }

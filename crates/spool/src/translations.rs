@@ -28,7 +28,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Begins to watch, while the capture has the right to. A namespace that refuses it has no translations for the capture.
+    /// Begins to watch, while the capture has the right to. A namespace that refuses it has no translations for the
+    /// capture.
     pub fn begin<'a>(namespaces: impl Iterator<Item = Option<&'a Namespace>>) -> Self {
         let mut all = Self::default();
         for (watch, known) in namespaces.filter_map(|space| Watch::watch(space).ok().flatten()) {
@@ -100,21 +101,9 @@ fn blocks(events: impl Iterator<Item = TranslationEvent>) -> Vec<u8> {
             TranslationEvent::Begun(of) => (of, false),
             TranslationEvent::Ended(of) => (of, true),
         };
-        let Translated {
-            protocol,
-            original,
-            reply,
-        } = of;
-        let translation = Translation {
-            protocol,
-            original,
-            reply,
-        };
-        let news = TranslationNews {
-            translation,
-            time_ns,
-            ended,
-        };
+        let Translated { protocol, original, reply } = of;
+        let translation = Translation { protocol, original, reply };
+        let news = TranslationNews { translation, time_ns, ended };
         news.write(&mut bytes);
     }
     bytes

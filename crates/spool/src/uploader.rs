@@ -1,5 +1,5 @@
-//! The process that stores a run's chunks, as the capture sees it. The capture closes the process's standard input when the run
-//! has ended; a line of the process's standard output is a [`Report`].
+//! The process that stores a run's chunks, as the capture sees it. The capture closes the process's standard input when
+//! the run has ended; a line of the process's standard output is a [`Report`].
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Lines};
@@ -20,12 +20,7 @@ pub enum Report {
     /// The store is open.
     Opened,
     /// The store cannot be used, and the process ends.
-    Refused {
-        is_usage: bool,
-        what: String,
-        why: String,
-        fix: Option<String>,
-    },
+    Refused { is_usage: bool, what: String, why: String, fix: Option<String> },
     /// The first of several failures.
     Delayed { why: String },
     /// The chunk with this key, which has left the spool, is in the store.
@@ -68,26 +63,16 @@ impl Uploader {
             .map_err(fail)?;
         let out = child.stdout.take();
         let out = out.ok_or_else(|| Error::failed(what.clone(), "it has no output"))?;
-        let mut uploader = Self {
-            child,
-            reports: BufReader::new(out).lines(),
-        };
+        let mut uploader = Self { child, reports: BufReader::new(out).lines() };
         spool.news = Some(news);
         match uploader.next() {
             Some(Report::Opened) => Ok(uploader),
-            Some(Report::Refused {
-                is_usage,
-                what,
-                why,
-                fix,
-            }) => {
+            Some(Report::Refused { is_usage, what, why, fix }) => {
                 let error = match is_usage {
                     true => Error::usage(what, why),
                     false => Error::failed(what, why),
                 };
-                Err(fix
-                    .into_iter()
-                    .fold(error, |error, fix| error.fix(Cow::Owned(fix))))
+                Err(fix.into_iter().fold(error, |error, fix| error.fix(Cow::Owned(fix))))
             }
             _ => Err(Error::failed("cannot store packets", uploader.end())),
         }
@@ -112,8 +97,8 @@ impl Uploader {
         }
     }
 
-    /// Follows the process to its end, and returns the reason if it leaves chunks in the spool. `complain` receives errors of
-    /// the store.
+    /// Follows the process to its end, and returns the reason if it leaves chunks in the spool. `complain` receives
+    /// errors of the store.
     pub(crate) fn follow(mut self, spool: &Spool, complain: &dyn Fn(&str)) -> Option<String> {
         let trouble = loop {
             match self.next() {

@@ -1,5 +1,5 @@
-//! The writer of a capture into a spool: a thread makes chunks from the blocks, and another process stores them. The capture
-//! waits for neither the network nor the store.
+//! The writer of a capture into a spool: a thread makes chunks from the blocks, and another process stores them. The
+//! capture waits for neither the network nor the store.
 
 use std::collections::VecDeque;
 use std::os::unix::process::parent_id;
@@ -47,10 +47,7 @@ impl Config {
     }
 
     fn origin(&self) -> Origin {
-        Origin {
-            options: self.options.clone(),
-            trawl: self.trawl.clone(),
-        }
+        Origin { options: self.options.clone(), trawl: self.trawl.clone() }
     }
 
     /// Makes the spool of a new run.
@@ -171,8 +168,8 @@ impl std::fmt::Debug for Control {
 }
 
 impl Control {
-    /// Updates the account, of which each chunk's manifest reports a part: the sum of these, one for each hook point of an
-    /// interface.
+    /// Updates the account, of which each chunk's manifest reports a part: the sum of these, one for each hook point of
+    /// an interface.
     pub fn account<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)>) {
         let mut fates = Fates::default();
         accounts.for_each(|(_, account)| fates.add(account));
@@ -206,9 +203,7 @@ pub struct StoreWriter {
 
 impl std::fmt::Debug for StoreWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreWriter")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+        f.debug_struct("StoreWriter").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -228,8 +223,8 @@ pub struct StoredCapture {
 }
 
 impl StoreWriter {
-    /// Starts the threads. Without a process that stores them, chunks stay in the spool. `complain` receives errors of the
-    /// store.
+    /// Starts the threads. Without a process that stores them, chunks stay in the spool. `complain` receives errors of
+    /// the store.
     pub fn begin(
         config: &Config,
         spool: Spool,
@@ -339,10 +334,7 @@ impl StoreWriter {
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
         let Some(Ok(totals)) = joined else {
-            return Err(Error::failed(
-                "cannot make chunks",
-                "the thread that does broke down",
-            ));
+            return Err(Error::failed("cannot make chunks", "the thread that does broke down"));
         };
         let mut account = Fates::default();
         accounts.for_each(|(_, one)| account.add(one));
@@ -460,10 +452,7 @@ impl Writer for StoreWriter {
 
     /// Returns at once, since the blocks are on their way; `end` returns the result.
     fn finish(&mut self) -> WriteOutcome {
-        WriteOutcome {
-            unwritten: self.unwritten.clone(),
-            ..WriteOutcome::default()
-        }
+        WriteOutcome { unwritten: self.unwritten.clone(), ..WriteOutcome::default() }
     }
 }
 

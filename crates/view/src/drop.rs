@@ -65,12 +65,7 @@ impl<'a> Rule<'a> {
             Some((chain, handle)) => (chain, Some(handle.parse().ok()?)),
             None => (chain, None),
         };
-        Some(Self {
-            family,
-            table,
-            chain,
-            handle,
-        })
+        Some(Self { family, table, chain, handle })
     }
 }
 
@@ -90,10 +85,7 @@ impl<'a> Drop<'a> {
     pub fn parse(comment: &'a str) -> Option<Self> {
         let reason = comment.strip_prefix("drop=")?;
         let reason = reason.split(' ').next()?;
-        let mut drop = Self {
-            reason,
-            ..Self::default()
-        };
+        let mut drop = Self { reason, ..Self::default() };
         let fields = comment.split(' ').filter_map(|word| word.split_once('='));
         for (key, value) in fields.skip(1) {
             match key {
@@ -166,17 +158,11 @@ mod tests {
         let full = Drop::parse("drop=SOCKET_RCVBUFF at=x+0x1 rcvbuf=212992").unwrap();
         assert_eq!(full.receive_buffer, Some(212_992));
         let by_rule = "drop=NETFILTER_DROP at=x+0x1 netns=pb rule=inet,f,in,4";
-        assert_eq!(
-            Drop::parse(by_rule).unwrap().to_string(),
-            "NETFILTER_DROP at x+0x1 in pb, rule 4 of inet f in"
-        );
+        assert_eq!(Drop::parse(by_rule).unwrap().to_string(), "NETFILTER_DROP at x+0x1 in pb, rule 4 of inet f in");
         let by_cgroup = Drop::parse("drop=SOCKET_FILTER by=cgroup:77").unwrap();
         assert_eq!(by_cgroup.cgroup, Some(77));
         let by_policy = Drop::parse("drop=NETFILTER_DROP rule=ip,filter,INPUT").unwrap();
-        assert_eq!(
-            by_policy.rule.unwrap().to_string(),
-            "policy of ip filter INPUT"
-        );
+        assert_eq!(by_policy.rule.unwrap().to_string(), "policy of ip filter INPUT");
         assert_eq!(Drop::parse("redirect to interface 3"), None);
         assert_eq!(Drop::parse("drop=7").unwrap().to_string(), "7");
     }

@@ -51,11 +51,7 @@ struct ProcessJson<'a> {
 impl<'a> PacketJson<'a> {
     pub fn new(packet: &PacketView<'a>) -> Self {
         Self {
-            time: format!(
-                "{}.{:09}",
-                packet.timestamp_ns / 1_000_000_000,
-                packet.timestamp_ns % 1_000_000_000
-            ),
+            time: format!("{}.{:09}", packet.timestamp_ns / 1_000_000_000, packet.timestamp_ns % 1_000_000_000),
             interface: packet.interface,
             hook: packet.hook,
             direction: packet.direction.map(|direction| match direction {

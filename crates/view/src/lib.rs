@@ -1,5 +1,5 @@
-//! Packets as people and machines see them: lines in tcpdump's format, JSON, statistics and live views, all made from one
-//! record view. No root, no system calls.
+//! Packets as people and machines see them: lines in tcpdump's format, JSON, statistics and live views, all made from
+//! one record view. No root, no system calls.
 //!
 //! A capture file's packets as lines in tcpdump's format:
 //!
@@ -29,8 +29,8 @@
 //! # Ok::<(), trawl_packet::read::ReadError>(())
 //! ```
 //!
-//! Any [`Source`](record::PacketSource) can be shown: a file, the blocks of a running capture, or packets that a program makes up.
-//! [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
+//! Any [`Source`](record::PacketSource) can be shown: a file, the blocks of a running capture, or packets that a
+//! program makes up. [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
 
 pub mod drop;
 pub mod json;

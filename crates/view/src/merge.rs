@@ -31,17 +31,12 @@ pub type Next = Result<Option<Step>, ReadError>;
 
 impl<S: PacketSource> Merge<S> {
     pub fn new(sources: Vec<S>) -> Self {
-        let stream = |source| Stream {
-            source,
-            state: State::Due,
-        };
-        Self {
-            streams: sources.into_iter().map(stream).collect(),
-            current: 0,
-        }
+        let stream = |source| Stream { source, state: State::Due };
+        Self { streams: sources.into_iter().map(stream).collect(), current: 0 }
     }
 
-    /// Returns the next packet of any source, or its next block of another type. After an error the other sources go on.
+    /// Returns the next packet of any source, or its next block of another type. After an error the other sources go
+    /// on.
     pub fn step(&mut self) -> Next {
         if let [only] = &mut self.streams[..] {
             return only.source.step();

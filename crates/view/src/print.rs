@@ -1,20 +1,20 @@
 //! One line a packet, in tcpdump's format.
 //!
-//! The text is the same as `tcpdump -n` prints for links, ARP, IPv4, IPv6 and its extensions, ICMP, TCP, UDP, SCTP, tunnels,
-//! and applications and routing protocols: DNS, DHCP, NTP, HTTP, SNMP and others (see `transport.rs`). It differs on purpose
-//! in these points:
+//! The text is the same as `tcpdump -n` prints for links, ARP, IPv4, IPv6 and its extensions, ICMP, TCP, UDP, SCTP,
+//! tunnels, and applications and routing protocols: DNS, DHCP, NTP, HTTP, SNMP and others (see `transport.rs`). It
+//! differs on purpose in these points:
 //! - Nothing is looked up: addresses, ports and protocols are numbers, always.
-//! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, follow its own
-//!   text.
+//! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, follow its
+//! own text.
 //! - A frame inside VXLAN stays on the same line, after `: `.
 //! - A time difference of a day or more shows all its hours.
 //! - An IPv4 length of zero is a segment that the card will cut up later, not damage.
 //! - A packet that ends after an IPv6 extension header is marked as cut; under a cut packet `-x`
-//!   leaves out the link header as under any other.
+//! leaves out the link header as under any other.
 //! - `-vv` does not dump the contents of SCTP chunks and neighbour discovery options.
 //! - EAPOL and EIGRP show one line with `-v` too.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
-//!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
+//! the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
 mod application;
 mod dump;
@@ -150,10 +150,7 @@ pub struct Printer {
 
 impl Printer {
     pub fn new(options: PrintOptions) -> Self {
-        Self {
-            options,
-            ..Self::default()
-        }
+        Self { options, ..Self::default() }
     }
 
     /// Sets the number of digits of times, from the next packet on.
@@ -180,10 +177,7 @@ impl Printer {
             None => {}
         }
         let mut line = Line::new(out, &self.options, &mut self.flows);
-        let data = Data {
-            bytes: packet.captured,
-            len: packet.captured.len().max(packet.original_len as usize),
-        };
+        let data = Data { bytes: packet.captured, len: packet.captured.len().max(packet.original_len as usize) };
         let link_header_len = link::print(&mut line, packet.link_type, data);
         hook_point(out, packet, self.options.colour);
         if let Some(process) = packet.process {
@@ -198,11 +192,7 @@ impl Printer {
         }
         if let Some(dump) = self.options.dump {
             let skip = if dump.link_header { 0 } else { link_header_len };
-            dump::print(
-                out,
-                dump.form,
-                packet.captured.get(skip..).unwrap_or_default(),
-            );
+            dump::print(out, dump.form, packet.captured.get(skip..).unwrap_or_default());
         }
         out.push('\n');
     }
@@ -313,10 +303,7 @@ mod tests {
 
     fn line(view: PacketView<'_>) -> String {
         let mut out = String::new();
-        let options = PrintOptions {
-            timestamp: Timestamp::None,
-            ..PrintOptions::default()
-        };
+        let options = PrintOptions { timestamp: Timestamp::None, ..PrintOptions::default() };
         Printer::new(options).line(&mut out, &view);
         out
     }
@@ -330,12 +317,7 @@ mod tests {
             ..PacketView::default()
         };
         let mut out = String::new();
-        let options = PrintOptions {
-            timestamp: Timestamp::None,
-            id: true,
-            colour: true,
-            ..PrintOptions::default()
-        };
+        let options = PrintOptions { timestamp: Timestamp::None, id: true, colour: true, ..PrintOptions::default() };
         Printer::new(options).line(&mut out, &view);
         assert!(out.ends_with("[\x1b[31mDROP\x1b[0m] id 3.17\n"), "{out:?}");
     }
@@ -348,12 +330,8 @@ mod tests {
             .udp(1234, 5678)
             .payload([0; 18])
             .build();
-        let view = PacketView {
-            link_type: 1,
-            captured: &frame,
-            original_len: frame.len() as u32,
-            ..PacketView::default()
-        };
+        let view =
+            PacketView { link_type: 1, captured: &frame, original_len: frame.len() as u32, ..PacketView::default() };
         let text = "IP 10.0.0.1.1234 > 10.0.0.2.5678: UDP, length 18";
         let packet = PacketView {
             interface: Some("veth0"),
@@ -363,15 +341,9 @@ mod tests {
             ..view
         };
         assert_eq!(line(packet), format!("veth0 In  {text} [xdp exit: DROP]\n"));
-        let entry = PacketView {
-            hook: Some("xdp entry"),
-            ..view
-        };
+        let entry = PacketView { hook: Some("xdp entry"), ..view };
         assert_eq!(line(entry), format!("{text} [xdp entry]\n"));
-        let verdict = PacketView {
-            verdict: Some(Verdict::Tc(2)),
-            ..view
-        };
+        let verdict = PacketView { verdict: Some(Verdict::Tc(2)), ..view };
         assert_eq!(line(verdict), format!("{text} [SHOT]\n"));
     }
 
@@ -382,12 +354,8 @@ mod tests {
             template = template.ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
         }
         let frame = template.build();
-        let view = PacketView {
-            link_type: 1,
-            captured: &frame,
-            original_len: frame.len() as u32,
-            ..PacketView::default()
-        };
+        let view =
+            PacketView { link_type: 1, captured: &frame, original_len: frame.len() as u32, ..PacketView::default() };
         assert!(line(view).ends_with("[nested too deep] (invalid)\n"));
     }
 }

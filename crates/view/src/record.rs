@@ -32,14 +32,10 @@ pub struct PacketView<'a> {
 }
 
 impl PacketView<'_> {
-    /// Returns how the process is known, if it may not be the one that uses the socket: it owns the listening socket, or has
-    /// the socket open with others.
+    /// Returns how the process is known, if it may not be the one that uses the socket: it owns the listening socket,
+    /// or has the socket open with others.
     pub fn uncertain_owner(&self) -> Option<&'static str> {
-        let is_about_owner = |text: &&str| {
-            ["socket=", "owner="]
-                .iter()
-                .any(|one| text.starts_with(one))
-        };
+        let is_about_owner = |text: &&str| ["socket=", "owner="].iter().any(|one| text.starts_with(one));
         let comment = self.comment.filter(is_about_owner)?;
         let mut words = comment.split(' ');
         let owner = words.find_map(|word| word.strip_prefix("owner="))?;
@@ -47,8 +43,8 @@ impl PacketView<'_> {
     }
 }
 
-/// A packet's identifier in short: the CPU that saw it first, and its number on that CPU; `d` before them if it was seen
-/// first by a tap at drops, which has a counter of its own.
+/// A packet's identifier in short: the CPU that saw it first, and its number on that CPU; `d` before them if it was
+/// seen first by a tap at drops, which has a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortId(pub u64);
 
@@ -60,7 +56,8 @@ impl fmt::Display for ShortId {
     }
 }
 
-/// Returns the device of an interface block. Blocks of drops, and of both ends of a program, have a suffix after the name.
+/// Returns the device of an interface block. Blocks of drops, and of both ends of a program, have a suffix after the
+/// name.
 fn device(name: &str) -> &str {
     let ends = [" (drop)", " (xdp entry)", " (xdp exit)"];
     let device = ends.iter().find_map(|end| name.strip_suffix(end));
@@ -160,11 +157,7 @@ pub struct RingPackets {
 impl RingPackets {
     /// Begins with the interface blocks that the capture begins with.
     pub fn new(origins: Vec<BlockOrigin>) -> Self {
-        Self {
-            origins,
-            described: 0,
-            processes: Processes::default(),
-        }
+        Self { origins, described: 0, processes: Processes::default() }
     }
 
     /// Runs `act` on each packet and the number of its interface block.

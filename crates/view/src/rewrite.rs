@@ -1,6 +1,7 @@
 //! Packets that were read, as a file again. A single file that keeps its format is copied record by record and block by
-//! block, unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does not show,
-//! become usual ones. Several files, or one in another format, become one section with the interfaces of all files.
+//! block, unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does not
+//! show, become usual ones. Several files, or one in another format, become one section with the interfaces of all
+//! files.
 
 mod big_endian;
 mod privacy;
@@ -12,8 +13,7 @@ use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN};
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{
-    EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header,
-    with_process_in_comment,
+    EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header, with_process_in_comment,
 };
 use trawl_packet::read::{CaptureReader, Packet};
 
@@ -30,13 +30,9 @@ pub enum Format {
 /// Reasons why a packet cannot be written.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RewriteError {
-    #[error(
-        "a pcap file holds packets of one link type, and there are packets of types {first} and {other}"
-    )]
+    #[error("a pcap file holds packets of one link type, and there are packets of types {first} and {other}")]
     LinkTypes { first: u16, other: u16 },
-    #[error(
-        "the times of a pcap file end in 2106, and the time of a packet is {seconds} seconds after 1970"
-    )]
+    #[error("the times of a pcap file end in 2106, and the time of a packet is {seconds} seconds after 1970")]
     Late { seconds: u64 },
 }
 
@@ -79,11 +75,7 @@ impl Rewriter {
 
     /// Removes parts of packets and blocks from now on. Records of pcap are then not copied as they are.
     pub fn with_privacy(self, privacy: Privacy) -> Self {
-        Self {
-            verbatim: self.verbatim && self.format == Format::Pcapng,
-            privacy: Some(privacy),
-            ..self
-        }
+        Self { verbatim: self.verbatim && self.format == Format::Pcapng, privacy: Some(privacy), ..self }
     }
 
     /// Returns the parts left out for privacy.
@@ -91,7 +83,8 @@ impl Rewriter {
         self.privacy.as_ref().map(Privacy::left_out)
     }
 
-    /// Returns the number of blocks that could not be copied, from big-endian sections and with an unknown layout of numbers.
+    /// Returns the number of blocks that could not be copied, from big-endian sections and with an unknown layout of
+    /// numbers.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -113,13 +106,9 @@ impl Rewriter {
                 pcap::file_header(out, link_type, 0);
             }
             // The blocks of a file that is copied include the header, unless the file is cut before its end.
-            (Format::Pcapng, _) => section_header(
-                out,
-                &SectionHeader {
-                    userappl: Some(&self.application),
-                    ..SectionHeader::default()
-                },
-            ),
+            (Format::Pcapng, _) => {
+                section_header(out, &SectionHeader { userappl: Some(&self.application), ..SectionHeader::default() })
+            }
         }
     }
 
@@ -141,13 +130,7 @@ impl Rewriter {
         }
     }
 
-    fn append_block(
-        &mut self,
-        out: &mut Vec<u8>,
-        file: usize,
-        reader: &CaptureReader<'_>,
-        kind: u32,
-    ) {
+    fn append_block(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>, kind: u32) {
         if self.format == Format::Pcap {
             return;
         }
@@ -161,12 +144,7 @@ impl Rewriter {
         match kind {
             block::SECTION_HEADER => {}
             block::INTERFACE_DESCRIPTION => {
-                self.interface(
-                    out,
-                    file,
-                    reader.interfaces().len().saturating_sub(1),
-                    reader,
-                );
+                self.interface(out, file, reader.interfaces().len().saturating_sub(1), reader);
             }
             block::INTERFACE_STATISTICS => self.statistics(out, file, reader),
             _ if reader.byte_order() == ByteOrder::Big => {
@@ -179,19 +157,12 @@ impl Rewriter {
     }
 
     /// Appends the reader's current packet.
-    pub fn packet(
-        &mut self,
-        out: &mut Vec<u8>,
-        file: usize,
-        reader: &CaptureReader<'_>,
-    ) -> Result<(), RewriteError> {
+    pub fn packet(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>) -> Result<(), RewriteError> {
         self.start(out, reader);
         let from = out.len();
         self.append_packet(out, file, reader)?;
         let order = self.order_written(reader);
-        if let (Some(privacy), Some(packet), Some(stored)) =
-            (&mut self.privacy, reader.current(), reader.stored())
-        {
+        if let (Some(privacy), Some(packet), Some(stored)) = (&mut self.privacy, reader.current(), reader.stored()) {
             let link_type = packet.link_type;
             let written = Written { link_type, stored };
             match self.format {
@@ -236,9 +207,7 @@ impl Rewriter {
         let from = out.len();
         self.pcapng_packet(out, reader, &packet, stored, id);
         let (options, time) = (&packet.options, packet.timestamp_ns);
-        let process = options
-            .process
-            .and(reader.processes().of_packet(options, time));
+        let process = options.process.and(reader.processes().of_packet(options, time));
         // In another file, the number stands for another process.
         if let Some(process) = process
             && self.processes.find(process.id, time) != process.described
@@ -315,13 +284,7 @@ impl Rewriter {
     }
 
     /// Returns the number of an interface in the new file; its first use appends its description.
-    fn interface(
-        &mut self,
-        out: &mut Vec<u8>,
-        file: usize,
-        index: usize,
-        reader: &CaptureReader<'_>,
-    ) -> u32 {
+    fn interface(&mut self, out: &mut Vec<u8>, file: usize, index: usize, reader: &CaptureReader<'_>) -> u32 {
         if let Some(known) = self.interfaces.get(&(file, index)) {
             return *known;
         }
@@ -330,8 +293,7 @@ impl Rewriter {
             && reader.pcap_header().is_none()
             && match reader.byte_order() {
                 ByteOrder::Little => {
-                    let is_description =
-                        raw.starts_with(&block::INTERFACE_DESCRIPTION.to_le_bytes());
+                    let is_description = raw.starts_with(&block::INTERFACE_DESCRIPTION.to_le_bytes());
                     out.extend_from_slice(if is_description { raw } else { &[] });
                     is_description
                 }
@@ -345,8 +307,8 @@ impl Rewriter {
             let nanoseconds = Interface {
                 tsresol: block::TSRESOL_NANOSECONDS,
                 tsoffset: 0,
-                // Records of pcap may exceed the limit of their file; in pcapng libpcap refuses such packets, and files whose
-                // interfaces have different limits.
+                // Records of pcap may exceed the limit of their file; in pcapng libpcap refuses such packets, and files
+                // whose interfaces have different limits.
                 snaplen: match reader.pcap_header() {
                     Some(_) => 0,
                     None => described.snaplen,
@@ -384,12 +346,7 @@ mod tests {
         interface_description(&mut out, &Interface::default());
         write::process(
             &mut out,
-            &Process {
-                id: 7,
-                name: Some(name.to_owned()),
-                start_ns: Some(start),
-                ..Process::default()
-            },
+            &Process { id: 7, name: Some(name.to_owned()), start_ns: Some(start), ..Process::default() },
         );
         for time in times {
             let packet = EnhancedPacket {

@@ -1,5 +1,5 @@
-//! Statistics of packets: the contents of capinfos' report, and protocols, talkers, flows, verdicts, sizes, the rate over
-//! time, gaps and retransmissions.
+//! Statistics of packets: the contents of capinfos' report, and protocols, talkers, flows, verdicts, sizes, the rate
+//! over time, gaps and retransmissions.
 
 mod field;
 mod file;
@@ -24,8 +24,8 @@ pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
 pub use text::bits;
 
-/// Most talkers, flows or groups that are counted separately; the rest are counted as one. Forged addresses use no more than
-/// 256 MB in all.
+/// Most talkers, flows or groups that are counted separately; the rest are counted as one. Forged addresses use no more
+/// than 256 MB in all.
 const MOST: usize = 1 << 18;
 const MOST_IN_VIEW: usize = 1 << 16;
 /// Number of the longest gaps that are kept.
@@ -60,23 +60,11 @@ impl FlowKey {
     pub fn of(headers: &Headers<'_>) -> Option<Self> {
         let ip = headers.ip?;
         let (src_port, dst_port) = headers.ports.unwrap_or_default();
-        Some(Self {
-            protocol: ip.protocol,
-            src: ip.src,
-            dst: ip.dst,
-            src_port,
-            dst_port,
-        })
+        Some(Self { protocol: ip.protocol, src: ip.src, dst: ip.dst, src_port, dst_port })
     }
 
     fn reversed(self) -> Self {
-        Self {
-            protocol: self.protocol,
-            src: self.dst,
-            dst: self.src,
-            src_port: self.dst_port,
-            dst_port: self.src_port,
-        }
+        Self { protocol: self.protocol, src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port }
     }
 }
 
@@ -127,20 +115,12 @@ pub struct Statistics {
 impl Statistics {
     /// Creates empty statistics; `by` are additional fields to group packets by.
     pub fn new(by: Vec<Field>) -> Self {
-        Self {
-            by,
-            most: MOST,
-            smallest: u32::MAX,
-            ..Self::default()
-        }
+        Self { by, most: MOST, smallest: u32::MAX, ..Self::default() }
     }
 
     /// Creates statistics for views that start over repeatedly, next to a capture's own memory.
     pub fn of_a_view() -> Self {
-        Self {
-            most: MOST_IN_VIEW,
-            ..Self::new(Vec::new())
-        }
+        Self { most: MOST_IN_VIEW, ..Self::new(Vec::new()) }
     }
 
     pub fn packets(&self) -> u64 {
@@ -158,10 +138,7 @@ impl Statistics {
         self.largest = self.largest.max(length);
         let class = SIZES.iter().position(|end| length <= *end).unwrap_or(0);
         self.sizes[class].add(length);
-        self.link_types
-            .entry(packet.link_type)
-            .or_default()
-            .add(length);
+        self.link_types.entry(packet.link_type).or_default().add(length);
         if packet.interface.is_some() || packet.hook.is_some() {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             let key = (text(packet.interface), text(packet.hook));
@@ -181,14 +158,8 @@ impl Statistics {
         }
         self.conversation(packet, &headers);
         if !self.by.is_empty() {
-            let key: Vec<String> = self
-                .by
-                .iter()
-                .map(|field| field.of(packet, &headers))
-                .collect();
-            within(&mut self.groups, self.most, key)
-                .unwrap_or(&mut self.other_groups)
-                .add(length);
+            let key: Vec<String> = self.by.iter().map(|field| field.of(packet, &headers)).collect();
+            within(&mut self.groups, self.most, key).unwrap_or(&mut self.other_groups).add(length);
         }
     }
 
@@ -245,11 +216,7 @@ impl Statistics {
 }
 
 /// Returns the entry of a key, unless the key is new and the map is full.
-fn within<K: Hash + Eq, V: Default>(
-    map: &mut HashMap<K, V>,
-    most: usize,
-    key: K,
-) -> Option<&mut V> {
+fn within<K: Hash + Eq, V: Default>(map: &mut HashMap<K, V>, most: usize, key: K) -> Option<&mut V> {
     if map.len() >= most && !map.contains_key(&key) {
         return None;
     }

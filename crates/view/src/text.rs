@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true for a character that controls a terminal or the direction of the text: the control characters of ASCII and of
-/// Latin-1, and Unicode's embeddings, overrides and isolates of direction.
+/// Returns true for a character that controls a terminal or the direction of the text: the control characters of ASCII
+/// and of Latin-1, and Unicode's embeddings, overrides and isolates of direction.
 pub fn steers(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -19,9 +19,7 @@ pub fn count(number: impl Into<u64>, name: &str) -> String {
 
 /// Escapes such characters as `\u001b`, which JSON understands too, except line ends and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, |letter| {
-        steers(letter) && !matches!(letter, '\n' | '\t')
-    })
+    escaped(text, |letter| steers(letter) && !matches!(letter, '\n' | '\t'))
 }
 
 /// Escapes them in a JSON document, whose writer leaves characters from DEL on as they are.

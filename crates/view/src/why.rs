@@ -102,18 +102,12 @@ impl Row {
 
     /// Returns the destination ports of the packets; `None` if some are not known.
     pub fn ports(&self) -> Option<&BTreeSet<u16>> {
-        (1..FLOWS)
-            .contains(&self.ports.len())
-            .then_some(&self.ports)
+        (1..FLOWS).contains(&self.ports.len()).then_some(&self.ports)
     }
 
     /// Returns the flows with the most packets.
     pub fn most_concerned(&self, count: usize) -> Vec<(&str, u64)> {
-        let mut flows: Vec<(&str, u64)> = self
-            .flows
-            .iter()
-            .map(|(flow, packets)| (flow.as_str(), *packets))
-            .collect();
+        let mut flows: Vec<(&str, u64)> = self.flows.iter().map(|(flow, packets)| (flow.as_str(), *packets)).collect();
         flows.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         flows.truncate(count);
         flows
@@ -183,21 +177,13 @@ impl Tally {
             reason: reason(drop.reason, function).to_owned(),
             function: function.to_owned(),
             hook: hook(drop.reason, drop.stack.iter().copied()).map(str::to_owned),
-            interface: packet
-                .interface
-                .filter(|name| *name != "unknown")
-                .map(str::to_owned),
+            interface: packet.interface.filter(|name| *name != "unknown").map(str::to_owned),
             netns: drop.netns.map(str::to_owned),
-            socket: drop
-                .socket
-                .filter(|_| is_received)
-                .map(|socket| match drop.address {
-                    Some(address) if address.contains(':') => {
-                        socket.replacen(':', &format!(" [{address}]:"), 1)
-                    }
-                    Some(address) => socket.replacen(':', &format!(" {address}:"), 1),
-                    None => socket.to_owned(),
-                }),
+            socket: drop.socket.filter(|_| is_received).map(|socket| match drop.address {
+                Some(address) if address.contains(':') => socket.replacen(':', &format!(" [{address}]:"), 1),
+                Some(address) => socket.replacen(':', &format!(" {address}:"), 1),
+                None => socket.to_owned(),
+            }),
         };
         let row_key = key.clone();
         let row = self.rows.entry(key).or_default();
@@ -206,10 +192,7 @@ impl Tally {
         row.count_dropper(&drop);
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
-        row.mac = decoded
-            .ethernet
-            .as_ref()
-            .map(|ethernet| ethernet.dst.clone());
+        row.mac = decoded.ethernet.as_ref().map(|ethernet| ethernet.dst.clone());
         let protocol = protocol(&decoded);
         let mut flow = match is_received {
             // The socket already names the destination.
@@ -221,8 +204,7 @@ impl Tally {
             flow += &format!(" in VLAN {vlan}");
         }
         *row.protocols.entry(protocol).or_default() += 1;
-        if let Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }) =
-            decoded.transport
+        if let Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }) = decoded.transport
             && row.ports.len() < FLOWS
         {
             row.ports.insert(dst_port);
@@ -244,12 +226,11 @@ impl Tally {
         rows
     }
 
-    /// Returns the packets dropped for one of these reasons (`REASON`, `REASON@FUNCTION`, or `@WORD` of the function's name), of
-    /// this protocol and in this namespace if one is named.
+    /// Returns the packets dropped for one of these reasons (`REASON`, `REASON@FUNCTION`, or `@WORD` of the function's
+    /// name), of this protocol and in this namespace if one is named.
     pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>, netns: Option<&str>) -> u64 {
         let rows = self.rows.iter().filter(|(key, _)| {
-            reasons.iter().any(|one| is_for(key, one))
-                && (netns.is_none() || key.netns.as_deref() == netns)
+            reasons.iter().any(|one| is_for(key, one)) && (netns.is_none() || key.netns.as_deref() == netns)
         });
         rows.map(|(_, row)| match protocol {
             None => row.packets,
@@ -269,9 +250,7 @@ impl Tally {
     /// Returns the packets that XDP programs dropped as socket buffers on an interface.
     pub fn of_xdp(&self, interface: Option<&str>, netns: Option<&str>) -> u64 {
         let rows = self.rows.iter().filter(|(key, _)| {
-            key.reason == REASON_XDP
-                && key.interface.as_deref() == interface
-                && key.netns.as_deref() == netns
+            key.reason == REASON_XDP && key.interface.as_deref() == interface && key.netns.as_deref() == netns
         });
         rows.map(|(_, row)| row.packets).sum()
     }
@@ -295,28 +274,19 @@ pub fn reason<'a>(reason: &'a str, function: &str) -> &'a str {
 }
 
 /// Returns the netfilter hook that dropped a packet, by the functions that led there.
-pub fn hook<'a>(
-    reason: &str,
-    mut functions: impl Iterator<Item = &'a str>,
-) -> Option<&'static str> {
+pub fn hook<'a>(reason: &str, mut functions: impl Iterator<Item = &'a str>) -> Option<&'static str> {
     if reason != NETFILTER {
         return None;
     }
     functions.find_map(|at| {
         let function = at.split(['+', '.']).next()?;
-        HOOKS
-            .iter()
-            .find(|(name, _)| *name == function)
-            .map(|(_, hook)| *hook)
+        HOOKS.iter().find(|(name, _)| *name == function).map(|(_, hook)| *hook)
     })
 }
 
 /// Returns `udp`, or `udp6` over IPv6.
 fn protocol(decoded: &Summary) -> String {
-    let (version, number) = decoded
-        .ip
-        .as_ref()
-        .map_or((4, None), |ip| (ip.version, Some(ip.protocol)));
+    let (version, number) = decoded.ip.as_ref().map_or((4, None), |ip| (ip.version, Some(ip.protocol)));
     let six = if version == 6 { "6" } else { "" };
     match (&decoded.transport, number) {
         (Some(Transport::Tcp { .. }), _) | (_, Some(6)) => format!("tcp{six}"),
@@ -335,10 +305,9 @@ fn protocol(decoded: &Summary) -> String {
 fn is_for_socket(drop: &Drop<'_>, decoded: &Summary) -> bool {
     let port = drop.socket.and_then(|socket| socket.rsplit_once(':'));
     match (port, &decoded.transport) {
-        (
-            Some((_, port)),
-            Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }),
-        ) => port.parse() == Ok(*dst_port),
+        (Some((_, port)), Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. })) => {
+            port.parse() == Ok(*dst_port)
+        }
         (port, _) => port.is_some(),
     }
 }
@@ -378,18 +347,14 @@ const BY_DESTINATION: [&str; 17] = [
 
 fn depends_on_destination(key: &DropKey) -> bool {
     let mut begins = BY_DESTINATION.iter();
-    key.hook.is_none()
-        && begins.any(|one| key.reason.starts_with(one) || key.function.starts_with(one))
+    key.hook.is_none() && begins.any(|one| key.reason.starts_with(one) || key.function.starts_with(one))
 }
 
 /// Returns protocol and destination with its address: `udp to 10.9.2.1:53`.
 fn flow_to(protocol: &str, decoded: &Summary) -> String {
     match (&decoded.transport, &decoded.ip) {
         (Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }), Some(ip)) => {
-            format!(
-                "{protocol} to {}",
-                std::net::SocketAddr::new(ip.dst, *dst_port)
-            )
+            format!("{protocol} to {}", std::net::SocketAddr::new(ip.dst, *dst_port))
         }
         _ => flow(protocol, decoded),
     }
@@ -411,13 +376,8 @@ mod tests {
 
     #[test]
     fn rows_add_up_and_a_caller_determines_its_hook() {
-        let frame = |port| {
-            Template::new()
-                .ethernet([2; 6], [4; 6])
-                .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-                .udp(1234, port)
-                .build()
-        };
+        let frame =
+            |port| Template::new().ethernet([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(1234, port).build();
         let dropped = "drop=NETFILTER_DROP at=nft_do_chain+0x1 netns=pb stack=nft_do_chain+0x1,nf_hook_slow+0x2,ip_local_deliver+0x3";
         let by_host = format!("{dropped} pid=8 comm=host");
         let mut tally = Tally::default();
@@ -428,12 +388,7 @@ mod tests {
                 captured: &frame,
                 original_len: frame.len() as u32,
                 interface: Some("b0"),
-                process: (port == 53).then_some(NamedProcess {
-                    id: 7,
-                    thread: 0,
-                    name: Some("dig"),
-                    described: None,
-                }),
+                process: (port == 53).then_some(NamedProcess { id: 7, thread: 0, name: Some("dig"), described: None }),
                 comment,
                 ..PacketView::default()
             };

@@ -24,12 +24,7 @@ pub struct Desired {
     #[serde(default, rename = "capture", alias = "captures")]
     pub captures: Vec<Capture>,
     /// The latest incidents.
-    #[serde(
-        default,
-        rename = "incident",
-        alias = "incidents",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, rename = "incident", alias = "incidents", skip_serializing_if = "Vec::is_empty")]
     pub incidents: Vec<Incident>,
 }
 
@@ -132,9 +127,8 @@ impl Desired {
     pub fn parse(text: &str) -> Result<Self> {
         let what = "cannot read the desired state";
         let wrong = |why: String| {
-            Error::usage(what, why).fix(
-                "the guide (Agents) shows the form: [[capture]] with name, interfaces or pods, and store",
-            )
+            Error::usage(what, why)
+                .fix("the guide (Agents) shows the form: [[capture]] with name, interfaces or pods, and store")
         };
         if text.len() > TEXT_MOST {
             return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
@@ -183,13 +177,11 @@ impl Incident {
     fn check(&self) -> std::result::Result<(), String> {
         let id = &self.id;
         match self.to_ns.checked_sub(self.from_ns) {
-            _ if !is_name(id) => Err(format!(
-                "'{id}' is not the name of an incident: use letters, digits, - and _, at most {NAME_MOST}"
-            )),
-            None => Err(format!("the incident '{id}' ends before it begins")),
-            Some(length) if length > Self::LONGEST_NS => {
-                Err(format!("the incident '{id}' is longer than a day"))
+            _ if !is_name(id) => {
+                Err(format!("'{id}' is not the name of an incident: use letters, digits, - and _, at most {NAME_MOST}"))
             }
+            None => Err(format!("the incident '{id}' ends before it begins")),
+            Some(length) if length > Self::LONGEST_NS => Err(format!("the incident '{id}' is longer than a day")),
             Some(_) => Ok(()),
         }
     }
@@ -219,30 +211,19 @@ impl Capture {
     fn check(&self) -> std::result::Result<(), String> {
         let name = &self.name;
         if !is_name(name) {
-            return Err(format!(
-                "'{name}' is not a capture name: use letters, digits, - and _, at most {NAME_MOST}"
-            ));
+            return Err(format!("'{name}' is not a capture name: use letters, digits, - and _, at most {NAME_MOST}"));
         }
         let is_nowhere = self.interfaces.is_empty() && self.pods.is_empty();
         if is_nowhere || self.interfaces.iter().any(String::is_empty) {
             return Err(format!("the capture '{name}' names no interface or pod"));
         }
-        if let Some(error) = self
-            .pods
-            .iter()
-            .find_map(|pod| PodSelector::parse(pod).err())
-        {
-            return Err(format!(
-                "the capture '{name}': {}: {}",
-                error.what(),
-                error.why()
-            ));
+        if let Some(error) = self.pods.iter().find_map(|pod| PodSelector::parse(pod).err()) {
+            return Err(format!("the capture '{name}': {}: {}", error.what(), error.why()));
         }
         if self.store.is_empty() {
             return Err(format!("the capture '{name}' names no store"));
         }
-        self.verdict_set()
-            .map_err(|why| format!("the capture '{name}': {why}"))?;
+        self.verdict_set().map_err(|why| format!("the capture '{name}': {why}"))?;
         let bounds = [
             ("duration_seconds", self.duration_seconds),
             ("packets", self.packets),
@@ -257,9 +238,9 @@ impl Capture {
         let most = StorePlan::CHUNK_MOST;
         match bounds.iter().find(|(_, bound)| *bound == Some(0)) {
             Some((bound, _)) => Err(format!("{bound} of the capture '{name}' is 0")),
-            None if self.chunk_bytes.is_some_and(|bytes| bytes > most) => Err(format!(
-                "chunk_bytes of the capture '{name}' is larger than {most}"
-            )),
+            None if self.chunk_bytes.is_some_and(|bytes| bytes > most) => {
+                Err(format!("chunk_bytes of the capture '{name}' is larger than {most}"))
+            }
             None => Ok(()),
         }
     }
@@ -298,9 +279,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_mistake() {
-        let capture = |fields: &str| {
-            format!("[[capture]]\nname = \"a\"\ninterfaces = [\"e\"]\nstore = \"s\"\n{fields}")
-        };
+        let capture =
+            |fields: &str| format!("[[capture]]\nname = \"a\"\ninterfaces = [\"e\"]\nstore = \"s\"\n{fields}");
         for (text, words) in [
             (capture("").repeat(2), "two captures"),
             (capture("duration_seconds = 0"), "is 0"),
@@ -308,10 +288,7 @@ mod tests {
             (capture("process = \"all\""), "plain"),
             (capture("").replace("\"e\"", ""), "no interface"),
             (capture("pods = [\"web\"]"), "no namespace"),
-            (
-                capture("").replace("\"a\"", "\"../a\""),
-                "not a capture name",
-            ),
+            (capture("").replace("\"a\"", "\"../a\""), "not a capture name"),
             ("{\"capture\":".to_owned(), "EOF"),
             (" ".repeat(TEXT_MOST + 1), "more than"),
         ] {

@@ -1,5 +1,5 @@
-//! Freezes the packets of an incident: hard links protect the chunks of its window from removal, in a directory of the spool
-//! like that of a run, which `trawl store push` stores.
+//! Freezes the packets of an incident: hard links protect the chunks of its window from removal, in a directory of the
+//! spool like that of a run, which `trawl store push` stores.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use trawl_spool::Target;
 use trawl_spool::manifest::{self, Begin, Clock, FORMAT, Manifest, Sealed, State};
 use trawl_spool::spool::{
-    self, BEGIN, CHUNK, CHUNKS, INCIDENT, LOCK, MANIFEST, NEAR, PART, TARGET, UPLOAD_LOCK,
-    write_whole,
+    self, BEGIN, CHUNK, CHUNKS, INCIDENT, LOCK, MANIFEST, NEAR, PART, TARGET, UPLOAD_LOCK, write_whole,
 };
 use trawl_sys::{beneath, clock, create};
 
@@ -63,8 +62,8 @@ impl Freezer {
         }
     }
 
-    /// Freezes what there is; returns the outcome once all packets of the window are frozen. `seal` asks the captures to seal
-    /// their chunks.
+    /// Freezes what there is; returns the outcome once all packets of the window are frozen. `seal` asks the captures
+    /// to seal their chunks.
     pub fn look(&mut self, seal: &mut dyn FnMut()) -> Option<Result<Frozen, String>> {
         match &self.open {
             None if clock::wall() < self.incident.to_ns.saturating_add(SETTLE_NS) => {
@@ -77,9 +76,7 @@ impl Freezer {
             None => {
                 self.freeze();
                 let open = self.runs().into_iter().filter(|(run, _)| is_running(run));
-                let open = open
-                    .flat_map(|(run, _)| spool::files(&run, &[PART]))
-                    .collect();
+                let open = open.flat_map(|(run, _)| spool::files(&run, &[PART])).collect();
                 seal();
                 self.open = Some((open, Instant::now() + PATIENCE));
                 None
@@ -100,8 +97,7 @@ impl Freezer {
 
     fn staged(&self, run: &Path) -> PathBuf {
         let name = run.file_name().unwrap_or_default().to_string_lossy();
-        self.root
-            .join(format!("{PREFIX}{}~{name}", self.incident.id))
+        self.root.join(format!("{PREFIX}{}~{name}", self.incident.id))
     }
 
     fn freeze(&mut self) {
@@ -156,10 +152,7 @@ impl Freezer {
         // Once more for chunks whose manifests were renamed meanwhile.
         self.freeze();
         let frozen_ns = clock::wall();
-        let mut frozen = Frozen {
-            frozen_ns,
-            ..Frozen::default()
-        };
+        let mut frozen = Frozen { frozen_ns, ..Frozen::default() };
         let mut takes_part = false;
         for (run, target) in self.runs() {
             if !self.staged(&run).exists() && !is_running(&run) {
@@ -167,41 +160,25 @@ impl Freezer {
             }
             takes_part = true;
             let finished = self.finish_run(&run, &target, frozen_ns);
-            let record =
-                finished.map_err(|e| format!("cannot freeze in {}: {e}", self.root.display()))?;
+            let record = finished.map_err(|e| format!("cannot freeze in {}: {e}", self.root.display()))?;
             frozen.chunks += record.chunks;
             frozen.packets += record.recorded;
             frozen.bytes += record.bytes;
         }
         match takes_part {
-            _ if self.is_full => Err(format!(
-                "more than {} bytes of incidents wait in {}",
-                self.most_bytes,
-                self.root.display()
-            )),
-            true => Ok(frozen),
-            false => {
-                Err("no capture of this host keeps its packets (packets_at = \"host\")".to_owned())
+            _ if self.is_full => {
+                Err(format!("more than {} bytes of incidents wait in {}", self.most_bytes, self.root.display()))
             }
+            true => Ok(frozen),
+            false => Err("no capture of this host keeps its packets (packets_at = \"host\")".to_owned()),
         }
     }
 
     /// Writes the record of a run's part. With the target, the directory is one whose contents are stored.
-    fn finish_run(
-        &mut self,
-        run: &Path,
-        target: &Target,
-        frozen_ns: u64,
-    ) -> io::Result<manifest::Incident> {
+    fn finish_run(&mut self, run: &Path, target: &Target, frozen_ns: u64) -> io::Result<manifest::Incident> {
         let staged = self.staged(run);
         prepare(run, &staged)?;
-        let Incident {
-            id,
-            from_ns,
-            to_ns,
-            why,
-            hosts,
-        } = self.incident.clone();
+        let Incident { id, from_ns, to_ns, why, hosts } = self.incident.clone();
         let mut record = manifest::Incident {
             format: FORMAT,
             epoch: target.epoch.clone(),
@@ -226,21 +203,12 @@ impl Freezer {
             record.chunks += 1;
             record.bytes += manifest.bytes;
             record.recorded += manifest.recorded;
-            for (reason, count) in manifest
-                .since_last
-                .lost
-                .iter()
-                .filter(|(_, count)| **count > 0)
-            {
+            for (reason, count) in manifest.since_last.lost.iter().filter(|(_, count)| **count > 0) {
                 *record.lost.entry(reason.clone()).or_default() += count;
             }
         }
         write_whole(&staged.join(INCIDENT), &record.to_bytes())?;
-        let target = Target {
-            incident: Some(id),
-            index: true,
-            ..target.clone()
-        };
+        let target = Target { incident: Some(id), index: true, ..target.clone() };
         let text = serde_json::to_vec(&target).map_err(io::Error::other)?;
         write_whole(&staged.join(TARGET), &text)?;
         Ok(record)
@@ -250,9 +218,7 @@ impl Freezer {
     fn since(&mut self, run: &Path) -> io::Result<u64> {
         let begin = Begin::from_bytes(&beneath::read(run, Path::new(BEGIN))?);
         let began = begin.map_or(0, |begin| begin.began_ns);
-        let oldest = spool::files(run, &[MANIFEST, NEAR])
-            .into_iter()
-            .find(|path| path.with_extension(CHUNK).exists());
+        let oldest = spool::files(run, &[MANIFEST, NEAR]).into_iter().find(|path| path.with_extension(CHUNK).exists());
         let oldest = oldest.and_then(|path| self.manifest(run, &path).cloned());
         Ok(match oldest {
             Some(oldest) if oldest.in_all.recorded > oldest.recorded => oldest.time(),
@@ -283,9 +249,6 @@ fn frozen_bytes(root: &Path) -> u64 {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let incidents = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
     let files = incidents.flat_map(|entry| fs::read_dir(entry.path().join(CHUNKS)));
-    let sizes = files
-        .flatten()
-        .flatten()
-        .filter_map(|file| Some(file.metadata().ok()?.len()));
+    let sizes = files.flatten().flatten().filter_map(|file| Some(file.metadata().ok()?.len()));
     sizes.sum()
 }

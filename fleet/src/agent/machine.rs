@@ -1,5 +1,5 @@
-//! The agent's state machine: it turns events and the time into actions. It follows the desired state within the policy, starts
-//! each capture once, and restarts failed ones after a delay that doubles.
+//! The agent's state machine: it turns events and the time into actions. It follows the desired state within the
+//! policy, starts each capture once, and restarts failed ones after a delay that doubles.
 
 mod incidents;
 #[cfg(test)]
@@ -28,7 +28,8 @@ const PUSH_EVERY: u64 = 30 * SECOND;
 /// Time after which the spool is looked at without a reason: old chunks in it are removed.
 const PUSH_ANYWAY: u64 = 3600 * SECOND;
 
-/// Both clocks: the time since the host's start, which no step changes, and the wall clock, which goes on after a new start.
+/// Both clocks: the time since the host's start, which no step changes, and the wall clock, which goes on after a new
+/// start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
     pub monotonic: u64,
@@ -48,10 +49,7 @@ pub enum Event {
     /// The process has ended or could not be started.
     Ended { run: u64, end: End, counts: Counts },
     /// The packets of an incident are frozen, or cannot be.
-    Frozen {
-        id: String,
-        outcome: Result<Frozen, String>,
-    },
+    Frozen { id: String, outcome: Result<Frozen, String> },
     /// The attempt to store the spool's contents has ended.
     Pushed { all: bool },
     /// The agent has been asked to end.
@@ -73,11 +71,7 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Starts the capture with its remaining bounds, for the first time or again.
-    Start {
-        run: u64,
-        capture: Box<Capture>,
-        kept: Kept,
-    },
+    Start { run: u64, capture: Box<Capture>, kept: Kept },
     /// Stops the capture: by a signal first, later by force.
     Stop { run: u64, force: bool },
     /// Freezes the packets of an incident.
@@ -103,9 +97,7 @@ impl Memory {
     /// Adopts a memory from before the host's start: only the wall clock shows the time that has passed.
     pub fn adopt(&mut self, now: Now) {
         let passed = |wall| now.wall.saturating_sub(wall).cast_signed();
-        self.begun = self
-            .begun_wall
-            .map(|wall| now.monotonic.cast_signed() - passed(wall));
+        self.begun = self.begun_wall.map(|wall| now.monotonic.cast_signed() - passed(wall));
     }
 }
 
@@ -137,9 +129,7 @@ struct Push {
 impl Machine {
     /// Creates a machine from a previous agent's memory. Leftovers in the spool are stored first.
     pub fn new(policy: Policy, memory: Vec<Memory>, incidents: Vec<IncidentReport>) -> Self {
-        let entries = memory
-            .into_iter()
-            .map(|one| (one.capture.name.clone(), Entry::remembered(one)));
+        let entries = memory.into_iter().map(|one| (one.capture.name.clone(), Entry::remembered(one)));
         Self {
             labels: policy.labels.clone(),
             policy,
@@ -150,10 +140,7 @@ impl Machine {
             last_run: 0,
             stopping: false,
             incidents: Incidents::remembered(incidents),
-            push: Push {
-                wanted: true,
-                ..Push::default()
-            },
+            push: Push { wanted: true, ..Push::default() },
         }
     }
 
@@ -239,9 +226,7 @@ impl Machine {
     }
 
     fn entry_of(&mut self, run: u64) -> Option<&mut Entry> {
-        self.entries
-            .values_mut()
-            .find(|entry| entry.run_number() == Some(run))
+        self.entries.values_mut().find(|entry| entry.run_number() == Some(run))
     }
 
     /// Returns the actions that lead to the desired state.
@@ -288,8 +273,7 @@ impl Machine {
     pub fn spool_bytes(&self) -> Option<u64> {
         let near = self.entries.values().filter_map(|one| one.desired.as_ref());
         let near = near.filter(|capture| capture.packets_at == PacketsAt::Host);
-        near.map(|capture| capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES))
-            .max()
+        near.map(|capture| capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES)).max()
     }
 
     pub fn report(&self, host: &str, trawl: &str, now: Now) -> HostReport {
@@ -393,15 +377,8 @@ impl Entry {
         // The capture counts about once a second; a single packet is an event if one a second is.
         let milliseconds = now.monotonic.saturating_sub(run.counted) / 1_000_000;
         let packets_per_second = (packets * 1000).div_ceil(milliseconds.max(1000));
-        if run
-            .capture
-            .event_rate
-            .is_some_and(|least| packets_per_second >= least)
-        {
-            self.event = Some(RateEvent {
-                time_ns: now.wall,
-                packets_per_second,
-            });
+        if run.capture.event_rate.is_some_and(|least| packets_per_second >= least) {
+            self.event = Some(RateEvent { time_ns: now.wall, packets_per_second });
         }
         run.counts = counts;
         run.counted = now.monotonic;
@@ -452,19 +429,11 @@ impl Entry {
         let now = now.monotonic.cast_signed();
         let passed = now.saturating_sub(self.begun.unwrap_or(now));
         let seconds = u64::try_from(passed).unwrap_or(0) / SECOND;
-        let all = [
-            left(&mut rest.duration_seconds, seconds),
-            left(&mut rest.packets, self.spent.recorded),
-        ];
+        let all = [left(&mut rest.duration_seconds, seconds), left(&mut rest.packets, self.spent.recorded)];
         all.iter().all(|left| *left).then_some(rest)
     }
 
-    pub fn settle(
-        &mut self,
-        now: Now,
-        stopping: bool,
-        number: impl FnOnce() -> u64,
-    ) -> Option<Action> {
+    pub fn settle(&mut self, now: Now, stopping: bool, number: impl FnOnce() -> u64) -> Option<Action> {
         let is_wanted = self.refused.is_none() && !stopping;
         if let Some(run) = &mut self.run {
             let is_right = is_wanted && self.desired.as_ref() == Some(&run.capture);
@@ -472,17 +441,11 @@ impl Entry {
                 None if is_right => None,
                 None => {
                     run.stopping = Some(now.monotonic);
-                    Some(Action::Stop {
-                        run: run.number,
-                        force: false,
-                    })
+                    Some(Action::Stop { run: run.number, force: false })
                 }
                 Some(since) if !run.forced && now.monotonic >= since + STOP_PATIENCE => {
                     run.forced = true;
-                    Some(Action::Stop {
-                        run: run.number,
-                        force: true,
-                    })
+                    Some(Action::Stop { run: run.number, force: true })
                 }
                 Some(_) => None,
             };

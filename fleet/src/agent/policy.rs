@@ -110,8 +110,7 @@ pub enum Refusal {
 impl Policy {
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &dyn Display| {
-            Error::usage("cannot read the policy", why)
-                .fix("man trawl-fleet-agent lists the keys of a policy")
+            Error::usage("cannot read the policy", why).fix("man trawl-fleet-agent lists the keys of a policy")
         };
         let policy: Self = toml::from_str(text).map_err(|e| wrong(&e))?;
         let mut pods = policy.pods.iter().flatten();
@@ -127,12 +126,9 @@ impl Policy {
             return Some(Refusal::TooMany { most });
         }
         if let Some(allowed) = &self.interfaces {
-            let is_refused =
-                |name: &&String| !allowed.iter().any(|one| allows_interface(one, name));
+            let is_refused = |name: &&String| !allowed.iter().any(|one| allows_interface(one, name));
             if let Some(interface) = capture.interfaces.iter().find(is_refused) {
-                return Some(Refusal::Interface {
-                    interface: interface.clone(),
-                });
+                return Some(Refusal::Interface { interface: interface.clone() });
             }
         }
         let allowed = match (&self.pods, &self.interfaces) {
@@ -158,20 +154,13 @@ impl Policy {
         if let Some(allowed) = &self.stores
             && !allowed.iter().any(|one| allows_store(one, &capture.store))
         {
-            return Some(Refusal::Store {
-                store: capture.store.clone(),
-            });
+            return Some(Refusal::Store { store: capture.store.clone() });
         }
         if capture.filter.len() > LONGEST_FILTER {
-            return Some(Refusal::FilterLength {
-                asked: capture.filter.len() as u64,
-                most: LONGEST_FILTER as u64,
-            });
+            return Some(Refusal::FilterLength { asked: capture.filter.len() as u64, most: LONGEST_FILTER as u64 });
         }
         if self.filter.is_some() && !is_closed(&capture.filter) {
-            return Some(Refusal::Filter {
-                filter: capture.filter.clone(),
-            });
+            return Some(Refusal::Filter { filter: capture.filter.clone() });
         }
         if let Err(error) = check_length(&self.narrowed(&capture.filter)) {
             let why = error.to_string();
@@ -187,20 +176,15 @@ impl Policy {
             && let Some(plan) = capture.process_plan().or(by_process)
             && !allowed.contains(&plan.detail)
         {
-            return Some(Refusal::Process {
-                detail: plan.detail,
-            });
+            return Some(Refusal::Process { detail: plan.detail });
         }
         self.exceeds(capture)
     }
 
     fn exceeds(&self, capture: &Capture) -> Option<Refusal> {
-        let unbounded = |asked: Option<u64>, most: Option<u64>| {
-            most.filter(|most| asked.is_none_or(|asked| asked > *most))
-        };
-        let larger = |asked: Option<u64>, most: Option<u64>| {
-            asked.zip(most).filter(|(asked, most)| asked > most)
-        };
+        let unbounded =
+            |asked: Option<u64>, most: Option<u64>| most.filter(|most| asked.is_none_or(|asked| asked > *most));
+        let larger = |asked: Option<u64>, most: Option<u64>| asked.zip(most).filter(|(asked, most)| asked > most);
         if let Some(most) = unbounded(capture.duration_seconds, self.max_duration_seconds) {
             let asked = capture.duration_seconds;
             return Some(Refusal::Duration { asked, most });
@@ -209,18 +193,14 @@ impl Policy {
             let asked = capture.size_bytes;
             return Some(Refusal::Size { asked, most });
         }
-        if let Some(most) = self
-            .max_snaplen
-            .filter(|most| capture.snaplen.is_none_or(|asked| asked > *most))
-        {
+        if let Some(most) = self.max_snaplen.filter(|most| capture.snaplen.is_none_or(|asked| asked > *most)) {
             let asked = capture.snaplen;
             return Some(Refusal::Snaplen { asked, most });
         }
         if let Some((asked, most)) = larger(capture.memory_bytes, self.max_memory_bytes) {
             return Some(Refusal::Memory { asked, most });
         }
-        larger(capture.spool_bytes, self.max_spool_bytes)
-            .map(|(asked, most)| Refusal::Spool { asked, most })
+        larger(capture.spool_bytes, self.max_spool_bytes).map(|(asked, most)| Refusal::Spool { asked, most })
     }
 
     fn narrowed(&self, asked: &str) -> String {
@@ -281,8 +261,8 @@ fn allows_name(pattern: &str, asked: &str) -> bool {
     }
 }
 
-/// Matches the address as parsed, not as written: an address that differs from its parsed form is refused, and so are encoded
-/// characters, which could stand for others in a directory's name.
+/// Matches the address as parsed, not as written: an address that differs from its parsed form is refused, and so are
+/// encoded characters, which could stand for others in a directory's name.
 fn allows_store(pattern: &str, asked: &str) -> bool {
     let parsed = match asked.starts_with('/') {
         true => Url::parse(&format!("file://{asked}")),
@@ -334,11 +314,7 @@ mod tests {
             ("*:eth0", "/proc/1/ns/net:eth1", false),
             ("e*h*0", "eth10", true),
         ] {
-            assert_eq!(
-                allows_interface(pattern, asked),
-                allowed,
-                "{pattern} {asked}"
-            );
+            assert_eq!(allows_interface(pattern, asked), allowed, "{pattern} {asked}");
         }
     }
 
@@ -422,20 +398,14 @@ mod tests {
         };
         assert_eq!(refused("", |c| c.filter = costly(200)), None);
         let refusal = refused("", |c| c.filter = costly(400));
-        assert!(
-            matches!(&refusal, Some(Refusal::FilterCost { why }) if why.contains("799")),
-            "{refusal:?}"
-        );
+        assert!(matches!(&refusal, Some(Refusal::FilterCost { why }) if why.contains("799")), "{refusal:?}");
         let ports = (1..=700).map(|port| format!("port {port}"));
         let ports = ports.collect::<Vec<_>>().join(" or ");
         assert_eq!(refused("", |c| c.filter.clone_from(&ports)), None);
         // The policy's own filter makes it too costly.
         let policy = format!("filter = '{}'", costly(200));
         let refusal = refused(&policy, |c| c.filter = costly(200));
-        assert!(
-            matches!(refusal, Some(Refusal::FilterCost { .. })),
-            "{refusal:?}"
-        );
+        assert!(matches!(refusal, Some(Refusal::FilterCost { .. })), "{refusal:?}");
         let refusal = refused("", |c| c.filter = " ".repeat(20_000));
         let most = LONGEST_FILTER as u64;
         let asked = 20_000;

@@ -41,7 +41,8 @@ pub enum Phase {
     Finished,
     /// Not allowed by the policy.
     Refused,
-    /// The operator's view of a capture whose agent is not heard any more, or has a phase that this trawl does not know.
+    /// The operator's view of a capture whose agent is not heard any more, or has a phase that this trawl does not
+    /// know.
     #[serde(other)]
     Unknown,
 }

@@ -75,16 +75,11 @@ impl From<Error> for Refused {
     }
 }
 
-/// Takes the lock of a capture. The process inherits it as its standard input, so that it is held as long as any process of
-/// that capture lives, with or without its agent.
+/// Takes the lock of a capture. The process inherits it as its standard input, so that it is held as long as any
+/// process of that capture lives, with or without its agent.
 fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
     let path = directory.join(format!("{name}.lock"));
-    let opened = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
+    let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let file = opened.map_err(|e| Error::os(format!("cannot open {}", path.display()), e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -93,12 +88,7 @@ fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
 }
 
 impl Running {
-    pub fn start(
-        run: u64,
-        capture: &Capture,
-        kept: Kept,
-        place: &Place,
-    ) -> std::result::Result<Self, Refused> {
+    pub fn start(run: u64, capture: &Capture, kept: Kept, place: &Place) -> std::result::Result<Self, Refused> {
         let directory = place.directory.as_path();
         let lock = lock(directory, &capture.name)?;
         let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
@@ -128,16 +118,7 @@ impl Running {
             let (name, last) = (capture.name.clone(), Arc::clone(&last_message));
             std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
         }
-        Ok(Self {
-            run,
-            child,
-            notices,
-            _socket: socket,
-            is_ready: false,
-            summary,
-            _plan: plan_file,
-            last_message,
-        })
+        Ok(Self { run, child, notices, _socket: socket, is_ready: false, summary, _plan: plan_file, last_message })
     }
 
     /// Reads what the capture reports: that it is attached, and its counts.
@@ -224,27 +205,19 @@ fn taps(names: &[String]) -> Result<Taps> {
 /// Makes the plan of a desired capture.
 fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<CapturePlan> {
     let usual = taps(&capture.taps)?.usual();
-    let memory = Memory {
-        size: capture
-            .memory_bytes
-            .map_or(MemorySize::Usual, MemorySize::Total),
-        at_first: None,
-    };
+    let memory = Memory { size: capture.memory_bytes.map_or(MemorySize::Usual, MemorySize::Total), at_first: None };
     let expression = capture.filter.trim();
     let options = CaptureOptions {
         memory,
         filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),
-        snaplen: capture
-            .snaplen
-            .map_or(usual.snaplen, |most| most.min(usual.snaplen)),
+        snaplen: capture.snaplen.map_or(usual.snaplen, |most| most.min(usual.snaplen)),
         count: capture.packets,
         duration: capture.duration_seconds.map(Duration::from_secs),
-        verdicts: (capture.verdict_set())
-            .map_err(|why| Error::usage("cannot select verdicts", why))?,
-        drops: usual.drops.clone().map(|drops| Drops {
-            reasons: (!capture.reasons.is_empty()).then(|| capture.reasons.clone()),
-            ..drops
-        }),
+        verdicts: (capture.verdict_set()).map_err(|why| Error::usage("cannot select verdicts", why))?,
+        drops: usual
+            .drops
+            .clone()
+            .map(|drops| Drops { reasons: (!capture.reasons.is_empty()).then(|| capture.reasons.clone()), ..drops }),
         process: capture.process_plan(),
         ..usual
     };
@@ -254,9 +227,7 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
         spool: Some(place.spool.clone()),
         spool_bytes: capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES),
         chunk_bytes: capture.chunk_bytes.unwrap_or(StorePlan::CHUNK_BYTES),
-        chunk_time: capture
-            .chunk_seconds
-            .map_or(StorePlan::CHUNK_TIME, Duration::from_secs),
+        chunk_time: capture.chunk_seconds.map_or(StorePlan::CHUNK_TIME, Duration::from_secs),
         size: capture.size_bytes,
         index: capture.index,
         packets: capture.packets_at,
@@ -268,11 +239,7 @@ fn plan(capture: &Capture, kept: Kept, place: &Place, summary: &Path) -> Result<
         awaits_pods: true,
         ..Sources::default()
     };
-    Ok(CapturePlan {
-        store: Some(store),
-        summary: Some(summary.to_owned()),
-        ..CapturePlan::new(sources, options)
-    })
+    Ok(CapturePlan { store: Some(store), summary: Some(summary.to_owned()), ..CapturePlan::new(sources, options) })
 }
 
 /// Stores the chunks that captures left in the spool, in a separate process as captures have.

@@ -1,12 +1,11 @@
-//! Simulates a thousand agents, wall clocks that step, and a bus that drops, delays, repeats, reorders and partitions, all from
-//! one seed. The state machines are the real ones of `trawl fleet agent`; processes and bus are simulated. Once the bus is quiet,
-//! each host runs exactly its desired captures.
+//! Simulates a thousand agents, wall clocks that step, and a bus that drops, delays, repeats, reorders and partitions,
+//! all from one seed. The state machines are the real ones of `trawl fleet agent`; processes and bus are simulated.
+//! Once the bus is quiet, each host runs exactly its desired captures.
 
 use std::collections::BTreeMap;
 
 use super::{
-    Action, Capture, Counts, Desired, End, Event, Incident, IncidentPhase, IncidentReport, Machine,
-    Memory, Now, Policy,
+    Action, Capture, Counts, Desired, End, Event, Incident, IncidentPhase, IncidentReport, Machine, Memory, Now, Policy,
 };
 use crate::agent::report::Frozen;
 
@@ -79,10 +78,7 @@ fn desired(chance: &mut Chance) -> Desired {
         duration_seconds: Some(1800),
         ..Capture::default()
     };
-    let incident = |n: u64| Incident {
-        id: format!("i{}", 3 * number + n),
-        ..Incident::default()
-    };
+    let incident = |n: u64| Incident { id: format!("i{}", 3 * number + n), ..Incident::default() };
     Desired {
         captures: (0..number.min(4)).map(capture).collect(),
         incidents: (0..chance.below(3)).map(incident).collect(),
@@ -95,9 +91,7 @@ fn expected(desired: &Desired) -> Vec<(String, String)> {
     let policy = policy();
     let all = desired.captures.iter().enumerate();
     let allowed = all.filter(|(n, one)| policy.refuses(one, *n).is_none());
-    let mut names: Vec<_> = allowed
-        .map(|(_, one)| (one.name.clone(), one.filter.clone()))
-        .collect();
+    let mut names: Vec<_> = allowed.map(|(_, one)| (one.name.clone(), one.filter.clone())).collect();
     names.sort();
     names
 }
@@ -119,10 +113,7 @@ impl Host {
     }
 
     fn step(&mut self, time: u64, chance: &mut Chance, quiet: bool, event: Event) {
-        let now = Now {
-            monotonic: time * SECOND,
-            wall: (self.wall + time) * SECOND,
-        };
+        let now = Now { monotonic: time * SECOND, wall: (self.wall + time) * SECOND };
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             for action in self.machine.step(now, event) {
@@ -132,9 +123,7 @@ impl Host {
                         let held = self.orphans.iter().any(|one| one.name == capture.name);
                         let end = match held {
                             true => Some(End::Held),
-                            false if !quiet && chance.one_in(4) => {
-                                Some(End::Failed("by chance".to_owned()))
-                            }
+                            false if !quiet && chance.one_in(4) => Some(End::Failed("by chance".to_owned())),
                             false => None,
                         };
                         if let Some(end) = end {
@@ -144,11 +133,7 @@ impl Host {
                         // The invariant that must hold at all times.
                         let mut alive = self.processes.values();
                         assert!(alive.all(|one| one.name != capture.name), "a double");
-                        let process = Process {
-                            name: capture.name,
-                            filter: capture.filter,
-                            ends_at: None,
-                        };
+                        let process = Process { name: capture.name, filter: capture.filter, ends_at: None };
                         self.processes.insert(run, process);
                         events.push(Event::Ready { run });
                     }
@@ -164,9 +149,7 @@ impl Host {
                         assert!(!is_twice, "frozen twice");
                         self.freezing.push((time + chance.below(20), incident.id));
                     }
-                    Action::Push => events.push(Event::Pushed {
-                        all: quiet || !chance.one_in(2),
-                    }),
+                    Action::Push => events.push(Event::Pushed { all: quiet || !chance.one_in(2) }),
                 }
             }
         }
@@ -222,36 +205,22 @@ impl Host {
             }
             *at > time
         });
-        self.orphans
-            .retain(|one| one.ends_at.is_none_or(|at| at > time));
+        self.orphans.retain(|one| one.ends_at.is_none_or(|at| at > time));
         let over = self.processes.iter();
-        let over: Vec<u64> = over
-            .filter(|(_, one)| one.ends_at.is_some_and(|at| at <= time))
-            .map(|(run, _)| *run)
-            .collect();
+        let over: Vec<u64> =
+            over.filter(|(_, one)| one.ends_at.is_some_and(|at| at <= time)).map(|(run, _)| *run).collect();
         for run in over {
             self.processes.remove(&run);
-            events.push(Event::Ended {
-                run,
-                end: End::Well,
-                counts: Counts::default(),
-            });
+            events.push(Event::Ended { run, end: End::Well, counts: Counts::default() });
         }
         if !quiet
             && chance.one_in(200)
             && let Some((run, _)) = self.processes.pop_first()
         {
-            events.push(Event::Ended {
-                run,
-                end: End::Failed("it died".to_owned()),
-                counts: Counts::default(),
-            });
+            events.push(Event::Ended { run, end: End::Failed("it died".to_owned()), counts: Counts::default() });
         }
         let frozen = self.freezing.extract_if(.., |(at, _)| *at <= time);
-        events.extend(frozen.map(|(_, id)| Event::Frozen {
-            id,
-            outcome: Ok(Frozen::default()),
-        }));
+        events.extend(frozen.map(|(_, id)| Event::Frozen { id, outcome: Ok(Frozen::default()) }));
         events.push(Event::Tick);
         for event in events {
             self.step(time, chance, quiet, event);
@@ -260,9 +229,7 @@ impl Host {
 
     fn runs(&self) -> Vec<(String, String)> {
         let all = self.processes.values().filter(|one| one.ends_at.is_none());
-        let mut all: Vec<_> = all
-            .map(|one| (one.name.clone(), one.filter.clone()))
-            .collect();
+        let mut all: Vec<_> = all.map(|one| (one.name.clone(), one.filter.clone())).collect();
         all.sort();
         all
     }
@@ -278,21 +245,13 @@ fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
         }
     }
     for (number, host) in hosts.iter().enumerate() {
-        assert_eq!(
-            host.runs(),
-            expected(&host.desired.1),
-            "seed {seed}, host {number}"
-        );
+        assert_eq!(host.runs(), expected(&host.desired.1), "seed {seed}, host {number}");
         assert_eq!(host.processes.len(), host.runs().len(), "seed {seed}");
         assert!(host.orphans.is_empty());
         for incident in &host.desired.1.incidents {
             let of_it = host.incidents.iter().find(|one| one.id == incident.id);
             let phase = of_it.map(|one| one.phase);
-            assert_eq!(
-                phase,
-                Some(IncidentPhase::Stored),
-                "seed {seed}, host {number}"
-            );
+            assert_eq!(phase, Some(IncidentPhase::Stored), "seed {seed}, host {number}");
         }
     }
     hosts.iter().map(Host::runs).collect()

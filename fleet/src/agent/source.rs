@@ -65,22 +65,12 @@ impl fmt::Display for Source {
 
 impl Source {
     pub fn file(path: PathBuf) -> Self {
-        Self::File {
-            path,
-            last: None,
-            revision: 0,
-            read: None,
-        }
+        Self::File { path, last: None, revision: 0, read: None }
     }
 
-    /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are ignored
-    /// from any sender.
-    pub fn bus(
-        config: Config,
-        answers: Answers,
-        revision_file: PathBuf,
-        wake: &Wake,
-    ) -> Result<Self> {
+    /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are
+    /// ignored from any sender.
+    pub fn bus(config: Config, answers: Answers, revision_file: PathBuf, wake: &Wake) -> Result<Self> {
         let answers = Arc::new(answers);
         let bus = agent::start(config.clone(), Arc::clone(&answers), wake)?;
         Ok(Self::Bus(Box::new(OnBus {
@@ -108,12 +98,7 @@ impl Source {
 
     pub fn events(&mut self) -> Vec<Event> {
         match self {
-            Self::File {
-                path,
-                last,
-                revision,
-                read,
-            } => {
+            Self::File { path, last, revision, read } => {
                 if read.is_some_and(|read| read.elapsed() < READ_EVERY) {
                     return Vec::new();
                 }
@@ -132,10 +117,7 @@ impl Source {
 
     pub fn tell(&mut self, report: &HostReport) {
         if let Self::Bus(bus) = self {
-            bus.last_state = Some(HostReport {
-                answers_key: Some(bus.answers.public_key()),
-                ..report.clone()
-            });
+            bus.last_state = Some(HostReport { answers_key: Some(bus.answers.public_key()), ..report.clone() });
             bus.put();
         }
     }
@@ -164,11 +146,7 @@ impl OnBus {
     fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let url = shown(&self.config.url);
-        let news: Vec<News<agent::Command>> = self
-            .bus
-            .iter()
-            .flat_map(|bus| bus.news.try_iter())
-            .collect();
+        let news: Vec<News<agent::Command>> = self.bus.iter().flat_map(|bus| bus.news.try_iter()).collect();
         for one in news {
             match one {
                 // The same revision is repeated, in case it was missed.

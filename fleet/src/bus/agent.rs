@@ -1,6 +1,6 @@
-//! The agent's side: it reads this host's desired state from one key, writes the host's state to another, and answers the
-//! operators' questions for packets. It needs four rights: to request its command, to subscribe to new ones and to questions,
-//! and to put its state.
+//! The agent's side: it reads this host's desired state from one key, writes the host's state to another, and answers
+//! the operators' questions for packets. It needs four rights: to request its command, to subscribe to new ones and to
+//! questions, and to put its state.
 
 use std::sync::Arc;
 
@@ -43,10 +43,7 @@ fn pass_on(message: &Message, config: &Config, news: &Reporter<Command>) {
     }
     let opened = Signed::open(&message.payload, &config.name, Some(&config.operators));
     news.send(match opened {
-        Ok(signed) => News::Message(Command {
-            revision: signed.revision,
-            value: signed.desired,
-        }),
+        Ok(signed) => News::Message(Command { revision: signed.revision, value: signed.desired }),
         Err(why) => News::Refused(format!("a desired state is ignored: {why}")),
     });
 }

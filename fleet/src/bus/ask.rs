@@ -1,6 +1,7 @@
-//! Questions of operators to hosts, for packets that stay there. An operator signs each question with its number and time, and
-//! the host encrypts its answer for the operator's key of this session with the key that its state names: who reads or repeats
-//! messages on the bus learns nothing and costs the host nothing, and who answers in the host's stead is not believed.
+//! Questions of operators to hosts, for packets that stay there. An operator signs each question with its number and
+//! time, and the host encrypts its answer for the operator's key of this session with the key that its state names: who
+//! reads or repeats messages on the bus learns nothing and costs the host nothing, and who answers in the host's stead
+//! is not believed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -39,22 +40,10 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(
-        operator: &KeyPair,
-        host: &str,
-        key: String,
-        number: u64,
-        text: &str,
-    ) -> std::result::Result<Self, String> {
+    fn new(operator: &KeyPair, host: &str, key: String, number: u64, text: &str) -> std::result::Result<Self, String> {
         let time_ns = clock::wall();
         let bytes = signed_bytes(host, &key, number, time_ns, text);
-        Ok(Self {
-            signature: Signature::new(operator, &bytes)?,
-            key,
-            number,
-            time_ns,
-            text: text.to_owned(),
-        })
+        Ok(Self { signature: Signature::new(operator, &bytes)?, key, number, time_ns, text: text.to_owned() })
     }
 }
 
@@ -83,12 +72,7 @@ pub struct Answers {
 
 impl Answers {
     pub fn new(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Self {
-            answer: Box::new(answer),
-            key: XKey::new(),
-            since_ns: clock::wall(),
-            sessions: Mutex::default(),
-        }
+        Self { answer: Box::new(answer), key: XKey::new(), since_ns: clock::wall(), sessions: Mutex::default() }
     }
 
     /// Returns the key by which operators know this host's answers.
@@ -105,13 +89,7 @@ impl Answers {
         boot_ns: u64,
     ) -> std::result::Result<Vec<u8>, String> {
         let asked: Asked = serde_json::from_slice(message).map_err(|_| "it is not signed")?;
-        let Asked {
-            signature,
-            key,
-            number,
-            time_ns,
-            text,
-        } = &asked;
+        let Asked { signature, key, number, time_ns, text } = &asked;
         let bytes = signed_bytes(&config.name, key, *number, *time_ns, text);
         signature.verify(&bytes, Some(&config.operators))?;
         let apart = now_ns.abs_diff(*time_ns);
@@ -178,10 +156,7 @@ impl Asker {
             .map_err(|e| Error::os(what.clone(), e))?;
         let operator = config.key().map_err(failed)?;
         let (sender, _) = std::sync::mpsc::channel();
-        let reporter = Reporter::<()> {
-            sender,
-            wake: Wake::new()?,
-        };
+        let reporter = Reporter::<()> { sender, wake: Wake::new()? };
         let client = runtime.block_on(config.connect(false, &reporter));
         Ok(Self {
             client: client.map_err(failed)?,
@@ -207,14 +182,11 @@ impl Asker {
         };
         let message = self.runtime.block_on(async {
             let read = tokio::time::timeout(PATIENCE, read).await;
-            read.ok()
-                .flatten()
-                .ok_or("it does not answer: no agent of this name has reported")
+            read.ok().flatten().ok_or("it does not answer: no agent of this name has reported")
         })?;
         let state: Option<State> = serde_json::from_slice(&message.payload).ok();
         let key = state.and_then(|state| state.answers_key);
-        let key =
-            key.ok_or("its state names no key for answers: the agent's trawl may be too old")?;
+        let key = key.ok_or("its state names no key for answers: the agent's trawl may be too old")?;
         XKey::from_public_key(&key).map_err(|e| format!("its state names no key for answers: {e}"))
     }
 
@@ -242,13 +214,7 @@ impl Asker {
             self.hosts.insert(host.to_owned(), key);
         }
         self.number += 1;
-        let asked = Asked::new(
-            &self.operator,
-            host,
-            self.key.public_key(),
-            self.number,
-            text,
-        )?;
+        let asked = Asked::new(&self.operator, host, self.key.public_key(), self.number, text)?;
         let asked = serde_json::to_vec(&asked).map_err(|e| e.to_string())?;
         let request = self.client.request(format!("{ASK}{host}"), asked.into());
         let answered = self.runtime.block_on(async {
@@ -258,10 +224,7 @@ impl Asker {
         let message = answered.map_err(|_| "it does not answer".to_owned())?;
         if let Some(why) = message.payload.strip_prefix(REFUSED) {
             let said: String = String::from_utf8_lossy(why).chars().take(200).collect();
-            return Err(format!(
-                "it refuses: {}",
-                trawl_view::text::printable(&said)
-            ));
+            return Err(format!("it refuses: {}", trawl_view::text::printable(&said)));
         }
         let key = self.hosts.get(host);
         Ok(key.and_then(|key| self.key.open(&message.payload, key).ok()))
@@ -277,11 +240,7 @@ mod tests {
     #[test]
     fn answers_are_for_the_operator_who_asked_and_known_as_the_hosts() {
         let operator = KeyPair::new_user();
-        let config = Config {
-            name: "alpha".to_owned(),
-            operators: vec![operator.public_key()],
-            ..Config::default()
-        };
+        let config = Config { name: "alpha".to_owned(), operators: vec![operator.public_key()], ..Config::default() };
         let key = XKey::new();
         let host = Answers::new(|question: &[u8]| [question, b"!"].concat());
         let asked = |signer: &KeyPair, host: &str, number: u64| {
@@ -305,11 +264,7 @@ mod tests {
     #[test]
     fn repeated_and_old_questions_are_refused() {
         let operator = KeyPair::new_user();
-        let config = Config {
-            name: "alpha".to_owned(),
-            operators: vec![operator.public_key()],
-            ..Config::default()
-        };
+        let config = Config { name: "alpha".to_owned(), operators: vec![operator.public_key()], ..Config::default() };
         let host = Answers::new(|_: &[u8]| Vec::new());
         let key = XKey::new();
         let asked = |number: u64| {
@@ -318,8 +273,7 @@ mod tests {
         };
         let (one, two) = (asked(1), asked(2));
         let now = clock::wall();
-        let reply =
-            |message: &[u8], later: u64| host.reply(message, &config, now + later, later).map(drop);
+        let reply = |message: &[u8], later: u64| host.reply(message, &config, now + later, later).map(drop);
         assert_eq!(reply(&one, 0), Ok(()));
         assert_eq!(reply(&two, MINUTE), Ok(()));
         for message in [&one, &two] {

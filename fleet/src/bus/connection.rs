@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{News, Reporter};
 
-/// Streams of the desired states, which operators alone write, and of the states that hosts report. Their subjects end with the
-/// host; a desired state is republished as `trawl.cmd.HOST`.
+/// Streams of the desired states, which operators alone write, and of the states that hosts report. Their subjects end
+/// with the host; a desired state is republished as `trawl.cmd.HOST`.
 pub const DESIRED_STREAM: &str = "KV_trawl";
 pub const DESIRED: &str = "$KV.trawl.cmd.";
 pub const STATE_STREAM: &str = "KV_trawl_state";
@@ -40,10 +40,7 @@ pub struct Config {
 
 /// Returns a server's address without the password that it may contain.
 pub fn shown(url: &str) -> String {
-    match url
-        .split_once("://")
-        .map(|(scheme, rest)| (scheme, rest.rsplit_once('@')))
-    {
+    match url.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
         Some((scheme, Some((_, address)))) => format!("{scheme}://{address}"),
         _ => url.to_owned(),
     }
@@ -65,11 +62,7 @@ pub fn check_name(name: &str) -> trawl_sys::Result<()> {
 
 impl Config {
     /// Connects; a patient caller retries the first connection until it succeeds.
-    pub async fn connect<T: Send + 'static>(
-        &self,
-        patient: bool,
-        reporter: &Reporter<T>,
-    ) -> Result<Client, String> {
+    pub async fn connect<T: Send + 'static>(&self, patient: bool, reporter: &Reporter<T>) -> Result<Client, String> {
         let reporter = reporter.clone();
         let mut options = ConnectOptions::new()
             .name(format!("trawl {}", self.name))
@@ -78,9 +71,7 @@ impl Config {
             .connection_timeout(Duration::from_secs(5))
             .ping_interval(Duration::from_secs(10))
             .request_timeout(Some(Duration::from_secs(5)))
-            .reconnect_delay_callback(|attempts| {
-                Duration::from_millis((100 << attempts.min(6)).min(5000))
-            })
+            .reconnect_delay_callback(|attempts| Duration::from_millis((100 << attempts.min(6)).min(5000)))
             .event_callback(move |event| {
                 let news = match event {
                     Event::Connected => Some(News::Connected),
@@ -122,10 +113,7 @@ impl Config {
 
     fn tls(&self) -> Result<ClientConfig, String> {
         let mut roots = RootCertStore::empty();
-        let ca = self
-            .tls_ca
-            .as_ref()
-            .ok_or("TLS requires the certificate of the authority")?;
+        let ca = self.tls_ca.as_ref().ok_or("TLS requires the certificate of the authority")?;
         for one in certificates(ca)? {
             let added = roots.add(one);
             added.map_err(|e| format!("cannot use the certificate authority: {e}"))?;
@@ -168,10 +156,7 @@ impl Signature {
     pub fn new(key: &KeyPair, bytes: &[u8]) -> Result<Self, String> {
         let signature = key.sign(bytes);
         let signature = signature.map_err(|e| format!("cannot sign: {e}"))?;
-        Ok(Self {
-            operator: key.public_key(),
-            signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
-        })
+        Ok(Self { operator: key.public_key(), signature: signature.iter().map(|byte| format!("{byte:02x}")).collect() })
     }
 
     /// Verifies the signature of these bytes; accepts any operator if `operators` is `None`.
@@ -181,8 +166,7 @@ impl Signature {
         }
         let key = KeyPair::from_public_key(&self.operator).map_err(|e| e.to_string())?;
         let signature = digits(&self.signature).ok_or("its signature is damaged")?;
-        key.verify(bytes, &signature)
-            .map_err(|_| "its signature is of another host or text".to_owned())
+        key.verify(bytes, &signature).map_err(|_| "its signature is of another host or text".to_owned())
     }
 }
 
@@ -197,27 +181,20 @@ pub struct Signed {
 
 /// Extracts the private key from an NKey file or a credentials file.
 pub fn key_in(text: &str) -> Result<KeyPair, String> {
-    let seed = text
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("SU"));
+    let seed = text.lines().map(str::trim).find(|line| line.starts_with("SU"));
     let seed = seed.ok_or("the file holds no private key of a user (SU…)")?;
     KeyPair::from_seed(seed).map_err(|e| format!("cannot use the private key: {e}"))
 }
 
 impl Signed {
     pub fn new(key: &KeyPair, host: &str, revision: u64, desired: String) -> Result<Self, String> {
-        Ok(Self {
-            revision,
-            signature: Signature::new(key, &signed_bytes(host, revision, &desired))?,
-            desired,
-        })
+        Ok(Self { revision, signature: Signature::new(key, &signed_bytes(host, revision, &desired))?, desired })
     }
 
     /// Verifies and reads an operator's command for a host; accepts any operator if `operators` is `None`.
     pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
-        let signed: Self = serde_json::from_slice(bytes)
-            .map_err(|_| "it is not signed, or only as a newer trawl signs")?;
+        let signed: Self =
+            serde_json::from_slice(bytes).map_err(|_| "it is not signed, or only as a newer trawl signs")?;
         let bytes = signed_bytes(host, signed.revision, &signed.desired);
         signed.signature.verify(&bytes, operators)?;
         Ok(signed)
@@ -245,8 +222,7 @@ mod tests {
         let text = serde_json::to_string(&signed).expect("JSON");
         let operators = [key.public_key()];
         let open = |text: &str, host: &str, operators: &[String]| {
-            Signed::open(text.as_bytes(), host, Some(operators))
-                .map(|one| (one.revision, one.desired))
+            Signed::open(text.as_bytes(), host, Some(operators)).map(|one| (one.revision, one.desired))
         };
         assert_eq!(open(&text, "alpha", &operators), Ok((7, "{}".to_owned())));
         for (text, host, operators) in [
@@ -255,17 +231,9 @@ mod tests {
             (text.replace("\"{}\"", "\"{ }\""), "alpha", &operators),
             (text.clone(), "alpha", &[other.public_key()]),
             (text.clone(), "alpha", &[]),
-            (
-                text.replace(&signed.signature.signature, "0"),
-                "alpha",
-                &operators,
-            ),
+            (text.replace(&signed.signature.signature, "0"), "alpha", &operators),
             ("{\"captures\": []}".to_owned(), "alpha", &operators),
-            (
-                "{\"stream\":\"KV_trawl\",\"seq\":9}".to_owned(),
-                "alpha",
-                &operators,
-            ),
+            ("{\"stream\":\"KV_trawl\",\"seq\":9}".to_owned(), "alpha", &operators),
             (String::new(), "alpha", &operators),
         ] {
             assert!(open(&text, host, operators).is_err(), "{text} for {host}");

@@ -1,5 +1,5 @@
-//! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes them by compare-and-swap
-//! on the server's numbers, so that two operators do not undo each other's changes.
+//! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes them by
+//! compare-and-swap on the server's numbers, so that two operators do not undo each other's changes.
 
 use std::time::Duration;
 
@@ -54,7 +54,8 @@ pub enum Answer {
     State {
         host: String,
         value: String,
-        /// Time at which the server received it, by this host's time since its start: no step of a clock changes its age.
+        /// Time at which the server received it, by this host's time since its start: no step of a clock changes its
+        /// age.
         heard_ns: i64,
     },
     /// The existing states have been listed; changes follow.
@@ -111,7 +112,8 @@ fn streams() -> [stream::Config; 2] {
     ]
 }
 
-/// A stream's messages, their number at the start, and the lead of the server's clock over this host's time since its start.
+/// A stream's messages, their number at the start, and the lead of the server's clock over this host's time since its
+/// start.
 struct Watched {
     messages: Ordered,
     waiting: u64,
@@ -138,11 +140,7 @@ async fn watch(context: &Context, config: stream::Config) -> Done<Watched> {
     let info = consumer.cached_info();
     let lead_ns = info.created.unix_timestamp_nanos() - i128::from(clock::since_boot());
     let waiting = info.num_pending;
-    Ok(Watched {
-        messages: consumer.messages().await.map_err(|e| fail(&e))?,
-        waiting,
-        lead_ns,
-    })
+    Ok(Watched { messages: consumer.messages().await.map_err(|e| fail(&e))?, waiting, lead_ns })
 }
 
 fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Option<Answer> {
@@ -157,28 +155,14 @@ fn answer(message: &Message, operators: Option<&[String]>, lead_ns: i128) -> Opt
     }
     let host = message.subject.strip_prefix(DESIRED)?.to_owned();
     let entry = match Signed::open(&message.payload, &host, operators) {
-        Ok(signed) => Entry {
-            number,
-            revision: signed.revision,
-            value: signed.desired,
-            refused: None,
-        },
-        Err(why) => Entry {
-            number,
-            refused: Some(why),
-            ..Entry::default()
-        },
+        Ok(signed) => Entry { number, revision: signed.revision, value: signed.desired, refused: None },
+        Err(why) => Entry { number, refused: Some(why), ..Entry::default() },
     };
     Some(Answer::Desired { host, entry })
 }
 
 async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
-    let Put {
-        host,
-        number,
-        revision,
-        value,
-    } = put;
+    let Put { host, number, revision, value } = put;
     let stored = async {
         let fail = |e: &dyn std::fmt::Display| Err(e.to_string());
         let signed = Signed::new(key.as_ref().map_err(Clone::clone)?, &host, revision, value)?;
@@ -189,9 +173,7 @@ async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
         let mut headers = HeaderMap::new();
         headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, number.to_string());
         let subject = format!("{DESIRED}{host}");
-        let sent = context
-            .publish_with_headers(subject, headers, text.into())
-            .await;
+        let sent = context.publish_with_headers(subject, headers, text.into()).await;
         let acknowledged = match sent {
             Ok(sent) => sent.await,
             Err(error) => Err(error),
@@ -209,11 +191,7 @@ async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
     }
 }
 
-async fn run(
-    mut config: Config,
-    mut puts: UnboundedReceiver<Put>,
-    news: Reporter<Answer>,
-) -> Done<()> {
+async fn run(mut config: Config, mut puts: UnboundedReceiver<Put>, news: Reporter<Answer>) -> Done<()> {
     // A reader needs no key, and then accepts every signer.
     let key = config.key();
     config.operators.extend(key.iter().map(KeyPair::public_key));

@@ -1,5 +1,5 @@
-//! `trawl fleet agent`: follows the desired state of this host, from a file or a bus, within the limits of the host's policy.
-//! `Machine` makes the decisions; this module has the clock, and carries them out.
+//! `trawl fleet agent`: follows the desired state of this host, from a file or a bus, within the limits of the host's
+//! policy. `Machine` makes the decisions; this module has the clock, and carries them out.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -19,31 +19,27 @@ use trawl_sys::{Error, Result, clock, create, host, run, text_file};
 use super::bus::BusArgs;
 use super::health::Health;
 use crate::agent::{
-    Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place,
-    Policy, Refused, Running, Source, push, remove_unfinished,
+    Action, Counts, End, Event, Freezer, HostReport, IncidentReport, Machine, Memory, Now, Place, Policy, Refused,
+    Running, Source, push, remove_unfinished,
 };
 use crate::bus::{Answers, shown};
 use crate::store::near;
 
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
-/// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists with
-/// *), pods (as for capture --pod; if only interfaces are named, no pods), filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
-/// max_spool_bytes, max_snaplen, index (false: chunks are not indexed here) and process (a list of permitted data about
-/// processes: plain, full, comment). With --nats, operators (a list of public keys) names the operators whose commands are
-/// followed. Captures end with the agent, and go on while the bus is away.
+/// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists
+/// with *), pods (as for capture --pod; if only interfaces are named, no pods), filter (joined to each capture's by
+/// "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes, max_spool_bytes, max_snaplen, index
+/// (false: chunks are not indexed here) and process (a list of permitted data about processes: plain, full, comment).
+/// With --nats, operators (a list of public keys) names the operators whose commands are followed. Captures end with
+/// the agent, and go on while the bus is away.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
     #[arg(long, value_name = "FILE", required_unless_present = "nats")]
     state: Option<PathBuf>,
     /// Follow trawl.cmd.HOST at this NATS server, and keep the state at $KV.trawl.state.HOST
-    #[arg(
-        long,
-        value_name = "URL",
-        conflicts_with = "state",
-        requires = "policy"
-    )]
+    #[arg(long, value_name = "URL", conflicts_with = "state", requires = "policy")]
     nats: Option<String>,
     #[command(flatten)]
     bus: BusArgs,
@@ -116,11 +112,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut agent = Agent {
         machine: Machine::new(policy, remembered.clone(), remembered_incidents.clone()),
         source,
-        place: Place {
-            host,
-            directory: args.memory,
-            spool: args.spool,
-        },
+        place: Place { host, directory: args.memory, spool: args.spool },
         running: Vec::new(),
         freezers: Vec::new(),
         push: None,
@@ -133,10 +125,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json: args.json,
         reported: None,
     };
-    let mut metrics = args
-        .metrics
-        .map(|address| Metrics::start(address, args.verdicts))
-        .transpose()?;
+    let mut metrics = args.metrics.map(|address| Metrics::start(address, args.verdicts)).transpose()?;
     let health = args.health.map(Health::listen).transpose()?;
     agent.source.check()?;
     let status = format!("following {}", agent.source);
@@ -207,10 +196,7 @@ impl Drop for Metrics {
 }
 
 fn now() -> Now {
-    Now {
-        monotonic: clock::since_boot(),
-        wall: clock::wall(),
-    }
+    Now { monotonic: clock::since_boot(), wall: clock::wall() }
 }
 
 /// Reads what an earlier agent wrote down; without the file, or with a damaged one, all begins anew.
@@ -325,19 +311,14 @@ impl Agent {
         self.freezers.retain_mut(|freezer| {
             let outcome = freezer.look(&mut || running.iter().for_each(Running::seal));
             let goes_on = outcome.is_none();
-            events.extend(outcome.map(|outcome| Event::Frozen {
-                id: freezer.incident.id.clone(),
-                outcome,
-            }));
+            events.extend(outcome.map(|outcome| Event::Frozen { id: freezer.incident.id.clone(), outcome }));
             goes_on
         });
         if let Some(child) = &mut self.push
             && let Ok(Some(status)) = child.try_wait()
         {
             self.push = None;
-            events.push(Event::Pushed {
-                all: status.success(),
-            });
+            events.push(Event::Pushed { all: status.success() });
         }
         events.push(Event::Tick);
         events.into_iter().for_each(|event| self.step(event));
@@ -353,10 +334,7 @@ impl Agent {
     fn tell(&mut self) -> Result<()> {
         let memory = self.machine.memory();
         if memory != self.remembered {
-            let written = memory.iter().map(|memory| Remembered {
-                memory: memory.clone(),
-                boot: self.boot.clone(),
-            });
+            let written = memory.iter().map(|memory| Remembered { memory: memory.clone(), boot: self.boot.clone() });
             replace(&self.memory, &written.collect::<Vec<_>>())?;
             self.remembered = memory;
         }
@@ -367,10 +345,7 @@ impl Agent {
         }
         let report = self.state();
         let is_news = self.reported.as_ref().is_none_or(|old| {
-            let same_time = HostReport {
-                time_ns: old.time_ns,
-                ..report.clone()
-            };
+            let same_time = HostReport { time_ns: old.time_ns, ..report.clone() };
             *old != same_time
         });
         if !is_news {

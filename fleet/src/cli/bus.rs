@@ -29,8 +29,7 @@ pub struct BusArgs {
 
 fn contents(path: Option<&Path>) -> Result<Option<String>> {
     let read = |path: &Path| {
-        std::fs::read_to_string(path)
-            .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
+        std::fs::read_to_string(path).map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
     };
     path.map(read).transpose()
 }
@@ -41,9 +40,7 @@ impl BusArgs {
         check_name(name)?;
         if url.starts_with("tls://") && self.tls_ca.is_none() {
             let what = format!("cannot reach {}", shown(url));
-            return Err(
-                Error::usage(what, "TLS requires the server's authority").fix("--tls-ca FILE")
-            );
+            return Err(Error::usage(what, "TLS requires the server's authority").fix("--tls-ca FILE"));
         }
         Ok(Config {
             url: url.to_owned(),

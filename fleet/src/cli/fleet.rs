@@ -19,9 +19,7 @@ use trawl_sys::{Error, Result, create, units};
 
 use super::agent;
 use super::bus::BusArgs;
-use crate::agent::{
-    Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Refusal, Selector,
-};
+use crate::agent::{Capture, CaptureReport, Desired, HostReport, IncidentReport, Labels, Phase, Refusal, Selector};
 use crate::bus::check_name;
 use operator::Operator;
 
@@ -64,12 +62,12 @@ struct ServerArgs {
 
 /// Requests a capture from the hosts, each of which applies its own policy
 ///
-/// Fails if a host refuses the capture or does not answer within 10 s; the hosts that accepted it go on. A host without an
-/// agent follows its desired state as soon as an agent runs.
+/// Fails if a host refuses the capture or does not answer within 10 s; the hosts that accepted it go on. A host without
+/// an agent follows its desired state as soon as an agent runs.
 #[derive(Debug, clap::Args)]
 struct Start {
-    /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name selects a
-    /// host that has never reported, too
+    /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name selects
+    /// a host that has never reported, too
     #[arg(value_name = "SELECTOR")]
     selector: String,
     /// Filter in tcpdump's syntax; all packets if there is none
@@ -79,22 +77,13 @@ struct Start {
     #[arg(long, value_name = "NAME", default_value = "fleet")]
     name: String,
     /// Interfaces, as for capture -i
-    #[arg(
-        short = 'i',
-        long = "interface",
-        value_name = "IF",
-        required_unless_present = "pods"
-    )]
+    #[arg(short = 'i', long = "interface", value_name = "IF", required_unless_present = "pods")]
     interfaces: Vec<String>,
     /// Kubernetes pods, as for capture --pod; a host without such a pod waits for one
     #[arg(long = "pod", value_name = "POD")]
     pods: Vec<String>,
     /// Store for the packets: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
-    #[arg(
-        long,
-        value_name = "URL",
-        default_value = "file:///var/lib/trawl/store"
-    )]
+    #[arg(long, value_name = "URL", default_value = "file:///var/lib/trawl/store")]
     store: String,
     /// Taps, as for capture --tap
     #[arg(long, value_name = "TAP", value_delimiter = ',')]
@@ -126,7 +115,8 @@ struct Start {
     /// Index each chunk on its host as it is stored
     #[arg(long)]
     index: bool,
-    /// Place of the packets: store, or host. With host, the newest stay in the spool of each host, and only their index is stored
+    /// Place of the packets: store, or host. With host, the newest stay in the spool of each host, and only their index
+    /// is stored
     #[arg(long, value_name = "WHERE", value_parser = place)]
     packets_at: Option<PacketsAt>,
     /// Only packets with these verdicts of XDP programs, as capture --verdict
@@ -232,9 +222,7 @@ fn key(args: &Key) -> Result<ExitCode> {
             let key = config.key().map_err(|why| {
                 let error = Error::failed("cannot show a public key", why);
                 match missing {
-                    true => error.fix(
-                        "trawl fleet key --new operator.nk makes a key, and shows its public key",
-                    ),
+                    true => error.fix("trawl fleet key --new operator.nk makes a key, and shows its public key"),
                     false => error,
                 }
             });
@@ -268,13 +256,7 @@ struct Change {
 
 impl Change {
     fn new(host: String, put: operator::Changed) -> Self {
-        Self {
-            host,
-            revision: put.as_ref().ok().copied(),
-            error: put.err(),
-            phase: None,
-            incident: None,
-        }
+        Self { host, revision: put.as_ref().ok().copied(), error: put.err(), phase: None, incident: None }
     }
 }
 
@@ -305,10 +287,7 @@ fn start(args: &Start) -> Result<ExitCode> {
         cgroup: args.cgroup.clone(),
     };
     // A state that no agent could read is refused here.
-    let alone = Desired {
-        captures: vec![capture.clone()],
-        ..Desired::default()
-    };
+    let alone = Desired { captures: vec![capture.clone()], ..Desired::default() };
     alone.check_form()?;
     let (mut operator, mut changes) = change(&args.server, &args.selector, |desired| {
         desired.captures.retain(|one| one.name != capture.name);
@@ -327,11 +306,7 @@ fn stop(args: &Stop) -> Result<ExitCode> {
 }
 
 /// Changes the desired states of the selected hosts.
-fn change(
-    server: &ServerArgs,
-    selector: &str,
-    change: impl Fn(&mut Desired),
-) -> Result<(Operator, Vec<Change>)> {
+fn change(server: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<(Operator, Vec<Change>)> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(selector)?;
     let mut operator = server.open(&wake)?;
@@ -343,15 +318,10 @@ fn change(
     }
     if hosts.is_empty() {
         let what = format!("no host matches '{selector}'");
-        return Err(
-            Error::failed(what, "no agent with such a name or label has reported")
-                .fix("trawl fleet status"),
-        );
+        return Err(Error::failed(what, "no agent with such a name or label has reported").fix("trawl fleet status"));
     }
     let changed = operator.change(&hosts, &|_, desired| change(desired))?;
-    let changes = changed
-        .into_iter()
-        .map(|(host, put)| Change::new(host, put));
+    let changes = changed.into_iter().map(|(host, put)| Change::new(host, put));
     Ok((operator, changes.collect()))
 }
 
@@ -459,9 +429,7 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::Size { asked, most } => limit("size_bytes", asked, most),
         Refusal::Memory { asked, most } => limit("memory_bytes", &Some(*asked), most),
         Refusal::Spool { asked, most } => limit("spool_bytes", &Some(*asked), most),
-        Refusal::Snaplen { asked, most } => {
-            limit("snaplen", &asked.map(u64::from), &u64::from(*most))
-        }
+        Refusal::Snaplen { asked, most } => limit("snaplen", &asked.map(u64::from), &u64::from(*most)),
     }
 }
 
@@ -537,9 +505,7 @@ fn not_heard(age_ns: Option<u64>) -> String {
 }
 
 fn table(fleet: &Fleet) -> String {
-    let header = [
-        "HOST", "CAPTURE", "STATE", "SEEN", "RECORDED", "LOST", "AGE",
-    ];
+    let header = ["HOST", "CAPTURE", "STATE", "SEEN", "RECORDED", "LOST", "AGE"];
     let mut rows: Vec<(Vec<String>, String)> = Vec::new();
     for host in &fleet.hosts {
         let age = host.age_ns.map_or("-".to_owned(), age_text);
@@ -547,10 +513,7 @@ fn table(fleet: &Fleet) -> String {
         let before = rows.len();
         for capture in captures {
             let account = &capture.account;
-            let lost = account
-                .lost
-                .values()
-                .fold(0u64, |sum, one| sum.saturating_add(*one));
+            let lost = account.lost.values().fold(0u64, |sum, one| sum.saturating_add(*one));
             let cells = vec![
                 host.host.clone(),
                 capture.capture.name.clone(),
@@ -572,10 +535,7 @@ fn table(fleet: &Fleet) -> String {
     }
     // Another host may report any text.
     for (cells, _) in &mut rows {
-        for cell in cells
-            .iter_mut()
-            .filter(|cell| cell.chars().count() > WIDEST)
-        {
+        for cell in cells.iter_mut().filter(|cell| cell.chars().count() > WIDEST) {
             *cell = cell.chars().take(WIDEST - 3).collect::<String>() + "...";
         }
     }

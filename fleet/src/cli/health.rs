@@ -1,4 +1,5 @@
-//! The agent's health by HTTP, for the probes of Kubernetes. The agent's own loop answers, so that an agent that hangs does not.
+//! The agent's health by HTTP, for the probes of Kubernetes. The agent's own loop answers, so that an agent that hangs
+//! does not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -64,11 +65,7 @@ fn unready(report: &HostReport) -> Option<String> {
     others.next().map(|one| {
         let phase = format!("{:?}", one.phase).to_lowercase();
         let error = one.error.as_deref().map(|error| format!(": {error}"));
-        format!(
-            "the capture '{}' is {phase}{}",
-            one.capture.name,
-            error.unwrap_or_default()
-        )
+        format!("the capture '{}' is {phase}{}", one.capture.name, error.unwrap_or_default())
     })
 }
 
@@ -84,23 +81,11 @@ mod tests {
         assert_eq!(why(&machine), None);
         let text = "[[capture]]\nname = \"a\"\ninterfaces = [\"eth0\"]\nstore = \"s\"";
         let desired = crate::agent::Desired::parse(text).unwrap();
-        machine.step(
-            Now::default(),
-            Event::Desired {
-                revision: 1,
-                desired,
-            },
-        );
-        assert_eq!(
-            why(&machine).as_deref(),
-            Some("the capture 'a' is starting")
-        );
+        machine.step(Now::default(), Event::Desired { revision: 1, desired });
+        assert_eq!(why(&machine).as_deref(), Some("the capture 'a' is starting"));
         machine.step(Now::default(), Event::Ready { run: 1 });
         assert_eq!(why(&machine), None);
-        let unreadable = Event::Unreadable {
-            revision: 2,
-            why: "no TOML".to_owned(),
-        };
+        let unreadable = Event::Unreadable { revision: 2, why: "no TOML".to_owned() };
         machine.step(Now::default(), unreadable);
         assert_eq!(why(&machine).as_deref(), Some("no TOML"));
     }

@@ -17,18 +17,12 @@ use crate::store::near::{self, Hosts};
 /// The hosts that packets are fetched from.
 #[derive(Debug, clap::Args)]
 pub struct HostsArgs {
-    /// Fetch packets that stay on their hosts: from their agents through the NATS server at this URL, or by ssh from the hosts
-    /// that 'ssh:HOST,HOST' lists by their names in the store
+    /// Fetch packets that stay on their hosts: from their agents through the NATS server at this URL, or by ssh from
+    /// the hosts that 'ssh:HOST,HOST' lists by their names in the store
     #[arg(long, value_name = "URL|ssh:HOST,…")]
     hosts: Option<String>,
     /// The ssh program and its options
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        default_value = "ssh",
-        requires = "hosts",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts", hide_short_help = true)]
     ssh: String,
     #[command(flatten)]
     bus: BusArgs,
@@ -41,9 +35,7 @@ impl HostsArgs {
             Some("ssh") => {
                 let what = "cannot ask hosts by ssh";
                 let why = "names of hosts in a store are written by those who may write to it";
-                return Err(
-                    Error::usage(what, why).fix("list the hosts to ask: --hosts ssh:HOST,HOST")
-                );
+                return Err(Error::usage(what, why).fix("list the hosts to ask: --hosts ssh:HOST,HOST"));
             }
             Some(listed) if listed.starts_with("ssh:") => {
                 let names = listed["ssh:".len()..].split(',').map(str::to_owned);
@@ -52,8 +44,7 @@ impl HostsArgs {
                     let what = format!("cannot ask {} by ssh", text::printable(wrong));
                     let why = "the name of a host has letters, digits, '.', '-' and '_'";
                     let error = Error::usage(what, why);
-                    return Err(error
-                        .fix("set its user and port in ssh's configuration (Host, User, Port)"));
+                    return Err(error.fix("set its user and port in ssh's configuration (Host, User, Port)"));
                 }
                 Some(Box::new(BySsh {
                     program: self.ssh.split_whitespace().map(str::to_owned).collect(),
@@ -111,16 +102,10 @@ impl Drop for Session {
 
 impl Session {
     fn start(program: &[String], host: &str) -> io::Result<Self> {
-        let ssh = Ssh {
-            program: program.to_vec(),
-            destination: host.to_owned(),
-        };
+        let ssh = Ssh { program: program.to_vec(), destination: host.to_owned() };
         let mut command = ssh.script(&format!("exec {} store answer", word("trawl")));
         process::with_signals(&mut command);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let missing = || io::Error::other("a pipe is missing");
         Ok(Self {
             questions: child.stdin.take().ok_or_else(missing)?,
@@ -137,10 +122,7 @@ impl Session {
         let length: u64 = line.trim().parse().map_err(io::Error::other)?;
         let mut bytes = Vec::new();
         let most = near::PIECE + 1;
-        self.answers
-            .by_ref()
-            .take(length.min(most))
-            .read_to_end(&mut bytes)?;
+        self.answers.by_ref().take(length.min(most)).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }
@@ -175,10 +157,7 @@ pub fn answer(args: &Answer) -> Result<ExitCode> {
     for question in io::stdin().lock().split(b'\n') {
         let answer = near::answer(&args.spool, &question.map_err(failed)?);
         let length = format!("{}\n", answer.len());
-        let written = out
-            .write_all(length.as_bytes())
-            .and_then(|()| out.write_all(&answer))
-            .and_then(|()| out.flush());
+        let written = out.write_all(length.as_bytes()).and_then(|()| out.write_all(&answer)).and_then(|()| out.flush());
         written.map_err(failed)?;
     }
     Ok(exit_code(true))
@@ -193,17 +172,7 @@ mod tests {
         for name in ["alpha", "web-1.example.com", "a_b", "192.0.2.1"] {
             assert!(is_host(name), "{name}");
         }
-        for name in [
-            "",
-            "root@evil",
-            "-oProxyCommand=x",
-            "a:22",
-            "a/b",
-            ".",
-            "a b",
-            "a\n",
-            "é",
-        ] {
+        for name in ["", "root@evil", "-oProxyCommand=x", "a:22", "a/b", ".", "a b", "a\n", "é"] {
             assert!(!is_host(name), "{name}");
         }
     }

@@ -101,33 +101,15 @@ pub fn show(
     let parts = incident.parts();
     let none = Seen::default();
     let of_host = |part: &Part| seen.iter().find(|seen| seen.host == part.host);
-    let rows: Vec<Row<'_>> = parts
-        .iter()
-        .map(|part| Row {
-            part,
-            seen: of_host(part).unwrap_or(&none),
-        })
-        .collect();
+    let rows: Vec<Row<'_>> = parts.iter().map(|part| Row { part, seen: of_host(part).unwrap_or(&none) }).collect();
     let (from_ns, to_ns) = incident.window();
     let timeline = timeline(&rows, to_ns);
-    let document = Document {
-        incident: id,
-        why: incident.why(),
-        from_ns,
-        to_ns,
-        hosts: &rows,
-        timeline: &timeline,
-    };
+    let document = Document { incident: id, why: incident.why(), from_ns, to_ns, hosts: &rows, timeline: &timeline };
     json::print_as(as_json, &document, || lines(&document))
 }
 
 fn timeline<'a>(rows: &[Row<'a>], to_ns: u64) -> Vec<Moment<'a>> {
-    let mut all = vec![Moment {
-        time_ns: to_ns,
-        error_bound_ns: None,
-        host: None,
-        event: "end of the window",
-    }];
+    let mut all = vec![Moment { time_ns: to_ns, error_bound_ns: None, host: None, event: "end of the window" }];
     for Row { part, seen } in rows {
         let moments = [
             (part.since_ns, "oldest packet kept"),
@@ -138,12 +120,7 @@ fn timeline<'a>(rows: &[Row<'a>], to_ns: u64) -> Vec<Moment<'a>> {
             (part.frozen_ns, "frozen"),
         ];
         let moments = moments.into_iter().filter_map(|(time, event)| {
-            Some(Moment {
-                time_ns: time?,
-                error_bound_ns: part.clock_error_bound_ns,
-                host: Some(&part.host),
-                event,
-            })
+            Some(Moment { time_ns: time?, error_bound_ns: part.clock_error_bound_ns, host: Some(&part.host), event })
         });
         all.extend(moments);
     }
@@ -159,10 +136,7 @@ fn lines(document: &Document<'_>) -> String {
     let (from, to) = (document.from_ns, document.to_ns);
     let (from, to) = (terminal::date_and_time(from), terminal::date_and_time(to));
     let _ = writeln!(out, "\n{from} to {to}\n");
-    let names = document
-        .hosts
-        .iter()
-        .map(|row| row.part.host.chars().count());
+    let names = document.hosts.iter().map(|row| row.part.host.chars().count());
     let width = names.max().unwrap_or(0).max("HOST".len());
     let _ = writeln!(
         out,
@@ -190,11 +164,7 @@ fn lines(document: &Document<'_>) -> String {
             (Some(_), None) => "+-?".to_owned(),
         };
         let host = moment.host.unwrap_or("-");
-        let _ = writeln!(
-            out,
-            "{time}.{below:06}  {bound:>13}  {host:<width$}  {}",
-            moment.event
-        );
+        let _ = writeln!(out, "{time}.{below:06}  {bound:>13}  {host:<width$}  {}", moment.event);
     }
     out
 }

@@ -18,14 +18,12 @@ use trawl_view::text;
 use super::hosts::HostsArgs;
 use super::incident;
 use crate::query::{Answer, Conditions, flows, limits};
-use crate::store::{
-    Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage,
-};
+use crate::store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
-/// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes the columns.
-/// Packets that the answer does not cover are counted first, on standard error.
+/// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes
+/// the columns. Packets that the answer does not cover are counted first, on standard error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
@@ -37,7 +35,8 @@ pub struct Args {
     /// Show the flows of the packets, as the table `flows` has them
     #[arg(long, conflicts_with_all = ["packets", "count"])]
     flows: bool,
-    /// Only the packets of this incident (trawl fleet trigger). Alone, it shows what each host stored, and what happened when
+    /// Only the packets of this incident (trawl fleet trigger). Alone, it shows what each host stored, and what
+    /// happened when
     #[arg(long, value_name = "NAME", conflicts_with_all = ["from", "to", "host"])]
     incident: Option<String>,
     #[command(flatten)]
@@ -66,7 +65,8 @@ pub struct Args {
 /// Arguments that select a store.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
-    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az:// [default: $TRAWL_STORE, or file:///var/lib/trawl/store]
+    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az:// [default: $TRAWL_STORE, or
+    /// file:///var/lib/trawl/store]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Also count the chunks that wait in this spool
@@ -130,18 +130,13 @@ impl PartArgs {
     pub fn scope(&self) -> Result<Scope> {
         let now = clock::wall();
         let ns = |bound: Option<Bound>| match bound {
-            Some(Bound::AfterFirst(_)) => Err(Error::usage(
-                "cannot understand --from and --to",
-                "a store has no first packet",
-            )
-            .fix("write a time, or -1h for an hour before now")),
+            Some(Bound::AfterFirst(_)) => {
+                Err(Error::usage("cannot understand --from and --to", "a store has no first packet")
+                    .fix("write a time, or -1h for an hour before now"))
+            }
             bound => Ok(bound.map(|bound| bound.absolute(now, now, clock::local_offset()))),
         };
-        Ok(Scope {
-            hosts: self.host.clone(),
-            from: ns(self.from)?,
-            to: ns(self.to)?,
-        })
+        Ok(Scope { hosts: self.host.clone(), from: ns(self.from)?, to: ns(self.to)? })
     }
 
     pub fn conditions(&self, scope: &Scope) -> Conditions {
@@ -160,21 +155,13 @@ impl Args {
     fn subject(&self) -> Result<Subject> {
         let Some(id) = &self.incident else {
             let scope = self.part.scope()?;
-            return Ok(Subject {
-                conditions: self.part.conditions(&scope),
-                scope,
-                incident: None,
-            });
+            return Ok(Subject { conditions: self.part.conditions(&scope), scope, incident: None });
         };
         let incident = Incident::read(&self.store.store()?, id)?;
         let scope = incident.scope();
         let mut conditions = self.part.conditions(&scope);
         conditions.captures(&incident.captures());
-        Ok(Subject {
-            scope,
-            conditions,
-            incident: Some(incident),
-        })
+        Ok(Subject { scope, conditions, incident: Some(incident) })
     }
 }
 
@@ -182,11 +169,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.store.limit()?;
     match (&args.sql, &args.filter) {
         (_, filter) if args.flows => {
-            let Subject {
-                scope,
-                mut conditions,
-                incident,
-            } = args.subject()?;
+            let Subject { scope, mut conditions, incident } = args.subject()?;
             incident.iter().for_each(incident::say_missing);
             conditions.ask_index(filter.as_deref().unwrap_or_default())?;
             table(args, &scope, &flows(&conditions.to_sql()))?;
@@ -202,20 +185,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 return Err(Error::usage("cannot answer", "the question is missing"));
             };
             let (_, contents) = args.store.open(&subject.scope)?;
-            incident::show(
-                id,
-                incident,
-                &args.store.url(),
-                contents.files,
-                &subject.conditions,
-                args.json,
-            )?;
+            incident::show(id, incident, &args.store.url(), contents.files, &subject.conditions, args.json)?;
             Ok(ExitCode::SUCCESS)
         }
-        (None, _) if args.csv => Err(Error::usage(
-            "cannot print packets as CSV",
-            "only the answers to SQL and --flows have columns",
-        )),
+        (None, _) if args.csv => {
+            Err(Error::usage("cannot print packets as CSV", "only the answers to SQL and --flows have columns"))
+        }
         (sql, filter) => packets(args, sql.as_deref(), filter.as_deref()),
     }
 }
@@ -232,25 +207,18 @@ fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
         };
     }
     let rows = answer.json()?;
-    let rows: &RawValue = serde_json::from_slice(&rows)
-        .map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
+    let rows: &RawValue =
+        serde_json::from_slice(&rows).map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
     #[derive(Serialize)]
     struct Document<'a> {
         coverage: &'a [Coverage],
         rows: &'a RawValue,
     }
-    json::print(&Document {
-        coverage: &covered,
-        rows,
-    })
+    json::print(&Document { coverage: &covered, rows })
 }
 
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {
-    let Subject {
-        scope,
-        mut conditions,
-        incident,
-    } = args.subject()?;
+    let Subject { scope, mut conditions, incident } = args.subject()?;
     let (store, contents) = args.store.open(&scope)?;
     let query = match sql {
         Some(sql) => format!(
@@ -269,8 +237,7 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     let url = args.store.url();
     let answer = Answer::to(&url, contents.files, &query).map_err(|error| {
         match sql.is_some() && error.to_string().contains("No field named") {
-            true => error
-                .fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does"),
+            true => error.fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does"),
             false => error,
         }
     })?;
@@ -296,21 +263,11 @@ fn say_absent(absent: &Absent, packets: u64, which: &str) {
     let shown = text::printable;
     let (host, kind, why) = match absent {
         Absent::Gone => (None, "gone", "are no longer in the store".to_owned()),
-        Absent::OnHost(host) => (
-            Some(host),
-            "on_host",
-            format!("stay on host {}: --hosts fetches them", shown(host)),
-        ),
-        Absent::Removed(host) => (
-            Some(host),
-            "removed",
-            format!("were removed by host {} for newer ones", shown(host)),
-        ),
-        Absent::Silent(host, why) => (
-            Some(host),
-            "no_answer",
-            format!("stay on host {}: {why}", shown(host)),
-        ),
+        Absent::OnHost(host) => (Some(host), "on_host", format!("stay on host {}: --hosts fetches them", shown(host))),
+        Absent::Removed(host) => {
+            (Some(host), "removed", format!("were removed by host {} for newer ones", shown(host)))
+        }
+        Absent::Silent(host, why) => (Some(host), "no_answer", format!("stay on host {}: {why}", shown(host))),
     };
     let text = format!("{} {which} {why}", text::count(packets, "packet"));
     let remark = json!({ "packets": packets, "reason": kind, "host": host });
@@ -337,11 +294,7 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
     }
     // This process has blocked the signals that end it.
     process::with_signals(&mut command);
-    let started = command
-        .args(["--"])
-        .args(filter)
-        .stdin(Stdio::piped())
-        .spawn();
+    let started = command.args(["--"]).args(filter).stdin(Stdio::piped()).spawn();
     let mut reader = started.map_err(|e| Error::os(what.clone(), e))?;
     let mut copied = Ok(0);
     if let Some(mut input) = reader.stdin.take() {
@@ -352,17 +305,10 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
         // The reader has all that it wants.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             let remark = json!({ "file": "the store", "error": error.to_string() });
-            json::say(
-                "cannot_read",
-                remark,
-                &format!("cannot read the store: {error}"),
-            );
+            json::say("cannot_read", remark, &format!("cannot read the store: {error}"));
             Ok(ExitCode::FAILURE)
         }
-        _ => Ok(status
-            .code()
-            .and_then(|code| u8::try_from(code).ok())
-            .map_or(ExitCode::FAILURE, ExitCode::from)),
+        _ => Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)),
     }
 }
 
@@ -393,12 +339,7 @@ const PAUSES_SHOWN: usize = 3;
 
 /// Describes a time in which a capture should have run and did not.
 pub fn pause_text(pause: &Pause) -> String {
-    let Pause {
-        capture,
-        from_ns,
-        to_ns,
-        ..
-    } = pause;
+    let Pause { capture, from_ns, to_ns, .. } = pause;
     let from = terminal::date_and_time(*from_ns);
     match to_ns {
         Some(to) => {
@@ -421,10 +362,7 @@ fn sentence(row: &Coverage, url: &str) -> String {
     count(row.gaps_of_unknown_size, "gaps of unknown size");
     count(row.evicted, "packets evicted");
     count(row.spooled, "packets in the spool, not stored yet");
-    count(
-        row.runs_without_end,
-        "runs without an end, whose last packets are unknown",
-    );
+    count(row.runs_without_end, "runs without an end, whose last packets are unknown");
     parts.extend(row.not_recording.iter().take(PAUSES_SHOWN).map(pause_text));
     if row.not_recording.len() > PAUSES_SHOWN {
         let more = row.not_recording.len() - PAUSES_SHOWN;

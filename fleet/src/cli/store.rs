@@ -14,9 +14,7 @@ use trawl_sys::{Error, Result, units};
 use trawl_view::text::count;
 
 use super::{hosts, query, trace};
-use crate::store::{
-    self, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store,
-};
+use crate::store::{self, Account, Contents, EpochAccount, Evidence, Finding, Limits, Pause, Problem, Scope, Store};
 
 /// Manages a store of captures, which trawl capture --store fills
 #[derive(Debug, clap::Args)]
@@ -95,8 +93,7 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
         (Some(number), _) => days(number, 1),
         (_, Some(number)) => days(number, 7),
         _ => {
-            return units::duration(text)
-                .map_err(|why| format!("{why}; d (days) and w (weeks) are possible too"));
+            return units::duration(text).map_err(|why| format!("{why}; d (days) and w (weeks) are possible too"));
         }
     };
     long.ok_or_else(|| format!("'{text}' is not a time; write for example 7d"))
@@ -152,15 +149,7 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
 }
 
 fn account(account: &Account) -> String {
-    let Account {
-        recorded,
-        stored,
-        on_host,
-        spooled,
-        evicted,
-        pruned,
-        unknown,
-    } = account;
+    let Account { recorded, stored, on_host, spooled, evicted, pruned, unknown } = account;
     let on_host = match on_host {
         0 => String::new(),
         count => format!(" + {count} on hosts"),
@@ -182,41 +171,28 @@ fn describe(out: &mut String, capture: &EpochAccount) {
     );
     let _ = writeln!(out, "  interfaces: {}", capture.interfaces.join(", "));
     if let (Some(first), Some(last)) = (capture.first_ns, capture.last_ns) {
-        let _ = writeln!(
-            out,
-            "  packets from {} to {}",
-            terminal::date_and_time(first),
-            terminal::date_and_time(last)
-        );
+        let _ = writeln!(out, "  packets from {} to {}", terminal::date_and_time(first), terminal::date_and_time(last));
     }
     let chunks = count(capture.chunks, "chunk");
     let _ = writeln!(out, "  {chunks}, {}", count(capture.bytes, "byte"));
     let _ = writeln!(out, "  {}", account(&capture.account));
     for (reason, count) in capture.lost.iter().filter(|(_, count)| **count > 0) {
-        let _ = writeln!(
-            out,
-            "  lost before recording: {count} ({})",
-            reason.replace('_', " ")
-        );
+        let _ = writeln!(out, "  lost before recording: {count} ({})", reason.replace('_', " "));
     }
     for gap in &capture.gaps {
         let packets = match gap.packets {
             Some(packets) => count(packets, "packet"),
             None => "an unknown number of packets".to_owned(),
         };
-        let _ = writeln!(
-            out,
-            "  unknown: chunks {} to {} ({packets})",
-            gap.from, gap.to
-        );
+        let _ = writeln!(out, "  unknown: chunks {} to {} ({packets})", gap.from, gap.to);
     }
     match &capture.ended {
         Some(reason) => {
             let _ = writeln!(out, "  ended: {reason}");
         }
-        None => out.push_str(
-            "  no end record: it is still running, or what it recorded after the last chunk is unknown\n",
-        ),
+        None => {
+            out.push_str("  no end record: it is still running, or what it recorded after the last chunk is unknown\n")
+        }
     }
     let clock = match capture.clock_error_bound_ns {
         Some(bound) => format!("at most {} ms wrong", bound.div_ceil(1_000_000)),
@@ -243,11 +219,7 @@ fn verify(args: &StoreArgs) -> Result<ExitCode> {
     let objects = Store::open(&args.url, false)?;
     let evidence = Evidence::read(&objects)?;
     let verified = with_progress(|progress| store::verify(&objects, &evidence, progress))?;
-    let mut out: String = verified
-        .findings
-        .iter()
-        .map(|one| sentence(one) + "\n")
-        .collect();
+    let mut out: String = verified.findings.iter().map(|one| sentence(one) + "\n").collect();
     let _ = writeln!(
         out,
         "{} read, {}, {}; {}\n{}",
@@ -274,9 +246,7 @@ fn sentence(finding: &Finding) -> String {
         Problem::ChunkWithoutManifest => "the chunk has no manifest",
         Problem::RecordChanged => "the record was changed",
         Problem::RecordNewer => "a newer trawl wrote this record: update this one",
-        Problem::IndexDamaged => {
-            "the index is damaged: make it again with trawl store index --rebuild"
-        }
+        Problem::IndexDamaged => "the index is damaged: make it again with trawl store index --rebuild",
         Problem::BeginMissing => "the record of the beginning is missing",
         Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
         Problem::PrunedButThere => "the chunk was to be pruned: run trawl store prune again",
@@ -291,10 +261,7 @@ fn sentence(finding: &Finding) -> String {
 
 fn prune(args: &Prune) -> Result<ExitCode> {
     let objects = Store::open(&args.store.url, false)?;
-    let limits = Limits {
-        keep: args.keep,
-        max_bytes: args.max,
-    };
+    let limits = Limits { keep: args.keep, max_bytes: args.max };
     let pruned = store::prune(&objects, limits, args.dry_run)?;
     let verb = match args.dry_run {
         true => "would remove",
@@ -319,8 +286,7 @@ fn push(args: &Push) -> Result<ExitCode> {
     };
     if !args.spool.is_dir() {
         let what = format!("cannot store what waits in {}", args.spool.display());
-        return Err(Error::failed(what, "no such directory")
-            .fix("name the spool of the capture with --spool"));
+        return Err(Error::failed(what, "no such directory").fix("name the spool of the capture with --spool"));
     }
     let pushed = store::push(&args.spool, url.as_deref())?;
     let text = format!(
@@ -333,10 +299,12 @@ fn push(args: &Push) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds new chunks to the catalogue of a store: Parquet files with a row for each packet, in an Iceberg table below index/
+/// Adds new chunks to the catalogue of a store: Parquet files with a row for each packet, in an Iceberg table below
+/// index/
 ///
-/// Queries read the catalogue, and the chunks that it does not have yet one by one. Run this from time to time, for example
-/// once an hour; several hosts may do so. Chunks that hosts did not index (trawl capture --store-index) are indexed here.
+/// Queries read the catalogue, and the chunks that it does not have yet one by one. Run this from time to time, for
+/// example once an hour; several hosts may do so. Chunks that hosts did not index (trawl capture --store-index) are
+/// indexed here.
 #[derive(Debug, clap::Args)]
 struct Index {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://

@@ -1,5 +1,5 @@
-//! `trawl store trace`: the same packet at several interfaces and hosts, identified by its invariant parts, with delays as far
-//! as the hosts' clocks can be trusted.
+//! `trawl store trace`: the same packet at several interfaces and hosts, identified by its invariant parts, with delays
+//! as far as the hosts' clocks can be trusted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,9 +18,9 @@ use crate::store::{Coverage, Runs, coverage};
 
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
 ///
-/// Two packets are the same if their addresses, ports, protocol, TCP numbers and first 64 bytes of payload are equal. NAT,
-/// tunnels and GRO change these: such a packet is found at one interface only. The delay between two hosts is shown with the
-/// error of both clocks, and omitted if the error of a clock is unknown.
+/// Two packets are the same if their addresses, ports, protocol, TCP numbers and first 64 bytes of payload are equal.
+/// NAT, tunnels and GRO change these: such a packet is found at one interface only. The delay between two hosts is
+/// shown with the error of both clocks, and omitted if the error of a clock is unknown.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The packets: host, port, src, dst and protocols joined by 'and', in tcpdump's syntax
@@ -112,11 +112,7 @@ fn steps(path: &[Sighting]) -> Vec<Step> {
             true => Some(0),
             false => pair[0].bound_ns.zip(pair[1].bound_ns).map(|(a, b)| a + b),
         };
-        Step {
-            ns,
-            error_bound_ns: bound,
-            is_ordered: bound.is_some_and(|bound| ns.unsigned_abs() > bound),
-        }
+        Step { ns, error_bound_ns: bound, is_ordered: bound.is_some_and(|bound| ns.unsigned_abs() > bound) }
     };
     path.windows(2).map(step).collect()
 }
@@ -133,10 +129,7 @@ enum Found {
 
 fn found(mut sightings: Vec<Sighting>) -> Found {
     sightings.sort_by_key(|sighting| sighting.ns);
-    let mut interfaces: Vec<&HostInterface> = sightings
-        .iter()
-        .map(|sighting| &sighting.interface)
-        .collect();
+    let mut interfaces: Vec<&HostInterface> = sightings.iter().map(|sighting| &sighting.interface).collect();
     interfaces.sort();
     if interfaces.windows(2).any(|pair| pair[0] == pair[1]) {
         return Found::Ambiguous;
@@ -227,8 +220,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Returns the largest error of the clock in each run, by the common part of its keys.
 fn bounds(runs: &Runs) -> BTreeMap<String, Option<u64>> {
     let runs = runs.0.iter();
-    runs.map(|(epoch, run)| (epoch.prefix(), run.clock_error_bound_ns()))
-        .collect()
+    runs.map(|(epoch, run)| (epoch.prefix(), run.clock_error_bound_ns())).collect()
 }
 
 struct Tracing {
@@ -248,10 +240,7 @@ impl Tracing {
         for row in rows {
             let row = row.map_err(|e| Error::failed("cannot read the index", e))?;
             let sighting = Sighting {
-                interface: HostInterface {
-                    host: row.host.clone(),
-                    interface: row.interface.clone(),
-                },
+                interface: HostInterface { host: row.host.clone(), interface: row.interface.clone() },
                 ns: row.ns,
                 bound_ns: self.bounds.get(&row.run()).copied().flatten(),
             };
@@ -280,15 +269,10 @@ impl Tracing {
             Found::Once(interface) => *self.once.entry(interface).or_default() += 1,
             Found::FlowPath(path) => {
                 let steps = steps(&path);
-                let interfaces = path
-                    .into_iter()
-                    .map(|sighting| sighting.interface)
-                    .collect();
+                let interfaces = path.into_iter().map(|sighting| sighting.interface).collect();
                 let all = self.paths.entry(interfaces).or_default();
                 all.resize(steps.len(), Vec::new());
-                all.iter_mut()
-                    .zip(steps)
-                    .for_each(|(all, step)| all.push(step));
+                all.iter_mut().zip(steps).for_each(|(all, step)| all.push(step));
             }
         }
         Ok(())
@@ -304,11 +288,7 @@ impl Tracing {
             coverage,
             window_ns: window.as_nanos() as u64,
             paths: paths.collect(),
-            seen_once: self
-                .once
-                .into_iter()
-                .map(|(interface, packets)| Once { interface, packets })
-                .collect(),
+            seen_once: self.once.into_iter().map(|(interface, packets)| Once { interface, packets }).collect(),
             ambiguous: self.ambiguous,
             limits: LIMITS,
         }
@@ -334,13 +314,7 @@ fn microseconds(ns: i64) -> String {
 
 fn line(row: &Row, found: &Found) -> String {
     let port = |port: Option<u16>| port.map_or(String::new(), |port| format!(".{port}"));
-    let flow = format!(
-        "{}{} > {}{}",
-        row.src,
-        port(row.sport),
-        row.dst,
-        port(row.dport)
-    );
+    let flow = format!("{}{} > {}{}", row.src, port(row.sport), row.dst, port(row.dport));
     let route = match found {
         Found::Once(interface) => format!("{interface} only"),
         Found::Ambiguous => "ambiguous: identical packets at one interface".to_owned(),
@@ -348,13 +322,10 @@ fn line(row: &Row, found: &Found) -> String {
             let mut text = path[0].interface.to_string();
             for (sighting, step) in path[1..].iter().zip(steps(path)) {
                 let _ = match step {
-                    Step {
-                        error_bound_ns: None,
-                        ..
-                    } => write!(text, " and {} (clock error unknown)", sighting.interface),
-                    Step {
-                        is_ordered: false, ..
-                    } => write!(text, " and {} (order unknown)", sighting.interface),
+                    Step { error_bound_ns: None, .. } => {
+                        write!(text, " and {} (clock error unknown)", sighting.interface)
+                    }
+                    Step { is_ordered: false, .. } => write!(text, " and {} (order unknown)", sighting.interface),
                     Step { ns, .. } => {
                         write!(text, " +{} {}", microseconds(ns), sighting.interface)
                     }
@@ -381,11 +352,7 @@ fn text(trace: &Trace<'_>) -> String {
                     microseconds(delay.min_ns),
                     microseconds(delay.max_ns),
                     microseconds(delay.p50_ns),
-                    if bound > 0 {
-                        format!(", error up to {}", microseconds(bound as i64))
-                    } else {
-                        String::new()
-                    },
+                    if bound > 0 { format!(", error up to {}", microseconds(bound as i64)) } else { String::new() },
                     if certain { "" } else { ", order unknown" },
                 ),
             };
@@ -396,11 +363,7 @@ fn text(trace: &Trace<'_>) -> String {
         let _ = writeln!(out, "{:>8}  {} only", once.packets, once.interface);
     }
     if trace.ambiguous > 0 {
-        let _ = writeln!(
-            out,
-            "{:>8}  ambiguous: identical packets at one interface",
-            trace.ambiguous
-        );
+        let _ = writeln!(out, "{:>8}  ambiguous: identical packets at one interface", trace.ambiguous);
     }
     if out.is_empty() {
         out.push_str("no packet matches\n");
@@ -414,23 +377,12 @@ mod tests {
     use super::*;
 
     fn at(host: &str, ns: i64, bound_ns: Option<u64>) -> Sighting {
-        Sighting {
-            interface: HostInterface {
-                host: host.to_owned(),
-                interface: "eth0".to_owned(),
-            },
-            ns,
-            bound_ns,
-        }
+        Sighting { interface: HostInterface { host: host.to_owned(), interface: "eth0".to_owned() }, ns, bound_ns }
     }
 
     #[test]
     fn an_order_is_claimed_only_beyond_the_clocks_error() {
-        let path = [
-            at("a", 0, Some(10)),
-            at("b", 21, Some(10)),
-            at("c", 31, Some(10)),
-        ];
+        let path = [at("a", 0, Some(10)), at("b", 21, Some(10)), at("c", 31, Some(10))];
         let ordered: Vec<bool> = steps(&path).iter().map(|step| step.is_ordered).collect();
         assert_eq!(ordered, [true, false]);
         let unknown = [at("a", 0, None), at("b", 1_000_000, Some(1))];
@@ -440,14 +392,8 @@ mod tests {
 
     #[test]
     fn none_one_and_many_are_distinguished() {
-        assert_eq!(
-            found(vec![at("a", 5, None)]),
-            Found::Once(at("a", 5, None).interface)
-        );
-        assert_eq!(
-            found(vec![at("a", 5, None), at("a", 6, None)]),
-            Found::Ambiguous
-        );
+        assert_eq!(found(vec![at("a", 5, None)]), Found::Once(at("a", 5, None).interface));
+        assert_eq!(found(vec![at("a", 5, None), at("a", 6, None)]), Found::Ambiguous);
         let Found::FlowPath(path) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
             panic!("seen at two places");
         };

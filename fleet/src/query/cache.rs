@@ -1,5 +1,5 @@
-//! A cache of those parts of index files that tell what the files hold: footers and Bloom filters. It serves stores behind a
-//! network; the files of the index never change.
+//! A cache of those parts of index files that tell what the files hold: footers and Bloom filters. It serves stores
+//! behind a network; the files of the index never change.
 
 use std::fmt;
 use std::fs;
@@ -13,9 +13,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::object_store::path::Path as Key;
 use datafusion::object_store::{
-    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
-    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result,
+    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -41,12 +40,9 @@ impl Cached {
     /// Returns the store with a cache, or without one if this user has no place for it.
     pub fn around(store: Arc<dyn ObjectStore>, identity: &str) -> Arc<dyn ObjectStore> {
         match directory() {
-            Some(directory) => Arc::new(Self {
-                store,
-                identity: identity.to_owned(),
-                directory,
-                has_grown: AtomicBool::new(false),
-            }),
+            Some(directory) => {
+                Arc::new(Self { store, identity: identity.to_owned(), directory, has_grown: AtomicBool::new(false) })
+            }
             None => store,
         }
     }
@@ -104,9 +100,7 @@ impl fmt::Display for Cached {
 }
 
 fn only_reads<T>() -> Result<T> {
-    Err(Error::NotSupported {
-        source: "a query only reads".into(),
-    })
+    Err(Error::NotSupported { source: "a query only reads".into() })
 }
 
 #[async_trait]
@@ -115,9 +109,7 @@ impl ObjectStore for Cached {
         let Some(GetRange::Bounded(range)) = options.range.clone().filter(|_| !options.head) else {
             return self.store.get_opts(location, options).await;
         };
-        let parts = self
-            .get_ranges(location, std::slice::from_ref(&range))
-            .await?;
+        let parts = self.get_ranges(location, std::slice::from_ref(&range)).await?;
         let part = parts.into_iter().next().unwrap_or_default();
         Ok(GetResult {
             meta: ObjectMeta {
@@ -137,10 +129,7 @@ impl ObjectStore for Cached {
         let Some(path) = self.path(location, ranges) else {
             return self.store.get_ranges(location, ranges).await;
         };
-        if let Some(parts) = fs::read(&path)
-            .ok()
-            .and_then(|bytes| divided(bytes, ranges))
-        {
+        if let Some(parts) = fs::read(&path).ok().and_then(|bytes| divided(bytes, ranges)) {
             return Ok(parts);
         }
         let parts = self.store.get_ranges(location, ranges).await?;
@@ -162,18 +151,11 @@ impl ObjectStore for Cached {
         only_reads()
     }
 
-    async fn put_multipart_opts(
-        &self,
-        _: &Key,
-        _: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(&self, _: &Key, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         only_reads()
     }
 
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Key>>,
-    ) -> BoxStream<'static, Result<Key>> {
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Key>>) -> BoxStream<'static, Result<Key>> {
         locations.map(|_| only_reads()).boxed()
     }
 

@@ -1,5 +1,5 @@
-//! SQL conditions for rows of the index. The filter itself is applied to the packets afterwards; the conditions only exclude
-//! rows that cannot match.
+//! SQL conditions for rows of the index. The filter itself is applied to the packets afterwards; the conditions only
+//! exclude rows that cannot match.
 
 use std::net::IpAddr;
 
@@ -83,8 +83,8 @@ struct SqlConditions {
 /// Keywords after which an expression is about other headers than the index's.
 const OTHER_HEADERS: [&str; 6] = ["vlan", "mpls", "pppoes", "pppoed", "geneve", "vxlan"];
 
-/// Parses an expression as tcpdump does: `and` and `or` have equal precedence, from left to right. Returns `None` for unknown
-/// syntax.
+/// Parses an expression as tcpdump does: `and` and `or` have equal precedence, from left to right. Returns `None` for
+/// unknown syntax.
 fn parse(expression: &str) -> Option<SqlConditions> {
     let mut spaced = expression.to_owned();
     for (sign, word) in [("&&", " and "), ("||", " or "), ("(", " ( "), (")", " ) ")] {
@@ -133,10 +133,7 @@ fn term(left: &mut &[&str]) -> Option<SqlConditions> {
         ["not", rest @ ..] => {
             *left = rest;
             let exact = term(left)?.exact;
-            Some(SqlConditions {
-                wide: None,
-                exact: exact.map(|sql| format!("({sql}) IS NOT TRUE")),
-            })
+            Some(SqlConditions { wide: None, exact: exact.map(|sql| format!("({sql}) IS NOT TRUE")) })
         }
         ["(", rest @ ..] => {
             *left = rest;
@@ -174,10 +171,7 @@ fn primitive(words: &[&str]) -> SqlConditions {
         true => format!("{sql} OR {portless} OR {UNREAD}"),
         false => format!("{sql} OR {UNREAD}"),
     };
-    SqlConditions {
-        wide: Some(wide),
-        exact: Some(sql),
-    }
+    SqlConditions { wide: Some(wide), exact: Some(sql) }
 }
 
 fn protocol(word: &str) -> Option<u8> {
@@ -194,15 +188,9 @@ fn protocol(word: &str) -> Option<u8> {
 /// Returns the condition, and true if it is about ports.
 fn read(words: &[&str]) -> Option<(String, bool)> {
     let number = |text: &str| text.parse::<u16>().ok();
-    let address = |text: &str| {
-        text.parse::<IpAddr>()
-            .ok()
-            .map(|ip| quoted(&ip.to_string()))
-    };
+    let address = |text: &str| text.parse::<IpAddr>().ok().map(|ip| quoted(&ip.to_string()));
     let (also, rest) = match words {
-        [word, rest @ ..] if protocol(word).is_some() => {
-            (format!("protocol = {}", protocol(word)?), rest)
-        }
+        [word, rest @ ..] if protocol(word).is_some() => (format!("protocol = {}", protocol(word)?), rest),
         // ARP has addresses and no protocol.
         ["ip" | "ip6", rest @ ..] if !rest.is_empty() => ("protocol IS NOT NULL".to_owned(), rest),
         ["arp", rest @ ..] => ("ethertype = 2054".to_owned(), rest),
@@ -224,10 +212,7 @@ fn read(words: &[&str]) -> Option<(String, bool)> {
         ["dst", text] | ["dst", "host", text] => (format!("dst = {}", address(text)?), false),
         _ => return None,
     };
-    let both: Vec<String> = [also, sql]
-        .into_iter()
-        .filter(|one| !one.is_empty())
-        .collect();
+    let both: Vec<String> = [also, sql].into_iter().filter(|one| !one.is_empty()).collect();
     (!both.is_empty()).then(|| (both.join(" AND "), has_ports))
 }
 
@@ -245,14 +230,8 @@ mod tests {
 
     #[test]
     fn conditions_the_index_knows_become_sql() {
-        assert_eq!(
-            narrowed("src host 2001:DB8::0:1"),
-            format!(" WHERE (src = '2001:db8::1' OR {UNREAD})")
-        );
-        assert_eq!(
-            narrowed("udp"),
-            format!(" WHERE (protocol = 17 OR {UNREAD})")
-        );
+        assert_eq!(narrowed("src host 2001:DB8::0:1"), format!(" WHERE (src = '2001:db8::1' OR {UNREAD})"));
+        assert_eq!(narrowed("udp"), format!(" WHERE (protocol = 17 OR {UNREAD})"));
         // The packets' bytes decide about the rest.
         for expression in [
             "greater 100 and port 80",
@@ -260,16 +239,9 @@ mod tests {
             "( port 80 ) and tcp[tcpflags] = 2",
             "ip[2:2] != 40 and (port 80 and ether host 2:0:0:0:0:1)",
         ] {
-            assert_eq!(
-                narrowed(expression),
-                format!(" WHERE ({WEB})"),
-                "{expression}"
-            );
+            assert_eq!(narrowed(expression), format!(" WHERE ({WEB})"), "{expression}");
         }
-        assert_eq!(
-            narrowed("port 80 or arp"),
-            format!(" WHERE (({WEB}) OR (ethertype = 2054 OR {UNREAD}))")
-        );
+        assert_eq!(narrowed("port 80 or arp"), format!(" WHERE (({WEB}) OR (ethertype = 2054 OR {UNREAD}))"));
     }
 
     #[test]
@@ -295,10 +267,7 @@ mod tests {
     fn only_exact_conditions_are_asked() {
         let asked = |expression: &str| {
             let mut conditions = Conditions::default();
-            conditions
-                .ask_index(expression)
-                .ok()
-                .map(|()| conditions.to_sql())
+            conditions.ask_index(expression).ok().map(|()| conditions.to_sql())
         };
         assert_eq!(
             asked("ip src 10.0.0.1 and not (udp or dst port 1)").as_deref(),
@@ -313,10 +282,7 @@ mod tests {
 
     #[test]
     fn text_cannot_end_its_quotation() {
-        let scope = Scope {
-            hosts: vec!["a' OR '1'='1".to_owned()],
-            ..Scope::default()
-        };
+        let scope = Scope { hosts: vec!["a' OR '1'='1".to_owned()], ..Scope::default() };
         assert_eq!(
             Conditions::of(&scope, &["e'th".to_owned()]).to_sql(),
             " WHERE (host IN ('a'' OR ''1''=''1')) AND (interface IN ('e''th'))"

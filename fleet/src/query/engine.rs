@@ -27,8 +27,8 @@ use crate::store::{File, Store};
 /// Files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
 
-/// Returns the query for the flows of the packets that meet a condition, a row for each interface and hook that saw one. The
-/// source of a flow is the one of its first packet.
+/// Returns the query for the flows of the packets that meet a condition, a row for each interface and hook that saw
+/// one. The source of a flow is the one of its first packet.
 pub fn flows(condition: &str) -> String {
     format!(
         "SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \
@@ -62,19 +62,12 @@ async fn execute(
     let context = SessionContext::new_with_config_rt(config, environment);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, store.objects());
-    let packets = Packets {
-        root: ObjectStoreUrl::parse(root.as_str())?,
-        files,
-        footers,
-    };
+    let packets = Packets { root: ObjectStoreUrl::parse(root.as_str())?, files, footers };
     context.register_table("packets", Arc::new(packets))?;
     let flows = context.sql(&flows("")).await?.into_view();
     context.register_table("flows", flows)?;
     // A query may not read files of this machine.
-    let only_ask = SQLOptions::new()
-        .with_allow_ddl(false)
-        .with_allow_dml(false)
-        .with_allow_statements(false);
+    let only_ask = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     let answer = context.sql_with_options(query, only_ask).await?;
     answer.execute_stream().await
 }
@@ -115,10 +108,8 @@ impl Answer {
     pub fn to(url: &str, files: Vec<File>, query: &str) -> Result<Self> {
         // Connections belong to the runtime that made them, so the store's own cannot be shared.
         let store = Store::open(url, false)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| Error::os(WHAT, e))?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| Error::os(WHAT, e))?;
         let (environment, spill) = limits::environment().map_err(refused)?;
         let started = runtime.block_on(async {
             let mut rows = execute(&store, files, query, environment).await?;
@@ -126,12 +117,7 @@ impl Answer {
             Ok::<_, DataFusionError>((rows, first))
         });
         let (rows, first) = started.map_err(refused)?;
-        Ok(Self {
-            runtime,
-            rows,
-            first,
-            _spill: spill,
-        })
+        Ok(Self { runtime, rows, first, _spill: spill })
     }
 
     fn next(&mut self) -> Result<Option<RecordBatch>> {

@@ -34,8 +34,8 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("trawl-query-{}", std::process::id()))
 }
 
-/// Watches the process from now on: ends it if it needs more memory than `memory`, and at a signal, whatever it does then.
-/// Must be called before threads are started.
+/// Watches the process from now on: ends it if it needs more memory than `memory`, and at a signal, whatever it does
+/// then. Must be called before threads are started.
 pub fn watch(memory: Option<u64>) -> Result<()> {
     let memory = *LIMIT.get_or_init(|| memory.unwrap_or(MEMORY));
     let signals = Signals::watch()?;
@@ -48,9 +48,9 @@ pub fn watch(memory: Option<u64>) -> Result<()> {
                 None if used().is_some_and(|used| used > memory) => {
                     let why = format!("it needs more than {} MiB of memory", memory >> 20);
                     let error = Error::failed(super::engine::WHAT, why);
-                    let _ = end(Err(error.fix(
-                        "ask for less, print --csv, which is written as it is found, or raise --memory",
-                    )));
+                    let _ = end(Err(
+                        error.fix("ask for less, print --csv, which is written as it is found, or raise --memory")
+                    ));
                     1
                 }
                 None => continue,
@@ -65,9 +65,7 @@ pub fn watch(memory: Option<u64>) -> Result<()> {
 /// Returns the bytes of memory that this process uses, without pages of files.
 fn used() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes << 10)
 }
@@ -94,12 +92,8 @@ pub fn environment() -> QueryResult<(Arc<RuntimeEnv>, Option<Spill>)> {
         Some(Spill(path)) => DiskManagerMode::Directories(vec![path.clone()]),
         None => DiskManagerMode::Disabled,
     };
-    let disk = DiskManagerBuilder::default()
-        .with_mode(mode)
-        .with_max_temp_directory_size(SPILL);
-    let environment = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(pool))
-        .with_disk_manager_builder(disk)
-        .build_arc()?;
+    let disk = DiskManagerBuilder::default().with_mode(mode).with_max_temp_directory_size(SPILL);
+    let environment =
+        RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).with_disk_manager_builder(disk).build_arc()?;
     Ok((environment, spill))
 }

@@ -1,5 +1,5 @@
-//! Leaves out files without a row of the answer, before the scan, by checking the statistics and Bloom filters of many files at
-//! once. DataFusion checks a file only when it scans it, and no Bloom filters for `src = a OR dst = a`.
+//! Leaves out files without a row of the answer, before the scan, by checking the statistics and Bloom filters of many
+//! files at once. DataFusion checks a file only when it scans it, and no Bloom filters for `src = a OR dst = a`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,9 +19,7 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::execution::object_store::ObjectStoreUrl;
-use datafusion::logical_expr::{
-    BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType,
-};
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType};
 use datafusion::object_store::ObjectStore;
 use datafusion::parquet::bloom_filter::Sbbf;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, RowGroupMetaData};
@@ -59,10 +57,7 @@ impl TableProvider for Packets {
         TableType::Base
     }
 
-    fn supports_filters_pushdown(
-        &self,
-        filters: &[&Expr],
-    ) -> Result<Vec<TableProviderFilterPushDown>> {
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 
@@ -79,9 +74,7 @@ impl TableProvider for Packets {
         let metadata = runtime.cache_manager.get_file_metadata_cache();
         let within = |file: &&File| condition.may_hold_between(file.first_ns, file.last_ns);
         let files = self.files.iter().filter(within);
-        let mut files: Vec<PartitionedFile> = files
-            .map(|file| PartitionedFile::new(&file.key, file.bytes))
-            .collect();
+        let mut files: Vec<PartitionedFile> = files.map(|file| PartitionedFile::new(&file.key, file.bytes)).collect();
         if condition.is_selective() {
             let look = Arc::new(Look {
                 objects: Arc::clone(&self.footers),
@@ -132,8 +125,8 @@ struct Look {
 }
 
 impl Look {
-    /// Returns a file that may hold rows of the answer, with the row groups that may. An unreadable file may: the scan reports
-    /// its error.
+    /// Returns a file that may hold rows of the answer, with the row groups that may. An unreadable file may: the scan
+    /// reports its error.
     async fn at(&self, file: PartitionedFile) -> Option<PartitionedFile> {
         match self.groups(&file).await {
             Ok(groups) if groups.iter().all(|may| !may) => None,
@@ -158,20 +151,15 @@ impl Look {
             .fetch_metadata()
             .await?;
         let groups = metadata.row_groups().iter();
-        let mut known: Vec<Option<Known<'_>>> = groups
-            .map(|rows| Some(Known::of(rows)).filter(|known| self.condition.may_hold(known)))
-            .collect();
+        let mut known: Vec<Option<Known<'_>>> =
+            groups.map(|rows| Some(Known::of(rows)).filter(|known| self.condition.may_hold(known))).collect();
         let _room = self.read_blooms(file, &mut known).await?;
-        let may = |known: &Option<Known<'_>>| {
-            known
-                .as_ref()
-                .is_some_and(|known| self.condition.may_hold(known))
-        };
+        let may = |known: &Option<Known<'_>>| known.as_ref().is_some_and(|known| self.condition.may_hold(known));
         Ok(known.iter().map(may).collect())
     }
 
-    /// Reads the Bloom filters of these row groups: many with one call, as they lie next to each other. Returns the right to
-    /// the memory that they need.
+    /// Reads the Bloom filters of these row groups: many with one call, as they lie next to each other. Returns the
+    /// right to the memory that they need.
     async fn read_blooms(
         &self,
         file: &PartitionedFile,
@@ -182,9 +170,7 @@ impl Look {
         let (mut places, mut ranges) = (Vec::new(), Vec::new());
         for (number, known) in groups.iter().enumerate() {
             for (name, column) in known.iter().flat_map(|known| &known.columns) {
-                let range = column
-                    .bloom_filter_offset()
-                    .zip(column.bloom_filter_length());
+                let range = column.bloom_filter_offset().zip(column.bloom_filter_length());
                 if let Some((offset, length)) = range.filter(|_| wanted.contains(name.as_str())) {
                     places.push((number, name.clone()));
                     ranges.push(offset as u64..offset as u64 + length as u64);
@@ -218,10 +204,7 @@ impl<'a> Known<'a> {
     fn of(rows: &'a RowGroupMetaData) -> Self {
         let columns = rows.columns().iter();
         let columns = columns.map(|column| (column.column_path().string(), column));
-        Self {
-            columns: columns.collect(),
-            blooms: HashMap::new(),
-        }
+        Self { columns: columns.collect(), blooms: HashMap::new() }
     }
 
     fn may_equal(&self, column: &str, value: &ScalarValue) -> bool {
@@ -230,9 +213,7 @@ impl<'a> Known<'a> {
         let within = statistics.is_none_or(|known| may_compare(known, Operator::Eq, value));
         within
             && self.blooms.get(column).is_none_or(|bloom| match value {
-                ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) => {
-                    bloom.check(&text.as_str())
-                }
+                ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) => bloom.check(&text.as_str()),
                 ScalarValue::Int64(Some(number)) => bloom.check(number),
                 _ => true,
             })
@@ -245,7 +226,8 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Returns whether a value between `least` and `most` may stand in this relation to `value`; it may if they are unknown.
+/// Returns whether a value between `least` and `most` may stand in this relation to `value`; it may if they are
+/// unknown.
 fn between<T: PartialOrd>(least: Option<T>, most: Option<T>, is: Operator, value: &T) -> bool {
     let (Some(least), Some(most)) = (least, most) else {
         return true;
@@ -270,15 +252,9 @@ fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue)
             Statistics::Int64(known),
             ScalarValue::Int64(Some(value)) | ScalarValue::TimestampMicrosecond(Some(value), _),
         ) => between(known.min_opt(), known.max_opt(), relation, &value),
-        (
-            Statistics::ByteArray(known),
-            ScalarValue::Utf8(Some(value)) | ScalarValue::Utf8View(Some(value)),
-        ) => between(
-            known.min_bytes_opt(),
-            known.max_bytes_opt(),
-            relation,
-            &value.as_bytes(),
-        ),
+        (Statistics::ByteArray(known), ScalarValue::Utf8(Some(value)) | ScalarValue::Utf8View(Some(value))) => {
+            between(known.min_bytes_opt(), known.max_bytes_opt(), relation, &value.as_bytes())
+        }
         _ => true,
     }
 }
@@ -312,9 +288,7 @@ impl Condition {
             Expr::InList(list) if !list.negated => match &*list.expr {
                 Expr::Column(column) => {
                     let equals = list.list.iter().map(|value| match value {
-                        Expr::Literal(value, _) => {
-                            Self::Compares(column.name.clone(), Operator::Eq, value.clone())
-                        }
+                        Expr::Literal(value, _) => Self::Compares(column.name.clone(), Operator::Eq, value.clone()),
                         _ => Self::Anything,
                     });
                     Self::One(equals.collect())
@@ -357,12 +331,8 @@ impl Condition {
     fn may_hold_between(&self, first_ns: i64, last_ns: i64) -> bool {
         let within = |is, ns: i64| between(Some(first_ns), Some(last_ns), is, &ns);
         match self {
-            Self::All(all) => all
-                .iter()
-                .all(|one| one.may_hold_between(first_ns, last_ns)),
-            Self::One(all) => all
-                .iter()
-                .any(|one| one.may_hold_between(first_ns, last_ns)),
+            Self::All(all) => all.iter().all(|one| one.may_hold_between(first_ns, last_ns)),
+            Self::One(all) => all.iter().any(|one| one.may_hold_between(first_ns, last_ns)),
             Self::Compares(column, relation, value) => match (column.as_str(), value) {
                 ("time_ns", ScalarValue::Int64(Some(ns))) => within(*relation, *ns),
                 // The rows' times are cut to microseconds.

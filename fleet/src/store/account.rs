@@ -68,18 +68,14 @@ impl Runs {
     /// Returns the account of each run of a capture, the oldest first.
     pub fn epochs(&self) -> Vec<EpochAccount> {
         let runs = self.0.iter();
-        let mut accounts: Vec<EpochAccount> = runs
-            .map(|(epoch, run)| run.account(epoch.clone()))
-            .collect();
+        let mut accounts: Vec<EpochAccount> = runs.map(|(epoch, run)| run.account(epoch.clone())).collect();
         accounts.sort_by(|one, other| one.epoch.epoch.cmp(&other.epoch.epoch));
         accounts
     }
 
     pub fn account(&self) -> Account {
         let mut total = Account::default();
-        self.epochs()
-            .iter()
-            .for_each(|epoch| total.add(&epoch.account));
+        self.epochs().iter().for_each(|epoch| total.add(&epoch.account));
         total
     }
 }
@@ -97,11 +93,7 @@ impl Run {
         let unknown = packets.missing + in_gaps;
         EpochAccount {
             account: Account {
-                recorded: packets.stored
-                    + packets.on_host
-                    + packets.spooled
-                    + packets.evicted
-                    + unknown,
+                recorded: packets.stored + packets.on_host + packets.spooled + packets.evicted + unknown,
                 stored: packets.in_store(),
                 on_host: packets.elsewhere(),
                 spooled: packets.spooled,
@@ -118,9 +110,7 @@ impl Run {
             interfaces: self.interfaces.iter().cloned().collect(),
             lost: self.lost.clone(),
             gaps,
-            clock_error_bound_ns: self
-                .clock_error_bound_ns()
-                .filter(|_| packets.chunks > 0 || packets.on_host > 0),
+            clock_error_bound_ns: self.clock_error_bound_ns().filter(|_| packets.chunks > 0 || packets.on_host > 0),
             epoch,
         }
     }
@@ -131,11 +121,7 @@ impl Run {
         let (mut next, mut recorded) = (0, 0);
         for range in &self.ranges {
             if range.from > next {
-                gaps.push(Gap {
-                    from: next,
-                    to: range.from - 1,
-                    packets: Some(range.before.saturating_sub(recorded)),
-                });
+                gaps.push(Gap { from: next, to: range.from - 1, packets: Some(range.before.saturating_sub(recorded)) });
             }
             next = range.to + 1;
             recorded = range.after;

@@ -37,11 +37,7 @@ impl Record {
         value.into_iter().for_each(|value| self.long(value));
     }
 
-    pub fn list<T>(
-        &mut self,
-        items: impl ExactSizeIterator<Item = T>,
-        mut item: impl FnMut(&mut Self, T),
-    ) {
+    pub fn list<T>(&mut self, items: impl ExactSizeIterator<Item = T>, mut item: impl FnMut(&mut Self, T)) {
         if items.len() > 0 {
             self.long(items.len() as i64);
             items.for_each(|one| item(self, one));
@@ -56,9 +52,7 @@ pub fn file(schema: &str, metadata: &[(&str, String)], records: &[Record]) -> Ve
     const SYNC: [u8; 16] = *b"\x93trawl-index\x00\x17\xe1\x0a";
     let mut out = Record(b"Obj\x01".to_vec());
     let own = [("avro.schema", schema), ("avro.codec", "null")];
-    let all = own
-        .into_iter()
-        .chain(metadata.iter().map(|(name, value)| (*name, value.as_str())));
+    let all = own.into_iter().chain(metadata.iter().map(|(name, value)| (*name, value.as_str())));
     let all: Vec<_> = all.collect();
     out.list(all.iter(), |out, (name, value)| {
         out.text(name);
@@ -66,10 +60,7 @@ pub fn file(schema: &str, metadata: &[(&str, String)], records: &[Record]) -> Ve
     });
     out.0.extend_from_slice(&SYNC);
     if !records.is_empty() {
-        let block: Vec<u8> = records
-            .iter()
-            .flat_map(|record| record.0.iter().copied())
-            .collect();
+        let block: Vec<u8> = records.iter().flat_map(|record| record.0.iter().copied()).collect();
         out.long(records.len() as i64);
         out.bytes(&block);
         out.0.extend_from_slice(&SYNC);

@@ -1,5 +1,6 @@
-//! The catalogue of a store: the data files of the index, and what is known of each run. Every change of it is a new version of
-//! the table's metadata, which only one writer can create; everything else is written before, under names of its own.
+//! The catalogue of a store: the data files of the index, and what is known of each run. Every change of it is a new
+//! version of the table's metadata, which only one writer can create; everything else is written before, under names of
+//! its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -110,10 +111,7 @@ impl Catalogue {
         let Some(table) = Table::newest(store)? else {
             return Ok(Self::default());
         };
-        Ok(Self {
-            state: read_state(store, &table.state())?,
-            table: Some(table),
-        })
+        Ok(Self { state: read_state(store, &table.state())?, table: Some(table) })
     }
 
     /// Returns whether a newer trawl made the newest version.
@@ -127,20 +125,16 @@ impl Catalogue {
     /// Returns the keys of the objects that this version consists of.
     pub fn objects(&self) -> impl Iterator<Item = &String> {
         let files = self.state.files.iter().map(|file| &file.key);
-        files
-            .chain(&self.state.runs)
-            .chain(self.state.hours.values())
+        files.chain(&self.state.runs).chain(self.state.hours.values())
     }
 
-    /// Begins anew after the newest version, which need not be readable. Refuses to replace one that a newer trawl made.
+    /// Begins anew after the newest version, which need not be readable. Refuses to replace one that a newer trawl
+    /// made.
     pub fn anew(store: &Store) -> Result<Self> {
         if Self::is_newer(store) {
             return Err(newer("cannot make the catalogue again", table::ROOT));
         }
-        Ok(Self {
-            table: Table::anew(store)?,
-            state: State::default(),
-        })
+        Ok(Self { table: Table::anew(store)?, state: State::default() })
     }
 
     pub fn files(&self) -> &[DataFile] {
@@ -195,33 +189,23 @@ impl Catalogue {
             unused.extend(state.hours.insert(*day, key));
         }
         unused.extend(change.remove.iter().cloned());
-        state
-            .files
-            .retain(|file| !change.remove.contains(&file.key));
+        state.files.retain(|file| !change.remove.contains(&file.key));
         state.format = FORMAT;
         for key in unused {
             state.garbage.entry(key).or_insert(now);
         }
-        let mut next = Table::next(
-            self.table.as_ref(),
-            &mut draft,
-            &mut self.state.files,
-            &change.add,
-        )?;
+        let mut next = Table::next(self.table.as_ref(), &mut draft, &mut self.state.files, &change.add)?;
         let due = |since: &u64| since.saturating_add(GARBAGE_NS) <= now;
         let garbage = self.state.garbage.iter();
         let gone = garbage.filter(|(_, since)| due(since));
         let mut gone: Vec<String> = gone.map(|(key, _)| key.clone()).collect();
         gone.extend(next.table.outdated());
         self.state.garbage.retain(|_, since| !due(since));
-        self.state
-            .garbage
-            .extend(next.replaced.iter().map(|key| (key.clone(), now)));
+        self.state.garbage.extend(next.replaced.iter().map(|key| (key.clone(), now)));
         let state = serde_json::to_vec(&self.state);
         let state = state.map_err(|e| Error::failed("cannot write JSON", e))?;
         let stem = format!("{}/state/{name}", table::ROOT);
-        next.table
-            .set_state(&draft.put(&stem, packed(&state)?, ENDING)?);
+        next.table.set_state(&draft.put(&stem, packed(&state)?, ENDING)?);
         let what = "cannot change the catalogue";
         match next.table.publish(store) {
             Ok(()) => draft.keep(),

@@ -1,5 +1,5 @@
-//! Brings the catalogue up to date: the index of new chunks is joined into large files, and the facts of new records to the known
-//! ones. Chunks that hosts did not index are indexed here.
+//! Brings the catalogue up to date: the index of new chunks is joined into large files, and the facts of new records to
+//! the known ones. Chunks that hosts did not index are indexed here.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZero;
@@ -76,9 +76,7 @@ impl Input<'_> {
     fn read(&self, store: &Store) -> Result<Option<Rows>> {
         match self {
             Self::Old(file) => Ok(Some(Rows::File(intact(store, &file.key)?.into()))),
-            Self::Chunk(_, manifest, Some(index))
-                if let Some(file) = chunk_index(store, index, manifest)? =>
-            {
+            Self::Chunk(_, manifest, Some(index)) if let Some(file) = chunk_index(store, index, manifest)? => {
                 Ok(Some(Rows::File(file)))
             }
             Self::Chunk(key, manifest, _) => {
@@ -89,8 +87,7 @@ impl Input<'_> {
             }
             Self::Part(file, chunks) => {
                 let rows = merge::rows_of(store.read(&file.key)?.into(), chunks);
-                let rows =
-                    rows.map_err(|e| Error::failed(format!("cannot read {}", file.key), e))?;
+                let rows = rows.map_err(|e| Error::failed(format!("cannot read {}", file.key), e))?;
                 Ok(Some(Rows::Batches(rows)))
             }
         }
@@ -152,17 +149,14 @@ fn join(
             let readers: Vec<_> = readers.collect();
             let results = readers.into_iter().map(|reader| reader.join());
             let broken = |_| Err(Error::failed("cannot index a chunk", "a thread broke down"));
-            results
-                .map(|result| result.unwrap_or_else(broken))
-                .collect()
+            results.map(|result| result.unwrap_or_else(broken)).collect()
         });
         for (input, rows) in inputs.iter().zip(read) {
             match (rows?, input) {
                 (Some(Rows::File(file)), _) => merge.add(file).map_err(failed)?,
                 (Some(Rows::Batches(all)), _) => {
                     let mut all = all.iter();
-                    all.try_for_each(|rows| merge.add_rows(rows))
-                        .map_err(failed)?;
+                    all.try_for_each(|rows| merge.add_rows(rows)).map_err(failed)?;
                 }
                 (None, Input::Chunk(key, ..)) => joined.unreadable.push((*key).clone()),
                 (None, Input::Old(_) | Input::Part(..)) => {}
@@ -195,11 +189,7 @@ fn everything(store: &Store, marks: &Marks) -> Result<New> {
         let manifest = evidence.manifests.get(chunk);
         manifest.is_some_and(|manifest| manifest.state == State::OnHost)
     });
-    Ok(New {
-        evidence,
-        indexes,
-        ..New::default()
-    })
+    Ok(New { evidence, indexes, ..New::default() })
 }
 
 /// Adds all new records and their chunks to the catalogue; with `again`, makes it anew from all records.
@@ -218,8 +208,7 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
         false => marks.read(store, &known)?,
     };
     if again {
-        new.evidence
-            .check_versions("cannot make the catalogue again")?;
+        new.evidence.check_versions("cannot make the catalogue again")?;
     }
     marks.keep(&new.unread);
     // A commit has replaced it not long ago, and running queries may still read it.

@@ -54,10 +54,6 @@ impl Contents {
         }
         runs.add(new.runs(|chunk| new.indexes.contains_key(chunk)));
         add_spooled(&mut runs, store, spool);
-        Ok(Self {
-            runs,
-            files,
-            newer: new.evidence.newer.len(),
-        })
+        Ok(Self { runs, files, newer: new.evidence.newer.len() })
     }
 }

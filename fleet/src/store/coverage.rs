@@ -55,11 +55,7 @@ pub struct Coverage {
 
 impl Coverage {
     pub fn is_whole(&self) -> bool {
-        let whole = Self {
-            host: self.host.clone(),
-            indexed: self.indexed,
-            ..Self::default()
-        };
+        let whole = Self { host: self.host.clone(), indexed: self.indexed, ..Self::default() };
         *self == whole
     }
 }

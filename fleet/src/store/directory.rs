@@ -1,5 +1,5 @@
-//! A store in a directory. The directory is held by its descriptor, and links in it are not followed: whoever may rename its
-//! parents, or has put a link below it, cannot choose the files that are read and written.
+//! A store in a directory. The directory is held by its descriptor, and links in it are not followed: whoever may
+//! rename its parents, or has put a link below it, cannot choose the files that are read and written.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,9 +16,8 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
 use object_store::path::Path as Key;
 use object_store::{
-    Attributes, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult,
-    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result,
+    Attributes, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use trawl_sys::beneath::Directory;
 
@@ -34,8 +33,8 @@ impl Objects {
         Self(Arc::new(directory))
     }
 
-    /// Writes an object. Its bytes are on the disk before it has its name, and the name is before this function returns: the
-    /// spool drops its own copy then.
+    /// Writes an object. Its bytes are on the disk before it has its name, and the name is before this function
+    /// returns: the spool drops its own copy then.
     pub fn write_durably(&self, key: &str, bytes: &[u8], is_new: bool) -> io::Result<()> {
         let path = Path::new(key);
         let above = path.parent().unwrap_or(Path::new(""));
@@ -82,21 +81,13 @@ impl fmt::Display for Objects {
 fn failed(key: &str, error: io::Error) -> Error {
     let source = Box::new(error);
     match source.kind() {
-        io::ErrorKind::NotFound => Error::NotFound {
-            path: key.to_owned(),
-            source,
-        },
-        _ => Error::Generic {
-            store: "directory",
-            source,
-        },
+        io::ErrorKind::NotFound => Error::NotFound { path: key.to_owned(), source },
+        _ => Error::Generic { store: "directory", source },
     }
 }
 
 fn only_durably<T>() -> Result<T> {
-    Err(Error::NotSupported {
-        source: "objects of a directory are written by one call".into(),
-    })
+    Err(Error::NotSupported { source: "objects of a directory are written by one call".into() })
 }
 
 fn meta(location: Key, about: &Metadata) -> Result<ObjectMeta> {
@@ -126,9 +117,7 @@ impl ObjectStore for Objects {
             let meta = meta(location, &file.metadata().map_err(fail)?)?;
             options.check_preconditions(&meta)?;
             let range = match options.range {
-                Some(range) => range
-                    .as_range(meta.size)
-                    .map_err(|e| fail(io::Error::other(e)))?,
+                Some(range) => range.as_range(meta.size).map_err(|e| fail(io::Error::other(e)))?,
                 None => 0..meta.size,
             };
             Ok(GetResult {
@@ -190,10 +179,7 @@ impl ObjectStore for Objects {
         only_durably()
     }
 
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Key>>,
-    ) -> BoxStream<'static, Result<Key>> {
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Key>>) -> BoxStream<'static, Result<Key>> {
         let directory = Arc::clone(&self.0);
         let deleted = locations.map(move |location| {
             let directory = Arc::clone(&directory);
@@ -215,11 +201,7 @@ impl ObjectStore for Objects {
         only_durably()
     }
 
-    async fn put_multipart_opts(
-        &self,
-        _: &Key,
-        _: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(&self, _: &Key, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         only_durably()
     }
 

@@ -1,5 +1,5 @@
-//! Objects of the catalogue's next version. They are removed if it is not published: a full store would not get their room back
-//! for a day.
+//! Objects of the catalogue's next version. They are removed if it is not published: a full store would not get their
+//! room back for a day.
 
 use trawl_sys::Result;
 
@@ -13,10 +13,7 @@ pub struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     pub fn new(store: &'a Store) -> Self {
-        Self {
-            store,
-            keys: Vec::new(),
-        }
+        Self { store, keys: Vec::new() }
     }
 
     pub fn write(&mut self, key: &str, bytes: Vec<u8>) -> Result<()> {

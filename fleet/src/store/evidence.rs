@@ -45,11 +45,9 @@ impl Evidence {
                 }
                 Object::Catalogue => {}
                 Object::Foreign => all.foreign.push(object.key),
-                Object::Begin(_)
-                | Object::End(_)
-                | Object::Manifest(_)
-                | Object::Incident
-                | Object::Pruned => records.push(object.key),
+                Object::Begin(_) | Object::End(_) | Object::Manifest(_) | Object::Incident | Object::Pruned => {
+                    records.push(object.key)
+                }
             }
         }
         all.add_records(store, &records)?;

@@ -1,5 +1,5 @@
-//! Reads packets of a store by their positions in the index, as one pcapng stream. Only the compressed frames with wanted packets
-//! are read, neighbouring ones in one call.
+//! Reads packets of a store by their positions in the index, as one pcapng stream. Only the compressed frames with
+//! wanted packets are read, neighbouring ones in one call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind, Read};
@@ -120,9 +120,7 @@ pub struct Fetched {
 
 impl<I> std::fmt::Debug for Packets<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Packets")
-            .field("counts", &self.counts)
-            .finish_non_exhaustive()
+        f.debug_struct("Packets").field("counts", &self.counts).finish_non_exhaustive()
     }
 }
 
@@ -137,10 +135,7 @@ fn unread(key: &str, failure: &Failure) -> io::Error {
 impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     pub fn new(store: Store, hosts: Option<Box<dyn Hosts>>, locations: I) -> Self {
         let mut out = Vec::new();
-        let section = SectionHeader {
-            userappl: Some("trawl store query"),
-            ..SectionHeader::default()
-        };
+        let section = SectionHeader { userappl: Some("trawl store query"), ..SectionHeader::default() };
         write::section_header(&mut out, &section);
         Self {
             store,
@@ -220,9 +215,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
                 let why = "its seek table claims more than 2 million frames";
                 Err(Failure::Other(why.to_owned()))
             }
-            Ok(length) if length > end.len() => {
-                self.get(key, host, GetRange::Suffix(length as u64))
-            }
+            Ok(length) if length > end.len() => self.get(key, host, GetRange::Suffix(length as u64)),
             _ => Ok(end),
         }
     }
@@ -377,8 +370,8 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             .next()
             .and_then(|block| Some((block, block.enhanced_packet()?)))
             .filter(|(_, packet)| packet.timestamp == location.time_ns);
-        let (block, packet) = found
-            .ok_or_else(|| damaged(&location.chunk, "has another packet than its index says"))?;
+        let (block, packet) =
+            found.ok_or_else(|| damaged(&location.chunk, "has another packet than its index says"))?;
         let id = self.interface(number, packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
         let process = content.processes.of_packet(&options, packet.timestamp);
@@ -401,10 +394,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         let known = self
             .described
             .entry(process.id)
-            .or_insert_with(|| Described {
-                host: host.to_owned(),
-                processes: Vec::new(),
-            });
+            .or_insert_with(|| Described { host: host.to_owned(), processes: Vec::new() });
         if known.host != host {
             return false;
         }

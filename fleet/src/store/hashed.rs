@@ -36,9 +36,6 @@ mod tests {
         assert!(may_be(&key, b"rows"));
         assert!(!may_be(&key, b"row"));
         // Version 0.9 gave names without a hash.
-        assert!(may_be(
-            "index/runs/all-1795818679000000000.json.zst",
-            b"rows"
-        ));
+        assert!(may_be("index/runs/all-1795818679000000000.json.zst", b"rows"));
     }
 }

@@ -29,8 +29,8 @@ pub struct Part {
     pub recorded: u64,
     /// Packets lost before they were recorded, while these chunks were made.
     pub lost: u64,
-    /// Time since which the host has all packets of a capture, which began later or removed older ones; absent if that is
-    /// before the window.
+    /// Time since which the host has all packets of a capture, which began later or removed older ones; absent if that
+    /// is before the window.
     pub since_ns: Option<u64>,
     pub frozen_ns: Option<u64>,
     /// Largest error of the host's clock; absent: unknown.
@@ -84,15 +84,9 @@ impl Incident {
         }
         if records.is_empty() {
             let what = format!("cannot find the incident {id}");
-            return Err(Error::failed(
-                what,
-                format!("{} has none of its packets", store.url()),
-            ));
+            return Err(Error::failed(what, format!("{} has none of its packets", store.url())));
         }
-        Ok(Self {
-            records,
-            unreadable,
-        })
+        Ok(Self { records, unreadable })
     }
 
     pub fn why(&self) -> &str {
@@ -108,11 +102,7 @@ impl Incident {
     /// Returns what a question about the incident is about.
     pub fn scope(&self) -> Scope {
         let (from, to) = self.window();
-        Scope {
-            hosts: self.distinct(|record| &record.epoch.host),
-            from: Some(from),
-            to: Some(to.saturating_add(1)),
-        }
+        Scope { hosts: self.distinct(|record| &record.epoch.host), from: Some(from), to: Some(to.saturating_add(1)) }
     }
 
     /// Returns the names of its captures.
@@ -134,10 +124,7 @@ impl Incident {
             }
             parts.entry(&record.epoch.host).or_default().add(record);
         }
-        let named = parts.into_iter().map(|(host, part)| Part {
-            host: host.to_owned(),
-            ..part
-        });
+        let named = parts.into_iter().map(|(host, part)| Part { host: host.to_owned(), ..part });
         named.collect()
     }
 }

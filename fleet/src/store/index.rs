@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanBuilder, Int32Builder, Int64Array, Int64Builder, RecordBatch,
-    StringViewBuilder, TimestampMicrosecondArray,
+    ArrayRef, BooleanBuilder, Int32Builder, Int64Array, Int64Builder, RecordBatch, StringViewBuilder,
+    TimestampMicrosecondArray,
 };
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
@@ -37,12 +37,7 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_RARP: u16 = 0x8035;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Ethertypes whose headers have addresses that filters search for.
-const ADDRESSED: [u16; 4] = [
-    ETHERTYPE_IPV4,
-    ETHERTYPE_ARP,
-    ETHERTYPE_RARP,
-    ETHERTYPE_IPV6,
-];
+const ADDRESSED: [u16; 4] = [ETHERTYPE_IPV4, ETHERTYPE_ARP, ETHERTYPE_RARP, ETHERTYPE_IPV6];
 /// Payload bytes included in the hash.
 const HASHED_PAYLOAD: usize = 64;
 
@@ -53,8 +48,8 @@ fn hash_address(hash: &mut Fnv, address: IpAddr) {
     }
 }
 
-/// Hashes the fields that routers do not change, so that a packet has the same hash at each host: addresses, ports, protocol,
-/// TCP's numbers, and the first bytes of the payload.
+/// Hashes the fields that routers do not change, so that a packet has the same hash at each host: addresses, ports,
+/// protocol, TCP's numbers, and the first bytes of the payload.
 fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
     let mut hash = Fnv::default();
     match headers.ip {
@@ -96,7 +91,8 @@ fn addresses(headers: &Headers<'_>) -> [Option<IpAddr>; 2] {
     }
 }
 
-/// Returns the ethertype of the network header; `None` if it is unreadable, so that a search has to read the packet itself.
+/// Returns the ethertype of the network header; `None` if it is unreadable, so that a search has to read the packet
+/// itself.
 fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     let ip = headers.ip.map(|ip| match ip.src {
         IpAddr::V4(_) => ETHERTYPE_IPV4,
@@ -130,10 +126,7 @@ impl Streams {
             return None;
         }
         let end = tcp.seq.wrapping_add(length);
-        let known = self
-            .0
-            .entry((interface, ip.src, ip.dst, ports))
-            .or_insert(tcp.seq);
+        let known = self.0.entry((interface, ip.src, ip.dst, ports)).or_insert(tcp.seq);
         // Sequence numbers wrap around. A new connection of the same ports begins far from the old one.
         let is_again = tcp.flags & SYN == 0 && end.wrapping_sub(*known).cast_signed() <= 0;
         let repeats_syn = tcp.flags & SYN != 0 && end == *known;
@@ -162,11 +155,7 @@ fn flow(headers: &Headers<'_>) -> Option<i64> {
 }
 
 /// Returns source and destination of a packet on the other side of its translation.
-fn other_side(
-    headers: &Headers<'_>,
-    translations: &Translations,
-    time_ns: u64,
-) -> Option<[SocketAddr; 2]> {
+fn other_side(headers: &Headers<'_>, translations: &Translations, time_ns: u64) -> Option<[SocketAddr; 2]> {
     let ip = headers.ip.filter(|_| !translations.is_empty())?;
     let (from, to) = headers.ports.unwrap_or_default();
     let ends = [SocketAddr::new(ip.src, from), SocketAddr::new(ip.dst, to)];
@@ -308,10 +297,7 @@ impl<'a> Rows<'a> {
         let interface = at.interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
         let headers = walk(interface.link_type, packet.captured);
-        let reason = options
-            .comments
-            .iter()
-            .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
+        let reason = options.comments.iter().find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
         let process = at.processes.of_packet(&options, packet.timestamp);
         let direction = options.direction().map(|direction| match direction {
             Direction::In => "in",
@@ -326,11 +312,9 @@ impl<'a> Rows<'a> {
         self.interface.append_value(plain_name(interface));
         self.hook.append_option(interface.hook());
         self.direction.append_option(direction);
-        self.verdict
-            .append_option(options.verdict.map(verdict::text));
+        self.verdict.append_option(options.verdict.map(verdict::text));
         self.reason.append_option(reason);
-        self.vlan
-            .append_option(vlan.map(|number| i32::from(*number)));
+        self.vlan.append_option(vlan.map(|number| i32::from(*number)));
         self.vni.append_option(names.vni.map(u32::cast_signed));
         self.ethertype.append_option(ethertype(&headers));
         let addresses = addresses(&headers);
@@ -343,48 +327,35 @@ impl<'a> Rows<'a> {
         }
         self.protocol.append_option(ip.map(|ip| ip.protocol.into()));
         self.ttl.append_option(ip.map(|ip| ip.ttl.into()));
-        self.sport
-            .append_option(headers.ports.map(|(from, _)| from.into()));
-        self.dport
-            .append_option(headers.ports.map(|(_, to)| to.into()));
-        self.tcp_flags
-            .append_option(headers.tcp.map(|tcp| tcp.flags.into()));
-        self.tcp_seq
-            .append_option(headers.tcp.map(|tcp| tcp.seq.into()));
-        self.reset
-            .append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
+        self.sport.append_option(headers.ports.map(|(from, _)| from.into()));
+        self.dport.append_option(headers.ports.map(|(_, to)| to.into()));
+        self.tcp_flags.append_option(headers.tcp.map(|tcp| tcp.flags.into()));
+        self.tcp_seq.append_option(headers.tcp.map(|tcp| tcp.seq.into()));
+        self.reset.append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
         self.retransmission.append_option(retransmission);
         self.flow.append_option(flow(&headers));
         self.dns_name.append_option(names.dns);
         self.tls_server_name.append_option(names.server);
         self.ja4.append_option(names.ja4);
         self.http_host.append_option(names.host);
-        self.captured_length
-            .append_value(packet.captured_len() as i32);
+        self.captured_length.append_value(packet.captured_len() as i32);
         self.length.append_value(packet.original_len as i32);
         self.hash.append_value(hash.into());
-        self.pid
-            .append_option(process.map(|process| process.id.into()));
-        self.comm
-            .append_option(process.and_then(|process| process.name));
-        self.container
-            .append_option(process.and_then(|process| process.described?.container()));
+        self.pid.append_option(process.map(|process| process.id.into()));
+        self.comm.append_option(process.and_then(|process| process.name));
+        self.container.append_option(process.and_then(|process| process.described?.container()));
         self.frame.append_value(at.frame as i32);
         self.offset.append_value(at.offset as i32);
         let pod = interface.pod();
         self.pod.append_option(pod.map(|(name, _)| name));
-        self.pod_labels
-            .append_option(pod.and_then(|(_, labels)| labels));
+        self.pod_labels.append_option(pod.and_then(|(_, labels)| labels));
         self.translation(other_side(&headers, at.translations, packet.timestamp));
         Some(())
     }
 
     /// Appends source and destination on the other side of a translation.
     fn translation(&mut self, other: Option<[SocketAddr; 2]>) {
-        let columns = [
-            (&mut self.nat_src, &mut self.nat_sport),
-            (&mut self.nat_dst, &mut self.nat_dport),
-        ];
+        let columns = [(&mut self.nat_src, &mut self.nat_sport), (&mut self.nat_dst, &mut self.nat_dport)];
         for (number, (address, port)) in columns.into_iter().enumerate() {
             let end = other.map(|ends| ends[number]);
             address.append_option(end.map(|end| end.ip().to_string()));
@@ -405,9 +376,7 @@ impl<'a> Rows<'a> {
         let epoch = &self.manifest.epoch;
         let microseconds = self.time.iter().map(|ns| ns.div_euclid(1000));
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(
-                TimestampMicrosecondArray::from_iter_values(microseconds).with_timezone("UTC"),
-            ),
+            Arc::new(TimestampMicrosecondArray::from_iter_values(microseconds).with_timezone("UTC")),
             Arc::new(Int64Array::from(self.time)),
             all(&epoch.capture),
             all(&clock::date_of(self.manifest.time())),
@@ -461,9 +430,7 @@ pub(super) struct Out(ArrowWriter<Vec<u8>>);
 impl Out {
     /// Begins a file for this many rows.
     pub(super) fn new(rows: u64) -> Result<Self, ParquetError> {
-        let options = ArrowWriterOptions::new()
-            .with_properties(properties(rows))
-            .with_skip_arrow_metadata(true);
+        let options = ArrowWriterOptions::new().with_properties(properties(rows)).with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(Vec::new(), schema(), options)?;
         Ok(Self(writer))
     }
@@ -498,7 +465,8 @@ fn damaged(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-/// Bytes that a chunk of any size may hold, and a chunk for each of its bytes: packets of 64 KiB of zeros need about 20 bytes.
+/// Bytes that a chunk of any size may hold, and a chunk for each of its bytes: packets of 64 KiB of zeros need about 20
+/// bytes.
 const BYTES: u64 = 256 << 20;
 const RATIO: u64 = 4096;
 /// Most bytes of a chunk, however large it is. To decompress them takes about a minute.
@@ -506,26 +474,18 @@ const MOST_BYTES: u64 = 64 << 30;
 /// Packets that a chunk of any size may hold beyond one for each of its bytes: no two have the same time.
 const PACKETS: u64 = 4096;
 
-/// Returns the frames of a chunk, unless their table claims more than a capture writes. Memory and time that a chunk costs are
-/// in proportion to its own bytes.
+/// Returns the frames of a chunk, unless their table claims more than a capture writes. Memory and time that a chunk
+/// costs are in proportion to its own bytes.
 fn frames(chunk: &[u8], manifest: &Manifest) -> io::Result<Vec<Frame>> {
     let frames = seekable::frames(chunk)?;
-    let bytes = frames
-        .last()
-        .map_or(0, |last| last.start + u64::from(last.decompressed));
+    let bytes = frames.last().map_or(0, |last| last.start + u64::from(last.decompressed));
     let size = chunk.len() as u64;
-    let most = BYTES
-        .saturating_add(size.saturating_mul(RATIO))
-        .min(MOST_BYTES);
+    let most = BYTES.saturating_add(size.saturating_mul(RATIO)).min(MOST_BYTES);
     if bytes > most {
-        return Err(damaged(
-            "its frames hold more than a capture compresses into a chunk of this size",
-        ));
+        return Err(damaged("its frames hold more than a capture compresses into a chunk of this size"));
     }
     if manifest.recorded > size.saturating_add(PACKETS) {
-        return Err(damaged(
-            "its manifest claims more packets than a chunk of this size holds",
-        ));
+        return Err(damaged("its manifest claims more packets than a chunk of this size holds"));
     }
     Ok(frames)
 }
@@ -562,8 +522,7 @@ fn read(
             match block.kind {
                 INTERFACE_DESCRIPTION => {
                     let interface = Interface::from_block(&block);
-                    interfaces
-                        .push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
+                    interfaces.push(interface.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
                     packets += 1;
@@ -578,13 +537,10 @@ fn read(
                         frame: number,
                         offset,
                     };
-                    rows.packet(&block, &mut place)
-                        .ok_or_else(|| damaged("a packet block is too short"))?;
+                    rows.packet(&block, &mut place).ok_or_else(|| damaged("a packet block is too short"))?;
                     if rows.time.len() == GROUP_ROWS {
                         let full = std::mem::replace(&mut rows, Rows::new(manifest));
-                        full.finish()
-                            .and_then(&mut group)
-                            .map_err(io::Error::other)?;
+                        full.finish().and_then(&mut group).map_err(io::Error::other)?;
                     }
                 }
                 _ => processes.add_block(&block),
@@ -640,13 +596,7 @@ mod tests {
         for _ in 0..frames {
             let mut packet = Vec::new();
             let captured = &[0; 64];
-            write::enhanced_packet(
-                &mut packet,
-                &EnhancedPacket {
-                    captured,
-                    ..Default::default()
-                },
-            );
+            write::enhanced_packet(&mut packet, &EnhancedPacket { captured, ..Default::default() });
             writer.push(&packet).unwrap();
             let length = (zeros + 12) as u32;
             let mut block = vec![0; zeros + 12];
@@ -666,16 +616,9 @@ mod tests {
             last_ns: Some(1),
             translations: 0,
         };
-        let epoch = Epoch {
-            capture: "c".to_owned(),
-            host: "h".to_owned(),
-            boot: "b".to_owned(),
-            epoch: "1".to_owned(),
-        };
-        let origin = Origin {
-            options: Vec::new(),
-            trawl: String::new(),
-        };
+        let epoch =
+            Epoch { capture: "c".to_owned(), host: "h".to_owned(), boot: "b".to_owned(), epoch: "1".to_owned() };
+        let origin = Origin { options: Vec::new(), trawl: String::new() };
         (bytes, sealed.manifest(epoch, 0, origin))
     }
 

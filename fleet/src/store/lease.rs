@@ -1,5 +1,5 @@
-//! The right to change a store's catalogue, for a limited time. Two processes could not both commit anyway: the lease saves the
-//! work of the one that would fail.
+//! The right to change a store's catalogue, for a limited time. Two processes could not both commit anyway: the lease
+//! saves the work of the one that would fail.
 
 use std::time::{Duration, Instant};
 
@@ -29,11 +29,8 @@ fn key() -> String {
 }
 
 fn holder() -> Vec<u8> {
-    let holder = Holder {
-        host: host::name(),
-        pid: std::process::id(),
-        until_ns: clock::wall() + TIME.as_nanos() as u64,
-    };
+    let holder =
+        Holder { host: host::name(), pid: std::process::id(), until_ns: clock::wall() + TIME.as_nanos() as u64 };
     // Texts and numbers always serialize to JSON.
     serde_json::to_vec(&holder).unwrap_or_default()
 }
@@ -69,18 +66,14 @@ impl<'a> Lease<'a> {
                 let other = other.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok());
                 if let Some(other) = other.filter(|other| other.is_valid(clock::wall())) {
                     let why = format!("process {} on {} changes it", other.pid, other.host);
-                    return Err(Error::failed(WHAT, why).fix(
-                        "wait until it has ended; the lease of a killed process lasts 2 minutes",
-                    ));
+                    return Err(Error::failed(WHAT, why)
+                        .fix("wait until it has ended; the lease of a killed process lasts 2 minutes"));
                 }
                 store.delete_all(&[key()]).and_then(|()| put())
             }
             other => other,
         };
-        Ok(put.map(|()| Self {
-            store,
-            renewed: Instant::now(),
-        }))
+        Ok(put.map(|()| Self { store, renewed: Instant::now() }))
     }
 
     /// Returns the time at which the lease was stored, by the store's clock.
@@ -112,11 +105,7 @@ mod tests {
     fn lease_of_a_wrong_clock_is_not_valid() {
         let now = 1_000_000 * TIME.as_nanos() as u64;
         let is_valid = |until_ns| {
-            let holder = Holder {
-                host: "h".to_owned(),
-                pid: 1,
-                until_ns,
-            };
+            let holder = Holder { host: "h".to_owned(), pid: 1, until_ns };
             holder.is_valid(now)
         };
         let time = TIME.as_nanos() as u64;

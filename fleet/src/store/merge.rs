@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, StringViewArray, new_null_array};
-use arrow::compute::{
-    SortColumn, cast, concat_batches, filter_record_batch, lexsort_to_indices, take_record_batch,
-};
+use arrow::compute::{SortColumn, cast, concat_batches, filter_record_batch, lexsort_to_indices, take_record_batch};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
@@ -63,14 +61,7 @@ pub struct Merge<'a> {
 
 impl<'a> Merge<'a> {
     pub fn new(without: &'a HashSet<String>, expected: u64) -> Self {
-        Self {
-            without,
-            waiting: Vec::new(),
-            rows: 0,
-            expected,
-            out: None,
-            files: Vec::new(),
-        }
+        Self { without, waiting: Vec::new(), rows: 0, expected, out: None, files: Vec::new() }
     }
 
     /// Adds the rows of an index file. Columns that an older file lacks are null.
@@ -170,16 +161,9 @@ fn conformed(batch: &RecordBatch) -> Result<RecordBatch> {
 }
 
 fn sorted(batch: &RecordBatch) -> Result<RecordBatch> {
-    let column = |name| {
-        batch.column_by_name(name).map(|values| SortColumn {
-            values: Arc::clone(values),
-            options: None,
-        })
-    };
-    let by: Vec<SortColumn> = ["src", "dst", "time_ns"]
-        .into_iter()
-        .filter_map(column)
-        .collect();
+    let column =
+        |name| batch.column_by_name(name).map(|values| SortColumn { values: Arc::clone(values), options: None });
+    let by: Vec<SortColumn> = ["src", "dst", "time_ns"].into_iter().filter_map(column).collect();
     let order = lexsort_to_indices(&by, None)?;
     Ok(take_record_batch(batch, &order)?)
 }
@@ -224,16 +208,9 @@ mod tests {
         let sealed = chunk.seal(&path).expect("a disk");
         let file = std::fs::read(&path).expect("a file");
         std::fs::remove_file(&path).expect("a file");
-        let epoch = trawl_spool::key::Epoch {
-            capture: "c".into(),
-            host: "h".into(),
-            boot: "b".into(),
-            epoch: name.into(),
-        };
-        let origin = trawl_spool::manifest::Origin {
-            options: Vec::new(),
-            trawl: String::new(),
-        };
+        let epoch =
+            trawl_spool::key::Epoch { capture: "c".into(), host: "h".into(), boot: "b".into(), epoch: name.into() };
+        let origin = trawl_spool::manifest::Origin { options: Vec::new(), trawl: String::new() };
         let manifest = sealed.manifest(epoch, 0, origin);
         crate::store::index::file(&file, &manifest).expect("a whole chunk")
     }
@@ -243,8 +220,7 @@ mod tests {
         let own = metadata(Bytes::from(index("own", &[(1, 9)]))).expect("a file");
         assert!(!has_other_columns(&own));
         let numbers: ArrayRef = Arc::new(arrow::array::Int64Array::from(vec![1]));
-        let batch =
-            RecordBatch::try_from_iter([("time_ns", Arc::clone(&numbers)), ("mood", numbers)]);
+        let batch = RecordBatch::try_from_iter([("time_ns", Arc::clone(&numbers)), ("mood", numbers)]);
         let batch = batch.expect("a batch");
         let mut file = Vec::new();
         let writer = parquet::arrow::ArrowWriter::try_new(&mut file, batch.schema(), None);
@@ -267,12 +243,7 @@ mod tests {
         assert_eq!(files.len(), 1);
         let bytes = Bytes::from(files[0].bytes.clone());
         let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).expect("a file");
-        let batch = reader
-            .build()
-            .expect("rows")
-            .next()
-            .expect("a batch")
-            .expect("rows");
+        let batch = reader.build().expect("rows").next().expect("a batch").expect("rows");
         let batch = conformed(&batch).expect("the columns");
         let times = batch.column(1).as_primitive::<Int64Type>();
         assert_eq!(times.values().to_vec(), [5, 2, 1, 4]);

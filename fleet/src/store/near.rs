@@ -43,9 +43,7 @@ const FAILED: u8 = 2;
 /// Answers a question from the chunks of a spool.
 pub fn answer(spool: &Path, question: &[u8]) -> Vec<u8> {
     let parsed = serde_json::from_slice::<Question>(question);
-    let read = parsed
-        .map_err(io::Error::other)
-        .and_then(|question| part_of(spool, &question));
+    let read = parsed.map_err(io::Error::other).and_then(|question| part_of(spool, &question));
     match read {
         Ok(mut bytes) => {
             bytes.insert(0, FOUND);
@@ -90,17 +88,9 @@ pub trait Hosts {
 }
 
 /// Returns a part of a chunk that stays on a host.
-pub fn get_range(
-    hosts: &mut dyn Hosts,
-    host: &str,
-    chunk: &str,
-    range: &GetRange,
-) -> Result<Vec<u8>, Failure> {
+pub fn get_range(hosts: &mut dyn Hosts, host: &str, chunk: &str, range: &GetRange) -> Result<Vec<u8>, Failure> {
     let mut ask = |part| {
-        let question = Question {
-            chunk: chunk.to_owned(),
-            part,
-        };
+        let question = Question { chunk: chunk.to_owned(), part };
         let question = serde_json::to_vec(&question).unwrap_or_default();
         let answer = hosts.ask(host, &question).map_err(Failure::Other)?;
         match answer.split_first() {
@@ -161,15 +151,9 @@ mod tests {
         assert_eq!(get(&key(7), GetRange::Bounded(2..5)).unwrap(), b"234");
         assert_eq!(get(&key(7), GetRange::Bounded(8..50)).unwrap(), b"89");
         assert_eq!(get(&key(7), GetRange::Bounded(20..50)).unwrap(), b"");
-        assert!(matches!(
-            get(&key(8), GetRange::Suffix(3)),
-            Err(Failure::NotFound)
-        ));
+        assert!(matches!(get(&key(8), GetRange::Suffix(3)), Err(Failure::NotFound)));
         for wrong in ["/etc/passwd", "chunks/../../c/h/b/1/0000000007.json", ""] {
-            assert!(
-                matches!(get(wrong, GetRange::Suffix(3)), Err(Failure::Other(_))),
-                "{wrong}"
-            );
+            assert!(matches!(get(wrong, GetRange::Suffix(3)), Err(Failure::Other(_))), "{wrong}");
         }
         // A host that answers with more than was asked.
         struct Long;
@@ -181,10 +165,7 @@ mod tests {
         let long = get_range(&mut Long, "h", &key(7), &GetRange::Bounded(0..50));
         assert!(matches!(long, Err(Failure::Other(why)) if why.contains("too long")));
         target("store");
-        assert!(matches!(
-            get(&key(7), GetRange::Suffix(3)),
-            Err(Failure::Other(_))
-        ));
+        assert!(matches!(get(&key(7), GetRange::Suffix(3)), Err(Failure::Other(_))));
         assert!(answer(&spool, b"{").starts_with(&[FAILED]));
         std::fs::remove_dir_all(&spool).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Records that the catalogue does not have yet. Hosts mark each record that they store with an object below `new/`; a chunk's
-//! index marks its manifest.
+//! Records that the catalogue does not have yet. Hosts mark each record that they store with an object below `new/`; a
+//! chunk's index marks its manifest.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -43,8 +43,7 @@ impl Marks {
 
     /// Keeps the marks of these records, which are not in the catalogue yet.
     pub fn keep(&mut self, unread: &HashSet<String>) {
-        let is_unread =
-            |mark: &String| key::marked(mark).is_some_and(|(record, _)| unread.contains(&record));
+        let is_unread = |mark: &String| key::marked(mark).is_some_and(|(record, _)| unread.contains(&record));
         self.empty.retain(|mark| !is_unread(mark));
     }
 
@@ -61,9 +60,7 @@ impl Marks {
         // A known manifest without an index is one whose chunk has come from its host, or one that is not unmarked yet.
         let unread = evidence.add_records(store, &records)?;
         look_for_chunks(&mut evidence, store)?;
-        let again = evidence
-            .manifests
-            .extract_if(.., |chunk, _| is_known(chunk));
+        let again = evidence.manifests.extract_if(.., |chunk, _| is_known(chunk));
         let again: Vec<(ChunkKey, Manifest)> = again.collect();
         let arrived = again.into_iter().filter(|(chunk, manifest)| {
             let run = runs.get(chunk.run());
@@ -74,13 +71,7 @@ impl Marks {
         let mut indexes = self.indexes.clone();
         let known = indexes.extract_if(|chunk, _| is_known(chunk));
         let known: Vec<String> = known.map(|(_, (key, _))| key).collect();
-        Ok(New {
-            evidence,
-            arrived,
-            indexes,
-            unread,
-            known,
-        })
+        Ok(New { evidence, arrived, indexes, unread, known })
     }
 }
 
@@ -88,9 +79,7 @@ impl Marks {
 fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
     let stored = evidence.manifests.iter();
     let stored = stored.filter(|(_, one)| matches!(one.state, State::Stored | State::OnHost));
-    let chunks: Vec<(ChunkKey, State)> = stored
-        .map(|(chunk, manifest)| (chunk.clone(), manifest.state))
-        .collect();
+    let chunks: Vec<(ChunkKey, State)> = stored.map(|(chunk, manifest)| (chunk.clone(), manifest.state)).collect();
     let hours: BTreeSet<String> = chunks.iter().map(|(chunk, _)| chunk.hour()).collect();
     for hour in hours {
         for object in store.list(Some(&hour))? {
@@ -99,9 +88,8 @@ fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
             }
         }
     }
-    let may_be_pruned = |(chunk, state): &(ChunkKey, State)| {
-        *state == State::OnHost || !evidence.packets.contains_key(chunk)
-    };
+    let may_be_pruned =
+        |(chunk, state): &(ChunkKey, State)| *state == State::OnHost || !evidence.packets.contains_key(chunk);
     if chunks.iter().any(may_be_pruned) {
         evidence.add_removals(store)?;
     }
@@ -137,9 +125,6 @@ impl New {
     pub fn is_empty(&self) -> bool {
         let evidence = &self.evidence;
         let none_arrived = self.arrived.is_empty();
-        none_arrived
-            && evidence.manifests.is_empty()
-            && evidence.begins.is_empty()
-            && evidence.ends.is_empty()
+        none_arrived && evidence.manifests.is_empty() && evidence.begins.is_empty() && evidence.ends.is_empty()
     }
 }

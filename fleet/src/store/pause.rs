@@ -50,9 +50,7 @@ impl<'a> Last<'a> {
         Self {
             boot,
             moment,
-            ns: run
-                .alive_ns
-                .max(moment.map_or(begin.ns, |moment| moment.ns)),
+            ns: run.alive_ns.max(moment.map_or(begin.ns, |moment| moment.ns)),
             is_open: true,
             orphaned: false,
         }
@@ -60,9 +58,7 @@ impl<'a> Last<'a> {
 
     /// Returns the moments of this time and of the other one, if the host was not restarted between them.
     fn with(&self, boot: &str, other: Option<Moment>) -> Option<(Moment, Moment)> {
-        (self.boot == boot)
-            .then(|| self.moment.zip(other))
-            .flatten()
+        (self.boot == boot).then(|| self.moment.zip(other)).flatten()
     }
 
     fn is_after(&self, other: &Self) -> bool {
@@ -109,12 +105,7 @@ impl Runs {
         let mut pauses = Vec::new();
         for ((host, capture), mut runs) in captures {
             runs.sort_by_key(|(boot, begin, _)| (boots[boot], begin.boot_ns, begin.ns));
-            let pause = |from_ns, to_ns| Pause {
-                host: host.to_owned(),
-                capture: capture.to_owned(),
-                from_ns,
-                to_ns,
-            };
+            let pause = |from_ns, to_ns| Pause { host: host.to_owned(), capture: capture.to_owned(), from_ns, to_ns };
             // Runs of one capture may overlap: the latest end counts.
             let mut last: Option<Last<'_>> = None;
             for (boot, begin, run) in runs {
@@ -145,18 +136,8 @@ mod tests {
     type At = (u64, Run);
 
     fn begin(began_ns: u64, continues: bool) -> At {
-        let begin = Some(Began {
-            ns: began_ns,
-            boot_ns: None,
-            continues,
-        });
-        (
-            began_ns,
-            Run {
-                begin,
-                ..Run::default()
-            },
-        )
+        let begin = Some(Began { ns: began_ns, boot_ns: None, continues });
+        (began_ns, Run { begin, ..Run::default() })
     }
 
     fn end(began_ns: u64, ended_ns: u64, orphaned: bool) -> At {
@@ -168,24 +149,14 @@ mod tests {
             chunks: 0,
             recorded: 0,
         });
-        (
-            began_ns,
-            Run {
-                end,
-                ..Run::default()
-            },
-        )
+        (began_ns, Run { end, ..Run::default() })
     }
 
     fn pauses(begins: &[At], ends: &[At]) -> Vec<(u64, Option<u64>)> {
         let mut runs = Runs::default();
         for (epoch, run) in begins.iter().chain(ends) {
-            let epoch = Epoch {
-                capture: "c".to_owned(),
-                host: "h".to_owned(),
-                boot: "b".to_owned(),
-                epoch: epoch.to_string(),
-            };
+            let epoch =
+                Epoch { capture: "c".to_owned(), host: "h".to_owned(), boot: "b".to_owned(), epoch: epoch.to_string() };
             runs.add(Runs(BTreeMap::from([(epoch, run.clone())])));
         }
         let all = runs.pauses();
@@ -197,50 +168,28 @@ mod tests {
         let (first, later) = (begin(10, false), begin(30, false));
         let again = begin(30, true);
         // An operator's stop is no pause, a killed run before another one is.
-        assert_eq!(
-            pauses(&[first.clone(), later.clone()], &[end(10, 20, false)]),
-            []
-        );
+        assert_eq!(pauses(&[first.clone(), later.clone()], &[end(10, 20, false)]), []);
         assert_eq!(pauses(&[first.clone(), later], &[]), [(10, Some(30))]);
         // An agent that starts its capture again.
         let ends = [end(10, 20, false)];
-        assert_eq!(
-            pauses(&[first.clone(), again.clone()], &ends),
-            [(20, Some(30))]
-        );
+        assert_eq!(pauses(&[first.clone(), again.clone()], &ends), [(20, Some(30))]);
         // An agent that is gone.
         let ends = [end(10, 20, true), end(30, 40, true)];
-        assert_eq!(
-            pauses(&[first.clone(), again], &ends),
-            [(20, Some(30)), (40, None)]
-        );
+        assert_eq!(pauses(&[first.clone(), again], &ends), [(20, Some(30)), (40, None)]);
         // A run that goes on, and one that another run overlaps.
         assert_eq!(pauses(std::slice::from_ref(&first), &[]), []);
         let overlapped = begin(20, true);
-        assert_eq!(
-            pauses(
-                &[first, overlapped],
-                &[end(10, 30, false), end(20, 40, false)]
-            ),
-            []
-        );
+        assert_eq!(pauses(&[first, overlapped], &[end(10, 30, false), end(20, 40, false)]), []);
     }
     const SECOND: u64 = 1_000_000_000;
     const HOUR: u64 = 3600 * SECOND;
 
     /// Returns a run from and to these seconds after the host's start, with the wall clock's lead at both times.
     fn run(from: (u64, u64), to: (u64, u64), is_killed: bool) -> At {
-        let moment = |(seconds, lead): (u64, u64)| Moment {
-            boot_ns: seconds * SECOND,
-            ns: seconds * SECOND + lead,
-        };
+        let moment = |(seconds, lead): (u64, u64)| Moment { boot_ns: seconds * SECOND, ns: seconds * SECOND + lead };
         let (from, to) = (moment(from), moment(to));
         let run = Run {
-            begin: Some(Began {
-                ns: from.ns,
-                boot_ns: Some(from.boot_ns),
-                continues: true,
-            }),
+            begin: Some(Began { ns: from.ns, boot_ns: Some(from.boot_ns), continues: true }),
             end: (!is_killed).then(|| Ended {
                 ns: to.ns,
                 boot_ns: Some(to.boot_ns),
@@ -279,10 +228,7 @@ mod tests {
             assert_eq!(pauses(&[(began, first), second], &[]), [expected]);
         }
         // Overlapping runs have no pause between them, whatever their clocks say.
-        let (first, second) = (
-            run((100, day), (200, day), false),
-            run((150, day + HOUR), (300, day), false),
-        );
+        let (first, second) = (run((100, day), (200, day), false), run((150, day + HOUR), (300, day), false));
         assert_eq!(pauses(&[first, second], &[]), []);
     }
 }

@@ -60,10 +60,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut all = known.clone();
     all.add(new.runs(|_| true).by_day());
     let mut selection = Selection::new(limits, earliest);
-    let mut change = Change {
-        runs: known,
-        ..Change::default()
-    };
+    let mut change = Change { runs: known, ..Change::default() };
     let mut time = now;
     let mut draft = Draft::new(store);
     let mut refused = Ok(());
@@ -84,11 +81,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
             continue;
         }
         for (reason, why) in [("age", Why::Age), ("size", Why::Size)] {
-            let chunks: Vec<&Manifest> = gone
-                .iter()
-                .filter(|one| one.1 == why)
-                .map(|one| &one.0)
-                .collect();
+            let chunks: Vec<&Manifest> = gone.iter().filter(|one| one.1 == why).map(|one| &one.0).collect();
             for chunks in chunks.chunks(AT_ONCE) {
                 record(store, chunks, reason, time)?;
                 time += 1;
@@ -113,21 +106,14 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         if evidence.manifests.keys().any(|key| evidence.is_pruned(key)) {
             // The facts of the whole day anew: an earlier removal may have been interrupted.
             let facts = evidence.runs(|_| Fate::Indexed).of_day(day);
-            let pruned = evidence
-                .manifests
-                .keys()
-                .filter(|key| evidence.is_pruned(key));
+            let pruned = evidence.manifests.keys().filter(|key| evidence.is_pruned(key));
             let pruned: HashSet<String> = pruned.map(ChunkKey::packets).collect();
             let of_day = date_of(day);
             let files = catalogue.files().iter().filter(|file| file.date == of_day);
             let files: Vec<_> = files.collect();
             let mut step = || lease.iter_mut().for_each(Lease::renew);
-            change
-                .add
-                .extend(without(&mut draft, day, &files, &pruned, &mut step)?);
-            change
-                .remove
-                .extend(files.iter().map(|file| file.key.clone()));
+            change.add.extend(without(&mut draft, day, &files, &pruned, &mut step)?);
+            change.remove.extend(files.iter().map(|file| file.key.clone()));
             change.runs.refine(day, facts.clone().by_day());
             change.hours.insert(day, facts);
         }
@@ -181,8 +167,7 @@ impl Selection {
     /// Returns whether all chunks of a day stay, which need not be looked at then.
     fn keeps_all_of(&mut self, packets: &Packets) -> bool {
         let oldest = self.oldest.zip(packets.first_ns);
-        let stay =
-            oldest.is_none_or(|(oldest, first)| first >= oldest) && !self.exceeds(packets.bytes);
+        let stay = oldest.is_none_or(|(oldest, first)| first >= oldest) && !self.exceeds(packets.bytes);
         if stay {
             self.keep(packets.chunks, packets.bytes);
         }
@@ -247,7 +232,8 @@ fn record(store: &Store, chunks: &[&Manifest], reason: &str, now: u64) -> Result
     })
 }
 
-/// Stores a record. If the store is full, the oldest chunks make room for the record of their removal; `removed` gets them.
+/// Stores a record. If the store is full, the oldest chunks make room for the record of their removal; `removed` gets
+/// them.
 fn put_with_room(
     store: &Store,
     key: &str,

@@ -1,4 +1,5 @@
-//! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
+//! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`,
+//! `az://`.
 
 use std::fmt;
 use std::io;
@@ -9,9 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
-use object_store::{
-    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
-};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
 use trawl_spool::manifest::sha256;
 use trawl_sys::beneath::Directory;
@@ -47,9 +46,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::AlreadyExists => Self::AlreadyExists,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::Full(error.to_string())
-            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(error.to_string()),
             _ => Self::Other(error.to_string()),
         }
     }
@@ -60,8 +57,7 @@ impl From<object_store::Error> for Failure {
         match error {
             object_store::Error::NotFound { .. } => Self::NotFound,
             // Stores answer a second creation with 409, or with 412 for `If-None-Match`.
-            object_store::Error::AlreadyExists { .. }
-            | object_store::Error::Precondition { .. } => Self::AlreadyExists,
+            object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. } => Self::AlreadyExists,
             other => {
                 let mut text = other.to_string();
                 let mut source = std::error::Error::source(&other);
@@ -83,12 +79,7 @@ impl From<object_store::Error> for Failure {
 }
 
 /// Words in a server's answer if no space is left.
-const FULL: [&str; 4] = [
-    "507 Insufficient Storage",
-    "No space left on device",
-    "QuotaExceeded",
-    "StorageFull",
-];
+const FULL: [&str; 4] = ["507 Insufficient Storage", "No space left on device", "QuotaExceeded", "StorageFull"];
 
 /// Calls in flight at once.
 const CALLS: usize = 64;
@@ -215,13 +206,7 @@ impl Store {
             },
         };
         let url = canonical(url);
-        Ok(Self {
-            identity: format!("{url}\n{server}"),
-            url,
-            objects,
-            directory,
-            runtime,
-        })
+        Ok(Self { identity: format!("{url}\n{server}"), url, objects, directory, runtime })
     }
 
     /// Returns the URL in its canonical form.
@@ -241,8 +226,7 @@ impl Store {
         match azure {
             Some((rest, account)) => {
                 let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-                let address =
-                    format!("abfss://{container}@{account}.dfs.core.windows.net/{prefix}");
+                let address = format!("abfss://{container}@{account}.dfs.core.windows.net/{prefix}");
                 address.trim_end_matches('/').to_owned()
             }
             None => self.url.clone(),
@@ -310,10 +294,7 @@ impl Store {
 
     /// Returns a part of an object: at most what it has.
     pub fn get_range(&self, key: &str, range: GetRange) -> Result<Bytes, Failure> {
-        let options = GetOptions {
-            range: Some(range),
-            ..GetOptions::default()
-        };
+        let options = GetOptions { range: Some(range), ..GetOptions::default() };
         let key = Key::from(key);
         let read = async { self.objects.get_opts(&key, options).await?.bytes().await };
         Ok(self.runtime.block_on(read)?)
@@ -384,9 +365,8 @@ fn changed_ns(object: &ObjectMeta) -> u64 {
 }
 
 fn directory(url: &Url, what: &str, create: bool) -> Result<Directory> {
-    let path: PathBuf = url
-        .to_file_path()
-        .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
+    let path: PathBuf =
+        url.to_file_path().map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
     if create {
         // Recorded packets are private to their owner.
         create::private_umask();
@@ -396,9 +376,7 @@ fn directory(url: &Url, what: &str, create: bool) -> Result<Directory> {
         });
     }
     Directory::open(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            Error::failed(what, "the directory does not exist")
-        }
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::failed(what, "the directory does not exist"),
         _ => Error::os(what, error),
     })
 }
@@ -438,20 +416,9 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<(Arc<dyn ObjectStore>,
         }};
     }
     let objects: Arc<dyn ObjectStore> = match kind {
-        Kind::S3 => build!(
-            AmazonS3Builder::from_env(),
-            AmazonS3ConfigKey,
-            Endpoint,
-            S3Endpoint,
-            Region
-        ),
+        Kind::S3 => build!(AmazonS3Builder::from_env(), AmazonS3ConfigKey, Endpoint, S3Endpoint, Region),
         Kind::Google => build!(google(), GoogleConfigKey, BaseUrl),
-        Kind::Azure => build!(
-            MicrosoftAzureBuilder::from_env(),
-            AzureConfigKey,
-            Endpoint,
-            AccountName
-        ),
+        Kind::Azure => build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey, Endpoint, AccountName),
     };
     let objects = Arc::new(PrefixStore::new(Whole(objects), url.path()));
     Ok((objects, server.join("\n")))
@@ -479,10 +446,7 @@ mod tests {
     fn server_errors_fit_one_line() {
         let said = "Generic S3 error: 404 Not Found: <?xml version=\"1.0\"?>\n<Error>\n <Code>NoSuchBucket</Code>\n \
                     <Message>The bucket does not exist.\nRequestId:1</Message></Error>";
-        assert_eq!(
-            plain(said),
-            "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist."
-        );
+        assert_eq!(plain(said), "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist.");
         assert_eq!(plain("a\n b"), "a b");
         assert!(plain("GET http://169.254.169.254/latest: 403").starts_with("no credentials"));
     }

@@ -70,11 +70,7 @@ fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 impl Packets {
     fn of(manifest: &Manifest, fate: Fate) -> Self {
         let recorded = manifest.recorded;
-        let mut packets = Self {
-            first_ns: manifest.first_ns,
-            last_ns: manifest.last_ns,
-            ..Self::default()
-        };
+        let mut packets = Self { first_ns: manifest.first_ns, last_ns: manifest.last_ns, ..Self::default() };
         match (manifest.state, fate) {
             (State::Idle, _) => {}
             (State::EvictedSpoolFull | State::EvictedSpoolFailed, _) => packets.evicted = recorded,
@@ -100,12 +96,7 @@ impl Packets {
 
     /// Returns the facts about a chunk that came after its index.
     fn arrived(manifest: &Manifest) -> Self {
-        Self {
-            arrived: manifest.recorded,
-            bytes: manifest.bytes,
-            chunks: 1,
-            ..Self::default()
-        }
+        Self { arrived: manifest.recorded, bytes: manifest.bytes, chunks: 1, ..Self::default() }
     }
 
     /// Returns the packets that are in the store.
@@ -276,8 +267,7 @@ impl Run {
     }
 
     fn add(&mut self, other: Self) {
-        let is_later =
-            other.ranges.last().map(|range| range.to) > self.ranges.last().map(|range| range.to);
+        let is_later = other.ranges.last().map(|range| range.to) > self.ranges.last().map(|range| range.to);
         if other.end.is_some() || (is_later && self.end.is_none()) {
             self.lost = other.lost;
         }
@@ -318,11 +308,7 @@ impl Runs {
     pub fn begin(&mut self, begin: &Begin) {
         let run = self.0.entry(begin.epoch.clone()).or_default();
         run.interfaces.extend(begin.interfaces.iter().cloned());
-        run.begin = Some(Began {
-            ns: begin.began_ns,
-            boot_ns: begin.began_boot_ns,
-            continues: begin.continues,
-        });
+        run.begin = Some(Began { ns: begin.began_ns, boot_ns: begin.began_boot_ns, continues: begin.continues });
     }
 
     pub fn end(&mut self, end: &End) {
@@ -381,14 +367,9 @@ impl Runs {
         for (epoch, run) in &self.0 {
             let packets = run.packets.iter();
             let packets = packets.filter(|(hour, _)| day(**hour) == first_hour);
-            let packets: BTreeMap<u64, Packets> =
-                packets.map(|(hour, one)| (*hour, *one)).collect();
+            let packets: BTreeMap<u64, Packets> = packets.map(|(hour, one)| (*hour, *one)).collect();
             if !packets.is_empty() {
-                let run = Run {
-                    packets,
-                    arrived: run.arrived.clone(),
-                    ..Run::default()
-                };
+                let run = Run { packets, arrived: run.arrived.clone(), ..Run::default() };
                 part.0.insert(epoch.clone(), run);
             }
         }
@@ -414,14 +395,8 @@ impl Runs {
     }
 
     pub fn to_json(&self) -> Vec<u8> {
-        let named: Vec<Named> = self
-            .0
-            .iter()
-            .map(|(epoch, run)| Named {
-                epoch: epoch.clone(),
-                run: run.clone(),
-            })
-            .collect();
+        let named: Vec<Named> =
+            self.0.iter().map(|(epoch, run)| Named { epoch: epoch.clone(), run: run.clone() }).collect();
         // Numbers, strings and maps with such keys always serialize to JSON.
         serde_json::to_vec(&named).unwrap_or_default()
     }
@@ -446,16 +421,9 @@ mod tests {
 
     /// Returns the manifests of a run: each hour a chunk of 10 packets, every fifth one idle.
     fn manifests(count: u64) -> Vec<Manifest> {
-        let epoch = Epoch {
-            capture: "c".to_owned(),
-            host: "h".to_owned(),
-            boot: "b".to_owned(),
-            epoch: "1".to_owned(),
-        };
-        let origin = Origin {
-            options: Vec::new(),
-            trawl: String::new(),
-        };
+        let epoch =
+            Epoch { capture: "c".to_owned(), host: "h".to_owned(), boot: "b".to_owned(), epoch: "1".to_owned() };
+        let origin = Origin { options: Vec::new(), trawl: String::new() };
         let mut recorded = 0;
         let manifest = |sequence: u64| {
             let time = Some((1000 + sequence) * HOUR_NS);
@@ -508,15 +476,10 @@ mod tests {
         let all = manifests(20);
         let some = runs(all.iter().filter(|one| !(3..8).contains(&one.sequence)));
         let epoch = &all[0].epoch;
-        assert!(
-            some.has(epoch, 2) && !some.has(epoch, 3) && !some.has(epoch, 7) && some.has(epoch, 8)
-        );
+        assert!(some.has(epoch, 2) && !some.has(epoch, 3) && !some.has(epoch, 7) && some.has(epoch, 8));
         let accounts = some.epochs();
         let gaps = &accounts[0].gaps;
-        assert_eq!(
-            (gaps.len(), gaps[0].from, gaps[0].to, gaps[0].packets),
-            (1, 3, 7, Some(40))
-        );
+        assert_eq!((gaps.len(), gaps[0].from, gaps[0].to, gaps[0].packets), (1, 3, 7, Some(40)));
         assert_eq!(some.account().recorded, 160);
         assert_eq!(some.account().unknown, 40);
     }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::properties::{
-    BloomFilterPosition, EnabledStatistics, WriterProperties, WriterVersion,
-};
+use parquet::file::properties::{BloomFilterPosition, EnabledStatistics, WriterProperties, WriterVersion};
 use parquet::schema::types::ColumnPath;
 
 /// Type of a column.
@@ -29,15 +27,11 @@ pub struct Column {
 }
 
 const fn column(name: &'static str, kind: Kind, optional: bool) -> Column {
-    Column {
-        name,
-        kind,
-        optional,
-    }
+    Column { name, kind, optional }
 }
 
-/// The columns; the number of one in the table is its place, from 1. New ones follow at the end. Not all readers of the table
-/// know times in nanoseconds, or numbers without a sign.
+/// The columns; the number of one in the table is its place, from 1. New ones follow at the end. Not all readers of the
+/// table know times in nanoseconds, or numbers without a sign.
 pub const COLUMNS: [Column; 43] = [
     column("time", Kind::Time, false),
     column("time_ns", Kind::Long, false),
@@ -104,8 +98,8 @@ pub fn schema() -> SchemaRef {
 /// Rows of a row group, which are in memory together.
 pub const GROUP_ROWS: usize = 1 << 19;
 const PAGE_ROWS: usize = 20_000;
-/// Columns with a Bloom filter, each with a false-positive rate that balances its size against files read in vain. There are
-/// as many hashes as packets.
+/// Columns with a Bloom filter, each with a false-positive rate that balances its size against files read in vain.
+/// There are as many hashes as packets.
 const SEARCHED: [(&str, f64); 3] = [("src", 0.01), ("dst", 0.01), ("hash", 0.1)];
 
 /// Returns how a file of this many rows is written: equal rows give equal bytes.
@@ -135,12 +129,8 @@ pub fn properties(rows: u64) -> WriterProperties {
     // With several pages, the ones whose times or addresses cannot match are left out.
     let is_paged = rows > PAGE_ROWS as u64;
     properties = properties.set_offset_index_disabled(!is_paged);
-    for name in ["time", "time_ns", "src", "dst", "sport", "dport"]
-        .iter()
-        .filter(|_| is_paged)
-    {
-        properties = properties
-            .set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::Page);
+    for name in ["time", "time_ns", "src", "dst", "sport", "dport"].iter().filter(|_| is_paged) {
+        properties = properties.set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::Page);
     }
     properties.build()
 }

@@ -1,5 +1,5 @@
-//! The table of the index in the open format Iceberg (version 2), which other engines read. A manifest lists the data files, a
-//! list the only manifest, the metadata the list. All are written anew with each version, and never changed.
+//! The table of the index in the open format Iceberg (version 2), which other engines read. A manifest lists the data
+//! files, a list the only manifest, the metadata the list. All are written anew with each version, and never changed.
 
 use std::collections::BTreeMap;
 
@@ -55,9 +55,7 @@ pub struct DataFile {
 /// Compares two values of a physical type in Parquet's plain form.
 fn less(one: &[u8], other: &[u8], kind: Type) -> bool {
     let number = |bytes: &[u8]| match kind {
-        Type::INT32 => bytes
-            .first_chunk()
-            .map(|b| i64::from(i32::from_le_bytes(*b))),
+        Type::INT32 => bytes.first_chunk().map(|b| i64::from(i32::from_le_bytes(*b))),
         _ => bytes.first_chunk().map(|b| i64::from_le_bytes(*b)),
     };
     match kind {
@@ -91,9 +89,7 @@ impl DataFile {
                 };
                 bounds.nulls += statistics.null_count_opt().unwrap_or(0) as i64;
                 let (least, most) = (statistics.min_bytes_opt(), statistics.max_bytes_opt());
-                widen(&mut bounds.lower, least, |new, known| {
-                    less(new, known, kind)
-                });
+                widen(&mut bounds.lower, least, |new, known| less(new, known, kind));
                 widen(&mut bounds.upper, most, |new, known| less(known, new, kind));
             }
         }
@@ -145,14 +141,10 @@ impl DataFile {
                 entry.long(count(bounds));
             });
         }
-        for bound in [
-            |one: &Bounds| one.lower.clone(),
-            |one: &Bounds| one.upper.clone(),
-        ] {
+        for bound in [|one: &Bounds| one.lower.clone(), |one: &Bounds| one.upper.clone()] {
             let columns = self.columns.iter();
-            let bounds: Vec<(i32, Vec<u8>)> = columns
-                .filter_map(|(number, one)| Some((*number, bound(one)?)))
-                .collect();
+            let bounds: Vec<(i32, Vec<u8>)> =
+                columns.filter_map(|(number, one)| Some((*number, bound(one)?))).collect();
             entry.is_present(true);
             entry.list(bounds.iter(), |entry, (number, bytes)| {
                 entry.long((*number).into());
@@ -220,10 +212,7 @@ fn unique() -> i64 {
 /// Returns the newest version of a store's table.
 fn newest(store: &Store) -> Result<Option<u64>> {
     let listed = store.list(Some(&format!("{ROOT}/metadata")))?;
-    Ok(listed
-        .iter()
-        .filter_map(|object| version_of(&object.key))
-        .max())
+    Ok(listed.iter().filter_map(|object| version_of(&object.key)).max())
 }
 
 fn first(location: &str) -> Value {
@@ -241,11 +230,7 @@ fn first(location: &str) -> Value {
             json!({ "id": number + 1, "name": column.name, "required": !column.optional, "type": kind })
         })
         .collect();
-    let date = COLUMNS
-        .iter()
-        .position(|column| column.name == "date")
-        .unwrap_or(0)
-        + 1;
+    let date = COLUMNS.iter().position(|column| column.name == "date").unwrap_or(0) + 1;
     json!({
         "format-version": 2,
         "table-uuid": uuid::Uuid::new_v4().to_string(),
@@ -283,21 +268,14 @@ impl Table {
     pub fn anew(store: &Store) -> Result<Option<Self>> {
         let location = format!("{}/{ROOT}", store.location());
         let version = newest(store)?;
-        Ok(version.map(|version| Self {
-            version,
-            metadata: first(&location),
-        }))
+        Ok(version.map(|version| Self { version, metadata: first(&location) }))
     }
 
     /// Returns the keys of the objects that this version refers to, besides the data files.
     pub fn objects(&self) -> Vec<String> {
         let mut objects = vec![self.state(), hint(), format!("{ROOT}/lease.json")];
         let snapshot = self.metadata["snapshots"][0]["snapshot-id"].as_i64();
-        objects.extend(
-            snapshot
-                .into_iter()
-                .flat_map(|id| [manifest_key(id), list_key(id)]),
-        );
+        objects.extend(snapshot.into_iter().flat_map(|id| [manifest_key(id), list_key(id)]));
         objects
     }
 
@@ -320,8 +298,7 @@ impl Table {
     ) -> Result<Next> {
         let location = format!("{}/{ROOT}", draft.store.location());
         let version = previous.map_or(1, |table| table.version + 1);
-        let mut metadata =
-            previous.map_or_else(|| first(&location), |table| table.metadata.clone());
+        let mut metadata = previous.map_or_else(|| first(&location), |table| table.metadata.clone());
         metadata["location"] = json!(location);
         // An older trawl may have made the table with fewer columns.
         let own = first(&location);
@@ -330,17 +307,10 @@ impl Table {
         }
         let sequence = metadata["last-sequence-number"].as_i64().unwrap_or(0) + 1;
         let (snapshot, now_ms) = (unique(), clock::wall() / 1_000_000);
-        let mut entries: Vec<Record> = files
-            .iter()
-            .map(|file| file.entry(&location, false))
-            .collect();
+        let mut entries: Vec<Record> = files.iter().map(|file| file.entry(&location, false)).collect();
         let kept: (usize, u64) = (files.len(), files.iter().map(|file| file.rows).sum());
         for file in add {
-            let file = DataFile {
-                snapshot,
-                sequence,
-                ..file.clone()
-            };
+            let file = DataFile { snapshot, sequence, ..file.clone() };
             entries.push(file.entry(&location, true));
             files.push(file);
         }
@@ -350,10 +320,7 @@ impl Table {
             &[
                 ("schema", metadata["schemas"][0].to_string()),
                 ("schema-id", "0".to_owned()),
-                (
-                    "partition-spec",
-                    metadata["partition-specs"][0]["fields"].to_string(),
-                ),
+                ("partition-spec", metadata["partition-specs"][0]["fields"].to_string()),
                 ("partition-spec-id", "0".to_owned()),
                 ("format-version", "2".to_owned()),
                 ("content", "data".to_owned()),
@@ -367,32 +334,16 @@ impl Table {
         entry.long(0);
         entry.long(0);
         entry.long(sequence);
-        entry.long(
-            files
-                .iter()
-                .map(|file| file.sequence)
-                .min()
-                .unwrap_or(sequence),
-        );
+        entry.long(files.iter().map(|file| file.sequence).min().unwrap_or(sequence));
         entry.long(snapshot);
-        for count in [
-            added.0 as i64,
-            kept.0 as i64,
-            0,
-            added.1 as i64,
-            kept.1 as i64,
-            0,
-        ] {
+        for count in [added.0 as i64, kept.0 as i64, 0, added.1 as i64, kept.1 as i64, 0] {
             entry.long(count);
         }
         entry.is_present(true);
         entry.list([0].into_iter(), |entry, _| {
             entry.boolean(false);
             entry.is_present(false);
-            for date in [
-                files.iter().map(|file| &file.date).min(),
-                files.iter().map(|file| &file.date).max(),
-            ] {
+            for date in [files.iter().map(|file| &file.date).min(), files.iter().map(|file| &file.date).max()] {
                 entry.is_present(date.is_some());
                 date.into_iter().for_each(|date| entry.text(date));
             }

@@ -1,5 +1,5 @@
-//! Moves chunks from the spool into the store: the chunk, then its manifest, then the mark that it is new, then it leaves the
-//! spool. Each step may be repeated: an existing object with the same bytes counts as stored.
+//! Moves chunks from the spool into the store: the chunk, then its manifest, then the mark that it is new, then it
+//! leaves the spool. Each step may be repeated: an existing object with the same bytes counts as stored.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -36,9 +36,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     if matches!(manifest.state, State::Stored | State::OnHost) {
         match chunk.read() {
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
-                return Err(format!(
-                    "{key} was changed in the spool: its SHA-256 is another one"
-                ));
+                return Err(format!("{key} was changed in the spool: its SHA-256 is another one"));
             }
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.
@@ -48,9 +46,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
                     store.put_once(&key.packets(), bytes).map_err(what)?;
                 }
                 if let Some(file) = index.flatten() {
-                    store
-                        .put_over(&key::new_index(&key), file)
-                        .map_err(|e| format!("the index of {key}: {e}"))?;
+                    store.put_over(&key::new_index(&key), file).map_err(|e| format!("the index of {key}: {e}"))?;
                     is_indexed = true;
                 }
             }
@@ -84,11 +80,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     Ok(key.to_string())
 }
 
-fn put_record(
-    store: &Store,
-    key: &str,
-    bytes: io::Result<Option<Vec<u8>>>,
-) -> Result<bool, String> {
+fn put_record(store: &Store, key: &str, bytes: io::Result<Option<Vec<u8>>>) -> Result<bool, String> {
     let fail = |e: &dyn std::fmt::Display| format!("{key}: {e}");
     let Some(bytes) = bytes.map_err(|e| fail(&e))? else {
         return Ok(false);
@@ -123,8 +115,8 @@ fn put_rest(store: &Store, run: &Run, stored: &mut dyn FnMut(String)) -> Result<
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Stores a run's chunks: while its capture sends `news`, and then until all are stored or `patience` is over. Returns the
-/// reason if chunks are left in the spool.
+/// Stores a run's chunks: while its capture sends `news`, and then until all are stored or `patience` is over. Returns
+/// the reason if chunks are left in the spool.
 pub fn upload(
     store: &Store,
     run: &Run,
@@ -230,10 +222,8 @@ pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
         if url.is_some_and(|url| url != canonical(&run.target.url)) {
             continue;
         }
-        let done = push_run(&run, &mut pushed.chunks).and_then(|()| {
-            run.close()
-                .map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e))
-        });
+        let done = push_run(&run, &mut pushed.chunks)
+            .and_then(|()| run.close().map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e)));
         match done {
             Ok(()) => pushed.runs += 1,
             // The other runs may have another store.

@@ -61,23 +61,10 @@ pub struct Verified {
 }
 
 /// Verifies a whole store; `progress` receives the numbers of read chunks and of all chunks.
-pub fn verify(
-    store: &Store,
-    evidence: &Evidence,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Verified> {
+pub fn verify(store: &Store, evidence: &Evidence, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified> {
     let runs = evidence.runs(|_| Fate::Indexed);
-    let mut verified = Verified {
-        account: runs.account(),
-        ..Verified::default()
-    };
-    let finding = |problem, object, packets| Finding {
-        problem,
-        object,
-        packets,
-        from: None,
-        to: None,
-    };
+    let mut verified = Verified { account: runs.account(), ..Verified::default() };
+    let finding = |problem, object, packets| Finding { problem, object, packets, from: None, to: None };
     let mut findings = Vec::new();
     let all = evidence.manifests.len() as u64;
     for (number, (key, manifest)) in evidence.manifests.iter().enumerate() {
@@ -119,8 +106,7 @@ pub fn verify(
     }
     let newer: HashSet<String> = evidence.newer.iter().cloned().collect();
     let packets = evidence.packets.keys();
-    let has_manifest =
-        |key: &ChunkKey| evidence.manifests.contains_key(key) || newer.contains(&key.manifest());
+    let has_manifest = |key: &ChunkKey| evidence.manifests.contains_key(key) || newer.contains(&key.manifest());
     let unfinished = packets.filter(|key| !has_manifest(key));
     let unfinished = unfinished.map(|key| (Problem::ChunkWithoutManifest, key.packets()));
     let broken = evidence.broken.iter().cloned();
@@ -143,10 +129,7 @@ pub fn verify(
             ..finding(Problem::SequenceGap, prefix.clone(), gap.packets)
         });
         findings.extend(gaps);
-        let ends = [
-            (epoch.began_ns.is_none(), Problem::BeginMissing),
-            (epoch.ended.is_none(), Problem::EndMissing),
-        ];
+        let ends = [(epoch.began_ns.is_none(), Problem::BeginMissing), (epoch.ended.is_none(), Problem::EndMissing)];
         let missing = ends.into_iter().filter(|(is_missing, _)| *is_missing);
         findings.extend(missing.map(|(_, problem)| finding(problem, prefix.clone(), None)));
     }

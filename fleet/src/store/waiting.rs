@@ -13,8 +13,8 @@ use trawl_spool::chunk::OpenChunk;
 use trawl_spool::manifest::{Begin, End, Manifest, Sealed, Unreadable};
 use trawl_spool::processes::Descriptions;
 use trawl_spool::spool::{
-    self, BEGIN, CHUNK, CHUNKS, END, INCIDENT, LOCK, MANIFEST, NEAR, PART, STORED, TARGET,
-    UPLOAD_LOCK, chunk_name, failed, write_whole,
+    self, BEGIN, CHUNK, CHUNKS, END, INCIDENT, LOCK, MANIFEST, NEAR, PART, STORED, TARGET, UPLOAD_LOCK, chunk_name,
+    failed, write_whole,
 };
 use trawl_sys::{Error, Result, beneath, run};
 
@@ -64,11 +64,7 @@ impl Run {
 
     fn locked(directory: &Path, locks: Vec<fs::File>) -> io::Result<Self> {
         let target = beneath::read(directory, Path::new(TARGET))?;
-        Ok(Self {
-            directory: directory.to_owned(),
-            target: serde_json::from_slice(&target)?,
-            _locks: locks,
-        })
+        Ok(Self { directory: directory.to_owned(), target: serde_json::from_slice(&target)?, _locks: locks })
     }
 
     /// Opens a run that has ended, and seals the chunks that a killed capture left open; returns `None` if it goes on.
@@ -87,8 +83,8 @@ impl Run {
         Ok(Some(run))
     }
 
-    /// Returns the ended runs in a spool; `None` for each run that goes on. Runs of other users are refused one by one: such a
-    /// user could choose the files to read and their destination.
+    /// Returns the ended runs in a spool; `None` for each run that goes on. Runs of other users are refused one by one:
+    /// such a user could choose the files to read and their destination.
     pub fn leftovers(root: &Path) -> Result<Vec<Result<Option<Self>>>> {
         let list = match fs::read_dir(root) {
             Ok(list) => list,
@@ -122,11 +118,7 @@ impl Run {
         let chunk = chunk.and_then(|file| file.lock().map(|()| file));
         // Read after the lock: the chunk may have been evicted meanwhile.
         let manifest = read_manifest(&self.directory, &name)?;
-        Ok(Waiting {
-            name,
-            manifest,
-            chunk,
-        })
+        Ok(Waiting { name, manifest, chunk })
     }
 
     /// Removes a chunk that has been stored.
@@ -183,22 +175,14 @@ impl Run {
             let (true, Ok(sequence)) = (is_unsealed, number.parse()) else {
                 continue;
             };
-            let before = known
-                .iter()
-                .filter(|manifest| manifest.sequence < sequence)
-                .max_by_key(|manifest| manifest.sequence);
+            let before =
+                known.iter().filter(|manifest| manifest.sequence < sequence).max_by_key(|manifest| manifest.sequence);
             self.reseal(&path, &begin, sequence, before)?;
         }
         Ok(())
     }
 
-    fn reseal(
-        &self,
-        path: &Path,
-        begin: &Begin,
-        sequence: u64,
-        before: Option<&Manifest>,
-    ) -> io::Result<()> {
+    fn reseal(&self, path: &Path, begin: &Begin, sequence: u64, before: Option<&Manifest>) -> io::Result<()> {
         let below = path.strip_prefix(&self.directory);
         let file = beneath::open(&self.directory, below.map_err(io::Error::other)?)?;
         let mut bytes = Vec::new();
@@ -227,9 +211,7 @@ impl Run {
         if path.extension().is_some_and(|end| end == PART) {
             fs::remove_file(path)?;
         }
-        let mut in_all = before
-            .map(|before| before.in_all.clone())
-            .unwrap_or_default();
+        let mut in_all = before.map(|before| before.in_all.clone()).unwrap_or_default();
         in_all.recorded += sealed.recorded;
         let (epoch, origin) = (self.target.epoch.clone(), begin.origin.clone());
         let manifest = Manifest {
@@ -285,10 +267,7 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
 fn manifests(directory: &Path, kinds: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for path in files(&directory.join(CHUNKS))? {
-        if path
-            .extension()
-            .is_some_and(|end| kinds.iter().any(|kind| end == *kind))
-        {
+        if path.extension().is_some_and(|end| kinds.iter().any(|kind| end == *kind)) {
             let below = path.strip_prefix(directory).map_err(io::Error::other)?;
             names.push(below.to_owned());
         }
@@ -305,8 +284,7 @@ fn read_manifest(directory: &Path, name: &Path) -> io::Result<Manifest> {
 fn read_manifests(directory: &Path, kinds: &[&str]) -> io::Result<Vec<Manifest>> {
     let names = manifests(directory, kinds)?;
     let read = names.iter().map(|name| read_manifest(directory, name));
-    read.filter(|one| !matches!(one, Err(e) if e.kind() == io::ErrorKind::NotFound))
-        .collect()
+    read.filter(|one| !matches!(one, Err(e) if e.kind() == io::ErrorKind::NotFound)).collect()
 }
 
 /// This host's waiting chunks for a store.
@@ -327,9 +305,7 @@ pub fn waiting_for(root: &Path, url: &str) -> Spooled {
         let read = |name| beneath::read(&directory, Path::new(name)).unwrap_or_default();
         found.begins.extend(Begin::from_bytes(&read(BEGIN)));
         found.ends.extend(End::from_bytes(&read(END)));
-        found
-            .manifests
-            .extend(read_manifests(&directory, &[MANIFEST]).unwrap_or_default());
+        found.manifests.extend(read_manifests(&directory, &[MANIFEST]).unwrap_or_default());
     }
     found
 }

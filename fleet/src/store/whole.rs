@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 #[derive(Debug)]
@@ -23,20 +23,11 @@ impl<T: fmt::Display> fmt::Display for Whole<T> {
 
 #[async_trait]
 impl<T: ObjectStore> ObjectStore for Whole<T> {
-    async fn put_opts(
-        &self,
-        key: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
+    async fn put_opts(&self, key: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.0.put_opts(key, payload, options).await
     }
 
-    async fn put_multipart_opts(
-        &self,
-        key: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(&self, key: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         self.0.put_multipart_opts(key, options).await
     }
 
@@ -49,18 +40,13 @@ impl<T: ObjectStore> ObjectStore for Whole<T> {
         let wanted = answer.range.end - answer.range.start;
         let payload = answer.payload;
         let payload = match payload {
-            GetResultPayload::Stream(bytes) => {
-                GetResultPayload::Stream(counted(bytes, wanted, key.to_string()))
-            }
+            GetResultPayload::Stream(bytes) => GetResultPayload::Stream(counted(bytes, wanted, key.to_string())),
             other => other,
         };
         Ok(GetResult { payload, ..answer })
     }
 
-    fn delete_stream(
-        &self,
-        keys: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         self.0.delete_stream(keys)
     }
 
@@ -78,11 +64,7 @@ impl<T: ObjectStore> ObjectStore for Whole<T> {
 }
 
 /// Ends a stream with an error if its length is not the wanted one.
-fn counted(
-    bytes: BoxStream<'static, Result<Bytes>>,
-    wanted: u64,
-    key: String,
-) -> BoxStream<'static, Result<Bytes>> {
+fn counted(bytes: BoxStream<'static, Result<Bytes>>, wanted: u64, key: String) -> BoxStream<'static, Result<Bytes>> {
     let pieces = bytes.map(Some).chain(stream::once(async { None }));
     let counted = pieces.scan(0, move |length, piece| {
         if let Some(Ok(piece)) = &piece {

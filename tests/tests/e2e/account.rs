@@ -18,10 +18,7 @@ fn all_of_many(lab: &Lab, tap: &Tap) {
     capture.wait_seen(2 * count);
     let summary = capture.stop_well();
     summary.assert_all_recorded(2 * count);
-    assert_eq!(
-        capinfos(&file, "Number of packets"),
-        format!("{} k", 2 * count / 1000)
-    );
+    assert_eq!(capinfos(&file, "Number of packets"), format!("{} k", 2 * count / 1000));
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, 2 * count);
@@ -67,21 +64,13 @@ fn losses_are_exact(lab: &Lab, tap: &Tap) {
     assert_eq!((summary.seen, summary.filtered_out), (sent, 0));
     assert!(summary.lost_by("ring_full") > count / 2, "{summary:?}");
     assert_eq!(summary.lost_by("ring_full"), summary.lost_total());
-    assert!(
-        finished.stderr.contains("lost (ring full: "),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("lost (ring full: "), "{}", finished.stderr);
 
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, summary.recorded);
     let told: u64 = contents.packets.iter().map(Packet::drop_count).sum();
     assert_eq!(told, summary.lost_total());
-    let in_statistics: u64 = contents
-        .statistics
-        .iter()
-        .filter_map(|one| one.options.u64(5))
-        .sum();
+    let in_statistics: u64 = contents.statistics.iter().filter_map(|one| one.options.u64(5)).sum();
     assert_eq!(in_statistics, summary.lost_total());
     contents.assert_in_time_order();
 }
@@ -105,10 +94,7 @@ fn losses_of_a_full_socket_are_exact_with_the_packet_tap() {
     let file = lab.file("file.pcapng");
     let place = lab.receiver();
     let fixed = ["-i", &place, "--tap", "packet", "-Q", "in"];
-    let capture = Capture::start(
-        &lab,
-        &[&fixed[..], &["--ring-size", "64KiB", "-w", &file]].concat(),
-    );
+    let capture = Capture::start(&lab, &[&fixed[..], &["--ring-size", "64KiB", "-w", &file]].concat());
     capture.freeze();
     lab.send_from_two_cpus(&[frames::silent(64)], count / 2);
     capture.thaw();
@@ -135,26 +121,15 @@ fn unrequested_verdicts_are_filtered_out_and_counted() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file]);
     let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
     lab.send(&actions, 400);
     capture.wait_seen(400);
     let summary = capture.stop_well();
-    assert_eq!(
-        (summary.seen, summary.filtered_out, summary.recorded),
-        (400, 300, 100)
-    );
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (400, 300, 100));
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len(), 100);
-    assert!(
-        contents
-            .packets
-            .iter()
-            .all(|packet| packet.verdict() == Some((2, 1)))
-    );
+    assert!(contents.packets.iter().all(|packet| packet.verdict() == Some((2, 1))));
 }
 
 /// Hook slots of unrequested verdicts need no filter.
@@ -187,10 +162,7 @@ fn verdict_that_the_program_never_returns_records_nothing() {
         lab.send(&[frames::silent(64)], 10);
         capture.wait_seen(10);
         let summary = capture.stop_well();
-        assert_eq!(
-            (summary.seen, summary.filtered_out, summary.recorded),
-            (10, 10, 0)
-        );
+        assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (10, 10, 0));
         assert!(Contents::read(&file).packets.is_empty());
     }
 }
@@ -210,21 +182,14 @@ fn count_is_exact(lab: &Lab, tap: &Tap) {
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len(), COUNT);
     contents.assert_in_time_order();
-    assert_eq!(
-        contents.statistics.len(),
-        contents.interfaces.len(),
-        "the file is complete"
-    );
+    assert_eq!(contents.statistics.len(), contents.interfaces.len(), "the file is complete");
 }
 
 #[test]
 fn a_count_is_exact() {
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
-    let both_ends = Tap {
-        options: &["--tap", "xdp", "--at", "both"],
-        program: None,
-    };
+    let both_ends = Tap { options: &["--tap", "xdp", "--at", "both"], program: None };
     for tap in TAPS.iter().chain([&both_ends]) {
         count_is_exact(&lab, tap);
     }
@@ -234,10 +199,7 @@ fn a_count_is_exact() {
 fn count_of_one_is_exact_from_one_cpu() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --tap xdp -c 1 -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --tap xdp -c 1 -w {file}", lab.receiver()));
     lab.send(&[frames::silent(64)], 1);
     let summary = capture.wait().summary_of_success();
     assert_eq!(summary.recorded, 1);
@@ -248,10 +210,7 @@ fn count_of_one_is_exact_from_one_cpu() {
 fn figures_are_shown_while_running() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "--stats", "20ms", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--stats", "20ms", "-w", &file]);
     capture.wait_said(" s: 0 seen, 0 filtered out, 0 recorded, 0 lost, 0 a second");
     lab.send(&[frames::silent(64)], 3);
     capture.wait_said(" s: 3 seen, 0 filtered out, 3 recorded, 0 lost");

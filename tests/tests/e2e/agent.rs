@@ -43,19 +43,13 @@ fn report(path: &str) -> Value {
 
 fn phases(report: &Value) -> Vec<&str> {
     let captures = report["captures"].as_array();
-    captures
-        .into_iter()
-        .flatten()
-        .filter_map(|capture| capture["phase"].as_str())
-        .collect()
+    captures.into_iter().flatten().filter_map(|capture| capture["phase"].as_str()).collect()
 }
 
 fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Returns a desired state with captures of these names, at the receiver.
@@ -83,10 +77,7 @@ fn agent_serves_metrics() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("agent.toml");
     fs::write(&file, "").expect("a file");
-    let agent = agent(
-        &lab,
-        &["--state", &file, "--metrics", "127.0.0.1:0", "--verdicts"],
-    );
+    let agent = agent(&lab, &["--state", &file, "--metrics", "127.0.0.1:0", "--verdicts"]);
     agent.wait_said("serving http://");
     let said = agent.said();
     let address = said.split_once("http://").expect("an address").1;
@@ -97,9 +88,7 @@ fn agent_serves_metrics() {
     stream.read_to_string(&mut text).expect("it answers");
     assert!(text.contains("trawl_drops_missed_total "), "{text}");
     agent.kill();
-    wait_until("nothing listens any more", || {
-        TcpStream::connect(&address).is_err()
-    });
+    wait_until("nothing listens any more", || TcpStream::connect(&address).is_err());
 }
 
 #[test]
@@ -110,24 +99,13 @@ fn agent_follows_its_file() {
     let agent = agent(&lab, &["--state", &file]);
     wait_until("it runs", || phases(&report(&path)) == ["running"]);
     lab.send(&[frames::silent(64)], 100);
-    wait_until("it counts", || {
-        report(&path)["captures"][0]["account"]["recorded"] == 100
-    });
+    wait_until("it counts", || report(&path)["captures"][0]["account"]["recorded"] == 100);
     // The counts do not depend on the files for `trawl serve`.
     let captures = children(agent.id());
-    let published = captures
-        .iter()
-        .map(|pid| format!("/run/trawl/captures/{pid}"));
-    assert!(
-        published
-            .filter(|path| fs::remove_file(path).is_ok())
-            .count()
-            > 0
-    );
+    let published = captures.iter().map(|pid| format!("/run/trawl/captures/{pid}"));
+    assert!(published.filter(|path| fs::remove_file(path).is_ok()).count() > 0);
     lab.send(&[frames::silent(64)], 50);
-    wait_until("it counts on", || {
-        report(&path)["captures"][0]["account"]["recorded"] == 150
-    });
+    wait_until("it counts on", || report(&path)["captures"][0]["account"]["recorded"] == 150);
     // An unreadable file changes nothing.
     fs::write(&file, "[[capture").expect("a file");
     wait_until("it says so", || report(&path)["error"].is_string());
@@ -155,32 +133,22 @@ fn agent_follows_its_file() {
 #[test]
 fn policy_bounds_the_desired_captures() {
     let Some(lab) = Lab::open() else { return };
-    let (file, path, policy) = (
-        lab.file("agent.toml"),
-        lab.file("report"),
-        lab.file("policy"),
-    );
+    let (file, path, policy) = (lab.file("agent.toml"), lab.file("report"), lab.file("policy"));
     fs::write(&file, state(&lab, &["one", "two"], "snaplen = 100")).expect("a file");
     fs::write(&policy, "max_captures = 1\nmax_snaplen = 64").expect("a file");
     let agent = agent(&lab, &["--state", &file, "--policy", &policy]);
-    wait_until("both are refused", || {
-        phases(&report(&path)) == ["refused", "refused"]
-    });
+    wait_until("both are refused", || phases(&report(&path)) == ["refused", "refused"]);
     let captures = report(&path)["captures"].clone();
     assert_eq!(captures[0]["refused"]["kind"], "snaplen");
     assert_eq!(captures[1]["refused"]["kind"], "too_many");
     fs::write(&file, state(&lab, &["one", "two"], "snaplen = 64")).expect("a file");
-    wait_until("one runs", || {
-        phases(&report(&path)) == ["running", "refused"]
-    });
+    wait_until("one runs", || phases(&report(&path)) == ["running", "refused"]);
     let both = "snaplen = 64\nindex = true";
     fs::write(&policy, "index = false").expect("a file");
     assert_eq!(agent.stop().status.code(), Some(0));
     fs::write(&file, state(&lab, &["one"], both)).expect("a file");
     let agent = self::agent(&lab, &["--state", &file, "--policy", &policy]);
-    wait_until("indexing is refused", || {
-        report(&path)["captures"][0]["refused"]["kind"] == "index"
-    });
+    wait_until("indexing is refused", || report(&path)["captures"][0]["refused"]["kind"] == "index");
     assert_eq!(agent.stop().status.code(), Some(0));
     let nats = ["fleet", "agent", "--nats", "nats://127.0.0.1:1"];
     assert_eq!(trawl(&nats).status.code(), Some(2), "no policy");
@@ -220,11 +188,7 @@ impl Drop for Nats {
 }
 
 fn openssl(directory: &str, arguments: &str) {
-    let done = Command::new("openssl")
-        .current_dir(directory)
-        .args(arguments.split(' '))
-        .stderr(Stdio::null())
-        .status();
+    let done = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).stderr(Stdio::null()).status();
     assert!(done.expect("openssl").success(), "{arguments}");
 }
 
@@ -241,8 +205,7 @@ fn documented_accounts() -> String {
 
 impl Nats {
     fn is_there() -> bool {
-        helper_or_skip("trawl-fleet", "make build-fleet")
-            && tools_or_skip(&["nats-server", "openssl"])
+        helper_or_skip("trawl-fleet", "make build-fleet") && tools_or_skip(&["nats-server", "openssl"])
     }
 
     /// Starts it with users by credentials instead, and without TLS.
@@ -255,9 +218,7 @@ impl Nats {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("an address");
         let accounts = include_str!("agent/accounts.conf");
-        let text = format!(
-            "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\n{accounts}"
-        );
+        let text = format!("listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\n{accounts}");
         for (name, text) in [
             ("nats.conf", text.as_str()),
             ("alpha", include_str!("agent/alpha.creds")),
@@ -266,11 +227,7 @@ impl Nats {
             fs::write(format!("{directory}/{name}"), text).expect("a file");
         }
         drop(free);
-        let mut nats = Self {
-            server: None,
-            directory,
-            url: format!("nats://{address}"),
-        };
+        let mut nats = Self { server: None, directory, url: format!("nats://{address}") };
         nats.start();
         Some(nats)
     }
@@ -284,17 +241,11 @@ impl Nats {
         fs::create_dir_all(&directory).expect("a directory");
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("an address");
-        let text = format!(
-            "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\n{accounts}"
-        );
+        let text = format!("listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\n{accounts}");
         fs::write(format!("{directory}/nats.conf"), text).expect("a file");
         fs::write(format!("{directory}/operator"), OPERATOR[0]).expect("a file");
         drop(free);
-        let mut nats = Self {
-            server: None,
-            directory,
-            url: format!("nats://{address}"),
-        };
+        let mut nats = Self { server: None, directory, url: format!("nats://{address}") };
         nats.start();
         Some(nats)
     }
@@ -308,17 +259,12 @@ impl Nats {
         let write = |name: &str, text: &str| {
             fs::write(format!("{directory}/{name}"), text).expect("a file");
         };
-        openssl(
-            &directory,
-            "req -x509 -newkey ed25519 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca",
-        );
+        openssl(&directory, "req -x509 -newkey ed25519 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca");
         write("names", "subjectAltName=IP:127.0.0.1\n");
         for name in ["server", "client"] {
             openssl(
                 &directory,
-                &format!(
-                    "req -newkey ed25519 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
-                ),
+                &format!("req -newkey ed25519 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"),
             );
             openssl(
                 &directory,
@@ -340,11 +286,7 @@ impl Nats {
             ),
         );
         drop(free);
-        let mut nats = Self {
-            server: None,
-            directory,
-            url: format!("tls://{address}"),
-        };
+        let mut nats = Self { server: None, directory, url: format!("tls://{address}") };
         nats.start();
         Some(nats)
     }
@@ -378,21 +320,14 @@ impl Nats {
         let address = self.url.strip_prefix("nats://");
         if let Some(address) = address.filter(|_| !Path::new(&at("alpha")).exists()) {
             let words = match who {
-                "operator" => ["--nats", &self.url, "--nkey", &at(who)]
-                    .map(str::to_owned)
-                    .to_vec(),
-                host => vec![
-                    "--nats".to_owned(),
-                    format!("nats://{host}:{PASSWORD}@{address}"),
-                ],
+                "operator" => ["--nats", &self.url, "--nkey", &at(who)].map(str::to_owned).to_vec(),
+                host => vec!["--nats".to_owned(), format!("nats://{host}:{PASSWORD}@{address}")],
             };
             return words;
         }
         if address.is_some() {
             let options = [("--nats", self.url.clone()), ("--creds", at(who))];
-            return options
-                .map(|(option, value)| [option.to_owned(), value])
-                .concat();
+            return options.map(|(option, value)| [option.to_owned(), value]).concat();
         }
         let options = [
             ("--nats", self.url.clone()),
@@ -414,10 +349,7 @@ impl Nats {
     fn watch(&self, selector: &str) -> Running {
         let place = self.place("operator");
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
-        Running::start(
-            &[&["fleet", "watch", selector, "--json"], &place[..]].concat(),
-            "",
-        )
+        Running::start(&[&["fleet", "watch", selector, "--json"], &place[..]].concat(), "")
     }
 
     fn status(&self, selector: &str) -> Value {
@@ -444,9 +376,7 @@ impl Nats {
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
         let base = ["fleet", "agent", "--host", host, "--spool", &spool];
         let report = lab.file(&format!("report-{host}"));
-        let own = [
-            "--memory", &memory, "--policy", &policy, "--report", &report,
-        ];
+        let own = ["--memory", &memory, "--policy", &policy, "--report", &report];
         Running::start(&[&base[..], &own, &place[..]].concat(), "connected to")
     }
 }
@@ -455,9 +385,7 @@ fn phase_of(status: &Value, host: &str) -> String {
     let hosts = status["hosts"].as_array();
     let host = hosts.into_iter().flatten().find(|one| one["host"] == host);
     let phase = host.map(|one| one["state"]["captures"][0]["phase"].clone());
-    phase.map_or(String::new(), |phase| {
-        phase.as_str().unwrap_or("none").to_owned()
-    })
+    phase.map_or(String::new(), |phase| phase.as_str().unwrap_or("none").to_owned())
 }
 
 fn recorded(status: &Value, host: &str) -> u64 {
@@ -470,13 +398,11 @@ fn recorded(status: &Value, host: &str) -> u64 {
 /// Parses the output of `fleet watch --json`: a line for each change.
 fn changes(stdout: &str) -> Vec<Value> {
     let lines = stdout.lines();
-    lines
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
+    lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Compares the generated packets with the hosts' reports and the stores, across the death of the bus, a partition from it and
-/// the death of an agent.
+/// Compares the generated packets with the hosts' reports and the stores, across the death of the bus, a partition from
+/// it and the death of an agent.
 #[test]
 fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     let Some(lab) = Lab::open() else { return };
@@ -491,18 +417,14 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         let hosts = nats.status(role)["hosts"].as_array().map(Vec::len);
         hosts == Some(1)
     };
-    wait_until("both have reported", || {
-        has_reported("role=alpha") && has_reported("role=beta")
-    });
+    wait_until("both have reported", || has_reported("role=alpha") && has_reported("role=beta"));
     let watch = nats.watch("al*");
     wait_until("the watch shows the hosts", || !watch.shown().is_empty());
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
     let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
     let started = nats.fleet(&[&["start", "role=alpha", "--index", "udp"], &what[..]].concat());
     assert!(started.status.success(), "{started:?}");
-    wait_until("alpha runs", || {
-        phase_of(&nats.status("alpha"), "alpha") == "running"
-    });
+    wait_until("alpha runs", || phase_of(&nats.status("alpha"), "alpha") == "running");
     assert_eq!(phase_of(&nats.status("beta"), "beta"), "none");
     let send = |count: &str| {
         generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", count]);
@@ -514,45 +436,30 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert_eq!(children(alpha.id()).len(), 1, "the capture");
     send("200");
     nats.start();
-    wait_until("the account is told to the bus that is back", || {
-        recorded(&nats.status("alpha"), "alpha") == 500
-    });
+    wait_until("the account is told to the bus that is back", || recorded(&nats.status("alpha"), "alpha") == 500);
     // An unresponsive server counts as an unreachable one.
     nats.signal(Signal::STOP);
     send("70");
     let report = lab.file("report-alpha");
-    wait_until("the agent has counted them", || {
-        self::report(&report)["captures"][0]["account"]["recorded"] == 570
-    });
+    wait_until("the agent has counted them", || self::report(&report)["captures"][0]["account"]["recorded"] == 570);
     nats.signal(Signal::CONT);
-    wait_until("the account is told after the partition", || {
-        recorded(&nats.status("alpha"), "alpha") == 570
-    });
+    wait_until("the account is told after the partition", || recorded(&nats.status("alpha"), "alpha") == 570);
     // An agent that restarts also restarts the desired captures.
     alpha.kill();
     fs::remove_file(&report).expect("a report");
     let alpha = nats.agent(&lab, "alpha", "alpha");
-    wait_until("it runs again", || {
-        phases(&self::report(&report)) == ["running"]
-    });
+    wait_until("it runs again", || phases(&self::report(&report)) == ["running"]);
     send("50");
     // An agent that restarts finds a command issued meanwhile.
     nats.kill();
     nats.start();
-    wait_until("the server takes commands", || {
-        nats.fleet(&["stop", "alpha"]).status.success()
-    });
-    wait_until("alpha has stopped", || {
-        phase_of(&nats.status("alpha"), "alpha") == "none"
-    });
+    wait_until("the server takes commands", || nats.fleet(&["stop", "alpha"]).status.success());
+    wait_until("alpha has stopped", || phase_of(&nats.status("alpha"), "alpha") == "none");
     for agent in [alpha, beta] {
         assert_eq!(agent.stop().status.code(), Some(0));
     }
     nothing_attached(&lab.pair.b);
-    let told = trawl(&args!(
-        "store ls --json {store} --spool {}",
-        lab.file("spool-alpha")
-    ));
+    let told = trawl(&args!("store ls --json {store} --spool {}", lab.file("spool-alpha")));
     let told: Value = serde_json::from_slice(&told.stdout).expect("JSON");
     let total = &told["total"];
     let account = ["recorded", "stored", "spooled", "evicted", "unknown"].map(|name| &total[name]);
@@ -568,10 +475,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert!(changes.iter().all(of_alpha), "{changes:?}");
     assert!(is(&changes[0], "none") && changes.iter().any(|one| is(one, "running")));
     assert!(changes.iter().any(|one| recorded(one, "alpha") == 570));
-    assert!(
-        changes.last().is_some_and(|one| is(one, "none")),
-        "{changes:?}"
-    );
+    assert!(changes.last().is_some_and(|one| is(one, "none")), "{changes:?}");
 }
 
 /// Users of an operator's account, with their rights in their credentials.
@@ -588,9 +492,7 @@ fn credentials_open_the_bus() {
     let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
     let started = nats.fleet(&[&["start", "alpha"], &what[..]].concat());
     assert!(started.status.success(), "{started:?}");
-    wait_until("alpha runs", || {
-        phase_of(&nats.status("alpha"), "alpha") == "running"
-    });
+    wait_until("alpha runs", || phase_of(&nats.status("alpha"), "alpha") == "running");
     assert_eq!(alpha.stop().status.code(), Some(0));
     let none = trawl(&["fleet", "status", "--nats", &nats.url]);
     assert_eq!(none.status.code(), Some(1), "{none:?}");
@@ -610,17 +512,13 @@ fn host_has_no_rights_to_subjects_of_another() {
     let Some(nats) = Nats::up(&lab) else { return };
     let impostor = nats.agent(&lab, "beta", "alpha");
     impostor.wait_said("Permissions Violation for Subscription to \"trawl.cmd.beta\"");
-    impostor.wait_said(
-        "Permissions Violation for Publish to \"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.beta\"",
-    );
+    impostor.wait_said("Permissions Violation for Publish to \"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.beta\"");
     impostor.signal(Signal::TERM);
     impostor.wait();
     // The server rejects an unknown key as well as a connection without a certificate.
     let key = format!("{}/operator", nats.directory);
     let ca = format!("{}/ca.pem", nats.directory);
-    let refused = trawl(&[
-        "fleet", "status", "--nats", &nats.url, "--nkey", &key, "--tls-ca", &ca,
-    ]);
+    let refused = trawl(&["fleet", "status", "--nats", &nats.url, "--nkey", &key, "--tls-ca", &ca]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
 }
 
@@ -632,9 +530,8 @@ impl Attacker {
         let address = nats.url.strip_prefix("nats://").expect("no TLS");
         let stream = TcpStream::connect(address).expect("it listens");
         let mut attacker = Self(BufReader::new(stream));
-        let login = format!(
-            "CONNECT {{\"verbose\":true,\"headers\":true,\"user\":\"{host}\",\"pass\":\"{PASSWORD}\"}}\r\n"
-        );
+        let login =
+            format!("CONNECT {{\"verbose\":true,\"headers\":true,\"user\":\"{host}\",\"pass\":\"{PASSWORD}\"}}\r\n");
         assert!(attacker.line().starts_with("INFO"));
         assert_eq!(attacker.send(&login), "+OK");
         attacker
@@ -675,9 +572,7 @@ fn start_capture(nats: &Nats, lab: &Lab, host: &str) {
     let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
     let started = nats.fleet(&[&["start", host, "--name", host], &what[..]].concat());
     assert!(started.status.success(), "{started:?}");
-    wait_until(&format!("{host} runs"), || {
-        phase_of(&nats.status(host), host) == "running"
-    });
+    wait_until(&format!("{host} runs"), || phase_of(&nats.status(host), host) == "running");
 }
 
 /// A host can neither remove nor forge another's desired state, with its documented rights or in a shared account.
@@ -693,12 +588,8 @@ fn host_cannot_command_another() {
         );
         format!("{{ {}, permissions: {{ {rights} }} }}", login(host))
     };
-    let shared = format!(
-        "authorization {{ users = [ {{ nkey: {} }}, {}, {} ] }}",
-        OPERATOR[1],
-        user("alpha"),
-        user("beta")
-    );
+    let shared =
+        format!("authorization {{ users = [ {{ nkey: {} }}, {}, {} ] }}", OPERATOR[1], user("alpha"), user("beta"));
     for accounts in [documented, shared] {
         let Some(lab) = Lab::open() else { return };
         let Some(nats) = Nats::with_passwords(&lab, &accounts) else {
@@ -717,40 +608,24 @@ fn host_cannot_command_another() {
         assert_eq!(attacker.send(&rollup), "+OK");
         let question = "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.alpha";
         for subject in [question, state] {
-            for reply in [
-                "trawl.cmd.beta",
-                "$KV.trawl.cmd.beta",
-                "$KV.trawl.state.beta",
-            ] {
+            for reply in ["trawl.cmd.beta", "$KV.trawl.cmd.beta", "$KV.trawl.state.beta"] {
                 assert_eq!(attacker.publish(subject, reply, ""), "+OK");
             }
         }
         let forged = attacker.publish("$KV.trawl.cmd.beta", "", "{}");
-        assert!(
-            forged.starts_with("-ERR 'Permissions Violation"),
-            "{forged}"
-        );
+        assert!(forged.starts_with("-ERR 'Permissions Violation"), "{forged}");
         // The server's answer precedes the change.
         let stopped = nats.fleet(&["stop", "alpha"]);
         assert!(stopped.status.success(), "{stopped:?}");
-        wait_until("alpha ends its capture", || {
-            phase_of(&nats.status("alpha"), "alpha") == "none"
-        });
+        wait_until("alpha ends its capture", || phase_of(&nats.status("alpha"), "alpha") == "none");
         let captures = report(&lab.file("report-beta"))["captures"].clone();
-        let names: Vec<&Value> = captures
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|one| &one["name"])
-            .collect();
+        let names: Vec<&Value> = captures.as_array().expect("a list").iter().map(|one| &one["name"]).collect();
         assert_eq!(names, ["beta"], "{captures}");
         assert!(revision_of(&nats, "alpha") > before.0);
         // A forged entry is replaced by the next change.
         let stopped = nats.fleet(&["stop", "beta"]);
         assert!(stopped.status.success(), "{stopped:?}");
-        wait_until("beta ends its capture", || {
-            phase_of(&nats.status("beta"), "beta") == "none"
-        });
+        wait_until("beta ends its capture", || phase_of(&nats.status("beta"), "beta") == "none");
         assert!(revision_of(&nats, "beta") > before.1);
         for agent in [alpha, beta] {
             let ended = agent.stop();
@@ -782,9 +657,7 @@ fn unsigned_and_old_commands_are_ignored() {
     let signed = signed.expect("the command");
     let stopped = nats.fleet(&["stop", "alpha"]);
     assert!(stopped.status.success(), "{stopped:?}");
-    wait_until("alpha ends its capture", || {
-        phase_of(&nats.status("alpha"), "alpha") == "none"
-    });
+    wait_until("alpha ends its capture", || phase_of(&nats.status("alpha"), "alpha") == "none");
     let desired: Value = serde_json::from_str(&signed).expect("JSON");
     let unsigned = desired["desired"].as_str().expect("text").to_owned();
     for (payload, subject) in [
@@ -795,22 +668,14 @@ fn unsigned_and_old_commands_are_ignored() {
     ] {
         let length = payload.len();
         let text = format!("PUB {subject} {length}\r\n{payload}\r\n");
-        attacker
-            .0
-            .get_mut()
-            .write_all(text.as_bytes())
-            .expect("sent");
+        attacker.0.get_mut().write_all(text.as_bytes()).expect("sent");
     }
     alpha.wait_said("a desired state is ignored: it is not signed");
     assert_eq!(phase_of(&nats.status("alpha"), "alpha"), "none");
     // A restarted agent does not follow an old command either.
     assert_eq!(alpha.stop().status.code(), Some(0));
     let text = format!("PUB $KV.trawl.cmd.alpha {}\r\n{signed}\r\n", signed.len());
-    attacker
-        .0
-        .get_mut()
-        .write_all(text.as_bytes())
-        .expect("sent");
+    attacker.0.get_mut().write_all(text.as_bytes()).expect("sent");
     let again = nats.agent(&lab, "alpha", "alpha");
     start_capture(&nats, &lab, "alpha");
     let captures = report(&lab.file("report-alpha"))["captures"].clone();
@@ -831,13 +696,8 @@ fn operator_can_print_the_public_key() {
     assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), OPERATOR[1]);
     let policy = lab.file("policy");
     fs::write(&policy, "").expect("a file");
-    let refused = trawl(&args!(
-        "fleet agent --nats nats://a:b@127.0.0.1:1 --policy {policy}"
-    ));
+    let refused = trawl(&args!("fleet agent --nats nats://a:b@127.0.0.1:1 --policy {policy}"));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("names no operator") && !said.contains("a:b@"),
-        "{said}"
-    );
+    assert!(said.contains("names no operator") && !said.contains("a:b@"), "{said}");
 }

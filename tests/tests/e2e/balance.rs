@@ -25,18 +25,9 @@ fn ip(station: &Station, arguments: &str) {
 /// Returns TCP segments to the virtual address, one for each flow.
 fn to_vip(line: &Line, flows: u16, set: u8) -> Vec<Vec<u8>> {
     let one = |flow| {
-        let tcp = Tcp {
-            src: 10_000 + flow,
-            dst: 80,
-            flags: set,
-            ..Tcp::default()
-        };
+        let tcp = Tcp { src: 10_000 + flow, dst: 80, flags: set, ..Tcp::default() };
         let ethernet = Template::new().ethernet(line.a.mac, line.left.mac);
-        ethernet
-            .ipv4(line.a.ipv4, VIP)
-            .tcp(tcp)
-            .payload([7; 100])
-            .build()
+        ethernet.ipv4(line.a.ipv4, VIP).tcp(tcp).payload([7; 100]).build()
     };
     (0..flows).map(one).collect()
 }
@@ -47,8 +38,8 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {said}"))
 }
 
-/// Loads a balancer with a small flow table: the kernel needs half a second to allocate one of the default size, and ten
-/// seconds in an emulated processor.
+/// Loads a balancer with a small flow table: the kernel needs half a second to allocate one of the default size, and
+/// ten seconds in an emulated processor.
 fn load(left: &str, more: &[&str]) {
     done(&[&["balance", "load", left, "--flows", "10000"], more].concat());
 }
@@ -70,13 +61,9 @@ fn outcome(counts: &Value, name: &str) -> u64 {
 }
 
 fn add(left: &str, line: &Line, forward: &str) {
-    done(&args!(
-        "balance vip add tcp:192.0.2.80:80 --forward {forward} --on {left}"
-    ));
+    done(&args!("balance vip add tcp:192.0.2.80:80 --forward {forward} --on {left}"));
     let backend = line.b.ipv4.to_string();
-    done(&args!(
-        "balance backend add tcp:192.0.2.80:80 {backend} --on {left}"
-    ));
+    done(&args!("balance backend add tcp:192.0.2.80:80 {backend} --on {left}"));
 }
 
 #[test]
@@ -102,10 +89,7 @@ fn tunnelled_packets_arrive_whole() {
         let rows = tshark(&file, &["ip.dst", "ip.src"]);
         let backend = line.b.ipv4.to_string();
         let sources: std::collections::HashSet<&String> = rows.iter().map(|row| &row[1]).collect();
-        assert!(
-            rows.iter().all(|row| row[0].starts_with(&backend)),
-            "{rows:?}"
-        );
+        assert!(rows.iter().all(|row| row[0].starts_with(&backend)), "{rows:?}");
         assert!(sources.len() > 10, "{sources:?}");
         let counts = counted(&left, 20);
         assert_eq!(counts["vips"][0]["packets"], 20, "{counts}");
@@ -148,28 +132,9 @@ fn counters_add_up() {
     let mut sent = to_vip(line, 30, flags::SYN);
     sent.extend(to_vip(line, 30, flags::ACK));
     // To the virtual address with a wrong port, and an echo request.
-    sent.push(
-        ethernet()
-            .ipv4(line.a.ipv4, VIP)
-            .udp(1, 80)
-            .payload([0; 30])
-            .build(),
-    );
-    sent.push(
-        ethernet()
-            .ipv4(line.a.ipv4, VIP)
-            .icmp(Icmp::echo_request(1, 1))
-            .build(),
-    );
-    sent.push(
-        ethernet()
-            .layer(Layer::Raw {
-                bytes: vec![0; 46],
-                ethertype: Some(0x88b5),
-                protocol: None,
-            })
-            .build(),
-    );
+    sent.push(ethernet().ipv4(line.a.ipv4, VIP).udp(1, 80).payload([0; 30]).build());
+    sent.push(ethernet().ipv4(line.a.ipv4, VIP).icmp(Icmp::echo_request(1, 1)).build());
+    sent.push(ethernet().layer(Layer::Raw { bytes: vec![0; 46], ethertype: Some(0x88b5), protocol: None }).build());
     lab.send_packets(&sent);
     let counts = counted(&left, sent.len() as u64);
     assert_eq!(counts["packets"], sent.len());
@@ -181,9 +146,7 @@ fn counters_add_up() {
     assert_eq!(counts["vips"][0]["backends"][0]["packets"], 60);
     // Draining leaves no backend for new flows; existing ones go on.
     let backend = line.b.ipv4.to_string();
-    done(&args!(
-        "balance backend drain tcp:192.0.2.80:80 {backend} --on {left}"
-    ));
+    done(&args!("balance backend drain tcp:192.0.2.80:80 {backend} --on {left}"));
     let mut more = to_vip(line, 30, flags::ACK);
     more.extend(to_vip(line, 5, flags::SYN));
     lab.send_packets(&more);
@@ -201,28 +164,12 @@ fn packets_too_big_for_the_tunnel_are_answered() {
     load(&left, &[]);
     add(&left, line, "ipip");
     let (file, a) = (lab.file("file.pcapng"), place(&line.a));
-    let capture = Capture::start(
-        &lab,
-        &[
-            "-i", &a, "--tap", "packet", "-Q", "in", "-c", "1", "-w", &file, "icmp",
-        ],
-    );
-    let tcp = Tcp {
-        src: 4000,
-        dst: 80,
-        flags: flags::ACK,
-        ..Tcp::default()
-    };
-    let large = Template::new()
-        .ethernet(line.a.mac, line.left.mac)
-        .ipv4(line.a.ipv4, VIP)
-        .tcp(tcp);
+    let capture = Capture::start(&lab, &["-i", &a, "--tap", "packet", "-Q", "in", "-c", "1", "-w", &file, "icmp"]);
+    let tcp = Tcp { src: 4000, dst: 80, flags: flags::ACK, ..Tcp::default() };
+    let large = Template::new().ethernet(line.a.mac, line.left.mac).ipv4(line.a.ipv4, VIP).tcp(tcp);
     lab.send_packets(&[large.payload(vec![0; 1450]).build()]);
     capture.wait().summary_of_success();
-    let rows = tshark(
-        &file,
-        &["icmp.type", "icmp.code", "icmp.mtu", "icmp.checksum.status"],
-    );
+    let rows = tshark(&file, &["icmp.type", "icmp.code", "icmp.mtu", "icmp.checksum.status"]);
     assert_eq!(rows, [["3", "4", "1480", "1"]]);
 }
 
@@ -240,21 +187,12 @@ fn invalid_table_changes_nothing() {
         (vec!["vip", "add", "tcp:192.0.2.80"], "overlap"),
         (vec!["vip", "add", vip], "overlap"),
         (vec!["backend", "add", vip, &backend], "duplicate backend"),
-        (
-            vec!["backend", "weight", vip, &backend, "0"],
-            "weight of zero",
-        ),
+        (vec!["backend", "weight", vip, &backend, "0"], "weight of zero"),
         (vec!["backend", "add", vip, "203.0.113.9"], "no route"),
         (vec!["backend", "remove", vip, "203.0.113.9"], "no backend"),
-        (
-            vec!["vip", "remove", "udp:192.0.2.80:80"],
-            "no virtual address",
-        ),
+        (vec!["vip", "remove", "udp:192.0.2.80:80"], "no virtual address"),
     ] {
-        let said = refused(
-            &[&["balance"], &arguments[..], &["--on", &left]].concat(),
-            1,
-        );
+        let said = refused(&[&["balance"], &arguments[..], &["--on", &left]].concat(), 1);
         assert!(said.contains(says), "{arguments:?}: {said}");
     }
     let table = lab.file("table.toml");
@@ -293,9 +231,7 @@ fn a_backend_without_a_tunnel_device_is_not_healthy() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    let listener = run_in(&line.b.namespace, || {
-        std::net::TcpListener::bind((line.b.ipv4, 80))
-    });
+    let listener = run_in(&line.b.namespace, || std::net::TcpListener::bind((line.b.ipv4, 80)));
     let _listener = listener.expect("the namespace of b").expect("a port");
     load(&left, &[]);
     for forward in ["ipip", "gue", "direct"] {
@@ -311,9 +247,7 @@ fn a_backend_without_a_tunnel_device_is_not_healthy() {
     }
     // With the virtual address it answers frames to its MAC address.
     ip(&line.b, "address add 192.0.2.80 dev lo");
-    let vip = run_in(&line.b.namespace, || {
-        std::net::TcpListener::bind("192.0.2.80:80")
-    });
+    let vip = run_in(&line.b.namespace, || std::net::TcpListener::bind("192.0.2.80:80"));
     let _vip = vip.expect("the namespace of b").expect("a port");
     add(&left, line, "direct");
     let found = json(&["balance", "check", "--on", &left]);
@@ -345,9 +279,7 @@ fn ipv6_is_tunnelled_by_ip6ip6_and_too_big_is_answered() {
     load(&left, &[]);
     done(&args!("balance vip add udp:[2001:db8::80]:53 --on {left}"));
     let backend = line.b.ipv6.to_string();
-    done(&args!(
-        "balance backend add udp:[2001:db8::80]:53 {backend} --on {left}"
-    ));
+    done(&args!("balance backend add udp:[2001:db8::80]:53 {backend} --on {left}"));
     let udp = |length: usize| {
         let ethernet = Template::new().ethernet(line.a.mac, line.left.mac);
         let udp = ethernet.ipv6(line.a.ipv6, vip).udp(4000, 53);
@@ -361,12 +293,7 @@ fn ipv6_is_tunnelled_by_ip6ip6_and_too_big_is_answered() {
     assert_eq!((frame[20], &frame[38..54]), (41, &line.b.ipv6.octets()[..]));
     assert_eq!(frame[54..], sent[0][14..]);
     let (file, a) = (lab.file("answer.pcapng"), place(&line.a));
-    let capture = Capture::start(
-        &lab,
-        &[
-            "-i", &a, "--tap", "packet", "-Q", "in", "-c", "1", "-w", &file, "icmp6",
-        ],
-    );
+    let capture = Capture::start(&lab, &["-i", &a, "--tap", "packet", "-Q", "in", "-c", "1", "-w", &file, "icmp6"]);
     lab.send_packets(&[udp(1440)]);
     capture.wait().summary_of_success();
     let fields = ["icmpv6.type", "icmpv6.mtu", "icmpv6.checksum.status"];
@@ -381,10 +308,7 @@ fn captures_see_packets_at_a_tappable_balancer() {
     load(&left, &["--tappable"]);
     add(&left, line, "ipip");
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &left, "--tap", "tailcall", "-c", "5", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &left, "--tap", "tailcall", "-c", "5", "-w", &file]);
     lab.send_packets(&to_vip(line, 5, flags::SYN));
     capture.wait().summary_of_success();
     assert_eq!(tshark(&file, &["frame.len"]).len(), 5);

@@ -48,52 +48,30 @@ fn tiny_run_has_a_figure_for_every_point_and_resumes_without_repeats() {
     let report = results(&directory.0);
     assert_eq!(report["schema"], "trawl-bench/1");
     assert_eq!(report["complete"], true);
-    assert!(
-        report["conditions"]["kernel"]
-            .as_str()
-            .is_some_and(|kernel| kernel.starts_with("Linux"))
-    );
+    assert!(report["conditions"]["kernel"].as_str().is_some_and(|kernel| kernel.starts_with("Linux")));
     let bandwidth = &report["experiments"][0];
     let runs = bandwidth["runs"].as_array().expect("runs");
     let of = |series: &str| runs.iter().filter(|run| run["series"] == series).count();
     assert_eq!(of("trawl hook, drop"), 2, "{bandwidth}");
-    for run in runs
-        .iter()
-        .filter(|run| run["series"] == "trawl hook, drop")
-    {
-        assert_eq!(
-            run["sent"], run["recorded"],
-            "nothing is lost at so low a rate: {run}"
-        );
+    for run in runs.iter().filter(|run| run["series"] == "trawl hook, drop") {
+        assert_eq!(run["sent"], run["recorded"], "nothing is lost at so low a rate: {run}");
         assert_eq!(run["claim"]["wrong"], false, "{run}");
         assert_eq!(run["claim"]["recorded"], run["recorded"], "{run}");
         assert!(!run["cpus"].as_array().expect("CPUs").is_empty());
     }
     let offload = &report["experiments"][1];
     assert_eq!(offload["finding"]["agrees"], "not_measured");
-    let why = offload["failures"][0]["message"]
-        .as_str()
-        .expect("a reason");
+    let why = offload["failures"][0]["message"].as_str().expect("a reason");
     assert!(why.contains("no device of this host can offload"), "{why}");
     let csv = std::fs::read_to_string(directory.0.join("results.csv")).expect("results.csv");
-    assert_eq!(
-        csv.lines().count(),
-        1 + 3 * runs.len(),
-        "a line for each metric of each run"
-    );
+    assert_eq!(csv.lines().count(), 1 + 3 * runs.len(), "a line for each metric of each run");
     let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
-    assert!(
-        csv.contains(",cpu0_user,cpu0_system,cpu0_softirq,cpu0_steal"),
-        "{csv}"
-    );
+    assert!(csv.contains(",cpu0_user,cpu0_system,cpu0_softirq,cpu0_steal"), "{csv}");
     assert!(columns.iter().min() >= columns.first(), "{csv}");
 
     let again = trawl(&["bench", "resume", directory.text()]);
     assert_eq!(again.status.code(), Some(0));
-    assert_eq!(
-        results(&directory.0)["experiments"][0]["runs"],
-        bandwidth["runs"]
-    );
+    assert_eq!(results(&directory.0)["experiments"][0]["runs"], bandwidth["runs"]);
     let onto = trawl(&["bench", "run", "xdp-offload", "-o", directory.text()]);
     assert_eq!(onto.status.code(), Some(1), "results are never overwritten");
 }
@@ -115,11 +93,7 @@ fn captures_on_the_disk_are_measured_against_their_ceilings() {
     let report = results(&directory.0);
     let disk = &report["experiments"][0];
     let runs = disk["runs"].as_array().expect("runs");
-    let ours = |run: &&Value| {
-        run["series"]
-            .as_str()
-            .is_some_and(|name| name.starts_with("trawl"))
-    };
+    let ours = |run: &&Value| run["series"].as_str().is_some_and(|name| name.starts_with("trawl"));
     // Four loads of the smallest frames, and one at full speed of large ones too.
     assert_eq!(runs.iter().filter(ours).count(), 6, "{disk}");
     for run in runs.iter().filter(ours) {
@@ -158,38 +132,17 @@ fn missing_points_are_measured_when_a_run_is_resumed() {
          native' --set cores=1 --set seconds=0.02 -o {}",
         directory.text()
     ));
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let mut report = results(&directory.0);
-    assert_eq!(
-        report["experiments"][0]["runs"]
-            .as_array()
-            .expect("runs")
-            .len(),
-        2
-    );
+    assert_eq!(report["experiments"][0]["runs"].as_array().expect("runs").len(), 2);
     report["complete"] = false.into();
-    report["experiments"][0]["runs"]
-        .as_array_mut()
-        .expect("runs")
-        .pop();
-    std::fs::write(directory.0.join("results.json"), report.to_string())
-        .expect("it can be written");
+    report["experiments"][0]["runs"].as_array_mut().expect("runs").pop();
+    std::fs::write(directory.0.join("results.json"), report.to_string()).expect("it can be written");
     let again = trawl(&["bench", "resume", directory.text()]);
     assert_eq!(again.status.code(), Some(0));
     let report = results(&directory.0);
     assert_eq!(report["complete"], true);
-    assert_eq!(
-        report["experiments"][0]["runs"]
-            .as_array()
-            .expect("runs")
-            .len(),
-        2
-    );
+    assert_eq!(report["experiments"][0]["runs"].as_array().expect("runs").len(), 2);
 }
 
 #[test]
@@ -199,13 +152,8 @@ fn missing_peer_is_shown_as_missing() {
     }
     let directory = Directory::new("missing");
     let broken = directory.0.join("broken-peer");
-    std::fs::write(
-        &broken,
-        "#!/bin/sh\necho it does not work here >&2\nexit 3\n",
-    )
-    .expect("it can be written");
-    std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("a mode");
+    std::fs::write(&broken, "#!/bin/sh\necho it does not work here >&2\nexit 3\n").expect("it can be written");
+    std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
     let peer = format!("tcpdump={}", broken.display());
     let out = directory.0.join("out");
     let output = trawl(&args!(
@@ -215,19 +163,9 @@ fn missing_peer_is_shown_as_missing() {
     ));
     assert_eq!(output.status.code(), Some(1), "nothing at all was measured");
     let report = results(&out);
-    let failures = report["experiments"][0]["failures"]
-        .as_array()
-        .expect("failures");
-    let own = failures
-        .iter()
-        .find(|one| one["series"] == "tcpdump")
-        .expect("tcpdump's");
-    assert!(
-        own["message"]
-            .as_str()
-            .is_some_and(|why| why.contains("it does not work here")),
-        "{own}"
-    );
+    let failures = report["experiments"][0]["failures"].as_array().expect("failures");
+    let own = failures.iter().find(|one| one["series"] == "tcpdump").expect("tcpdump's");
+    assert!(own["message"].as_str().is_some_and(|why| why.contains("it does not work here")), "{own}");
     assert_eq!(own["runs"], 1, "it is not tried again for each repetition");
 }
 
@@ -251,13 +189,7 @@ fn unknown_names_keys_and_peers_are_wrong_usage() {
     assert!(list.as_array().is_some_and(|all| all.len() >= 13));
     let peers = trawl(&["bench", "peers", "--json"]);
     let peers: Value = serde_json::from_slice(&peers.stdout).expect("JSON");
-    assert!(
-        peers
-            .as_array()
-            .expect("peers")
-            .iter()
-            .all(|one| one["how_to_get"].is_string())
-    );
+    assert!(peers.as_array().expect("peers").iter().all(|one| one["how_to_get"].is_string()));
 }
 
 /// Storing, indexing and searching are measured; losses are reported, and the needle is found.
@@ -287,9 +219,7 @@ fn store_is_measured() {
     let report = results(Path::new(out[1]));
     let value = |experiment: usize, figure: &str| {
         let run = &report["experiments"][experiment]["runs"][0];
-        run["values"][figure]
-            .as_f64()
-            .unwrap_or_else(|| panic!("{figure}: {run}"))
+        run["values"][figure].as_f64().unwrap_or_else(|| panic!("{figure}: {run}"))
     };
     assert_eq!(value(0, "hidden_percent"), 0.0);
     assert_eq!(value(0, "stored_percent"), 100.0);
@@ -298,9 +228,7 @@ fn store_is_measured() {
     let bytes = value(1, "bytes_per_packet");
     assert!(bytes > 0.0 && bytes < 21.0, "{bytes}");
     // No generated data is left.
-    let left = std::fs::read_dir(&directory.0)
-        .expect("a directory")
-        .flatten();
+    let left = std::fs::read_dir(&directory.0).expect("a directory").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["out"]);
     let query = trawl_tests::binary::path().with_file_name("trawl-fleet");

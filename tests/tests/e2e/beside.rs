@@ -21,10 +21,7 @@ const FILTER: &str = "udp port 9 or (vlan and (udp port 9 or (vlan and udp port 
 
 /// A lab with a tappable program on the receiving interface, if it has a mode.
 fn beside(mode: Option<&str>, gro: bool) -> Option<(Lab, CleanUp)> {
-    let lab = Lab::with(PairOptions {
-        gro,
-        ..PairOptions::default()
-    })?;
+    let lab = Lab::with(PairOptions { gro, ..PairOptions::default() })?;
     let place = lab.receiver();
     if let Some(mode) = mode {
         succeeds(&args!("xdp load {place} pass --mode {mode} --tappable"));
@@ -45,35 +42,18 @@ fn add_vlan(lab: &Lab) -> bool {
     is_added
 }
 
-/// Sends frames without tags, with tags among their bytes, and, from a VLAN's interface, with tags outside their bytes. Returns
-/// the frames as the wire has them, and as XDP sees them.
+/// Sends frames without tags, with tags among their bytes, and, from a VLAN's interface, with tags outside their bytes.
+/// Returns the frames as the wire has them, and as XDP sees them.
 fn frames_sent(lab: &Lab, has_vlan: bool) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let plain: Vec<Vec<u8>> = [4, 100, 1400]
-        .map(|length| frames::udp(&vec![7; length]))
-        .into();
-    let inside: Vec<Vec<u8>> = [
-        frames::ipv4_udp(1),
-        frames::ipv6_udp(1),
-        frames::ipv4_udp(2),
-    ]
-    .into();
+    let plain: Vec<Vec<u8>> = [4, 100, 1400].map(|length| frames::udp(&vec![7; length])).into();
+    let inside: Vec<Vec<u8>> = [frames::ipv4_udp(1), frames::ipv6_udp(1), frames::ipv4_udp(2)].into();
     lab.send_long(&plain);
     lab.send_long(&inside);
     let mut wire = [plain.clone(), inside.clone()].concat();
     let mut xdp = wire.clone();
     if has_vlan {
-        let vlan = Station {
-            interface: "v5".to_owned(),
-            ..lab.pair.a.clone()
-        };
-        send_from(
-            &vlan,
-            &plain,
-            plain.len() as u64,
-            Engine::Packet,
-            None,
-            None,
-        );
+        let vlan = Station { interface: "v5".to_owned(), ..lab.pair.a.clone() };
+        send_from(&vlan, &plain, plain.len() as u64, Engine::Packet, None, None);
         let tag = [&[0x81, 0][..], &BESIDE.to_be_bytes()].concat();
         let tagged = |frame: &Vec<u8>| [&frame[..12], &tag, &frame[12..]].concat();
         wire.extend(plain.iter().map(tagged));
@@ -95,34 +75,22 @@ fn every_tap_records_the_wire(mode: Option<&str>) {
         let taps = [own, "tc", "packet"].map(|tap| {
             let file = lab.file(&format!("{tap}.pcapng"));
             let side = if tap == own { "" } else { " -Q in" };
-            let capture = Capture::start(
-                &lab,
-                &args!("-i {place} --tap {tap}{side} -c {count} -w {file} '{FILTER}'"),
-            );
+            let capture = Capture::start(&lab, &args!("-i {place} --tap {tap}{side} -c {count} -w {file} '{FILTER}'"));
             (file, capture)
         });
         // A second program at tc, for packets cut behind their headers, and one for packets cut within a header.
         let cut = ["--headers", "-s 15"].map(|cut| {
             let file = lab.file(&format!("cut{}.pcapng", cut.len()));
-            let capture = Capture::start(
-                &lab,
-                &args!("-i {place} --tap tc -Q in {cut} -c {count} -w {file} '{FILTER}'"),
-            );
+            let capture =
+                Capture::start(&lab, &args!("-i {place} --tap tc -Q in {cut} -c {count} -w {file} '{FILTER}'"));
             (file, capture)
         });
         let (wire, xdp) = frames_sent(&lab, has_vlan);
         for (file, capture) in taps {
             let is_own = file.contains(own);
             let summary = capture.wait().summary_of_success();
-            assert_eq!(
-                (summary.recorded, summary.lost.values().sum::<u64>()),
-                (count, 0),
-                "{mode:?} {gro} {file}"
-            );
-            frames::assert_same(
-                &Contents::read(&file).frames(),
-                if is_own { &xdp } else { &wire },
-            );
+            assert_eq!((summary.recorded, summary.lost.values().sum::<u64>()), (count, 0), "{mode:?} {gro} {file}");
+            frames::assert_same(&Contents::read(&file).frames(), if is_own { &xdp } else { &wire });
         }
         let [headers, within] = cut.map(|(file, capture)| {
             capture.wait().summary_of_success();
@@ -131,17 +99,11 @@ fn every_tap_records_the_wire(mode: Option<&str>) {
         let begin = |length: usize| wire.iter().map(move |frame| frame[..length].to_vec());
         frames::assert_same(&within.frames(), &begin(15).collect::<Vec<_>>());
         let ends = |frame: &Vec<u8>| {
-            let tags = frame[12..]
-                .chunks(4)
-                .take_while(|tag| tag[..2] == [0x81, 0])
-                .count();
+            let tags = frame[12..].chunks(4).take_while(|tag| tag[..2] == [0x81, 0]).count();
             let ip = 14 + 4 * tags;
             frame[..ip + if frame[ip] >> 4 == 6 { 40 } else { 20 } + 8].to_vec()
         };
-        frames::assert_same(
-            &headers.frames(),
-            &wire.iter().map(ends).collect::<Vec<_>>(),
-        );
+        frames::assert_same(&headers.frames(), &wire.iter().map(ends).collect::<Vec<_>>());
     }
 }
 

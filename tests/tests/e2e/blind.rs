@@ -1,4 +1,5 @@
-//! Removes objects that a running capture depends on. It reports this, attaches again if it can, and ends with 1 if it cannot.
+//! Removes objects that a running capture depends on. It reports this, attaches again if it can, and ends with 1 if it
+//! cannot.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -10,8 +11,7 @@ use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
 /// Detaches the link of a program, like bpftool.
 fn detach_link_of(program: u64) {
-    let links: Value =
-        serde_json::from_str(&run("bpftool", &["-j", "link", "show"])).expect("JSON");
+    let links: Value = serde_json::from_str(&run("bpftool", &["-j", "link", "show"])).expect("JSON");
     let of_program = |link: &&Value| link["prog_id"].as_u64() == Some(program);
     let link = links.as_array().and_then(|all| all.iter().find(of_program));
     let id = link.expect("the program has a link")["id"].to_string();
@@ -42,11 +42,7 @@ fn cause(summary: &Summary) -> &str {
 fn ended_blind(finished: &Finished, words: &str) {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert!(finished.stderr.contains(words), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("could see nothing from"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("could see nothing from"), "{}", finished.stderr);
     let summary = finished.summary();
     assert!(summary.unseen[0]["to_ns"].is_null(), "{summary:?}");
 }
@@ -64,10 +60,7 @@ fn detached_xdp_link_is_reattached() {
 fn detached_xdp_link_of_two_captures_is_reattached() {
     let Some(lab) = Lab::open() else { return };
     let arguments = ["-i", &lab.receiver(), "--tap", "xdp"];
-    let (first, second) = (
-        Capture::start(&lab, &arguments),
-        Capture::start(&lab, &arguments),
-    );
+    let (first, second) = (Capture::start(&lab, &arguments), Capture::start(&lab, &arguments));
     let (program, _) = xdp_on(&lab.pair.b).expect("trawl's own");
     detach_link_of(program);
     first.wait_said("attached again");
@@ -92,16 +85,7 @@ fn detached_tcx_link_is_reattached() {
         .expect("its descriptors")
         .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok())
         .filter(|text| text.contains("link_type:\ttcx"))
-        .find_map(|text| {
-            Some(
-                text.split_once("link_id:")?
-                    .1
-                    .lines()
-                    .next()?
-                    .trim()
-                    .to_owned(),
-            )
-        })
+        .find_map(|text| Some(text.split_once("link_id:")?.1.lines().next()?.trim().to_owned()))
         .expect("a link");
     let summary = sees_again(&lab, capture, || {
         run("bpftool", &["link", "detach", "id", &link]);
@@ -117,10 +101,7 @@ fn deleted_clsact_is_restored() {
     let station = &lab.pair.b;
     let summary = sees_again(&lab, capture, || {
         let device = ["dev", station.interface.as_str(), "clsact"];
-        run(
-            "tc",
-            &[&["-n", &station.name, "qdisc", "del"][..], &device].concat(),
-        );
+        run("tc", &[&["-n", &station.name, "qdisc", "del"][..], &device].concat());
     });
     assert_eq!(cause(&summary), "filter_removed");
 }
@@ -133,10 +114,7 @@ fn emptied_slot_of_the_hook_map_is_refilled() {
     let map = hook_map(&owner);
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
-    run(
-        "bpftool",
-        &["map", "delete", "id", &map, "key", "1", "0", "0", "0"],
-    );
+    run("bpftool", &["map", "delete", "id", &map, "key", "1", "0", "0", "0"]);
     capture.wait_said("slot 1 (DROP) of the hook map was emptied");
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(20);

@@ -26,10 +26,7 @@ fn all_kinds_are_counted(lab: &Lab, verdict: &str, mode: &str) {
     let place = lab.receiver();
     let load = ["xdp", "load", &place, verdict, "--mode", mode];
     done(&[&load[..], &["--touch", "parse"]].concat());
-    assert_eq!(
-        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
-        Some(mode)
-    );
+    assert_eq!(xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(), Some(mode));
     let kinds = kinds();
     let (mut packets, mut bytes) = (0, 0);
     for (frame, _) in &kinds {
@@ -44,11 +41,7 @@ fn all_kinds_are_counted(lab: &Lab, verdict: &str, mode: &str) {
     for name in ["IPv4", "IPv6", "other"] {
         let own = || kinds.iter().filter(|(_, kind)| *kind == name);
         let length: u64 = own().map(|(frame, _)| frame.len() as u64).sum();
-        assert_eq!(
-            counts.outcome(name),
-            own().count() as u64 * EACH,
-            "{counts:?}"
-        );
+        assert_eq!(counts.outcome(name), own().count() as u64 * EACH, "{counts:?}");
         assert_eq!(counts.outcome_bytes(name), length * EACH, "{counts:?}");
     }
     assert_eq!(counts.names().len(), 3, "{counts:?}");
@@ -75,19 +68,13 @@ fn passed_up(arguments: &[&str], sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
     done(&[&["xdp", "load", &place, "pass"], arguments].concat());
     let file = lab.file("file.pcapng");
     let count = sent.len().to_string();
-    let what = [
-        "-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
-    ];
+    let what = ["-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file];
     let capture = Capture::start(&lab, &what);
     lab.send(sent, sent.len() as u64);
     capture.wait().summary_of_success();
     let counts = Counts::of(&place);
     assert_eq!(counts.packets(), sent.len() as u64);
-    Contents::read(&file)
-        .frames()
-        .into_iter()
-        .map(<[u8]>::to_vec)
-        .collect()
+    Contents::read(&file).frames().into_iter().map(<[u8]>::to_vec).collect()
 }
 
 #[test]
@@ -113,10 +100,7 @@ fn swapped(frame: &[u8]) -> Vec<u8> {
 
 fn comes_back(mode: &str) {
     // Without GRO the sending end accepts no XDP frames until trawl prepares it.
-    let Some(lab) = Lab::with(PairOptions {
-        gro: mode == "skb",
-        ..PairOptions::default()
-    }) else {
+    let Some(lab) = Lab::with(PairOptions { gro: mode == "skb", ..PairOptions::default() }) else {
         return;
     };
     let place = lab.receiver();
@@ -125,9 +109,7 @@ fn comes_back(mode: &str) {
     let file = lab.file("file.pcapng");
     let count = sent.len().to_string();
     let sender = lab.sender();
-    let what = [
-        "-i", &sender, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
-    ];
+    let what = ["-i", &sender, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file];
     let capture = Capture::start(&lab, &what);
     lab.send(&sent, sent.len() as u64);
     capture.wait().summary_of_success();
@@ -138,11 +120,7 @@ fn comes_back(mode: &str) {
         let parts: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         parts.join(":")
     };
-    assert!(
-        rows.iter()
-            .all(|row| *row == [mac(&frames::TO), mac(&frames::FROM)]),
-        "{rows:?}"
-    );
+    assert!(rows.iter().all(|row| *row == [mac(&frames::TO), mac(&frames::FROM)]), "{rows:?}");
     assert_eq!(Counts::of(&place).packets(), sent.len() as u64);
     done(&["xdp", "unload", &place]);
     nothing_attached(&lab.pair.b);
@@ -171,25 +149,16 @@ fn tx_sends_back_skb() {
 #[test]
 fn jumbo_frames_are_counted_whole() {
     for mode in ["native", "skb"] {
-        let Some(lab) = Lab::with(PairOptions {
-            mtu: 9000,
-            ..PairOptions::default()
-        }) else {
+        let Some(lab) = Lab::with(PairOptions { mtu: 9000, ..PairOptions::default() }) else {
             return;
         };
         let place = lab.receiver();
-        done(&[
-            "xdp", "load", &place, "drop", "--mode", mode, "--touch", "parse",
-        ]);
+        done(&["xdp", "load", &place, "drop", "--mode", mode, "--touch", "parse"]);
         let sent = vec![frames::silent(9014), frames::udp(&[7; 8000])];
         lab.send_long(&sent);
         let counts = Counts::wait(|| Counts::of(&place), 2);
         assert_eq!(counts.bytes(), 9014 + 8042, "{mode}: {counts:?}");
-        assert_eq!(
-            (counts.outcome("IPv4"), counts.outcome("other")),
-            (1, 1),
-            "{counts:?}"
-        );
+        assert_eq!((counts.outcome("IPv4"), counts.outcome("other")), (1, 1), "{counts:?}");
     }
 }
 
@@ -228,10 +197,7 @@ fn inconsistent_options_are_refused() {
 /// The program on the other end is used by the old one and the new one.
 #[test]
 fn tx_replaced_by_tx_still_sends_back() {
-    let Some(lab) = Lab::with(PairOptions {
-        gro: false,
-        ..PairOptions::default()
-    }) else {
+    let Some(lab) = Lab::with(PairOptions { gro: false, ..PairOptions::default() }) else {
         return;
     };
     let place = lab.receiver();
@@ -243,9 +209,7 @@ fn tx_replaced_by_tx_still_sends_back() {
     }
     let file = lab.file("file.pcapng");
     let sender = lab.sender();
-    let what = [
-        "-i", &sender, "--tap", "packet", "-Q", "in", "-c", "3", "-w", &file,
-    ];
+    let what = ["-i", &sender, "--tap", "packet", "-Q", "in", "-c", "3", "-w", &file];
     let capture = Capture::start(&lab, &what);
     lab.send(&[frames::silent(64)], 3);
     capture.wait().summary_of_success();

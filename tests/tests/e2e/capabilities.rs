@@ -14,10 +14,7 @@ fn refused(lab: &Lab, without: &str, arguments: &[&str]) -> String {
     let output = Command::new("nsenter")
         .arg(format!("--net=/run/netns/{}", lab.pair.b.name))
         .arg("setpriv")
-        .args([
-            format!("--bounding-set={without}"),
-            format!("--inh-caps={without}"),
-        ])
+        .args([format!("--bounding-set={without}"), format!("--inh-caps={without}")])
         .arg(binary::path())
         .args(arguments)
         .stdin(Stdio::null())
@@ -54,19 +51,9 @@ fn missing_capability_is_named() {
     // A capture without the right to open a program gives no advice about it.
     succeeds(&["guard", "load", &lab.receiver()]);
     for tap in ["xdp", "tailcall"] {
-        let said = refused(
-            &lab,
-            "sys_admin",
-            &["capture", "-i", interface, "--tap", tap],
-        );
-        assert!(
-            said.contains("lacks CAP_SYS_ADMIN") && said.contains("as root"),
-            "{said}"
-        );
-        assert!(
-            !said.contains("--replace") && !said.contains("guard load"),
-            "{said}"
-        );
+        let said = refused(&lab, "sys_admin", &["capture", "-i", interface, "--tap", tap]);
+        assert!(said.contains("lacks CAP_SYS_ADMIN") && said.contains("as root"), "{said}");
+        assert!(!said.contains("--replace") && !said.contains("guard load"), "{said}");
     }
 }
 

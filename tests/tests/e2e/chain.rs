@@ -26,12 +26,8 @@ fn number_in(output: &Output) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let told = String::from_utf8_lossy(&output.stdout);
-    let id = told
-        .split("(id ")
-        .nth(1)
-        .and_then(|rest| rest.split(',').next());
-    id.and_then(|id| id.parse().ok())
-        .unwrap_or_else(|| panic!("no number: {told}"))
+    let id = told.split("(id ").nth(1).and_then(|rest| rest.split(',').next());
+    id.and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no number: {told}"))
 }
 
 /// A lab whose chains are trawl's own, even if the kernel supports dispatchers.
@@ -74,11 +70,7 @@ impl Chained {
     #[track_caller]
     fn unload(&self, what: &str) {
         let output = trawl(&["xdp", "unload", &self.0.receiver(), what]);
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Runs a frame with these answers through the attached chain. Returns the programs that ran, and the verdict.
@@ -89,8 +81,7 @@ impl Chained {
         let mut frame = frames::silent(64);
         frame[ANSWERS + 1..ANSWERS + 5].copy_from_slice(&answers);
         frame[COUNT..].fill(0);
-        let outcome =
-            test_run::xdp_outcome(std::os::fd::AsFd::as_fd(&head), &frame).expect("a test run");
+        let outcome = test_run::xdp_outcome(std::os::fd::AsFd::as_fd(&head), &frame).expect("a test run");
         let count = usize::from(outcome.bytes[COUNT]);
         (outcome.bytes[NOTES..NOTES + count].to_vec(), outcome.value)
     }
@@ -110,12 +101,7 @@ impl Chained {
                 actions.join(","),
             )
         };
-        chain
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(member)
-            .collect()
+        chain.as_array().expect("a list").iter().map(member).collect()
     }
 }
 
@@ -133,14 +119,7 @@ fn order_follows_priority_and_verdicts_continue() {
     assert_eq!(lab.run([PASS; 4]), (vec![2, 1], 2));
     lab.load(3, &["--prio", "30"]);
     assert_eq!(lab.run([PASS; 4]), (vec![2, 3, 1], 2));
-    assert_eq!(
-        lab.status(),
-        [
-            row("step_2", 20, "drop,pass"),
-            row("step_3", 30, "pass"),
-            row("step_1", 50, "pass")
-        ]
-    );
+    assert_eq!(lab.status(), [row("step_2", 20, "drop,pass"), row("step_3", 30, "pass"), row("step_1", 50, "pass")]);
     // A verdict outside of a program's actions ends the chain, and the last verdict is returned.
     assert_eq!(lab.run([PASS, DROP, PASS, 0]), (vec![2, 3, 1], 2));
     assert_eq!(lab.run([PASS, TX, PASS, 0]), (vec![2], 3));
@@ -224,10 +203,7 @@ fn each_program_may_leave() {
         }
         assert_eq!(lab.run([PASS; 4]).0, [1, 2, 3]);
         lab.unload(&ids[leaving].to_string());
-        let left: Vec<u8> = [1, 2, 3]
-            .into_iter()
-            .filter(|number| usize::from(*number) != leaving + 1)
-            .collect();
+        let left: Vec<u8> = [1, 2, 3].into_iter().filter(|number| usize::from(*number) != leaving + 1).collect();
         assert_eq!(lab.run([PASS; 4]).0, left);
         wait_until("the program is gone", || !is_loaded(ids[leaving]));
         // And the other programs, in any order.
@@ -262,10 +238,7 @@ fn fragments_need_support_by_all_programs() {
     let output = lab.try_load(4, &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("several pieces") && said.contains("step_4"),
-        "{said}"
-    );
+    assert!(said.contains("several pieces") && said.contains("step_4"), "{said}");
     lab.unload("--all");
     // In reverse order, programs that could accept fragments go without.
     lab.load(4, &[]);
@@ -280,10 +253,7 @@ fn conflicting_programs_are_named() {
     lab.load(1, &["--mode", "skb"]);
     let output = lab.try_load(2, &["--mode", "native"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success() && said.contains("--mode skb"),
-        "{said}"
-    );
+    assert!(!output.status.success() && said.contains("--mode skb"), "{said}");
     // Without an option it joins the existing chain.
     lab.load(2, &[]);
     assert_eq!(lab.run([PASS; 4]).0, [2, 1]);
@@ -292,10 +262,7 @@ fn conflicting_programs_are_named() {
     }
     let output = lab.try_load(3, &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success() && said.contains("10 programs"),
-        "{said}"
-    );
+    assert!(!output.status.success() && said.contains("10 programs"), "{said}");
     assert_eq!(lab.run([PASS; 4]).0.len(), 10);
     lab.unload("--all");
     nothing_attached(&lab.0.pair.b);
@@ -338,8 +305,7 @@ fn packets_see_whole_chains_only() {
     for packet in &contents.packets {
         *met.entry(notes(&packet.bytes)).or_default() += 1;
     }
-    let whole =
-        met.get(&vec![1, 3]).copied().unwrap_or(0) + met.get(&vec![1, 2, 3]).copied().unwrap_or(0);
+    let whole = met.get(&vec![1, 3]).copied().unwrap_or(0) + met.get(&vec![1, 2, 3]).copied().unwrap_or(0);
     assert_eq!(whole, COUNT_SENT, "{met:?}");
     assert_eq!(met.get(&vec![1]), Some(&COUNT_SENT), "{met:?}");
     assert!(met.len() <= 3, "{met:?}");
@@ -353,9 +319,7 @@ fn capture_sees_each_program_of_the_chain() {
     lab.load(2, &["--prio", "20"]);
     let file = lab.0.file("file.pcapng");
     let place = lab.0.receiver();
-    let fixed = [
-        "-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both",
-    ];
+    let fixed = ["-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both"];
     let capture = Capture::start(&lab.0, &[&fixed[..], &["-w", &file, "-c", "6"]].concat());
     let mut went_on = frames::silent(64);
     went_on[ANSWERS + 1] = PASS;
@@ -365,16 +329,10 @@ fn capture_sees_each_program_of_the_chain() {
     ended[ANSWERS + 1] = DROP;
     lab.0.send(&[went_on, ended], 2);
     capture.wait().summary_of_success();
-    let fields = [
-        "frame.interface_description",
-        "frame.packet_id",
-        "frame.verdict.ebpf_xdp",
-    ];
+    let fields = ["frame.interface_description", "frame.packet_id", "frame.verdict.ebpf_xdp"];
     let rows = tshark(&file, &fields);
-    let places: Vec<(&str, &str)> = rows
-        .iter()
-        .map(|row| (row[0].split(" (").next().unwrap_or(""), row[2].as_str()))
-        .collect();
+    let places: Vec<(&str, &str)> =
+        rows.iter().map(|row| (row[0].split(" (").next().unwrap_or(""), row[2].as_str())).collect();
     assert_eq!(
         places,
         [
@@ -408,19 +366,12 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
         let refused = trawl(&[&fixed[..], &["--at", at, "--duration", "1ms"]].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         match refused.status.success() {
-            true => captures.push(Capture::start(
-                &lab.0,
-                &[&fixed[1..], &["--at", at]].concat(),
-            )),
+            true => captures.push(Capture::start(&lab.0, &[&fixed[1..], &["--at", at]].concat())),
             false => assert!(said.contains("jumps from program to program"), "{said}"),
         }
         assert_eq!(lab.run([PASS; 4]).0.len(), 8);
     }
-    assert!(
-        (1..3).contains(&captures.len()),
-        "{} captures",
-        captures.len()
-    );
+    assert!((1..3).contains(&captures.len()), "{} captures", captures.len());
     for added in 1..=2 {
         let output = lab.try_load(1, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -430,21 +381,16 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
         }
         assert_eq!(lab.run([PASS; 4]).0.len(), 8 + added);
     }
-    captures
-        .into_iter()
-        .for_each(|capture| drop(capture.stop_well()));
+    captures.into_iter().for_each(|capture| drop(capture.stop_well()));
     lab.unload("--all");
 }
 
-/// Also without hooks, on kernels without other chains: a program whose exits cannot be rewritten still loads, and can be the
-/// last one.
+/// Also without hooks, on kernels without other chains: a program whose exits cannot be rewritten still loads, and can
+/// be the last one.
 #[test]
 fn program_without_rewritable_exits_goes_last() {
     let Some(lab) = Chained::open() else { return };
-    if trawl_bpf::probe::KernelFeature::Freplace
-        .probe()
-        .is_supported()
-    {
+    if trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
         trawl_tests::skip("this kernel makes chains by a dispatcher");
         return;
     }
@@ -452,9 +398,7 @@ fn program_without_rewritable_exits_goes_last() {
     fs::write(&file, programs::object("steps")).expect("the object is written");
     let place = lab.0.receiver();
     let load = |name: &str, priority: &str| {
-        let output = trawl(&[
-            "xdp", "load", &place, &file, "--prog", name, "--prio", priority,
-        ]);
+        let output = trawl(&["xdp", "load", &place, &file, "--prog", name, "--prio", priority]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success(), said)
     };
@@ -462,10 +406,7 @@ fn program_without_rewritable_exits_goes_last() {
     assert_eq!(load("step_1", "30"), (true, String::new()));
     assert_eq!(lab.run([PASS; 4]), (vec![1], 3));
     let (done, said) = load("step_2", "50");
-    assert!(
-        !done && said.contains("step_5") && said.contains("--prio"),
-        "{said}"
-    );
+    assert!(!done && said.contains("step_5") && said.contains("--prio"), "{said}");
     assert_eq!(lab.run([DROP; 4]), (vec![1], 1));
     lab.unload("--all");
     nothing_attached(&lab.0.pair.b);
@@ -476,10 +417,7 @@ fn chain_goes_with_its_interface() {
     let Some(lab) = Chained::open() else { return };
     let ids: Vec<u64> = (1..=3).map(|number| lab.load(number, &[])).collect();
     let pair = &lab.0.pair;
-    run(
-        "ip",
-        &["-n", &pair.b.name, "link", "delete", &pair.b.interface],
-    );
+    run("ip", &["-n", &pair.b.name, "link", "delete", &pair.b.interface]);
     // The next load, on any interface, cleans up.
     let Some(other) = Chained::open() else { return };
     other.load(1, &[]);

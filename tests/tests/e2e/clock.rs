@@ -8,9 +8,7 @@ use trawl_tests::witness::output;
 use trawl_tests::{Capture, Lab, args, frames, skip, trawl};
 
 fn since_1970() -> Duration {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .expect("after 1970")
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970")
 }
 
 /// Steps the wall clock, and restores it when dropped.
@@ -22,10 +20,7 @@ pub struct Step {
 impl Step {
     /// Steps the clock; `None` if that is not permitted.
     pub fn by(step: Duration) -> Option<Self> {
-        let before = Self {
-            wall: since_1970(),
-            steady: Instant::now(),
-        };
+        let before = Self { wall: since_1970(), steady: Instant::now() };
         set_clock(before.wall + step).then_some(before)
     }
 }
@@ -79,16 +74,9 @@ fn time_stamps_follow_a_step_of_the_wall_clock() {
         capture.stop_well().assert_all_recorded(3);
         let contents = Contents::read(&file);
         for (packet, bounds) in contents.packets.iter().zip(&bounds) {
-            assert!(
-                bounds.contains(&packet.time),
-                "{tap}: {} is not in {bounds:?}",
-                packet.time
-            );
+            assert!(bounds.contains(&packet.time), "{tap}: {} is not in {bounds:?}", packet.time);
         }
-        assert!(
-            bounds[1].start() - bounds[0].start() >= 2_000_000_000,
-            "the clock was set"
-        );
+        assert!(bounds[1].start() - bounds[0].start() >= 2_000_000_000, "the clock was set");
     }
 }
 
@@ -97,18 +85,11 @@ fn hardware_stamps_are_kept_apart_or_refused() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let place = lab.receiver();
-    let arguments = [
-        "-i", &place, "--tap", "xdp", "--time", "hw", "-c", "2", "-w", &file,
-    ];
-    let tried = trawl(&args!(
-        "capture -i {place} --tap xdp --time hw --duration 10ms"
-    ));
+    let arguments = ["-i", &place, "--tap", "xdp", "--time", "hw", "-c", "2", "-w", &file];
+    let tried = trawl(&args!("capture -i {place} --tap xdp --time hw --duration 10ms"));
     if !tried.status.success() {
         let said = String::from_utf8_lossy(&tried.stderr);
-        assert!(
-            said.contains("hardware time stamps") && said.contains("--time hw"),
-            "{said}"
-        );
+        assert!(said.contains("hardware time stamps") && said.contains("--time hw"), "{said}");
         let is_dated = said.contains("older than Linux 6.3");
         assert_eq!(is_dated, !kernel_is_at_least(6, 3), "{said}");
         return;
@@ -122,26 +103,12 @@ fn hardware_stamps_are_kept_apart_or_refused() {
     let after = since_1970().as_nanos() as u64;
     summary.assert_all_recorded(2);
     let contents = Contents::read(&file);
-    let clocks: Vec<String> = contents
-        .interfaces
-        .iter()
-        .map(trawl_tests::pcapng::Interface::description)
-        .collect();
+    let clocks: Vec<String> = contents.interfaces.iter().map(trawl_tests::pcapng::Interface::description).collect();
     assert_eq!(clocks.len(), 2, "{clocks:?}");
-    assert!(
-        clocks[0].contains("system clock") && clocks[1].contains("hardware clock"),
-        "{clocks:?}"
-    );
-    assert_eq!(
-        contents.of(1).len() as u64,
-        summary.interfaces[0].hardware_stamped
-    );
+    assert!(clocks[0].contains("system clock") && clocks[1].contains("hardware clock"), "{clocks:?}");
+    assert_eq!(contents.of(1).len() as u64, summary.interfaces[0].hardware_stamped);
     for packet in contents.of(0) {
-        assert!(
-            (before..=after).contains(&packet.time),
-            "{} is not in {before}..={after}",
-            packet.time
-        );
+        assert!((before..=after).contains(&packet.time), "{} is not in {before}..={after}", packet.time);
     }
     for packet in contents.of(1) {
         assert_ne!(packet.time, 0, "a stamp of zero is none");

@@ -6,25 +6,14 @@ use trawl_tests::{Capture, Lab, args, frames};
 
 fn filters(lab: &Lab, side: &str) -> String {
     let station = &lab.pair.b;
-    run(
-        "tc",
-        &args!(
-            "-n {} filter show dev {} {side}",
-            station.name,
-            station.interface
-        ),
-    )
+    run("tc", &args!("-n {} filter show dev {} {side}", station.name, station.interface))
 }
 
 #[test]
 fn both_directions_are_recorded_and_nothing_is_left() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start_without(
-        "tcx",
-        &lab,
-        &["-i", &lab.receiver(), "--tap", "tc", "-w", &file],
-    );
+    let capture = Capture::start_without("tcx", &lab, &["-i", &lab.receiver(), "--tap", "tc", "-w", &file]);
     assert!(capture.said().contains("clsact"), "{}", capture.said());
     assert!(filters(&lab, "ingress").contains("trawl_tc"));
     assert!(filters(&lab, "egress").contains("trawl_tc"));
@@ -50,22 +39,11 @@ fn existing_qdisc_stays() {
     let Some(lab) = Lab::open() else { return };
     let station = &lab.pair.b;
     let device = ["dev", station.interface.as_str()];
-    run(
-        "tc",
-        &[
-            &["-n", &station.name, "qdisc", "add"][..],
-            &device,
-            &["clsact"],
-        ]
-        .concat(),
-    );
+    run("tc", &[&["-n", &station.name, "qdisc", "add"][..], &device, &["clsact"]].concat());
     let arguments = ["-i", &lab.receiver(), "--tap", "tc"];
     Capture::start_without("tcx", &lab, &arguments).stop_well();
     Capture::start_without("tcx", &lab, &arguments).kill();
-    let qdiscs = run(
-        "tc",
-        &[&["-n", &station.name, "qdisc", "show"][..], &device].concat(),
-    );
+    let qdiscs = run("tc", &[&["-n", &station.name, "qdisc", "show"][..], &device].concat());
     assert!(qdiscs.contains("clsact"), "{qdiscs}");
     assert!(!filters(&lab, "ingress").contains("trawl_tc"));
 }

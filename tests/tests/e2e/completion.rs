@@ -10,16 +10,10 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
     let script = lab.file("trawl.bash");
     let registration = trawl(&["completions", "bash"]);
     std::fs::write(&script, registration.stdout).expect("a file");
-    let directory = binary::path()
-        .parent()
-        .expect("a directory")
-        .display()
-        .to_string();
+    let directory = binary::path().parent().expect("a directory").display().to_string();
     // Gives bash a terminal.
     let mut child = Command::new("timeout")
-        .args(args!(
-            "60 script -qec 'bash --norc --noprofile -i' /dev/null"
-        ))
+        .args(args!("60 script -qec 'bash --norc --noprofile -i' /dev/null"))
         .current_dir(lab.path(""))
         .env("INPUTRC", "/dev/null")
         .env("TERM", "dumb")
@@ -40,13 +34,7 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let shown = text.lines().filter_map(|line| line.strip_prefix("=="));
     let shown = shown.filter_map(|line| line.trim_end().strip_suffix("=="));
-    let last_word = |line: &str| {
-        line.trim()
-            .rsplit(' ')
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let last_word = |line: &str| line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
     let words: Vec<String> = shown.map(last_word).collect();
     assert_eq!(words.len(), lines.len(), "{text}");
     words
@@ -63,10 +51,7 @@ fn bash_completes_names_of_this_machine() {
         (format!("trawl capture --interface {begun}"), &whole),
         (format!("trawl xdp load {begun}"), &whole),
         (format!("trawl guard load {begun}"), &whole),
-        (
-            format!("trawl capture --netns {}", &name[..name.len() - 1]),
-            "",
-        ),
+        (format!("trawl capture --netns {}", &name[..name.len() - 1]), ""),
         (format!("trawl capture --netns {name} -i ve"), "veth0"),
         (format!("trawl capture --netns={name} -i ve"), "veth0"),
         ("trawl xdp unload l".to_owned(), "lo"),

@@ -8,10 +8,7 @@ use trawl_tests::{Lab, args, binary, skip, wait_until};
 
 /// Opens an interactive shell with trawl's completions and none of the user's settings.
 fn shell(name: &str, lab: &Lab) -> Option<Tmux> {
-    let found = Command::new(name)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
+    let found = Command::new(name).arg("--version").stdout(Stdio::null()).status();
     if found.is_err() {
         skip(&format!("{name} is not installed"));
         return None;
@@ -74,11 +71,7 @@ fn in_shell(name: &str) {
     // Namespaces, then the interfaces in one.
     let (begun, rest) = namespace.split_at(namespace.len() - 1);
     let whole = format!("{begun}{rest}");
-    completes(
-        &tmux,
-        &format!("trawl doctor -i {whole}:ve"),
-        &format!("{whole}:veth0"),
-    );
+    completes(&tmux, &format!("trawl doctor -i {whole}:ve"), &format!("{whole}:veth0"));
     completes(&tmux, &format!("trawl guard list --netns {begun}"), &whole);
     // The numbers of that guard's rules.
     let remove = format!("trawl guard remove --netns {whole} ");

@@ -20,10 +20,7 @@ const FIELDS: [&str; 7] = [
 fn tshark_shows_interface_queue_id_and_verdict_of_each_packet() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --tap xdp -c 5 -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --tap xdp -c 5 -w {file}", lab.receiver()));
     let (_, mode) = xdp_on(&lab.pair.b).expect("trawl's program");
     assert_eq!(mode, "native");
     lab.send(&[frames::silent(64)], 5);
@@ -37,10 +34,7 @@ fn tshark_shows_interface_queue_id_and_verdict_of_each_packet() {
     assert_eq!(ids.len(), 5, "{rows:?}");
     for row in &rows {
         assert_eq!(row[0], lab.receiver());
-        assert!(
-            row[1].parse::<u32>().is_ok_and(|queue| queue < 2),
-            "{row:?}"
-        );
+        assert!(row[1].parse::<u32>().is_ok_and(|queue| queue < 2), "{row:?}");
         assert_eq!(row[3..], ["2", "0x00000001", "", "64"], "{row:?}");
     }
 }
@@ -49,22 +43,12 @@ fn tshark_shows_interface_queue_id_and_verdict_of_each_packet() {
 fn queue_is_the_receiving_one() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --tap xdp -c 20 -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --tap xdp -c 20 -w {file}", lab.receiver()));
     lab.send_from_two_cpus(&[frames::silent(64)], 10);
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     for queue in 0..2 {
-        assert_eq!(
-            contents
-                .packets
-                .iter()
-                .filter(|packet| packet.queue() == Some(queue))
-                .count(),
-            10
-        );
+        assert_eq!(contents.packets.iter().filter(|packet| packet.queue() == Some(queue)).count(), 10);
     }
 }
 
@@ -75,11 +59,7 @@ fn hook_records_each_verdict() {
     let file = lab.file("file.pcapng");
     // By default, the hook is found through the attached program.
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "4", "-w", &file]);
-    assert!(
-        capture.said().contains("using tap tailcall and tc:"),
-        "{}",
-        capture.said()
-    );
+    assert!(capture.said().contains("using tap tailcall and tc:"), "{}", capture.said());
     let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
     lab.send(&actions, 4);
     capture.wait().summary_of_success().assert_all_recorded(4);
@@ -87,16 +67,8 @@ fn hook_records_each_verdict() {
     let rows = tshark(&file, &FIELDS);
     let verdicts: Vec<&str> = rows.iter().map(|row| row[3].as_str()).collect();
     assert_eq!(verdicts, ["0", "1", "2", "3"]);
-    assert!(
-        rows.iter()
-            .all(|row| row[0] == lab.receiver() && row[4] == "0x00000001"),
-        "{rows:?}"
-    );
-    assert!(
-        rows.iter()
-            .all(|row| !row[1].is_empty() && !row[2].is_empty()),
-        "{rows:?}"
-    );
+    assert!(rows.iter().all(|row| row[0] == lab.receiver() && row[4] == "0x00000001"), "{rows:?}");
+    assert!(rows.iter().all(|row| !row[1].is_empty() && !row[2].is_empty()), "{rows:?}");
     let contents = Contents::read(&file);
     assert_eq!(contents.frames(), actions);
 }
@@ -107,10 +79,7 @@ fn tc_records_direction_and_tc_verdicts() {
     let file = lab.file("file.pcapng");
     // Both ends in one capture: frames sent by one are received by the other.
     let places = ["-i", &lab.sender(), "-i", &lab.receiver()];
-    let capture = Capture::start(
-        &lab,
-        &[&places[..], &["--tap", "tc", "-c", "4", "-w", &file]].concat(),
-    );
+    let capture = Capture::start(&lab, &[&places[..], &["--tap", "tc", "-c", "4", "-w", &file]].concat());
     // A packet socket that bypasses the qdisc bypasses tc egress too: a datagram passes both.
     let socket = trawl_sys::netns::run_in(&lab.pair.a.namespace, || {
         std::net::UdpSocket::bind((lab.pair.a.ipv4, 0)).expect("a socket")
@@ -122,27 +91,13 @@ fn tc_records_direction_and_tc_verdicts() {
     let summary = capture.wait().summary_of_success();
     assert_eq!(summary.recorded, 4);
 
-    let rows = tshark(
-        &file,
-        &[
-            "frame.interface_name",
-            "frame.packet_flags_direction",
-            "frame.verdict.ebpf_tc",
-        ],
-    );
-    let of = |name: &str, way: &str| {
-        rows.iter()
-            .filter(|row| row[0] == name && row[1] == way)
-            .count()
-    };
+    let rows = tshark(&file, &["frame.interface_name", "frame.packet_flags_direction", "frame.verdict.ebpf_tc"]);
+    let of = |name: &str, way: &str| rows.iter().filter(|row| row[0] == name && row[1] == way).count();
     assert_ne!(of(&lab.sender(), "0x00000002"), 0, "{rows:?}");
     assert_ne!(of(&lab.receiver(), "0x00000001"), 0, "{rows:?}");
     for row in &rows {
         // TC_ACT_UNSPEC: trawl makes no decision.
-        assert!(
-            ["-1", "18446744073709551615"].contains(&row[2].as_str()),
-            "{row:?}"
-        );
+        assert!(["-1", "18446744073709551615"].contains(&row[2].as_str()), "{row:?}");
     }
     capture_order(&file);
 }
@@ -160,10 +115,7 @@ fn recorded_as_sent(lab: &Lab, tap: &Tap) {
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-c", &count, "-w", &file];
     let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     lab.send(&sent, sent.len() as u64);
-    capture
-        .wait()
-        .summary_of_success()
-        .assert_all_recorded(sent.len() as u64);
+    capture.wait().summary_of_success().assert_all_recorded(sent.len() as u64);
     let contents = Contents::read(&file);
     for (packet, sent) in contents.packets.iter().zip(&sent) {
         assert_eq!(&packet.bytes, sent);
@@ -173,13 +125,9 @@ fn recorded_as_sent(lab: &Lab, tap: &Tap) {
     assert_eq!(contents.packets.len(), sent.len());
     // trawl's own reader agrees.
     let mut reader =
-        trawl_packet::read::CaptureReader::new(std::fs::File::open(&file).expect("the file"))
-            .expect("pcapng");
+        trawl_packet::read::CaptureReader::new(std::fs::File::open(&file).expect("the file")).expect("pcapng");
     for sent in &sent {
-        let packet = reader
-            .next_packet()
-            .expect("sound")
-            .expect("as many as were sent");
+        let packet = reader.next_packet().expect("sound").expect("as many as were sent");
         assert_eq!(packet.captured, sent);
     }
 }
@@ -187,10 +135,7 @@ fn recorded_as_sent(lab: &Lab, tap: &Tap) {
 #[test]
 fn each_tap_records_each_byte() {
     let Some(lab) = Lab::open() else { return };
-    let linear = Tap {
-        options: &["--tap", "tailcall"],
-        program: Some(Does::DropLinearWithHook),
-    };
+    let linear = Tap { options: &["--tap", "tailcall"], program: Some(Does::DropLinearWithHook) };
     for tap in TAPS.iter().chain([&XDP_IN_SKB_MODE, &linear]) {
         recorded_as_sent(&lab, tap);
     }
@@ -200,36 +145,19 @@ fn each_tap_records_each_byte() {
 fn entry_and_exit_of_one_packet_share_their_id() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --tap xdp --at both -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --tap xdp --at both -w {file}", lab.receiver()));
     let sent: Vec<Vec<u8>> = (0..10).map(|number| frames::numbered(number, 64)).collect();
     lab.send(&sent, 10);
     capture.wait_recorded(20);
     let summary = capture.stop_well();
     summary.assert_all_recorded(20);
-    let hooks: Vec<(&str, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.as_str(), one.recorded))
-        .collect();
+    let hooks: Vec<(&str, u64)> = summary.interfaces.iter().map(|one| (one.hook.as_str(), one.recorded)).collect();
     assert_eq!(hooks, [("xdp entry", 10), ("xdp exit", 10)]);
 
     let contents = Contents::read(&file);
     assert_eq!(contents.interfaces.len(), 2);
-    assert!(
-        contents.interfaces[0]
-            .description()
-            .starts_with("xdp entry"),
-        "{:?}",
-        contents.interfaces
-    );
-    assert!(
-        contents.interfaces[1].description().starts_with("xdp exit"),
-        "{:?}",
-        contents.interfaces
-    );
+    assert!(contents.interfaces[0].description().starts_with("xdp entry"), "{:?}", contents.interfaces);
+    assert!(contents.interfaces[1].description().starts_with("xdp exit"), "{:?}", contents.interfaces);
     for (interface, end) in contents.interfaces.iter().zip(["xdp entry", "xdp exit"]) {
         assert_eq!(interface.name(), format!("{} ({end})", lab.receiver()));
     }
@@ -237,10 +165,7 @@ fn entry_and_exit_of_one_packet_share_their_id() {
     // Lines and JSON report the end too.
     let shown = trawl_tests::trawl(&["read", "--jsonl", "-c", "1", "-i", &lab.receiver(), &file]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(
-        shown.contains(&format!("\"interface\":\"{}\"", lab.receiver())),
-        "{shown}"
-    );
+    assert!(shown.contains(&format!("\"interface\":\"{}\"", lab.receiver())), "{shown}");
     let (entries, exits) = (contents.of(0), contents.of(1));
     assert_eq!((entries.len(), exits.len()), (10, 10));
     for (entry, exit) in entries.iter().zip(&exits) {
@@ -250,14 +175,7 @@ fn entry_and_exit_of_one_packet_share_their_id() {
         assert_eq!((entry.verdict(), exit.verdict()), (None, Some((2, 2))));
         assert!(entry.time <= exit.time);
     }
-    let rows = tshark(
-        &file,
-        &[
-            "frame.packet_id",
-            "frame.interface_id",
-            "frame.verdict.ebpf_xdp",
-        ],
-    );
+    let rows = tshark(&file, &["frame.packet_id", "frame.interface_id", "frame.verdict.ebpf_xdp"]);
     assert_eq!(rows.len(), 20);
     capture_order(&file);
 }
@@ -271,58 +189,23 @@ fn the_file_describes_machine_and_interface() {
     let contents = Contents::read(&file);
     let kernel = run("uname", &["-r"]);
     assert!(!contents.section.text(2).expect("hardware").is_empty());
-    assert!(
-        contents
-            .section
-            .text(3)
-            .expect("operating system")
-            .contains(kernel.trim())
-    );
-    assert!(
-        contents
-            .section
-            .text(4)
-            .expect("application")
-            .starts_with("trawl ")
-    );
+    assert!(contents.section.text(3).expect("operating system").contains(kernel.trim()));
+    assert!(contents.section.text(4).expect("application").starts_with("trawl "));
 
-    let [interface] = contents.interfaces.as_slice() else {
-        panic!("{:?}", contents.interfaces)
-    };
+    let [interface] = contents.interfaces.as_slice() else { panic!("{:?}", contents.interfaces) };
     assert_eq!((interface.link_type, interface.name()), (1, lab.receiver()));
     let description = interface.description();
-    assert!(
-        description.contains("xdp exit") && description.contains("native"),
-        "{description}"
-    );
+    assert!(description.contains("xdp exit") && description.contains("native"), "{description}");
     assert!(description.contains("system clock"), "{description}");
     assert_eq!(interface.options.bytes(6), Some(&lab.pair.b.mac[..]));
     // A veth's nominal speed: 10 Gbit/s.
     assert_eq!(interface.options.u64(8), Some(10_000_000_000));
     assert_eq!(interface.options.bytes(9), Some(&[9][..]));
-    assert!(
-        interface
-            .options
-            .text(12)
-            .expect("operating system")
-            .contains(kernel.trim())
-    );
-    assert!(
-        interface
-            .options
-            .text(15)
-            .expect("hardware")
-            .starts_with("veth 1.0")
-    );
+    assert!(interface.options.text(12).expect("operating system").contains(kernel.trim()));
+    assert!(interface.options.text(15).expect("hardware").starts_with("veth 1.0"));
 
-    assert_eq!(
-        capinfos(&file, "File timestamp precision"),
-        "nanoseconds (9)"
-    );
-    assert_eq!(
-        capinfos(&file, "Operating system"),
-        format!("Linux {}", kernel.trim())
-    );
+    assert_eq!(capinfos(&file, "File timestamp precision"), "nanoseconds (9)");
+    assert_eq!(capinfos(&file, "Operating system"), format!("Linux {}", kernel.trim()));
     assert_eq!(capinfos(&file, "Hardware"), "veth 1.0");
 }
 
@@ -332,63 +215,30 @@ fn statistics_of_each_interface_end_the_file() {
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
     let places = ["-i", &lab.receiver(), "-i", &lab.sender()];
-    let capture = Capture::start(
-        &lab,
-        &[
-            &places[..],
-            &["--tap", "xdp", "--verdict", "drop,pass", "-w", &file],
-        ]
-        .concat(),
-    );
+    let capture =
+        Capture::start(&lab, &[&places[..], &["--tap", "xdp", "--verdict", "drop,pass", "-w", &file]].concat());
     let actions: Vec<Vec<u8>> = (0..3).map(frames::choosing).collect();
     lab.send(&actions, 30);
     capture.wait_seen(30);
     let summary = capture.stop_well();
-    assert_eq!(
-        (summary.seen, summary.filtered_out, summary.recorded),
-        (30, 10, 20)
-    );
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (30, 10, 20));
 
     let contents = Contents::read(&file);
     assert_eq!(contents.interfaces.len(), 2);
-    let numbers: Vec<u32> = contents
-        .statistics
-        .iter()
-        .map(|one| one.interface)
-        .collect();
+    let numbers: Vec<u32> = contents.statistics.iter().map(|one| one.interface).collect();
     assert_eq!(numbers, [0, 1]);
-    let [receiver, sender] = contents.statistics.as_slice() else {
-        panic!("{:?}", contents.statistics)
-    };
+    let [receiver, sender] = contents.statistics.as_slice() else { panic!("{:?}", contents.statistics) };
     // Received, dropped, accepted by the filter, delivered.
-    let figures = |codes: [u16; 4], of: &trawl_tests::pcapng::Statistics| {
-        codes.map(|code| of.options.u64(code))
-    };
-    assert_eq!(
-        figures([4, 5, 6, 8], receiver),
-        [Some(30), Some(0), Some(20), Some(20)]
-    );
+    let figures = |codes: [u16; 4], of: &trawl_tests::pcapng::Statistics| codes.map(|code| of.options.u64(code));
+    assert_eq!(figures([4, 5, 6, 8], receiver), [Some(30), Some(0), Some(20), Some(20)]);
     assert_eq!(figures([4, 5, 6, 8], sender), [Some(0); 4]);
     for one in [receiver, sender] {
-        let (start, end) = (
-            one.options.time(2).expect("start"),
-            one.options.time(3).expect("end"),
-        );
+        let (start, end) = (one.options.time(2).expect("start"), one.options.time(3).expect("end"));
         assert!(start < end && one.time >= end, "{one:?}");
-        assert!(
-            contents
-                .packets
-                .iter()
-                .all(|packet| (start..=end).contains(&packet.time))
-        );
+        assert!(contents.packets.iter().all(|packet| (start..=end).contains(&packet.time)));
     }
     // The filtered-out packets had XDP_ABORTED.
-    assert!(
-        contents
-            .packets
-            .iter()
-            .all(|packet| packet.verdict() != Some((2, 0)))
-    );
+    assert!(contents.packets.iter().all(|packet| packet.verdict() != Some((2, 0))));
 }
 
 /// A filter that the verifier refuses is applied in user space.
@@ -423,15 +273,10 @@ fn file_names_the_attached_program() {
     let comment = contents.interfaces[0].options.text(1);
     let comment = comment.expect("a comment");
     let words: Vec<&str> = comment.split(' ').collect();
-    let [name, number, tag] = words[..] else {
-        panic!("{comment}")
-    };
+    let [name, number, tag] = words[..] else { panic!("{comment}") };
     assert!(name.starts_with("xdp_program="), "{comment}");
     assert_eq!(number, format!("xdp_id={id}"));
     let tag = tag.strip_prefix("xdp_tag=").expect("a tag");
-    assert!(
-        tag.len() == 16 && tag.bytes().all(|digit| digit.is_ascii_hexdigit()),
-        "{comment}"
-    );
+    assert!(tag.len() == 16 && tag.bytes().all(|digit| digit.is_ascii_hexdigit()), "{comment}");
     drop(program);
 }

@@ -1,5 +1,5 @@
-//! Files that another process cuts or removes while they are written, and limits of a file's size: the capture ends with 1, and
-//! its recorded packets are in the file.
+//! Files that another process cuts or removes while they are written, and limits of a file's size: the capture ends
+//! with 1, and its recorded packets are in the file.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -9,13 +9,7 @@ use trawl_tests::witness::{nothing_attached, packets_in, size_of};
 use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
 /// Captures into a file, and damages it once it has this many bytes.
-fn harmed(
-    lab: &Lab,
-    arguments: &[&str],
-    watched: &str,
-    enough: u64,
-    harm: impl FnOnce(),
-) -> Finished {
+fn harmed(lab: &Lab, arguments: &[&str], watched: &str, enough: u64, harm: impl FnOnce()) -> Finished {
     let receiver = lab.receiver();
     let fixed = ["-i", &receiver, "--tap", "xdp"];
     let mut capture = Capture::start(lab, &[&fixed[..], arguments].concat());
@@ -34,8 +28,7 @@ fn harmed(
 
 fn cut(file: &str, length: u64) {
     let file = std::fs::File::options().write(true).open(file);
-    file.and_then(|file| file.set_len(length))
-        .expect("it can be cut");
+    file.and_then(|file| file.set_len(length)).expect("it can be cut");
 }
 
 #[test]
@@ -71,11 +64,7 @@ fn removed_file_is_reported() {
         let file = lab.file(name);
         let remove = || std::fs::remove_file(&file).expect("the file");
         let finished = harmed(&lab, &["-w", &file], &file, 5000, remove);
-        assert!(
-            finished.stderr.contains("another process removed it"),
-            "{}",
-            finished.stderr
-        );
+        assert!(finished.stderr.contains("another process removed it"), "{}", finished.stderr);
         assert_eq!(finished.summary().recorded, 0);
     }
 }
@@ -87,18 +76,10 @@ fn cut_file_of_a_series_ends_the_capture() {
         let (file, second) = (lab.file(name), lab.file(second));
         let arguments = ["-w", &file, "-C", "1"];
         let finished = harmed(&lab, &arguments, &second, 20_000, || cut(&second, 3000));
-        assert!(
-            finished.stderr.contains("another process cut it"),
-            "{}",
-            finished.stderr
-        );
+        assert!(finished.stderr.contains("another process cut it"), "{}", finished.stderr);
         let first = second.replace("00002", "00001");
         let summary = finished.summary();
-        assert_eq!(
-            packets_in(&first) + packets_in(&second),
-            summary.recorded,
-            "{summary:?}"
-        );
+        assert_eq!(packets_in(&first) + packets_in(&second), summary.recorded, "{summary:?}");
     }
 }
 
@@ -135,14 +116,9 @@ fn file_size_limit_ends_a_capture_of_each_format() {
     ] {
         let (file, made, account) = (lab.file(name), lab.file(made), lab.file("account.json"));
         let place = lab.receiver();
-        let script = format!(
-            "ulimit -f 64; exec {binary} capture -i {place} --tap xdp -w {file} {more} --summary {account}"
-        );
-        let mut child = Command::new("bash")
-            .args(["-c", &script])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("bash runs");
+        let script =
+            format!("ulimit -f 64; exec {binary} capture -i {place} --tap xdp -w {file} {more} --summary {account}");
+        let mut child = Command::new("bash").args(["-c", &script]).stderr(Stdio::piped()).spawn().expect("bash runs");
         let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         assert!(said.any(|line| line.is_ok_and(|line| line.contains("capturing on"))));
         let mut number = 0;
@@ -155,16 +131,11 @@ fn file_size_limit_ends_a_capture_of_each_format() {
         });
         assert_eq!(child.wait().expect("a child").code(), Some(1), "{name}");
         let rest: Vec<String> = said.map_while(Result::ok).collect();
-        let told = rest
-            .iter()
-            .any(|line| line.contains("File too large; it ends after"));
+        let told = rest.iter().any(|line| line.contains("File too large; it ends after"));
         assert!(told, "{name}: {rest:?}");
         let text = std::fs::read_to_string(&account).expect("the account is written");
         let account: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert!(
-            account["lost"]["file_too_large"].as_u64() > Some(0),
-            "{name}: {text}"
-        );
+        assert!(account["lost"]["file_too_large"].as_u64() > Some(0), "{name}: {text}");
         assert_eq!(account["recorded"], packets_in(&made), "{name}: {text}");
     }
 }
@@ -174,9 +145,7 @@ fn noise(number: u64) -> Vec<u8> {
     let mut frame = frames::silent(1000);
     let mut state = number + 1;
     for byte in frame.iter_mut().skip(14) {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
     frame
@@ -189,25 +158,13 @@ fn unwritable_summaries_are_refused() {
     let place = lab.receiver();
     let directory = lab.file("directory");
     std::fs::create_dir(&directory).expect("a directory");
-    for summary in [
-        &directory,
-        "/proc/nothing",
-        &lab.file("missing/account.json"),
-    ] {
+    for summary in [&directory, "/proc/nothing", &lab.file("missing/account.json")] {
         let refused = trawl(&["capture", "-i", &place, "--summary", summary]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{said}");
-        assert!(
-            said.contains(summary) && !said.contains("capturing on"),
-            "{said}"
-        );
+        assert!(said.contains(summary) && !said.contains("capturing on"), "{said}");
     }
-    for mixed in [
-        &["-w", "-"][..],
-        &["--json"],
-        &["-w", "/dev/stdout"],
-        &["-w", "x", "-w", "-"],
-    ] {
+    for mixed in [&["-w", "-"][..], &["--json"], &["-w", "/dev/stdout"], &["-w", "x", "-w", "-"]] {
         let summary = ["capture", "-i", &place, "--summary", "-"];
         let refused = trawl(&[&summary[..], mixed].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

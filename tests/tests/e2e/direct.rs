@@ -13,10 +13,7 @@ use trawl_tests::{Capture, Lab, args, frames, skip, tools_or_skip, trawl, wait_u
 
 /// Returns the bytes of a file in the page cache.
 fn cached(file: &str) -> Option<u64> {
-    let told = output(
-        "fincore",
-        &["--bytes", "--noheadings", "--output", "RES", file],
-    );
+    let told = output("fincore", &["--bytes", "--noheadings", "--output", "RES", file]);
     String::from_utf8_lossy(&told.stdout).trim().parse().ok()
 }
 
@@ -40,18 +37,11 @@ fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, Stri
     // A few more that arrive slowly: they are in the file at once.
     let before = size_of(file.as_ref());
     lab.send(&frame, 3);
-    wait_until("slow packets are written", || {
-        size_of(file.as_ref()) > before
-    });
+    wait_until("slow packets are written", || size_of(file.as_ref()) > before);
     capture.stop_well().assert_all_recorded(count + 3);
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, count + 3);
-    assert!(
-        contents
-            .packets
-            .iter()
-            .all(|packet| packet.bytes == frame[0])
-    );
+    assert!(contents.packets.iter().all(|packet| packet.bytes == frame[0]));
     contents.assert_in_time_order();
     Some((lab, file))
 }
@@ -77,9 +67,9 @@ fn each_io_mode_writes_a_file_that_all_tools_accept() {
             ] {
                 let said = output(tool, arguments).stderr;
                 let said = String::from_utf8_lossy(&said).into_owned();
-                let odd = said.lines().find(|line| {
-                    !line.starts_with("Running as user") && !line.starts_with("reading from file")
-                });
+                let odd = said
+                    .lines()
+                    .find(|line| !line.starts_with("Running as user") && !line.starts_with("reading from file"));
                 assert_eq!(odd, None, "{tool}");
             }
         }
@@ -96,9 +86,7 @@ fn page_cache_stays_unchanged() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file];
     let capture = Capture::start(&lab, &arguments);
     let frame = [frames::patterned(1500)];
     send_from(&lab.pair.a, &frame, 100_000, Engine::Live, Some(0), None);
@@ -109,10 +97,7 @@ fn page_cache_stays_unchanged() {
     };
     let size = size_of(file.as_ref());
     assert!(size > 150_000_000, "{size}");
-    assert!(
-        cached < 8 << 20,
-        "{cached} bytes of {size} are in the page cache"
-    );
+    assert!(cached < 8 << 20, "{cached} bytes of {size} are in the page cache");
 }
 
 #[test]
@@ -131,10 +116,7 @@ fn ends_whole_when_cut(io: &str) {
     send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None);
     capture.wait_recorded(20_000);
     wait_until("a megabyte is written", || size_of(file.as_ref()) > 1 << 20);
-    let handle = std::fs::File::options()
-        .write(true)
-        .open(&file)
-        .expect("the file");
+    let handle = std::fs::File::options().write(true).open(&file).expect("the file");
     handle.set_len(1_000_001).expect("cut");
     wait_until("the capture notices", || {
         lab.send(&frame, 10);
@@ -160,9 +142,7 @@ fn file_is_whole_after_all_processes_are_killed() {
         let Some(lab) = Lab::open() else { return };
         let file = lab.file("file.pcapng");
         let receiver = lab.receiver();
-        let arguments = [
-            "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
-        ];
+        let arguments = ["-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file];
         let capture = Capture::start(&lab, &arguments);
         let frame = [frames::patterned(1400)];
         std::thread::scope(|scope| {
@@ -170,9 +150,7 @@ fn file_is_whole_after_all_processes_are_killed() {
                 true => lab.send_from_two_cpus(&frame, 20_000),
                 false => send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None),
             });
-            wait_until("some is written", || {
-                size_of(file.as_ref()) > round * 1_000_000
-            });
+            wait_until("some is written", || size_of(file.as_ref()) > round * 1_000_000);
             capture.kill_all();
         });
         // Strict about the last block too.
@@ -194,10 +172,7 @@ impl Small {
         let memory = memfd_create("trawl-tests", MemfdFlags::ALLOW_SEALING).expect("memory");
         ftruncate(&memory, bytes).expect("room");
         let image = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
-        run(
-            "mkfs.ext4",
-            &args!("-q -O ^has_journal -E lazy_itable_init=1 {image}"),
-        );
+        run("mkfs.ext4", &args!("-q -O ^has_journal -E lazy_itable_init=1 {image}"));
         let made = output("losetup", &["--find", "--show", &image]);
         let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
         if !made.status.success() {
@@ -228,13 +203,7 @@ impl Drop for Small {
 }
 
 /// Records until the disk gives an error; the file is whole and all other packets are lost.
-fn ends_with_a_whole_packet(
-    way: &[&str],
-    (name, disk): (&str, u64),
-    first: u64,
-    breaks: bool,
-    reason: &str,
-) {
+fn ends_with_a_whole_packet(way: &[&str], (name, disk): (&str, u64), first: u64, breaks: bool, reason: &str) {
     let Some(lab) = Lab::open() else { return };
     let Some((small, at)) = Small::mount(&lab, disk) else {
         return;
@@ -245,14 +214,10 @@ fn ends_with_a_whole_packet(
     let mut capture = Capture::start(&lab, &[&arguments[..], way].concat());
     let frame = [frames::patterned(1500)];
     lab.send(&frame, first);
-    wait_until("they are written", || {
-        size_of(file.as_ref()) > first * 1_500
-    });
+    wait_until("they are written", || size_of(file.as_ref()) > first * 1_500);
     if breaks {
         // Data that is on the disk leaves the page cache.
-        wait_until("the disk has most of them", || {
-            cached(&file).is_none_or(|bytes| bytes < first * 750)
-        });
+        wait_until("the disk has most of them", || cached(&file).is_none_or(|bytes| bytes < first * 750));
         small.breaks();
     }
     wait_until("the disk gives an error", || {
@@ -326,12 +291,7 @@ fn disk_failure_behind_the_cache_is_noticed_at_the_end() {
         capture.wait_recorded(PACKETS);
         small.breaks();
         let finished = capture.stop();
-        assert_eq!(
-            finished.status.code(),
-            Some(1),
-            "{name}: {}",
-            finished.stderr
-        );
+        assert_eq!(finished.status.code(), Some(1), "{name}: {}", finished.stderr);
         let summary = finished.summary();
         let lost = summary.lost_by("write_error");
         assert!(lost > 0, "{name}: {summary:#?}");
@@ -352,15 +312,10 @@ fn file_system_without_direct_writes_is_reported() {
     let Some(lab) = Lab::open() else { return };
     let memory = Mounted::at(&lab, "ramfs", "mode=700");
     let receiver = lab.receiver();
-    let (there, new) = (
-        format!("{}/there.pcapng", memory.path),
-        format!("{}/new.pcapng", memory.path),
-    );
+    let (there, new) = (format!("{}/there.pcapng", memory.path), format!("{}/new.pcapng", memory.path));
     std::fs::write(&there, "precious").expect("written");
     for (file, series) in [(&there, &[][..]), (&new, &[]), (&new, &["-C", "1"])] {
-        let fixed = [
-            "capture", "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", file,
-        ];
+        let fixed = ["capture", "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", file];
         let refused = trawl(&[&fixed[..], series].concat());
         assert_eq!(refused.status.code(), Some(1));
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

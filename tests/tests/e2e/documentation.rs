@@ -8,72 +8,34 @@ use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need more than a test's machine has, with the reason.
 const NOT_RUN: [(&str, &str); 17] = [
-    (
-        "trawl fleet",
-        "it needs a NATS server; tests of its own start one",
-    ),
+    ("trawl fleet", "it needs a NATS server; tests of its own start one"),
     ("--hosts ", "it needs hosts that keep packets"),
-    (
-        "--incident ",
-        "it needs an incident; tests of its own make some",
-    ),
-    (
-        "--tap dpdk",
-        "it needs a DPDK application; tests of its own start one",
-    ),
-    (
-        "trawl balance check",
-        "it fails where no backend answers, and none is there",
-    ),
+    ("--incident ", "it needs an incident; tests of its own make some"),
+    ("--tap dpdk", "it needs a DPDK application; tests of its own start one"),
+    ("trawl balance check", "it fails where no backend answers, and none is there"),
     ("--cgroup ", "it needs a service; tests make cgroups"),
     ("--container ", "it needs a container"),
-    (
-        "--pod ",
-        "it needs a container runtime; tests of its own have a script for it",
-    ),
+    ("--pod ", "it needs a container runtime; tests of its own have a script for it"),
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),
-    (
-        "client-ca=",
-        "it needs certificates; a test of its own makes them",
-    ),
+    ("client-ca=", "it needs certificates; a test of its own makes them"),
     ("https://", "it asks a server on the Internet"),
-    (
-        "--on root@",
-        "it needs other hosts; tests of its own capture at two",
-    ),
+    ("--on root@", "it needs other hosts; tests of its own capture at two"),
     ("make ", "it runs these tests"),
     ("trawl demo", "a test of its own runs it"),
-    (
-        "trawl bench",
-        "it measures for minutes; tests of their own run experiments",
-    ),
+    ("trawl bench", "it measures for minutes; tests of their own run experiments"),
 ];
 
 /// Words of lines that are not compared, with the reason.
-const CHANGING: [(&str, &str); 2] = [
-    ("…", "the line is shortened"),
-    (
-        "        20000          0",
-        "the number of a stream is hexadecimal",
-    ),
-];
+const CHANGING: [(&str, &str); 2] =
+    [("…", "the line is shortened"), ("        20000          0", "the number of a stream is hexadecimal")];
 
 /// Commands whose output is not compared, with the reason.
 const NOT_COMPARED: [(&str, &str); 3] = [
-    (
-        "trawl why --netns pb",
-        "nothing is dropped there now; tests of why compare its tables",
-    ),
-    (
-        "--tap drop -i pb:b0",
-        "nothing is dropped there now; tests of this tap compare its lines",
-    ),
-    (
-        "trawl follow -c 1",
-        "no such packet is sent now; tests of follow compare its lines",
-    ),
+    ("trawl why --netns pb", "nothing is dropped there now; tests of why compare its tables"),
+    ("--tap drop -i pb:b0", "nothing is dropped there now; tests of this tap compare its lines"),
+    ("trawl follow -c 1", "no such packet is sent now; tests of follow compare its lines"),
 ];
 
 /// The commands of a fenced block, and the lines that they print.
@@ -105,10 +67,7 @@ fn commands_and_output(lines: Vec<String>) -> Block {
     // In a block with prompts, all other lines are output.
     if !lines.iter().any(|line| line.starts_with("# trawl")) {
         let is_command = |line: &String| line.starts_with("trawl ") && !line.ends_with(':');
-        return Block {
-            commands: lines.into_iter().filter(is_command).collect(),
-            output: Vec::new(),
-        };
+        return Block { commands: lines.into_iter().filter(is_command).collect(), output: Vec::new() };
     }
     let mut block = Block::default();
     for line in lines {
@@ -122,10 +81,8 @@ fn commands_and_output(lines: Vec<String>) -> Block {
 }
 
 /// Units of quantities, which differ between machines like the numbers.
-const UNITS: [&str; 15] = [
-    "ns", "us", "ms", "s", "pps", "kpps", "Mpps", "bit/s", "kbit/s", "Mbit/s", "Gbit/s", "KiB",
-    "MiB", "GiB", "MB/s",
-];
+const UNITS: [&str; 15] =
+    ["ns", "us", "ms", "s", "pps", "kpps", "Mpps", "bit/s", "kbit/s", "Mbit/s", "Gbit/s", "KiB", "MiB", "GiB", "MB/s"];
 
 /// Returns a word with `#` for each number, decimal or after 0x, also with full stops and colons between them.
 fn numbers_replaced(word: &str) -> String {
@@ -207,11 +164,7 @@ impl Desk {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("trawl-docs-{}-{name}", std::process::id()));
         std::fs::create_dir(&path).expect("a directory of the test's own");
-        for (file, object) in [
-            ("filter.o", "filter"),
-            ("first.o", "state"),
-            ("second.o", "filter"),
-        ] {
+        for (file, object) in [("filter.o", "filter"), ("first.o", "state"), ("second.o", "filter")] {
             std::fs::write(path.join(file), programs::object(object)).expect("an object file");
         }
         for (file, body) in files(&read("docs/GUIDE.md")) {
@@ -248,22 +201,16 @@ fn run(document: &str, part: usize, parts: usize) {
         return;
     }
     let all = blocks(&read(document));
-    assert!(
-        all.iter().any(|block| !block.commands.is_empty()),
-        "{document} has no commands"
-    );
+    assert!(all.iter().any(|block| !block.commands.is_empty()), "{document} has no commands");
     let mut failures = String::new();
     for (number, block) in all.into_iter().enumerate() {
         if number % parts != part || block.commands.is_empty() {
             continue;
         }
-        let (left_out, run): (Vec<String>, Vec<String>) = block
-            .commands
-            .into_iter()
-            .partition(|line| NOT_RUN.iter().any(|(words, _)| line.contains(words)));
+        let (left_out, run): (Vec<String>, Vec<String>) =
+            block.commands.into_iter().partition(|line| NOT_RUN.iter().any(|(words, _)| line.contains(words)));
         // Other lines may come from the commands that are left out.
-        let is_compared =
-            |line: &String| !NOT_COMPARED.iter().any(|(words, _)| line.contains(words));
+        let is_compared = |line: &String| !NOT_COMPARED.iter().any(|(words, _)| line.contains(words));
         let expected = match left_out.is_empty() && run.iter().all(is_compared) {
             true => block.output,
             false => Vec::new(),
@@ -319,29 +266,16 @@ fn is_changing(line: &str) -> bool {
 /// The comparison finds a sample that trawl no longer prints.
 #[test]
 fn samples_differ_by_words_and_not_by_figures() {
-    assert_eq!(
-        shape("id=0x0001, seq=1/256"),
-        shape("id=0x74eb, seq=41/10496")
-    );
+    assert_eq!(shape("id=0x0001, seq=1/256"), shape("id=0x74eb, seq=41/10496"));
     let sample = "web:eth0: 1000 packets in 2.004 s; 498.953 kpps (335 Mbit/s)";
-    assert_eq!(
-        shape(sample),
-        shape("web:eth1: 7 packets in 900 ms; 1 Mpps (2.5 Gbit/s)")
-    );
-    assert_ne!(
-        shape(sample),
-        shape("web:eth0: 1000 frames in 2.004 s; 498.953 kpps (335 Mbit/s)")
-    );
+    assert_eq!(shape(sample), shape("web:eth1: 7 packets in 900 ms; 1 Mpps (2.5 Gbit/s)"));
+    assert_ne!(shape(sample), shape("web:eth0: 1000 frames in 2.004 s; 498.953 kpps (335 Mbit/s)"));
     let block = "# trawl taps\nxdp available\n^C\n# ls\nfile";
     let block = commands_and_output(block.lines().map(str::to_owned).collect());
     assert_eq!(block.commands, ["trawl taps", "ls"]);
     assert_eq!(block.output, ["xdp available", "file"]);
     if root_or_skip() {
-        let failures = run_block(
-            "sample",
-            &["trawl -V".to_owned()],
-            &["trawl cries".to_owned()],
-        );
+        let failures = run_block("sample", &["trawl -V".to_owned()], &["trawl cries".to_owned()]);
         assert!(failures.contains("not printed"), "{failures}");
     }
 }
@@ -380,25 +314,12 @@ fn only_kernel_crates_may_use_unsafe_code_and_system_calls() {
         let manifest = std::fs::read_to_string(&path).expect("each crate has a manifest");
         let depends = |on: &str| {
             let mut lines = manifest.lines();
-            lines.any(|line| {
-                line.starts_with(&format!("{on} =")) || line.starts_with(&format!("{on}."))
-            })
+            lines.any(|line| line.starts_with(&format!("{on} =")) || line.starts_with(&format!("{on}.")))
         };
-        for library in [
-            "rustix",
-            "libc",
-            "nix",
-            "libbpf-rs",
-            "libbpf-sys",
-            "io-uring",
-        ] {
+        for library in ["rustix", "libc", "nix", "libbpf-rs", "libbpf-sys", "io-uring"] {
             assert!(!depends(library), "{} depends on {library}", path.display());
         }
         let forbids = ["[lints]\nworkspace = true", "unsafe_code = \"forbid\""];
-        assert!(
-            forbids.iter().any(|text| manifest.contains(text)),
-            "{} does not forbid unsafe code",
-            path.display()
-        );
+        assert!(forbids.iter().any(|text| manifest.contains(text)), "{} does not forbid unsafe code", path.display());
     }
 }

@@ -1,4 +1,5 @@
-//! The dpdk tap on testpmd: every packet once, by port and direction, compared with dpdk-dumpcap, and with either side killed.
+//! The dpdk tap on testpmd: every packet once, by port and direction, compared with dpdk-dumpcap, and with either side
+//! killed.
 
 mod application;
 mod refusals;
@@ -54,34 +55,24 @@ impl Application {
     fn owners(&self) -> usize {
         let entries = fs::read_dir(format!("/run/dpdk/{}", self.prefix)).expect("a directory");
         let is_owner = |name: &str| name.starts_with("trawl_owner_");
-        entries
-            .flatten()
-            .filter(|one| is_owner(&one.file_name().to_string_lossy()))
-            .count()
+        entries.flatten().filter(|one| is_owner(&one.file_name().to_string_lossy())).count()
     }
 }
 
 fn now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     since.as_nanos() as u64
 }
 
 /// Returns the helper of a capture.
 fn helper_of(capture: &Capture) -> Pid {
-    let children = run(
-        "pgrep",
-        &["-P", &capture.id().to_string(), "-x", "trawl-dpdk"],
-    );
+    let children = run("pgrep", &["-P", &capture.id().to_string(), "-x", "trawl-dpdk"]);
     let number = children.trim().parse().expect("one helper");
     Pid::from_raw(number).expect("a process")
 }
 
 fn numbered() -> Vec<Vec<u8>> {
-    (0..FRAMES)
-        .map(|number| frames::numbered(number as u32, 60 + number as usize))
-        .collect()
+    (0..FRAMES).map(|number| frames::numbered(number as u32, 60 + number as usize)).collect()
 }
 
 /// Counts are exact per port and direction, all in time order, by the kernel's clock.
@@ -104,30 +95,17 @@ fn dpdk_ports_are_recorded_by_direction() {
     let mut counts: BTreeMap<(String, u32), u64> = BTreeMap::new();
     for packet in &contents.packets {
         let name = contents.interfaces[packet.interface as usize].name();
-        *counts
-            .entry((name, packet.flags().expect("flags") & 3))
-            .or_default() += 1;
+        *counts.entry((name, packet.flags().expect("flags") & 3)).or_default() += 1;
         assert_eq!(packet.queue(), Some(0));
-        assert!(
-            packet.time >= began && packet.time <= ended,
-            "{} is not from {began} to {ended}",
-            packet.time
-        );
+        assert!(packet.time >= began && packet.time <= ended, "{} is not from {began} to {ended}", packet.time);
     }
-    let expected =
-        [("dpdk:0", IN), ("dpdk:1", OUT)].map(|(name, way)| ((name.to_owned(), way), FRAMES));
+    let expected = [("dpdk:0", IN), ("dpdk:1", OUT)].map(|(name, way)| ((name.to_owned(), way), FRAMES));
     assert_eq!(counts, BTreeMap::from(expected));
     for (port, way) in [("dpdk:0", IN), ("dpdk:1", OUT)] {
         let of = |packet: &&trawl_tests::pcapng::Packet| {
-            contents.interfaces[packet.interface as usize].name() == port
-                && packet.flags() == Some(way)
+            contents.interfaces[packet.interface as usize].name() == port && packet.flags() == Some(way)
         };
-        let got: Vec<&[u8]> = contents
-            .packets
-            .iter()
-            .filter(of)
-            .map(|one| &one.bytes[..])
-            .collect();
+        let got: Vec<&[u8]> = contents.packets.iter().filter(of).map(|one| &one.bytes[..]).collect();
         frames::assert_same(&got, &sent);
     }
     assert_eq!(tshark(&file, &["frame.len"]).len() as u64, 2 * FRAMES);
@@ -144,14 +122,7 @@ fn dpdk_records_400000_packets_at_100_kpps() {
     let file = application.lab.file("all.pcapng");
     let capture = application.capture(&["-i", "dpdk:0", "-Q", "in", "-w", &file]);
     let rate = Some(100_000);
-    send_from(
-        &application.lab.line.a,
-        &numbered(),
-        PACKETS,
-        Engine::Packet,
-        None,
-        rate,
-    );
+    send_from(&application.lab.line.a, &numbered(), PACKETS, Engine::Packet, None, rate);
     capture.wait_recorded(PACKETS);
     capture.stop_well().assert_all_recorded(PACKETS);
     assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
@@ -175,21 +146,10 @@ fn dpdk_filters_and_cuts_in_the_application() {
     application.lab.send(&[frames::numbered(7, 60)], 1);
     capture.wait_recorded(101);
     let summary = capture.stop_well();
-    assert_eq!(
-        (summary.seen, summary.filtered_out, summary.recorded),
-        (FRAMES + 1, FRAMES - 100, 101)
-    );
-    assert_eq!(
-        (summary.lost_total(), summary.interfaces[0].truncated),
-        (0, 101)
-    );
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (FRAMES + 1, FRAMES - 100, 101));
+    assert_eq!((summary.lost_total(), summary.interfaces[0].truncated), (0, 101));
     let contents = Contents::read(&file);
-    assert!(
-        contents
-            .packets
-            .iter()
-            .all(|one| one.bytes.len() == 40 && one.original < 160)
-    );
+    assert!(contents.packets.iter().all(|one| one.bytes.len() == 40 && one.original < 160));
 }
 
 /// dpdk-dumpcap runs on the port that trawl does not use; both count the same packets.
@@ -204,10 +164,7 @@ fn dpdk_dumpcap_counts_the_same() {
     let mut dumpcap = application.dumpcap(&theirs, &log);
     let capture = application.capture(&["-i", "dpdk:1", "-Q", "out", "-w", &ours]);
     // DPDK allows one capture per port.
-    let all = args!(
-        "capture --tap dpdk --file-prefix {} -i dpdk:0 -w -",
-        application.prefix
-    );
+    let all = args!("capture --tap dpdk --file-prefix {} -i dpdk:0 -w -", application.prefix);
     let refused = trawl(&all);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{words}");
@@ -238,9 +195,7 @@ fn dpdk_either_side_may_be_killed() {
     let capture = application.capture(&flood);
     let helper = helper_of(&capture);
     capture.kill();
-    wait_until("the helper ends", || {
-        !fs::exists(format!("/proc/{}", helper.as_raw_nonzero())).unwrap_or(true)
-    });
+    wait_until("the helper ends", || !fs::exists(format!("/proc/{}", helper.as_raw_nonzero())).unwrap_or(true));
     assert_eq!(application.owners(), 0);
     let said = application.capture_some(&file);
     assert!(!said.contains("killed capture"), "{said}");
@@ -250,16 +205,8 @@ fn dpdk_either_side_may_be_killed() {
     kill_process(helper_of(&capture), Signal::KILL).expect("it runs");
     let finished = capture.wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("trawl-dpdk was killed"),
-        "{}",
-        finished.stderr
-    );
-    assert!(
-        finished.stderr.contains("removed from port 0"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("trawl-dpdk was killed"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("removed from port 0"), "{}", finished.stderr);
     assert_eq!(application.owners(), 0);
 
     // Both at once: the next capture finds the leftovers.
@@ -279,11 +226,7 @@ fn dpdk_either_side_may_be_killed() {
     capture.wait_recorded(1);
     application.kill();
     let finished = capture.wait();
-    assert!(
-        finished.stderr.contains("its DPDK application has ended"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("its DPDK application has ended"), "{}", finished.stderr);
     let recorded = finished.summary().recorded;
     assert_eq!(Contents::read(&file).packets.len() as u64, recorded);
 }
@@ -330,16 +273,12 @@ fn dpdk_times_follow_the_kernels_clock() {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         let began = now();
-        application
-            .lab
-            .send(&[frames::numbered(round, 60)], IN_A_ROUND);
+        application.lab.send(&[frames::numbered(round, 60)], IN_A_ROUND);
         rounds.push((began, now()));
         capture.wait_recorded(IN_A_ROUND * u64::from(round + 1));
         wait_until("the next second", || now() >= began + SECOND);
     }
-    capture
-        .stop_well()
-        .assert_all_recorded(IN_A_ROUND * u64::from(ROUNDS));
+    capture.stop_well().assert_all_recorded(IN_A_ROUND * u64::from(ROUNDS));
     let contents = Contents::read(&file);
     let firsts = contents.packets.chunks(IN_A_ROUND as usize);
     let mut late = Vec::new();

@@ -29,13 +29,7 @@ pub fn nft(station: &Station, hook: &str, rule: &str) {
 }
 
 /// Records the drops in a station's namespace while `act` runs; returns the file and its packets.
-fn dropped_at(
-    lab: &Lab,
-    station: &Station,
-    more: &[&str],
-    count: usize,
-    act: impl FnOnce(),
-) -> Contents {
+fn dropped_at(lab: &Lab, station: &Station, more: &[&str], count: usize, act: impl FnOnce()) -> Contents {
     let file = lab.file("drops.pcapng");
     let arguments = args!("--tap drop --netns {} -w {file} -c {count}", station.name);
     let capture = Capture::start(lab, &[&arguments[..], more].concat());
@@ -52,9 +46,7 @@ fn comment(packet: &Packet) -> String {
 fn word(packet: &Packet, key: &str) -> Option<String> {
     let comment = comment(packet);
     let mut words = comment.split(' ').filter_map(|word| word.split_once('='));
-    words
-        .find(|(one, _)| *one == key)
-        .map(|(_, value)| value.to_owned())
+    words.find(|(one, _)| *one == key).map(|(_, value)| value.to_owned())
 }
 
 /// The copy of a broadcast that the sender's own stack receives has no Ethernet header. A filter matches it.
@@ -72,12 +64,7 @@ fn looped_broadcast_begins_at_its_ip_header() {
         Command::new("ip").args(command).output().expect("ip");
     });
     let packet = &contents.packets[0];
-    assert_eq!(
-        (packet.bytes[0], packet.bytes[9]),
-        (0x45, 1),
-        "{:?}",
-        packet.bytes
-    );
+    assert_eq!((packet.bytes[0], packet.bytes[9]), (0x45, 1), "{:?}", packet.bytes);
     assert_eq!(packet.bytes[16..20], broadcast);
 }
 
@@ -96,29 +83,18 @@ fn drop_by_a_rule_has_its_function_and_bytes() {
     let Some(lab) = Lab::open() else { return };
     nft(&lab.pair.b, "input", "udp dport 5555 counter drop");
     let frame = udp_frame(&lab, 5555);
-    let contents = dropped_at(&lab, &lab.pair.b, &[], 1, || {
-        lab.send_long(std::slice::from_ref(&frame))
-    });
+    let contents = dropped_at(&lab, &lab.pair.b, &[], 1, || lab.send_long(std::slice::from_ref(&frame)));
     let packet = &contents.packets[0];
     assert_eq!(packet.bytes, frame);
     let interface = &contents.interfaces[packet.interface as usize];
-    assert_eq!(
-        (interface.name(), interface.link_type),
-        ("veth0 (drop)".to_owned(), 1)
-    );
+    assert_eq!((interface.name(), interface.link_type), ("veth0 (drop)".to_owned(), 1));
     let place = word(packet, "at").unwrap();
     assert!(place.starts_with("nft_do_chain+0x"), "{place}");
     let words = format!("drop=NETFILTER_DROP at={place} netns={}", lab.pair.b.name);
     assert_eq!(comment(packet), words);
     assert_eq!(packet.verdict(), None);
-    let rows = tshark(
-        &lab.file("drops.pcapng"),
-        &["frame.interface_name", "frame.comment", "udp.dstport"],
-    );
-    assert_eq!(
-        rows,
-        [["veth0 (drop)".to_owned(), words, "5555".to_owned()]]
-    );
+    let rows = tshark(&lab.file("drops.pcapng"), &["frame.interface_name", "frame.comment", "udp.dstport"]);
+    assert_eq!(rows, [["veth0 (drop)".to_owned(), words, "5555".to_owned()]]);
 }
 
 /// A packet dropped before it has an Ethernet header is raw IP, on an interface block of its own.
@@ -130,16 +106,12 @@ fn output_drop_is_raw_ip() {
     let send = format!("echo hello > {to}");
     let contents = dropped_at(&lab, &lab.pair.b, &["udp", "dst", "port", "9"], 1, || {
         // The shell's ping fails because the packet is not permitted.
-        let _ = std::process::Command::new("ip")
-            .args(["netns", "exec", &lab.pair.b.name, "bash", "-c", &send])
-            .output();
+        let _ =
+            std::process::Command::new("ip").args(["netns", "exec", &lab.pair.b.name, "bash", "-c", &send]).output();
     });
     let packet = &contents.packets[0];
     let interface = &contents.interfaces[packet.interface as usize];
-    assert_eq!(
-        (interface.name(), interface.link_type),
-        ("veth0 (drop)".to_owned(), 101)
-    );
+    assert_eq!((interface.name(), interface.link_type), ("veth0 (drop)".to_owned(), 101));
     assert_eq!(packet.bytes[0] >> 4, 4);
     assert_eq!(packet.bytes[20 + 8..], *b"hello\n");
     assert_eq!(word(packet, "drop").as_deref(), Some("NETFILTER_DROP"));
@@ -173,25 +145,15 @@ fn a_list_of_socket_buffers_is_one_whole_record() {
 #[test]
 fn a_packet_of_several_segments_is_one_record() {
     let Some(lab) = Lab::open() else { return };
-    nft(
-        &lab.pair.b,
-        "input",
-        "tcp dport 9000 meta length > 1600 drop",
-    );
+    nft(&lab.pair.b, "input", "tcp dport 9000 meta length > 1600 drop");
     let address = (lab.pair.b.ipv4, 9000);
     let listener = run_in(&lab.pair.b.namespace, || TcpListener::bind(address));
     let listener = listener.expect("a namespace").expect("a port");
     let stream = run_in(&lab.pair.a.namespace, || TcpStream::connect(address));
     let mut stream = stream.expect("a namespace").expect("a connection");
-    let contents = dropped_at(
-        &lab,
-        &lab.pair.b,
-        &["--reason", "NETFILTER_DROP"],
-        1,
-        || {
-            stream.write_all(&[7; 8000]).expect("room to send from");
-        },
-    );
+    let contents = dropped_at(&lab, &lab.pair.b, &["--reason", "NETFILTER_DROP"], 1, || {
+        stream.write_all(&[7; 8000]).expect("room to send from");
+    });
     let packet = &contents.packets[0];
     let headers = 14 + 20 + usize::from(packet.bytes[14 + 20 + 12] >> 4) * 4;
     let payload = &packet.bytes[headers..];
@@ -211,10 +173,7 @@ fn a_raw_tracepoint_shows_the_same() {
     let capture = Capture::start_without(
         "tp_btf",
         &lab,
-        &args!(
-            "--tap drop -i {} -w {file} -c 1 'udp port 5555'",
-            lab.receiver()
-        ),
+        &args!("--tap drop -i {} -w {file} -c 1 'udp port 5555'", lab.receiver()),
     );
     assert!(capture.said().contains("raw_tp"), "{}", capture.said());
     let frame = udp_frame(&lab, 5555);
@@ -222,14 +181,8 @@ fn a_raw_tracepoint_shows_the_same() {
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     assert_eq!(contents.packets[0].bytes, frame);
-    assert_eq!(
-        word(&contents.packets[0], "drop").as_deref(),
-        Some("NETFILTER_DROP")
-    );
-    assert_eq!(
-        word(&contents.packets[0], "netns"),
-        Some(lab.pair.b.name.clone())
-    );
+    assert_eq!(word(&contents.packets[0], "drop").as_deref(), Some("NETFILTER_DROP"));
+    assert_eq!(word(&contents.packets[0], "netns"), Some(lab.pair.b.name.clone()));
 }
 
 /// A filter, a list of reasons and a choice of interfaces exclude other drops, which are counted.

@@ -115,23 +115,15 @@ fn promiscuous_mode_lasts_while_running_and_is_optional() {
 fn interface_is_deleted(tap: &str) {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "--tap", tap, "-Q", "in", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", tap, "-Q", "in", "-w", &file]);
     lab.send(&[frames::silent(64)], 5);
     capture.wait_seen(5);
-    run(
-        "ip",
-        &["-n", &lab.pair.b.name, "link", "del", &lab.pair.b.interface],
-    );
+    run("ip", &["-n", &lab.pair.b.name, "link", "del", &lab.pair.b.interface]);
     let finished = capture.wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let words = format!("the interface {} was removed", lab.receiver());
     let gone = finished.stderr.contains(&words)
-        || finished
-            .stderr
-            .contains(&format!("the interface {} is gone", lab.receiver()));
+        || finished.stderr.contains(&format!("the interface {} is gone", lab.receiver()));
     assert!(gone, "{}", finished.stderr);
     let summary = finished.summary();
     summary.assert_all_recorded(5);
@@ -162,18 +154,8 @@ fn one_of_two_interfaces_deleted() {
         return;
     };
     let file = one.file("file.pcapng");
-    let capture = Capture::start(
-        &one,
-        &args!(
-            "-i {} -i {} --tap xdp -w {file}",
-            one.receiver(),
-            other.receiver()
-        ),
-    );
-    run(
-        "ip",
-        &["-n", &one.pair.b.name, "link", "del", &one.pair.b.interface],
-    );
+    let capture = Capture::start(&one, &args!("-i {} -i {} --tap xdp -w {file}", one.receiver(), other.receiver()));
+    run("ip", &["-n", &one.pair.b.name, "link", "del", &one.pair.b.interface]);
     capture.wait_said(&format!("the interface {}", one.receiver()));
     other.send(&[frames::silent(64)], 5);
     capture.wait_seen(5);
@@ -193,19 +175,10 @@ fn killed(lab: &Lab, tap: &Tap) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                send_from(
-                    &lab.pair.a,
-                    &[frames::patterned(200)],
-                    5_000,
-                    Engine::Live,
-                    Some(0),
-                    None,
-                );
+                send_from(&lab.pair.a, &[frames::patterned(200)], 5_000, Engine::Live, Some(0), None);
             }
         });
-        wait_until("a megabyte is written", || {
-            trawl_tests::witness::size_of(file.as_ref()) > 1 << 20
-        });
+        wait_until("a megabyte is written", || trawl_tests::witness::size_of(file.as_ref()) > 1 << 20);
         capture.kill();
         over.store(true, Ordering::Relaxed);
     });
@@ -234,14 +207,9 @@ fn killed_with_each_tap() {
 fn killed_with_the_old_format() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcap");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "--format", "pcap", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--format", "pcap", "-w", &file]);
     lab.send(&[frames::patterned(200)], 1_000);
-    wait_until("all is written", || {
-        trawl_tests::witness::size_of(file.as_ref()) >= 24 + 1_000 * 216
-    });
+    wait_until("all is written", || trawl_tests::witness::size_of(file.as_ref()) >= 24 + 1_000 * 216);
     capture.kill();
     assert_eq!(tshark(&file, &["frame.len"]).len(), 1_000);
 }
@@ -251,10 +219,7 @@ fn killed_with_the_old_format() {
 fn verdict_without_a_program_is_reported() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --tap xdp --verdict drop -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --tap xdp --verdict drop -w {file}", lab.receiver()));
     capture.wait_said("no XDP program is attached, so every packet passes");
     lab.send(&[frames::silent(64)], 3);
     capture.wait_seen(3);
@@ -283,8 +248,5 @@ fn terminal_shows_a_live_line() {
     let mut lines = said.split("\r\x1b[K").skip(1).peekable();
     assert!(lines.peek().is_some(), "{said:?}");
     let words = [" recorded, ", " lost, ", " a second, file "];
-    assert!(
-        lines.all(|line| words.iter().all(|word| line.contains(word))),
-        "{said:?}"
-    );
+    assert!(lines.all(|line| words.iter().all(|word| line.contains(word))), "{said:?}");
 }

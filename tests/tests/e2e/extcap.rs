@@ -32,20 +32,13 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
         return None;
     }
     let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
-    let installed = trawl(&args!(
-        "extcap install --dir {extcap} --profiles {profiles}"
-    ));
+    let installed = trawl(&args!("extcap install --dir {extcap} --profiles {profiles}"));
     assert!(installed.status.success(), "{installed:?}");
     // As root, tshark reads the machine's folder only: the lab's is mounted over it.
     let shared = folder("Extcap path:").expect("tshark names it");
     let mut command = Command::new("unshare");
     command
-        .args([
-            "--mount",
-            "sh",
-            "-c",
-            "mount --bind \"$0\" \"$1\" && shift && exec tshark \"$@\"",
-        ])
+        .args(["--mount", "sh", "-c", "mount --bind \"$0\" \"$1\" && shift && exec tshark \"$@\""])
         .args([&extcap, &shared])
         .args(arguments)
         .stderr(Stdio::null());
@@ -81,9 +74,7 @@ fn interfaces_of_other_namespaces_share_one_entry() {
     };
     assert!(offered(ELSEWHERE) && !offered("trawl:lo"));
     let fifo = lab.file("nothing");
-    let refused = trawl(&args!(
-        "extcap --capture --extcap-interface {ELSEWHERE} --fifo {fifo}"
-    ));
+    let refused = trawl(&args!("extcap --capture --extcap-interface {ELSEWHERE} --fifo {fifo}"));
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("elsewhere:NAMESPACE:IF"));
 }
@@ -98,26 +89,16 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
     let complaints = String::from_utf8_lossy(&listed.stderr).into_owned();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(listed.contains(ELSEWHERE), "{listed}");
-    assert!(
-        !complaints.contains("invalid type") && !complaints.contains("couldn't find arg"),
-        "{complaints}"
-    );
+    assert!(!complaints.contains("invalid type") && !complaints.contains("couldn't find arg"), "{complaints}");
 
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("seen.pcapng");
     let elsewhere = in_namespace(&lab.receiver());
-    let options = [
-        "-i", ELSEWHERE, "-o", &elsewhere, "-f", "udp", "-w", &file, "-c", "3",
-    ];
+    let options = ["-i", ELSEWHERE, "-o", &elsewhere, "-f", "udp", "-w", &file, "-c", "3"];
     let Some(mut command) = tshark(&lab, &options) else {
         return;
     };
-    let mut tshark = Capturing(
-        command
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("tshark starts"),
-    );
+    let mut tshark = Capturing(command.stdout(Stdio::null()).spawn().expect("tshark starts"));
     wait_until("tshark has its three packets", || {
         lab.send(&[frames::udp(b"hello"), frames::echo_request(1)], 2);
         tshark.0.try_wait().expect("a child of ours").is_some()
@@ -125,11 +106,7 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
     let read = trawl(&["read", "-t", &file]);
     let text = String::from_utf8_lossy(&read.stdout).into_owned();
     assert_eq!(text.lines().count(), 3, "{text}");
-    assert!(
-        text.lines()
-            .all(|line| line.contains("UDP") && line.ends_with("DROP]")),
-        "{text}"
-    );
+    assert!(text.lines().all(|line| line.contains("UDP") && line.ends_with("DROP]")), "{text}");
 }
 
 #[test]
@@ -137,9 +114,7 @@ fn tshark_shows_processes_as_comments() {
     let Some(lab) = Lab::open() else { return };
     let (process, comm) = (set("process:comment"), set("comm:bash"));
     let elsewhere = in_namespace(&lab.sender());
-    let options = [
-        "-i", ELSEWHERE, "-o", &elsewhere, "-o", &process, "-o", &comm, "-c", "1",
-    ];
+    let options = ["-i", ELSEWHERE, "-o", &elsewhere, "-o", &process, "-o", &comm, "-c", "1"];
     let shown = ["-T", "fields", "-e", "frame.comment"];
     let Some(mut command) = tshark(&lab, &[&options[..], &shown].concat()) else {
         return;
@@ -164,12 +139,7 @@ fn tshark_shows_processes_as_comments() {
 fn options_have_types_known_to_the_wireshark_version() {
     const KNOWN: [&str; 5] = ["selector", "multicheck", "unsigned", "boolean", "string"];
     let types = |more: &[&str]| -> Vec<String> {
-        let fixed = [
-            "extcap",
-            "--extcap-config",
-            "--extcap-interface",
-            "trawl:lo",
-        ];
+        let fixed = ["extcap", "--extcap-config", "--extcap-interface", "trawl:lo"];
         let output = trawl(&[&fixed[..], more].concat());
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let types = text.lines().filter_map(|line| line.split_once("{type="));
@@ -179,10 +149,7 @@ fn options_have_types_known_to_the_wireshark_version() {
     for version in [&[][..], &["--extcap-version", "4.0"], &["--extcap-version"]] {
         let types = types(version);
         assert_eq!(types.len(), 13, "{types:?}");
-        assert!(
-            types.iter().all(|one| KNOWN.contains(&one.as_str())),
-            "{types:?}"
-        );
+        assert!(types.iter().all(|one| KNOWN.contains(&one.as_str())), "{types:?}");
     }
     assert!(types(&["--extcap-version", "4.4.1"]).contains(&"editselector".to_owned()));
 }
@@ -196,41 +163,26 @@ fn names_with_braces_are_not_listed() {
     run("ip", &[&["-n", name, "link", "add"][..], &ends].concat());
     let output = trawl(&["extcap", "--extcap-config", "--extcap-interface", ELSEWHERE]);
     let listed = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        listed.contains(&format!("{{value={name}:plain}}")),
-        "{listed}"
-    );
+    assert!(listed.contains(&format!("{{value={name}:plain}}")), "{listed}");
     assert!(!listed.contains("b=c"), "{listed}");
 }
 
 #[test]
 fn filters_are_checked_and_options_offered() {
     let check = |filter: &str| {
-        let arguments =
-            args!("extcap --extcap-interface trawl:lo --extcap-capture-filter '{filter}'");
+        let arguments = args!("extcap --extcap-interface trawl:lo --extcap-capture-filter '{filter}'");
         String::from_utf8_lossy(&trawl(&arguments).stdout).into_owned()
     };
     assert_eq!(check("tcp port 80"), "");
     assert!(check("tcp prot 80").contains("syntax error"));
-    let config = trawl(&[
-        "extcap",
-        "--extcap-interface",
-        "trawl:lo",
-        "--extcap-config",
-    ]);
+    let config = trawl(&["extcap", "--extcap-interface", "trawl:lo", "--extcap-config"]);
     let config = String::from_utf8_lossy(&config.stdout).into_owned();
-    for part in [
-        "{call=--tap}",
-        "{value=tailcall}",
-        "{call=--verdict}",
-        "{type=multicheck}",
-    ] {
+    for part in ["{call=--tap}", "{value=tailcall}", "{call=--verdict}", "{type=multicheck}"] {
         assert!(config.contains(part), "{part} in {config}");
     }
     assert_eq!(trawl(&["extcap"]).status.code(), Some(2));
     // Unavailable taps are not offered, in agreement with `trawl taps`.
-    let taps: serde_json::Value =
-        serde_json::from_slice(&trawl(&["taps", "--json"]).stdout).expect("JSON");
+    let taps: serde_json::Value = serde_json::from_slice(&trawl(&["taps", "--json"]).stdout).expect("JSON");
     let taps = taps["taps"].as_array().expect("a list");
     for tap in taps {
         let name = tap["name"].as_str().expect("a name");
@@ -240,10 +192,7 @@ fn filters_are_checked_and_options_offered() {
         let is_there = ways.any(|one| one["available"] == true);
         assert!(!offered || is_there, "{name} in {config}");
     }
-    assert!(
-        config.contains("{validation=^([1-9][0-9]{0,8})?$}"),
-        "{config}"
-    );
+    assert!(config.contains("{validation=^([1-9][0-9]{0,8})?$}"), "{config}");
 }
 
 /// The button next to the list of programs reloads the attached ones.
@@ -263,10 +212,7 @@ fn attached_programs_are_listed_again() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let text = listed();
     assert_eq!(text.lines().count(), 3, "{text}");
-    assert!(
-        text.contains("(id ") && text.contains("{value=all}"),
-        "{text}"
-    );
+    assert!(text.contains("(id ") && text.contains("{value=all}"), "{text}");
     assert_eq!(again("tap").status.code(), Some(2));
 }
 
@@ -277,8 +223,7 @@ fn uninstall_removes_own_files_only() {
     let places = ["--dir", &extcap, "--profiles", &profiles];
     let run = |command| trawl(&[&["extcap", command][..], &places].concat());
     assert!(run("install").status.success());
-    let columns =
-        std::fs::read_to_string(lab.path("profiles/trawl/preferences")).expect("it is there");
+    let columns = std::fs::read_to_string(lab.path("profiles/trawl/preferences")).expect("it is there");
     assert!(columns.contains("frame.packet_id"));
     assert!(run("remove").status.success());
     assert!(!lab.path("extcap/trawl").exists() && !lab.path("profiles/trawl").exists());
@@ -287,7 +232,8 @@ fn uninstall_removes_own_files_only() {
     assert_eq!(run("remove").status.code(), Some(1));
 }
 
-/// A user without write access to the machine's folder installs into a personal one, and is shown how Wireshark finds it.
+/// A user without write access to the machine's folder installs into a personal one, and is shown how Wireshark finds
+/// it.
 #[test]
 fn user_installs_into_a_personal_folder() {
     let Some(lab) = Lab::open() else { return };
@@ -310,10 +256,7 @@ fn user_installs_into_a_personal_folder() {
     };
     let done = run("install");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(
-        done.status.success() && said.contains("WIRESHARK_EXTCAP_DIR="),
-        "{done:?}"
-    );
+    assert!(done.status.success() && said.contains("WIRESHARK_EXTCAP_DIR="), "{done:?}");
     let script = lab.path("home/.local/lib/wireshark/extcap/trawl");
     // Wireshark obeys the variable only for users other than root, so the script is run directly here.
     let listed = Command::new(&script).arg("--extcap-interfaces").output();
@@ -351,11 +294,7 @@ fn toolbar_message(control: u8, command: u8, text: &str) -> Vec<u8> {
 fn status_of(pipe: &mut File) -> String {
     let mut header = [0; 6];
     pipe.read_exact(&mut header).expect("a header");
-    assert_eq!(
-        (header[0], header[5]),
-        (b'T', 6),
-        "a text for the status bar"
-    );
+    assert_eq!((header[0], header[5]), (b'T', 6), "a text for the status bar");
     let len = u32::from_be_bytes([0, header[1], header[2], header[3]]);
     let mut text = vec![0; len as usize - 2];
     pipe.read_exact(&mut text).expect("a text");

@@ -36,11 +36,7 @@ fn libpcap_is_loaded_only_for_filters() {
     let empty = lab.file("empty.pcap");
     let header = [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 262_144, 1];
     std::fs::write(&empty, header.map(u32::to_ne_bytes).concat()).unwrap();
-    for arguments in [
-        &with_filter[..],
-        &["filter", "tcp"],
-        &["read", &empty, "tcp"],
-    ] {
+    for arguments in [&with_filter[..], &["filter", "tcp"], &["read", &empty, "tcp"]] {
         let done = without_libpcap(arguments);
         let said = said(&done);
         assert_eq!(done.status.code(), Some(1), "{said}");
@@ -58,11 +54,7 @@ fn chosen_libpcap_brings_its_grammar() {
     let newer = ["--libpcap", &library, "newer", "grammar"];
     let done = trawl(&[&["filter", "-d"][..], &newer].concat());
     let listing = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(
-        listing.starts_with("(000) ldb      [1]\n"),
-        "{listing}{}",
-        said(&done)
-    );
+    assert!(listing.starts_with("(000) ldb      [1]\n"), "{listing}{}", said(&done));
     let refused = trawl(&["filter", "-d", "newer", "grammar"]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
 
@@ -99,15 +91,10 @@ fn negative_offsets_match_as_in_tcpdump() {
     let mut bytes = header.map(u32::to_ne_bytes).concat();
     bytes.extend([0; 60]);
     std::fs::write(&file, bytes).unwrap();
-    for (expression, matched) in [
-        ("ether[-31:2] = 0", 0),
-        ("not ether[-1] = 0", 0),
-        ("ether[0] = 0 or ether[-14:4] > 3", 1),
-    ] {
-        let judged = Command::new("tcpdump")
-            .args(["-r", &file, expression])
-            .output()
-            .expect("tcpdump runs");
+    for (expression, matched) in
+        [("ether[-31:2] = 0", 0), ("not ether[-1] = 0", 0), ("ether[0] = 0 or ether[-14:4] > 3", 1)]
+    {
+        let judged = Command::new("tcpdump").args(["-r", &file, expression]).output().expect("tcpdump runs");
         assert!(judged.status.success(), "{}", said(&judged));
         let lines = String::from_utf8_lossy(&judged.stdout).lines().count();
         assert_eq!(lines, matched, "{expression}");

@@ -38,10 +38,7 @@ fn ways(output: &str) -> Vec<Value> {
 
 fn steps(way: &Value) -> Vec<&str> {
     let steps = way["steps"].as_array().expect("steps");
-    steps
-        .iter()
-        .filter_map(|step| step["step"].as_str())
-        .collect()
+    steps.iter().filter_map(|step| step["step"].as_str()).collect()
 }
 
 /// Steps of a datagram from one namespace to another without a listener.
@@ -77,11 +74,7 @@ fn within(lab: &Lab) -> String {
 /// Follows one datagram of six bytes to a port of the receiver, and sends it.
 fn follow_datagram(lab: &Lab, port: u16) -> Running {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let arguments = args!(
-        "follow --json -c 1 --netns {} --within {} 'udp dst port {port}'",
-        a.name,
-        within(lab)
-    );
+    let arguments = args!("follow --json -c 1 --netns {} --within {} 'udp dst port {port}'", a.name, within(lab));
     let follow = Running::start(&arguments, "following packets on");
     let send = format!("echo hello > /dev/udp/{}/{port}", b.ipv4);
     run("ip", &["netns", "exec", &a.name, "bash", "-c", &send]);
@@ -143,10 +136,7 @@ fn healthy_traffic_has_neither_drops_nor_gaps() {
     let (a, b, count) = (&lab.pair.a, &lab.pair.b, amount(300).to_string());
     let address = b.ipv4.to_string();
     let mut server = python(b, SERVER);
-    server
-        .arg(&address)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+    server.arg(&address).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut server = server.spawn().expect("ip");
     let mut line = String::new();
     let mut said = BufReader::new(server.stdout.take().expect("a pipe"));
@@ -161,55 +151,34 @@ fn healthy_traffic_has_neither_drops_nor_gaps() {
     let client = python(a, CLIENT).args([&address, &count]).status();
     assert!(client.expect("ip").success());
     let ping = format!("ping -q -i 0.002 -c {count} {address}");
-    run(
-        "ip",
-        &[&["netns", "exec", &a.name][..], &args!("{ping}")].concat(),
-    );
+    run("ip", &[&["netns", "exec", &a.name][..], &args!("{ping}")].concat());
     follow.signal(Signal::INT);
     let done = follow.wait();
     drop(server.stdin.take());
     server.wait().expect("it ends");
     let ways = ways(&done.stdout);
-    let strange = |way: &&Value| {
-        !["delivered", "consumed", "joined"].contains(&way["end"].as_str().expect("an end"))
-    };
+    let strange = |way: &&Value| !["delivered", "consumed", "joined"].contains(&way["end"].as_str().expect("an end"));
     let strange: Vec<_> = ways.iter().filter(strange).collect();
-    assert!(
-        strange.is_empty(),
-        "{} {:#?} {}",
-        strange.len(),
-        strange[0],
-        done.stderr
-    );
+    assert!(strange.is_empty(), "{} {:#?} {}", strange.len(), strange[0], done.stderr);
     // An exchange has at least ten segments; datagrams and echoes have an answer.
     let least = 14 * amount(300) as usize;
     assert!(ways.len() >= least, "{} {}", ways.len(), done.stderr);
 }
 
-/// Packets that wait in a queue are followed by the softirq that sends them, whichever program it interrupts: all but one
-/// in a thousand. Some kernels run no programs at tracepoints while a process of the machine's provider is interrupted.
+/// Packets that wait in a queue are followed by the softirq that sends them, whichever program it interrupts: all but
+/// one in a thousand. Some kernels run no programs at tracepoints while a process of the machine's provider is
+/// interrupted.
 #[test]
 fn delayed_packets_are_followed_to_their_end() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let shaped = "tc qdisc add dev veth0 root tbf rate 40mbit burst 5000 latency 1s";
-    run(
-        "ip",
-        &[&["netns", "exec", &a.name][..], &args!("{shaped}")].concat(),
-    );
-    let receiver = run_in(&b.namespace, || {
-        UdpSocket::bind((b.ipv4, 7000)).expect("a port")
-    });
-    let arguments = args!(
-        "follow --json --netns {} --within {} 'udp dst port 7000'",
-        a.name,
-        b.name
-    );
+    run("ip", &[&["netns", "exec", &a.name][..], &args!("{shaped}")].concat());
+    let receiver = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 7000)).expect("a port"));
+    let arguments = args!("follow --json --netns {} --within {} 'udp dst port 7000'", a.name, b.name);
     let follow = Running::start(&arguments, "following packets on");
     let count = amount(2000) as usize;
-    let sender = run_in(&a.namespace, || {
-        UdpSocket::bind((a.ipv4, 0)).expect("a port")
-    });
+    let sender = run_in(&a.namespace, || UdpSocket::bind((a.ipv4, 0)).expect("a port"));
     let sender = sender.expect("a namespace");
     let receiver = receiver.expect("a namespace");
     std::thread::scope(|scope| {
@@ -220,9 +189,7 @@ fn delayed_packets_are_followed_to_their_end() {
         });
         for number in 0..count {
             let text = format!("{number:0900}");
-            sender
-                .send_to(text.as_bytes(), (b.ipv4, 7000))
-                .expect("it is sent");
+            sender.send_to(text.as_bytes(), (b.ipv4, 7000)).expect("it is sent");
             if number % 8 == 7 {
                 std::thread::yield_now();
             }
@@ -233,26 +200,15 @@ fn delayed_packets_are_followed_to_their_end() {
     let ways = ways(&done.stdout);
     let strange = |way: &&Value| way["end"] != "delivered" || way["steps"][0]["step"] == "received";
     let strange: Vec<_> = ways.iter().filter(strange).collect();
-    assert!(
-        strange.len() <= count / 1000,
-        "{} {:#?} {}",
-        strange.len(),
-        strange[0],
-        done.stderr
-    );
+    assert!(strange.len() <= count / 1000, "{} {:#?} {}", strange.len(), strange[0], done.stderr);
     assert_eq!(ways.len(), count, "{}", done.stderr);
 }
 
 /// Sends a datagram from a to port 7000 of b.
 fn send_one(lab: &Lab) {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let sender = run_in(&a.namespace, || {
-        UdpSocket::bind((a.ipv4, 0)).expect("a port")
-    });
-    sender
-        .expect("a namespace")
-        .send_to(b"x", (b.ipv4, 7000))
-        .expect("it is sent");
+    let sender = run_in(&a.namespace, || UdpSocket::bind((a.ipv4, 0)).expect("a port"));
+    sender.expect("a namespace").send_to(b"x", (b.ipv4, 7000)).expect("it is sent");
 }
 
 /// A program whose hook runs others when it is done has no hook for its entry.
@@ -261,11 +217,7 @@ fn packet_ends_at_the_exit_of_a_program_with_one_hook() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let _program = Loaded::native(Does::DropWithHook, b).expect("the program");
-    let arguments = args!(
-        "follow --json -c 1 --netns {} --within {} 'udp dst port 7000'",
-        a.name,
-        b.name
-    );
+    let arguments = args!("follow --json -c 1 --netns {} --within {} 'udp dst port 7000'", a.name, b.name);
     let follow = Running::start(&arguments, "following packets on");
     send_one(&lab);
     let done = follow.wait();
@@ -274,10 +226,7 @@ fn packet_ends_at_the_exit_of_a_program_with_one_hook() {
     assert_eq!(way["end"], "dropped", "{way}");
     let last = way["steps"].as_array().and_then(|steps| steps.last());
     let last = last.expect("a step");
-    assert_eq!(
-        (&last["step"], &last["verdict"]),
-        (&"xdp".into(), &"DROP".into())
-    );
+    assert_eq!((&last["step"], &last["verdict"]), (&"xdp".into(), &"DROP".into()));
 }
 
 /// A packet is not called sent if an XDP program on the other end of the cable received it, and dropped it unseen.
@@ -296,12 +245,7 @@ fn packet_that_a_hidden_program_drops_ends_there() {
     } else {
         assert_eq!(way["end"], "at_xdp", "{way}");
         let place = format!(" on veth0 ({})", b.name);
-        assert!(
-            way["program"]
-                .as_str()
-                .is_some_and(|text| text.ends_with(&place)),
-            "{way}"
-        );
+        assert!(way["program"].as_str().is_some_and(|text| text.ends_with(&place)), "{way}");
     }
 }
 
@@ -310,11 +254,7 @@ fn packet_that_a_hidden_program_drops_ends_there() {
 fn other_namespaces_leave_the_first_one_its_steps() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let arguments = args!(
-        "follow --json -c 1 --netns {} --within {} 'udp dst port 53'",
-        a.name,
-        b.name
-    );
+    let arguments = args!("follow --json -c 1 --netns {} --within {} 'udp dst port 53'", a.name, b.name);
     let follow = Running::start(&arguments, "following packets on");
     let send = format!("echo hello > /dev/udp/{}/53", b.ipv4);
     run("ip", &["netns", "exec", &a.name, "bash", "-c", &send]);
@@ -329,8 +269,7 @@ fn packet_is_followed_into_another_namespace() {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     if is_there("input") {
         // Connection tracking has the last priority but one at the input of IPv6.
-        let inside =
-            |words: &[&str]| run("ip", &[&["netns", "exec", &b.name, "nft"], words].concat());
+        let inside = |words: &[&str]| run("ip", &[&["netns", "exec", &b.name, "nft"], words].concat());
         inside(&["add table inet t"]);
         inside(&["add chain inet t i { type filter hook input priority 0; }"]);
         inside(&["add rule inet t i ct state invalid drop"]);
@@ -347,10 +286,7 @@ fn packet_is_followed_into_another_namespace() {
     assert_eq!(first["netns"], a.name.as_str());
     assert_eq!(last["netns"], b.name.as_str());
     assert_eq!(last["reason"], "NO_SOCKET");
-    let times: Vec<u64> = steps
-        .iter()
-        .filter_map(|step| step["time_ns"].as_u64())
-        .collect();
+    let times: Vec<u64> = steps.iter().filter_map(|step| step["time_ns"].as_u64()).collect();
     assert!(times.is_sorted(), "{times:?}");
 }
 
@@ -359,16 +295,10 @@ fn packet_is_followed_into_another_namespace() {
 fn answered_ping_is_delivered() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let arguments = args!(
-        "follow --json -c 1 --netns {} 'icmp[icmptype] = icmp-echoreply'",
-        b.name
-    );
+    let arguments = args!("follow --json -c 1 --netns {} 'icmp[icmptype] = icmp-echoreply'", b.name);
     let follow = Running::start(&arguments, "following packets on");
     let target = b.ipv4.to_string();
-    run(
-        "ip",
-        &["netns", "exec", &a.name, "ping", "-c", "1", "-q", &target],
-    );
+    run("ip", &["netns", "exec", &a.name, "ping", "-c", "1", "-q", &target]);
     let done = follow.wait();
     assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
     assert_eq!(ways(&done.stdout)[0]["end"], "delivered", "{}", done.stdout);
@@ -380,10 +310,7 @@ fn reused_buffers_make_no_false_link() {
     let Some(lab) = Lab::open() else { return };
     let count = amount(10_000) as u16;
     let receiver = lab.receiver();
-    let arguments = args!(
-        "follow --json -c {count} -i {receiver} --within {} 'udp dst port 53'",
-        within(&lab)
-    );
+    let arguments = args!("follow --json -c {count} -i {receiver} --within {} 'udp dst port 53'", within(&lab));
     let follow = Running::start(&arguments, "following packets on");
     let frames: Vec<Vec<u8>> = (0..count).map(|id| udp(&lab, 53, id)).collect();
     // Little of the memory is in use before the next packets come: all are followed.
@@ -392,9 +319,7 @@ fn reused_buffers_make_no_false_link() {
         let number = some.len() as u64;
         send_from(&lab.pair.a, some, number, Engine::Packet, None, Some(5_000));
         sent += some.len();
-        wait_until("the packets are shown", || {
-            follow.shown().lines().count() >= sent
-        });
+        wait_until("the packets are shown", || follow.shown().lines().count() >= sent);
     }
     let done = follow.wait();
     let ways = ways(&done.stdout);
@@ -404,16 +329,10 @@ fn reused_buffers_make_no_false_link() {
         let all = way["steps"].as_array().expect("steps");
         assert!(all.iter().all(|step| step["packet"].is_null()), "{way}");
         let expected: Vec<&str> = WAY.into_iter().filter(|step| is_there(step)).collect();
-        let arrival = expected
-            .iter()
-            .position(|step| *step == "backlog")
-            .unwrap_or(0);
+        let arrival = expected.iter().position(|step| *step == "backlog").unwrap_or(0);
         assert_eq!(steps(way), expected[arrival..], "{way}");
     }
-    let mut first: Vec<&str> = ways
-        .iter()
-        .filter_map(|way| way["packet"].as_str())
-        .collect();
+    let mut first: Vec<&str> = ways.iter().filter_map(|way| way["packet"].as_str()).collect();
     first.sort_unstable();
     first.dedup();
     assert_eq!(first.len(), usize::from(count), "each packet once");
@@ -431,10 +350,7 @@ fn packet_is_followed_from_an_xdp_program_to_its_socket() {
     let receiver = lab.receiver();
     let loaded = trawl(&args!("xdp load {receiver} pass --tappable --mode native"));
     assert!(loaded.status.success(), "{loaded:?}");
-    let socket = run_in(&b.namespace, || {
-        UdpSocket::bind((b.ipv4, 5300)).expect("a port")
-    })
-    .unwrap();
+    let socket = run_in(&b.namespace, || UdpSocket::bind((b.ipv4, 5300)).expect("a port")).unwrap();
     let follow = follow_datagram(&lab, 5300);
     let mut text = [0; 16];
     assert_eq!(socket.recv(&mut text).expect("a datagram"), 6);
@@ -442,19 +358,9 @@ fn packet_is_followed_from_an_xdp_program_to_its_socket() {
     trawl(&["xdp", "unload", &receiver]);
     let ways = ways(&done.stdout);
     let all = ways[0]["steps"].as_array().expect("steps");
-    let here: Vec<&str> = all
-        .iter()
-        .filter(|step| step["netns"] == b.name.as_str())
-        .filter_map(|step| step["step"].as_str())
-        .collect();
-    let expected = [
-        "gro",
-        "received",
-        "tc_ingress",
-        "prerouting",
-        "routed",
-        "input",
-    ];
+    let here: Vec<&str> =
+        all.iter().filter(|step| step["netns"] == b.name.as_str()).filter_map(|step| step["step"].as_str()).collect();
+    let expected = ["gro", "received", "tc_ingress", "prerouting", "routed", "input"];
     let expected: Vec<&str> = expected.into_iter().filter(|step| is_there(step)).collect();
     let begin = here.iter().position(|step| *step == "gro");
     let begin = begin.unwrap_or_else(|| panic!("no receive offload in {}", ways[0]));
@@ -476,10 +382,7 @@ fn packet_is_followed_from_an_xdp_program_to_its_socket() {
 fn segments_are_joined_to_their_packet() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    for (station, features) in [
-        (a, &["tso", "off", "gso", "off"][..]),
-        (b, &["gro", "on"][..]),
-    ] {
+    for (station, features) in [(a, &["tso", "off", "gso", "off"][..]), (b, &["gro", "on"][..])] {
         let fixed = ["netns", "exec", &station.name, "ethtool", "-K", "veth0"];
         run("ip", &[&fixed[..], features].concat());
     }
@@ -505,10 +408,7 @@ fn segments_are_joined_to_their_packet() {
         let range = text.split("seq ").nth(1).expect("a sequence number");
         let range = range.split(',').next().expect("its end");
         let (from, to) = range.split_once(':').expect("a segment");
-        (
-            from.parse().expect("a number"),
-            to.parse().expect("a number"),
-        )
+        (from.parse().expect("a number"), to.parse().expect("a number"))
     };
     let mut joined = 0;
     for way in ways.iter().filter(|way| way["end"] == "joined") {
@@ -534,10 +434,7 @@ fn killed_follow_leaves_nothing() {
     let follow = Running::start(&arguments, "following packets on");
     let held = bpf_objects(follow.id());
     for kind in ["prog", "link"] {
-        assert!(
-            held.iter().any(|(one, _)| *one == kind),
-            "no {kind} in {held:?}"
-        );
+        assert!(held.iter().any(|(one, _)| *one == kind), "no {kind} in {held:?}");
     }
     assert!(held.iter().all(has_bpf_object), "{held:?}");
     follow.kill();

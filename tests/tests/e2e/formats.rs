@@ -11,40 +11,24 @@ use trawl_tests::{Capture, Lab, args, frames, trawl};
 fn the_old_format_has_nanoseconds_and_is_read_by_all() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcap");
-    let arguments = args!(
-        "-i {} --tap xdp --format pcap -c 3 -w {file}",
-        lab.receiver()
-    );
+    let arguments = args!("-i {} --tap xdp --format pcap -c 3 -w {file}", lab.receiver());
     let capture = Capture::start(&lab, &arguments);
     let long = frames::udp(&[b'x'; 1472]);
     lab.send(&[frames::udp(b"one"), frames::udp(b"two"), long], 3);
     capture.wait().summary_of_success().assert_all_recorded(3);
 
     let bytes = std::fs::read(&file).expect("the file");
-    assert_eq!(
-        bytes[..4],
-        0xa1b2_3c4d_u32.to_le_bytes(),
-        "the magic number of nanoseconds"
-    );
-    assert_eq!(
-        capinfos(&file, "File timestamp precision"),
-        "nanoseconds (9)"
-    );
+    assert_eq!(bytes[..4], 0xa1b2_3c4d_u32.to_le_bytes(), "the magic number of nanoseconds");
+    assert_eq!(capinfos(&file, "File timestamp precision"), "nanoseconds (9)");
     let lines = tcpdump(&file, &["-tt", "--nano"]);
     assert_eq!(lines.len(), 3, "{lines:?}");
-    assert!(
-        lines[0].contains("10.77.0.1.40000 > 10.77.0.2.9: UDP, length 3"),
-        "{lines:?}"
-    );
+    assert!(lines[0].contains("10.77.0.1.40000 > 10.77.0.2.9: UDP, length 3"), "{lines:?}");
     let seconds = lines[0].split(' ').next().expect("a time");
     let (_, fraction) = seconds.split_once('.').expect("a fraction");
     assert_eq!(fraction.len(), 9, "{seconds}");
     let rows = tshark(&file, &["frame.len", "udp.payload", "frame.time_epoch"]);
     assert_eq!(rows.len(), 3);
-    assert_eq!(
-        (rows[0][1].as_str(), rows[1][1].as_str()),
-        ("6f6e65", "74776f")
-    );
+    assert_eq!((rows[0][1].as_str(), rows[1][1].as_str()), ("6f6e65", "74776f"));
     assert_eq!(rows[2][0], "1514");
     assert_eq!(rows[0][2], seconds);
 }
@@ -54,16 +38,10 @@ fn the_old_format_cuts_at_the_snap_length() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcap");
     let fixed = ["-i", &lab.receiver(), "--tap", "xdp", "--format", "pcap"];
-    let capture = Capture::start(
-        &lab,
-        &[&fixed[..], &["-s", "64", "-c", "1", "-w", &file]].concat(),
-    );
+    let capture = Capture::start(&lab, &[&fixed[..], &["-s", "64", "-c", "1", "-w", &file]].concat());
     lab.send(&[frames::patterned(1514)], 1);
     capture.wait().summary_of_success();
-    assert_eq!(
-        tshark(&file, &["frame.len", "frame.cap_len"]),
-        [["1514", "64"]]
-    );
+    assert_eq!(tshark(&file, &["frame.len", "frame.cap_len"]), [["1514", "64"]]);
 }
 
 #[test]
@@ -83,8 +61,7 @@ fn the_old_format_from_two_cpus_is_in_time_order() {
 fn piped_into(format: &str, reader: &str, arguments: &[&str]) -> Option<String> {
     let lab = Lab::open()?;
     let fixed = ["-i", &lab.receiver(), "--tap", "xdp", "--format", format];
-    let (capture, stdout) =
-        Capture::start_piped(&lab, &[&fixed[..], &["-c", "2", "-w", "-"]].concat());
+    let (capture, stdout) = Capture::start_piped(&lab, &[&fixed[..], &["-c", "2", "-w", "-"]].concat());
     let reader = Command::new(reader)
         .args(arguments)
         .stdin(stdout)
@@ -109,14 +86,8 @@ fn tcpdump_reads_a_pipe() {
         };
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{format}: {text}");
-        assert!(
-            lines[0].ends_with("10.77.0.1.40000 > 10.77.0.2.9: UDP, length 3"),
-            "{text}"
-        );
-        assert!(
-            lines[1].ends_with("10.77.0.1.40000 > 10.77.0.2.9: UDP, length 5"),
-            "{text}"
-        );
+        assert!(lines[0].ends_with("10.77.0.1.40000 > 10.77.0.2.9: UDP, length 3"), "{text}");
+        assert!(lines[1].ends_with("10.77.0.1.40000 > 10.77.0.2.9: UDP, length 5"), "{text}");
     }
 }
 
@@ -149,9 +120,7 @@ fn pipe_shows_packets_while_the_capture_goes_on() {
 fn existing_file_is_replaced_only_by_a_capture_that_starts() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    std::fs::File::create(&file)
-        .and_then(|mut file| file.write_all(&[b'x'; 100_000]))
-        .expect("a file");
+    std::fs::File::create(&file).and_then(|mut file| file.write_all(&[b'x'; 100_000])).expect("a file");
     let output = trawl(&["capture", "-i", "trawl-nowhere", "-w", &file]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(std::fs::read(&file).expect("the file").len(), 100_000);
@@ -166,24 +135,15 @@ fn existing_file_is_replaced_only_by_a_capture_that_starts() {
 fn mixed_link_types_are_refused_in_the_old_format() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
-    run(
-        "ip",
-        &["-n", name, "tuntap", "add", "dev", "tun0", "mode", "tun"],
-    );
+    run("ip", &["-n", name, "tuntap", "add", "dev", "tun0", "mode", "tun"]);
     run("ip", &["-n", name, "link", "set", "tun0", "up"]);
     let file = lab.file("file.pcap");
     let tunnel = format!("{name}:tun0");
-    let arguments = args!(
-        "capture -i {} -i {tunnel} --format pcap -w {file}",
-        lab.receiver()
-    );
+    let arguments = args!("capture -i {} -i {tunnel} --format pcap -w {file}", lab.receiver());
     let output = trawl(&arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("different") && said.contains("pcapng"),
-        "{said}"
-    );
+    assert!(said.contains("different") && said.contains("pcapng"), "{said}");
     assert!(!lab.path("file.pcap").exists());
 }
 
@@ -225,14 +185,8 @@ fn packets_have_wiresharks_numbers() {
         packet(&wanted),
     ];
     std::fs::write(&file, blocks.concat()).expect("a file");
-    let theirs = run(
-        "tshark",
-        &args!("-nr {file} -Y udp -T fields -e frame.number"),
-    );
-    let theirs: Vec<u64> = theirs
-        .lines()
-        .map(|line| line.parse().expect("a number"))
-        .collect();
+    let theirs = run("tshark", &args!("-nr {file} -Y udp -T fields -e frame.number"));
+    let theirs: Vec<u64> = theirs.lines().map(|line| line.parse().expect("a number")).collect();
     assert_eq!(theirs.len(), 4, "{theirs:?}");
     let done = trawl(&["filter", "--read", &file, "udp", "--json"]);
     assert!(done.status.success(), "{done:?}");

@@ -48,10 +48,7 @@ fn all_checksums_are_right_on_each_engine() {
         let file = lab.file("file.pcapng");
         let total = (WITH_CHECKSUMS.len() * EACH).to_string();
         let receiver = lab.receiver();
-        let capture = Capture::start(
-            &lab,
-            &["-i", &receiver, "-Q", "in", "-c", &total, "-w", &file],
-        );
+        let capture = Capture::start(&lab, &["-i", &receiver, "-Q", "in", "-c", &total, "-w", &file]);
         for frames in WITH_CHECKSUMS {
             let arguments = args!("{frames} --engine {engine} --count {EACH}");
             let summary = generate(&lab, arguments[0], &arguments[1..]);
@@ -73,20 +70,11 @@ fn all_checksums_are_right_on_each_engine() {
 }
 
 /// Sends frames with these arguments and returns the values of a field.
-fn sent(
-    engine: &str,
-    kind: &str,
-    count: usize,
-    arguments: &[&str],
-    fields: &[&str],
-) -> Option<Vec<Vec<String>>> {
+fn sent(engine: &str, kind: &str, count: usize, arguments: &[&str], fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let lab = Lab::open()?;
     let file = lab.file("file.pcapng");
     let (receiver, count) = (lab.receiver(), count.to_string());
-    let capture = Capture::start(
-        &lab,
-        &["-i", &receiver, "-Q", "in", "-c", &count, "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &receiver, "-Q", "in", "-c", &count, "-w", &file]);
     let fixed = ["--engine", engine, "--count", &count];
     generate(&lab, kind, &[&fixed[..], arguments].concat());
     capture.wait().summary_of_success();
@@ -105,15 +93,8 @@ fn fields_step_and_flows_have_the_requested_number() {
             return;
         };
         let ports: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-        assert_eq!(
-            ports,
-            ["5000", "5002", "5004", "5006", "5000", "5002"],
-            "{engine}"
-        );
-        assert_eq!(
-            (rows[0][1].as_str(), rows[1][1].as_str()),
-            ("10.0.0.5", "10.0.0.9")
-        );
+        assert_eq!(ports, ["5000", "5002", "5004", "5006", "5000", "5002"], "{engine}");
+        assert_eq!((rows[0][1].as_str(), rows[1][1].as_str()), ("10.0.0.5", "10.0.0.9"));
         let Some(rows) = sent(engine, "udp", 300, &["--flows", "100"], &fields) else {
             return;
         };
@@ -132,11 +113,7 @@ fn every_nth_frame_differs_and_sizes_alternate() {
         for (at, row) in rows.iter().enumerate() {
             let expected = if at % 5 == 4 { "0x1111" } else { "0x0800" };
             assert_eq!(row[0], expected, "{engine}, frame {at}");
-            assert_eq!(
-                row[1],
-                ["64", "100", "1500"][at % 3],
-                "{engine}, frame {at}"
-            );
+            assert_eq!(row[1], ["64", "100", "1500"][at % 3], "{engine}, frame {at}");
         }
     }
 }
@@ -157,13 +134,7 @@ fn same_seed_makes_the_same_frames_on_all_engines() {
 
 #[test]
 fn arp_and_raw_frames_have_the_requested_fields() {
-    let fields = [
-        "arp.opcode",
-        "arp.src.hw_mac",
-        "arp.src.proto_ipv4",
-        "arp.dst.proto_ipv4",
-        "eth.src",
-    ];
+    let fields = ["arp.opcode", "arp.src.hw_mac", "arp.src.proto_ipv4", "arp.dst.proto_ipv4", "eth.src"];
     let arguments = args!(
         "--src 10.77.0.1 --dst 10.77.0.2-10.77.0.4 --src-mac \
          02:00:00:00:00:01-02:00:00:00:00:03"
@@ -174,36 +145,11 @@ fn arp_and_raw_frames_have_the_requested_fields() {
     for (at, row) in rows.iter().enumerate() {
         let mac = format!("02:00:00:00:00:0{}", at + 1);
         let target = format!("10.77.0.{}", at + 2);
-        assert_eq!(
-            row[..],
-            [
-                "1".to_owned(),
-                mac.clone(),
-                "10.77.0.1".to_owned(),
-                target,
-                mac
-            ]
-        );
+        assert_eq!(row[..], ["1".to_owned(), mac.clone(), "10.77.0.1".to_owned(), target, mac]);
     }
     let hex = "ff:ff:ff:ff:ff:ff 02 00 00 00 00 09 88b5 0102030405";
-    let Some(rows) = sent(
-        "live",
-        "raw",
-        2,
-        &[hex],
-        &["eth.src", "eth.type", "frame.len"],
-    ) else {
+    let Some(rows) = sent("live", "raw", 2, &[hex], &["eth.src", "eth.type", "frame.len"]) else {
         return;
     };
-    assert_eq!(
-        rows,
-        vec![
-            vec![
-                "02:00:00:00:00:09".to_owned(),
-                "0x88b5".to_owned(),
-                "60".to_owned()
-            ];
-            2
-        ]
-    );
+    assert_eq!(rows, vec![vec!["02:00:00:00:00:09".to_owned(), "0x88b5".to_owned(), "60".to_owned()]; 2]);
 }

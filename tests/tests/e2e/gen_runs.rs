@@ -17,12 +17,7 @@ const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 fn counts_match_the_receiving_side() {
     let Some(lab) = Lab::open() else { return };
     for engine in ENGINES {
-        for extra in [
-            &[][..],
-            &["--threads", "2"],
-            &["--rate", "20k"],
-            &["--burst", "50", "--rate", "50k"],
-        ] {
+        for extra in [&[][..], &["--threads", "2"], &["--rate", "20k"], &["--burst", "50", "--rate", "50k"]] {
             let before = received(&lab);
             let fixed = ["--engine", engine, "--count", "5000", "--flows", "7"];
             let summary = generate(&lab, "udp", &[&fixed[..], extra].concat());
@@ -55,28 +50,15 @@ fn a_rate_beyond_reach_does_not_prolong_a_run() {
     for engine in ENGINES {
         let before = received(&lab);
         let fixed = ["--engine", engine, "--rate", "500Mpps"];
-        let summary = generate(
-            &lab,
-            "udp",
-            &[&fixed[..], &["--duration", "300ms"]].concat(),
-        );
+        let summary = generate(&lab, "udp", &[&fixed[..], &["--duration", "300ms"]].concat());
         assert_eq!(summary["frames_asked"], 150_000_000, "{engine}: {summary}");
         let sent = summary["frames"].as_u64().expect("a count");
         assert!(sent > 0 && sent < 150_000_000, "{engine}: {summary}");
         wait_received(&lab, before, sent);
         let sender = lab.sender();
-        let told = trawl(
-            &[
-                &["gen", "udp", "-i", &sender, "--duration", "100ms"],
-                &fixed[..],
-            ]
-            .concat(),
-        );
+        let told = trawl(&[&["gen", "udp", "-i", &sender, "--duration", "100ms"], &fixed[..]].concat());
         let said = String::from_utf8_lossy(&told.stdout).into_owned();
-        assert!(
-            told.status.success() && said.contains("rate not reached"),
-            "{engine}: {said}"
-        );
+        assert!(told.status.success() && said.contains("rate not reached"), "{engine}: {said}");
     }
 }
 
@@ -97,10 +79,7 @@ fn rate_is_unlimited_inside_a_lab() {
 
 #[test]
 fn auto_prepares_a_veth_for_xdp_frames_and_restores_it() {
-    let options = PairOptions {
-        gro: false,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { gro: false, ..PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };
@@ -111,10 +90,7 @@ fn auto_prepares_a_veth_for_xdp_frames_and_restores_it() {
     assert!(output.status.success(), "{said}");
     assert!(said.contains("passes every packet"), "{said}");
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a summary");
-    assert_eq!(
-        (&summary["engine"], &summary["frames"]),
-        (&"live".into(), &1000.into())
-    );
+    assert_eq!((&summary["engine"], &summary["frames"]), (&"live".into(), &1000.into()));
     wait_received(&lab, before, 1000);
     nothing_attached(&lab.pair.b);
 }
@@ -124,16 +100,12 @@ fn auto_prepares_a_veth_for_xdp_frames_and_restores_it() {
 fn frames_out_of_a_bridge_arrive_by_an_engine_that_it_has() {
     let Some(lab) = Lab::open() else { return };
     let (name, port) = (&lab.pair.a.name, &lab.pair.a.interface);
-    for arguments in [
-        args!("link add bridge0 type bridge"),
-        args!("link set {port} master bridge0"),
-        args!("link set bridge0 up"),
-    ] {
+    for arguments in
+        [args!("link add bridge0 type bridge"), args!("link set {port} master bridge0"), args!("link set bridge0 up")]
+    {
         run("ip", &[&args!("-n {name}")[..], &arguments].concat());
     }
-    let bridge = args!(
-        "-i {name}:bridge0 --src 10.1.0.1 --dst 10.1.0.2 --dst-mac 02:00:00:00:00:09 --count 1000"
-    );
+    let bridge = args!("-i {name}:bridge0 --src 10.1.0.1 --dst 10.1.0.2 --dst-mac 02:00:00:00:00:09 --count 1000");
     for engine in ["auto", "xsk", "packet"] {
         let before = received(&lab);
         let fixed = ["gen", "udp", "--json", "--engine", engine];
@@ -144,9 +116,7 @@ fn frames_out_of_a_bridge_arrive_by_an_engine_that_it_has() {
         assert_eq!(summary["frames"], 1000, "{engine}");
         assert!(summary["unverified"].is_null(), "{engine}: {summary}");
         // Neighbour discovery of the bridge may add packets.
-        wait_until("the frames are received", || {
-            received(&lab) - before >= 1000
-        });
+        wait_until("the frames are received", || received(&lab) - before >= 1000);
         if engine == "auto" {
             assert_ne!(summary["engine"], "live");
             assert!(said.contains("not the live engine"), "{said}");
@@ -188,10 +158,7 @@ fn impossible_frames_are_refused_with_a_reason() {
     usage(&["udp", "--count", "0"], "0");
     usage(&["udp", "--duration", "0s"], "above zero");
     usage(&["udp", "--src-port", "70000"], "65535");
-    usage(
-        &["udp", "--dst", "fd00:77::2", "--src", "10.0.0.1"],
-        "families",
-    );
+    usage(&["udp", "--dst", "fd00:77::2", "--src", "10.0.0.1"], "families");
     usage(&["udp", "--every", "0:ttl=1"], "every");
     usage(&["udp", "--flows", "5", "--src-port", "1-3"], "3 different");
     usage(&["raw", "00ff"], "14");
@@ -213,8 +180,7 @@ fn template_is_sent_and_its_mistakes_are_located() {
     let sender = lab.sender();
     let output = trawl(&["gen", "template", &file, "-i", &sender, "--json"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    let summary: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
     // A busy machine does not keep the rate: frames that are due too late are left out, and it says how many it sent.
     let frames = summary["frames"].as_u64().expect("a number");
     assert!((1..=600).contains(&frames), "{said}");
@@ -222,26 +188,17 @@ fn template_is_sent_and_its_mistakes_are_located() {
     std::fs::write(&file, good.replace("weight", "wieght")).expect("a template");
     let (code, said) = refused(&["template", &file, "-i", &sender]);
     assert_eq!(code, 2);
-    assert!(
-        said.contains("mix.toml:3:1") && said.contains("wieght"),
-        "{said}"
-    );
+    assert!(said.contains("mix.toml:3:1") && said.contains("wieght"), "{said}");
 }
 
 #[test]
 fn interface_with_a_default_route_is_flooded_only_with_consent() {
     let Some(lab) = Lab::open() else { return };
     let (name, sender) = (&lab.pair.a.name, lab.sender());
-    run(
-        "ip",
-        &["-n", name, "route", "add", "default", "via", "10.77.0.2"],
-    );
+    run("ip", &["-n", name, "route", "add", "default", "via", "10.77.0.2"]);
     let (code, said) = refused(&["udp", "-i", &sender, "--count", "5"]);
     assert_eq!(code, 1);
-    assert!(
-        said.contains("default route") && said.contains("--yes"),
-        "{said}"
-    );
+    assert!(said.contains("default route") && said.contains("--yes"), "{said}");
     generate(&lab, "udp", &["--count", "5", "--yes"]);
 }
 
@@ -293,10 +250,7 @@ fn interfaces_below_a_default_route_are_not_flooded() {
 fn endless(lab: &Lab, engine: &str) -> Child {
     let before = received(lab);
     let child = Command::new(binary::path())
-        .args(args!(
-            "gen udp -i {} --engine {engine} --rate 2k",
-            lab.sender()
-        ))
+        .args(args!("gen udp -i {} --engine {engine} --rate 2k", lab.sender()))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -308,40 +262,22 @@ fn endless(lab: &Lab, engine: &str) -> Child {
 /// A killed run restores nothing itself: its programs are attached only as long as the process lives.
 #[test]
 fn killed_run_leaves_no_program() {
-    let options = PairOptions {
-        gro: false,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { gro: false, ..PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };
     let mut child = endless(&lab, "auto");
-    assert!(
-        xdp_on(&lab.pair.b).is_some(),
-        "the other end has a program during the run"
-    );
+    assert!(xdp_on(&lab.pair.b).is_some(), "the other end has a program during the run");
     child.kill().expect("it runs");
     child.wait().expect("a child of ours");
     wait_until("the program is gone", || xdp_on(&lab.pair.b).is_none());
 }
 
 fn said_by(mut child: Child) -> (Option<i32>, String) {
-    wait_until("the generator ends", || {
-        child.try_wait().expect("a child of ours").is_some()
-    });
+    wait_until("the generator ends", || child.try_wait().expect("a child of ours").is_some());
     let mut said = String::new();
-    child
-        .stdout
-        .take()
-        .expect("a pipe")
-        .read_to_string(&mut said)
-        .expect("text");
-    child
-        .stderr
-        .take()
-        .expect("a pipe")
-        .read_to_string(&mut said)
-        .expect("text");
+    child.stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
     (child.wait().expect("a child of ours").code(), said)
 }
 
@@ -350,16 +286,10 @@ fn vanished_interface_ends_the_run_with_an_error() {
     for engine in ENGINES {
         let Some(lab) = Lab::open() else { return };
         let child = endless(&lab, engine);
-        run(
-            "ip",
-            &["-n", &lab.pair.a.name, "link", "del", &lab.pair.a.interface],
-        );
+        run("ip", &["-n", &lab.pair.a.name, "link", "del", &lab.pair.a.interface]);
         let (code, said) = said_by(child);
         assert_eq!(code, Some(1), "{engine}: {said}");
-        assert!(
-            said.contains("frames") && said.contains("gone"),
-            "{engine}: {said}"
-        );
+        assert!(said.contains("frames") && said.contains("gone"), "{engine}: {said}");
     }
 }
 
@@ -372,10 +302,7 @@ fn interrupt_ends_a_run_with_its_summary() {
         kill_process(id, Signal::INT).expect("trawl runs");
         let (code, said) = said_by(child);
         assert_eq!(code, Some(0), "{engine}: {said}");
-        assert!(
-            said.contains("frames") && said.contains("stopped"),
-            "{engine}: {said}"
-        );
+        assert!(said.contains("frames") && said.contains("stopped"), "{engine}: {said}");
     }
 }
 
@@ -399,13 +326,8 @@ fn real_connections_are_made_and_counted() {
     );
     let output = trawl(&arguments);
     let said = String::from_utf8_lossy(&output.stderr);
-    let summary: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-    assert_eq!(
-        (&summary["connected"], &summary["failed"]),
-        (&30.into(), &0.into()),
-        "{summary}"
-    );
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!((&summary["connected"], &summary["failed"]), (&30.into(), &0.into()), "{summary}");
     assert_eq!(server.join().expect("a server"), 120_000);
 }
 

@@ -11,21 +11,16 @@ fn commands_take_the_habits_of_iproute2() {
     succeeds(&["xdp", "load", "dev", &place, "drop"]);
     let status = succeeds(&["xdp", "status", "-i", &place]);
     assert!(status.contains("loaded by trawl"), "{status}");
-    for words in [
-        &["xdp", "show", "dev", &place][..],
-        &["xdp", "list", &place],
-        &["xdp", "statu", "--interface", &place],
-    ] {
+    for words in
+        [&["xdp", "show", "dev", &place][..], &["xdp", "list", &place], &["xdp", "statu", "--interface", &place]]
+    {
         assert_eq!(succeeds(words), status, "{words:?}");
     }
     fails(&["xdp", "sta", &place], 2, &["sta"]);
     succeeds(&["xdp", "unload", "dev", &place]);
     succeeds(&["guard", "load", "-i", &place]);
     let rules = succeeds(&["guard", "list", &place]);
-    for words in [
-        &["guard", "show", "dev", &place][..],
-        &["guard", "status", &place],
-    ] {
+    for words in [&["guard", "show", "dev", &place][..], &["guard", "status", &place]] {
         assert_eq!(succeeds(words), rules, "{words:?}");
     }
     succeeds(&["guard", "unload", "dev", &place]);

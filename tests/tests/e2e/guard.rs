@@ -84,38 +84,21 @@ impl<'a> Guarded<'a> {
 
     #[track_caller]
     fn hits(&self, id: u64) -> u64 {
-        self.rule(id).expect("the rule is there")["hits"]
-            .as_u64()
-            .expect("a number")
+        self.rule(id).expect("the rule is there")["hits"].as_u64().expect("a number")
     }
 
     #[track_caller]
     fn stats(&self) -> Value {
         let all: Value = serde_json::from_str(&self.well(&["stats", "--json"])).expect("JSON");
         let interfaces = all["interfaces"].as_array().expect("a list");
-        let is_it = |one: &&Value| {
-            one["interface"]
-                .as_str()
-                .is_some_and(|name| name.ends_with("veth0"))
-        };
-        interfaces
-            .iter()
-            .find(is_it)
-            .expect("it is guarded")
-            .clone()
+        let is_it = |one: &&Value| one["interface"].as_str().is_some_and(|name| name.ends_with("veth0"));
+        interfaces.iter().find(is_it).expect("it is guarded").clone()
     }
 
     #[track_caller]
     fn figures(&self, names: &[&str]) -> Vec<u64> {
         let stats = self.stats();
-        names
-            .iter()
-            .map(|name| {
-                stats[name]
-                    .as_u64()
-                    .unwrap_or_else(|| panic!("{name}: {stats}"))
-            })
-            .collect()
+        names.iter().map(|name| stats[name].as_u64().unwrap_or_else(|| panic!("{name}: {stats}"))).collect()
     }
 
     fn apply(&self, rules: &str) -> Output {
@@ -144,18 +127,10 @@ fn udp_from(source: Ipv4Addr, port: u16) -> Vec<u8> {
 }
 
 fn syn_from(source: Ipv4Addr) -> Vec<u8> {
-    let tcp = Tcp {
-        src: 4000,
-        dst: 80,
-        flags: flags::SYN,
-        ..Tcp::default()
-    };
+    let tcp = Tcp { src: 4000, dst: 80, flags: flags::SYN, ..Tcp::default() };
     frame(source).tcp(tcp).frame_len(64).build()
 }
 
 fn ping_from(source: Ipv4Addr) -> Vec<u8> {
-    frame(source)
-        .icmp(Icmp::echo_request(1, 1))
-        .frame_len(64)
-        .build()
+    frame(source).icmp(Icmp::echo_request(1, 1)).frame_len(64).build()
 }

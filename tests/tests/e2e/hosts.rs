@@ -1,5 +1,5 @@
-//! Other hosts over ssh: `trawl bench run --hosts` and `trawl capture --on`, with two namespaces as hosts, each with an ssh
-//! server.
+//! Other hosts over ssh: `trawl bench run --hosts` and `trawl capture --on`, with two namespaces as hosts, each with an
+//! ssh server.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -66,26 +66,15 @@ impl Setup {
         let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
         std::fs::write(at("network.toml"), NETWORK).expect("it can be written");
         let number = SETUPS.fetch_add(1, Ordering::Relaxed);
-        let mut setup = Self {
-            lab: format!("th{}-{number}", std::process::id()),
-            servers: Vec::new(),
-        };
+        let mut setup = Self { lab: format!("th{}-{number}", std::process::id()), servers: Vec::new() };
         let up = trawl(&["lab", "up", &setup.lab, "--file", &text("network.toml")]);
-        assert_eq!(
-            up.status.code(),
-            Some(0),
-            "{}",
-            String::from_utf8_lossy(&up.stderr)
-        );
+        assert_eq!(up.status.code(), Some(0), "{}", String::from_utf8_lossy(&up.stderr));
         keygen(&at("key"));
         keygen(&at("host"));
         std::fs::create_dir_all("/run/sshd").expect("the server wants it");
         for node in ["a", "b"] {
             let mut server = Command::new("ip");
-            server.args(args!(
-                "netns exec trawl-{}-{node} /usr/sbin/sshd -D -e -f /dev/null",
-                setup.lab
-            ));
+            server.args(args!("netns exec trawl-{}-{node} /usr/sbin/sshd -D -e -f /dev/null", setup.lab));
             for option in [
                 format!("HostKey={}", text("host")),
                 format!("AuthorizedKeysFile={}", text("key.pub")),
@@ -95,19 +84,13 @@ impl Setup {
             ] {
                 server.args(["-o", &option]);
             }
-            setup
-                .servers
-                .push(server.stderr(Stdio::null()).spawn().expect("sshd"));
+            setup.servers.push(server.stderr(Stdio::null()).spawn().expect("sshd"));
         }
         let listens = |address: &str| {
             let script = format!("exec 3<>/dev/tcp/{address}/22");
-            trawl(&["lab", "exec", &setup.lab, "m", "bash", "-c", &script])
-                .status
-                .success()
+            trawl(&["lab", "exec", &setup.lab, "m", "bash", "-c", &script]).status.success()
         };
-        wait_until("the ssh servers listen", || {
-            listens("10.77.1.2") && listens("10.77.2.2")
-        });
+        wait_until("the ssh servers listen", || listens("10.77.1.2") && listens("10.77.2.2"));
         Some(setup)
     }
 
@@ -138,8 +121,7 @@ fn traffic_between_hosts_is_counted_at_the_receiver() {
             text("key")
         )
     };
-    let hosts =
-        host("sender", "10.77.1.2", "10.77.3.1") + &host("receiver", "10.77.2.2", "10.77.3.2");
+    let hosts = host("sender", "10.77.1.2", "10.77.3.1") + &host("receiver", "10.77.2.2", "10.77.3.2");
     std::fs::write(at("hosts.toml"), hosts).expect("it can be written");
     let output = trawl(&args!(
         "lab exec {} m {} bench run capture-bandwidth --hosts {} --repeat 1 \
@@ -167,34 +149,17 @@ fn traffic_between_hosts_is_counted_at_the_receiver() {
     let experiment = &report["experiments"][0];
     let runs = experiment["runs"].as_array().expect("runs");
     for series in ["trawl xdp", "trawl tc"] {
-        let run = runs
-            .iter()
-            .find(|run| run["series"] == series)
-            .unwrap_or_else(|| panic!("{series}: {experiment}"));
-        assert!(
-            run["sent"].as_u64().is_some_and(|sent| sent >= 390),
-            "{run}"
-        );
+        let run = runs.iter().find(|run| run["series"] == series).unwrap_or_else(|| panic!("{series}: {experiment}"));
+        assert!(run["sent"].as_u64().is_some_and(|sent| sent >= 390), "{run}");
         assert_eq!(run["recorded"], run["claim"]["recorded"], "{run}");
         assert_eq!(run["recorded"], run["sent"], "{run}");
     }
-    assert!(
-        experiment["failures"]
-            .to_string()
-            .contains("not run on other hosts"),
-        "{experiment}"
-    );
+    assert!(experiment["failures"].to_string().contains("not run on other hosts"), "{experiment}");
     // The binary was copied to both, and no capture is left.
     for role in ["sender", "receiver"] {
         let names: Vec<String> = std::fs::read_dir(at(role))
             .expect("it is there")
-            .map(|entry| {
-                entry
-                    .expect("an entry")
-                    .file_name()
-                    .to_string_lossy()
-                    .into_owned()
-            })
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .collect();
         assert_eq!(names, ["trawl-bench-0"], "{role}");
     }
@@ -250,11 +215,8 @@ fn pings(setup: &Setup, count: u32) {
 
 fn fields(file: &str, names: &[&str]) -> Vec<String> {
     let names = names.iter().flat_map(|name| ["-e", name]);
-    let output: Output = Command::new("tshark")
-        .args(["-r", file, "-T", "fields"])
-        .args(names)
-        .output()
-        .expect("tshark");
+    let output: Output =
+        Command::new("tshark").args(["-r", file, "-T", "fields"]).args(names).output().expect("tshark");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(str::to_owned).collect()
@@ -285,10 +247,7 @@ fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
     let mut child = capture_on(
         &setup,
         &directory,
-        &args!(
-            "-i data --tap tc -w {file} --summary {} icmp",
-            account.to_str().expect("UTF-8")
-        ),
+        &args!("-i data --tap tc -w {file} --summary {} icmp", account.to_str().expect("UTF-8")),
     );
     let said = ready(&mut child);
     pings(&setup, 50);
@@ -297,28 +256,17 @@ fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
     let said = said.join().expect("text");
     assert_eq!(status.code(), Some(0), "{said}");
     // Requests and replies, at both ends.
-    let summary: Value =
-        serde_json::from_slice(&std::fs::read(&account).expect("it is there")).expect("JSON");
+    let summary: Value = serde_json::from_slice(&std::fs::read(&account).expect("it is there")).expect("JSON");
     assert_eq!(summary["recorded"], 200, "{summary}");
     assert_eq!(summary["unknown_hosts"], 0, "{summary}");
     let hosts = summary["hosts"].as_array().expect("a row for each host");
     assert_eq!(hosts.len(), 2, "{summary}");
     for (host, name) in hosts.iter().zip(["10.77.1.2", "10.77.2.2"]) {
-        assert_eq!(
-            (&host["host"], &host["recorded"]),
-            (&name.into(), &100.into()),
-            "{summary}"
-        );
+        assert_eq!((&host["host"], &host["recorded"]), (&name.into(), &100.into()), "{summary}");
         // They share a clock, and the answer gives its error bound.
         let clock = &host["clock"];
-        let offset = clock["offset_ns"]
-            .as_i64()
-            .expect("it was asked")
-            .unsigned_abs();
-        assert!(
-            offset <= clock["error_ns"].as_u64().expect("a bound"),
-            "{summary}"
-        );
+        let offset = clock["offset_ns"].as_i64().expect("it was asked").unsigned_abs();
+        assert!(offset <= clock["error_ns"].as_u64().expect("a bound"), "{summary}");
         assert!(said.contains(&format!("{name}: ")), "{said}");
         // The hosts' notices arrived as data.
         let notices = host["notices"].as_array().expect("a list");
@@ -329,22 +277,12 @@ fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
             "{summary}"
         );
     }
-    let rows = fields(
-        file,
-        &["frame.interface_name", "frame.time_epoch", "icmp.seq"],
-    );
+    let rows = fields(file, &["frame.interface_name", "frame.time_epoch", "icmp.seq"]);
     assert_eq!(rows.len(), 200);
     for (name, count) in [("10.77.1.2:data", 100), ("10.77.2.2:data", 100)] {
-        assert_eq!(
-            rows.iter().filter(|row| row.starts_with(name)).count(),
-            count,
-            "{rows:?}"
-        );
+        assert_eq!(rows.iter().filter(|row| row.starts_with(name)).count(), count, "{rows:?}");
     }
-    let times: Vec<&str> = rows
-        .iter()
-        .filter_map(|row| row.split('\t').nth(1))
-        .collect();
+    let times: Vec<&str> = rows.iter().filter_map(|row| row.split('\t').nth(1)).collect();
     assert!(times.is_sorted(), "one timeline: {times:?}");
     no_capture_is_left(&setup);
 }
@@ -393,12 +331,7 @@ fn hosts_have_interfaces_of_their_own() {
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(0), "{}", said.join().expect("text"));
     let rows = fields(file, &["frame.interface_name"]);
-    for (name, count) in [
-        ("10.77.1.2:data", 20),
-        ("10.77.2.2:data", 20),
-        ("10.77.1.2:ssh", 2),
-        ("10.77.2.2:ssh", 0),
-    ] {
+    for (name, count) in [("10.77.1.2:data", 20), ("10.77.2.2:data", 20), ("10.77.1.2:ssh", 2), ("10.77.2.2:ssh", 0)] {
         let found = rows.iter().filter(|row| *row == name).count();
         assert_eq!(found, count, "{name}: {rows:?}");
     }
@@ -435,11 +368,7 @@ fn failing_host_is_named_and_the_others_go_on() {
         return;
     };
     // One host lacks the interface.
-    let child = capture_on(
-        &setup,
-        &directory,
-        &["-i", "ssh", "--on", "root@10.77.9.9", "--duration", "300ms"],
-    );
+    let child = capture_on(&setup, &directory, &["-i", "ssh", "--on", "root@10.77.9.9", "--duration", "300ms"]);
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

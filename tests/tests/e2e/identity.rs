@@ -150,22 +150,15 @@ fn lines_show_the_identifier_in_its_short_form() {
         for line in printed.lines() {
             let is_short = |word: &&str| {
                 let parts = word.split_once('.');
-                parts.is_some_and(|(cpu, number)| {
-                    cpu.parse::<u16>().is_ok() && number.parse::<u64>().is_ok()
-                })
+                parts.is_some_and(|(cpu, number)| cpu.parse::<u16>().is_ok() && number.parse::<u64>().is_ok())
             };
             let id = line.split_whitespace().find(is_short).expect(line);
-            let port = line
-                .split_whitespace()
-                .find(|word| word.contains("10.77.0.1.10"));
+            let port = line.split_whitespace().find(|word| word.contains("10.77.0.1.10"));
             sightings.entry(id).or_default().push(port.expect(line));
         }
         assert_eq!(sightings.len(), 50, "{arguments:?}: {printed}");
         for (id, ports) in sightings {
-            assert!(
-                ports.len() == 2 && ports[0] == ports[1],
-                "{arguments:?}: {id}: {ports:?}"
-            );
+            assert!(ports.len() == 2 && ports[0] == ports[1], "{arguments:?}: {id}: {ports:?}");
         }
     }
     done(&["xdp", "unload", &from]);

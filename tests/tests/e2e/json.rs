@@ -14,9 +14,7 @@ fn documented(heading: &str) -> BTreeSet<String> {
         .split("\n## ")
         .find(|section| section.lines().next() == Some(heading))
         .unwrap_or_else(|| panic!("{heading} is not on the page"));
-    let keys = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let keys = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     keys.map(str::to_owned).collect()
 }
 
@@ -43,42 +41,25 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 #[track_caller]
 pub fn holds(heading: &str, text: &[u8]) {
     let line = String::from_utf8_lossy(text);
-    let document: Value = serde_json::from_str(line.trim())
-        .unwrap_or_else(|e| panic!("{heading} is no JSON ({e}): {line}"));
+    let document: Value =
+        serde_json::from_str(line.trim()).unwrap_or_else(|e| panic!("{heading} is no JSON ({e}): {line}"));
     assert_eq!(line.trim().lines().count(), 1, "{heading} is not one line");
     let mut found = BTreeSet::new();
     keys(&document, "", &mut found);
     let known = documented(heading);
     // A key without subkeys on the page describes everything below it.
-    let is_below = |key: &str, one: &str| {
-        key.strip_prefix(one)
-            .is_some_and(|rest| rest.starts_with(['.', '[']))
-    };
+    let is_below = |key: &str, one: &str| key.strip_prefix(one).is_some_and(|rest| rest.starts_with(['.', '[']));
     let describes_all = |one: &String| !known.iter().any(|other| is_below(other, one));
-    let is_known = |key: &String| {
-        known.contains(key)
-            || known
-                .iter()
-                .any(|one| is_below(key, one) && describes_all(one))
-    };
-    let missing: Vec<&String> = found
-        .iter()
-        .filter(|key| !key.is_empty() && !is_known(key))
-        .collect();
-    assert!(
-        missing.is_empty(),
-        "docs/json.md lacks, under {heading}: {missing:?}"
-    );
+    let is_known =
+        |key: &String| known.contains(key) || known.iter().any(|one| is_below(key, one) && describes_all(one));
+    let missing: Vec<&String> = found.iter().filter(|key| !key.is_empty() && !is_known(key)).collect();
+    assert!(missing.is_empty(), "docs/json.md lacks, under {heading}: {missing:?}");
 }
 
 #[track_caller]
 fn prints(heading: &str, arguments: &[&str]) {
     let output = trawl(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     holds(heading, &output.stdout);
 }
 
@@ -89,14 +70,8 @@ fn documents_have_the_keys_of_the_page() {
     let netns = lab.pair.b.name.clone();
     prints("xdp load", &["xdp", "load", &to, "drop", "--json"]);
     let send = ["gen", "udp", "-i", &from, "--count", "20", "--rate", "1000"];
-    prints(
-        "gen udp, tcp, icmp, arp, eth, raw, template",
-        &[&send[..], &["--json"]].concat(),
-    );
-    prints(
-        "gen … --print",
-        &[&send[..6], &["--print", "1", "--json"]].concat(),
-    );
+    prints("gen udp, tcp, icmp, arp, eth, raw, template", &[&send[..], &["--json"]].concat());
+    prints("gen … --print", &[&send[..6], &["--print", "1", "--json"]].concat());
     prints("xdp status", &["xdp", "status", &to, "--json"]);
     prints("xdp maps", &["xdp", "maps", &to, "--json"]);
     prints("xdp stats", &["xdp", "stats", &to, "--json"]);
@@ -107,14 +82,8 @@ fn documents_have_the_keys_of_the_page() {
     prints("guard load", &["guard", "load", &to, "--json"]);
     let rule = ["guard", "deny", "--netns", &netns, "--src", "192.0.2.0/24"];
     prints("guard deny", &[&rule[..], &["--json"]].concat());
-    prints(
-        "guard list",
-        &["guard", "list", "--netns", &netns, "--json"],
-    );
-    prints(
-        "guard stats",
-        &["guard", "stats", "--netns", &netns, "--json"],
-    );
+    prints("guard list", &["guard", "list", "--netns", &netns, "--json"]);
+    prints("guard stats", &["guard", "stats", "--netns", &netns, "--json"]);
     let of_guard = |words: &[&'static str]| {
         let heading = match words[1] {
             "allow" | "preset" => "guard allow, preset".to_owned(),
@@ -148,10 +117,7 @@ fn balancer(to: &str, netns: &str) {
     let vip = "tcp:192.0.2.80:80";
     prints(changes, &["balance", "load", to, "--json"]);
     let inside = |heading: &str, words: &[&str]| {
-        prints(
-            heading,
-            &[&["balance"], words, &["--netns", netns, "--json"]].concat(),
-        );
+        prints(heading, &[&["balance"], words, &["--netns", netns, "--json"]].concat());
     };
     inside(changes, &["vip", "add", vip]);
     inside(changes, &["backend", "add", vip, "10.77.0.1"]);
@@ -166,10 +132,7 @@ fn balancer(to: &str, netns: &str) {
 fn confirmed(to: &str) {
     let output = trawl(&["xdp", "load", to, "pass", "--confirm", "60s", "--json"]);
     assert!(output.status.success(), "{output:?}");
-    prints(
-        "guard confirm, xdp confirm",
-        &["xdp", "confirm", to, "--json"],
-    );
+    prints("guard confirm, xdp confirm", &["xdp", "confirm", to, "--json"]);
     prints("xdp unload", &["xdp", "unload", to, "--json"]);
 }
 
@@ -190,32 +153,19 @@ fn documents_of_files_have_the_keys_of_the_page() {
     }
     prints("stat", &["stat", &file, "--by", "protocol,src", "--json"]);
     prints("filter", &["filter", "udp", "--read", &file, "--json"]);
-    prints(
-        "gen replay",
-        &["gen", "replay", "-i", &from, &file, "--json"],
-    );
+    prints("gen replay", &["gen", "replay", "-i", &from, &file, "--json"]);
     prints("store index", &["store", "index", &store, "--json"]);
-    prints(
-        "store ls",
-        &["store", "ls", &store, "--spool", &spool, "--json"],
-    );
+    prints("store ls", &["store", "ls", &store, "--spool", &spool, "--json"]);
     prints("store verify", &["store", "verify", &store, "--json"]);
-    prints(
-        "store prune",
-        &["store", "prune", &store, "--keep", "7d", "--json"],
-    );
-    prints(
-        "store push",
-        &["store", "push", "--spool", &spool, "--json"],
-    );
+    prints("store prune", &["store", "prune", &store, "--keep", "7d", "--json"]);
+    prints("store push", &["store", "push", "--spool", &spool, "--json"]);
 }
 
 #[test]
 fn errors_are_json_documents() {
-    for arguments in [
-        &["xdp", "load", "trawl-nowhere", "drop", "--json"][..],
-        &["xdp", "load", "--json", "--no-such-option"],
-    ] {
+    for arguments in
+        [&["xdp", "load", "trawl-nowhere", "drop", "--json"][..], &["xdp", "load", "--json", "--no-such-option"]]
+    {
         let output = trawl(arguments);
         assert!(!output.status.success() && output.stdout.is_empty());
         holds("errors", &output.stderr);
@@ -232,9 +182,7 @@ fn notices_are_json_documents() {
         assert!(output.status.success(), "{output:?}");
         let said = String::from_utf8(output.stderr).expect("text");
         let documents = said.lines().map(serde_json::from_str);
-        documents
-            .collect::<Result<_, _>>()
-            .unwrap_or_else(|e| panic!("{e}: {said}"))
+        documents.collect::<Result<_, _>>().unwrap_or_else(|e| panic!("{e}: {said}"))
     };
     for command in [
         &["capture", "-i", &to, "--duration", "200ms"][..],

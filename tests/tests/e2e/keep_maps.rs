@@ -25,26 +25,15 @@ impl<'l> Firewall<'l> {
         let file = object_file(lab, "drop_ports");
         let station = &lab.pair.b;
         let link = args!("-n {} link set dev {}", station.name, station.interface);
-        run(
-            "ip",
-            &[&link[..], &[mode, "obj", &file, "sec", "xdp"]].concat(),
-        );
+        run("ip", &[&link[..], &[mode, "obj", &file, "sec", "xdp"]].concat());
         let bind = |port: u16| {
             let socket = run_in(&station.namespace, || UdpSocket::bind((station.ipv4, port)));
             socket.expect("the namespace").expect("a free port")
         };
-        let firewall = Self {
-            lab,
-            file,
-            blocked: bind(BLOCKED),
-            open: bind(OPEN),
-        };
+        let firewall = Self { lab, file, blocked: bind(BLOCKED), open: bind(OPEN) };
         let map = firewall.map("ports").to_string();
         let entry = ["key", "53", "0", "value", "1", "0", "0", "0"];
-        run(
-            "bpftool",
-            &[&["map", "update", "id", &map][..], &entry].concat(),
-        );
+        run("bpftool", &[&["map", "update", "id", &map][..], &entry].concat());
         firewall.assert_blocked();
         firewall
     }
@@ -69,9 +58,7 @@ impl<'l> Firewall<'l> {
         socket.send_to(b"blocked", (to, BLOCKED)).expect("sent");
         socket.send_to(b"open", (to, OPEN)).expect("sent");
         let mut bytes = [0; 16];
-        self.open
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .expect("a time");
+        self.open.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
         let length = self.open.recv(&mut bytes).expect("port 54 is open");
         assert_eq!(&bytes[..length], b"open");
         self.blocked.set_nonblocking(true).expect("a socket");
@@ -87,11 +74,7 @@ fn map_of(program: u64, name: &str) -> Option<u64> {
     };
     let maps = json("prog", program)["map_ids"].as_array()?.clone();
     let mut ids = maps.iter().filter_map(serde_json::Value::as_u64);
-    ids.find(|id| {
-        json("map", *id)["name"]
-            .as_str()
-            .is_some_and(|one| one.ends_with(name))
-    })
+    ids.find(|id| json("map", *id)["name"].as_str().is_some_and(|one| one.ends_with(name)))
 }
 
 #[test]
@@ -120,15 +103,9 @@ fn advice_keeps_a_firewall_closed() {
     let said = String::from_utf8_lossy(&loaded.stderr).into_owned();
     assert!(loaded.status.success(), "{said}");
     assert!(said.contains("is the program that was running"), "{said}");
-    assert!(
-        said.contains("maps kept: ") && !said.contains("without a match"),
-        "{said}"
-    );
+    assert!(said.contains("maps kept: ") && !said.contains("without a match"), "{said}");
     assert_ne!(firewall.id(), before);
-    assert_eq!(
-        ["ports", ".bss", ".rodata"].map(|name| firewall.map(name)),
-        maps
-    );
+    assert_eq!(["ports", ".bss", ".rodata"].map(|name| firewall.map(name)), maps);
     firewall.assert_blocked();
 
     // A program with other variables, and one more map.
@@ -141,10 +118,7 @@ fn advice_keeps_a_firewall_closed() {
     let new = inherited["new"].to_string();
     assert!(new.contains("counters") && new.contains(".bss"), "{report}");
     let without = inherited["without_match"].to_string();
-    assert!(
-        without.contains(".bss") && without.contains(".rodata"),
-        "{report}"
-    );
+    assert!(without.contains(".bss") && without.contains(".rodata"), "{report}");
     assert_eq!(firewall.map("ports"), maps[0]);
     firewall.assert_blocked();
 
@@ -174,14 +148,7 @@ fn hooks_exist_for_the_duration_of_a_capture() {
         let firewall = Firewall::new(&lab, mode);
         let (before, ports) = (firewall.id(), firewall.map("ports"));
         look(&firewall, before, ports);
-        run(
-            "ip",
-            &args!(
-                "-n {} link set dev {} {mode} off",
-                lab.pair.b.name,
-                lab.pair.b.interface
-            ),
-        );
+        run("ip", &args!("-n {} link set dev {} {mode} off", lab.pair.b.name, lab.pair.b.interface));
     }
     // A program that trawl loaded, by a link: the same, and it remains trawl's own.
     let file = object_file(&lab, "drop_ports");
@@ -199,11 +166,7 @@ fn hooks_exist_for_the_duration_of_a_capture() {
     fails(&refused, 1, &["drop_ports", "another program"]);
     assert_eq!(only_program(&place), before);
     succeeds(&["xdp", "unload", &place]);
-    fails(
-        &["capture", "-i", &place, "--tappable", &file],
-        1,
-        &["no XDP program"],
-    );
+    fails(&["capture", "-i", &place, "--tappable", &file], 1, &["no XDP program"]);
 }
 
 #[track_caller]
@@ -245,9 +208,7 @@ fn each_command_asks_before_contents_are_lost() {
         assert_eq!(firewall.id(), before);
         succeeds(&[&replace[..], &["--confirm", "1s"]].concat());
         assert_ne!(firewall.id(), before);
-        wait_until("the firewall is put back", || {
-            xdp_on(&lab.pair.b).is_some_and(|program| program.0 == before)
-        });
+        wait_until("the firewall is put back", || xdp_on(&lab.pair.b).is_some_and(|program| program.0 == before));
         assert_eq!(firewall.map("ports"), ports);
         firewall.assert_blocked();
     }

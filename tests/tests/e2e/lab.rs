@@ -15,10 +15,7 @@ impl Made {
 
     fn exec(&self, node: &str, command: &[&str]) -> (Option<i32>, String) {
         let output = trawl(&[&["lab", "exec", &self.0, node], command].concat());
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-        )
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
@@ -56,64 +53,26 @@ rps = "1"
     let file = file.to_str().expect("UTF-8");
     let up = || trawl(&["lab", "up", &made.0, "--file", file]);
     let first = up();
-    assert_eq!(
-        first.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&first.stderr)
-    );
+    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
     let again = up();
     assert_eq!(again.status.code(), Some(0), "the same again is no failure");
     assert!(String::from_utf8_lossy(&again.stdout).contains("was up already"));
-    assert_eq!(
-        trawl(&["lab", "up", &made.0, "--preset", "forward"])
-            .status
-            .code(),
-        Some(1)
-    );
+    assert_eq!(trawl(&["lab", "up", &made.0, "--preset", "forward"]).status.code(), Some(1));
 
     let (code, link) = made.exec("one", &["ip", "-d", "link", "show", "left"]);
     assert_eq!(code, Some(0));
-    assert!(
-        link.contains("mtu 2000") && link.contains("numtxqueues 2"),
-        "{link}"
-    );
-    assert!(
-        made.exec("one", &["tc", "class", "show", "dev", "left"])
-            .1
-            .contains("rate 100Mbit")
-    );
-    assert!(
-        made.exec("two", &["tc", "class", "show", "dev", "right"])
-            .1
-            .contains("rate 100Mbit")
-    );
+    assert!(link.contains("mtu 2000") && link.contains("numtxqueues 2"), "{link}");
+    assert!(made.exec("one", &["tc", "class", "show", "dev", "left"]).1.contains("rate 100Mbit"));
+    assert!(made.exec("two", &["tc", "class", "show", "dev", "right"]).1.contains("rate 100Mbit"));
     let features = made.exec("one", &["ethtool", "-k", "left"]).1;
-    assert!(
-        features.contains("generic-segmentation-offload: off"),
-        "{features}"
-    );
-    assert!(
-        features.contains("generic-receive-offload: on"),
-        "native XDP on a veth needs it: {features}"
-    );
+    assert!(features.contains("generic-segmentation-offload: off"), "{features}");
+    assert!(features.contains("generic-receive-offload: on"), "native XDP on a veth needs it: {features}");
     let read = |path: &str| made.exec("one", &["cat", path]).1.trim().to_owned();
     assert_eq!(read("/proc/sys/net/ipv4/ip_default_ttl"), "77");
     assert_eq!(read("/sys/class/net/left/threaded"), "1");
-    assert_eq!(
-        read("/sys/class/net/left/queues/rx-0/rps_cpus").trim_start_matches(['0', ',']),
-        "1"
-    );
-    assert_eq!(
-        made.exec("one", &["ping", "-c", "1", "-W", "5", "10.77.1.2"])
-            .0,
-        Some(0)
-    );
-    assert_eq!(
-        made.exec("one", &["sh", "-c", "exit 7"]).0,
-        Some(7),
-        "the command's own status"
-    );
+    assert_eq!(read("/sys/class/net/left/queues/rx-0/rps_cpus").trim_start_matches(['0', ',']), "1");
+    assert_eq!(made.exec("one", &["ping", "-c", "1", "-W", "5", "10.77.1.2"]).0, Some(0));
+    assert_eq!(made.exec("one", &["sh", "-c", "exit 7"]).0, Some(7), "the command's own status");
     assert_eq!(made.exec("three", &["true"]).0, Some(2));
 }
 
@@ -124,12 +83,7 @@ fn hosts_of_a_preset_reach_each_other_over_its_routers() {
     }
     let made = Made::name("tree");
     let up = trawl(&["lab", "up", &made.0, "--preset", "tree", "--json"]);
-    assert_eq!(
-        up.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&up.stderr)
-    );
+    assert_eq!(up.status.code(), Some(0), "{}", String::from_utf8_lossy(&up.stderr));
     let lab: Value = serde_json::from_slice(&up.stdout).expect("JSON");
     assert_eq!(lab["namespaces"].as_array().map(Vec::len), Some(7));
     for address in ["10.77.6.2", "fd00:77:6::2"] {
@@ -138,21 +92,11 @@ fn hosts_of_a_preset_reach_each_other_over_its_routers() {
     }
     let drawn = trawl(&["lab", "show", &made.0]);
     let drawn = String::from_utf8_lossy(&drawn.stdout).into_owned();
-    assert!(
-        drawn.contains("root = ") && drawn.contains("10.77.6.2"),
-        "{drawn}"
-    );
+    assert!(drawn.contains("root = ") && drawn.contains("10.77.6.2"), "{drawn}");
     assert_eq!(trawl(&["lab", "down", &made.0]).status.code(), Some(0));
-    let left = std::fs::read_dir("/run/netns")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let left = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let prefix = format!("trawl-{}-", made.0);
-    assert_eq!(
-        left.filter(|one| one.file_name().to_string_lossy().starts_with(&prefix))
-            .count(),
-        0
-    );
+    assert_eq!(left.filter(|one| one.file_name().to_string_lossy().starts_with(&prefix)).count(), 0);
 }
 
 #[test]
@@ -165,25 +109,13 @@ fn failed_lab_leaves_nothing() {
     let file = directory.0.join("half.toml");
     let text = "[[node]]\nname = \"a\"\n[[node]]\nname = \"b\"\n[[link]]\nends = [\"a:x\", \"b:x\"]\nrate = \"fast\"\n";
     std::fs::write(&file, text).expect("it can be written");
-    let output = trawl(&args!(
-        "lab up {} --file {}",
-        made.0,
-        file.to_str().expect("UTF-8")
-    ));
+    let output = trawl(&args!("lab up {} --file {}", made.0, file.to_str().expect("UTF-8")));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(trawl(&["lab", "show", &made.0]).status.code(), Some(1));
     assert!(!std::path::Path::new(&format!("/run/netns/trawl-{}-a", made.0)).exists());
     std::fs::write(&file, "[[node]]\n").expect("it can be written");
-    let output = trawl(&args!(
-        "lab up {} --file {}",
-        made.0,
-        file.to_str().expect("UTF-8")
-    ));
-    assert_eq!(
-        output.status.code(),
-        Some(2),
-        "a file that is wrong is wrong usage"
-    );
+    let output = trawl(&args!("lab up {} --file {}", made.0, file.to_str().expect("UTF-8")));
+    assert_eq!(output.status.code(), Some(2), "a file that is wrong is wrong usage");
 }
 
 /// The second call used to report another lab of that name.
@@ -202,7 +134,6 @@ fn plain_pair_goes_up_twice() {
     // A different lab of that name conflicts with the existing one.
     assert_eq!(up(&["--mtu", "1500"]).status.code(), Some(1));
     assert_eq!(up(&["--preset", "forward"]).status.code(), Some(1));
-    let json: Value =
-        serde_json::from_slice(&up(&["--mtu", "1400", "--json"]).stdout).expect("JSON");
+    let json: Value = serde_json::from_slice(&up(&["--mtu", "1400", "--json"]).stdout).expect("JSON");
     assert_eq!(json["namespaces"].as_array().map(Vec::len), Some(2));
 }

@@ -1,5 +1,5 @@
-//! Packets of all lengths: packets in several pieces are recorded whole, and a snap length cuts the recorded bytes, not the
-//! reported length.
+//! Packets of all lengths: packets in several pieces are recorded whole, and a snap length cuts the recorded bytes, not
+//! the reported length.
 
 use trawl_lab::PairOptions;
 use trawl_tests::pcapng::Contents;
@@ -8,15 +8,10 @@ use trawl_tests::witness::tshark;
 use trawl_tests::{Capture, Lab, args, frames};
 
 /// Lengths around the limits at which a veth's frame needs further pieces, around pages, and the longest.
-const LENGTHS: [usize; 12] = [
-    1514, 3000, 3500, 3700, 4096, 4097, 5000, 8192, 8193, 9014, 20_000, 60_000,
-];
+const LENGTHS: [usize; 12] = [1514, 3000, 3500, 3700, 4096, 4097, 5000, 8192, 8193, 9014, 20_000, 60_000];
 
 fn jumbo_lab() -> Option<Lab> {
-    Lab::with(PairOptions {
-        mtu: 65_535,
-        ..PairOptions::default()
-    })
+    Lab::with(PairOptions { mtu: 65_535, ..PairOptions::default() })
 }
 
 fn long_frames_are_whole(lab: &Lab, tap: &Tap) {
@@ -29,21 +24,11 @@ fn long_frames_are_whole(lab: &Lab, tap: &Tap) {
     lab.send_long(&sent);
     let summary = capture.wait().summary_of_success();
     summary.assert_all_recorded(LENGTHS.len() as u64);
-    assert!(
-        summary.interfaces.iter().all(|one| one.truncated == 0),
-        "{summary:?}"
-    );
+    assert!(summary.interfaces.iter().all(|one| one.truncated == 0), "{summary:?}");
     let contents = Contents::read(&file);
     for (packet, sent) in contents.packets.iter().zip(&sent) {
-        assert_eq!(
-            (packet.original as usize, packet.bytes.len()),
-            (sent.len(), sent.len())
-        );
-        let differs = packet
-            .bytes
-            .iter()
-            .zip(sent)
-            .position(|(one, other)| one != other);
+        assert_eq!((packet.original as usize, packet.bytes.len()), (sent.len(), sent.len()));
+        let differs = packet.bytes.iter().zip(sent).position(|(one, other)| one != other);
         assert_eq!(differs, None, "of {} bytes", sent.len());
     }
     let lengths: Vec<String> = tshark(&file, &["frame.len"]).concat();
@@ -62,10 +47,7 @@ fn each_tap_records_long_frames_whole() {
 fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     let lab = Lab::open()?;
     let file = lab.file("file.pcapng");
-    let arguments = args!(
-        "-i {} -Q in --tap {tap} -s {snaplen} -c 3 -w {file}",
-        lab.receiver()
-    );
+    let arguments = args!("-i {} -Q in --tap {tap} -s {snaplen} -c 3 -w {file}", lab.receiver());
     let capture = Capture::start(&lab, &arguments);
     let sent = [60, 61, 1514].map(frames::patterned);
     lab.send(&sent, 3);
@@ -75,32 +57,12 @@ fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     for (packet, sent) in contents.packets.iter().zip(&sent) {
         assert_eq!(packet.bytes, sent[..packet.bytes.len()]);
     }
-    let cut = contents
-        .packets
-        .iter()
-        .filter(|packet| packet.bytes.len() < packet.original as usize);
-    assert_eq!(
-        summary.interfaces[0].truncated,
-        cut.count() as u64,
-        "{summary:?}"
-    );
+    let cut = contents.packets.iter().filter(|packet| packet.bytes.len() < packet.original as usize);
+    assert_eq!(summary.interfaces[0].truncated, cut.count() as u64, "{summary:?}");
     let asked: u32 = snaplen.parse().expect("a number");
     let told = contents.interfaces[0].snaplen;
-    assert!(
-        if asked == 0 {
-            told == 0 || told >= 65_535
-        } else {
-            told == asked
-        },
-        "{told} for {asked}"
-    );
-    Some(
-        contents
-            .packets
-            .iter()
-            .map(|packet| (packet.bytes.len(), packet.original))
-            .collect(),
-    )
+    assert!(if asked == 0 { told == 0 || told >= 65_535 } else { told == asked }, "{told} for {asked}");
+    Some(contents.packets.iter().map(|packet| (packet.bytes.len(), packet.original)).collect())
 }
 
 #[test]

@@ -6,9 +6,7 @@ use trawl_packet::build::Template;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{
-    Capture, Lab, Running, args, feature_or_skip, frames, skip, tracing_or_skip, wait_until,
-};
+use trawl_tests::{Capture, Lab, Running, args, feature_or_skip, frames, skip, tracing_or_skip, wait_until};
 
 use crate::drop::nft;
 use trawl_bpf::probe::{KernelFeature, kernel_is_at_least};
@@ -25,9 +23,7 @@ fn datagrams(lab: &Lab) -> Vec<Vec<u8>> {
         let frame = frame.ipv4(a.ipv4.octets(), b.ipv4.octets());
         frame.udp(40_000, 5555).payload(payload).build()
     };
-    [0, 1, 17, 21, 22, 23, 85, 86, 87, 500, 1471, 1472]
-        .map(udp)
-        .into()
+    [0, 1, 17, 21, 22, 23, 85, 86, 87, 500, 1471, 1472].map(udp).into()
 }
 
 /// Returns true if typed loads can replace the helper.
@@ -48,20 +44,14 @@ fn drops_have_all_bytes_by_typed_loads() {
     nft(&lab.pair.b, "input", "udp dport 5555 counter drop");
     let sent = datagrams(&lab);
     let (file, count) = (lab.file("file.pcapng"), sent.len());
-    let what = args!(
-        "--tap drop --netns {} -w {file} -c {count} 'udp port 5555'",
-        lab.pair.b.name
-    );
+    let what = args!("--tap drop --netns {} -w {file} -c {count} 'udp port 5555'", lab.pair.b.name);
     let capture = Capture::start_without(HELPER, &lab, &what);
     lab.send_long(&sent);
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     frames::assert_same(&contents.frames(), &sent);
     let comment = contents.packets[0].options.text(1).expect("a comment");
-    assert!(
-        comment.contains("drop=NETFILTER_DROP at=nft_do_chain+0x"),
-        "{comment}"
-    );
+    assert!(comment.contains("drop=NETFILTER_DROP at=nft_do_chain+0x"), "{comment}");
 }
 
 /// The larger program, which also names processes, fits the verifier's limit with typed loads.
@@ -72,25 +62,17 @@ fn why_names_reasons_by_typed_loads() {
         return;
     }
     let netns = &lab.pair.b.name;
-    let why = Running::start_without(
-        HELPER,
-        &args!("why --json --netns {netns}"),
-        "looking for drops on",
-    );
+    let why = Running::start_without(HELPER, &args!("why --json --netns {netns}"), "looking for drops on");
     let sent = datagrams(&lab);
     lab.send_long(&sent);
     wait_until("the stack has dropped them", || {
         let counters = run("ip", &args!("netns exec {netns} cat /proc/net/snmp"));
-        let udp = counters
-            .lines()
-            .filter(|line| line.starts_with("Udp: "))
-            .nth(1);
+        let udp = counters.lines().filter(|line| line.starts_with("Udp: ")).nth(1);
         udp.and_then(|values| values.split(' ').nth(2)?.parse().ok()) == Some(sent.len())
     });
     why.signal(Signal::INT);
     let done = why.wait();
-    let notice: Value =
-        serde_json::from_str(done.stderr.lines().next().expect("a notice")).expect("JSON");
+    let notice: Value = serde_json::from_str(done.stderr.lines().next().expect("a notice")).expect("JSON");
     assert_eq!(notice["notice"]["mode"], "tp_btf", "{}", done.stderr);
     let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_eq!(report["rows"][0]["reason"], "NO_SOCKET", "{report}");
@@ -129,10 +111,7 @@ fn kernel_memory_is_named_where_neither_way_works() {
     let fexit = said.lines().find(|row| row.contains(" fexit "));
     assert!(fexit.is_some_and(|row| row.contains("refused")), "{said}");
     let name = &lab.pair.b.name;
-    let refused = trawl_tests::trawl_in(
-        &[("TRAWL_WITHOUT", HELPER)],
-        &args!("capture --tap drop --netns {name} -c 1"),
-    );
+    let refused = trawl_tests::trawl_in(&[("TRAWL_WITHOUT", HELPER)], &args!("capture --tap drop --netns {name} -c 1"));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("locked down"), "{said}");
     assert_eq!(refused.status.code(), Some(1), "{said}");

@@ -45,7 +45,8 @@ fn list(each: impl Fn(usize) -> String) -> String {
     (0..MEMBERS).map(each).collect::<Vec<_>>().join(" or ")
 }
 
-/// Returns datagrams for each pair: itself, in both directions; its host with another's port, and its port with another's host.
+/// Returns datagrams for each pair: itself, in both directions; its host with another's port, and its port with
+/// another's host.
 fn about_pairs() -> Vec<Vec<u8>> {
     let nobody = [192, 0, 2, 1];
     (0..MEMBERS)
@@ -75,10 +76,7 @@ fn pairs_are_looked_up_in_the_kernel() {
     };
     std::fs::write(&expression, list(pair)).unwrap();
     let sent = about_pairs();
-    let wanted: Vec<Vec<u8>> = (sent.chunks(5))
-        .flat_map(|about| [&about[0], &about[1], &about[3]])
-        .cloned()
-        .collect();
+    let wanted: Vec<Vec<u8>> = (sent.chunks(5)).flat_map(|about| [&about[0], &about[1], &about[3]]).cloned().collect();
     let all = lab.file("all.pcap");
     std::fs::write(&all, pcap(&sent)).unwrap();
     let theirs = run("tcpdump", &["-Onr", &all, "-F", &expression]);
@@ -118,10 +116,7 @@ fn names_in_long_lists_are_looked_up_in_tables() {
         let _ = writeln!(hosts, "{a}.{b}.{c}.{d} web-{n}.test web{n}");
         // Some have several addresses.
         if n % 3 == 0 {
-            let _ = writeln!(
-                hosts,
-                "2001:db8::{n:x} web-{n}.test web{n}\n10.8.0.{d} web{n}"
-            );
+            let _ = writeln!(hosts, "2001:db8::{n:x} web-{n}.test web{n}\n10.8.0.{d} web{n}");
         }
     }
     std::fs::write(lab.path("hosts"), hosts).unwrap();
@@ -135,18 +130,13 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     sent.extend((1..40).map(|n| datagram([[10, 8, 0, n], [192, 0, 2, 1]], [port(0), 9])));
     let all = lab.file("all.pcap");
     std::fs::write(&all, pcap(&sent)).unwrap();
-    let pairs: Vec<String> = (0..90)
-        .map(|n| format!("(host web{n} and port {})", port(n)))
-        .collect();
+    let pairs: Vec<String> = (0..90).map(|n| format!("(host web{n} and port {})", port(n))).collect();
     for expression in [
         format!("host {}", list(|n| format!("web-{n}.test"))),
         list(|n| format!("src host web{n}")),
         // tcpdump needs seconds for more.
         pairs.join(" or "),
-        format!(
-            "arp or not (ip6 host {})",
-            list(|n| format!("web{}", n / 3 * 3))
-        ),
+        format!("arp or not (ip6 host {})", list(|n| format!("web{}", n / 3 * 3))),
     ] {
         let file = lab.file("expression");
         std::fs::write(&file, &expression).unwrap();
@@ -170,7 +160,8 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     }
 }
 
-/// Returns prefix number `n`, of IPv4 or of every fourth of IPv6, an address in it, and the next one, which is in no prefix.
+/// Returns prefix number `n`, of IPv4 or of every fourth of IPv6, an address in it, and the next one, which is in no
+/// prefix.
 fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
     if n % 4 == 3 {
         let at = |place: u8| {
@@ -189,8 +180,7 @@ fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
     let (first, length) = (0x2000_0000 + n * 1024, 23 + n % 10);
     let text = std::net::Ipv4Addr::from(first);
     let after = first + (1 << (32 - length));
-    let frames =
-        [after - 1, after].map(|source| datagram([source.to_be_bytes(), [192, 0, 2, 1]], [9, 9]));
+    let frames = [after - 1, after].map(|source| datagram([source.to_be_bytes(), [192, 0, 2, 1]], [9, 9]));
     let [inside, outside] = frames;
     (format!("net {text}/{length}"), inside, outside)
 }
@@ -204,9 +194,7 @@ fn hundred_thousand_mixed_prefixes_are_matched() {
     let expression = lab.file("expression");
     let all: Vec<String> = (0..PREFIXES).map(|n| prefix(n).0).collect();
     std::fs::write(&expression, all.join(" or ")).unwrap();
-    let asked = (0..PREFIXES)
-        .step_by(997)
-        .chain([PREFIXES - 2, PREFIXES - 1]);
+    let asked = (0..PREFIXES).step_by(997).chain([PREFIXES - 2, PREFIXES - 1]);
     let (wanted, others): (Vec<_>, Vec<_>) = asked
         .map(|n| {
             let (_, inside, outside) = prefix(n);
@@ -228,15 +216,13 @@ fn hundred_thousand_mixed_prefixes_are_matched() {
     }
 }
 
-/// Guards classic programs whose X plus an offset exceeds 2^32: the kernel's own filters wrap to the packet's first bytes.
+/// Guards classic programs whose X plus an offset exceeds 2^32: the kernel's own filters wrap to the packet's first
+/// bytes.
 #[test]
 fn offset_that_wraps_matches_at_each_tap() {
     let Some(lab) = Lab::open() else { return };
     let frame = frames::silent(60);
-    let program = format!(
-        "5,1 0 0 4294967293,80 0 0 3,21 0 1 {},6 0 0 262144,6 0 0 0",
-        frame[0]
-    );
+    let program = format!("5,1 0 0 4294967293,80 0 0 3,21 0 1 {},6 0 0 262144,6 0 0 0", frame[0]);
     let place = lab.receiver();
     for tap in ["xdp", "tc", "packet"] {
         let file = lab.file("file.pcapng");

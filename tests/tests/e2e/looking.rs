@@ -17,14 +17,8 @@ fn state(stations: &[&Station]) -> String {
         let name = station.name.as_str();
         all += &run("ip", &["-n", name, "-d", "link", "show"]);
         let inside = ["netns", "exec", name];
-        all += &run(
-            "ip",
-            &[&inside[..], &["bpftool", "-j", "net", "show"]].concat(),
-        );
-        all += &run(
-            "ip",
-            &[&inside[..], &["ethtool", "-k", &station.interface]].concat(),
-        );
+        all += &run("ip", &[&inside[..], &["bpftool", "-j", "net", "show"]].concat());
+        all += &run("ip", &[&inside[..], &["ethtool", "-k", &station.interface]].concat());
         let mark = Mark::of(Some(&station.namespace)).expect("a mark");
         for root in ["/sys/fs/bpf/trawl", "/run/trawl"] {
             if Path::new(root).exists() {
@@ -64,11 +58,7 @@ fn status_stats_maps_and_lists_change_nothing() {
         .expect("unshare runs");
     let said = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<&str> = said.lines().collect();
-    let wrong = |line: &&&str| {
-        ["CHANGED", "USAGE", "STAYS"]
-            .iter()
-            .any(|w| line.starts_with(w))
-    };
+    let wrong = |line: &&&str| ["CHANGED", "USAGE", "STAYS"].iter().any(|w| line.starts_with(w));
     let wrong: Vec<&&str> = lines.iter().filter(wrong).collect();
     assert!(wrong.is_empty(), "{said}");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! The virtual machine tier on hosts without support, or with a failing machine: `scripts/test --vm` with stand-ins for the
-//! programs that it calls.
+//! The virtual machine tier on hosts without support, or with a failing machine: `scripts/test --vm` with stand-ins for
+//! the programs that it calls.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -59,12 +59,9 @@ impl Place {
     fn have_all(&self) {
         let machine = self.target().join("machine");
         let modules = machine.join("kernel/lib/modules/6.1");
-        for directory in [
-            machine.join("kernel/boot"),
-            machine.join("busybox/bin"),
-            self.target().join("vm"),
-            modules.clone(),
-        ] {
+        for directory in
+            [machine.join("kernel/boot"), machine.join("busybox/bin"), self.target().join("vm"), modules.clone()]
+        {
             fs::create_dir_all(directory).expect("a directory");
         }
         let busybox = machine.join("busybox/bin/busybox");
@@ -84,9 +81,7 @@ impl Place {
     }
 
     fn start(&self, variables: &[(&str, &str)]) -> Child {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("a directory above");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a directory above");
         // A background shell and its children ignore SIGINT.
         Command::new("env")
             .arg("--default-signal=INT")
@@ -123,9 +118,7 @@ impl Place {
     fn assert_no_machine(&self) {
         let number = fs::read_to_string(self.target().join("number")).expect("a number");
         let process = format!("/proc/{}/stat", number.trim());
-        wait_until("the machine is gone", || {
-            fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z "))
-        });
+        wait_until("the machine is gone", || fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z ")));
         let left: Vec<_> = fs::read_dir(self.directory.path())
             .expect("the directory")
             .flatten()
@@ -165,11 +158,7 @@ fn host_without_qemu_is_skipped() {
 
 #[test]
 fn unavailable_kernel_is_skipped() {
-    let stand_ins = [
-        (QEMU, "exit 9"),
-        ("apt-get", "exit 100"),
-        ("apt-cache", "true"),
-    ];
+    let stand_ins = [(QEMU, "exit 9"), ("apt-get", "exit 100"), ("apt-cache", "true")];
     let Some(place) = Place::new(&stand_ins) else {
         return;
     };
@@ -210,11 +199,7 @@ fn machine_that_ends_early_fails_with_its_last_output() {
 
 #[test]
 fn interrupted_machine_leaves_nothing() {
-    for (signal, left) in [
-        (Signal::INT, true),
-        (Signal::TERM, true),
-        (Signal::KILL, false),
-    ] {
+    for (signal, left) in [(Signal::INT, true), (Signal::TERM, true), (Signal::KILL, false)] {
         let Some(place) = Place::new(&[CARGO, HANGS]) else {
             return;
         };
@@ -229,10 +214,7 @@ fn interrupted_machine_leaves_nothing() {
         if left {
             place.assert_no_machine();
         } else {
-            let process = format!(
-                "/proc/{}",
-                fs::read_to_string(&number).expect("a number").trim()
-            );
+            let process = format!("/proc/{}", fs::read_to_string(&number).expect("a number").trim());
             wait_until("the machine is gone", || !Path::new(&process).exists());
         }
     }

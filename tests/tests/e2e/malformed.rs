@@ -1,5 +1,5 @@
-//! Malformed packets: the router and the balancer decide about each of them, change nothing but what they forward, and forward
-//! nothing that a stack would not.
+//! Malformed packets: the router and the balancer decide about each of them, change nothing but what they forward, and
+//! forward nothing that a stack would not.
 
 use std::os::fd::AsFd;
 
@@ -25,18 +25,13 @@ struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % limit
     }
 }
 
 fn sum(header: &[u8]) -> u16 {
-    let words = header
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -44,8 +39,8 @@ fn sum(header: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Changes some bytes of the headers, cuts or pads the frame, and corrects the checksum of IPv4 half of the time: what follows
-/// it is looked at then.
+/// Changes some bytes of the headers, cuts or pads the frame, and corrects the checksum of IPv4 half of the time: what
+/// follows it is looked at then.
 fn malformed(frame: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for _ in 0..numbers.below(4) {
@@ -76,16 +71,11 @@ fn malformed(frame: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     frame
 }
 
-/// Returns the length of an IP packet whose header is whole; `None` for others. A router also checks the time to live and the
-/// checksum, which a balancer leaves to the backend.
+/// Returns the length of an IP packet whose header is whole; `None` for others. A router also checks the time to live
+/// and the checksum, which a balancer leaves to the backend.
 fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usize> {
     let least = if by_router { 2 } else { 0 };
-    let word = |at: usize| {
-        Some(usize::from(u16::from_be_bytes([
-            *packet.get(at)?,
-            *packet.get(at + 1)?,
-        ])))
-    };
+    let word = |at: usize| Some(usize::from(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?])));
     match ethertype {
         [0x08, 0x00] => {
             let length = word(2)?;
@@ -94,13 +84,11 @@ fn forwardable(packet: &[u8], ethertype: [u8; 2], by_router: bool) -> Option<usi
             let is_whole = packet[0] >> 4 == 4 && header >= 20 && packet.len() >= header;
             let is_simple = packet[0] == 0x45 && packet.len() >= 20 && sum(&packet[..20]) == 0xffff;
             let is_right = if by_router { is_simple } else { is_whole };
-            (is_right && *packet.get(8)? >= least && (header..=packet.len()).contains(&length))
-                .then_some(length)
+            (is_right && *packet.get(8)? >= least && (header..=packet.len()).contains(&length)).then_some(length)
         }
         [0x86, 0xdd] => {
             let length = word(4)? + 40;
-            (packet[0] >> 4 == 6 && *packet.get(7)? >= least && length <= packet.len())
-                .then_some(length)
+            (packet[0] >> 4 == 6 && *packet.get(7)? >= least && length <= packet.len()).then_some(length)
         }
         _ => None,
     }
@@ -126,11 +114,7 @@ fn check(lab: &LineLab, frames: &[Vec<u8>], is_right: Judge<'_>) {
             let ran = test_run::xdp_from(program.as_fd(), &sent, line.left.index);
             let (answer, left) = ran.expect("a run");
             assert_ne!(answer.value, ABORTED, "{sent:02x?}");
-            assert!(
-                is_right(answer.value, &sent, &left),
-                "{}: {sent:02x?} became {left:02x?}",
-                answer.value
-            );
+            assert!(is_right(answer.value, &sent, &left), "{}: {sent:02x?} became {left:02x?}", answer.value);
             forwarded += usize::from(matches!(answer.value, TX | REDIRECT));
         }
         forwarded
@@ -161,20 +145,9 @@ fn router_forwards_only_what_a_stack_forwards() {
     done(&["route", "load", &place(&line.left), &place(&line.right)]);
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let frames = [
-        ethernet()
-            .layer(Layer::Ipv4(Ipv4::new(line.a.ipv4, line.b.ipv4)))
-            .udp(1, 9)
-            .payload(vec![7; 30])
-            .build(),
-        ethernet()
-            .layer(Layer::Ipv4(Ipv4::new(line.a.ipv4, line.b.ipv4)))
-            .tcp(Tcp::default())
-            .build(),
-        ethernet()
-            .layer(Layer::Ipv6(Ipv6::new(line.a.ipv6, line.b.ipv6)))
-            .udp(1, 9)
-            .payload(vec![7; 30])
-            .build(),
+        ethernet().layer(Layer::Ipv4(Ipv4::new(line.a.ipv4, line.b.ipv4))).udp(1, 9).payload(vec![7; 30]).build(),
+        ethernet().layer(Layer::Ipv4(Ipv4::new(line.a.ipv4, line.b.ipv4))).tcp(Tcp::default()).build(),
+        ethernet().layer(Layer::Ipv6(Ipv6::new(line.a.ipv6, line.b.ipv6))).udp(1, 9).payload(vec![7; 30]).build(),
     ];
     check(&lab, &frames, &|value, sent, left| {
         if value != REDIRECT {
@@ -205,24 +178,12 @@ fn balancer_forwards_packets_whole() {
     neighbour(line);
     let left = place(&line.left);
     done(&["balance", "load", &left, "--flows", "10000"]);
-    done(&args!(
-        "balance vip add tcp:192.0.2.80:80 --forward ipip --on {left}"
-    ));
+    done(&args!("balance vip add tcp:192.0.2.80:80 --forward ipip --on {left}"));
     let backend = line.b.ipv4.to_string();
-    done(&args!(
-        "balance backend add tcp:192.0.2.80:80 {backend} --on {left}"
-    ));
+    done(&args!("balance backend add tcp:192.0.2.80:80 {backend} --on {left}"));
     let ethernet = Template::new().ethernet(line.a.mac, line.left.mac);
-    let tcp = Tcp {
-        src: 10_000,
-        dst: 80,
-        ..Tcp::default()
-    };
-    let frames = [ethernet
-        .ipv4(line.a.ipv4, VIP)
-        .tcp(tcp)
-        .payload([7; 40])
-        .build()];
+    let tcp = Tcp { src: 10_000, dst: 80, ..Tcp::default() };
+    let frames = [ethernet.ipv4(line.a.ipv4, VIP).tcp(tcp).payload([7; 40]).build()];
     check(&lab, &frames, &|value, sent, left| match value {
         TX | REDIRECT => {
             let packet = &sent[ETHERNET..];

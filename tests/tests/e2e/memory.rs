@@ -51,8 +51,6 @@ fn memory_grows_while_the_capture_waits() {
     succeeds(&[&send[..], &["--size", "1400", "--count", &count]].concat());
     capture.thaw();
     capture.wait_seen(COUNT);
-    wait_until("the memory that was added is read", || {
-        resident(capture.id()) >= before + 16
-    });
+    wait_until("the memory that was added is read", || resident(capture.id()) >= before + 16);
     capture.stop_well().assert_all_recorded(COUNT);
 }

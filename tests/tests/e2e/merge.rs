@@ -11,18 +11,12 @@ const EACH: u32 = 2_000;
 
 /// Returns frames with the numbers `from..from + EACH`.
 fn numbered(from: u32) -> Vec<Vec<u8>> {
-    (from..from + EACH)
-        .map(|number| frames::numbered(number, 64))
-        .collect()
+    (from..from + EACH).map(|number| frames::numbered(number, 64)).collect()
 }
 
 /// Returns the numbers of an interface's packets, sorted.
 fn numbers_at(contents: &Contents, interface: u32) -> Vec<u32> {
-    let mut numbers: Vec<u32> = contents
-        .of(interface)
-        .iter()
-        .map(|packet| frames::number_of(&packet.bytes))
-        .collect();
+    let mut numbers: Vec<u32> = contents.of(interface).iter().map(|packet| frames::number_of(&packet.bytes)).collect();
     numbers.sort_unstable();
     numbers
 }
@@ -38,14 +32,7 @@ fn two_cpus_make_one_time_order() {
             let from = &lab.pair.a;
             scope.spawn(move || {
                 let frames = numbered(cpu as u32 * EACH);
-                send_from(
-                    from,
-                    &frames,
-                    u64::from(EACH),
-                    Engine::Live,
-                    Some(cpu),
-                    None,
-                );
+                send_from(from, &frames, u64::from(EACH), Engine::Live, Some(cpu), None);
             });
         }
     });
@@ -75,55 +62,28 @@ fn two_namespaces_at_once() {
     let _heavy = heavy();
     let file = one.file("file.pcapng");
     let places = ["-i", &one.receiver(), "-i", &other.receiver()];
-    let capture = Capture::start(
-        &one,
-        &[&places[..], &["--tap", "xdp", "-w", &file]].concat(),
-    );
+    let capture = Capture::start(&one, &[&places[..], &["--tap", "xdp", "-w", &file]].concat());
     std::thread::scope(|scope| {
         for (cpu, lab) in [&one, &other].into_iter().enumerate() {
             let from = &lab.pair.a;
             scope.spawn(move || {
                 let frames = numbered(cpu as u32 * EACH);
-                send_from(
-                    from,
-                    &frames,
-                    u64::from(EACH),
-                    Engine::Live,
-                    Some(cpu),
-                    None,
-                );
+                send_from(from, &frames, u64::from(EACH), Engine::Live, Some(cpu), None);
             });
         }
     });
     capture.wait_recorded(u64::from(2 * EACH));
     let summary = capture.stop_well();
     summary.assert_all_recorded(u64::from(2 * EACH));
-    let each: Vec<(String, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.interface.clone(), one.seen))
-        .collect();
-    assert_eq!(
-        each,
-        [
-            (one.receiver(), u64::from(EACH)),
-            (other.receiver(), u64::from(EACH))
-        ]
-    );
+    let each: Vec<(String, u64)> = summary.interfaces.iter().map(|one| (one.interface.clone(), one.seen)).collect();
+    assert_eq!(each, [(one.receiver(), u64::from(EACH)), (other.receiver(), u64::from(EACH))]);
 
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     assert_eq!(capinfos(&file, "Number of interfaces in file"), "2");
     let contents = Contents::read(&file);
     assert_eq!(numbers_at(&contents, 0), (0..EACH).collect::<Vec<_>>());
-    assert_eq!(
-        numbers_at(&contents, 1),
-        (EACH..2 * EACH).collect::<Vec<_>>()
-    );
-    let names: Vec<String> = contents
-        .interfaces
-        .iter()
-        .map(trawl_tests::pcapng::Interface::name)
-        .collect();
+    assert_eq!(numbers_at(&contents, 1), (EACH..2 * EACH).collect::<Vec<_>>());
+    let names: Vec<String> = contents.interfaces.iter().map(trawl_tests::pcapng::Interface::name).collect();
     assert_eq!(names, [one.receiver(), other.receiver()]);
     nothing_attached(&one.pair.b);
     nothing_attached(&other.pair.b);
@@ -144,21 +104,9 @@ fn both_directions_of_one_interface() {
     }
     let summary = capture.wait().summary_of_success();
     summary.assert_all_recorded(4);
-    let hooks: Vec<(&str, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.as_str(), one.recorded))
-        .collect();
+    let hooks: Vec<(&str, u64)> = summary.interfaces.iter().map(|one| (one.hook.as_str(), one.recorded)).collect();
     assert_eq!(hooks, [("xdp exit", 2), ("tc egress", 2)]);
     let rows = tshark(&file, &["frame.packet_flags_direction", "icmp.type"]);
-    assert_eq!(
-        rows,
-        [
-            ["0x00000001", "8"],
-            ["0x00000002", "0"],
-            ["0x00000001", "8"],
-            ["0x00000002", "0"]
-        ]
-    );
+    assert_eq!(rows, [["0x00000001", "8"], ["0x00000002", "0"], ["0x00000001", "8"], ["0x00000002", "0"]]);
     nothing_attached(&lab.pair.b);
 }

@@ -1,5 +1,5 @@
-//! Hostile input: object files with modified bytes are loaded or refused, but never abort a command; names cannot control a
-//! terminal.
+//! Hostile input: object files with modified bytes are loaded or refused, but never abort a command; names cannot
+//! control a terminal.
 
 use std::process::Command;
 
@@ -13,10 +13,7 @@ struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % limit
     }
 
@@ -52,10 +49,7 @@ fn load(lab: &Lab, file: &str, number: usize) -> bool {
     let output = command.output().expect("timeout runs");
     let said = String::from_utf8_lossy(&output.stderr);
     let status = output.status;
-    assert!(
-        matches!(status.code(), Some(0..=2)) && !said.contains("panicked"),
-        "mutation {number}: {status}: {said}"
-    );
+    assert!(matches!(status.code(), Some(0..=2)) && !said.contains("panicked"), "mutation {number}: {status}: {said}");
     let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
     assert!(said.chars().all(is_plain), "mutation {number}: {said:?}");
     status.success()
@@ -96,15 +90,7 @@ fn section_names_that_are_no_text_cause_no_abort() {
     let _clean = CleanUp::of(&lab);
     let whole = std::fs::read(object_file(&lab, "drop_ports")).expect("an object");
     let file = lab.file("changed.o");
-    let names = [
-        &b".text"[..],
-        b".maps",
-        b".BTF",
-        b"license",
-        b"xdp",
-        b"drop_ports",
-        b"ports",
-    ];
+    let names = [&b".text"[..], b".maps", b".BTF", b"license", b"xdp", b"drop_ports", b"ports"];
     for (number, name) in names.into_iter().enumerate() {
         for replaced in [0xff, 0x1b, 0x00] {
             let mut bytes = whole.clone();

@@ -23,9 +23,7 @@ fn bridge(lab: &Lab) -> Vec<String> {
         let words: Vec<&str> = command.split(' ').collect();
         run("ip", &[&["-n", name][..], &words].concat());
     }
-    [port.as_str(), "br0", "c0", "c1"]
-        .map(|interface| format!("{name}:{interface}"))
-        .to_vec()
+    [port.as_str(), "br0", "c0", "c1"].map(|interface| format!("{name}:{interface}")).to_vec()
 }
 
 /// Returns a frame to all.
@@ -63,11 +61,7 @@ fn each_packet_has_one_record_and_retransmissions_stay() {
     lab.send_long(&frames);
     capture.wait_recorded(52);
     let summary = capture.stop_well();
-    assert_eq!(
-        (summary.recorded, summary.merged),
-        (52, 3 * 52),
-        "{summary:#?}"
-    );
+    assert_eq!((summary.recorded, summary.merged), (52, 3 * 52), "{summary:#?}");
 
     let contents = Contents::read(&file);
     let ids: HashSet<_> = contents.packets.iter().map(|one| one.packet_id()).collect();
@@ -114,10 +108,7 @@ fn other_taps_keep_all_records_and_say_so() {
     let points = bridge(&lab);
     let file = lab.file("once.pcapng");
     let more = args!("--tap packet -Q in --once -w {file} udp port 9");
-    let capture = Capture::start(
-        &lab,
-        &[&["-i", &points[0], "-i", &points[3]][..], &more].concat(),
-    );
+    let capture = Capture::start(&lab, &[&["-i", &points[0], "-i", &points[3]][..], &more].concat());
     capture.wait_said("--once keeps all records of packet");
     lab.send_long(&[frame(1), frame(2)]);
     capture.wait_recorded(4);

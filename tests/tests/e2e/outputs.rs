@@ -24,11 +24,9 @@ fn outputs_have_their_own_length_format_and_compression() {
     let summary = capture.stop_well();
     summary.assert_all_recorded(1000);
     assert_eq!(summary.outputs.len(), 2);
-    for (file, unpack, captured, kind) in [
-        (&first, Some("gzip"), "70", "pcap"),
-        (&second, Some("zstd"), "80", "pcapng"),
-        (&third, None, "200", "pcap"),
-    ] {
+    for (file, unpack, captured, kind) in
+        [(&first, Some("gzip"), "70", "pcap"), (&second, Some("zstd"), "80", "pcapng"), (&third, None, "200", "pcap")]
+    {
         let plain = match unpack {
             Some(program) => {
                 let plain = format!("{file}.plain");
@@ -80,16 +78,8 @@ fn beside_a_pipe_that_is_not_read(is_first: bool) {
     // A pipe holds some.
     assert!(lost > PACKETS - 1000 && lost <= PACKETS, "{lost}");
     assert_eq!(slow["recorded"], PACKETS - lost);
-    assert!(
-        finished.stderr.contains("is a named pipe"),
-        "{}",
-        finished.stderr
-    );
-    assert!(
-        finished.stderr.contains("recorded packets lost"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("is a named pipe"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("recorded packets lost"), "{}", finished.stderr);
     drop(held);
 }
 
@@ -99,18 +89,9 @@ fn several_outputs_have_their_own_format_and_length() {
     let [first, second, third] = ["a.pcapng", "b.pcap", "c.pcapng.gz"].map(|name| lab.file(name));
     let receiver = lab.receiver();
     let short = format!("{second},snaplen=60");
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "-w", &first, "-w", &short, "-w", &third, "--print",
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &first, "-w", &short, "-w", &third, "--print"];
     let capture = Capture::start(&lab, &arguments);
-    send_from(
-        &lab.pair.a,
-        &[frames::patterned(200)],
-        20_000,
-        Engine::Live,
-        Some(0),
-        None,
-    );
+    send_from(&lab.pair.a, &[frames::patterned(200)], 20_000, Engine::Live, Some(0), None);
     capture.wait_recorded(20_000);
     let finished = capture.stop();
     finished.summary_of_success().assert_all_recorded(20_000);
@@ -161,9 +142,7 @@ fn output_may_record_more_bytes_than_the_others() {
     let [first, second, third] = ["a.pcapng", "b.pcapng", "c.pcapng"].map(|name| lab.file(name));
     let receiver = lab.receiver();
     let (longer, all) = (format!("{second},snaplen=40"), format!("{third},snaplen=0"));
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "-s", "30", "-w", &first, "-w", &longer, "-w", &all,
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-s", "30", "-w", &first, "-w", &longer, "-w", &all];
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::patterned(200)], 10);
     capture.wait_recorded(10);
@@ -171,10 +150,7 @@ fn output_may_record_more_bytes_than_the_others() {
     for (file, length) in [(first, 30), (second, 40), (third, 200)] {
         let contents = Contents::read(&file);
         assert_eq!(contents.packets.len(), 10, "{file}");
-        assert!(
-            contents.packets.iter().all(|one| one.bytes.len() == length),
-            "{file}"
-        );
+        assert!(contents.packets.iter().all(|one| one.bytes.len() == length), "{file}");
     }
 }
 
@@ -198,10 +174,7 @@ fn outputs_that_would_destroy_each_other_are_refused() {
         let refused = trawl(&[&["capture", "-i", &receiver][..], outputs].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(code), "{outputs:?}: {said}");
-        assert!(
-            refused.stdout.is_empty() && !said.contains("capturing on"),
-            "{outputs:?}: {said}"
-        );
+        assert!(refused.stdout.is_empty() && !said.contains("capturing on"), "{outputs:?}: {said}");
         assert!(!lab.path("a.pcapng").exists(), "{outputs:?}");
     }
 }
@@ -217,9 +190,7 @@ fn compression_that_cannot_keep_up_is_named() {
     for beside in [&[][..], &["-w", &plain]] {
         let arguments = ["-i", &receiver, "--tap", "xdp", "-w"];
         let first = beside.last().map_or(&alone, |_| &plain);
-        let second = beside
-            .first()
-            .map_or(vec![], |option| vec![*option, &alone]);
+        let second = beside.first().map_or(vec![], |option| vec![*option, &alone]);
         let capture = Capture::start(&lab, &[&arguments[..], &[first], &second].concat());
         let frame = [frames::patterned(1400)];
         send_from(&lab.pair.a, &frame, PACKETS, Engine::Live, None, None);

@@ -91,10 +91,7 @@ fn install_and_uninstall_leave_nothing() {
     }
     let unit = format!("{destination}/usr/local/lib/systemd/system/trawl-serve.service");
     let unit = std::fs::read_to_string(unit).expect("the unit");
-    assert!(
-        unit.contains("ExecStart=/usr/local/bin/trawl serve"),
-        "{unit}"
-    );
+    assert!(unit.contains("ExecStart=/usr/local/bin/trawl serve"), "{unit}");
     make("uninstall", &destination);
     assert_eq!(files_below(&destination), Vec::<String>::new());
 }
@@ -107,10 +104,7 @@ fn units_are_judged_well_by_systemd() {
     }
     let scratch = Scratch::new("units");
     let units = repository().join("packaging/systemd");
-    for entry in std::fs::read_dir(units)
-        .expect("a part of the source")
-        .flatten()
-    {
+    for entry in std::fs::read_dir(units).expect("a part of the source").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(entry.path()).expect("a unit");
         let text = text.replace("/usr/bin/trawl", &binary::path().display().to_string());
@@ -124,12 +118,7 @@ fn units_are_judged_well_by_systemd() {
         // It may complain about the machine's other units.
         assert!(!said.contains("trawl"), "{said}");
         // 0 is the safest, 10 the most exposed; the command fails above the threshold, here 4.0.
-        succeeds(Command::new("systemd-analyze").args([
-            "security",
-            "--offline=true",
-            "--threshold=40",
-            &file,
-        ]));
+        succeeds(Command::new("systemd-analyze").args(["security", "--offline=true", "--threshold=40", &file]));
     }
 }
 
@@ -155,9 +144,7 @@ fn package_installs_runs_upgrades_and_is_removed() {
     let scratch = Scratch::new("package");
     let root = scratch.file("root");
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let suite = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     // With the package's dependencies, which a minimal system may lack.
     let made = Command::new("debootstrap")
         .args(["--variant=minbase", "--include=libelf1,zlib1g,libpcap0.8"])
@@ -208,15 +195,10 @@ fn trawl_has_few_dependencies_and_a_small_binary() {
     };
     assert!(tree.status.success(), "{tree:?}");
     let text = String::from_utf8_lossy(&tree.stdout);
-    let crates: BTreeSet<&str> = text
-        .lines()
-        .map(|line| line.trim_end_matches(" (*)"))
-        .collect();
+    let crates: BTreeSet<&str> = text.lines().map(|line| line.trim_end_matches(" (*)")).collect();
     if text.contains("object_store ") {
         let count = crates.len();
-        return skip(&format!(
-            "{count} crates, since the store is still a part of trawl"
-        ));
+        return skip(&format!("{count} crates, since the store is still a part of trawl"));
     }
     assert!(crates.len() < MOST_CRATES, "{} crates", crates.len());
     let binary = binary::path().with_file_name("../release/trawl");

@@ -14,11 +14,7 @@ const PAIRS: usize = 60;
 
 /// Runs a line of `ip` for each of these numbers.
 fn ip_batch(namespace: &str, numbers: Range<usize>, line: &dyn Fn(usize) -> String) {
-    let mut ip = Command::new("ip")
-        .args(["-n", namespace, "-batch", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ip");
+    let mut ip = Command::new("ip").args(["-n", namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().expect("ip");
     let mut stdin = ip.stdin.take().expect("it is piped");
     let lines: String = numbers.map(|number| line(number) + "\n").collect();
     stdin.write_all(lines.as_bytes()).expect("ip reads");
@@ -33,13 +29,9 @@ fn add_pairs(lab: &Lab, pairs: usize) {
 
 fn add_some(lab: &Lab, numbers: Range<usize>) {
     let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
-    ip_batch(a, numbers.clone(), &|number| {
-        format!("link add p{number} type veth peer name p{number} netns {b}")
-    });
+    ip_batch(a, numbers.clone(), &|number| format!("link add p{number} type veth peer name p{number} netns {b}"));
     for namespace in [a, b] {
-        ip_batch(namespace, numbers.clone(), &|number| {
-            format!("link set dev p{number} up")
-        });
+        ip_batch(namespace, numbers.clone(), &|number| format!("link set dev p{number} up"));
     }
 }
 
@@ -57,11 +49,7 @@ fn pattern_matches_interfaces_of_several_namespaces() {
     capture.stop_well();
     let rows = tshark(&file, &["frame.interface_name", "frame.len"]);
     let sent = [lab.receiver(), "77".to_owned()];
-    assert_eq!(
-        rows.iter().filter(|row| **row == sent).count(),
-        5,
-        "{rows:?}"
-    );
+    assert_eq!(rows.iter().filter(|row| **row == sent).count(), 5, "{rows:?}");
     let about = run("capinfos", &[&file]);
     let count = format!("Number of interfaces in file: {}", 2 * PAIRS + 2);
     assert!(about.contains(&count), "{about}");
@@ -85,9 +73,7 @@ fn ip(arguments: &[&str]) {
 
 fn generate(place: &str, count: &str) {
     let to = args!("--dst 192.0.2.1 --src 192.0.2.2 --dst-mac 02:00:00:00:00:01");
-    let how = [
-        "gen", "udp", "-i", place, "--count", count, "--rate", "1000",
-    ];
+    let how = ["gen", "udp", "-i", place, "--count", count, "--rate", "1000"];
     let sent = trawl(&[&how[..], &to].concat());
     assert!(sent.status.success(), "{sent:?}");
 }
@@ -97,9 +83,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
     let add = || {
-        ip(&[
-            "-n", &a, "link", "add", "new0", "type", "veth", "peer", "name", "new0", "netns", &b,
-        ]);
+        ip(&["-n", &a, "link", "add", "new0", "type", "veth", "peer", "name", "new0", "netns", &b]);
         ip(&["-n", &a, "link", "set", "dev", "new0", "up"]);
         ip(&["-n", &b, "link", "set", "dev", "new0", "up"]);
     };
@@ -107,12 +91,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     // The first file of a series has room for all.
     let series = lab.file("joined.pcapng");
     let file = lab.file("joined_00001.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &[
-            "-i", &pattern, "--tap", "xdp", "-C", "1", "-w", &series, "udp",
-        ],
-    );
+    let capture = Capture::start(&lab, &["-i", &pattern, "--tap", "xdp", "-C", "1", "-w", &series, "udp"]);
     add();
     let joined = format!("capturing on {b}:new0 at ");
     capture.wait_said(&joined);
@@ -125,9 +104,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     ip(&["-n", &a, "link", "del", "dev", "new0"]);
     capture.wait_said(&format!("the interface {b}:new0 was removed"));
     add();
-    trawl_tests::wait_until("it joins again", || {
-        capture.said().matches(&joined).count() == 2
-    });
+    trawl_tests::wait_until("it joins again", || capture.said().matches(&joined).count() == 2);
     generate(&sender, "5");
     capture.wait_recorded(16);
     let summary = capture.stop_well();
@@ -135,11 +112,7 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     let rows = tshark(&file, &["frame.interface_id", "frame.interface_name"]);
     let of = |id: &str| rows.iter().filter(|row| row[0] == id).count();
     let name = format!("{b}:new0");
-    let mut ids: Vec<&str> = rows
-        .iter()
-        .filter(|row| row[1] == name)
-        .map(|row| row[0].as_str())
-        .collect();
+    let mut ids: Vec<&str> = rows.iter().filter(|row| row[1] == name).map(|row| row[0].as_str()).collect();
     ids.dedup();
     assert_eq!(ids.len(), 2, "{rows:?}");
     assert_eq!((of(ids[0]), of(ids[1])), (7, 5));
@@ -157,15 +130,9 @@ fn new_interfaces_join_and_gone_ones_keep_their_counts() {
 
 /// Returns the XDP programs on the interfaces of a namespace, and the number of interfaces with one.
 fn programs_in(namespace: &str) -> (BTreeSet<u64>, usize) {
-    let links = run(
-        "ip",
-        &["-n", namespace, "-details", "-json", "link", "show"],
-    );
+    let links = run("ip", &["-n", namespace, "-details", "-json", "link", "show"]);
     let links: Vec<Value> = serde_json::from_str(&links).expect("ip prints JSON");
-    let programs: Vec<u64> = links
-        .iter()
-        .filter_map(|link| link["xdp"]["prog"]["id"].as_u64())
-        .collect();
+    let programs: Vec<u64> = links.iter().filter_map(|link| link["xdp"]["prog"]["id"].as_u64()).collect();
     (programs.iter().copied().collect(), programs.len())
 }
 
@@ -193,9 +160,7 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
     capture.wait_recorded(7);
     ip(&["-n", &a, "link", "del", "dev", &first]);
     capture.wait_said(&format!("the interface {b}:{first} was removed"));
-    ip(&[
-        "-n", &a, "link", "add", "pnew", "type", "veth", "peer", "name", "pnew", "netns", &b,
-    ]);
+    ip(&["-n", &a, "link", "add", "pnew", "type", "veth", "peer", "name", "pnew", "netns", &b]);
     ip(&["-n", &a, "link", "set", "dev", "pnew", "up"]);
     ip(&["-n", &b, "link", "set", "dev", "pnew", "up"]);
     capture.wait_said(&format!("capturing on {b}:pnew at "));
@@ -212,10 +177,7 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
         let of_name = points.filter(|point| point.interface == label);
         of_name.map(|point| point.recorded).sum()
     };
-    assert_eq!(
-        [&first, &last, "pnew", "veth0", "p1"].map(recorded),
-        [3, 4, 5, 2, 0]
-    );
+    assert_eq!([&first, &last, "pnew", "veth0", "p1"].map(recorded), [3, 4, 5, 2, 0]);
     assert_eq!(summary.recorded, 14);
     let rows = tshark(&file, &["frame.interface_name"]);
     for (name, count) in [(first.as_str(), 3), (&last, 4), ("pnew", 5), ("veth0", 2)] {
@@ -307,11 +269,7 @@ fn many_filters(pairs: usize) {
     let arguments = ["-i", &pattern, "--tap", "tc", "-w", &file, "udp"];
     let (first, last) = ("p0".to_owned(), format!("p{}", pairs - 1));
     let capture = Capture::start(&lab, &arguments);
-    let qdiscs = || {
-        run("tc", &["-n", &b, "qdisc", "show"])
-            .matches("clsact")
-            .count()
-    };
+    let qdiscs = || run("tc", &["-n", &b, "qdisc", "show"]).matches("clsact").count();
     assert_eq!(qdiscs(), pairs + 1);
     generate(&format!("{a}:{first}"), "3");
     // Through the stack: the generator's engines bypass tc.
@@ -342,9 +300,7 @@ fn interfaces_leave_with_their_namespace() {
     let other = format!("{b}x");
     let add = || {
         ip(&["netns", "add", &other]);
-        ip(&[
-            "-n", &a, "link", "add", "far", "type", "veth", "peer", "name", "eth7", "netns", &other,
-        ]);
+        ip(&["-n", &a, "link", "add", "far", "type", "veth", "peer", "name", "eth7", "netns", &other]);
         ip(&["-n", &a, "link", "set", "dev", "far", "up"]);
         ip(&["-n", &other, "link", "set", "dev", "eth7", "up"]);
     };
@@ -359,19 +315,13 @@ fn interfaces_leave_with_their_namespace() {
     ip(&["netns", "del", &other]);
     capture.wait_said(&format!("the interface {other}:eth7"));
     // The near end goes with the namespace, which no process holds any more.
-    trawl_tests::wait_until("the other end is gone", || {
-        !run("ip", &["-n", &a, "link", "show"]).contains("far@")
-    });
+    trawl_tests::wait_until("the other end is gone", || !run("ip", &["-n", &a, "link", "show"]).contains("far@"));
     add();
-    trawl_tests::wait_until("it joins again", || {
-        capture.said().matches(&joined).count() == 2
-    });
+    trawl_tests::wait_until("it joins again", || capture.said().matches(&joined).count() == 2);
     generate(&format!("{a}:far"), "4");
     capture.wait_recorded(10);
     ip(&["netns", "del", &other]);
-    trawl_tests::wait_until("the other end is gone again", || {
-        !run("ip", &["-n", &a, "link", "show"]).contains("far@")
-    });
+    trawl_tests::wait_until("the other end is gone again", || !run("ip", &["-n", &a, "link", "show"]).contains("far@"));
     let summary = capture.stop_well();
     assert_eq!(summary.recorded, 10);
 }

@@ -44,11 +44,7 @@ pub fn other_builds(lab: &Lab) -> Option<PathBuf> {
 }
 
 pub fn build(directory: &Path, processor: &str) -> String {
-    directory
-        .join(processor)
-        .join("tcpdump/libpcap.so")
-        .display()
-        .to_string()
+    directory.join(processor).join("tcpdump/libpcap.so").display().to_string()
 }
 
 fn at(station: &Station) -> String {
@@ -57,21 +53,12 @@ fn at(station: &Station) -> String {
 
 /// Checks that all frames are recorded once, byte for byte, with a filter and without.
 fn records_what_comes(lab: &Lab, library: &[&str], version: &str) {
-    let sent: Vec<Vec<u8>> = (0..400)
-        .map(|number| frames::numbered(number, 60 + number as usize))
-        .collect();
+    let sent: Vec<Vec<u8>> = (0..400).map(|number| frames::numbered(number, 60 + number as usize)).collect();
     for filter in ["", "ether proto 0x88b5"] {
         let file = lab.file("file.pcapng");
         let place = at(&lab.pair.b);
-        let what = [
-            "--tap", "pcap", "-i", &place, "-Q", "in", "-w", &file, filter,
-        ];
-        let what: Vec<&str> = what
-            .iter()
-            .chain(library)
-            .copied()
-            .filter(|one| !one.is_empty())
-            .collect();
+        let what = ["--tap", "pcap", "-i", &place, "-Q", "in", "-w", &file, filter];
+        let what: Vec<&str> = what.iter().chain(library).copied().filter(|one| !one.is_empty()).collect();
         let capture = Capture::start(lab, &what);
         lab.send(&sent, sent.len() as u64);
         let finished = capture.stop();
@@ -80,27 +67,11 @@ fn records_what_comes(lab: &Lab, library: &[&str], version: &str) {
         let contents = Contents::read(&file);
         let got: Vec<&[u8]> = contents.packets.iter().map(|one| &one.bytes[..]).collect();
         frames::assert_same(&got, &sent);
-        assert!(
-            description(&file).contains(version),
-            "{}",
-            description(&file)
-        );
+        assert!(description(&file).contains(version), "{}", description(&file));
         let figures = summary.interfaces[0].library.as_ref().expect("figures");
-        assert!(
-            figures["name"]
-                .as_str()
-                .is_some_and(|name| name.contains(version)),
-            "{figures}"
-        );
-        assert_eq!(
-            (figures["received"].as_u64(), figures["dropped"].as_u64()),
-            (Some(400), Some(0))
-        );
-        assert!(
-            finished.stderr.contains("400 received, 0 dropped"),
-            "{}",
-            finished.stderr
-        );
+        assert!(figures["name"].as_str().is_some_and(|name| name.contains(version)), "{figures}");
+        assert_eq!((figures["received"].as_u64(), figures["dropped"].as_u64()), (Some(400), Some(0)));
+        assert!(finished.stderr.contains("400 received, 0 dropped"), "{}", finished.stderr);
         let lengths = tshark(&file, &["frame.len"]).concat();
         assert_eq!(lengths.len(), sent.len());
     }
@@ -123,19 +94,12 @@ fn another_build_of_libpcap_records_all() {
     if cfg!(target_arch = "x86_64") {
         let own = build(&directory, "x86_64");
         records_what_comes(&lab, &["--libpcap", &own], "libpcap version 1.10.6");
-        for (processor, name) in [
-            ("aarch64", "64-bit ARM"),
-            ("x86", "32-bit x86"),
-            ("ppc64le", "64-bit PowerPC"),
-        ] {
+        for (processor, name) in [("aarch64", "64-bit ARM"), ("x86", "32-bit x86"), ("ppc64le", "64-bit PowerPC")] {
             let other = build(&directory, processor);
             let done = trawl(&["capture", "--tap", "pcap", "-i", "lo", "--libpcap", &other]);
             let said = String::from_utf8_lossy(&done.stderr).into_owned();
             assert_eq!(done.status.code(), Some(1), "{said}");
-            assert!(
-                said.contains(&format!("it is for {name}, and trawl is for x86-64")),
-                "{said}"
-            );
+            assert!(said.contains(&format!("it is for {name}, and trawl is for x86-64")), "{said}");
         }
     }
 }
@@ -145,29 +109,19 @@ fn another_build_of_libpcap_records_all() {
 fn any_device_is_recorded_cooked() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let what = args!(
-        "--tap pcap --netns {} -i any -w {file} 'ether proto 0x88b5'",
-        lab.pair.b.name
-    );
+    let what = args!("--tap pcap --netns {} -i any -w {file} 'ether proto 0x88b5'", lab.pair.b.name);
     let capture = Capture::start(&lab, &what);
     lab.send(&[frames::numbered(7, 60)], 50);
     let summary = capture.stop_well();
     summary.assert_all_recorded(50);
     let contents = Contents::read(&file);
-    assert!(
-        contents
-            .packets
-            .iter()
-            .all(|one| one.options.u32(2) == Some(1))
-    );
+    assert!(contents.packets.iter().all(|one| one.options.u32(2) == Some(1)));
     assert_eq!(tshark(&file, &["sll.etype"]).concat(), vec!["0x88b5"; 50]);
     // Lines of this namespace's packets name their interfaces, as tcpdump's do.
     let mut inside = Command::new("ip");
     inside.args(["netns", "exec", &lab.pair.b.name]);
     inside.arg(binary::path());
-    inside.args(args!(
-        "capture --tap pcap -i any -c 9 -t 'ether proto 0x88b5'"
-    ));
+    inside.args(args!("capture --tap pcap -i any -c 9 -t 'ether proto 0x88b5'"));
     let lines = Running::of(inside, "capturing on");
     lab.send(&[frames::numbered(7, 60)], 9);
     let shown = lines.wait().stdout;
@@ -186,35 +140,18 @@ fn awkward_answers_are_counted_and_reported() {
     let finished = capture.stop();
     let summary = finished.summary_of_success();
     assert_eq!((summary.seen, summary.recorded), (9, 4), "{summary:?}");
-    assert_eq!(
-        (summary.lost_by("copy_failed"), summary.lost_by("libpcap")),
-        (2, 3)
-    );
+    assert_eq!((summary.lost_by("copy_failed"), summary.lost_by("libpcap")), (2, 3));
     let figures = summary.interfaces[0].library.as_ref().expect("figures");
     assert_eq!(figures["dropped_by_interface"].as_u64(), Some(1));
-    assert!(
-        finished
-            .stderr
-            .contains("gave 2 packets an impossible time"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("gave 2 packets an impossible time"), "{}", finished.stderr);
     assert!(!finished.stderr.contains('\u{1b}'), "{}", finished.stderr);
-    assert!(
-        description(&file).contains("in microseconds"),
-        "{}",
-        description(&file)
-    );
-    let lengths: Vec<usize> = Contents::read(&file)
-        .packets
-        .iter()
-        .map(|one| one.bytes.len())
-        .collect();
+    assert!(description(&file).contains("in microseconds"), "{}", description(&file));
+    let lengths: Vec<usize> = Contents::read(&file).packets.iter().map(|one| one.bytes.len()).collect();
     assert_eq!(lengths, [60, 60, 60, 0]);
 }
 
-/// Packets rejected by a filter are counted even if no kernel filters for the library. The double's packet without bytes has no
-/// first byte.
+/// Packets rejected by a filter are counted even if no kernel filters for the library. The double's packet without
+/// bytes has no first byte.
 #[test]
 fn rejected_packets_of_a_library_are_counted() {
     let Some(lab) = Lab::open() else { return };
@@ -228,32 +165,15 @@ fn rejected_packets_of_a_library_are_counted() {
     capture.wait_recorded(3);
     let finished = capture.stop();
     let summary = finished.summary_of_success();
-    assert_eq!(
-        (summary.seen, summary.filtered_out, summary.recorded),
-        (9, 1, 3),
-        "{summary:?}"
-    );
-    assert!(
-        !finished.stderr.contains("are not counted"),
-        "{}",
-        finished.stderr
-    );
-    assert!(
-        Contents::read(&file)
-            .packets
-            .iter()
-            .all(|one| one.bytes.len() == 1)
-    );
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (9, 1, 3), "{summary:?}");
+    assert!(!finished.stderr.contains("are not counted"), "{}", finished.stderr);
+    assert!(Contents::read(&file).packets.iter().all(|one| one.bytes.len() == 1));
     // For an interface of the kernel they are not counted, which is reported.
     let place = at(&lab.pair.b);
     let what = ["--tap", "pcap", "-i", &place, "udp"];
     let finished = Capture::start(&lab, &what).stop();
     finished.summary_of_success();
-    assert!(
-        finished.stderr.contains("are not counted"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("are not counted"), "{}", finished.stderr);
 }
 
 #[test]
@@ -262,11 +182,7 @@ fn library_failure_is_reported_with_its_cause() {
     let library = double(&lab);
     for (device, options, why) in [
         ("silent-failure", &[][..], "the library gave no reason"),
-        (
-            "unknown-status",
-            &[],
-            "the library gave no reason (status -77)",
-        ),
+        ("unknown-status", &[], "the library gave no reason (status -77)"),
         ("no-link-type", &[], "link type 70000"),
         ("idle", &["-Q", "in"], "cannot choose the direction"),
         ("idle", &["--queue", "0"], "libpcap does not report it"),
@@ -276,19 +192,12 @@ fn library_failure_is_reported_with_its_cause() {
         let what = args!("capture --tap pcap -i {device} --libpcap {library}");
         let done = trawl(&[&what[..], options].concat());
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(
-            matches!(done.status.code(), Some(1 | 2)) && said.contains(why),
-            "{device}: {said}"
-        );
+        assert!(matches!(done.status.code(), Some(1 | 2)) && said.contains(why), "{device}: {said}");
     }
     let what = ["--tap", "pcap", "-i", "fails", "--libpcap", &library];
     let finished = Capture::start(&lab, &what).wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("cannot read packets from fails"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("cannot read packets from fails"), "{}", finished.stderr);
     for device in ["boasts", "no-figures"] {
         let what = args!("--tap pcap -i {device} --libpcap {library} --duration 100ms");
         let finished = Capture::start(&lab, &what).wait();
@@ -305,16 +214,8 @@ fn missing_modules_and_libraries_are_named() {
         (&["-i", "zc:lo", "--steal"], 1, "kernel module pf_ring"),
         (&["-i", "usbmon99"], 1, "modprobe usbmon"),
         (&["-i", "nowhere0"], 1, "ip link shows the interfaces"),
-        (
-            &["-i", "lo", "--libpcap", "/nowhere.so"],
-            1,
-            "there is no such file",
-        ),
-        (
-            &["-i", "lo", "--libpcap", "libm.so.6"],
-            1,
-            "it is not libpcap",
-        ),
+        (&["-i", "lo", "--libpcap", "/nowhere.so"], 1, "there is no such file"),
+        (&["-i", "lo", "--libpcap", "libm.so.6"], 1, "it is not libpcap"),
         (&["-i", "lo", "no such filter"], 2, "syntax error"),
     ] {
         let done = trawl(&[&["capture", "--tap", "pcap"], arguments].concat());

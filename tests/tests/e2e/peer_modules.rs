@@ -1,5 +1,6 @@
-//! The pcap tap on netmap and PF_RING, in the virtual machine. Package registries do not have them: the user of the tests names
-//! directories with their sources, which scripts/build-peers builds for the machine's kernel (docs/peers.md).
+//! The pcap tap on netmap and PF_RING, in the virtual machine. Package registries do not have them: the user of the
+//! tests names directories with their sources, which scripts/build-peers builds for the machine's kernel
+//! (docs/peers.md).
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,8 @@ use trawl_tests::{Capture, Lab, args, frames, skip};
 
 const FRAMES: u32 = 400;
 
-/// Returns the directory of a module and its libpcap from scripts/build-peers; reports that the test is skipped if it is missing,
-/// or the machine is the wrong one.
+/// Returns the directory of a module and its libpcap from scripts/build-peers; reports that the test is skipped if it
+/// is missing, or the machine is the wrong one.
 fn built_or_skip(variable: &str, sources: &str) -> Option<PathBuf> {
     if std::env::var_os("TRAWL_TESTS_MACHINE").is_none() {
         skip("kernel modules are loaded in the virtual machine only");
@@ -19,9 +20,7 @@ fn built_or_skip(variable: &str, sources: &str) -> Option<PathBuf> {
     }
     let built = std::env::var_os(variable).map(PathBuf::from);
     if built.is_none() {
-        skip(&format!(
-            "{sources} does not name the sources (docs/peers.md)"
-        ));
+        skip(&format!("{sources} does not name the sources (docs/peers.md)"));
     }
     built
 }
@@ -33,9 +32,7 @@ fn load(file: &Path) {
 }
 
 fn numbered() -> Vec<Vec<u8>> {
-    (0..FRAMES)
-        .map(|number| frames::numbered(number, 60 + number as usize))
-        .collect()
+    (0..FRAMES).map(|number| frames::numbered(number, 60 + number as usize)).collect()
 }
 
 /// Checks that this library records every frame once, byte for byte.
@@ -82,11 +79,7 @@ fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
     lab.send(&numbered(), u64::from(FRAMES));
     capture.wait_recorded(200);
     let summary = capture.stop_well();
-    assert_eq!(
-        (summary.seen, summary.filtered_out, summary.recorded),
-        (400, 200, 200),
-        "{summary:?}"
-    );
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (400, 200, 200), "{summary:?}");
 }
 
 /// PF_RING's own libpcap reads a veth by its kernel module.

@@ -1,5 +1,5 @@
-//! `--pod`: asks a container runtime for a pod's veth. `crictl` is a script of the test, and pods are network namespaces; no
-//! cluster is needed.
+//! `--pod`: asks a container runtime for a pod's veth. `crictl` is a script of the test, and pods are network
+//! namespaces; no cluster is needed.
 
 mod chosen;
 mod manifest;
@@ -66,10 +66,7 @@ impl Runtime {
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&program, mode).expect("it is there");
         let others = std::env::var("PATH").expect("a path");
-        Self {
-            socket,
-            path: format!("{folder}:{others}"),
-        }
+        Self { socket, path: format!("{folder}:{others}") }
     }
 }
 
@@ -87,8 +84,7 @@ fn comments(file: &str) -> Vec<String> {
     let interfaces = stat["files"][0]["interfaces"].as_array().expect("a list");
     let used = interfaces.iter().filter(|one| one["packets"] != 0);
     let all = used.flat_map(|one| one["comments"].as_array().expect("a list").clone());
-    all.map(|comment| comment.as_str().expect("a text").to_owned())
-        .collect()
+    all.map(|comment| comment.as_str().expect("a text").to_owned()).collect()
 }
 
 /// The lab's b is the pod, and a the host, where trawl runs.
@@ -118,10 +114,7 @@ fn pod_is_captured_at_the_host_end_of_its_veth() {
     let rows = tshark(&file, &["frame.interface_name"]);
     assert_eq!(rows, vec![vec![host.interface.clone()]; 7]);
     assert_eq!(named(&file), [format!("{}\tdefault/web-0", pod.ipv4)]);
-    assert_eq!(
-        comments(&file),
-        ["pod=default/web-0 labels=app=web,tier=front"]
-    );
+    assert_eq!(comments(&file), ["pod=default/web-0 labels=app=web,tier=front"]);
     for (name, why) in [
         ("default/node", "it uses the host's network"),
         ("default/gone", "it is not running"),
@@ -139,10 +132,9 @@ fn pod_is_captured_at_the_host_end_of_its_veth() {
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(said.contains(why), "{name}: {said}");
     }
-    for (path, why) in [
-        (runtime.path.as_str(), "validate service connection"),
-        (&lab.file("nothing"), "crictl is not installed"),
-    ] {
+    for (path, why) in
+        [(runtime.path.as_str(), "validate service connection"), (&lab.file("nothing"), "crictl is not installed")]
+    {
         let refused = Command::new(trawl_tests::binary::path())
             .args(args!("capture --cri-socket /nonexistent.sock --pod a/b"))
             .env("PATH", path)
@@ -178,29 +170,11 @@ fn restarted_pod_joins_again() {
     let old = host.interface.as_str();
     run("ip", &["-n", &host.name, "link", "del", "dev", old]);
     capture.wait_said(&format!("the interface {old} was removed"));
-    let peer = [
-        "type",
-        "veth",
-        "peer",
-        "name",
-        &pod.interface,
-        "netns",
-        &pod.name,
-    ];
-    run(
-        "ip",
-        &[&["-n", &host.name, "link", "add", "cali7"], &peer[..]].concat(),
-    );
-    run(
-        "ip",
-        &["-n", &host.name, "link", "set", "dev", "cali7", "up"],
-    );
-    run(
-        "ip",
-        &["-n", &pod.name, "link", "set", "dev", &pod.interface, "up"],
-    );
-    let second =
-        json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
+    let peer = ["type", "veth", "peer", "name", &pod.interface, "netns", &pod.name];
+    run("ip", &[&["-n", &host.name, "link", "add", "cali7"], &peer[..]].concat());
+    run("ip", &["-n", &host.name, "link", "set", "dev", "cali7", "up"]);
+    run("ip", &["-n", &pod.name, "link", "set", "dev", &pod.interface, "up"]);
+    let second = json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
     tell(&lab.file("pods.json"), &json!([second]));
     capture.wait_said("capturing on cali7 at ");
     let sent = trawl(&args!(
@@ -224,11 +198,7 @@ fn pods_without_a_pair_are_captured_too() {
     let (host, pod) = (&lab.pair.a, &lab.pair.b);
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");
     let uid = "8a6e0804_2bd0_4672_b79d_d97027f9071a";
-    let group = format!(
-        "{}/kubepods-{}-pod{uid}.slice",
-        cgroups.path,
-        std::process::id()
-    );
+    let group = format!("{}/kubepods-{}-pod{uid}.slice", cgroups.path, std::process::id());
     std::fs::create_dir(&group).expect("a cgroup");
     let mut sender = Command::new("ip")
         .args(["netns", "exec", &host.name, "bash", "-c"])
@@ -248,10 +218,7 @@ fn pods_without_a_pair_are_captured_too() {
     let runtime = Runtime::start(&lab, &pods);
     let path = [("PATH", runtime.path.as_str())];
     let file = lab.file("node.pcapng");
-    let words = args!(
-        "--cri-socket {} --pod default/node -c 1 -w {file} udp",
-        runtime.socket
-    );
+    let words = args!("--cri-socket {} --pod default/node -c 1 -w {file} udp", runtime.socket);
     let capture = Capture::start_inside_with(&path, host, &lab, &words);
     let other = format!("echo other >/dev/udp/{}/4002", pod.ipv4);
     run("ip", &["netns", "exec", &host.name, "bash", "-c", &other]);
@@ -264,10 +231,7 @@ fn pods_without_a_pair_are_captured_too() {
     assert_eq!(rows, [["4001"]]);
     std::fs::remove_dir(&group).expect("an empty cgroup");
     let file = lab.file("own.pcapng");
-    let words = args!(
-        "capture --cri-socket {} --pod default/own -c 1 -w {file} udp",
-        runtime.socket
-    );
+    let words = args!("capture --cri-socket {} --pod default/own -c 1 -w {file} udp", runtime.socket);
     // The pair leads to another namespace than the one in which trawl runs.
     let mut capture = Command::new(trawl_tests::binary::path())
         .args(words)
@@ -278,17 +242,7 @@ fn pods_without_a_pair_are_captured_too() {
     let mut said = BufReader::new(capture.stderr.take().expect("a pipe")).lines();
     let begins = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains(":veth0 at"));
     assert!(said.any(begins), "it captures inside");
-    run(
-        "ip",
-        &[
-            "netns",
-            "exec",
-            &pod.name,
-            "bash",
-            "-c",
-            &format!("echo x >/dev/udp/{}/4003", host.ipv4),
-        ],
-    );
+    run("ip", &["netns", "exec", &pod.name, "bash", "-c", &format!("echo x >/dev/udp/{}/4003", host.ipv4)]);
     assert!(capture.wait().expect("it ends").success());
     assert_eq!(tshark(&file, &["udp.dstport"]), [["4003"]]);
 }

@@ -18,13 +18,10 @@ const DATAGRAM: &str = "10.77.0.1.40000 > 10.77.0.2.9: UDP, length 5";
 
 fn is_time(text: &str, template: &str) -> bool {
     text.len() == template.len()
-        && text
-            .bytes()
-            .zip(template.bytes())
-            .all(|(byte, wanted)| match wanted {
-                b'0' => byte.is_ascii_digit(),
-                other => byte == other,
-            })
+        && text.bytes().zip(template.bytes()).all(|(byte, wanted)| match wanted {
+            b'0' => byte.is_ascii_digit(),
+            other => byte == other,
+        })
 }
 
 #[test]
@@ -34,10 +31,7 @@ fn line_shows_time_interface_verdict_and_contents() {
     };
     assert_eq!(text.lines().count(), 1, "{text}");
     let time = text.split(' ').next().expect("a word");
-    assert!(
-        is_time(time, "00:00:00.000000000") || is_time(time, "00:00:00.000000"),
-        "{text}"
-    );
+    assert!(is_time(time, "00:00:00.000000000") || is_time(time, "00:00:00.000000"), "{text}");
     for part in [DATAGRAM, "xdp exit", "PASS", "veth0", "IP"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
@@ -49,8 +43,7 @@ fn lines_appear_while_the_capture_goes_on() {
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp", "-t"]);
     for count in 1..=3 {
         lab.send(&[frames::udp(b"hello")], 1);
-        capture
-            .wait_printed(|text| text.matches(DATAGRAM).count() == count && text.ends_with('\n'));
+        capture.wait_printed(|text| text.matches(DATAGRAM).count() == count && text.ends_with('\n'));
     }
     let finished = capture.stop();
     finished.summary_of_success().assert_all_recorded(3);
@@ -66,11 +59,7 @@ fn verdict_of_another_tools_program_is_shown() {
     let finished = capture.wait();
     finished.summary_of_success();
     let text = finished.printed();
-    let verdicts: Vec<&str> = text
-        .split("[xdp exit: ")
-        .skip(1)
-        .filter_map(|rest| rest.split(']').next())
-        .collect();
+    let verdicts: Vec<&str> = text.split("[xdp exit: ").skip(1).filter_map(|rest| rest.split(']').next()).collect();
     assert_eq!(verdicts, ["ABORTED", "DROP", "PASS", "TX"], "{text}");
 }
 
@@ -84,18 +73,9 @@ fn direction_of_packets_is_shown() {
     let text = finished.printed();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
-    assert!(
-        lines[0].contains("tc ingress") && lines[0].contains(" In "),
-        "{text}"
-    );
-    assert!(
-        lines[0].contains("ICMP echo request, id 7, seq 1"),
-        "{text}"
-    );
-    assert!(
-        lines[1].contains("tc egress") && lines[1].contains(" Out "),
-        "{text}"
-    );
+    assert!(lines[0].contains("tc ingress") && lines[0].contains(" In "), "{text}");
+    assert!(lines[0].contains("ICMP echo request, id 7, seq 1"), "{text}");
+    assert!(lines[1].contains("tc egress") && lines[1].contains(" Out "), "{text}");
     assert!(lines[1].contains("ICMP echo reply, id 7, seq 1"), "{text}");
 }
 
@@ -111,23 +91,15 @@ fn times_have_the_requested_format() {
     };
     let epoch = first(&["-tt"]);
     let seconds: f64 = epoch.parse().expect("seconds since 1970");
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .expect("after 1970");
-    assert!(
-        (0.0..60.0).contains(&(now.as_secs_f64() - seconds)),
-        "{epoch}"
-    );
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    assert!((0.0..60.0).contains(&(now.as_secs_f64() - seconds)), "{epoch}");
     for (option, templates) in [
         ("-ttt", ["00:00:00.000000000", "00:00:00.000000"]),
         ("-tttt", ["0000-00-00", "0000-00-00"]),
         ("-ttttt", ["00:00:00.000000000", "00:00:00.000000"]),
     ] {
         let time = first(&[option]);
-        assert!(
-            time.trim().is_empty() || templates.iter().any(|one| is_time(&time, one)),
-            "{option}: {time}"
-        );
+        assert!(time.trim().is_empty() || templates.iter().any(|one| is_time(&time, one)), "{option}: {time}");
     }
 }
 
@@ -136,10 +108,7 @@ fn link_headers_and_bytes_are_shown_on_request() {
     let Some(link) = line_of_a_datagram(&["-e", "-n"]) else {
         return;
     };
-    assert!(
-        link.contains("02:74:72:61:77:01 > 02:74:72:61:77:02"),
-        "{link}"
-    );
+    assert!(link.contains("02:74:72:61:77:01 > 02:74:72:61:77:02"), "{link}");
     assert!(link.contains("ethertype IPv4 (0x0800)"), "{link}");
 
     let hex = line_of_a_datagram(&["-x"]).expect("root");
@@ -148,10 +117,7 @@ fn link_headers_and_bytes_are_shown_on_request() {
     let hex = line_of_a_datagram(&["-xx"]).expect("root");
     assert!(hex.contains("\t0x0000:  0274 7261 7702 0274"), "{hex}");
     let both = line_of_a_datagram(&["-X"]).expect("root");
-    assert!(
-        both.contains("\t0x0000:  4500 0021") && both.contains("hell"),
-        "{both}"
-    );
+    assert!(both.contains("\t0x0000:  4500 0021") && both.contains("hell"), "{both}");
 }
 
 #[test]
@@ -159,13 +125,7 @@ fn verbose_lines_show_more_of_each_header() {
     let Some(text) = line_of_a_datagram(&["-v"]) else {
         return;
     };
-    for part in [
-        "tos 0x0",
-        "ttl 64",
-        "flags [DF]",
-        "proto UDP (17)",
-        "length 33",
-    ] {
+    for part in ["tos 0x0", "ttl 64", "flags [DF]", "proto UDP (17)", "length 33"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
 }
@@ -175,15 +135,10 @@ fn protocols_are_printed_by_name() {
     let Some(lab) = Lab::open() else { return };
     let sent = frames::assorted();
     let count = sent.len().to_string();
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --tap xdp -t -e -c {count}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --tap xdp -t -e -c {count}", lab.receiver()));
     lab.send(&sent, sent.len() as u64);
     let finished = capture.wait();
-    finished
-        .summary_of_success()
-        .assert_all_recorded(sent.len() as u64);
+    finished.summary_of_success().assert_all_recorded(sent.len() as u64);
     let text = finished.printed();
     for part in [
         DATAGRAM,

@@ -60,9 +60,7 @@ fn children_of(pid: u32) -> Vec<(String, u32)> {
     let children: Vec<u32> = children.collect();
     assert!(!children.is_empty(), "it has a warden");
     let named = |child: u32| {
-        wait_until("it has given up its rights", || {
-            Status::of(child).field("Seccomp:") == "2"
-        });
+        wait_until("it has given up its rights", || Status::of(child).field("Seccomp:") == "2");
         (Status::of(child).field("Name:"), child)
     };
     children.into_iter().map(named).collect()
@@ -116,16 +114,11 @@ fn own_namespace_needs_no_sys_admin() {
     let mut child = Command::new("nsenter")
         .arg(format!("--net=/run/netns/{}", lab.pair.b.name))
         .arg(binary::path())
-        .args(args!(
-            "capture -i {} --tap xdp -w {file}",
-            lab.pair.b.interface
-        ))
+        .args(args!("capture -i {} --tap xdp -w {file}", lab.pair.b.interface))
         .args(["-c", "5"])
         .spawn()
         .expect("nsenter is part of every Debian system");
-    wait_until("it has given up its rights", || {
-        Status::of(child.id()).field("Seccomp:") == "2"
-    });
+    wait_until("it has given up its rights", || Status::of(child.id()).field("Seccomp:") == "2");
     Status::of(child.id()).has_only(BPF | NET_ADMIN);
     lab.send(&[frames::silent(64)], 5);
     assert!(child.wait().expect("it ends").success());
@@ -141,17 +134,12 @@ fn files_go_on_after_root_is_dropped() {
     let script = lab.file("finished.sh");
     let text = format!("#!/bin/sh\nid -u >> {who}\ngrep CapEff /proc/self/status >> {who}\n");
     std::fs::write(&script, text).expect("a script");
-    Command::new("chmod")
-        .args(["a+rx", &script])
-        .status()
-        .expect("chmod runs");
+    Command::new("chmod").args(["a+rx", &script]).status().expect("chmod runs");
     let receiver = lab.receiver();
     for sealed in [&[][..], &["--sealed"]] {
         let file = directory.join("ring.pcapng").display().to_string();
-        let fixed = [
-            "-i", &receiver, "--tap", "packet", "-Z", "nobody", "-w", &file, "-C", "16KiB", "-W",
-            "3", "-z", &script,
-        ];
+        let fixed =
+            ["-i", &receiver, "--tap", "packet", "-Z", "nobody", "-w", &file, "-C", "16KiB", "-W", "3", "-z", &script];
         let capture = Capture::start(&lab, &[&fixed[..], sealed].concat());
         let status = Status::of(capture.id());
         status.has_only(0);
@@ -161,26 +149,16 @@ fn files_go_on_after_root_is_dropped() {
         capture.wait_recorded(200);
         capture.stop_well().assert_all_recorded(200);
         let mut files = Vec::new();
-        for entry in std::fs::read_dir(&directory)
-            .expect("a directory")
-            .flatten()
-        {
+        for entry in std::fs::read_dir(&directory).expect("a directory").flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with("ring") {
                 let about = entry.metadata().expect("a file");
-                assert_eq!(
-                    (about.uid(), about.mode() & 0o777),
-                    (NOBODY, 0o600),
-                    "{name}"
-                );
+                assert_eq!((about.uid(), about.mode() & 0o777), (NOBODY, 0o600), "{name}");
                 files.push(name);
             }
         }
         assert_eq!(files.len(), 3, "{files:?}");
-        assert!(
-            files.iter().all(|name| name.ends_with(".pcapng")),
-            "{files:?}"
-        );
+        assert!(files.iter().all(|name| name.ends_with(".pcapng")), "{files:?}");
         let told = std::fs::read_to_string(&who).expect("the command ran");
         assert!(told.lines().count() > 20, "{told}");
         let as_nobody = |line: &str| line == "65534" || line == "CapEff:\t0000000000000000";
@@ -194,9 +172,7 @@ fn pattern_keeps_no_rights_as_another_user() {
     let Some(lab) = Lab::open() else { return };
     let file = nobodys(&lab).join("all.pcapng").display().to_string();
     let pattern = format!("{}:veth*", lab.pair.b.name);
-    let arguments = [
-        "-i", &pattern, "--tap", "packet", "-Z", "nobody", "-w", &file,
-    ];
+    let arguments = ["-i", &pattern, "--tap", "packet", "-Z", "nobody", "-w", &file];
     let capture = Capture::start(&lab, &arguments);
     let status = Status::of(capture.id());
     status.has_only(0);
@@ -217,9 +193,7 @@ fn pattern_keeps_only_the_rights_to_attach() {
         let capture = Capture::start(&lab, &["-i", &pattern, "--tap", tap, "-w", &file]);
         let attaching = BPF | NET_ADMIN | NET_RAW | SYS_ADMIN | PERFMON | DAC_READ_SEARCH;
         Status::of(capture.id()).has_only(attaching);
-        let pair = [
-            "link", "add", "new0", "type", "veth", "peer", "name", "new0",
-        ];
+        let pair = ["link", "add", "new0", "type", "veth", "peer", "name", "new0"];
         run("ip", &[&["-n", a][..], &pair, &["netns", b]].concat());
         run("ip", &["-n", a, "link", "set", "new0", "up"]);
         run("ip", &["-n", b, "link", "set", "new0", "up"]);
@@ -268,9 +242,7 @@ fn rotation_goes_on_in_a_directory_of_another_user() {
     lab.send(&[frames::silent(1000)], 100);
     capture.wait_recorded(100);
     capture.stop_well().assert_all_recorded(100);
-    let count = std::fs::read_dir(lab.path("nobody"))
-        .expect("a directory")
-        .count();
+    let count = std::fs::read_dir(lab.path("nobody")).expect("a directory").count();
     assert!(count > 5, "{count}");
 }
 
@@ -298,22 +270,14 @@ fn no_file_of_a_series_follows_a_planted_link() {
     let Some(lab) = Lab::open() else { return };
     let shared = lab.path("shared");
     std::fs::create_dir(&shared).expect("a directory");
-    Command::new("chmod")
-        .arg("1777")
-        .arg(&shared)
-        .status()
-        .expect("chmod runs");
+    Command::new("chmod").arg("1777").arg(&shared).status().expect("chmod runs");
     let victim = lab.path("victim");
     std::fs::write(&victim, "precious").expect("a file");
     symlink(&victim, shared.join("part_00003.pcapng")).expect("a link");
     let file = shared.join("part.pcapng").display().to_string();
     let receiver = lab.receiver();
-    let running = Running::start(
-        &[
-            "capture", "-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "16KiB",
-        ],
-        "capturing on",
-    );
+    let running =
+        Running::start(&["capture", "-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "16KiB"], "capturing on");
     lab.send(&[frames::silent(1000)], 100);
     let done = running.wait();
     assert_eq!(done.status.code(), Some(1), "{}", done.stderr);

@@ -46,15 +46,9 @@ impl Server {
     }
 
     fn run(mut command: Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .expect("the server starts");
+        let mut child = command.stdout(Stdio::piped()).process_group(0).spawn().expect("the server starts");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe"))
-            .read_line(&mut line)
-            .expect("a line");
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
         assert!(!line.is_empty(), "the server ended");
         Self(child)
     }
@@ -91,21 +85,14 @@ impl Truth {
         let [_, port, client, receiver, worker] = numbers[..] else {
             panic!("{line}");
         };
-        Self {
-            port: port as u16,
-            client,
-            receiver,
-            worker,
-        }
+        Self { port: port as u16, client, receiver, worker }
     }
 }
 
 /// Runs clients, and returns the truth in the order in which they ended.
 fn ask(mode: &str, station: &Station, address: &str, port: u16, count: usize) -> Vec<Truth> {
-    let output = python(station)
-        .args(["ask", mode, address, &port.to_string(), &count.to_string()])
-        .output()
-        .expect("python3");
+    let output =
+        python(station).args(["ask", mode, address, &port.to_string(), &count.to_string()]).output().expect("python3");
     let text = String::from_utf8(output.stdout).expect("text");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(text.lines().count(), count, "{mode}: {text} {said}");
@@ -160,8 +147,8 @@ fn headers(packet: &Packet) -> Option<Headers> {
 #[derive(Debug, Default)]
 struct Tally {
     right: usize,
-    /// Packets for a connection that its worker has not used yet, or that one end has closed: they have the process of the
-    /// listening socket.
+    /// Packets for a connection that its worker has not used yet, or that one end has closed: they have the process of
+    /// the listening socket.
     listener: usize,
     /// Descriptions of packets without a process.
     unknown: Vec<String>,
@@ -169,8 +156,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Returns the packets that have a wrong process, and those without one. A segment that begins a connection may have none:
-    /// its ports may be those of a connection that waits for late packets.
+    /// Returns the packets that have a wrong process, and those without one. A segment that begins a connection may
+    /// have none: its ports may be those of a connection that waits for late packets.
     fn faults(&self) -> Vec<&String> {
         let begins = format!("flags: {SYN},");
         let unknown = self.unknown.iter().filter(|one| !one.contains(&begins));
@@ -187,8 +174,8 @@ struct Connection {
     has_ended: bool,
 }
 
-/// Compares the packets of a server with the truth. Until a worker has used its connection, the connection is the listening
-/// socket's, which is one of `listeners`.
+/// Compares the packets of a server with the truth. Until a worker has used its connection, the connection is the
+/// listening socket's, which is one of `listeners`.
 fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) -> Tally {
     let by_client: HashMap<u32, &Truth> = truths.iter().map(|one| (one.client, one)).collect();
     let mut by_port: HashMap<u16, Vec<&Truth>> = HashMap::new();
@@ -214,11 +201,7 @@ fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) 
             let client = text.split_whitespace().last().and_then(|n| n.parse().ok());
             (by_client[&client.expect("a number")], false, false)
         } else {
-            let client = if is_answer {
-                headers.destination
-            } else {
-                headers.source
-            };
+            let client = if is_answer { headers.destination } else { headers.source };
             let is_new = !connections.contains_key(&client);
             let connection = connections.entry(client).or_default();
             if headers.flags & (SYN | ACK) == SYN && connection.sequence != headers.sequence {
@@ -243,13 +226,8 @@ fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) 
             (true, _) => truth.worker,
         };
         let describe = |process: Option<u32>| {
-            let headers = Headers {
-                payload: Vec::new(),
-                ..headers
-            };
-            format!(
-                "{process:?} for {truth:?}, sent: {is_sent}, at the server: {at_server}, {headers:?}"
-            )
+            let headers = Headers { payload: Vec::new(), ..headers };
+            format!("{process:?} for {truth:?}, sent: {is_sent}, at the server: {at_server}, {headers:?}")
         };
         match packet.process() {
             None if has_ended && is_sent && !answers_have_sockets => {}
@@ -269,8 +247,8 @@ fn compare(contents: &Contents, port: u16, truths: &[Truth], listeners: &[u32]) 
     tally
 }
 
-/// Returns true if the kernel shows each process that sends or receives by a socket. On others, a tap at the egress of tc shows
-/// those that send.
+/// Returns true if the kernel shows each process that sends or receives by a socket. On others, a tap at the egress of
+/// tc shows those that send.
 fn shows_each_use() -> bool {
     kernel_is_at_least(6, 3)
 }
@@ -281,21 +259,11 @@ fn clients_and_workers_are_told_apart() {
     let Some(lab) = Lab::open() else { return };
     let count = amount(40) as usize;
     let (v4, v6) = (lab.pair.b.ipv4.to_string(), lab.pair.b.ipv6.to_string());
-    for (mode, address) in [
-        ("alone", &v4),
-        ("fork", &v6),
-        ("prefork", &v4),
-        ("pass", &v4),
-        ("group", &v6),
-    ] {
+    for (mode, address) in [("alone", &v4), ("fork", &v6), ("prefork", &v4), ("pass", &v4), ("group", &v6)] {
         let file = lab.file(&format!("{mode}.pcapng"));
         let capture = Capture::start(
             &lab,
-            &args!(
-                "-i {} -i {} --tap tc --process -w {file} port {PORT}",
-                lab.sender(),
-                lab.receiver()
-            ),
+            &args!("-i {} -i {} --tap tc --process -w {file} port {PORT}", lab.sender(), lab.receiver()),
         );
         let server = Server::start(mode, &lab.pair.b, address, PORT);
         let truths = ask("each", &lab.pair.a, address, PORT, count);
@@ -322,13 +290,7 @@ fn xdp_names_the_receiver() {
             trawl(&args!("xdp load {} pass --tappable", lab.receiver()));
         }
         let file = lab.file(&format!("{tap}.pcapng"));
-        let capture = Capture::start(
-            &lab,
-            &args!(
-                "-i {} --tap {tap} --process -w {file} port {PORT}",
-                lab.receiver()
-            ),
-        );
+        let capture = Capture::start(&lab, &args!("-i {} --tap {tap} --process -w {file} port {PORT}", lab.receiver()));
         let server = Server::start("prefork", &lab.pair.b, &address, PORT);
         let truths = ask("each", &lab.pair.a, &address, PORT, count);
         let servers = server.processes();
@@ -336,10 +298,7 @@ fn xdp_names_the_receiver() {
         drop(server);
         let tally = compare(&Contents::read(&file), PORT, &truths, &servers);
         assert!(tally.faults().is_empty(), "{tap}: {tally:#?}");
-        assert!(
-            tally.right >= count * (1 + usize::from(shows_each_use())),
-            "{tap}: {tally:?}"
-        );
+        assert!(tally.right >= count * (1 + usize::from(shows_each_use())), "{tap}: {tally:?}");
     }
 }
 
@@ -352,10 +311,7 @@ fn drop_names_the_owner_of_the_full_socket() {
         return;
     }
     let file = lab.file("drop.pcapng");
-    let arguments = args!(
-        "--tap drop --netns {} --process --reason SOCKET_RCVBUFF -c 5 -w {file}",
-        lab.pair.b.name
-    );
+    let arguments = args!("--tap drop --netns {} --process --reason SOCKET_RCVBUFF -c 5 -w {file}", lab.pair.b.name);
     let capture = Capture::start(&lab, &arguments);
     let address = (lab.pair.b.ipv4, PORT);
     let socket = run_in(&lab.pair.b.namespace, || UdpSocket::bind(address));
@@ -365,10 +321,7 @@ fn drop_names_the_owner_of_the_full_socket() {
         lab.file("zeros"),
         lab.pair.b.ipv4
     );
-    run(
-        "ip",
-        &["netns", "exec", &lab.pair.a.name, "bash", "-c", &script],
-    );
+    run("ip", &["netns", "exec", &lab.pair.a.name, "bash", "-c", &script]);
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     assert_eq!((contents.packets.len(), contents.undescribed), (5, 0));
@@ -386,22 +339,13 @@ fn filters_choose_packets_by_process() {
     binary::copy("/bin/bash", &program);
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");
     let to = |port: u16| format!("/dev/udp/{}/{port}", lab.pair.b.ipv4);
-    for (number, filter) in ["--comm chosen", "--uid 12345", "--pid", "--cgroup"]
-        .iter()
-        .enumerate()
-    {
+    for (number, filter) in ["--comm chosen", "--uid 12345", "--pid", "--cgroup"].iter().enumerate() {
         let group = format!("{}/trawl-{}-{number}", cgroups.path, std::process::id());
         std::fs::create_dir(&group).expect("a cgroup");
         // It waits until its line comes, and then sends.
         let send = format!("read; echo mine >{}", to(4001));
         let mut child = Command::new("ip")
-            .args([
-                "netns",
-                "exec",
-                &lab.pair.a.name,
-                "setpriv",
-                "--reuid=12345",
-            ])
+            .args(["netns", "exec", &lab.pair.a.name, "setpriv", "--reuid=12345"])
             .args([&program, "-c", &send])
             .stdin(Stdio::piped())
             .spawn()
@@ -417,26 +361,16 @@ fn filters_choose_packets_by_process() {
             "--cgroup" => format!("--cgroup {}", group.rsplit('/').next().unwrap_or_default()),
             whole => whole.to_owned(),
         };
-        let capture = Capture::start(
-            &lab,
-            &args!("-i {} --tap tc -Q out -w {file} {wanted} udp", lab.sender()),
-        );
+        let capture = Capture::start(&lab, &args!("-i {} --tap tc -Q out -w {file} {wanted} udp", lab.sender()));
         let other = format!("echo other >{}", to(4002));
-        run(
-            "ip",
-            &["netns", "exec", &lab.pair.a.name, "bash", "-c", &other],
-        );
+        run("ip", &["netns", "exec", &lab.pair.a.name, "bash", "-c", &other]);
         writeln!(child.stdin.take().expect("a pipe")).expect("it reads");
         assert!(child.wait().expect("it ends").success());
         let summary = capture.stop_well();
         let contents = Contents::read(&file);
         let payloads: Vec<&[u8]> = contents.frames().iter().map(|frame| &frame[42..]).collect();
         assert_eq!(payloads, [b"mine\n"], "{filter}");
-        assert_eq!(
-            contents.packets[0].process(),
-            Some((child.id(), child.id())),
-            "{filter}"
-        );
+        assert_eq!(contents.packets[0].process(), Some((child.id(), child.id())), "{filter}");
         assert!(summary.filtered_out >= 1, "{filter}");
         std::fs::remove_dir(&group).expect("an empty cgroup");
     }
@@ -446,18 +380,14 @@ fn filters_choose_packets_by_process() {
 fn segments_by_client(contents: &Contents) -> HashMap<u16, usize> {
     let mut found = HashMap::new();
     for headers in contents.packets.iter().filter_map(headers) {
-        let client = if headers.source == PORT {
-            headers.destination
-        } else {
-            headers.source
-        };
+        let client = if headers.source == PORT { headers.destination } else { headers.source };
         *found.entry(client).or_default() += 1;
     }
     found
 }
 
-/// A server that runs already owns what its listening socket receives, and a worker what it accepts later, from the first
-/// segment on.
+/// A server that runs already owns what its listening socket receives, and a worker what it accepts later, from the
+/// first segment on.
 #[test]
 fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     let Some(lab) = Lab::open() else { return };
@@ -466,11 +396,7 @@ fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     let worker = server.processes().into_iter().max().expect("a worker");
     let file = |name: &str| lab.file(&format!("{name}.pcapng"));
     let start = |name: &str, filter: &str| {
-        let arguments = args!(
-            "-i {} --tap tc -w {} {filter} tcp",
-            lab.receiver(),
-            file(name)
-        );
+        let arguments = args!("-i {} --tap tc -w {} {filter} tcp", lab.receiver(), file(name));
         Capture::start(&lab, &arguments)
     };
     let captures = [
@@ -485,11 +411,7 @@ fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     let all = segments_by_client(&Contents::read(file("all")));
     assert_eq!(segments_by_client(&Contents::read(file("server"))), all);
     let of_worker = segments_by_client(&Contents::read(file("worker")));
-    let own: Vec<u16> = truths
-        .iter()
-        .filter(|one| one.worker == worker)
-        .map(|one| one.port)
-        .collect();
+    let own: Vec<u16> = truths.iter().filter(|one| one.worker == worker).map(|one| one.port).collect();
     assert!(!own.is_empty());
     for port in own {
         assert_eq!(of_worker.get(&port), all.get(&port), "{port}");
@@ -504,17 +426,10 @@ fn filter_by_process_keeps_what_new_children_send_first() {
     let server = Server::start("first", &lab.pair.b, &address, PORT);
     let file = |name: &str| lab.file(&format!("{name}.pcapng"));
     let start = |name: &str, filter: &str| {
-        let options = args!(
-            "-i {} --tap tc -w {} {filter} tcp",
-            lab.receiver(),
-            file(name)
-        );
+        let options = args!("-i {} --tap tc -w {} {filter} tcp", lab.receiver(), file(name));
         Capture::start(&lab, &options)
     };
-    let captures = [
-        start("all", ""),
-        start("server", &format!("--pid {}", server.0.id())),
-    ];
+    let captures = [start("all", ""), start("server", &format!("--pid {}", server.0.id()))];
     ask("each", &lab.pair.a, &address, PORT, 20);
     for capture in captures {
         capture.stop_well();
@@ -538,20 +453,11 @@ fn end_of_a_connection_is_the_closing_process_s() {
         b.ipv4
     );
     std::fs::write(&script, lines).expect("a file");
-    let capture = Capture::start(
-        &lab,
-        &args!(
-            "-i {} --tap tc -Q out --process -w {file} tcp port {PORT}",
-            lab.receiver()
-        ),
-    );
+    let capture =
+        Capture::start(&lab, &args!("-i {} --tap tc -Q out --process -w {file} tcp port {PORT}", lab.receiver()));
     let mut server = Command::new("ip");
     server.args(["netns", "exec", &b.name, "python3", &script]);
-    let mut server = server
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("ip");
+    let mut server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("ip");
     let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
     let mut line = || lines.next().expect("a line").expect("text");
     assert_eq!(line(), "ready");
@@ -559,27 +465,19 @@ fn end_of_a_connection_is_the_closing_process_s() {
         "import socket; c = socket.create_connection(('{}', {PORT})); c.send(b'x'); c.recv(9); c.recv(9)",
         b.ipv4
     );
-    run(
-        "ip",
-        &["netns", "exec", &lab.pair.a.name, "python3", "-c", &ask],
-    );
+    run("ip", &["netns", "exec", &lab.pair.a.name, "python3", "-c", &ask]);
     let closer: u32 = line().parse().expect("a number");
     drop(server.stdin.take());
     server.wait().expect("it ends");
     capture.stop_well();
     let contents = Contents::read(&file);
     let is_end = |packet: &&Packet| headers(packet).is_some_and(|one| one.flags & FIN != 0);
-    let ends: Vec<_> = contents
-        .packets
-        .iter()
-        .filter(is_end)
-        .map(Packet::process)
-        .collect();
+    let ends: Vec<_> = contents.packets.iter().filter(is_end).map(Packet::process).collect();
     assert_eq!(ends, [Some((closer, closer))]);
 }
 
-/// Programs that are named by a relative path, within a root of their own too, and those that run already, have their path,
-/// once.
+/// Programs that are named by a relative path, within a root of their own too, and those that run already, have their
+/// path, once.
 #[test]
 fn paths_of_programs_are_whole() {
     let Some(lab) = Lab::open() else { return };
@@ -591,17 +489,12 @@ fn paths_of_programs_are_whole() {
     let file = lab.file("paths.pcapng");
     let capture = Capture::start(
         &lab,
-        &args!(
-            "-i {} -i {} --tap tc --process -w {file} port {PORT}",
-            lab.sender(),
-            lab.receiver()
-        ),
+        &args!("-i {} -i {} --tap tc --process -w {file} port {PORT}", lab.sender(), lab.receiver()),
     );
     ask("each", &lab.pair.a, &address, PORT, 4);
     let root = lab.file("root");
     std::fs::create_dir(&root).expect("a directory");
-    let run =
-        format!("cd {directory} && exec ./{name} -c 'echo x >/dev/udp/{address}/{PORT}; read'");
+    let run = format!("cd {directory} && exec ./{name} -c 'echo x >/dev/udp/{address}/{PORT}; read'");
     // A root is the whole tree at another place: the program finds its libraries there.
     let within = format!("mount --rbind / {root} && exec chroot {root} bash -c \"{run}\"");
     let mut children = [args!("bash -c"), args!("unshare --mount bash -c")]
@@ -609,10 +502,7 @@ fn paths_of_programs_are_whole() {
         .zip([&run, &within])
         .map(|(shell, line)| {
             let mut child = Command::new("ip");
-            child
-                .args(["netns", "exec", &lab.pair.a.name])
-                .args(shell)
-                .arg(line);
+            child.args(["netns", "exec", &lab.pair.a.name]).args(shell).arg(line);
             child.stdin(Stdio::piped()).spawn().expect("ip")
         })
         .collect::<Vec<_>>();
@@ -625,8 +515,7 @@ fn paths_of_programs_are_whole() {
     let described = Contents::read(&file).processes;
     let of = |id: u32| -> Vec<String> {
         let own = described.iter().filter(|(one, _)| *one == id);
-        own.map(|(_, options)| options.text(PROCESS_PATH).unwrap_or_default())
-            .collect()
+        own.map(|(_, options)| options.text(PROCESS_PATH).unwrap_or_default()).collect()
     };
     let own = of(server.0.id());
     assert!(own.len() == 1 && own[0].contains("python"), "{own:?}");
@@ -641,31 +530,17 @@ fn paths_of_programs_are_whole() {
 fn comments_name_the_process_for_every_reader() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("comments.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!(
-            "-i {} --tap tc -Q out --process=comment -c 1 -w {file} udp",
-            lab.sender()
-        ),
-    );
+    let capture =
+        Capture::start(&lab, &args!("-i {} --tap tc -Q out --process=comment -c 1 -w {file} udp", lab.sender()));
     let send = format!("echo x >/dev/udp/{}/4000", lab.pair.b.ipv4);
-    run(
-        "ip",
-        &["netns", "exec", &lab.pair.a.name, "bash", "-c", &send],
-    );
+    run("ip", &["netns", "exec", &lab.pair.a.name, "bash", "-c", &send]);
     capture.wait().summary_of_success();
     let rows = tshark(&file, &["frame.comment", "udp.dstport"]);
     assert!(rows[0][0].starts_with("process=bash["), "{rows:?}");
     assert_eq!((rows.len(), rows[0][1].as_str()), (1, "4000"));
-    let refused = trawl(&args!(
-        "capture -i {} --tap packet --process -c 1",
-        lab.sender()
-    ));
+    let refused = trawl(&args!("capture -i {} --tap packet --process -c 1", lab.sender()));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        said.contains("cannot name processes with the packet tap"),
-        "{said}"
-    );
+    assert!(said.contains("cannot name processes with the packet tap"), "{said}");
 }
 
 /// Without a container, the cgroup stands for it.
@@ -706,10 +581,7 @@ fn statistics_count_by_process_and_container() {
 fn datagrams(lab: &Lab, port: u16, count: usize) -> u32 {
     let to = format!("/dev/udp/{}/{port}", lab.pair.b.ipv4);
     let send = format!("echo $$; for i in $(seq {count}); do echo x >{to}; done");
-    let said = run(
-        "ip",
-        &["netns", "exec", &lab.pair.a.name, "bash", "-c", &send],
-    );
+    let said = run("ip", &["netns", "exec", &lab.pair.a.name, "bash", "-c", &send]);
     said.trim().parse().expect("a number")
 }
 
@@ -725,9 +597,8 @@ fn stored_packets_keep_their_processes() {
     let sender = lab.sender();
     let captures = ["alpha", "beta"].map(|host| {
         let spool = lab.file(&format!("spool-{host}"));
-        let options = args!(
-            "-i {sender} --tap tc -Q out --process --store {url} --spool {spool} --chunk-size 4KiB udp"
-        );
+        let options =
+            args!("-i {sender} --tap tc -Q out --process --store {url} --spool {spool} --chunk-size 4KiB udp");
         Capture::start_on_host(host, &lab, &options)
     });
     let ids = [4001, 4002].map(|port| datagrams(&lab, port, COUNT));

@@ -84,10 +84,7 @@ fn sql_answers_follow_a_list_of_uncovered_packets() {
     let count = "SELECT host, count(*) AS packets, count(src) AS ip FROM packets GROUP BY host ORDER BY host";
     let empty = stored.query(&[count]);
     assert!(empty.status.success(), "{empty:?}");
-    assert!(
-        said(&empty).contains("not covered: host alpha: 300 packets in "),
-        "{empty:?}"
-    );
+    assert!(said(&empty).contains("not covered: host alpha: 300 packets in "), "{empty:?}");
     stored.index();
     let whole = stored.query(&[count, "--json"]);
     let found = document(&whole);
@@ -101,10 +98,7 @@ fn sql_answers_follow_a_list_of_uncovered_packets() {
     assert_eq!(found["coverage"][1]["indexed"], COUNT);
     assert_eq!(said(&whole), "");
     let csv = stored.query(&[count, "--csv"]);
-    assert_eq!(
-        String::from_utf8_lossy(&csv.stdout),
-        "host,packets,ip\nalpha,300,200\nbeta,300,200\n"
-    );
+    assert_eq!(String::from_utf8_lossy(&csv.stdout), "host,packets,ip\nalpha,300,200\nbeta,300,200\n");
     // The rows of a removed chunk are still there; a catalogue made anew lacks them, and says so.
     fs::remove_file(&stored.chunks()[0]).expect("a chunk");
     assert_eq!(document(&stored.query(&[count, "--json"])), found);
@@ -153,16 +147,10 @@ fn query_is_limited_in_memory_and_ends_at_a_signal() {
     ] {
         let output = trawl(&[&query[..], &[sql]].concat());
         assert_eq!(output.status.code(), Some(1), "{sql}: {output:?}");
-        assert!(
-            said(&output).contains("memory") || said(&output).contains("Resources exhausted"),
-            "{}",
-            said(&output)
-        );
+        assert!(said(&output).contains("memory") || said(&output).contains("Resources exhausted"), "{}", said(&output));
     }
     let mut endless = Command::new(binary::path());
-    endless
-        .args(&query)
-        .arg("SELECT count(*) FROM generate_series(1, 1000000000000)");
+    endless.args(&query).arg("SELECT count(*) FROM generate_series(1, 1000000000000)");
     let mut endless = endless.spawn().expect("it starts");
     let status = format!("/proc/{}/status", endless.id());
     wait_until("it watches for signals", || {
@@ -186,24 +174,19 @@ fn errors_name_the_tables_and_the_option_of_the_store() {
     let url = format!("file://{store}");
     let unknown = trawl(&["store", "query", "--store", &url, "SELECT * FROM packet"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
-    assert!(
-        said(&unknown).contains("packets and flows"),
-        "{}",
-        said(&unknown)
-    );
+    assert!(said(&unknown).contains("packets and flows"), "{}", said(&unknown));
     if fs::exists("/var/lib/trawl/store").unwrap_or(true) {
         return;
     }
     let mut nowhere = Command::new(binary::path());
-    nowhere
-        .args(["store", "query", "SELECT 1"])
-        .env_remove("TRAWL_STORE");
+    nowhere.args(["store", "query", "SELECT 1"]).env_remove("TRAWL_STORE");
     let nowhere = nowhere.output().expect("it starts");
     assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
     assert!(said(&nowhere).contains("--store URL"), "{}", said(&nowhere));
 }
 
-/// Guards root against another user's program next to a copy of trawl, and against a directory above that others may move.
+/// Guards root against another user's program next to a copy of trawl, and against a directory above that others may
+/// move.
 #[test]
 fn planted_helper_is_not_run_by_root() {
     let Some(lab) = Lab::open() else { return };
@@ -228,11 +211,7 @@ fn planted_helper_is_not_run_by_root() {
     };
     let is_planted = |output: &Output| String::from_utf8_lossy(&output.stdout).contains("PLANTED");
     assert!(is_planted(&query()), "all directories are root's");
-    for (directory_mode, above_mode, planter) in [
-        (0o1777, 0o755, 0),
-        (0o755, 0o755, 65_534),
-        (0o755, 0o777, 0),
-    ] {
+    for (directory_mode, above_mode, planter) in [(0o1777, 0o755, 0), (0o755, 0o755, 65_534), (0o755, 0o777, 0)] {
         mode(&directory, directory_mode);
         mode(&above, above_mode);
         chown(&helper, Some(planter), None).expect("root may");
@@ -262,25 +241,13 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
         assert_eq!(rows.len(), count, "{filter}");
         let times: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
         assert!(times.is_sorted(), "{filter}");
-        let of_alpha = rows
-            .iter()
-            .filter(|row| row[1].starts_with("alpha:"))
-            .count();
+        let of_alpha = rows.iter().filter(|row| row[1].starts_with("alpha:")).count();
         assert_eq!(of_alpha, count / 2, "{filter}");
     }
     // The answer has exactly the stored bytes: tshark compares it with the chunks.
-    let sql = stored.query(&[
-        "SELECT * FROM packets WHERE host = 'beta'",
-        "--packets",
-        &file,
-    ]);
+    let sql = stored.query(&["SELECT * FROM packets WHERE host = 'beta'", "--packets", &file]);
     assert!(sql.status.success(), "{sql:?}");
-    let fields = [
-        "frame.time_epoch",
-        "frame.len",
-        "udp.payload",
-        "frame.packet_id",
-    ];
+    let fields = ["frame.time_epoch", "frame.len", "udp.payload", "frame.packet_id"];
     let mut expected: Vec<Vec<String>> = stored
         .chunks()
         .iter()
@@ -299,10 +266,7 @@ fn filtered_packets_of_all_hosts_are_in_order_of_time() {
     let chunk = &stored.chunks()[0];
     fs::remove_file(chunk).expect("a chunk");
     let gone = stored.query(&["--filter", "ip6 or ip", "--packets", &file]);
-    assert!(
-        said(&gone).contains("are no longer in the store"),
-        "{gone:?}"
-    );
+    assert!(said(&gone).contains("are no longer in the store"), "{gone:?}");
 }
 
 /// The index leaves out only packets that tcpdump would leave out.
@@ -386,10 +350,7 @@ fn equal_packets_are_ambiguous() {
     stored.index();
     let trace = trawl(&["store", "trace", "--store", &stored.url, "--window", "1h"]);
     let text = String::from_utf8_lossy(&trace.stdout);
-    assert!(
-        text.contains("1  ambiguous: identical packets at one interface"),
-        "{trace:?}"
-    );
+    assert!(text.contains("1  ambiguous: identical packets at one interface"), "{trace:?}");
 }
 
 /// Names of commands before they were grouped.

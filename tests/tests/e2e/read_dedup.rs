@@ -21,10 +21,7 @@ fn frame(port: u16, vlan: Option<u16>, padded: bool) -> Vec<u8> {
         Some(number) => template.vlan(number),
         None => template,
     };
-    let mut frame = template
-        .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-        .udp(5, port)
-        .build();
+    let mut frame = template.ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(5, port).build();
     if padded {
         frame.resize(60, 0);
     }
@@ -36,10 +33,7 @@ fn recording(sightings: &[(u32, u64, Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::new();
     write::section_header(&mut out, &write::SectionHeader::default());
     for name in ["veth0", "br0", "eth0"] {
-        let interface = Interface {
-            name: Some(name.to_owned()),
-            ..Interface::default()
-        };
+        let interface = Interface { name: Some(name.to_owned()), ..Interface::default() };
         write::interface_description(&mut out, &interface);
     }
     for (interface_id, ms, frame) in sightings {
@@ -82,12 +76,7 @@ fn copies_at_other_interfaces_are_left_out_and_retransmissions_stay() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("left out 4 packets"), "{said}");
     let rows = tshark(&out, &["frame.interface_name", "udp.dstport"]);
-    let expected = [
-        ["veth0", "1"],
-        ["veth0", "2"],
-        ["veth0", "1"],
-        ["eth0", "2"],
-    ];
+    let expected = [["veth0", "1"], ["veth0", "2"], ["veth0", "1"], ["eth0", "2"]];
     assert_eq!(rows, expected);
     let counted = done(&args!("read {file} --dedup 5ms --count udp port 1"));
     assert_eq!(counted.lines().next(), Some("2 packets"));

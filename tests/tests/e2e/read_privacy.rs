@@ -18,11 +18,7 @@ const B6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 2];
 const PAYLOAD: &[u8] = b"confidential";
 
 fn frames() -> Vec<Vec<u8>> {
-    let v4 = || {
-        Template::new()
-            .ethernet(A, B)
-            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-    };
+    let v4 = || Template::new().ethernet(A, B).ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
     let v6 = || Template::new().ethernet(A, B).ipv6(A6, B6);
     let syn = || Tcp {
         src: 40_000,
@@ -32,36 +28,17 @@ fn frames() -> Vec<Vec<u8>> {
         options: vec![2, 4, 5, 0xb4],
         ..Tcp::default()
     };
-    let solicitation = Icmp {
-        kind: 135,
-        ..Icmp::default()
-    };
+    let solicitation = Icmp { kind: 135, ..Icmp::default() };
     let target = [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[2, 1, 1], &A].concat();
-    let quoted = Template::new()
-        .ipv4([10, 0, 0, 2], [10, 0, 0, 1])
-        .udp(5, 6)
-        .build();
-    let unreachable = Icmp {
-        kind: 3,
-        code: 3,
-        rest: [0; 4],
-    };
+    let quoted = Template::new().ipv4([10, 0, 0, 2], [10, 0, 0, 1]).udp(5, 6).build();
+    let unreachable = Icmp { kind: 3, code: 3, rest: [0; 4] };
     [
         v4().tcp(syn()),
         v6().tcp(syn()),
         v6().icmpv6(solicitation).payload(target),
         v4().icmp(unreachable).payload(quoted),
-        v4().udp(5, 4789)
-            .vxlan(7)
-            .ethernet(B, A)
-            .ipv6(A6, B6)
-            .tcp(syn()),
-        Template::new().ethernet(A, B).arp(Arp::reply(
-            A,
-            [10, 0, 0, 1].into(),
-            B,
-            [10, 0, 0, 2].into(),
-        )),
+        v4().udp(5, 4789).vxlan(7).ethernet(B, A).ipv6(A6, B6).tcp(syn()),
+        Template::new().ethernet(A, B).arp(Arp::reply(A, [10, 0, 0, 1].into(), B, [10, 0, 0, 2].into())),
         v4().udp(5, 53).payload(PAYLOAD),
         v6().tcp(syn()).payload(PAYLOAD),
     ]
@@ -98,13 +75,7 @@ fn recording() -> Vec<u8> {
 /// Fails if a file contains addresses or payload.
 #[track_caller]
 fn assert_anonymous(bytes: &[u8]) {
-    let addresses = [
-        &A[..],
-        &B,
-        &[10, 0, 0, 1],
-        &[10, 0, 0, 2],
-        &[0x20, 1, 0xd, 0xb8],
-    ];
+    let addresses = [&A[..], &B, &[10, 0, 0, 1], &[10, 0, 0, 2], &[0x20, 1, 0xd, 0xb8]];
     for secret in addresses.into_iter().chain([PAYLOAD, b"10.0.0.1"]) {
         let is_there = bytes.windows(secret.len()).any(|part| part == secret);
         assert!(!is_there, "{secret:?} is in the file");
@@ -125,14 +96,8 @@ fn anonymized_files_have_right_checksums_and_no_payload() {
 
     assert_anonymous(&fs::read(&out).expect("the file"));
     let count = frames().len();
-    let rows = tshark(
-        &out,
-        &["frame.len", "frame.cap_len", "frame.interface_name"],
-    );
-    let originals = tshark(
-        &file,
-        &["frame.len", "frame.cap_len", "frame.interface_name"],
-    );
+    let rows = tshark(&out, &["frame.len", "frame.cap_len", "frame.interface_name"]);
+    let originals = tshark(&file, &["frame.len", "frame.cap_len", "frame.interface_name"]);
     assert_eq!(rows.len(), count);
     for (number, (row, original)) in rows.iter().zip(&originals).enumerate() {
         assert_eq!((&row[0], &row[2]), (&original[0], &original[2]));
@@ -144,24 +109,12 @@ fn anonymized_files_have_right_checksums_and_no_payload() {
         for check in ["ip", "udp", "tcp"].map(|one| format!("{one}.check_checksum:TRUE").leak()) {
             arguments.extend(["-o", check]);
         }
-        let fields = [
-            "ip.checksum.status",
-            "tcp.checksum.status",
-            "icmp.checksum.status",
-            "icmpv6.checksum.status",
-        ];
+        let fields = ["ip.checksum.status", "tcp.checksum.status", "icmp.checksum.status", "icmpv6.checksum.status"];
         arguments.extend(fields.into_iter().flat_map(|field| ["-e", field]));
         let text = run("tshark", &arguments);
-        text.lines()
-            .take(count - 2)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        text.lines().take(count - 2).map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(
-        statuses(&out),
-        statuses(&file),
-        "checksums of whole packets"
-    );
+    assert_eq!(statuses(&out), statuses(&file), "checksums of whole packets");
     let hosts = tshark(&out, &["ip.src", "ip.dst"]);
     let shared = |row: &Vec<String>| row[0].rsplit_once('.').map(|(net, _)| net.to_owned());
     assert_eq!(shared(&hosts[0]), shared(&vec![hosts[0][1].clone()]));
@@ -207,36 +160,24 @@ fn typed_password_cannot_be_computed_from_checksums() {
     }
     fs::write(&file, recording).expect("a file");
     fs::write(&key, "0123456789abcdef".repeat(4)).expect("a key");
-    for arguments in [
-        &["--headers"][..],
-        &["--anonymize", &key],
-        &["--headers", "--anonymize", &key],
-    ] {
+    for arguments in [&["--headers"][..], &["--anonymize", &key], &["--headers", "--anonymize", &key]] {
         done(&[&["read", &file, "-w", &out][..], arguments].concat());
         let bytes = fs::read(&out).expect("the file");
         let mut reader = CaptureReader::new(&bytes[..]).expect("a header");
         let mut checked = 0;
         while let Some(packet) = reader.next_packet().expect("whole records") {
             // The frame as if a zero had been typed, with the addresses in the file.
-            let ip =
-                |at: usize| <[u8; 4]>::try_from(&packet.captured[at..at + 4]).expect("an address");
-            let zero = Template::new()
-                .ethernet(A, B)
-                .ipv4(ip(26), ip(30))
-                .tcp(Tcp {
-                    src: 40_000,
-                    dst: 23,
-                    seq: 1000 + checked as u32,
-                    flags: flags::ACK,
-                    window: 500,
-                    ..Tcp::default()
-                });
+            let ip = |at: usize| <[u8; 4]>::try_from(&packet.captured[at..at + 4]).expect("an address");
+            let zero = Template::new().ethernet(A, B).ipv4(ip(26), ip(30)).tcp(Tcp {
+                src: 40_000,
+                dst: 23,
+                seq: 1000 + checked as u32,
+                flags: flags::ACK,
+                window: 500,
+                ..Tcp::default()
+            });
             let zero = zero.payload([0]).build();
-            assert_eq!(
-                packet.captured[TCP_AT..],
-                zero[TCP_AT..zero.len() - 1],
-                "{arguments:?}"
-            );
+            assert_eq!(packet.captured[TCP_AT..], zero[TCP_AT..zero.len() - 1], "{arguments:?}");
             checked += 1;
         }
         assert_eq!(checked, PASSWORD.len());
@@ -252,18 +193,8 @@ fn headers_alone_keep_addresses_and_comments() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     let [file, out] = ["in.pcapng", "out.pcapng"].map(path);
     fs::write(&file, recording()).expect("a file");
-    done(&[
-        "read",
-        &file,
-        "--headers",
-        "-w",
-        &out,
-        "port 53 or port 443",
-    ]);
-    let rows = tshark(
-        &out,
-        &["ip.src", "frame.len", "frame.cap_len", "frame.comment"],
-    );
+    done(&["read", &file, "--headers", "-w", &out, "port 53 or port 443"]);
+    let rows = tshark(&out, &["ip.src", "frame.len", "frame.cap_len", "frame.comment"]);
     let expected = [
         ["10.0.0.1", "58", "58", "from 10.0.0.1"],
         ["", "78", "78", "from 10.0.0.1"],
@@ -284,10 +215,7 @@ fn keys_that_are_short_or_missing_leave_no_file() {
     assert!(missing.contains("openssl rand -hex 32"), "{missing}");
     fs::write(&key, "0123456789abcdef").expect("a key");
     let short = refused(&arguments, 1);
-    assert!(
-        short.contains("16 bytes") && !short.contains("0123456789"),
-        "{short}"
-    );
+    assert!(short.contains("16 bytes") && !short.contains("0123456789"), "{short}");
     assert!(!directory.path().join("out.pcapng").exists());
     refused(&["read", &file, "--anonymize", &key], 2);
 }

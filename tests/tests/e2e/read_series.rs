@@ -33,18 +33,10 @@ fn recording(directory: &Directory) -> String {
 fn files(directory: &Directory, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory.path()).expect("a directory");
     let is_its = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with(prefix)
     };
-    let mut found: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(is_its)
-        .collect();
+    let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(is_its).collect();
     found.sort();
     found
 }
@@ -59,11 +51,7 @@ fn count(path: &Path) -> u64 {
 fn port(path: &Path, first: bool) -> String {
     let path = path.to_str().expect("a plain path");
     let lines = done(&["read", "-t", path]);
-    let line = if first {
-        lines.lines().next()
-    } else {
-        lines.lines().last()
-    };
+    let line = if first { lines.lines().next() } else { lines.lines().last() };
     let line = line.expect("a packet");
     line.split([' ', '.']).nth(5).expect("a port").to_owned()
 }
@@ -75,23 +63,9 @@ fn packets_are_split_into_files_by_size_and_time() {
     }
     let directory = Directory::new();
     let all = recording(&directory);
-    let to = |name: &str| {
-        directory
-            .path()
-            .join(name)
-            .to_str()
-            .expect("plain")
-            .to_owned()
-    };
+    let to = |name: &str| directory.path().join(name).to_str().expect("plain").to_owned();
     for ending in ["pcap", "pcapng"] {
-        done(&[
-            "read",
-            &all,
-            "-w",
-            &to(&format!("size.{ending}")),
-            "-C",
-            "300KiB",
-        ]);
+        done(&["read", &all, "-w", &to(&format!("size.{ending}")), "-C", "300KiB"]);
         let found = files(&directory, "size_");
         assert!(found.len() > 5, "{found:?}");
         assert_eq!(found.iter().map(|path| count(path)).sum::<u64>(), PACKETS);
@@ -104,23 +78,12 @@ fn packets_are_split_into_files_by_size_and_time() {
             let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text}"));
             assert_eq!(number(&last) + 1, number(&first));
         }
-        found
-            .iter()
-            .for_each(|path| fs::remove_file(path).expect("it is there"));
-        done(&[
-            "read",
-            &all,
-            "-w",
-            &to(&format!("time.{ending}")),
-            "-G",
-            "2",
-        ]);
+        found.iter().for_each(|path| fs::remove_file(path).expect("it is there"));
+        done(&["read", &all, "-w", &to(&format!("time.{ending}")), "-G", "2"]);
         let found = files(&directory, "time_");
         let counts: Vec<u64> = found.iter().map(|path| count(path)).collect();
         assert_eq!(counts, [2000, 2000, 1000]);
-        found
-            .iter()
-            .for_each(|path| fs::remove_file(path).expect("it is there"));
+        found.iter().for_each(|path| fs::remove_file(path).expect("it is there"));
     }
 }
 
@@ -131,14 +94,7 @@ fn latest_files_stay_and_names_follow_the_packets() {
     }
     let directory = Directory::new();
     let all = recording(&directory);
-    let to = |name: &str| {
-        directory
-            .path()
-            .join(name)
-            .to_str()
-            .expect("plain")
-            .to_owned()
-    };
+    let to = |name: &str| directory.path().join(name).to_str().expect("plain").to_owned();
     done(&["read", &all, "-w", &to("ring.pcapng"), "-G", "1", "-W", "2"]);
     let found = files(&directory, "ring_");
     assert_eq!(found.len(), 2, "{found:?}");
@@ -146,13 +102,8 @@ fn latest_files_stay_and_names_follow_the_packets() {
     // One file for each second of the recording, named after it; several interfaces and files become one.
     done(&["read", &all, &all, "-w", &to("at-%s.pcapng"), "-G", "1"]);
     let found = files(&directory, "at-");
-    let names: Vec<_> = found
-        .iter()
-        .map(|path| path.file_stem().expect("a name").to_string_lossy())
-        .collect();
-    let expected: Vec<String> = (0..5)
-        .map(|second| format!("at-{}", 1_700_000_000 + second))
-        .collect();
+    let names: Vec<_> = found.iter().map(|path| path.file_stem().expect("a name").to_string_lossy()).collect();
+    let expected: Vec<String> = (0..5).map(|second| format!("at-{}", 1_700_000_000 + second)).collect();
     assert_eq!(names, expected);
     assert!(found.iter().all(|path| count(path) == 2000));
 }
@@ -173,11 +124,7 @@ fn impossible_series_are_refused() {
     run("mkfifo", &[&pipe]);
     for (arguments, status, words) in [
         (["-w", &file, "-z", "no-such-program"], 2, "no such program"),
-        (
-            ["-w", &to("pipe.pcapng"), "-C", "1"],
-            1,
-            "not a regular file",
-        ),
+        (["-w", &to("pipe.pcapng"), "-C", "1"], 1, "not a regular file"),
     ] {
         let refused = trawl(&[&["read", &all][..], &arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -192,14 +139,7 @@ fn files_are_compressed_by_their_suffix() {
     let directory = Directory::new();
     let all = recording(&directory);
     let plain = done(&["read", &all]);
-    let to = |name: &str| {
-        directory
-            .path()
-            .join(name)
-            .to_str()
-            .expect("plain")
-            .to_owned()
-    };
+    let to = |name: &str| directory.path().join(name).to_str().expect("plain").to_owned();
     for (ending, tool) in [("zst", "zstd"), ("lz4", "lz4"), ("gz", "gzip")] {
         let one = to(&format!("one.pcapng.{ending}"));
         done(&["read", &all, "-w", &one]);
@@ -211,25 +151,15 @@ fn files_are_compressed_by_their_suffix() {
         done(&["read", &all, "-w", &series, "-C", "64KiB"]);
         let found = files(&directory, "series_");
         assert!(found.len() > 1, "{found:?}");
-        let names: Vec<String> = found
-            .iter()
-            .map(|path| path.to_str().expect("plain").to_owned())
-            .collect();
-        let words: Vec<&str> = std::iter::once("read")
-            .chain(names.iter().map(String::as_str))
-            .collect();
+        let names: Vec<String> = found.iter().map(|path| path.to_str().expect("plain").to_owned()).collect();
+        let words: Vec<&str> = std::iter::once("read").chain(names.iter().map(String::as_str)).collect();
         assert_eq!(done(&words), plain);
-        found
-            .iter()
-            .for_each(|path| fs::remove_file(path).expect("it is there"));
+        found.iter().for_each(|path| fs::remove_file(path).expect("it is there"));
     }
     // Requested by an option if the suffix is neutral; no compression for a pipe.
     let asked = to("asked.pcapng");
     done(&["read", &all, "-w", &asked, "--compress", "zstd"]);
-    assert_eq!(
-        fs::read(&asked).expect("a file")[..4],
-        [0x28, 0xb5, 0x2f, 0xfd]
-    );
+    assert_eq!(fs::read(&asked).expect("a file")[..4], [0x28, 0xb5, 0x2f, 0xfd]);
     refused(&["read", &all, "-w", "-", "-C", "1"], 2);
     // Without -w the packets are printed, as in tcpdump.
     assert_eq!(done(&["read", &all, "-C", "1"]), plain);
@@ -245,13 +175,7 @@ fn reading_benchmark_compares_both_results() {
     let out = directory.path().join("results");
     let out = out.to_str().expect("a plain path");
     let options = ["--set", "megabytes=2", "--repeat", "1", "-o", out];
-    let said = done(
-        &[
-            &["bench", "read", "--json", "--scratch", place][..],
-            &options,
-        ]
-        .concat(),
-    );
+    let said = done(&[&["bench", "read", "--json", "--scratch", place][..], &options].concat());
     // The first line is the document, progress from standard error follows.
     let said = said.lines().next().expect("a document");
     let outcome: serde_json::Value = serde_json::from_str(said).expect("JSON");
@@ -263,17 +187,10 @@ fn reading_benchmark_compares_both_results() {
     for task in ["rewrite, most match", "rewrite, 1 % matches"] {
         let made: Vec<_> = runs
             .iter()
-            .filter(|run| {
-                run["series"]
-                    .as_str()
-                    .is_some_and(|name| name.ends_with(task))
-            })
+            .filter(|run| run["series"].as_str().is_some_and(|name| name.ends_with(task)))
             .map(|run| &run["values"]["made"])
             .collect();
-        assert!(
-            made.len() == 2 && made[0] == made[1] && made[0].as_f64() > Some(24.0),
-            "{outcome}"
-        );
+        assert!(made.len() == 2 && made[0] == made[1] && made[0].as_f64() > Some(24.0), "{outcome}");
     }
     let left = fs::read_dir(place).expect("a directory").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
@@ -288,9 +205,7 @@ fn long_recording(directory: &Directory) -> String {
     for number in 0..10_000 {
         let payload: Vec<u8> = (0..1000)
             .map(|_| {
-                noise = noise
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (noise >> 56) as u8
             })
             .collect();

@@ -24,9 +24,7 @@ fn address(said: &str) -> SocketAddr {
 
 /// Waits until this many readers have connected.
 fn wait_connected(capture: &Capture, readers: usize) {
-    wait_until("readers are connected", || {
-        capture.said().matches(" connected").count() >= readers
-    });
+    wait_until("readers are connected", || capture.said().matches(" connected").count() >= readers);
 }
 
 /// Starts tshark as a reader that writes to a file, in a network namespace if one is named.
@@ -35,12 +33,7 @@ fn start_tshark(namespace: Option<&str>, address: SocketAddr, file: &str) -> Chi
         Some(_) => Command::new("ip"),
         None => Command::new("tshark"),
     };
-    command.args(
-        namespace
-            .map(|name| ["netns", "exec", name, "tshark"])
-            .into_iter()
-            .flatten(),
-    );
+    command.args(namespace.map(|name| ["netns", "exec", name, "tshark"]).into_iter().flatten());
     command.args(["-i", &format!("TCP@{address}"), "-w", file]);
     command.stdin(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("tshark")
@@ -55,31 +48,20 @@ struct Reading {
 
 impl Reading {
     fn start(mut stream: TcpStream) -> Self {
-        let (bytes, count) = (
-            Arc::<Mutex<Vec<u8>>>::default(),
-            Arc::<AtomicUsize>::default(),
-        );
+        let (bytes, count) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<AtomicUsize>::default());
         let (all, so_far) = (Arc::clone(&bytes), Arc::clone(&count));
         let thread = std::thread::spawn(move || {
             let mut piece = vec![0; 1 << 20];
             while let Ok(read @ 1..) = stream.read(&mut piece) {
-                all.lock()
-                    .expect("no panic")
-                    .extend_from_slice(&piece[..read]);
+                all.lock().expect("no panic").extend_from_slice(&piece[..read]);
                 so_far.fetch_add(read, Ordering::AcqRel);
             }
         });
-        Self {
-            bytes,
-            count,
-            thread,
-        }
+        Self { bytes, count, thread }
     }
 
     fn wait(&self, bytes: usize) {
-        wait_until("the reader reads", || {
-            self.count.load(Ordering::Acquire) >= bytes
-        });
+        wait_until("the reader reads", || self.count.load(Ordering::Acquire) >= bytes);
     }
 
     /// Returns all bytes once the stream has ended.
@@ -102,17 +84,13 @@ fn of_reader(summary: &Summary, reader: SocketAddr, key: &str) -> u64 {
 #[test]
 fn tsharks_read_beside_a_file() {
     let Some(lab) = Lab::open() else { return };
-    let [file, one, other, late] =
-        ["a", "b", "c", "d"].map(|name| lab.file(&format!("{name}.pcapng")));
+    let [file, one, other, late] = ["a", "b", "c", "d"].map(|name| lab.file(&format!("{name}.pcapng")));
     let receiver = lab.receiver();
     let arguments = args!("-i {receiver} --tap xdp -w {file} -w tcp-listen:0");
     let capture = Capture::start(&lab, &arguments);
     let address = address(&capture.said());
     assert!(address.ip().is_loopback() && address.port() != 0);
-    let mut readers = vec![
-        start_tshark(None, address, &one),
-        start_tshark(None, address, &other),
-    ];
+    let mut readers = vec![start_tshark(None, address, &one), start_tshark(None, address, &other)];
     wait_connected(&capture, 2);
     lab.send(&[frames::patterned(200)], 1000);
     capture.wait_recorded(1000);
@@ -128,16 +106,9 @@ fn tsharks_read_beside_a_file() {
     for (file, packets) in [(&file, 1500), (&one, 1500), (&other, 1500), (&late, 500)] {
         assert_eq!(packets_in(file), packets, "{file}");
         let interface = tshark(file, &["frame.interface_name"]);
-        assert!(
-            interface.iter().all(|row| row[0].contains("veth0")),
-            "{file}"
-        );
+        assert!(interface.iter().all(|row| row[0].contains("veth0")), "{file}");
     }
-    let mut sent: Vec<_> = summary
-        .readers
-        .iter()
-        .map(|one| one["sent"].as_u64())
-        .collect();
+    let mut sent: Vec<_> = summary.readers.iter().map(|one| one["sent"].as_u64()).collect();
     sent.sort_unstable();
     assert_eq!(sent, [Some(500), Some(1500), Some(1500)]);
     assert!(summary.readers.iter().all(|one| one["lost"] == 0));
@@ -156,10 +127,7 @@ fn streams_describe_interfaces_that_join() {
     let connect = || Reading::start(TcpStream::connect(address).expect("a connection"));
     let before = connect();
     wait_connected(&capture, 1);
-    run(
-        "ip",
-        &args!("-n {a} link add p0 type veth peer name p0 netns {b}"),
-    );
+    run("ip", &args!("-n {a} link add p0 type veth peer name p0 netns {b}"));
     for namespace in [a, b] {
         run("ip", &args!("-n {namespace} link set p0 up"));
     }
@@ -205,8 +173,8 @@ fn tshark_reads_across_namespaces_over_the_captured_interface() {
     assert_eq!(summary.lost_total(), 0);
 }
 
-/// A reader that does not read loses its own packets, which the next packet and the statistics report; it takes nothing from
-/// a reader that reads.
+/// A reader that does not read loses its own packets, which the next packet and the statistics report; it takes nothing
+/// from a reader that reads.
 #[test]
 fn slow_reader_loses_its_own_packets() {
     const LENGTH: usize = 1400;
@@ -243,10 +211,7 @@ fn slow_reader_loses_its_own_packets() {
     summary.assert_all_recorded(all);
     assert_eq!(of_reader(&summary, at_fast, "lost"), 0);
     assert_eq!(of_reader(&summary, at_fast, "sent"), all);
-    let (sent, lost) = (
-        of_reader(&summary, at_slow, "sent"),
-        of_reader(&summary, at_slow, "lost"),
-    );
+    let (sent, lost) = (of_reader(&summary, at_slow, "sent"), of_reader(&summary, at_slow, "lost"));
     assert!(lost > 0 && sent + lost == all, "{summary:#?}");
     let told = format!("reader {at_slow}: {sent} sent, {lost} lost: it could not keep up");
     assert!(finished.stderr.contains(&told), "{}", finished.stderr);
@@ -262,8 +227,8 @@ fn slow_reader_loses_its_own_packets() {
     }
 }
 
-/// A reader that stops reading does not hold up the end of the capture: its stream ends with a whole block, and no packet
-/// counts as sent that it cannot get.
+/// A reader that stops reading does not hold up the end of the capture: its stream ends with a whole block, and no
+/// packet counts as sent that it cannot get.
 #[test]
 fn stalled_reader_does_not_delay_the_end() {
     const PACKETS: u64 = 12_000;
@@ -290,10 +255,7 @@ fn stalled_reader_does_not_delay_the_end() {
             let why = "it did not read the rest in time";
             assert!(finished.stderr.contains(why), "{}", finished.stderr);
             let lost = summary.lost_by("not_read");
-            assert!(
-                lost > 0 && summary.recorded + lost == PACKETS,
-                "{summary:#?}"
-            );
+            assert!(lost > 0 && summary.recorded + lost == PACKETS, "{summary:#?}");
             assert_eq!(summary.readers[0]["lost"], lost);
             assert_eq!(summary.readers[0]["sent"], summary.recorded);
             let contents = Contents::parse(&stalled.rest());
@@ -340,22 +302,17 @@ fn dying_readers_are_noticed() {
     let closed = TcpStream::connect(address).expect("a connection");
     wait_connected(&capture, 2);
     let half = TcpStream::connect(address).expect("a connection");
-    half.shutdown(std::net::Shutdown::Write)
-        .expect("it is open");
+    half.shutdown(std::net::Shutdown::Write).expect("it is open");
     let half = Reading::start(half);
     wait_connected(&capture, 3);
     let at_closed = closed.local_addr().expect("an address");
     drop(closed);
-    capture.wait_said(&format!(
-        "reader {at_closed}: 0 sent, 0 lost; it closed the connection"
-    ));
+    capture.wait_said(&format!("reader {at_closed}: 0 sent, 0 lost; it closed the connection"));
     lab.send(&[frames::silent(64)], 10);
     capture.wait_recorded(10);
     killed.kill().expect("tshark runs");
     killed.wait().expect("a child of ours");
-    wait_until("the killed reader is noticed", || {
-        capture.said().matches("it closed the connection").count() == 2
-    });
+    wait_until("the killed reader is noticed", || capture.said().matches("it closed the connection").count() == 2);
     lab.send(&[frames::silent(64)], 10);
     capture.wait_recorded(20);
     capture.stop_well().assert_all_recorded(20);
@@ -381,10 +338,7 @@ fn packets_without_a_reader_are_not_kept() {
             None => assert_eq!((summary.recorded, summary.not_kept), (0, 100)),
             Some(output) => {
                 summary.assert_all_recorded(100);
-                assert_eq!(
-                    (&output["recorded"], &output["not_kept"]),
-                    (&0.into(), &100.into())
-                );
+                assert_eq!((&output["recorded"], &output["not_kept"]), (&0.into(), &100.into()));
                 let told = "100 recorded packets came while no reader was connected";
                 assert!(finished.stderr.contains(told), "{}", finished.stderr);
             }
@@ -450,9 +404,7 @@ fn make_certificates(lab: &Lab) {
                 "req -x509 -newkey ed25519 -nodes -keyout {authority}.key -out {authority}.pem -days 2 -subj /CN={authority}"
             ));
         }
-        openssl(&format!(
-            "req -newkey ed25519 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
-        ));
+        openssl(&format!("req -newkey ed25519 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"));
         openssl(&format!(
             "x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -out {name}.pem -days 2 -extfile names"
         ));
@@ -469,13 +421,7 @@ fn tls_options(lab: &Lab) -> String {
 fn openssl_reader(lab: &Lab, address: SocketAddr, certificate: Option<&str>) -> Command {
     let mut command = Command::new("openssl");
     let (address, authority) = (address.to_string(), lab.file("ca.pem"));
-    command.args([
-        "s_client",
-        "-quiet",
-        "-verify_return_error",
-        "-CAfile",
-        &authority,
-    ]);
+    command.args(["s_client", "-quiet", "-verify_return_error", "-CAfile", &authority]);
     command.args(["-connect", &address, "-servername", "localhost"]);
     if let Some(name) = certificate {
         let [cert, key] = ["pem", "key"].map(|kind| lab.file(&format!("{name}.{kind}")));
@@ -496,17 +442,13 @@ fn tls_admits_readers_with_a_certificate() {
     let address = SocketAddr::from(([127, 0, 0, 1], address(&capture.said()).port()));
     // Without a certificate, with a stranger's, and without TLS.
     for certificate in [None, Some("stranger")] {
-        let read = openssl_reader(&lab, address, certificate)
-            .output()
-            .expect("openssl");
+        let read = openssl_reader(&lab, address, certificate).output().expect("openssl");
         assert!(read.stdout.is_empty());
     }
     capture.wait_said("peer sent no certificates");
     capture.wait_said("invalid peer certificate");
     let mut plain = TcpStream::connect(address).expect("a connection");
-    plain
-        .write_all(b"GET / HTTP/1.0\r\n\r\n")
-        .expect("a connection");
+    plain.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("a connection");
     capture.wait_said("corrupt message");
     assert!(!capture.said().contains(" connected"));
 
@@ -532,9 +474,7 @@ fn stalled_handshakes_keep_no_reader_out() {
     let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:0{tls}");
     let capture = Capture::start(&lab, &arguments);
     let address = address(&capture.said());
-    let stalled: Vec<TcpStream> = (0..70)
-        .map(|_| TcpStream::connect(address).expect("a connection"))
-        .collect();
+    let stalled: Vec<TcpStream> = (0..70).map(|_| TcpStream::connect(address).expect("a connection")).collect();
     // The oldest have given way to newer ones.
     capture.wait_said("it ended the handshake of TLS");
     let mut reader = openssl_reader(&lab, address, Some("reader"));
@@ -580,15 +520,10 @@ fn outputs_for_readers_that_cannot_work_are_refused() {
     let taken = format!("tcp-listen:{}", taken.local_addr().expect("an address"));
     let [cert, key, stranger, missing] =
         ["server.pem", "server.key", "stranger.key", "none.pem"].map(|name| lab.file(name));
-    let tls = |cert: &str, key: &str, authority: &str| {
-        format!("tcp-listen:0,cert={cert},key={key},client-ca={authority}")
-    };
+    let tls =
+        |cert: &str, key: &str, authority: &str| format!("tcp-listen:0,cert={cert},key={key},client-ca={authority}");
     for (output, code, fix) in [
-        (
-            "tcp-listen:0.0.0.0:57012",
-            2,
-            "tcp-listen:0.0.0.0:57012,plain",
-        ),
+        ("tcp-listen:0.0.0.0:57012", 2, "tcp-listen:0.0.0.0:57012,plain"),
         ("tcp-listen:[::]:57012", 2, "client-ca=FILE"),
         ("tcp-listen:web:57012", 2, "tcp-listen:127.0.0.1:57012"),
         ("tcp-listen:0,compress=zstd", 2, "leave out --compress"),
@@ -601,10 +536,7 @@ fn outputs_for_readers_that_cannot_work_are_refused() {
         let refused = trawl(&["capture", "-i", &receiver, "-w", output]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(code), "{output}: {said}");
-        assert!(
-            said.contains(fix) && !said.contains("capturing on"),
-            "{said}"
-        );
+        assert!(said.contains(fix) && !said.contains("capturing on"), "{said}");
     }
     for more in [&["-C", "1"][..], &["--on", "root@web1"]] {
         let arguments = ["capture", "-i", &receiver, "-w", "tcp-listen:0"];

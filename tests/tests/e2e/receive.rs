@@ -15,12 +15,7 @@ use trawl_tests::{Capture, Lab, Running, args, frames, trawl, wait_until};
 const STREAM: u16 = 0x5a21;
 
 fn stamped(mut frame: Vec<u8>, flow: u16, sequence: u32) -> Vec<u8> {
-    let stamp = Stamp {
-        stream: STREAM,
-        flow,
-        sequence,
-        time: stamp::now(),
-    };
+    let stamp = Stamp { stream: STREAM, flow, sequence, time: stamp::now() };
     stamp.write(&mut frame);
     frame
 }
@@ -43,13 +38,7 @@ fn some(of: &Value, names: &[&str]) -> Value {
     names.iter().map(|name| of[*name].clone()).collect()
 }
 
-const ORDER: [&str; 5] = [
-    "received",
-    "lost",
-    "reordered",
-    "duplicates",
-    "before_first",
-];
+const ORDER: [&str; 5] = ["received", "lost", "reordered", "duplicates", "before_first"];
 
 #[test]
 fn losses_duplicates_and_order_are_counted_exactly() {
@@ -64,39 +53,24 @@ fn losses_duplicates_and_order_are_counted_exactly() {
         (3, vec![5, 4, 3, 2, 1, 0]),
         (4, vec![u32::MAX]),
     ];
-    let sent: Vec<Vec<u8>> = sequences
-        .iter()
-        .flat_map(|(flow, numbers)| numbers.iter().map(|number| udp(*flow, *number)))
-        .collect();
+    let sent: Vec<Vec<u8>> =
+        sequences.iter().flat_map(|(flow, numbers)| numbers.iter().map(|number| udp(*flow, *number))).collect();
     assert_eq!(sent.len(), 22);
     send_each(&lab, &sent);
     let result = receiver.wait().json();
-    assert_eq!(
-        some(&result, &ORDER),
-        json!([22, 3, 6, 4, 1000 + u64::from(u32::MAX)])
-    );
-    assert_eq!(
-        some(&result, &["unstamped", "untracked", "too_old"]),
-        json!([0, 0, 0])
-    );
+    assert_eq!(some(&result, &ORDER), json!([22, 3, 6, 4, 1000 + u64::from(u32::MAX)]));
+    assert_eq!(some(&result, &["unstamped", "untracked", "too_old"]), json!([0, 0, 0]));
     assert_eq!(result["received_bytes"], 22 * 60);
     let flows = result["flows"].as_array().expect("flows");
     let found: Vec<Value> = flows.iter().map(|flow| some(flow, &ORDER)).collect();
-    let expected = [
-        json!([12, 3, 1, 4, 0]),
-        json!([3, 0, 0, 0, 1000]),
-        json!([6, 0, 5, 0, 0]),
-        json!([1, 0, 0, 0, u32::MAX]),
-    ];
+    let expected =
+        [json!([12, 3, 1, 4, 0]), json!([3, 0, 0, 0, 1000]), json!([6, 0, 5, 0, 0]), json!([1, 0, 0, 0, u32::MAX])];
     assert_eq!(found, expected);
     let names: Vec<&Value> = flows.iter().map(|flow| &flow["flow"]).collect();
     assert_eq!(names, ["5a21.1", "5a21.2", "5a21.3", "5a21.4"]);
     // The frames were stamped before they were sent, by this machine's clock.
     let latency = &result["latency_ns"];
-    assert_eq!(
-        (latency["count"].as_u64(), latency["negative"].as_u64()),
-        (Some(18), Some(0))
-    );
+    assert_eq!((latency["count"].as_u64(), latency["negative"].as_u64()), (Some(18), Some(0)));
     let at = |name: &str| latency[name].as_u64().expect("a number");
     let rising = ["min", "p50", "p90", "p99", "p99_9", "p99_99", "max"].map(at);
     assert!(at("min") > 0 && rising.is_sorted(), "{rising:?}");
@@ -110,10 +84,7 @@ fn flow_across_two_cpus_is_one_flow() {
     let sent: Vec<Vec<u8>> = (0..300).map(|number| udp(7, number)).collect();
     lab.send_from_two_cpus(&sent, 300);
     let result = receiver.wait().json();
-    assert_eq!(
-        some(&result, &["received", "lost", "duplicates"]),
-        json!([600, 0, 300])
-    );
+    assert_eq!(some(&result, &["received", "lost", "duplicates"]), json!([600, 0, 300]));
     assert_eq!(result["flows"].as_array().map(Vec::len), Some(1));
 }
 
@@ -121,41 +92,23 @@ fn flow_across_two_cpus_is_one_flow() {
 fn packets_without_a_stamp_are_counted_separately_and_pass() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
-    let behind = Capture::start(
-        &lab,
-        &args!("-i {} --tap packet -Q in -c 3", lab.receiver()),
-    );
-    let sent = [
-        frames::silent(60),
-        udp(1, 0),
-        frames::silent(61),
-        udp(1, 1),
-        frames::silent(62),
-    ];
+    let behind = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 3", lab.receiver()));
+    let sent = [frames::silent(60), udp(1, 0), frames::silent(61), udp(1, 1), frames::silent(62)];
     send_each(&lab, &sent);
     // The stamped ones are dropped, so that these three end it.
     assert_eq!(behind.wait().summary_of_success().seen, 3);
     let result = receiver.stop().json();
-    assert_eq!(
-        some(&result, &["received", "unstamped", "unstamped_bytes"]),
-        json!([2, 3, 183])
-    );
+    assert_eq!(some(&result, &["received", "unstamped", "unstamped_bytes"]), json!([2, 3, 183]));
 }
 
 #[test]
 fn stamped_packets_pass_on_request() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &["--pass"]);
-    let behind = Capture::start(
-        &lab,
-        &args!("-i {} --tap packet -Q in -c 2", lab.receiver()),
-    );
+    let behind = Capture::start(&lab, &args!("-i {} --tap packet -Q in -c 2", lab.receiver()));
     send_each(&lab, &[udp(1, 0), udp(1, 1)]);
     assert_eq!(behind.wait().summary_of_success().seen, 2);
-    assert_eq!(
-        some(&receiver.stop().json(), &["received", "lost"]),
-        json!([2, 0])
-    );
+    assert_eq!(some(&receiver.stop().json(), &["received", "lost"]), json!([2, 0]));
 }
 
 /// Returns a stamped frame of each kind; the contents and layers around the stamp do not matter.
@@ -163,36 +116,16 @@ fn kinds() -> Vec<Vec<u8>> {
     let ethernet = || Template::new().ethernet(FROM, TO);
     let ipv4 = || ethernet().ipv4([10, 77, 0, 1], [10, 77, 0, 2]);
     let room = || vec![0; stamp::LENGTH];
-    let ipv6: [[u16; 8]; 2] = [
-        [0xfd00, 0x77, 0, 0, 0, 0, 0, 1],
-        [0xfd00, 0x77, 0, 0, 0, 0, 0, 2],
-    ];
-    let syn = Tcp {
-        src: 40_000,
-        dst: 9,
-        flags: flags::SYN,
-        ..Tcp::default()
-    };
+    let ipv6: [[u16; 8]; 2] = [[0xfd00, 0x77, 0, 0, 0, 0, 0, 1], [0xfd00, 0x77, 0, 0, 0, 0, 0, 2]];
+    let syn = Tcp { src: 40_000, dst: 9, flags: flags::SYN, ..Tcp::default() };
     [
         ipv4().udp(40_000, 9).payload(room()),
-        ipv4()
-            .udp(40_000, 9)
-            .payload([&[1, 2, 3][..], &room()].concat()),
+        ipv4().udp(40_000, 9).payload([&[1, 2, 3][..], &room()].concat()),
         ipv4().tcp(syn).payload(room()),
         ipv4().icmp(Icmp::echo_request(7, 1)).payload(room()),
-        ethernet()
-            .vlan(42)
-            .ipv4([10, 77, 0, 1], [10, 77, 0, 2])
-            .udp(40_000, 9)
-            .payload(room()),
-        ethernet()
-            .ipv6(ipv6[0], ipv6[1])
-            .udp(40_000, 9)
-            .payload(room()),
-        ethernet()
-            .ipv6(ipv6[0], ipv6[1])
-            .udp(40_000, 9)
-            .payload([&[9][..], &room()].concat()),
+        ethernet().vlan(42).ipv4([10, 77, 0, 1], [10, 77, 0, 2]).udp(40_000, 9).payload(room()),
+        ethernet().ipv6(ipv6[0], ipv6[1]).udp(40_000, 9).payload(room()),
+        ethernet().ipv6(ipv6[0], ipv6[1]).udp(40_000, 9).payload([&[9][..], &room()].concat()),
     ]
     .into_iter()
     .map(|template| template.build())
@@ -209,10 +142,7 @@ fn stamped_packets_of_all_kinds_have_correct_checksums() {
     let receiver = start(&lab, &["--count", &sent.len().to_string()]);
     send_each(&lab, &sent);
     let result = receiver.wait().json();
-    assert_eq!(
-        some(&result, &["received", "lost", "unstamped"]),
-        json!([sent.len(), 0, 0])
-    );
+    assert_eq!(some(&result, &["received", "lost", "unstamped"]), json!([sent.len(), 0, 0]));
     let file = lab.file("sent.pcap");
     let mut bytes = Vec::new();
     pcap::file_header(&mut bytes, 1, 0);
@@ -222,17 +152,13 @@ fn stamped_packets_of_all_kinds_have_correct_checksums() {
         bytes.extend(frame);
     }
     std::fs::write(&file, bytes).expect("a file");
-    let fields = [
-        "udp.checksum.status",
-        "tcp.checksum.status",
-        "icmp.checksum.status",
-    ];
+    let fields = ["udp.checksum.status", "tcp.checksum.status", "icmp.checksum.status"];
     let on = ["udp", "tcp"].map(|protocol| format!("{protocol}.check_checksum:TRUE"));
     let said = run(
         "tshark",
         &[
-            "-n", "-r", &file, "-o", &on[0], "-o", &on[1], "-T", "fields", "-e", fields[0], "-e",
-            fields[1], "-e", fields[2],
+            "-n", "-r", &file, "-o", &on[0], "-o", &on[1], "-T", "fields", "-e", fields[0], "-e", fields[1], "-e",
+            fields[2],
         ],
     );
     // 1: good.
@@ -243,10 +169,7 @@ fn stamped_packets_of_all_kinds_have_correct_checksums() {
 
 #[test]
 fn long_packets_carry_stamps_behind_their_first_page() {
-    let Some(lab) = Lab::with(trawl_lab::PairOptions {
-        mtu: 9000,
-        ..trawl_lab::PairOptions::default()
-    }) else {
+    let Some(lab) = Lab::with(trawl_lab::PairOptions { mtu: 9000, ..trawl_lab::PairOptions::default() }) else {
         return;
     };
     let sent: Vec<Vec<u8>> = [3000, 4096, 9000, 9014]
@@ -257,10 +180,7 @@ fn long_packets_carry_stamps_behind_their_first_page() {
     let receiver = start(&lab, &["--count", "4"]);
     lab.send_long(&sent);
     let result = receiver.wait().json();
-    assert_eq!(
-        some(&result, &["received", "lost", "received_bytes"]),
-        json!([4, 0, 25_110])
-    );
+    assert_eq!(some(&result, &["received", "lost", "received_bytes"]), json!([4, 0, 25_110]));
 }
 
 #[test]
@@ -268,38 +188,26 @@ fn receiver_falls_back_to_skb_mode() {
     let Some(lab) = Lab::open() else { return };
     // Fewer receive queues than the peer's transmit queues.
     let namespace = format!("--net=/run/netns/{}", lab.pair.b.name);
-    run(
-        "nsenter",
-        &args!("{namespace} ethtool -L {} rx 1 tx 1", lab.pair.b.interface),
-    );
+    run("nsenter", &args!("{namespace} ethtool -L {} rx 1 tx 1", lab.pair.b.interface));
     if run("nproc", &["--all"]).trim() == "1" {
         trawl_tests::skip("one CPU makes one queue");
         return;
     }
     let receiver = start(&lab, &["--count", "10"]);
     receiver.wait_said("skb mode");
-    assert_eq!(
-        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
-        Some("skb")
-    );
+    assert_eq!(xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(), Some("skb"));
     let sent: Vec<Vec<u8>> = (0..10).map(|number| udp(1, number)).collect();
     send_from(&lab.pair.a, &sent, 10, Engine::Packet, None, None);
     let result = receiver.wait().json();
     assert_eq!(result["mode"], "skb");
-    assert_eq!(
-        some(&result, &["received", "lost", "reordered"]),
-        json!([10, 0, 0])
-    );
+    assert_eq!(some(&result, &["received", "lost", "reordered"]), json!([10, 0, 0]));
 }
 
 #[test]
 fn killed_receiver_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
-    assert_eq!(
-        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
-        Some("native")
-    );
+    assert_eq!(xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(), Some("native"));
     receiver.kill();
     wait_until("the program is gone", || xdp_on(&lab.pair.b).is_none());
     nothing_attached(&lab.pair.b);
@@ -312,10 +220,7 @@ fn attached_program_is_named() {
     let output = trawl(&["gen", "receive", "-i", &lab.receiver()]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("lab_drop") && said.contains("native mode"),
-        "{said}"
-    );
+    assert!(said.contains("lab_drop") && said.contains("native mode"), "{said}");
     assert!(said.contains("xdp off"), "{said}");
 }
 
@@ -324,17 +229,10 @@ fn vanished_interface_ends_it_with_the_counts() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
     send_each(&lab, &[udp(1, 0), udp(1, 1)]);
-    run(
-        "ip",
-        &["-n", &lab.pair.b.name, "link", "del", &lab.pair.b.interface],
-    );
+    run("ip", &["-n", &lab.pair.b.name, "link", "del", &lab.pair.b.interface]);
     let done = receiver.wait();
     assert_eq!(done.status.code(), Some(1));
-    assert!(
-        done.stderr.contains("the interface is gone"),
-        "{}",
-        done.stderr
-    );
+    assert!(done.stderr.contains("the interface is gone"), "{}", done.stderr);
     let result: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_eq!(some(&result, &["received", "lost"]), json!([2, 0]));
 }
@@ -345,10 +243,7 @@ fn empty_result_explains_which_packets_count() {
     let output = trawl(&args!("gen receive -i {} --duration 50ms", lab.receiver()));
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        printed.contains("0 stamped packets") && printed.contains("--stamp"),
-        "{printed}"
-    );
+    assert!(printed.contains("0 stamped packets") && printed.contains("--stamp"), "{printed}");
 }
 
 #[test]
@@ -366,14 +261,8 @@ fn figures_are_printed_on_request() {
 fn text_output_lists_counts_and_flows() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
-    let receiver = Running::start(
-        &["gen", "receive", "-i", &place, "--count", "5"],
-        "receiving on",
-    );
-    send_each(
-        &lab,
-        &[udp(1, 0), udp(2, 4), udp(1, 2), udp(1, 1), udp(1, 1)],
-    );
+    let receiver = Running::start(&["gen", "receive", "-i", &place, "--count", "5"], "receiving on");
+    send_each(&lab, &[udp(1, 0), udp(2, 4), udp(1, 2), udp(1, 1), udp(1, 1)]);
     let done = receiver.wait();
     assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
     for words in [

@@ -30,13 +30,7 @@ fn meta_selects_the_fields_of_each_packet() {
         ("packet", "flags,queue,id", 128, [true, false, true, false]),
     ] {
         let file = lab.file("file.pcapng");
-        let capture = Capture::start(
-            &lab,
-            &args!(
-                "-i {} --tap {tap} -Q in --meta {meta} -w {file}",
-                lab.receiver()
-            ),
-        );
+        let capture = Capture::start(&lab, &args!("-i {} --tap {tap} -Q in --meta {meta} -w {file}", lab.receiver()));
         lab.send(&[frames::silent(64)], 20);
         capture.wait_recorded(20);
         capture.stop_well().assert_all_recorded(20);
@@ -124,11 +118,7 @@ fn slow_traffic_is_stamped_exactly() {
 /// Returns the longest run of records whose stamps increase by one: without a reading of the clock.
 fn longest_run_unread(contents: &Contents) -> usize {
     let times: Vec<u64> = contents.packets.iter().map(|packet| packet.time).collect();
-    times
-        .chunk_by(|one, next| next - one == 1)
-        .map(|run| run.len() - 1)
-        .max()
-        .unwrap_or(0)
+    times.chunk_by(|one, next| next - one == 1).map(|run| run.len() - 1).max().unwrap_or(0)
 }
 
 #[test]
@@ -137,9 +127,7 @@ fn readings_of_the_clock_follow_the_traffic() {
     let place = lab.receiver();
     let record = |way: &str, count: u64| {
         let file = lab.file("file.pcapng");
-        let arguments = [
-            "-i", &place, "--tap", "tailcall", "--time", way, "-w", &file,
-        ];
+        let arguments = ["-i", &place, "--tap", "tailcall", "--time", way, "-w", &file];
         let capture = Capture::start(&lab, &arguments);
         lab.send(&[frames::silent(64)], count);
         capture.wait_recorded(count);
@@ -181,14 +169,7 @@ fn memory_is_independent_of_the_number_of_cpus() {
     let receiver = lab.receiver();
     let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file];
     let capture = Capture::start_with(("TRAWL_CPUS", "256"), &lab, &arguments);
-    send_from(
-        &lab.pair.a,
-        &[frames::patterned(1500)],
-        100_000,
-        Engine::Live,
-        None,
-        None,
-    );
+    send_from(&lab.pair.a, &[frames::patterned(1500)], 100_000, Engine::Live, None, None);
     capture.wait_recorded(100_000);
     let used = super::tools::memory_of(capture.id());
     assert!(used < 300 * MIB, "{} MiB", used / MIB);
@@ -203,21 +184,12 @@ fn busy_cpu_may_use_all_memory_while_the_reader_stalls() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "--memory", "64MiB", "-w", &file,
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "--memory", "64MiB", "-w", &file];
     let capture = Capture::start(&lab, &arguments);
     capture.freeze();
     // More than half of it, from one CPU.
     let count = (40 << 20) / 1_600;
-    send_from(
-        &lab.pair.a,
-        &[frames::patterned(1500)],
-        count,
-        Engine::Live,
-        Some(0),
-        None,
-    );
+    send_from(&lab.pair.a, &[frames::patterned(1500)], count, Engine::Live, Some(0), None);
     capture.thaw();
     capture.wait_recorded(count);
     capture.stop_well().assert_all_recorded(count);

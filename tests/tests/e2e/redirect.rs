@@ -12,10 +12,7 @@ mod readiness;
 
 /// Opens a line whose hosts accept no XDP frames until trawl prepares them.
 fn unready() -> Option<LineLab> {
-    LineLab::with(&LineOptions {
-        gro: false,
-        ..LineOptions::default()
-    })
+    LineLab::with(&LineOptions { gro: false, ..LineOptions::default() })
 }
 
 /// Checks that the stack of a host receives exactly the expected frames, in any order, while frames are sent from a.
@@ -30,12 +27,7 @@ fn feature(station: &Station, name: &str) -> Option<bool> {
     ethtool.feature(name).expect("ethtool answers")
 }
 
-const SWITCHED: [&str; 4] = [
-    "rx-gro",
-    "tx-checksum-ip-generic",
-    "tx-checksum-sctp",
-    "tx-vlan-hw-insert",
-];
+const SWITCHED: [&str; 4] = ["rx-gro", "tx-checksum-ip-generic", "tx-checksum-sctp", "tx-vlan-hw-insert"];
 
 fn features(lab: &LineLab) -> Vec<Option<bool>> {
     let hosts = [&lab.line.a, &lab.line.b];
@@ -47,22 +39,11 @@ fn to_another_interface(lab: &LineLab, mode: &str, by: &str) {
     let before = features(lab);
     let from = place(&lab.line.left);
     let redirect = ["xdp", "load", &from, "redirect", "--to", "right"];
-    done(
-        &[
-            &redirect[..],
-            &["--by", by, "--mode", mode, "--touch", "parse"],
-        ]
-        .concat(),
-    );
-    assert_eq!(
-        xdp_on(&lab.line.left).map(|(_, mode)| mode).as_deref(),
-        Some(mode)
-    );
+    done(&[&redirect[..], &["--by", by, "--mode", mode, "--touch", "parse"]].concat());
+    assert_eq!(xdp_on(&lab.line.left).map(|(_, mode)| mode).as_deref(), Some(mode));
     let sent = frames::assorted();
     let count = sent.len();
-    arrive(lab, &lab.line.b, &sent, count, || {
-        lab.send(&sent, count as u64)
-    });
+    arrive(lab, &lab.line.b, &sent, count, || lab.send(&sent, count as u64));
     let counts = Counts::of(&from);
     assert_eq!(counts.packets(), count as u64, "{counts:?}");
     let bytes: usize = sent.iter().map(Vec::len).sum();
@@ -109,11 +90,7 @@ fn jumbo_frames(mode: &str) {
     for way in ways {
         let load = ["xdp", "load", &from, "redirect", "--mode", mode];
         let said = done(&[&load[..], way].concat());
-        let sent = vec![
-            frames::patterned(9014),
-            frames::patterned(4000),
-            frames::udp(&[7; 8000]),
-        ];
+        let sent = vec![frames::patterned(9014), frames::patterned(4000), frames::udp(&[7; 8000])];
         let lost = mode == "native" && !probe::kernel_is_at_least(6, 3);
         assert_eq!(said.contains("Linux before 6.3"), lost, "{said}");
         if lost {
@@ -131,18 +108,12 @@ fn jumbo_frames(mode: &str) {
             for (number, frame) in (1..).zip(&sent) {
                 lab.send_packets(std::slice::from_ref(frame));
                 // One by one: before Linux 6.15, in skb mode, only the first of several waiting packets is redirected.
-                wait_until("it is redirected on the other CPU", || {
-                    !by_cpu || Counts::of(&from).outcome(far) >= number
-                });
+                wait_until("it is redirected on the other CPU", || !by_cpu || Counts::of(&from).outcome(far) >= number);
             }
         });
         let counts = Counts::of(&from);
         let bytes = (9014 + 4000 + 8042) as u64;
-        assert_eq!(
-            (counts.packets(), counts.bytes()),
-            (3, bytes),
-            "{way:?}: {counts:?}"
-        );
+        assert_eq!((counts.packets(), counts.bytes()), (3, bytes), "{way:?}: {counts:?}");
         if by_cpu {
             assert_eq!(counts.outcome(far), 3, "{counts:?}");
             assert_eq!(counts.outcome_bytes(far), bytes, "{counts:?}");
@@ -161,14 +132,12 @@ fn jumbo_frames_are_redirected_whole_skb() {
     jumbo_frames("skb");
 }
 
-/// The kernel does not copy packets of several buffers. In skb mode none occur, as the program accepts none; natively they are
-/// dropped and counted, unless no copy is needed.
+/// The kernel does not copy packets of several buffers. In skb mode none occur, as the program accepts none; natively
+/// they are dropped and counted, unless no copy is needed.
 fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bool) {
     let Some(lab) = LineLab::jumbo() else { return };
     let from = place(&lab.line.left);
-    let load = [
-        "xdp", "load", &from, "redirect", "--mode", mode, "--to", targets,
-    ];
+    let load = ["xdp", "load", &from, "redirect", "--mode", mode, "--to", targets];
     let said = done(&[&load[..], more].concat());
     assert_eq!(said.contains("are dropped"), !arrives, "{said}");
     let sent = vec![frames::patterned(9014), frames::udp(&[7; 8000])];
@@ -216,18 +185,13 @@ fn to_several(mode: &str, exclude: bool) {
     let sender = place(&lab.line.a);
     let back = ["-i", &sender, "--tap", "packet", "-Q", "in", "-w", &file];
     let capture = Capture::start(&lab, &back);
-    arrive(&lab, &lab.line.b, &sent, count, || {
-        lab.send(&sent, count as u64)
-    });
+    arrive(&lab, &lab.line.b, &sent, count, || lab.send(&sent, count as u64));
     let expected = if exclude { 0 } else { count as u64 };
     if !exclude {
         capture.wait_recorded(expected);
     }
     assert_eq!(capture.stop_well().recorded, expected);
-    assert_eq!(
-        Counts::wait(|| Counts::of(&from), count as u64).packets(),
-        count as u64
-    );
+    assert_eq!(Counts::wait(|| Counts::of(&from), count as u64).packets(), count as u64);
     done(&["xdp", "unload", &from]);
     nothing_attached(&lab.line.left);
 }
@@ -260,9 +224,7 @@ const RATE: u64 = 50_000;
 fn to_cpus(mode: &str, cpus: &str, then: &[&str], name: &str) {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);
-    let load = [
-        "xdp", "load", &from, "redirect", "--mode", mode, "--to-cpu", cpus,
-    ];
+    let load = ["xdp", "load", &from, "redirect", "--mode", mode, "--to-cpu", cpus];
     let said = done(&[&load[..], then].concat());
     let some_escape = mode == "skb" && !then.is_empty() && !probe::kernel_is_at_least(6, 15);
     assert_eq!(said.contains("Linux before 6.15"), some_escape, "{said}");
@@ -280,9 +242,7 @@ fn to_cpus(mode: &str, cpus: &str, then: &[&str], name: &str) {
         let escaped = stack.stop_well().recorded;
         assert_eq!(Counts::of(&from).outcome(name) + escaped, TO_CPU);
     } else {
-        wait_until("all are on the other CPU", || {
-            Counts::of(&from).outcome(name) >= TO_CPU
-        });
+        wait_until("all are on the other CPU", || Counts::of(&from).outcome(name) >= TO_CPU);
         let far = Counts::of(&from);
         assert_eq!(far.outcome(name), TO_CPU);
         assert_eq!(far.outcome_bytes(name), counts.bytes(), "{far:?}");
@@ -319,14 +279,10 @@ fn verdict_of_another_cpu_is_applied() {
     let sent = frames::assorted();
     let count = sent.len();
     let send = || lab.send(&sent, count as u64);
-    done(&[
-        "xdp", "load", &from, "redirect", "--to-cpu", "1", "--to", "right",
-    ]);
+    done(&["xdp", "load", &from, "redirect", "--to-cpu", "1", "--to", "right"]);
     arrive(&lab, &lab.line.b, &sent, count, send);
     done(&["xdp", "unload", &from]);
-    done(&[
-        "xdp", "load", &from, "redirect", "--to-cpu", "1", "--then", "pass",
-    ]);
+    done(&["xdp", "load", &from, "redirect", "--to-cpu", "1", "--then", "pass"]);
     arrive(&lab, &lab.line.left, &sent, count, send);
     done(&["xdp", "unload", &from]);
 }
@@ -335,16 +291,10 @@ fn verdict_of_another_cpu_is_applied() {
 fn vanished_target_is_counted() {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);
-    done(&[
-        "xdp", "load", &from, "redirect", "--to", "right", "--by", "devmap",
-    ]);
+    done(&["xdp", "load", &from, "redirect", "--to", "right", "--by", "devmap"]);
     run("ip", &["-n", &lab.line.right.name, "link", "del", "right"]);
     lab.send(&[frames::silent(64)], 100);
     let counts = Counts::wait(|| Counts::of(&from), 100);
-    assert_eq!(
-        counts.outcome("dropped: the target is gone"),
-        100,
-        "{counts:?}"
-    );
+    assert_eq!(counts.outcome("dropped: the target is gone"), 100, "{counts:?}");
     done(&["xdp", "unload", &from]);
 }

@@ -16,10 +16,7 @@ fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     let output = trawl(&[&["capture"], arguments].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{said}");
-    assert!(
-        !said.contains("panicked") && !said.contains("capturing on"),
-        "{said}"
-    );
+    assert!(!said.contains("panicked") && !said.contains("capturing on"), "{said}");
     for word in words {
         assert!(said.contains(word), "{word:?} is missing in: {said}");
     }
@@ -30,23 +27,11 @@ fn unknown_interface_is_refused() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     refused(&["-i", "trawl-nowhere", "-w", &file], 1, &["trawl-nowhere"]);
-    refused(
-        &["-i", &format!("{}:nowhere", lab.pair.b.name), "-w", &file],
-        1,
-        &["nowhere"],
-    );
-    refused(
-        &["-i", "nowhere", "--netns", &lab.pair.b.name, "-w", &file],
-        1,
-        &["nowhere"],
-    );
+    refused(&["-i", &format!("{}:nowhere", lab.pair.b.name), "-w", &file], 1, &["nowhere"]);
+    refused(&["-i", "nowhere", "--netns", &lab.pair.b.name, "-w", &file], 1, &["nowhere"]);
     assert!(!lab.path("file.pcapng").exists());
     // One of two: the valid one stays unchanged.
-    refused(
-        &["-i", &lab.receiver(), "-i", "trawl-nowhere"],
-        1,
-        &["trawl-nowhere"],
-    );
+    refused(&["-i", &lab.receiver(), "-i", "trawl-nowhere"], 1, &["trawl-nowhere"]);
     nothing_attached(&lab.pair.b);
 }
 
@@ -54,16 +39,8 @@ fn unknown_interface_is_refused() {
 fn unknown_namespace_is_refused() {
     let missing = "trawl-no-such-namespace";
     let fix = format!("ip netns add {missing}");
-    refused(
-        &["-i", &format!("{missing}:veth0")],
-        1,
-        &[missing, "does not exist", &fix],
-    );
-    refused(
-        &["-i", "veth0", "--netns", missing],
-        1,
-        &[missing, "does not exist", &fix],
-    );
+    refused(&["-i", &format!("{missing}:veth0")], 1, &[missing, "does not exist", &fix]);
+    refused(&["-i", "veth0", "--netns", missing], 1, &[missing, "does not exist", &fix]);
 }
 
 #[test]
@@ -71,34 +48,16 @@ fn numbers_out_of_range_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let file = lab.file("file.pcapng");
-    let to_file = |arguments: &[&'static str]| {
-        [&["-i", place.as_str(), "-w", file.as_str()][..], arguments].concat()
-    };
-    refused(
-        &to_file(&["--ring-size", "0"]),
-        2,
-        &["memory", "--memory", "64 KiB"],
-    );
-    refused(
-        &to_file(&["--ring-size", "1TiB"]),
-        2,
-        &["memory", "--memory", "KiB"],
-    );
+    let to_file = |arguments: &[&'static str]| [&["-i", place.as_str(), "-w", file.as_str()][..], arguments].concat();
+    refused(&to_file(&["--ring-size", "0"]), 2, &["memory", "--memory", "64 KiB"]);
+    refused(&to_file(&["--ring-size", "1TiB"]), 2, &["memory", "--memory", "KiB"]);
     refused(&to_file(&["--ring-size=-1"]), 2, &["ring-size", "-1"]);
     refused(&to_file(&["--ring-size", "many"]), 2, &["many"]);
     refused(&to_file(&["-s", "262145"]), 2, &["262145", "262144"]);
-    refused(
-        &to_file(&["-s", "99999999999999999999"]),
-        2,
-        &["99999999999999999999"],
-    );
+    refused(&to_file(&["-s", "99999999999999999999"]), 2, &["99999999999999999999"]);
     refused(&to_file(&["-c", "0"]), 2, &["-c"]);
     refused(&to_file(&["--duration", "0"]), 2, &["duration"]);
-    refused(
-        &to_file(&["--verdict", "drop,bananas"]),
-        2,
-        &["bananas", "redirect"],
-    );
+    refused(&to_file(&["--verdict", "drop,bananas"]), 2, &["bananas", "redirect"]);
     refused(&to_file(&["--tap", "telepathy"]), 2, &["telepathy"]);
     refused(&["-w", &file], 2, &["--interface"]);
     assert!(!lab.path("file.pcapng").exists());
@@ -110,33 +69,12 @@ fn unsupported_options_of_a_tap_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     for tap in ["xdp", "tailcall"] {
-        refused(
-            &["-i", &place, "--tap", tap, "-Q", "out"],
-            2,
-            &["sent", "--tap tc"],
-        );
+        refused(&["-i", &place, "--tap", tap, "-Q", "out"], 2, &["sent", "--tap tc"]);
     }
-    refused(
-        &["-i", &place, "--tap", "tc", "--at", "both"],
-        2,
-        &["entry", "--at"],
-    );
-    refused(
-        &["-i", &place, "--tap", "packet", "--at", "entry"],
-        2,
-        &["entry", "--at"],
-    );
-    refused(
-        &["-i", &place, "--tap", "packet", "--verdict", "drop"],
-        2,
-        &["verdict", "--tap xdp"],
-    );
-    for others in [
-        ["--tap", "tc"],
-        ["--tap", "packet"],
-        ["--tap", "tailcall"],
-        ["-Q", "out"],
-    ] {
+    refused(&["-i", &place, "--tap", "tc", "--at", "both"], 2, &["entry", "--at"]);
+    refused(&["-i", &place, "--tap", "packet", "--at", "entry"], 2, &["entry", "--at"]);
+    refused(&["-i", &place, "--tap", "packet", "--verdict", "drop"], 2, &["verdict", "--tap xdp"]);
+    for others in [["--tap", "tc"], ["--tap", "packet"], ["--tap", "tailcall"], ["-Q", "out"]] {
         for program in ["--program", "--prog"] {
             let asked = ["-i", &place, program, "all"];
             refused(&[&asked[..], &others].concat(), 2, &["--program"]);
@@ -152,10 +90,7 @@ fn lack_of_open_files_is_explained() {
     let (binary, place) = (binary::path(), lab.receiver());
     for limit in [8, 16, 24] {
         for command in ["capture --tap tc -i", "why -i", "follow icmp -i"] {
-            let script = format!(
-                "ulimit -n {limit}; exec {} {command} {place} --duration 1s",
-                binary.display()
-            );
+            let script = format!("ulimit -n {limit}; exec {} {command} {place} --duration 1s", binary.display());
             let done = output("sh", &["-c", &script]);
             let said = String::from_utf8_lossy(&done.stderr).into_owned();
             let last = said.trim_end().lines().last().unwrap_or_default();
@@ -171,14 +106,8 @@ fn lack_of_open_files_is_explained() {
 #[test]
 fn piped_table_of_taps_fits_80_columns() {
     let shown = String::from_utf8_lossy(&trawl(&["taps"]).stdout).into_owned();
-    let long: Vec<&str> = shown
-        .lines()
-        .filter(|line| line.chars().count() > 80)
-        .collect();
-    assert!(
-        shown.contains("needs: a program that ends by a tail call") && long.is_empty(),
-        "{long:?}"
-    );
+    let long: Vec<&str> = shown.lines().filter(|line| line.chars().count() > 80).collect();
+    assert!(shown.contains("needs: a program that ends by a tail call") && long.is_empty(), "{long:?}");
 }
 
 /// `trawl taps` and the refusals come from one table.
@@ -199,10 +128,7 @@ fn taps_refuse_what_their_table_denies() {
         ("hardware_time", &["--time", "hw"]),
     ];
     let mut names = Vec::new();
-    for (name, facts) in taps
-        .iter()
-        .filter_map(|tap| Some((tap["name"].as_str()?, tap)))
-    {
+    for (name, facts) in taps.iter().filter_map(|tap| Some((tap["name"].as_str()?, tap))) {
         names.push(name);
         let missing = facts["missing"].as_array().expect("a list");
         assert_eq!(facts["available"], Value::Bool(missing.is_empty()));
@@ -219,12 +145,7 @@ fn taps_refuse_what_their_table_denies() {
             refused(&[&all[..], arguments].concat(), 2, &[word, name]);
         }
     }
-    assert_eq!(
-        names,
-        [
-            "xdp", "xdp", "tailcall", "tc", "packet", "pcap", "dpdk", "drop"
-        ]
-    );
+    assert_eq!(names, ["xdp", "xdp", "tailcall", "tc", "packet", "pcap", "dpdk", "drop"]);
     nothing_attached(&lab.pair.b);
 }
 
@@ -235,22 +156,8 @@ impl PinnedMap {
     fn new(lab: &Lab, kind: &str, value: &str, entries: &str) -> Self {
         let path = PathBuf::from(format!("/sys/fs/bpf/{}", lab.pair.b.name));
         let map = Self(path);
-        let shape = [
-            "type",
-            kind,
-            "key",
-            "4",
-            "value",
-            value,
-            "entries",
-            entries,
-            "name",
-            "trawl_e2e",
-        ];
-        run(
-            "bpftool",
-            &[&["map", "create", map.path()], &shape[..]].concat(),
-        );
+        let shape = ["type", kind, "key", "4", "value", value, "entries", entries, "name", "trawl_e2e"];
+        run("bpftool", &[&["map", "create", map.path()], &shape[..]].concat());
         map
     }
 
@@ -271,10 +178,7 @@ fn hook_of_the_wrong_kind_is_refused() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
     let with = |path: &str, words: &[&str]| {
-        let arguments = args!(
-            "-i {} --tap tailcall --hook {path} -w {file}",
-            lab.receiver()
-        );
+        let arguments = args!("-i {} --tap tailcall --hook {path} -w {file}", lab.receiver());
         refused(&arguments, 1, &[&[path], words].concat());
     };
     {
@@ -299,10 +203,7 @@ fn hook_map_is_accepted_by_its_path() {
     let program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let hook = map::info(program.hook().expect("a hook")).expect("a map");
     let path = format!("/sys/fs/bpf/{}", lab.pair.b.name);
-    run(
-        "bpftool",
-        &["map", "pin", "id", &hook.id.to_string(), &path],
-    );
+    run("bpftool", &["map", "pin", "id", &hook.id.to_string(), &path]);
     let pin = PinnedMap(path.clone().into());
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--hook", &path, "-c", "3"]);
     assert_eq!(slots(hook.id).len(), 5);
@@ -315,11 +216,7 @@ fn hook_map_is_accepted_by_its_path() {
 #[test]
 fn hook_tap_needs_a_program() {
     let Some(lab) = Lab::open() else { return };
-    refused(
-        &["-i", &lab.receiver(), "--tap", "tailcall"],
-        1,
-        &["no XDP program", "--tap xdp"],
-    );
+    refused(&["-i", &lab.receiver(), "--tap", "tailcall"], 1, &["no XDP program", "--tap xdp"]);
 }
 
 #[test]
@@ -327,11 +224,7 @@ fn unwritable_files_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let missing = lab.file("no/such/directory.pcapng");
-    refused(
-        &["-i", &place, "-w", &missing],
-        1,
-        &[&missing, "No such file or directory"],
-    );
+    refused(&["-i", &place, "-w", &missing], 1, &[&missing, "No such file or directory"]);
     let directory = lab.file("");
     refused(&["-i", &place, "-w", &directory], 1, &["directory"]);
     nothing_attached(&lab.pair.b);
@@ -372,14 +265,8 @@ fn missing_privileges_are_named() {
         let output = output("setpriv", &[&nobody[..], &command].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{tap}: {said}");
-        assert!(
-            said.contains("root") || said.contains("CAP_"),
-            "{tap}: {said}"
-        );
-        assert!(
-            !said.contains("capturing on") && !said.contains("panicked"),
-            "{tap}: {said}"
-        );
+        assert!(said.contains("root") || said.contains("CAP_"), "{tap}: {said}");
+        assert!(!said.contains("capturing on") && !said.contains("panicked"), "{tap}: {said}");
     }
 }
 
@@ -388,10 +275,7 @@ fn loopback_works_in_skb_mode() {
     let Some(lab) = Lab::open() else { return };
     let place = format!("{}:lo", lab.pair.b.name);
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &place, "--tap", "xdp", "-c", "1", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &place, "--tap", "xdp", "-c", "1", "-w", &file]);
     assert!(capture.said().contains("skb mode"), "{}", capture.said());
     let sent = trawl_sys::netns::run_in(&lab.pair.b.namespace, || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
@@ -401,9 +285,5 @@ fn loopback_works_in_skb_mode() {
     capture.wait().summary_of_success();
     let rows = trawl_tests::witness::tshark(&file, &["ip.dst", "udp.dstport"]);
     assert_eq!(rows, [["127.0.0.1", "9"]]);
-    refused(
-        &["-i", &place, "--tap", "xdp", "--mode", "native"],
-        1,
-        &["native", "--mode skb"],
-    );
+    refused(&["-i", &place, "--tap", "xdp", "--mode", "native"], 1, &["native", "--mode skb"]);
 }

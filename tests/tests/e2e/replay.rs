@@ -15,12 +15,7 @@ fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     pcap::file_header(&mut bytes, link_type, 0);
     for (time, frame) in packets {
-        let words = [
-            time / SECOND,
-            time % SECOND,
-            frame.len() as u64,
-            frame.len() as u64,
-        ];
+        let words = [time / SECOND, time % SECOND, frame.len() as u64, frame.len() as u64];
         bytes.extend(words.map(|word| (word as u32).to_le_bytes()).concat());
         bytes.extend(frame);
     }
@@ -45,10 +40,7 @@ fn replayed(lab: &Lab, count: usize, arguments: &[&str]) -> (Value, Vec<Vec<u8>>
     let (output, frames) = captured(lab, count, arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    (
-        serde_json::from_slice(&output.stdout).expect("JSON"),
-        frames,
-    )
+    (serde_json::from_slice(&output.stdout).expect("JSON"), frames)
 }
 
 #[track_caller]
@@ -59,31 +51,19 @@ fn captured(lab: &Lab, count: usize, arguments: &[&str]) -> (std::process::Outpu
     let sender = lab.sender();
     let fixed = ["gen", "replay", "--json", "-i", &sender];
     let output = trawl(&[&fixed[..], arguments].concat());
-    assert!(
-        output.stdout.starts_with(b"{"),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.stdout.starts_with(b"{"), "{}", String::from_utf8_lossy(&output.stderr));
     capture.wait_recorded(count as u64);
     capture.stop_well().assert_all_recorded(count as u64);
     let frames = Contents::read(&file).packets;
-    (
-        output,
-        frames.into_iter().map(|packet| packet.bytes).collect(),
-    )
+    (output, frames.into_iter().map(|packet| packet.bytes).collect())
 }
 
 fn numbered(count: u32) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|number| frames::numbered(number, 60))
-        .collect()
+    (0..count).map(|number| frames::numbered(number, 60)).collect()
 }
 
 fn numbers(frames: &[Vec<u8>]) -> Vec<u32> {
-    frames
-        .iter()
-        .map(|frame| frames::number_of(frame))
-        .collect()
+    frames.iter().map(|frame| frames::number_of(frame)).collect()
 }
 
 #[test]
@@ -92,12 +72,7 @@ fn all_frames_come_out_as_they_were_recorded() {
     let sent = frames::assorted();
     let file = recorded(&lab, "file.pcap", &sent);
     assert_eq!(capinfos(&file, "Number of packets"), sent.len().to_string());
-    for how in [
-        &["--speed", "max"][..],
-        &["--speed", "10"],
-        &["--rate", "2k"],
-        &["--bandwidth", "50Mbit"],
-    ] {
+    for how in [&["--speed", "max"][..], &["--speed", "10"], &["--rate", "2k"], &["--bandwidth", "50Mbit"]] {
         let (summary, came) = replayed(&lab, sent.len(), &[how, &[&file]].concat());
         assert!(came == sent, "{how:?}");
         assert_eq!(summary["frames"], sent.len());
@@ -124,12 +99,8 @@ fn capture_by_another_tool_is_replayed() {
 fn files_are_replayed_in_rounds_and_merged() {
     let Some(lab) = Lab::open() else { return };
     let sent = numbered(4);
-    let times = |of: [(u64, usize); 2]| {
-        recording(
-            1,
-            &of.map(|(time, number)| (time * 1_000_000, sent[number].clone())),
-        )
-    };
+    let times =
+        |of: [(u64, usize); 2]| recording(1, &of.map(|(time, number)| (time * 1_000_000, sent[number].clone())));
     let one = written(&lab, "one.pcap", &times([(1, 0), (3, 2)]));
     let other = written(&lab, "other.pcap", &times([(2, 1), (4, 3)]));
     let (summary, came) = replayed(&lab, 12, &["--loop", "3", &one, &other]);
@@ -145,14 +116,9 @@ fn files_are_replayed_in_rounds_and_merged() {
 fn replay_goes_on_until_interrupted() {
     let Some(lab) = Lab::open() else { return };
     let file = recorded(&lab, "file.pcap", &numbered(10));
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "-c", "100", "-w", &lab.file("c")],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "100", "-w", &lab.file("c")]);
     let sender = lab.sender();
-    let arguments = [
-        "gen", "replay", "--json", "--loop", "0", "--rate", "5k", "-i", &sender, &file,
-    ];
+    let arguments = ["gen", "replay", "--json", "--loop", "0", "--rate", "5k", "-i", &sender, &file];
     let replay = Running::start(&arguments, "");
     capture.wait().summary_of_success();
     let summary = replay.stop().json();
@@ -170,20 +136,14 @@ fn cut_file_is_sent_up_to_the_damage() {
     let (output, came) = captured(&lab, 4, &["--speed", "max", &cut]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("cut.pcap: after 4 packets") && said.contains("is cut at byte"),
-        "{said}"
-    );
+    assert!(said.contains("cut.pcap: after 4 packets") && said.contains("is cut at byte"), "{said}");
     assert_eq!(numbers(&came), [0, 1, 2, 3]);
     // The other packets are still sent.
     let empty = written(&lab, "empty.pcap", &[]);
     let (output, came) = captured(&lab, 9, &["--speed", "max", &empty, &cut, &whole]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("empty.pcap: the capture file is empty"),
-        "{said}"
-    );
+    assert!(said.contains("empty.pcap: the capture file is empty"), "{said}");
     assert_eq!(numbers(&came), [0, 1, 2, 3, 0, 1, 2, 3, 4]);
 }
 
@@ -194,31 +154,16 @@ fn impossible_input_is_refused_by_name() {
     let directory = lab.path("").to_str().expect("a plain path").to_owned();
     for (name, words) in [
         (written(&lab, "empty", &[]), "the capture file is empty"),
-        (
-            written(&lab, "none.pcap", &recording(1, &[])),
-            "no packet in it",
-        ),
-        (
-            written(&lab, "text", b"once upon a time"),
-            "not a capture file",
-        ),
-        (
-            written(&lab, "cooked.pcap", &recording(113, &frame())),
-            "LINUX_SLL (113)",
-        ),
-        (
-            written(&lab, "wifi.pcap", &recording(127, &frame())),
-            "IEEE802_11_RADIOTAP (127)",
-        ),
+        (written(&lab, "none.pcap", &recording(1, &[])), "no packet in it"),
+        (written(&lab, "text", b"once upon a time"), "not a capture file"),
+        (written(&lab, "cooked.pcap", &recording(113, &frame())), "LINUX_SLL (113)"),
+        (written(&lab, "wifi.pcap", &recording(127, &frame())), "IEEE802_11_RADIOTAP (127)"),
         (lab.file("missing"), "No such file"),
         (directory, "not a regular file"),
     ] {
         let output = trawl(&["gen", "replay", "-i", &lab.sender(), &name]);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(1) && said.contains(words),
-            "{name}: {said}"
-        );
+        assert!(output.status.code() == Some(1) && said.contains(words), "{name}: {said}");
     }
     let file = recorded(&lab, "file.pcap", &numbered(1));
     let place = lab.sender();
@@ -242,31 +187,19 @@ fn impossible_input_is_refused_by_name() {
 #[test]
 fn frames_that_do_not_fit_are_skipped_and_counted() {
     let Some(lab) = Lab::open() else { return };
-    let sent = [
-        frames::silent(1514),
-        frames::silent(1515),
-        frames::silent(9000),
-        frames::silent(60),
-    ];
+    let sent = [frames::silent(1514), frames::silent(1515), frames::silent(9000), frames::silent(60)];
     let file = recorded(&lab, "file.pcap", &sent);
     let (summary, came) = replayed(&lab, 2, &["--speed", "max", &file]);
     assert_eq!(came.iter().map(Vec::len).collect::<Vec<_>>(), [1514, 60]);
     assert_eq!(summary["too_long"], 2);
     let output = trawl(&args!("gen replay -i {} --speed max {file}", lab.sender()));
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        printed.contains("2 frames were left out: the interface's MTU is 1500"),
-        "{printed}"
-    );
+    assert!(printed.contains("2 frames were left out: the interface's MTU is 1500"), "{printed}");
 }
 
 /// Returns packets with checksums that tshark validates.
 fn checked() -> Vec<Vec<u8>> {
-    let v4 = || {
-        Template::new()
-            .ethernet(FROM, TO)
-            .ipv4([10, 1, 2, 3], [192, 168, 0, 9])
-    };
+    let v4 = || Template::new().ethernet(FROM, TO).ipv4([10, 1, 2, 3], [192, 168, 0, 9]);
     let v6 = |template: Template| {
         let source = [0xfd00, 1, 0, 0, 0, 0, 0, 5];
         template.ipv6(source, [0xfd00, 2, 0, 0, 0, 0, 0, 6])
@@ -312,12 +245,7 @@ fn changed_addresses_and_tags_keep_checksums_correct() {
     ];
     let captured = lab.file("captured.pcapng");
     let mut arguments = vec!["-n", "-r", &captured, "-T", "fields", "-E", "separator=|"];
-    let checks = [
-        "ip.check_checksum",
-        "udp.check_checksum",
-        "tcp.check_checksum",
-    ]
-    .map(|check| format!("{check}:TRUE"));
+    let checks = ["ip.check_checksum", "udp.check_checksum", "tcp.check_checksum"].map(|check| format!("{check}:TRUE"));
     arguments.extend(checks.iter().flat_map(|check| ["-o", check]));
     arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
     let said = run("tshark", &arguments);
@@ -359,25 +287,13 @@ fn vanished_interface_ends_a_replay() {
     let Some(lab) = Lab::open() else { return };
     let file = recorded(&lab, "file.pcap", &numbered(10));
     let sender = lab.sender();
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "-c", "50", "-w", &lab.file("c")],
-    );
-    let arguments = [
-        "gen", "replay", "--loop", "0", "--rate", "5k", "-i", &sender, &file,
-    ];
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "50", "-w", &lab.file("c")]);
+    let arguments = ["gen", "replay", "--loop", "0", "--rate", "5k", "-i", &sender, &file];
     let replay = Running::start(&arguments, "");
     capture.wait().summary_of_success();
-    run(
-        "ip",
-        &["-n", &lab.pair.a.name, "link", "del", &lab.pair.a.interface],
-    );
+    run("ip", &["-n", &lab.pair.a.name, "link", "del", &lab.pair.a.interface]);
     let done = replay.wait();
     assert_eq!(done.status.code(), Some(1));
-    assert!(
-        done.stderr.contains("the interface is gone"),
-        "{}",
-        done.stderr
-    );
+    assert!(done.stderr.contains("the interface is gone"), "{}", done.stderr);
     assert!(done.stdout.contains("frames"), "{}", done.stdout);
 }

@@ -41,9 +41,8 @@ fn sample(directory: &Path, factor: f64, is_complete: bool) {
 
 #[test]
 fn chromium_draws_every_point_and_reports_no_error() {
-    let Some(chromium) = ["/usr/bin/chromium", "/usr/bin/chromium-browser"]
-        .into_iter()
-        .find(|path| Path::new(path).exists())
+    let Some(chromium) =
+        ["/usr/bin/chromium", "/usr/bin/chromium-browser"].into_iter().find(|path| Path::new(path).exists())
     else {
         return skip("chromium is not installed (apt-get install chromium)");
     };
@@ -60,61 +59,29 @@ fn chromium_draws_every_point_and_reports_no_error() {
              --virtual-time-budget=5000"
         ));
         command.args(dark.then_some("--force-dark-mode"));
-        command.arg(format!(
-            "--user-data-dir={}",
-            directory.0.join("profile").display()
-        ));
-        let output = command
-            .arg("--dump-dom")
-            .arg(format!("file://{to}"))
-            .stdin(Stdio::null())
-            .output()
-            .expect("it starts");
+        command.arg(format!("--user-data-dir={}", directory.0.join("profile").display()));
+        let output =
+            command.arg("--dump-dom").arg(format!("file://{to}")).stdin(Stdio::null()).output().expect("it starts");
         let dom = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!said.contains("CONSOLE"), "{said}");
-        assert!(
-            dom.contains("data-drawn=\"2\"") && dom.contains("data-errors=\"\""),
-            "both plots are drawn: {said}"
-        );
-        assert_eq!(
-            dom.matches("data-points=\"6\"").count(),
-            2,
-            "two series with three points, in two plots"
-        );
+        assert!(dom.contains("data-drawn=\"2\"") && dom.contains("data-errors=\"\""), "both plots are drawn: {said}");
+        assert_eq!(dom.matches("data-points=\"6\"").count(), 2, "two series with three points, in two plots");
         assert_eq!(dom.matches("data-published=\"2\"").count(), 1);
         assert_eq!(dom.matches("<canvas").count(), 2);
-        assert!(
-            !dom.contains("<b>ahead") && dom.contains("&lt;b&gt;ahead"),
-            "text is no markup"
-        );
+        assert!(!dom.contains("<b>ahead") && dom.contains("&lt;b&gt;ahead"), "text is no markup");
     }
     let picture = directory.0.join("page.png");
-    let output = trawl(&args!(
-        "bench report {from} -o {to} --png {}",
-        picture.to_str().expect("UTF-8")
-    ));
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(
-        std::fs::read(&picture)
-            .expect("a picture")
-            .starts_with(b"\x89PNG")
-    );
+    let output = trawl(&args!("bench report {from} -o {to} --png {}", picture.to_str().expect("UTF-8")));
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read(&picture).expect("a picture").starts_with(b"\x89PNG"));
     let svg = directory.0.join("page.svg");
     let svg_text = svg.to_str().expect("UTF-8");
     let output = trawl(&["bench", "report", from, "-o", to, "--svg", svg_text]);
     assert_eq!(output.status.code(), Some(0));
     let text = std::fs::read_to_string(&svg).expect("a picture");
     assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
-    assert!(
-        text.contains("<polyline") && !text.contains("<image"),
-        "vectors"
-    );
+    assert!(text.contains("<polyline") && !text.contains("<image"), "vectors");
 }
 
 /// A plot with a single x value is drawn as bars, a repeated figure has no plot, and a disturbed run proves nothing.
@@ -158,46 +125,23 @@ fn comparison_of_two_runs_marks_changes() {
     sample(&after, 1.5, true);
     let page = directory.0.join("report.html");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-    let output = trawl(&args!(
-        "bench report {} {} --compare -o {}",
-        text(&before),
-        text(&after),
-        text(&page)
-    ));
+    let output = trawl(&args!("bench report {} {} --compare -o {}", text(&before), text(&after), text(&page)));
     assert_eq!(output.status.code(), Some(0));
     let html = std::fs::read_to_string(&page).expect("the page");
     assert_eq!(html.matches("<tr class=\"changed\">").count(), 12);
     assert_eq!(
-        trawl(&args!(
-            "bench report {} {} --compare -o {}",
-            text(&before),
-            text(&before),
-            text(&page)
-        ))
-        .status
-        .code(),
+        trawl(&args!("bench report {} {} --compare -o {}", text(&before), text(&before), text(&page))).status.code(),
         Some(0)
     );
     let html = std::fs::read_to_string(&page).expect("the page");
     assert_eq!(html.matches("<tr class=\"changed\">").count(), 0);
-    assert_eq!(
-        trawl(&["bench", "report", &text(&before), "--compare"])
-            .status
-            .code(),
-        Some(2)
-    );
-    assert_eq!(
-        trawl(&["bench", "report", &text(&directory.0.join("none"))])
-            .status
-            .code(),
-        Some(1)
-    );
+    assert_eq!(trawl(&["bench", "report", &text(&before), "--compare"]).status.code(), Some(2));
+    assert_eq!(trawl(&["bench", "report", &text(&directory.0.join("none"))]).status.code(), Some(1));
 
     let markdown = trawl(&["bench", "report", &text(&before), "--markdown", "-"]);
     let markdown = String::from_utf8_lossy(&markdown.stdout).into_owned();
     assert!(
-        markdown.contains("| sample | Theirs is")
-            && markdown.contains("| ours <1> | 1 | 5.020 (5.010 to 5.030)"),
+        markdown.contains("| sample | Theirs is") && markdown.contains("| ours <1> | 1 | 5.020 (5.010 to 5.030)"),
         "{markdown}"
     );
 }
@@ -212,15 +156,8 @@ fn page_of_a_run_in_progress_is_served_and_reloads() {
         .spawn()
         .expect("it starts");
     let mut said = String::new();
-    BufReader::new(server.stderr.take().expect("a pipe"))
-        .read_line(&mut said)
-        .expect("a line");
-    let address = said
-        .split("http://")
-        .nth(1)
-        .and_then(|rest| rest.split('/').next())
-        .expect("an address")
-        .to_owned();
+    BufReader::new(server.stderr.take().expect("a pipe")).read_line(&mut said).expect("a line");
+    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
     assert!(address.starts_with("127.0.0.1:"), "{address}");
     let get = |path: &str| {
         let mut stream = TcpStream::connect(&address).expect("it listens");
@@ -232,10 +169,7 @@ fn page_of_a_run_in_progress_is_served_and_reloads() {
     let live = get("/");
     assert!(live.starts_with("HTTP/1.1 200 OK") && live.contains("http-equiv=\"refresh\""));
     sample(&directory.0, 1.0, true);
-    assert!(
-        !get("/").contains("http-equiv=\"refresh\""),
-        "a run that is complete does not change"
-    );
+    assert!(!get("/").contains("http-equiv=\"refresh\""), "a run that is complete does not change");
     assert!(get("/etc/passwd").starts_with("HTTP/1.1 404"));
     server.kill().expect("it runs");
     server.wait().expect("it ends");

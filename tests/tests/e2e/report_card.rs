@@ -41,11 +41,8 @@ fn stand_in(directory: &Path, name: &str, script: &str) -> String {
 /// Returns the parts of a text that are IP or MAC addresses.
 fn addresses(text: &str) -> Vec<&str> {
     let is_part = |letter: char| letter.is_ascii_hexdigit() || letter == ':' || letter == '.';
-    let is_mac =
-        |word: &str| word.len() == 17 && word.split(':').filter(|one| one.len() == 2).count() == 6;
-    let words = text
-        .split(|letter: char| !is_part(letter))
-        .map(|word| word.trim_end_matches('.'));
+    let is_mac = |word: &str| word.len() == 17 && word.split(':').filter(|one| one.len() == 2).count() == 6;
+    let words = text.split(|letter: char| !is_part(letter)).map(|word| word.trim_end_matches('.'));
     let words = words.filter(|word| word.parse::<IpAddr>().is_ok() || is_mac(word));
     words.filter(|word| *word != "::").collect()
 }
@@ -68,20 +65,8 @@ fn report_card_has_no_addresses_and_no_host_names() {
         .env("TRAWL", trawl)
         .output()
         .expect("the script runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    run(
-        "tar",
-        &[
-            "-C",
-            &place.display().to_string(),
-            "-xzf",
-            &archive.display().to_string(),
-        ],
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    run("tar", &["-C", &place.display().to_string(), "-xzf", &archive.display().to_string()]);
     let card = place.join("report-card");
     let own_name = run("uname", &["-n"]);
     for file in ["doctor.json", "results.json", "sender.txt", "receiver.txt"] {

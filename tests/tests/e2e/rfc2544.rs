@@ -20,16 +20,8 @@ fn measured(tx: &str, rx: &str, arguments: &[&str]) -> Value {
 /// Checks the properties of every trial, good or bad.
 #[track_caller]
 fn check_trial(trial: &Value) {
-    let number = |name: &str| {
-        trial[name]
-            .as_u64()
-            .unwrap_or_else(|| panic!("{name}: {trial}"))
-    };
-    assert_eq!(
-        number("sent"),
-        number("received") + number("lost"),
-        "{trial}"
-    );
+    let number = |name: &str| trial[name].as_u64().unwrap_or_else(|| panic!("{name}: {trial}"));
+    assert_eq!(number("sent"), number("received") + number("lost"), "{trial}");
     assert_eq!(number("duplicates"), 0, "{trial}");
     let latency = &trial["latency_ns"];
     if number("received") > 0 {
@@ -48,19 +40,11 @@ fn check_result(result: &Value, loss_percent: f64) {
     trials.iter().for_each(check_trial);
     let offered = |trial: &Value| trial["offered_frames_per_second"].as_f64().expect("a rate");
     let fastest = result["sender_frames_per_second"].as_f64().expect("a rate");
-    assert!(
-        trials.iter().all(|trial| offered(trial) <= fastest),
-        "{result}"
-    );
+    assert!(trials.iter().all(|trial| offered(trial) <= fastest), "{result}");
     if let Some(throughput) = result["throughput_frames_per_second"].as_f64() {
-        let best = trials
-            .iter()
-            .find(|trial| trial["latency_ns"] == result["latency_ns"]);
+        let best = trials.iter().find(|trial| trial["latency_ns"] == result["latency_ns"]);
         let best = best.expect("the latencies of one of the trials");
-        assert!(
-            best["loss_percent"].as_f64() <= Some(loss_percent),
-            "{best}"
-        );
+        assert!(best["loss_percent"].as_f64() <= Some(loss_percent), "{best}");
         assert!(throughput > 0.0, "{result}");
     }
 }
@@ -124,11 +108,7 @@ fn narrow_link_limits_the_throughput() {
     let right = &lab.line.right;
     // 0.5 Mbit/s is 1000 frames of 60 bytes a second, below any machine's rate; the queue is short.
     let shape = ["rate", "500kbit", "burst", "2000", "limit", "3000"];
-    let qdisc = args!(
-        "-n {} qdisc add dev {} root tbf",
-        right.name,
-        right.interface
-    );
+    let qdisc = args!("-n {} qdisc add dev {} root tbf", right.name, right.interface);
     run("tc", &[&qdisc[..], &shape].concat());
     let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
     let arguments = args!("--sizes 64 --duration 200ms --max-rate 20k --resolution 5");
@@ -151,16 +131,8 @@ fn dead_end_is_reported() {
     );
     let output = trawl(&arguments);
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(
-        printed.contains("none: frames were still lost"),
-        "{printed}"
-    );
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("none: frames were still lost"), "{printed}");
 }
 
 #[test]
@@ -180,18 +152,12 @@ fn impossible_measurements_are_refused_before_sending() {
         let fixed = ["gen", "rfc2544", "--tx", &tx, "--rx", &rx];
         let output = trawl(&[&fixed[..], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(2) && said.contains(words),
-            "{arguments:?}: {said}"
-        );
+        assert!(output.status.code() == Some(2) && said.contains(words), "{arguments:?}: {said}");
     }
     let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("a program");
     let output = trawl(&["gen", "rfc2544", "--tx", &tx, "--rx", &rx]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(1) && said.contains("lab_drop"),
-        "{said}"
-    );
+    assert!(output.status.code() == Some(1) && said.contains("lab_drop"), "{said}");
 }
 
 #[test]

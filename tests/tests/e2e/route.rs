@@ -13,8 +13,8 @@ fn ip(station: &Station, arguments: &str) {
     run("ip", &[&["-n", &station.name][..], &words].concat());
 }
 
-/// Returns frames to the other host: UDP and TCP of both families, of several lengths, with all fields that a router leaves
-/// alone.
+/// Returns frames to the other host: UDP and TCP of both families, of several lengths, with all fields that a router
+/// leaves alone.
 fn to_b(line: &Line) -> Vec<Vec<u8>> {
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let ipv4 = |ttl: u8, tos: u8| {
@@ -27,11 +27,7 @@ fn to_b(line: &Line) -> Vec<Vec<u8>> {
         ip.hop_limit = hops;
         ethernet().layer(Layer::Ipv6(ip))
     };
-    let tcp = || Tcp {
-        src: 40_000,
-        dst: 9,
-        ..Tcp::default()
-    };
+    let tcp = || Tcp { src: 40_000, dst: 9, ..Tcp::default() };
     let mut frames = Vec::new();
     for length in [0, 1, 18, 100, 1400] {
         frames.push(ipv4(64, 0).udp(40_000, 9).payload(vec![7; length]).build());
@@ -40,12 +36,7 @@ fn to_b(line: &Line) -> Vec<Vec<u8>> {
         frames.push(ipv6(2).tcp(tcp()).payload(vec![7; length]).build());
     }
     // The header checksum wraps for some of them.
-    frames.extend((1..=255u8).map(|tos| {
-        ipv4(tos.max(2), tos)
-            .udp(40_000, 9)
-            .payload(vec![tos; 8])
-            .build()
-    }));
+    frames.extend((1..=255u8).map(|tos| ipv4(tos.max(2), tos).udp(40_000, 9).payload(vec![tos; 8]).build()));
     // Padded, as by a card, or by a switch that removed a tag.
     frames.push(ipv4(64, 0).udp(40_000, 9).frame_len(60).build());
     frames.push(ipv6(64).udp(40_000, 9).frame_len(64).build());
@@ -63,9 +54,7 @@ fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
     }
     out[22] -= 1;
     out[24..26].fill(0);
-    let words = out[14..34]
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let words = out[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -76,35 +65,24 @@ fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
 
 fn arrives(mode: &str) {
     // In skb mode a veth passes live frames on only with GRO; natively, the router enables it.
-    let options = LineOptions {
-        gro: mode == "skb",
-        ..LineOptions::default()
-    };
+    let options = LineOptions { gro: mode == "skb", ..LineOptions::default() };
     let Some(lab) = LineLab::with(&options) else {
         return;
     };
     let line = &lab.line;
     let (left, right) = (place(&line.left), place(&line.right));
     done(&["route", "load", &left, &right, "--mode", mode]);
-    assert_eq!(
-        xdp_on(&line.right).map(|(_, mode)| mode).as_deref(),
-        Some(mode)
-    );
+    assert_eq!(xdp_on(&line.right).map(|(_, mode)| mode).as_deref(), Some(mode));
     let sent = to_b(line);
     let file = lab.file("file.pcapng");
     let contents = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
     // The kernel forwards no padding, and neither does the router.
     let trim = |frame: &[u8]| match frame[12..14] {
-        [0x08, 0x00] => {
-            frame[..14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]))].to_vec()
-        }
+        [0x08, 0x00] => frame[..14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]))].to_vec(),
         _ => frame[..54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))].to_vec(),
     };
     let mut got = contents.frames();
-    let mut wanted: Vec<Vec<u8>> = sent
-        .iter()
-        .map(|frame| trim(&forwarded(line, frame)))
-        .collect();
+    let mut wanted: Vec<Vec<u8>> = sent.iter().map(|frame| trim(&forwarded(line, frame))).collect();
     got.sort();
     wanted.sort();
     assert!(
@@ -112,18 +90,9 @@ fn arrives(mode: &str) {
         "{} frames are not as they should be",
         got.iter().zip(&wanted).filter(|(a, b)| a != b).count()
     );
-    let checks = [
-        "ip.checksum.status",
-        "udp.checksum.status",
-        "tcp.checksum.status",
-    ];
+    let checks = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
     let rows = tshark_checking(&file, &checks);
-    assert!(
-        rows.iter()
-            .flatten()
-            .all(|status| status.is_empty() || status == "1"),
-        "{rows:?}"
-    );
+    assert!(rows.iter().flatten().all(|status| status.is_empty() || status == "1"), "{rows:?}");
 
     let counts = Counts::of_port(&left);
     assert_eq!(counts.packets(), sent.len() as u64, "{counts:?}");
@@ -132,38 +101,24 @@ fn arrives(mode: &str) {
     let refreshed = counts.outcome("to the stack: so that it looks after the neighbour");
     let forwarded = counts.outcome("forwarded, IPv4") + counts.outcome("forwarded, IPv6");
     assert_eq!(forwarded + refreshed, sent.len() as u64, "{counts:?}");
-    assert!(
-        counts.outcome("forwarded, IPv6") >= 8 && forwarded > 200,
-        "{counts:?}"
-    );
+    assert!(counts.outcome("forwarded, IPv6") >= 8 && forwarded > 200, "{counts:?}");
     done(&["route", "unload", &left, &right]);
     nothing_attached(&line.left);
     nothing_attached(&line.right);
-    let gro = |station: &Station| {
-        station
-            .ethtool()
-            .and_then(|e| e.feature("rx-gro"))
-            .expect("ethtool")
-    };
+    let gro = |station: &Station| station.ethtool().and_then(|e| e.feature("rx-gro")).expect("ethtool");
     assert_eq!(gro(&line.b), Some(mode == "skb"), "it is as it was");
 }
 
 /// Runs tshark with checksum validation, which is off by default.
 fn tshark_checking(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
     let mut arguments = vec!["-n", "-r", file, "-T", "fields"];
-    for option in [
-        "ip.check_checksum:TRUE",
-        "udp.check_checksum:TRUE",
-        "tcp.check_checksum:TRUE",
-    ] {
+    for option in ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"] {
         arguments.extend(["-o", option]);
     }
     arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
     let text = run("tshark", &arguments);
     assert!(!text.is_empty() && tshark(file, &["frame.len"]).len() == text.lines().count());
-    text.lines()
-        .map(|line| line.split('\t').map(str::to_owned).collect())
-        .collect()
+    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
 #[test]
@@ -184,36 +139,19 @@ fn stack_answers_for_the_router() {
     done(&["route", "load", &left, &right]);
     ip(&line.left, "route add 198.51.100.1 mtu lock 1300 dev right");
     let (file, a) = (lab.file("file.pcapng"), place(&line.a));
-    let capture = Capture::start(
-        &lab,
-        &[
-            "-i", &a, "--tap", "packet", "-Q", "in", "-c", "2", "-w", &file, "icmp",
-        ],
-    );
+    let capture = Capture::start(&lab, &["-i", &a, "--tap", "packet", "-Q", "in", "-c", "2", "-w", &file, "icmp"]);
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let mut last_hop = Ipv4::new(line.a.ipv4, line.b.ipv4);
     last_hop.ttl = 1;
-    let large = ethernet()
-        .ipv4(line.a.ipv4, [198, 51, 100, 1])
-        .udp(40_000, 9);
+    let large = ethernet().ipv4(line.a.ipv4, [198, 51, 100, 1]).udp(40_000, 9);
     lab.send_packets(&[
-        ethernet()
-            .layer(Layer::Ipv4(last_hop))
-            .udp(40_000, 9)
-            .payload(b"x")
-            .build(),
+        ethernet().layer(Layer::Ipv4(last_hop)).udp(40_000, 9).payload(b"x").build(),
         large.payload(vec![0; 1400]).build(),
     ]);
     capture.wait().summary_of_success();
     let rows = tshark(&file, &["icmp.type", "icmp.code", "icmp.mtu"]);
-    assert!(
-        rows.contains(&vec!["11".to_owned(), "0".to_owned(), String::new()]),
-        "{rows:?}"
-    );
-    assert!(
-        rows.contains(&vec!["3".to_owned(), "4".to_owned(), "1300".to_owned()]),
-        "{rows:?}"
-    );
+    assert!(rows.contains(&vec!["11".to_owned(), "0".to_owned(), String::new()]), "{rows:?}");
+    assert!(rows.contains(&vec!["3".to_owned(), "4".to_owned(), "1300".to_owned()]), "{rows:?}");
 }
 
 #[test]
@@ -277,11 +215,7 @@ fn ports_that_are_loaded_at_once_make_one_router() {
 
 fn forwardable(line: &Line) -> Vec<u8> {
     let frame = Template::new().ethernet(line.a.mac, line.left.mac);
-    frame
-        .ipv4(line.a.ipv4, line.b.ipv4)
-        .udp(40_000, 9)
-        .payload(b"hello")
-        .build()
+    frame.ipv4(line.a.ipv4, line.b.ipv4).udp(40_000, 9).payload(b"hello").build()
 }
 
 #[test]
@@ -293,10 +227,7 @@ fn impossible_ports_are_refused() {
     assert!(said.contains("not an Ethernet interface"), "{said}");
     ip(&line.left, "link add bridge type bridge");
     ip(&line.left, "link set right master bridge");
-    let said = refused(
-        &["route", "load", &place(&line.left), &place(&line.right)],
-        1,
-    );
+    let said = refused(&["route", "load", &place(&line.left), &place(&line.right)], 1);
     assert!(said.contains("port of bridge"), "{said}");
     nothing_attached(&line.left);
     let two = [&place(&line.left)[..], &place(&line.a)];
@@ -366,16 +297,10 @@ fn jumbo_frames_get_through() {
         let (left, right) = (place(&lab.line.left), place(&lab.line.right));
         done(&["route", "load", &left, &right, "--mode", mode]);
         let namespace = format!("--net=/run/netns/{}", lab.line.a.name);
-        for (option, address) in [
-            ("-4", lab.line.b.ipv4.to_string()),
-            ("-6", lab.line.b.ipv6.to_string()),
-        ] {
+        for (option, address) in [("-4", lab.line.b.ipv4.to_string()), ("-6", lab.line.b.ipv6.to_string())] {
             run(
                 "nsenter",
-                &[
-                    &namespace, "ping", option, "-q", "-c", "5", "-i", "0.05", "-s", "8000", "-M",
-                    "do", &address,
-                ],
+                &[&namespace, "ping", option, "-q", "-c", "5", "-i", "0.05", "-s", "8000", "-M", "do", &address],
             );
         }
         let counts = Counts::of_port(&left);

@@ -61,17 +61,11 @@ fn rules_decide_by_source_and_port() {
         ] {
             ip(&line.left, &format!("{family} rule add {rule}"));
         }
-        ip(
-            &line.left,
-            &format!("{family} route add blackhole default table 100"),
-        );
+        ip(&line.left, &format!("{family} route add blackhole default table 100"));
     }
     done(&["route", "load", &left, &right]);
     let forwarded = ["forwarded, IPv4", "forwarded, IPv6"];
-    for (to, forwarded) in [IpAddr::from(line.b.ipv4), line.b.ipv6.into()]
-        .into_iter()
-        .zip(forwarded)
-    {
+    for (to, forwarded) in [IpAddr::from(line.b.ipv4), line.b.ipv6.into()].into_iter().zip(forwarded) {
         // For IPv6 the kernel does not report the kind of a rule, and the stack handles kinds that need it.
         let by_rule = |outcome| match to {
             IpAddr::V4(_) => outcome,
@@ -79,10 +73,7 @@ fn rules_decide_by_source_and_port() {
         };
         for (ports, outcome) in [
             ((40_000, 9), forwarded),
-            (
-                (40_000, 4001),
-                by_rule("to the stack: unreachable or prohibited"),
-            ),
+            ((40_000, 4001), by_rule("to the stack: unreachable or prohibited")),
             ((40_000, 4002), by_rule("dropped by a blackhole route")),
             ((4003, 9), "dropped by a blackhole route"),
             // That rule applies to the other port.
@@ -93,16 +84,8 @@ fn rules_decide_by_source_and_port() {
             let total = before.packets() + EACH as u64;
             let after = Counts::wait(|| Counts::of_port(&left), total);
             let grown = |name: &str| after.outcome(name) - before.outcome(name);
-            let refreshed = if outcome == forwarded {
-                grown(REFRESH)
-            } else {
-                0
-            };
-            assert_eq!(
-                grown(outcome) + refreshed,
-                EACH as u64,
-                "{to} {ports:?}: {after:?}"
-            );
+            let refreshed = if outcome == forwarded { grown(REFRESH) } else { 0 };
+            assert_eq!(grown(outcome) + refreshed, EACH as u64, "{to} {ports:?}: {after:?}");
         }
     }
     done(&["route", "unload", &left, &right]);
@@ -121,21 +104,14 @@ fn over_two_hops(to: IpAddr, hops: [IpAddr; 2]) {
     let [one, other] = hops;
     ip(
         &line.left,
-        &format!(
-            "route add {to} nexthop via {one} dev right weight 1 nexthop via {other} dev right weight 1"
-        ),
+        &format!("route add {to} nexthop via {one} dev right weight 1 nexthop via {other} dev right weight 1"),
     );
     // By ports too.
     let family = if to.is_ipv4() { "ipv4" } else { "ipv6" };
-    sysctl(
-        &line.left,
-        &format!("net.{family}.fib_multipath_hash_policy=1"),
-    );
+    sysctl(&line.left, &format!("net.{family}.fib_multipath_hash_policy=1"));
     done(&["route", "load", &left, &right]);
     let flows = FIRST_PORT..FIRST_PORT + FLOWS;
-    let sent: Vec<Vec<u8>> = flows
-        .flat_map(|port| vec![udp(line, to, (port, 9)); EACH])
-        .collect();
+    let sent: Vec<Vec<u8>> = flows.flat_map(|port| vec![udp(line, to, (port, 9)); EACH]).collect();
     let file = lab.file("file.pcapng");
     let contents = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
     let source_port_at = if to.is_ipv4() { 34 } else { 54 };
@@ -161,11 +137,7 @@ fn over_two_hops(to: IpAddr, hops: [IpAddr; 2]) {
     let counts = Counts::of_port(&left);
     let forwarded = counts.outcome("forwarded, IPv4") + counts.outcome("forwarded, IPv6");
     assert!(forwarded > sent.len() as u64 / 2, "{counts:?}");
-    assert_eq!(
-        forwarded + counts.outcome(REFRESH),
-        sent.len() as u64,
-        "{counts:?}"
-    );
+    assert_eq!(forwarded + counts.outcome(REFRESH), sent.len() as u64, "{counts:?}");
     done(&["route", "unload", &left, &right]);
 }
 
@@ -193,14 +165,9 @@ fn ipv4_is_forwarded_over_an_ipv6_next_hop() {
     let neighbour = format!("fe80::71 lladdr {} dev right nud permanent", text(HOPS[0]));
     ip(&line.left, &format!("neighbour replace {neighbour}"));
     let to = Ipv4Addr::new(198, 51, 100, 30);
-    ip(
-        &line.left,
-        &format!("route add {to} via inet6 fe80::71 dev right"),
-    );
+    ip(&line.left, &format!("route add {to} via inet6 fe80::71 dev right"));
     done(&["route", "load", &left, &right]);
-    let sent: Vec<Vec<u8>> = (0..20)
-        .map(|flow| udp(line, to.into(), (FIRST_PORT + flow, 9)))
-        .collect();
+    let sent: Vec<Vec<u8>> = (0..20).map(|flow| udp(line, to.into(), (FIRST_PORT + flow, 9))).collect();
     let expected = sent.iter().map(|frame| {
         let mut out = frame.clone();
         out[..6].copy_from_slice(&HOPS[0]);
@@ -219,11 +186,7 @@ fn ipv4_is_forwarded_over_an_ipv6_next_hop() {
     expected.sort();
     assert_eq!(arrived, expected);
     let counts = Counts::of_port(&left);
-    assert_eq!(
-        counts.outcome("forwarded, IPv4") + counts.outcome(REFRESH),
-        sent.len() as u64,
-        "{counts:?}"
-    );
+    assert_eq!(counts.outcome("forwarded, IPv4") + counts.outcome(REFRESH), sent.len() as u64, "{counts:?}");
     done(&["route", "unload", &left, &right]);
     nothing_attached(&line.left);
 }

@@ -46,11 +46,7 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
     let arp = Arp::request(line.a.mac, line.a.ipv4, line.left.ipv4);
     let tagged = |tags: u16| {
         let frame = (0..tags).fold(ethernet(line), |frame, tag| frame.vlan(300 + tag));
-        frame
-            .ipv4(line.a.ipv4, line.b.ipv4)
-            .udp(40_000, 9)
-            .payload(vec![1; 30])
-            .build()
+        frame.ipv4(line.a.ipv4, line.b.ipv4).udp(40_000, 9).payload(vec![1; 30]).build()
     };
     const NOT_IP: &str = "to the stack: not IP";
     const NOT_OURS: &str = "to the stack: not addressed to the port";
@@ -102,26 +98,14 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
         (to6("2001:db8::1"), LOCAL),
         // To the broadcast address of the other link.
         (to4([10, 77, 2, 255]), LOCAL),
-        (
-            to4([198, 51, 100, 1]),
-            "to the stack: unreachable or prohibited",
-        ),
-        (
-            to4([198, 51, 100, 2]),
-            "to the stack: unreachable or prohibited",
-        ),
-        (
-            to6("2001:db8:1::1"),
-            "to the stack: unreachable or prohibited",
-        ),
+        (to4([198, 51, 100, 1]), "to the stack: unreachable or prohibited"),
+        (to4([198, 51, 100, 2]), "to the stack: unreachable or prohibited"),
+        (to6("2001:db8:1::1"), "to the stack: unreachable or prohibited"),
         (to4([198, 51, 100, 3]), "dropped by a blackhole route"),
         (to6("2001:db8:2::1"), "dropped by a blackhole route"),
         (to4([10, 77, 2, 77]), "to the stack: neighbour to be found"),
         (to6("fd00:77:2::77"), "to the stack: neighbour to be found"),
-        (
-            to4([192, 0, 2, 9]),
-            "to the stack: leaves by another interface",
-        ),
+        (to4([192, 0, 2, 9]), "to the stack: leaves by another interface"),
         (big(line), "to the stack: larger than the MTU"),
         // Fragments are forwarded unchanged; the first ones go through the stack, which resolves the neighbour.
         (ipv4(line, |ip| ip.more_fragments = true), "forwarded, IPv4"),
@@ -144,10 +128,7 @@ fn set_routes(line: &Line) {
     ip("route add unreachable 198.51.100.1");
     ip("route add prohibit 198.51.100.2");
     ip("route add blackhole 198.51.100.3");
-    ip(&format!(
-        "route add 198.51.100.4 via {} mtu lock 1300",
-        line.b.ipv4
-    ));
+    ip(&format!("route add 198.51.100.4 via {} mtu lock 1300", line.b.ipv4));
     ip("route add unreachable 2001:db8:1::/48");
     ip("route add blackhole 2001:db8:2::/48");
     // An interface that is no port, with a known neighbour.
@@ -159,16 +140,9 @@ fn set_routes(line: &Line) {
     // Otherwise the kernel would treat the neighbours as needing no resolution.
     ip("link set right arp on");
     for address in [line.b.ipv4.to_string(), line.b.ipv6.to_string()] {
-        let mac: Vec<String> = line
-            .b
-            .mac
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let mac: Vec<String> = line.b.mac.iter().map(|byte| format!("{byte:02x}")).collect();
         let mac = mac.join(":");
-        ip(&format!(
-            "neighbour replace {address} lladdr {mac} dev right nud permanent"
-        ));
+        ip(&format!("neighbour replace {address} lladdr {mac} dev right nud permanent"));
     }
 }
 
@@ -191,15 +165,8 @@ fn reasons(mode: &str) {
             true => grown(words) + grown(refresh),
             false => grown(words),
         };
-        assert_eq!(
-            counted, EACH,
-            "frame {number}, {words}: {before:?} then {counts:?}"
-        );
-        assert_eq!(
-            counts.bytes() - before.bytes(),
-            EACH * frame.len() as u64,
-            "frame {number}, {words}"
-        );
+        assert_eq!(counted, EACH, "frame {number}, {words}: {before:?} then {counts:?}");
+        assert_eq!(counts.bytes() - before.bytes(), EACH * frame.len() as u64, "frame {number}, {words}");
         before = counts;
     }
     done(&["route", "unload", &left, &right]);
@@ -229,16 +196,9 @@ fn stack_gets_all_packets_without_forwarding() {
     let (left, right) = (place(&line.left), place(&line.right));
     let said = done(&["route", "load", &left, &right]);
     assert!(said.contains("forwarding of IPv4 is off"), "{said}");
-    assert!(
-        said.contains("sysctl -w net.ipv6.conf.all.forwarding=1"),
-        "{said}"
-    );
+    assert!(said.contains("sysctl -w net.ipv6.conf.all.forwarding=1"), "{said}");
     let before = Counts::of_port(&left).packets();
     lab.send_packets(&[ipv4(line, |_| {}), ipv6(line, |_| {}), frames::silent(60)]);
     let counts = Counts::wait(|| Counts::of_port(&left), before + 3);
-    assert_eq!(
-        counts.outcome("to the stack: forwarding is off"),
-        2,
-        "{counts:?}"
-    );
+    assert_eq!(counts.outcome("to the stack: forwarding is off"), 2, "{counts:?}");
 }

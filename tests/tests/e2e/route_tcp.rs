@@ -35,9 +35,7 @@ impl Drop for Ending<'_> {
 /// Sets timeouts, so that a stalled connection is an error rather than an endless test.
 fn give_up_in_time(stream: &TcpStream) {
     let most = Some(2 * patience());
-    let set = stream
-        .set_read_timeout(most)
-        .and_then(|()| stream.set_write_timeout(most));
+    let set = stream.set_read_timeout(most).and_then(|()| stream.set_write_timeout(most));
     set.expect("a time above zero");
 }
 
@@ -54,13 +52,9 @@ impl Stream {
             stream.write_all(&block).expect("the connection holds");
             sent += block.len() as u64;
         }
-        stream
-            .shutdown(Shutdown::Write)
-            .expect("the connection holds");
+        stream.shutdown(Shutdown::Write).expect("the connection holds");
         // The other side confirms the end.
-        stream
-            .read_to_end(&mut Vec::new())
-            .expect("the connection holds");
+        stream.read_to_end(&mut Vec::new()).expect("the connection holds");
         sent
     }
 
@@ -71,10 +65,7 @@ impl Stream {
             if count == 0 {
                 return received;
             }
-            let right = buffer[..count]
-                .iter()
-                .zip(received..)
-                .all(|(byte, at)| *byte == byte_at(at));
+            let right = buffer[..count].iter().zip(received..).all(|(byte, at)| *byte == byte_at(at));
             assert!(right, "wrong bytes behind {received}");
             received += count as u64;
             self.received.store(received, Ordering::Relaxed);
@@ -84,19 +75,13 @@ impl Stream {
     /// Waits until much more has arrived: the path works.
     fn wait_flowing(&self, after: &str) {
         let start = self.received.load(Ordering::Relaxed);
-        wait_until(&format!("bytes flow after {after}"), || {
-            self.received.load(Ordering::Relaxed) > start + 500_000
-        });
+        wait_until(&format!("bytes flow after {after}"), || self.received.load(Ordering::Relaxed) > start + 500_000);
     }
 }
 
 fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
     // With neighbours that have to be resolved, as in production.
-    let options = LineOptions {
-        quiet: false,
-        gro: false,
-        ..LineOptions::default()
-    };
+    let options = LineOptions { quiet: false, gro: false, ..LineOptions::default() };
     let Some(lab) = LineLab::with(&options) else {
         return;
     };
@@ -109,23 +94,15 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
     ip(&line.left, &format!("route add {address} via {gateway}"));
     // A silent neighbour is noticed in a second.
     let namespace = format!("--net=/run/netns/{}", line.right.name);
-    for setting in [
-        "delay_first_probe_time=1",
-        "base_reachable_time_ms=1000",
-        "retrans_time_ms=100",
-    ] {
+    for setting in ["delay_first_probe_time=1", "base_reachable_time_ms=1000", "retrans_time_ms=100"] {
         let setting = format!("net.{family}.neigh.right.{setting}");
         run("nsenter", &[&namespace, "sysctl", "-qw", &setting]);
     }
     // A router resolves IPv6 neighbours from its link-local address, which must not be tentative.
     wait_until("addresses are no longer tentative", || {
-        [&line.a, &line.left, &line.b].iter().all(|station| {
-            run(
-                "ip",
-                &["-n", &station.name, "-6", "address", "show", "tentative"],
-            )
-            .is_empty()
-        })
+        [&line.a, &line.left, &line.b]
+            .iter()
+            .all(|station| run("ip", &["-n", &station.name, "-6", "address", "show", "tentative"]).is_empty())
     });
     let (left, right) = (place(&line.left), place(&line.right));
     done(&["route", "load", &left, &right]);
@@ -137,14 +114,8 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
     let (there, _) = listener.accept().expect("a connection");
     give_up_in_time(&here);
     give_up_in_time(&there);
-    let stream = Stream {
-        received: AtomicU64::new(0),
-        over: AtomicBool::new(false),
-    };
-    let forwarded = format!(
-        "forwarded, {}",
-        if family == "ipv4" { "IPv4" } else { "IPv6" }
-    );
+    let stream = Stream { received: AtomicU64::new(0), over: AtomicBool::new(false) };
+    let forwarded = format!("forwarded, {}", if family == "ipv4" { "IPv4" } else { "IPv6" });
     let blackholed = || Counts::of_port(&left).outcome("dropped by a blackhole route");
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| stream.receive(there));
@@ -157,10 +128,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         ip(&line.left, &format!("route replace {drop_route} {address}"));
         wait_until("the blackhole is seen", || blackholed() > 0);
         ip(&line.left, &format!("route del {drop_route} {address}"));
-        ip(
-            &line.left,
-            &format!("route replace {address} via {gateway}"),
-        );
+        ip(&line.left, &format!("route replace {address} via {gateway}"));
         stream.wait_flowing("the route came back");
 
         // Without notifying the router: it finds out because some packets go through the stack.
@@ -175,10 +143,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         assert!(later > begun + 100, "XDP forwards again: {later}");
 
         // By another path, through the stack, as it leaves by no port; and back.
-        ip(
-            &line.left,
-            &format!("neighbour flush dev right to {gateway}"),
-        );
+        ip(&line.left, &format!("neighbour flush dev right to {gateway}"));
         stream.wait_flowing("the neighbour was forgotten");
         drop(ending);
         let received = receiver.join().expect("the receiver ends well");
@@ -197,9 +162,5 @@ fn tcp_goes_on_while_routes_and_neighbours_change_ipv4() {
 #[test]
 fn tcp_goes_on_while_routes_and_neighbours_change_ipv6() {
     // IPv6 keeps several routes to one destination, and would not replace one kind by another without this.
-    tcp_through(
-        "2001:db8:9::9".parse().expect("an address"),
-        128,
-        "blackhole",
-    );
+    tcp_through("2001:db8:9::9".parse().expect("an address"), 128, "blackhole");
 }

@@ -39,30 +39,18 @@ fn changes_that_cut_the_session_are_refused() {
     is_refused(&[&load[..], &["tx"]].concat(), "tx");
     nothing_attached(&lab.pair.b);
     // Programs that pass the session need no consent, nor do other interfaces.
-    assert!(
-        in_session(&[&load[..], &["pass"]].concat())
-            .status
-            .success()
-    );
+    assert!(in_session(&[&load[..], &["pass"]].concat()).status.success());
     let before = only_program(&place);
     is_refused(&[&load[..], &["drop", "--replace"]].concat(), "drop");
     assert_eq!(only_program(&place), before);
-    assert!(
-        in_session(&["xdp", "load", &elsewhere, "drop"])
-            .status
-            .success()
-    );
+    assert!(in_session(&["xdp", "load", &elsewhere, "drop"]).status.success());
     succeeds(&["xdp", "unload", &elsewhere]);
     let output = in_session(&[&load[..], &["drop", "--replace", "--yes"]].concat());
     assert!(output.status.success());
     succeeds(&["xdp", "unload", &place]);
     // A user's program is run on a packet of the session.
     let ports = object_file(&lab, "drop_ports");
-    assert!(
-        in_session(&[&load[..], &[&ports]].concat())
-            .status
-            .success()
-    );
+    assert!(in_session(&[&load[..], &[&ports]].concat()).status.success());
 }
 
 #[test]
@@ -74,11 +62,7 @@ fn guard_is_not_replaced_unasked() {
     let before = xdp_on(&lab.pair.b).expect("a guard");
     let load = ["xdp", "load", &place, "pass", "--replace"];
     for more in [&[][..], &["--prio", "7"]] {
-        fails(
-            &[&load[..], more].concat(),
-            1,
-            &["it is a guard", "--prio N", "--yes"],
-        );
+        fails(&[&load[..], more].concat(), 1, &["it is a guard", "--prio N", "--yes"]);
         assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), before);
     }
     succeeds(&[&load[..], &["--yes"]].concat());
@@ -110,13 +94,9 @@ fn status_of(place: &str) -> Vec<(String, String)> {
     let output = trawl(&["xdp", "status", "-i", place, "--json"]);
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let interfaces = said["interfaces"].as_array().cloned().unwrap_or_default();
-    let programs = interfaces
-        .iter()
-        .filter_map(|one| one["programs"].as_array());
+    let programs = interfaces.iter().filter_map(|one| one["programs"].as_array());
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    (programs.flatten())
-        .map(|program| (text(&program["name"]), text(&program["kind"])))
-        .collect()
+    (programs.flatten()).map(|program| (text(&program["name"]), text(&program["kind"]))).collect()
 }
 
 /// An unconfirmed program is removed again, and the one that it replaced is restored.
@@ -127,10 +107,7 @@ fn unconfirmed_program_is_reverted() {
     let place = lab.receiver();
     let output = in_session(&["xdp", "load", &place, "drop", "--confirm", "1s"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && said.contains("trawl xdp confirm"),
-        "{said}"
-    );
+    assert!(output.status.success() && said.contains("trawl xdp confirm"), "{said}");
     wait_until("the program is taken off", || xdp_on(&lab.pair.b).is_none());
 
     // trawl's own program is recognised again: it can be removed without an id, with its settings.
@@ -138,15 +115,10 @@ fn unconfirmed_program_is_reverted() {
         succeeds(&["xdp", "load", &place, program]);
         let before = xdp_on(&lab.pair.b);
         let (own, peer) = (status_of(&place), xdp_on(&lab.pair.a));
-        for change in [
-            &["xdp", "load", &place, "drop", "--replace"][..],
-            &["xdp", "unload", &place],
-        ] {
+        for change in [&["xdp", "load", &place, "drop", "--replace"][..], &["xdp", "unload", &place]] {
             succeeds(&[change, &["--confirm", "1s"]].concat());
             assert_ne!(xdp_on(&lab.pair.b), before);
-            wait_until("the program before is put back", || {
-                xdp_on(&lab.pair.b) == before && status_of(&place) == own
-            });
+            wait_until("the program before is put back", || xdp_on(&lab.pair.b) == before && status_of(&place) == own);
             assert_eq!(xdp_on(&lab.pair.a).is_some(), peer.is_some());
         }
         succeeds(&["xdp", "unload", &place]);
@@ -157,18 +129,10 @@ fn unconfirmed_program_is_reverted() {
     succeeds(&["xdp", "load", &place, "pass"]);
     succeeds(&args!("xdp load {place} drop --replace --confirm 1h"));
     let after = xdp_on(&lab.pair.b);
-    fails(
-        &["xdp", "load", &place, "tx", "--replace", "--yes"],
-        1,
-        &["is not confirmed"],
-    );
+    fails(&["xdp", "load", &place, "tx", "--replace", "--yes"], 1, &["is not confirmed"]);
     succeeds(&["xdp", "confirm", &place]);
     assert_eq!(xdp_on(&lab.pair.b), after);
-    fails(
-        &["xdp", "confirm", &place],
-        1,
-        &["no change is unconfirmed"],
-    );
+    fails(&["xdp", "confirm", &place], 1, &["no change is unconfirmed"]);
 }
 
 /// Taking programs off has the same safety.
@@ -180,29 +144,19 @@ fn unloading_has_the_same_safety() {
     // A guard's rules would no longer be enforced.
     succeeds(&["guard", "load", &place]);
     let guard = xdp_on(&lab.pair.b).expect("a guard");
-    for which in [
-        &["xdp", "unload", &place][..],
-        &["xdp", "unload", &place, "--all"],
-    ] {
+    for which in [&["xdp", "unload", &place][..], &["xdp", "unload", &place, "--all"]] {
         fails(which, 1, &["it is a guard", "trawl guard unload", "--yes"]);
         assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), guard);
     }
     // Its rules would be lost.
-    fails(
-        &["xdp", "unload", &place, "--confirm", "1s"],
-        1,
-        &["it is a guard"],
-    );
+    fails(&["xdp", "unload", &place, "--confirm", "1s"], 1, &["it is a guard"]);
     succeeds(&["guard", "unload", &place]);
     // A program that sends the session's packets on.
     succeeds(&["xdp", "load", &place, "tx"]);
     let output = in_session(&["xdp", "unload", &place]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("SSH session from 10.77.0.1 may need it"),
-        "{said}"
-    );
+    assert!(said.contains("SSH session from 10.77.0.1 may need it"), "{said}");
     assert!(xdp_on(&lab.pair.b).is_some());
     // Replacing it removes it as well.
     let before = xdp_on(&lab.pair.b);
@@ -215,17 +169,10 @@ fn unloading_has_the_same_safety() {
         let output = in_session(&[command, &["--replace"]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
-        assert!(
-            said.contains("may need it: the verdict on its packets is tx"),
-            "{said}"
-        );
+        assert!(said.contains("may need it: the verdict on its packets is tx"), "{said}");
         assert_eq!(xdp_on(&lab.pair.b), before, "{command:?}");
     }
-    assert!(
-        in_session(&["xdp", "unload", &place, "--yes"])
-            .status
-            .success()
-    );
+    assert!(in_session(&["xdp", "unload", &place, "--yes"]).status.success());
     // A program that drops or passes the session's packets may be removed.
     for harmless in ["drop", "pass"] {
         succeeds(&["xdp", "load", &place, harmless]);
@@ -251,11 +198,7 @@ fn verdict_of_the_whole_chain_counts() {
         let output = verdict("several_second", "10", on);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), goes, "{on}: {said}");
-        assert_eq!(
-            programs_on(&place).len(),
-            if goes { 2 } else { 1 },
-            "{said}"
-        );
+        assert_eq!(programs_on(&place).len(), if goes { 2 } else { 1 }, "{said}");
     }
 }
 
@@ -274,8 +217,8 @@ fn route_and_balance_do_not_replace_a_guard_unasked() {
     }
 }
 
-/// `ip netns exec` hides the BPF file system, and the process that reverts the change outlives the processes that could lead to
-/// it.
+/// `ip netns exec` hides the BPF file system, and the process that reverts the change outlives the processes that could
+/// lead to it.
 #[test]
 fn unconfirmed_program_is_reverted_in_ip_netns_exec() {
     let Some(lab) = Lab::open() else { return };
@@ -302,9 +245,7 @@ fn unconfirmed_route_and_balance_are_reverted() {
         let before = xdp_on(&lab.pair.b).expect("a program");
         succeeds(&[command, "load", &place, "--replace", "--confirm", "1s"]);
         assert_ne!(xdp_on(&lab.pair.b).as_ref(), Some(&before));
-        wait_until("the program before is put back", || {
-            xdp_on(&lab.pair.b).is_some_and(|program| program == before)
-        });
+        wait_until("the program before is put back", || xdp_on(&lab.pair.b).is_some_and(|program| program == before));
         succeeds(&["xdp", "unload", &place, "--all"]);
     }
 }
@@ -337,10 +278,7 @@ mac = "02:00:00:00:00:05"
     let load = ["balance", "load", &place, &lab.file("takes_ssh.toml")];
     let (status, said) = said_to(&load);
     assert_eq!(status, Some(1), "{said}");
-    assert!(
-        said.contains("SSH session from 10.77.0.1") && said.contains("--yes"),
-        "{said}"
-    );
+    assert!(said.contains("SSH session from 10.77.0.1") && said.contains("--yes"), "{said}");
     nothing_attached(&lab.pair.b);
     let (status, said) = said_to(&[&load[..], &["--yes"]].concat());
     assert_eq!(status, Some(0), "{said}");
@@ -365,9 +303,7 @@ mac = "02:00:00:00:00:05"
     // Removed for a time, and then restored.
     let (status, said) = said_to(&["balance", "unload", &place, "--confirm", "1s"]);
     assert_eq!(status, Some(0), "{said}");
-    wait_until("the balancer is put back", || {
-        xdp_on(&lab.pair.b).as_ref() == Some(&before)
-    });
+    wait_until("the balancer is put back", || xdp_on(&lab.pair.b).as_ref() == Some(&before));
     succeeds(&["xdp", "unload", &place, "--all"]);
 
     // A router leaves packets for this host to the stack, and with them the session.

@@ -1,5 +1,5 @@
-//! Filters that the kernel refuses or does not follow to their end: packets are filtered in user space, with a notice, and
-//! counted as filtered out.
+//! Filters that the kernel refuses or does not follow to their end: packets are filtered in user space, with a notice,
+//! and counted as filtered out.
 
 use std::fmt::Write as _;
 use std::net::UdpSocket;
@@ -25,16 +25,7 @@ fn chain(headers: usize, last: u8) -> Vec<u8> {
     frame.extend([0xfd; IPV6 - 8]);
     for number in 1..=headers {
         // Eight bytes: the next header, a length of zero more units, six bytes of padding.
-        frame.extend([
-            if number == headers { last } else { OPTIONS },
-            0,
-            1,
-            4,
-            0,
-            0,
-            0,
-            0,
-        ]);
+        frame.extend([if number == headers { last } else { OPTIONS }, 0, 1, 4, 0, 0, 0, 0]);
     }
     frame.extend([0; 20]);
     frame
@@ -50,12 +41,9 @@ fn chains() -> Vec<Vec<u8>> {
 fn long_chains_of_headers_are_filtered_correctly() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
-    for (tap, more) in [
-        ("xdp", &["-c", "4"][..]),
-        ("tc", &["-Q", "in"]),
-        ("packet", &["-Q", "in"]),
-        ("pcap", &["-Q", "in"]),
-    ] {
+    for (tap, more) in
+        [("xdp", &["-c", "4"][..]), ("tc", &["-Q", "in"]), ("packet", &["-Q", "in"]), ("pcap", &["-Q", "in"])]
+    {
         let what = ["-i", &receiver, "--tap", tap, "-w", &file];
         let filter = ["ip6 protochain 17 and len > 60"];
         let capture = Capture::start(&lab, &[&what[..], more, &filter].concat());
@@ -72,16 +60,11 @@ fn long_chains_of_headers_are_filtered_correctly() {
             }
         };
         assert_eq!((summary.recorded, summary.lost_total()), (4, 0), "{tap}");
-        let lengths: Vec<usize> = (Contents::read(&file).packets.iter())
-            .map(|packet| packet.bytes.len())
-            .collect();
+        let lengths: Vec<usize> = (Contents::read(&file).packets.iter()).map(|packet| packet.bytes.len()).collect();
         let (long, short) = (chain(69, UDP).len(), chain(3, UDP).len());
         assert_eq!(lengths, [long, short, long, short], "{tap}");
     }
-    let done = trawl(&args!(
-        "read {file} -w {} 'ip6 protochain 17'",
-        lab.file("again.pcapng")
-    ));
+    let done = trawl(&args!("read {file} -w {} 'ip6 protochain 17'", lab.file("again.pcapng")));
     assert!(done.status.success(), "{done:?}");
     assert_eq!(Contents::read(lab.file("again.pcapng")).packets.len(), 4);
     let done = trawl(&["filter", "--read", &file, "ip6 protochain 17"]);
@@ -95,9 +78,7 @@ fn long_chains_of_dropped_packets_are_filtered_correctly() {
     let Some(lab) = Lab::open() else { return };
     let namespace = &lab.pair.b.name;
     let file = lab.file("file.pcapng");
-    let what = [
-        "--tap", "drop", "--netns", namespace, "-w", &file, "-c", "2",
-    ];
+    let what = ["--tap", "drop", "--netns", namespace, "-w", &file, "-c", "2"];
     let mut source = String::new();
     for byte in &frames::silent(14)[6..12] {
         let _ = write!(source, "{byte:02x}:");
@@ -108,9 +89,7 @@ fn long_chains_of_dropped_packets_are_filtered_correctly() {
     capture.wait_said("trawl filters");
     lab.send(&chains(), 4);
     capture.wait().summary_of_success();
-    let mut lengths: Vec<usize> = (Contents::read(&file).packets.iter())
-        .map(|packet| packet.bytes.len())
-        .collect();
+    let mut lengths: Vec<usize> = (Contents::read(&file).packets.iter()).map(|packet| packet.bytes.len()).collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [chain(3, UDP).len(), chain(69, UDP).len()]);
 }
@@ -152,9 +131,8 @@ fn refused_filters_are_applied_in_user_space() {
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
     let expression = lab.file("expression");
     std::fs::write(&expression, refused(1_000, "ether[18] = 0")).unwrap();
-    let sent: Vec<Vec<u8>> = (0..100)
-        .map(|number| frames::numbered(if number % 2 == 0 { 5 } else { u32::MAX }, 200))
-        .collect();
+    let sent: Vec<Vec<u8>> =
+        (0..100).map(|number| frames::numbered(if number % 2 == 0 { 5 } else { u32::MAX }, 200)).collect();
     for (more, recorded, filtered_out, limited) in [
         (&[][..], 50, 50, 0),
         (&["--sample-every", "5"], 10, 90, 0),
@@ -168,11 +146,7 @@ fn refused_filters_are_applied_in_user_space() {
         lab.send(&sent, 100);
         capture.wait_seen(100);
         let summary = capture.stop().summary();
-        let counts = (
-            summary.recorded,
-            summary.filtered_out,
-            summary.lost_by("rate_limit"),
-        );
+        let counts = (summary.recorded, summary.filtered_out, summary.lost_by("rate_limit"));
         assert_eq!(counts, (recorded, filtered_out, limited), "{more:?}");
         let contents = Contents::read(&file);
         assert_eq!(contents.packets.len() as u64, recorded, "{more:?}");
@@ -195,8 +169,5 @@ fn refused_filter_follows_no_packets() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("the kernel refuses it"), "{said}");
-    assert!(
-        said.contains("trawl capture, which filters in user space"),
-        "{said}"
-    );
+    assert!(said.contains("trawl capture, which filters in user space"), "{said}");
 }

@@ -29,9 +29,7 @@ fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
 const ROUND: u32 = 1000;
 
 fn numbered() -> Vec<Vec<u8>> {
-    (0..ROUND)
-        .map(|number| frames::numbered(number, 64))
-        .collect()
+    (0..ROUND).map(|number| frames::numbered(number, 64)).collect()
 }
 
 /// Checks that no packet is lost at a file boundary, and each file is valid on its own.
@@ -44,14 +42,7 @@ fn over_seams(arguments: &[&str], seams: usize) {
     let fixed = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "128KiB"];
     let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
     let rate = Some(1_000_000);
-    send_from(
-        &lab.pair.a,
-        &numbered(),
-        PACKETS,
-        Engine::Live,
-        Some(0),
-        rate,
-    );
+    send_from(&lab.pair.a, &numbered(), PACKETS, Engine::Live, Some(0), rate);
     capture.wait_recorded(PACKETS);
     capture.stop_well().assert_all_recorded(PACKETS);
     let files = files(&lab, "part");
@@ -60,10 +51,7 @@ fn over_seams(arguments: &[&str], seams: usize) {
     let mut delivered = 0;
     for path in &files {
         let contents = Contents::read(path);
-        assert_eq!(
-            (contents.interfaces.len(), contents.statistics.len()),
-            (1, 1)
-        );
+        assert_eq!((contents.interfaces.len(), contents.statistics.len()), (1, 1));
         assert!(std::fs::metadata(path).expect("a file").len() <= 128 << 10);
         for packet in &contents.packets {
             assert_eq!(frames::number_of(&packet.bytes), next % ROUND, "{path:?}");
@@ -102,18 +90,9 @@ fn ring_of_files_keeps_the_latest_and_runs_a_command_for_each() {
     output("chmod", &["+x", &script]);
     let file = lab.file("ring.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "64KiB", "-W", "3", "-z", &script,
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "64KiB", "-W", "3", "-z", &script];
     let capture = Capture::start(&lab, &arguments);
-    send_from(
-        &lab.pair.a,
-        &numbered(),
-        10_000,
-        Engine::Live,
-        Some(0),
-        None,
-    );
+    send_from(&lab.pair.a, &numbered(), 10_000, Engine::Live, Some(0), None);
     capture.wait_recorded(10_000);
     capture.stop_well().assert_all_recorded(10_000);
     let kept = files(&lab, "ring");
@@ -135,25 +114,12 @@ fn total_size_of_files_stays_below_a_limit() {
     let receiver = lab.receiver();
     let arguments = args!("-i {receiver} --tap xdp -w {file} -C 64KiB --max-disk 300KiB");
     let capture = Capture::start(&lab, &arguments);
-    send_from(
-        &lab.pair.a,
-        &numbered(),
-        10_000,
-        Engine::Live,
-        Some(0),
-        None,
-    );
+    send_from(&lab.pair.a, &numbered(), 10_000, Engine::Live, Some(0), None);
     capture.wait_recorded(10_000);
     capture.stop_well().assert_all_recorded(10_000);
     let kept = files(&lab, "2");
-    let sum: u64 = kept
-        .iter()
-        .map(|path| std::fs::metadata(path).expect("a file").len())
-        .sum();
-    assert!(
-        kept.len() >= 4 && sum <= 300 << 10,
-        "{kept:?} of {sum} bytes"
-    );
+    let sum: u64 = kept.iter().map(|path| std::fs::metadata(path).expect("a file").len()).sum();
+    assert!(kept.len() >= 4 && sum <= 300 << 10, "{kept:?} of {sum} bytes");
 }
 
 /// Without -C too, for any number of files.
@@ -185,10 +151,7 @@ fn files_named_like_the_series_stay() {
         capture.wait_recorded(1);
         capture.stop_well().assert_all_recorded(1);
         assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
-        assert_eq!(
-            Contents::read(lab.file("file_00001.pcapng")).packets.len(),
-            1
-        );
+        assert_eq!(Contents::read(lab.file("file_00001.pcapng")).packets.len(), 1);
     }
     // A killed capture has not touched it either.
     let sealed = Capture::start(&lab, &[&fixed[..], &["--sealed"]].concat());
@@ -215,23 +178,15 @@ fn files_of_one_time_have_distinct_names() {
     });
     let recorded = capture.stop_well().recorded;
     let all = std::fs::read_dir(lab.path(&year)).expect("a directory");
-    let there: usize = all
-        .flatten()
-        .map(|entry| Contents::read(entry.path()).packets.len())
-        .sum();
+    let there: usize = all.flatten().map(|entry| Contents::read(entry.path()).packets.len()).sum();
     assert_eq!(there as u64, recorded);
     // `trawl read` also writes to distinct names.
-    let (first, again) = (
-        lab.file(&format!("{year}/of-{year}.pcapng")),
-        lab.file("again-%Y.pcapng"),
-    );
+    let (first, again) = (lab.file(&format!("{year}/of-{year}.pcapng")), lab.file("again-%Y.pcapng"));
     let second = lab.file(&format!("{year}/of-{year}_00002.pcapng"));
     let read = trawl(&["read", &first, &second, "-w", &again, "-G", "1"]);
     assert!(read.status.success());
     // Statistics of the first may precede packets of the second.
-    let copied = files(&lab, "again")
-        .into_iter()
-        .map(|path| packets_in(&path.to_string_lossy()));
+    let copied = files(&lab, "again").into_iter().map(|path| packets_in(&path.to_string_lossy()));
     let both = [first, second].map(|file| packets_in(&file));
     assert_eq!(copied.sum::<u64>(), both.iter().sum::<u64>());
 }
@@ -242,14 +197,8 @@ fn inconsistent_series_options_are_refused() {
     let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
     for (options, said) in [
         (&["-w", &file, "--max-disk", "1"][..], "--max-disk"),
-        (
-            &["-w", &file, "-C", "4MiB", "--max-disk", "4MiB"],
-            "smaller -C",
-        ),
-        (
-            &["-w", &file, "-C", "1", "-z", "gzip -9"],
-            "without arguments",
-        ),
+        (&["-w", &file, "-C", "4MiB", "--max-disk", "4MiB"], "smaller -C"),
+        (&["-w", &file, "-C", "1", "-z", "gzip -9"], "without arguments"),
         (&["-w", "/dev/stdout", "--sealed"], "-w FILE"),
         (&["--max-disk", "1GiB"], "-w FILE"),
         (&["-C", "1"], "-w FILE"),
@@ -266,10 +215,7 @@ fn inconsistent_series_options_are_refused() {
     let name = OsStr::from_bytes(b"\xff.pcapng");
     let mut command = std::process::Command::new(trawl_tests::binary::path());
     command.args(["capture", "-i", &receiver, "-C", "1", "-w"]);
-    let refused = command
-        .arg(lab.path("").join(name))
-        .output()
-        .expect("trawl runs");
+    let refused = command.arg(lab.path("").join(name)).output().expect("trawl runs");
     let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{shown}");
     assert!(shown.contains("not UTF-8"), "{shown}");
@@ -281,14 +227,11 @@ fn hanging_command_delays_no_capture() {
     let Some(lab) = Lab::open() else { return };
     let (script, file, receiver) = (lab.file("hang.sh"), lab.file("file.pcapng"), lab.receiver());
     let process = lab.file("process");
-    let text = format!(
-        "#!/bin/sh\necho $$ >{process}.new\nmv {process}.new {process}\nexec sleep 300 >/dev/null 2>&1\n"
-    );
+    let text =
+        format!("#!/bin/sh\necho $$ >{process}.new\nmv {process}.new {process}\nexec sleep 300 >/dev/null 2>&1\n");
     std::fs::write(&script, text).expect("a script");
     output("chmod", &["+x", &script]);
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "-w", &file, "--sealed", "-z", &script,
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "--sealed", "-z", &script];
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::silent(64)], 5);
     capture.wait_recorded(5);
@@ -322,19 +265,11 @@ fn series_fails_without_the_process_that_opens_files() {
     let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "64KiB"];
     let capture = Capture::start(&lab, &arguments);
     let parent = capture.id().to_string();
-    assert!(
-        output("pkill", &["-KILL", "-P", &parent, "trawl-files"])
-            .status
-            .success()
-    );
+    assert!(output("pkill", &["-KILL", "-P", &parent, "trawl-files"]).status.success());
     lab.send(&numbered(), 2_000);
     let finished = capture.wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("the process that opens files"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("the process that opens files"), "{}", finished.stderr);
 }
 
 #[test]
@@ -359,14 +294,7 @@ fn killed_series_ends_with_a_whole_packet() {
     let receiver = lab.receiver();
     let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "1MiB"];
     let capture = Capture::start(&lab, &arguments);
-    send_from(
-        &lab.pair.a,
-        &numbered(),
-        50_000,
-        Engine::Live,
-        Some(0),
-        None,
-    );
+    send_from(&lab.pair.a, &numbered(), 50_000, Engine::Live, Some(0), None);
     wait_until("some files are there", || files(&lab, "part").len() > 3);
     capture.kill();
     for path in files(&lab, "part") {
@@ -381,12 +309,9 @@ fn compressed_files_unpack_to_the_recorded_packets() {
         return;
     }
     let Some(lab) = Lab::open() else { return };
-    for (name, tool) in [
-        ("a.pcapng.gz", "gzip"),
-        ("b.pcapng.zst", "zstd"),
-        ("c.pcapng.lz4", "lz4"),
-        ("d.pcap.gz", "gzip"),
-    ] {
+    for (name, tool) in
+        [("a.pcapng.gz", "gzip"), ("b.pcapng.zst", "zstd"), ("c.pcapng.lz4", "lz4"), ("d.pcap.gz", "gzip")]
+    {
         let file = lab.file(name);
         let receiver = lab.receiver();
         let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "xdp", "-w", &file]);

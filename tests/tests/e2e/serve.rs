@@ -23,22 +23,17 @@ fn get(address: &str, target: &str, host: &str) -> String {
     text
 }
 
-/// Runs promtool, if it is installed or was unpacked by scripts/install. Returns what it printed, and whether it succeeded.
+/// Runs promtool, if it is installed or was unpacked by scripts/install. Returns what it printed, and whether it
+/// succeeded.
 fn promtool(arguments: &[&str], input: &str) -> Option<(String, bool)> {
     let target = binary::path().parent().and_then(Path::parent);
-    let unpacked = target
-        .expect("a target directory")
-        .join("prometheus/usr/bin/promtool");
+    let unpacked = target.expect("a target directory").join("prometheus/usr/bin/promtool");
     let tool = match unpacked.is_file() {
         true => unpacked,
         false => "promtool".into(),
     };
-    let started = Command::new(tool)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
+    let started =
+        Command::new(tool).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let Ok(mut child) = started else {
         skip("promtool is not there: nothing was checked");
         return None;
@@ -78,19 +73,9 @@ fn metrics(address: &str) -> String {
 
 /// Adds up the series of a metric that have all these labels.
 fn value(text: &str, name: &str, labels: &[&str]) -> u64 {
-    let of_metric = text
-        .lines()
-        .filter(|line| line.starts_with(&format!("{name}{{")));
+    let of_metric = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
     let chosen = of_metric.filter(|line| labels.iter().all(|label| line.contains(label)));
-    chosen
-        .map(|line| {
-            line.rsplit_once(' ')
-                .expect("a value")
-                .1
-                .parse::<u64>()
-                .expect("a number")
-        })
-        .sum()
+    chosen.map(|line| line.rsplit_once(' ').expect("a value").1.parse::<u64>().expect("a number")).sum()
 }
 
 #[test]
@@ -103,20 +88,13 @@ fn serve_gives_metrics_json_and_a_page() {
     running.wait_said("capturing on");
     lab.send(&[frames::udp(b"hello")], 100);
     let place = format!("interface=\"veth0\",netns=\"{namespace}\"");
-    let line = format!(
-        "trawl_capture_verdict_packets_total{{{place},hook=\"xdp exit\",verdict=\"DROP\"}} 100\n"
-    );
-    wait_until("the metrics count 100", || {
-        get(&address, "/metrics", "localhost").contains(&line)
-    });
+    let line = format!("trawl_capture_verdict_packets_total{{{place},hook=\"xdp exit\",verdict=\"DROP\"}} 100\n");
+    wait_until("the metrics count 100", || get(&address, "/metrics", "localhost").contains(&line));
     let metrics = get(&address, "/metrics", "127.0.0.1:9464");
     assert!(
-        metrics.contains(&format!(
-            "trawl_interface_packets_total{{{place},direction=\"in\"}} "
-        )) && metrics.contains("trawl_build_info{version=")
-            && metrics.contains(&format!(
-                "trawl_capture_recorded_total{{{place},hook=\"xdp exit\"}} 100\n"
-            )),
+        metrics.contains(&format!("trawl_interface_packets_total{{{place},direction=\"in\"}} "))
+            && metrics.contains("trawl_build_info{version=")
+            && metrics.contains(&format!("trawl_capture_recorded_total{{{place},hook=\"xdp exit\"}} 100\n")),
         "{metrics}"
     );
     lint(metrics.split_once("\r\n\r\n").expect("a body").1);
@@ -127,34 +105,20 @@ fn serve_gives_metrics_json_and_a_page() {
     let figures: Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(figures["capture"]["recorded"], 100, "{figures}");
     assert_eq!(figures["capture"]["flows"][0]["dst_port"], 9);
-    assert_eq!(
-        figures["capture"]["flows"][0]["name"]
-            .as_str()
-            .map(|name| name.ends_with(" udp")),
-        Some(true)
-    );
+    assert_eq!(figures["capture"]["flows"][0]["name"].as_str().map(|name| name.ends_with(" udp")), Some(true));
     let history = || -> Value {
         let text = get(&address, "/history.json", "localhost");
         serde_json::from_str(text.split_once("\r\n\r\n").expect("a body").1).expect("JSON")
     };
     wait_until("the verdicts are plotted", || {
         let plots = history()["plots"].clone();
-        let named = |title: &str| {
-            plots
-                .as_array()
-                .expect("a list")
-                .iter()
-                .any(|plot| plot["title"] == title)
-        };
+        let named = |title: &str| plots.as_array().expect("a list").iter().any(|plot| plot["title"] == title);
         named("Verdicts a second") && named("Packets a second")
     });
     assert!(get(&address, "/metrics", "evil.example").starts_with("HTTP/1.1 403"));
     assert!(get(&address, "/nothing", "localhost").starts_with("HTTP/1.1 404"));
     let page = get(&address, "/", "localhost");
-    assert!(
-        page.contains("<title>trawl</title>") && !page.contains("https://"),
-        "{page}"
-    );
+    assert!(page.contains("<title>trawl</title>") && !page.contains("https://"), "{page}");
     let chromium = Command::new("chromium")
         .args(args!(
             "--headless --no-sandbox --disable-gpu --virtual-time-budget=4000 \
@@ -230,40 +194,25 @@ fn serve_lists_router_and_running_commands() {
     trawl_tests::xdp::succeeds(&["route", "load", &receiver]);
     let namespace = lab.pair.b.name.clone();
     let (serve, address) = serve(&["--netns", &namespace]);
-    let capture = Running::start(
-        &args!("capture -i {sender} --tap packet -Z nobody -w /dev/null"),
-        "capturing on",
-    );
-    let generator = Running::start(
-        &args!("gen udp -i {sender} --dst 10.77.0.2 --rate 1000 --duration 60s"),
-        "",
-    );
+    let capture = Running::start(&args!("capture -i {sender} --tap packet -Z nobody -w /dev/null"), "capturing on");
+    let generator = Running::start(&args!("gen udp -i {sender} --dst 10.77.0.2 --rate 1000 --duration 60s"), "");
     let metrics = || metrics(&address);
     let generator_pid = generator.id();
     wait_until("the generator's frames are counted", || {
-        let frames = format!(
-            "trawl_generator_frames_total{{pid=\"{generator_pid}\",interface=\"{sender}\"}} "
-        );
+        let frames = format!("trawl_generator_frames_total{{pid=\"{generator_pid}\",interface=\"{sender}\"}} ");
         let text = metrics();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(&frames).map(str::to_owned));
+        let line = text.lines().find_map(|line| line.strip_prefix(&frames).map(str::to_owned));
         line.is_some_and(|count| count != "0")
     });
     let capture_pid = capture.id();
     wait_until("the capture's packets are counted", || {
         let seen = format!("trawl_running_capture_seen_total{{pid=\"{capture_pid}\"}} ");
         let text = metrics();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(&seen).map(str::to_owned));
+        let line = text.lines().find_map(|line| line.strip_prefix(&seen).map(str::to_owned));
         line.is_some_and(|count| count != "0")
     });
     let text = metrics();
-    assert!(
-        text.contains("trawl_router_packets_total{interface="),
-        "{text}"
-    );
+    assert!(text.contains("trawl_router_packets_total{interface="), "{text}");
     lint(&text);
     generator.stop();
     capture.stop();
@@ -271,13 +220,10 @@ fn serve_lists_router_and_running_commands() {
     wait_until("those that ended are gone", || {
         let text = metrics();
         // Other tests' processes go on.
-        ![generator_pid, capture_pid]
-            .iter()
-            .any(|pid| text.contains(&format!("pid=\"{pid}\"")))
+        ![generator_pid, capture_pid].iter().any(|pid| text.contains(&format!("pid=\"{pid}\"")))
     });
     let json = get(&address, "/figures.json", "localhost");
-    let figures: Value =
-        serde_json::from_str(json.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+    let figures: Value = serde_json::from_str(json.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
     assert!(figures["router"][0]["packets"].is_u64(), "{figures}");
     serve.stop();
 }
@@ -292,9 +238,7 @@ fn namespaces_may_be_named_several_times() {
         let both = args!("--netns {a} --netns {b}");
         let (serve, address) = serve(&[&both[..], more].concat());
         let of_all = |text: &str, metric: &str| {
-            names.iter().all(|name| {
-                text.contains(&format!("{metric}{{interface=\"veth0\",netns=\"{name}\""))
-            })
+            names.iter().all(|name| text.contains(&format!("{metric}{{interface=\"veth0\",netns=\"{name}\"")))
         };
         wait_until("both namespaces are counted", || {
             let text = metrics(&address);
@@ -316,24 +260,18 @@ fn serve_counts_packets_of_processes() {
     let (serve, address) = serve(&args!("--process --netns {namespace}"));
     lab.send(&[frames::udp(b"hello")], 100);
     let target = b.ipv4.to_string();
-    run(
-        "ip",
-        &args!("netns exec {} ping -q -c 10 -i 0.002 {target}", a.name),
-    );
+    run("ip", &args!("netns exec {} ping -q -c 10 -i 0.002 {target}", a.name));
     let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
     let count = |process: &str, direction: &str| {
         let text = metrics(&address);
         let line = text.lines().find(|line| {
-            line.starts_with(&format!(
-                "trawl_process_packets_total{{process=\"{process}\""
-            )) && line.contains(&format!("direction=\"{direction}\"}}"))
+            line.starts_with(&format!("trawl_process_packets_total{{process=\"{process}\""))
+                && line.contains(&format!("direction=\"{direction}\"}}"))
         });
         let value = line.and_then(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
         value.unwrap_or(0)
     };
-    wait_until("the packets are counted", || {
-        count(name.trim(), "in") == 100 && count("unknown", "out") == 10
-    });
+    wait_until("the packets are counted", || count(name.trim(), "in") == 100 && count("unknown", "out") == 10);
     lint(&metrics(&address));
     serve.stop();
 }
@@ -342,9 +280,7 @@ fn serve_counts_packets_of_processes() {
 #[test]
 fn idle_connections_delay_no_other() {
     let (running, address) = serve(&[]);
-    let idle: Vec<TcpStream> = (0..10)
-        .map(|_| TcpStream::connect(&address).expect("it listens"))
-        .collect();
+    let idle: Vec<TcpStream> = (0..10).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
     let metrics = get(&address, "/metrics", &address);
     assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
     for mut stream in idle {
@@ -353,9 +289,7 @@ fn idle_connections_delay_no_other() {
         let is_open = read.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
         assert!(is_open, "the answer waited for a client that says nothing");
     }
-    let many: Vec<TcpStream> = (0..64)
-        .filter_map(|_| TcpStream::connect(&address).ok())
-        .collect();
+    let many: Vec<TcpStream> = (0..64).filter_map(|_| TcpStream::connect(&address).ok()).collect();
     let metrics = get(&address, "/metrics", &address);
     assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
     drop(many);

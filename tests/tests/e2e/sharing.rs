@@ -27,12 +27,7 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn open(lab: &'a Lab, tap: &'a Tap) -> Self {
-        Self {
-            lab,
-            program: tap.load(lab),
-            tap,
-            started: 0,
-        }
+        Self { lab, program: tap.load(lab), tap, started: 0 }
     }
 
     /// Plays a scene with each tap, and checks that nothing is left afterwards.
@@ -50,11 +45,7 @@ impl<'a> Scene<'a> {
         self.started += 1;
         let place = self.lab.receiver();
         let fixed = ["-i", &place, "-Q", "in", "-w", &file];
-        Watch {
-            capture: Capture::start(self.lab, &[&fixed[..], self.tap.options].concat()),
-            file,
-            due: 0,
-        }
+        Watch { capture: Capture::start(self.lab, &[&fixed[..], self.tap.options].concat()), file, due: 0 }
     }
 
     /// Sends ten packets that all of these see.
@@ -80,9 +71,7 @@ impl<'a> Scene<'a> {
 }
 
 fn hook_id(program: &Loaded) -> u32 {
-    map::info(program.hook().expect("a hook"))
-        .expect("a map")
-        .id
+    map::info(program.hook().expect("a hook")).expect("a map").id
 }
 
 #[test]
@@ -156,16 +145,8 @@ fn slots_of_another_tools_program_are_restored() {
     let other = Loaded::native(Does::DropWithHook, &lab.pair.a).expect("the program");
     let hook = owner.hook().expect("a hook");
     map::set_program(hook, 2, other.program()).expect("the slot takes it");
-    let id = u64::from(
-        program::id(
-            &other
-                .program()
-                .as_fd()
-                .try_clone_to_owned()
-                .expect("a descriptor"),
-        )
-        .expect("an id"),
-    );
+    let id =
+        u64::from(program::id(&other.program().as_fd().try_clone_to_owned().expect("a descriptor")).expect("an id"));
     let before = slots(hook_id(&owner));
     assert_eq!(before, [(2, id)]);
 
@@ -177,9 +158,7 @@ fn slots_of_another_tools_program_are_restored() {
     for kill in [Capture::kill, Capture::kill_by_name] {
         let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
         kill(capture);
-        wait_until("the slots are restored", || {
-            slots(hook_id(&owner)) == before
-        });
+        wait_until("the slots are restored", || slots(hook_id(&owner)) == before);
     }
 
     // By the last of several, in either order.
@@ -208,8 +187,8 @@ fn slots_of_another_tools_program_are_restored() {
     lives_on.stop_well();
     next.kill_all();
     assert_eq!(slots(hook_id(&owner)).len(), 5);
-    // The slot's original program is forgotten with the last process that knew it. The kernel frees a dead process's maps with a
-    // delay.
+    // The slot's original program is forgotten with the last process that knew it. The kernel frees a dead process's
+    // maps with a delay.
     wait_until("the slots are empty", || {
         start().stop_well();
         slots(hook_id(&owner)).is_empty()

@@ -23,35 +23,21 @@ fn some(of: &Value, names: &[&str]) -> Value {
     names.iter().map(|name| of[*name].clone()).collect()
 }
 
-const WHOLE: [&str; 5] = [
-    "received",
-    "lost",
-    "duplicates",
-    "reordered",
-    "before_first",
-];
+const WHOLE: [&str; 5] = ["received", "lost", "duplicates", "reordered", "before_first"];
 
 #[test]
 fn each_engine_stamps_each_frame_once() {
     for engine in ["live", "packet", "xsk", "auto"] {
         let Some(lab) = Lab::open() else { return };
         let receiver = receiver(&lab);
-        let summary = sent(
-            &lab,
-            "udp",
-            &["--engine", engine, "--count", "2000", "--rate", "20k"],
-        );
+        let summary = sent(&lab, "udp", &["--engine", engine, "--count", "2000", "--rate", "20k"]);
         assert_eq!(summary["frames"], 2000, "{summary}");
         let result = receiver.stop().json();
         // Frames that the device refused were made anew by some engines, with the next numbers, and so count as lost.
         let refused = summary["refused"].as_u64().unwrap_or(0);
         let lost = result["lost"].as_u64().expect("a number");
         assert!(lost <= refused, "{engine}: {result} {summary}");
-        assert_eq!(
-            some(&result, &["received", "duplicates", "reordered"]),
-            json!([2000, 0, 0]),
-            "{engine}"
-        );
+        assert_eq!(some(&result, &["received", "duplicates", "reordered"]), json!([2000, 0, 0]), "{engine}");
         assert_eq!(result["latency_ns"]["negative"], 0, "{engine}: {result}");
         assert_eq!(result["latency_ns"]["count"], 2000, "{engine}: {result}");
     }
@@ -72,15 +58,8 @@ fn flows_of_several_threads_have_sequences_of_their_own() {
     let flows = result["flows"].as_array().expect("flows");
     let counts: Vec<&Value> = flows.iter().map(|flow| &flow["received"]).collect();
     assert_eq!(counts, [&json!(100); 6]);
-    let streams: std::collections::HashSet<&str> = flows
-        .iter()
-        .filter_map(|flow| {
-            flow["flow"]
-                .as_str()?
-                .split_once('.')
-                .map(|(stream, _)| stream)
-        })
-        .collect();
+    let streams: std::collections::HashSet<&str> =
+        flows.iter().filter_map(|flow| flow["flow"].as_str()?.split_once('.').map(|(stream, _)| stream)).collect();
     assert_eq!(streams.len(), 2);
 }
 
@@ -89,18 +68,10 @@ fn varying_sizes_carry_stamps() {
     for engine in ["live", "packet"] {
         let Some(lab) = Lab::open() else { return };
         let receiver = receiver(&lab);
-        sent(
-            &lab,
-            "udp",
-            &args!("--engine {engine} --size 60,200,570,1514 --count 400 --rate 5k"),
-        );
+        sent(&lab, "udp", &args!("--engine {engine} --size 60,200,570,1514 --count 400 --rate 5k"));
         let result = receiver.stop().json();
         assert_eq!(some(&result, &WHOLE), json!([400, 0, 0, 0, 0]), "{engine}");
-        assert_eq!(
-            result["received_bytes"],
-            100 * (60 + 200 + 570 + 1514),
-            "{engine}"
-        );
+        assert_eq!(result["received_bytes"], 100 * (60 + 200 + 570 + 1514), "{engine}");
     }
 }
 
@@ -112,10 +83,7 @@ fn checksums_are_correct_with_stamps() {
     let tunnelled = ["--vxlan", "7", "--outer-dst", &dst];
     let kinds: [(&str, &[&str]); 7] = [
         ("udp", &["--dst", &dst, "--payload", "text:odd"]),
-        (
-            "udp",
-            &args!("--dst {dst} --size 61 --src-port random:1-60000"),
-        ),
+        ("udp", &args!("--dst {dst} --size 61 --src-port random:1-60000")),
         ("udp", &tagged),
         ("udp", &["-6"]),
         ("udp", &tunnelled),
@@ -126,23 +94,10 @@ fn checksums_are_correct_with_stamps() {
         for (kind, arguments) in kinds {
             let file = lab.file("file.pcapng");
             let place = lab.receiver();
-            let capture =
-                Capture::start(&lab, &["-i", &place, "-Q", "in", "-c", "20", "-w", &file]);
-            sent(
-                &lab,
-                kind,
-                &[
-                    &["--engine", engine, "--count", "20", "--rate", "2k"][..],
-                    arguments,
-                ]
-                .concat(),
-            );
+            let capture = Capture::start(&lab, &["-i", &place, "-Q", "in", "-c", "20", "-w", &file]);
+            sent(&lab, kind, &[&["--engine", engine, "--count", "20", "--rate", "2k"][..], arguments].concat());
             capture.wait().summary_of_success();
-            let checks = [
-                "ip.check_checksum:TRUE",
-                "udp.check_checksum:TRUE",
-                "tcp.check_checksum:TRUE",
-            ];
+            let checks = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"];
             let mut tshark = args!(
                 "-n -r {file} -T fields -e udp.checksum.status -e tcp.checksum.status \
                  -e icmp.checksum.status -e ip.checksum.status"
@@ -150,14 +105,9 @@ fn checksums_are_correct_with_stamps() {
             tshark.extend(checks.iter().flat_map(|check| ["-o", check]));
             let said = run("tshark", &tshark);
             // 1: good; 3: no checksum, as outside of VXLAN.
-            let verdicts: Vec<&str> = said
-                .split([',', '\t', '\n'])
-                .filter(|v| !v.is_empty())
-                .collect();
+            let verdicts: Vec<&str> = said.split([',', '\t', '\n']).filter(|v| !v.is_empty()).collect();
             assert!(
-                verdicts.len() >= 20
-                    && verdicts.iter().all(|v| ["1", "3"].contains(v))
-                    && verdicts.contains(&"1"),
+                verdicts.len() >= 20 && verdicts.iter().all(|v| ["1", "3"].contains(v)) && verdicts.contains(&"1"),
                 "{engine} {kind} {arguments:?}: {said}"
             );
         }
@@ -167,14 +117,8 @@ fn checksums_are_correct_with_stamps() {
 #[test]
 fn frames_without_room_for_a_stamp_are_refused() {
     let Some(lab) = Lab::open() else { return };
-    let output = trawl(&args!(
-        "gen tcp --stamp --size 60 -i {} --count 1",
-        lab.sender()
-    ));
+    let output = trawl(&args!("gen tcp --stamp --size 60 -i {} --count 1", lab.sender()));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("60 bytes are too few") && said.contains("72"),
-        "{said}"
-    );
+    assert!(said.contains("60 bytes are too few") && said.contains("72"), "{said}");
 }

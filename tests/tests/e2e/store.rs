@@ -21,9 +21,7 @@ mod versions;
 
 /// Opens a lab, if the program that stores chunks is built.
 fn lab() -> Option<Lab> {
-    helper_or_skip("trawl-fleet", "make build-fleet")
-        .then(Lab::open)
-        .flatten()
+    helper_or_skip("trawl-fleet", "make build-fleet").then(Lab::open).flatten()
 }
 
 fn files_below(directory: &Path, end: &str) -> Vec<PathBuf> {
@@ -42,8 +40,7 @@ fn files_below(directory: &Path, end: &str) -> Vec<PathBuf> {
 
 fn json(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)))
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// A store and a spool of the test.
@@ -57,12 +54,7 @@ struct Places {
 impl Places {
     fn of(lab: &Lab) -> Self {
         let store = lab.file("store");
-        Self {
-            url: format!("file://{store}"),
-            store: store.into(),
-            spool: lab.file("spool"),
-            environment: Vec::new(),
-        }
+        Self { url: format!("file://{store}"), store: store.into(), spool: lab.file("spool"), environment: Vec::new() }
     }
 
     fn environment(&self) -> Vec<(&str, &str)> {
@@ -72,11 +64,7 @@ impl Places {
 
     fn start(&self, lab: &Lab, more: &[&str]) -> Capture {
         let receiver = lab.receiver();
-        let base = args!(
-            "-i {receiver} --tap xdp --store {} --spool {}",
-            self.url,
-            self.spool
-        );
+        let base = args!("-i {receiver} --tap xdp --store {} --spool {}", self.url, self.spool);
         Capture::start_in(&self.environment(), lab, &[&base[..], more].concat())
     }
 
@@ -107,19 +95,11 @@ fn good(output: Output) -> Value {
 /// Indexes, queries and prunes a store once this many UDP packets to the lab's receiver are in it.
 fn is_indexed_queried_and_pruned(places: &Places, lab: &Lab, packets: u64) {
     let environment = places.environment();
-    let indexed = good(trawl_in(
-        &environment,
-        &["store", "index", &places.url, "--json"],
-    ));
+    let indexed = good(trawl_in(&environment, &["store", "index", &places.url, "--json"]));
     assert_eq!(indexed["packets"], packets);
     let found = lab.file("found.pcapng");
     let query = args!("store query --store {} --spool /nonexistent", places.url);
-    let filter = [
-        "--filter",
-        "udp and dst host 10.77.0.2",
-        "--packets",
-        &found,
-    ];
+    let filter = ["--filter", "udp and dst host 10.77.0.2", "--packets", &found];
     let answer = trawl_in(&environment, &[&query[..], &filter].concat());
     assert!(answer.status.success(), "{answer:?}");
     assert_eq!(tshark(&found, &["frame.len"]).len() as u64, packets);
@@ -137,21 +117,12 @@ fn stored_chunks_hold_the_sent_packets() {
     capture.wait_recorded(500);
     let finished = capture.stop();
     assert!(finished.status.success(), "{}", finished.stderr);
-    assert!(
-        finished
-            .stderr
-            .contains("500 recorded: 500 stored, 0 spooled, 0 evicted"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("500 recorded: 500 stored, 0 spooled, 0 evicted"), "{}", finished.stderr);
     assert_eq!(places.account(), [500, 500, 0, 0, 0]);
     assert_eq!(places.problems(), Vec::<String>::new());
     let chunks = files_below(&places.store, ".pcapng.zst");
     assert!(chunks.len() > 3, "{chunks:?}");
-    let packets: usize = chunks
-        .iter()
-        .map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len())
-        .sum();
+    let packets: usize = chunks.iter().map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len()).sum();
     assert_eq!(packets, 500);
     let left = fs::read_dir(&places.spool).expect("the spool").count();
     assert_eq!(left, 0, "nothing waits");
@@ -161,33 +132,25 @@ fn stored_chunks_hold_the_sent_packets() {
 /// Returns the capabilities, effective and permitted, in this file of a process or thread.
 fn capabilities(status: &str) -> Vec<u64> {
     let status = fs::read_to_string(status).unwrap_or_default();
-    let lines = status.lines().filter_map(|line| {
-        line.strip_prefix("CapEff:")
-            .or(line.strip_prefix("CapPrm:"))
-    });
-    lines
-        .filter_map(|digits| u64::from_str_radix(digits.trim(), 16).ok())
-        .collect()
+    let lines = status.lines().filter_map(|line| line.strip_prefix("CapEff:").or(line.strip_prefix("CapPrm:")));
+    lines.filter_map(|digits| u64::from_str_radix(digits.trim(), 16).ok()).collect()
 }
 
 /// Returns the process that stores the chunks of a capture.
 fn uploader(capture: &Capture) -> u32 {
     let lists = fs::read_dir(format!("/proc/{}/task", capture.id())).expect("tasks");
     let lists = lists.flatten().map(|task| task.path().join("children"));
-    let children: String = lists
-        .filter_map(|list| fs::read_to_string(list).ok())
-        .collect();
+    let children: String = lists.filter_map(|list| fs::read_to_string(list).ok()).collect();
     let mut children = children.split_whitespace();
     let found = children.find(|child| {
         let command = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
         command.split('\0').any(|word| word == "upload")
     });
-    found
-        .and_then(|child| child.parse().ok())
-        .expect("an uploader")
+    found.and_then(|child| child.parse().ok()).expect("an uploader")
 }
 
-/// The thread that makes chunks keeps only rights to files, the process that stores them none and no descriptor of the capture.
+/// The thread that makes chunks keeps only rights to files, the process that stores them none and no descriptor of the
+/// capture.
 #[test]
 fn the_uploader_has_no_rights_to_bpf() {
     const DAC_OVERRIDE: u64 = 1 << 1;
@@ -235,22 +198,13 @@ fn killed_uploader_leaves_all_chunks_in_the_spool() {
     capture.wait_recorded(400);
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished
-            .stderr
-            .contains("the process that stores chunks ended: signal: 9"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("the process that stores chunks ended: signal: 9"), "{}", finished.stderr);
     let [recorded, stored, spooled, evicted, unknown] = places.account();
     assert_eq!((recorded, evicted, unknown), (400, 0, 0));
     assert!(spooled >= 200, "{stored} stored, {spooled} spooled");
     // A chunk that was stored just before the kill may not have been reported: it is in the spool, too.
     let told = (0..=stored).any(|told| {
-        let summary = format!(
-            "400 recorded: {told} stored, {} spooled, 0 evicted",
-            400 - told
-        );
+        let summary = format!("400 recorded: {told} stored, {} spooled, 0 evicted", 400 - told);
         finished.stderr.contains(&summary)
     });
     assert!(told, "{stored} stored: {}", finished.stderr);
@@ -294,12 +248,7 @@ fn missing_and_modified_pieces_are_reported() {
     fs::remove_file(stem).expect("a manifest");
     let mut problems = places.problems();
     problems.sort();
-    let expected = [
-        "chunk_changed",
-        "chunk_missing",
-        "chunk_without_manifest",
-        "sequence_gap",
-    ];
+    let expected = ["chunk_changed", "chunk_missing", "chunk_without_manifest", "sequence_gap"];
     assert_eq!(problems, expected);
     let [recorded, stored, spooled, evicted, unknown] = places.account();
     assert_eq!((recorded, spooled, evicted), (400, 0, 0));
@@ -370,10 +319,7 @@ fn kill_loses_no_sealed_chunk_and_the_rest_is_unknown() {
         assert_eq!(fs::read_dir(&places.spool).expect("the spool").count(), 0);
     }
     let chunks = files_below(&places.store, ".pcapng.zst");
-    let packets: usize = chunks
-        .iter()
-        .map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len())
-        .sum();
+    let packets: usize = chunks.iter().map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len()).sum();
     assert_eq!(packets as u64, places.account()[1]);
 }
 
@@ -390,34 +336,21 @@ fn time_after_a_kill_is_counted_for_the_named_host() {
     let pauses = listing["not_recording"].as_array().expect("a list");
     assert_eq!(pauses.len(), 1, "{listing}");
     assert_eq!(pauses[0]["host"], "web7", "{listing}");
-    assert_eq!(
-        pauses[0]["to_ns"], listing["captures"][1]["began_ns"],
-        "{listing}"
-    );
-    let query = args!(
-        "store query --store {} --spool {}",
-        places.url,
-        places.spool
-    );
+    assert_eq!(pauses[0]["to_ns"], listing["captures"][1]["began_ns"], "{listing}");
+    let query = args!("store query --store {} --spool {}", places.url, places.spool);
     let answer = trawl_in(&[], &[&query[..], &["--filter", "udp"]].concat());
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
-    assert!(
-        said.contains("host web7: ") && said.contains("'trawl' recorded nothing from "),
-        "{said}"
-    );
+    assert!(said.contains("host web7: ") && said.contains("'trawl' recorded nothing from "), "{said}");
     // A capture that was stopped should not have gone on.
     assert!(capture.stop().status.success());
     let capture = places.start(&lab, &["--host", "web7"]);
     let listing = json(&places.command("ls", &[]));
-    assert_eq!(
-        listing["not_recording"].as_array().map(Vec::len),
-        Some(1),
-        "{listing}"
-    );
+    assert_eq!(listing["not_recording"].as_array().map(Vec::len), Some(1), "{listing}");
     assert!(capture.stop().status.success());
 }
 
-/// Manifests include the capture's counts while it runs, even if packets are filtered in user space before they reach the store.
+/// Manifests include the capture's counts while it runs, even if packets are filtered in user space before they reach
+/// the store.
 #[test]
 fn manifests_count_packets_filtered_in_user_space() {
     let Some(lab) = lab() else { return };
@@ -459,9 +392,7 @@ fn repeated_put_has_one_effect() {
     fs::remove_file(places.store.join("trawl")).expect("the file in the way");
     // The spool before anything was stored, as after a lost reply.
     let again = lab.file("again");
-    let copied = std::process::Command::new("cp")
-        .args(["-a", &places.spool, &again])
-        .status();
+    let copied = std::process::Command::new("cp").args(["-a", &places.spool, &again]).status();
     assert!(copied.expect("cp runs").success());
     assert!(places.command("push", &[]).status.success());
     let before = files_below(&places.store, "");
@@ -480,12 +411,7 @@ fn pruned_chunks_leave_their_manifest() {
     lab.send(&[frames::silent(64)], 400);
     capture.wait_recorded(400);
     capture.stop_well();
-    let sizes = |files: &[PathBuf]| -> u64 {
-        files
-            .iter()
-            .map(|file| file.metadata().expect("a file").len())
-            .sum()
-    };
+    let sizes = |files: &[PathBuf]| -> u64 { files.iter().map(|file| file.metadata().expect("a file").len()).sum() };
     let chunks = files_below(&places.store, ".pcapng.zst");
     let all = sizes(&chunks);
     let half = (all / 2).to_string();
@@ -500,11 +426,7 @@ fn pruned_chunks_leave_their_manifest() {
     assert_eq!((recorded, spooled, unknown), (400, 0, 0));
     assert_eq!(stored + evicted, 400);
     assert_eq!(pruned["packets"].as_u64(), Some(evicted));
-    let query = args!(
-        "store query --store {} --spool {} --json",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let counted = trawl(&[&query[..], &["SELECT count(*) AS rows FROM packets"]].concat());
     assert_eq!(good(counted)["rows"][0]["rows"], stored);
     assert_eq!(places.problems(), Vec::<String>::new());
@@ -524,11 +446,7 @@ fn store_is_private_and_follows_no_planted_links() {
     };
     mode(0o777);
     let receiver = lab.receiver();
-    let capture = args!(
-        "capture -i {receiver} --store {} --spool {}",
-        places.url,
-        places.spool
-    );
+    let capture = args!("capture -i {receiver} --store {} --spool {}", places.url, places.spool);
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("other users may write to it"), "{said}");
@@ -555,11 +473,7 @@ fn store_moved_during_a_capture_is_written_to_where_it_is() {
     places.url = format!("file://{}", places.store.display());
     fs::create_dir_all(&places.store).expect("a directory");
     let receiver = lab.receiver();
-    let capture = args!(
-        "capture -i {receiver} --store {} --spool {}",
-        places.url,
-        places.spool
-    );
+    let capture = args!("capture -i {receiver} --store {} --spool {}", places.url, places.spool);
     std::os::unix::fs::chown(&parent, Some(65534), None).expect("root");
     let refused = trawl(&capture);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -592,9 +506,7 @@ fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     let capture = places.start(lab, &["--duration", "1h"]);
     lab.send(&[frames::silent(64)], 100);
     capture.wait_recorded(100);
-    wait_until("a chunk is open", || {
-        !files_below(Path::new(&places.spool), ".part").is_empty()
-    });
+    wait_until("a chunk is open", || !files_below(Path::new(&places.spool), ".part").is_empty());
     capture.kill();
     let run = fs::read_dir(&places.spool).expect("the spool").next();
     run.expect("a run").expect("it can be read").path()
@@ -640,11 +552,7 @@ fn spool_exposes_no_planted_files() {
     mode(0o777);
     refused("other users may write to it");
     let receiver = lab.receiver();
-    let capture = args!(
-        "capture -i {receiver} --store {} --spool {}",
-        places.url,
-        places.spool
-    );
+    let capture = args!("capture -i {receiver} --store {} --spool {}", places.url, places.spool);
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("other users may write to it"), "{said}");

@@ -28,14 +28,8 @@ struct Other(Child);
 impl Other {
     fn pings(from: &Station, address: &str) -> Self {
         let mut ping = Command::new("ip");
-        ping.args([
-            "netns", "exec", &from.name, "ping", "-q", "-i", "0.02", address,
-        ]);
-        Self(
-            ping.stdout(std::process::Stdio::null())
-                .spawn()
-                .expect("ip"),
-        )
+        ping.args(["netns", "exec", &from.name, "ping", "-q", "-i", "0.02", address]);
+        Self(ping.stdout(std::process::Stdio::null()).spawn().expect("ip"))
     }
 }
 
@@ -71,16 +65,8 @@ fn command_runs_as_the_user_that_the_capture_changes_to() {
     };
     let nobody = shown(&["-Z", "nobody"]);
     let lines: Vec<&str> = nobody.lines().collect();
-    assert_eq!(
-        (lines[0], lines[1], lines[2]),
-        ("65534", "65534", "nobody"),
-        "{nobody}"
-    );
-    assert_eq!(
-        lines[3].split_whitespace().last(),
-        Some("0000000000000000"),
-        "{nobody}"
-    );
+    assert_eq!((lines[0], lines[1], lines[2]), ("65534", "65534", "nobody"), "{nobody}");
+    assert_eq!(lines[3].split_whitespace().last(), Some("0000000000000000"), "{nobody}");
     assert!(shown(&[]).starts_with("0\n"));
 }
 
@@ -114,17 +100,10 @@ fn new_namespace_is_captured_from_the_first_packet() {
     let file = lab.file("made.pcapng");
     let script = lab.file("script");
     fs::write(&script, "ip link set lo up; exec ping -q -c 1 127.0.0.1").expect("a file");
-    let done = capture(
-        &lab.pair.a,
-        &args!("capture -w {file} icmp"),
-        &args!("unshare -n sh {script}"),
-    );
+    let done = capture(&lab.pair.a, &args!("capture -w {file} icmp"), &args!("unshare -n sh {script}"));
     assert!(done.status.success(), "{}", said(&done));
     let contents = Contents::read(&file);
-    let requests = contents
-        .packets
-        .iter()
-        .filter(|packet| packet.bytes[34] == 8);
+    let requests = contents.packets.iter().filter(|packet| packet.bytes[34] == 8);
     assert!(requests.count() >= 1, "{}", said(&done));
 }
 
@@ -146,11 +125,7 @@ fn command_begins_whoever_runs_it_and_whatever_is_captured() {
         let all = args!("{arguments} --duration 60s");
         let done = capture(&lab.pair.a, &all, &args!("{command}"));
         let is_done = !fs::read(&done_file).expect("the file").is_empty();
-        assert!(
-            done.status.success() && is_done,
-            "{arguments}: {}",
-            said(&done)
-        );
+        assert!(done.status.success() && is_done, "{arguments}: {}", said(&done));
     }
 }
 
@@ -162,11 +137,7 @@ fn failure_of_the_command_is_reported() {
     fs::write(&script, "exit 3").expect("a file");
     for (command, status, reason) in [
         (format!("sh {script}"), 3, "sh: exit status: 3"),
-        (
-            "no-such-command".to_owned(),
-            1,
-            "cannot run \"no-such-command\": no directory of PATH",
-        ),
+        ("no-such-command".to_owned(), 1, "cannot run \"no-such-command\": no directory of PATH"),
         (script.clone(), 1, "no program has this path"),
     ] {
         let done = capture(&lab.pair.a, &args!("capture"), &args!("{command}"));
@@ -183,22 +154,13 @@ fn command_ends_with_a_killed_capture() {
     let address = lab.pair.b.ipv4.to_string();
     for signal in ["-KILL", "-INT"] {
         let trawl = binary::path().to_string_lossy();
-        let words = format!(
-            "netns exec {} {trawl} capture -w {file} -- ping -q {address}",
-            lab.pair.a.name
-        );
-        let mut child = Command::new("ip")
-            .args(words.split(' '))
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("ip");
+        let words = format!("netns exec {} {trawl} capture -w {file} -- ping -q {address}", lab.pair.a.name);
+        let mut child =
+            Command::new("ip").args(words.split(' ')).stdout(std::process::Stdio::null()).spawn().expect("ip");
         let number = child.id();
         let ping = || {
             let children = output("pgrep", &["-P", &number.to_string(), "-x", "ping"]);
-            String::from_utf8_lossy(&children.stdout)
-                .trim()
-                .parse::<u32>()
-                .ok()
+            String::from_utf8_lossy(&children.stdout).trim().parse::<u32>().ok()
         };
         wait_until("the command runs", || ping().is_some());
         let ping = ping().expect("it runs");
@@ -217,11 +179,7 @@ fn command_ends_with_a_killed_capture() {
 fn enough_packets_end_the_command() {
     let Some(lab) = Lab::open() else { return };
     let address = lab.pair.b.ipv4.to_string();
-    let done = capture(
-        &lab.pair.a,
-        &args!("capture -c 2 --json icmp"),
-        &args!("ping -q -i 0.05 {address}"),
-    );
+    let done = capture(&lab.pair.a, &args!("capture -c 2 --json icmp"), &args!("ping -q -i 0.05 {address}"));
     assert!(done.status.success(), "{}", said(&done));
     let shown = String::from_utf8_lossy(&done.stdout).into_owned();
     assert_eq!(shown.matches("\"name\":\"ping\"").count(), 2, "{shown}");
@@ -241,10 +199,7 @@ fn why_shows_losses_of_the_command() {
     assert!(done.status.success(), "{}", said(&done));
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     let text = report.to_string();
-    assert!(
-        text.contains("SOCKET_RCVBUFF") && text.contains("python3"),
-        "{text}"
-    );
+    assert!(text.contains("SOCKET_RCVBUFF") && text.contains("python3"), "{text}");
 }
 
 /// The command's packets and the answers, among the same packets of another process.
@@ -262,11 +217,7 @@ fn follow_shows_packets_of_the_command() {
         assert!(!said(&done).contains("not shown"), "{}", said(&done));
         let shown = String::from_utf8_lossy(&done.stdout).into_owned();
         let count = |what: &str| shown.lines().filter(|line| line.contains(what)).count();
-        assert_eq!(
-            (count("echo request"), count("echo reply")),
-            (2, 2),
-            "{shown}"
-        );
+        assert_eq!((count("echo request"), count("echo reply")), (2, 2), "{shown}");
     }
 }
 
@@ -280,15 +231,9 @@ fn follow_shows_packets_in_other_namespaces() {
     let done = capture(a, &args!("follow --json icmp"), &args!("{command}"));
     assert!(done.status.success(), "{}", said(&done));
     let shown = String::from_utf8_lossy(&done.stdout).into_owned();
-    let requests: Vec<&str> = shown
-        .lines()
-        .filter(|line| line.contains("echo request"))
-        .collect();
+    let requests: Vec<&str> = shown.lines().filter(|line| line.contains("echo request")).collect();
     let begins = format!("\"netns\":\"{}\"", b.name);
-    assert!(
-        requests.len() == 2 && requests[0].contains(&begins),
-        "{shown}"
-    );
+    assert!(requests.len() == 2 && requests[0].contains(&begins), "{shown}");
     assert_eq!(shown.matches("echo reply").count(), 2, "{shown}");
 }
 
@@ -309,24 +254,15 @@ fn namespaces_made_by_the_command_are_looked_at() {
     assert_eq!(rows.len(), 1, "{report}: {}", said(&done));
     assert_eq!(rows[0]["reason"], "NETFILTER_DROP", "{report}");
     let culprits = rows[0]["culprits"].as_array().expect("culprits");
-    let names: Vec<&str> = culprits
-        .iter()
-        .filter_map(|one| one["name"].as_str())
-        .collect();
-    assert!(
-        names.len() == 1 && names[0].ends_with("udp dport 9 drop"),
-        "{report}"
-    );
+    let names: Vec<&str> = culprits.iter().filter_map(|one| one["name"].as_str()).collect();
+    assert!(names.len() == 1 && names[0].ends_with("udp dport 9 drop"), "{report}");
     let advice = rows[0]["advice"].as_str().expect("advice");
     assert!(advice.contains("its network namespace is gone"), "{report}");
     let done = capture(a, &args!("follow --json"), &command);
     let shown = String::from_utf8_lossy(&done.stdout).into_owned();
     let path: serde_json::Value = serde_json::from_str(&shown).expect("one packet");
     let steps = path["steps"].as_array().expect("steps");
-    let steps: Vec<&str> = steps
-        .iter()
-        .filter_map(|one| one["step"].as_str())
-        .collect();
+    let steps: Vec<&str> = steps.iter().filter_map(|one| one["step"].as_str()).collect();
     let mut expected = vec!["input", "dropped"];
     if kernel_is_at_least(6, 4) {
         expected.splice(0..0, ["output", "postrouting"]);
@@ -360,44 +296,24 @@ fn full_descriptions_name_the_socket() {
         b.ipv4
     );
     fs::write(&script, lines).expect("a file");
-    let done = capture(
-        b,
-        &args!("capture --process=full -w {file} tcp port 4001"),
-        &args!("python3 {script}"),
-    );
+    let done = capture(b, &args!("capture --process=full -w {file} tcp port 4001"), &args!("python3 {script}"));
     assert!(done.status.success(), "{}", said(&done));
     let contents = Contents::read(&file);
     let comment = |packet: &Packet| packet.options.text(1).unwrap_or_default();
     let comments: Vec<String> = contents.packets.iter().map(comment).collect();
-    assert!(
-        comments.iter().all(|text| text.contains("socket=")),
-        "{comments:?}"
-    );
-    assert!(
-        comments.iter().any(|text| text.contains("owner=listener")),
-        "{comments:?}"
-    );
-    assert!(
-        comments.iter().any(|text| !text.contains("owner=")),
-        "{comments:?}"
-    );
+    assert!(comments.iter().all(|text| text.contains("socket=")), "{comments:?}");
+    assert!(comments.iter().any(|text| text.contains("owner=listener")), "{comments:?}");
+    assert!(comments.iter().any(|text| !text.contains("owner=")), "{comments:?}");
     for_people(&file);
     // Without them, a comment says only that the process is not certain.
     let plain = lab.file("plain.pcapng");
-    let done = capture(
-        b,
-        &args!("capture --process -w {plain} tcp port 4001"),
-        &args!("python3 {script}"),
-    );
+    let done = capture(b, &args!("capture --process -w {plain} tcp port 4001"), &args!("python3 {script}"));
     assert!(done.status.success(), "{}", said(&done));
     let contents = Contents::read(&plain);
     let comments: Vec<String> = contents.packets.iter().map(comment).collect();
     let uncertain = |one: &&String| ["owner=listener", ""].contains(&one.trim_end());
     assert!(comments.iter().all(|one| uncertain(&one)), "{comments:?}");
-    assert!(
-        comments.iter().any(|one| one == "owner=listener"),
-        "{comments:?}"
-    );
+    assert!(comments.iter().any(|one| one == "owner=listener"), "{comments:?}");
     assert!(comments.iter().any(String::is_empty), "{comments:?}");
     for_people(&plain);
 }

@@ -23,21 +23,13 @@ fn load(lab: &Lab, name: &str, arguments: &[&str]) {
     let place = lab.receiver();
     let fixed = ["xdp", "load", &place, &file, "--tappable"];
     let output = trawl(&[&fixed[..], arguments].concat());
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[track_caller]
 fn unload(lab: &Lab) {
     let output = trawl(&["xdp", "unload", &lab.receiver()]);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     nothing_attached(&lab.pair.b);
 }
 
@@ -58,21 +50,10 @@ fn both_ends_with_verdict_and_one_identifier() {
     lab.send(&actions, 4);
     let summary = capture.wait().summary_of_success();
     summary.assert_all_recorded(8);
-    let hooks: Vec<(&str, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.as_str(), one.recorded))
-        .collect();
+    let hooks: Vec<(&str, u64)> = summary.interfaces.iter().map(|one| (one.hook.as_str(), one.recorded)).collect();
     assert_eq!(hooks, [("xdp entry", 4), ("xdp exit", 4)]);
 
-    let rows = tshark(
-        &file,
-        &[
-            "frame.interface_description",
-            "frame.packet_id",
-            "frame.verdict.ebpf_xdp",
-        ],
-    );
+    let rows = tshark(&file, &["frame.interface_description", "frame.packet_id", "frame.verdict.ebpf_xdp"]);
     assert_eq!(rows.len(), 8);
     for (action, ends) in rows.chunks(2).enumerate() {
         assert!(ends[0][0].starts_with("xdp entry"), "{rows:?}");
@@ -111,8 +92,8 @@ fn packets_in_flight_at_the_start_are_not_filtered_out() {
     unload(&lab);
 }
 
-/// A filter that the kernel refuses is applied in user space to both sightings, and `--verdict` still holds an entry back until
-/// its exit is known.
+/// A filter that the kernel refuses is applied in user space to both sightings, and `--verdict` still holds an entry
+/// back until its exit is known.
 #[test]
 fn refused_filter_applies_at_both_ends() {
     let Some(lab) = lab_with("chosen", &[]) else {
@@ -123,10 +104,7 @@ fn refused_filter_applies_at_both_ends() {
         format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)
     });
     // Frames of action 1 are dropped, frames of action 2 pass; the filter matches the byte after it.
-    let wanted = format!(
-        "{} or ether[20] = 7",
-        pairs.collect::<Vec<_>>().join(" or ")
-    );
+    let wanted = format!("{} or ether[20] = 7", pairs.collect::<Vec<_>>().join(" or "));
     let expression = lab.file("expression");
     std::fs::write(&expression, wanted).expect("a file");
     let frame = |action: u16, byte: u8| {
@@ -141,18 +119,10 @@ fn refused_filter_applies_at_both_ends() {
         lab.send(&sent, 4);
         capture.wait_seen(8);
         let summary = capture.stop_well();
-        assert_eq!(
-            (summary.recorded, summary.lost_total()),
-            (recorded, 0),
-            "{more:?}"
-        );
+        assert_eq!((summary.recorded, summary.lost_total()), (recorded, 0), "{more:?}");
         let rows = tshark(&file, &["frame.packet_id", "frame.verdict.ebpf_xdp"]);
         let verdicts: Vec<&str> = rows.iter().map(|row| row[1].as_str()).collect();
-        let expected: &[&str] = if recorded == 4 {
-            &["", "1", "", "2"]
-        } else {
-            &["", "1"]
-        };
+        let expected: &[&str] = if recorded == 4 { &["", "1", "", "2"] } else { &["", "1"] };
         assert_eq!(verdicts, expected, "{more:?}");
         assert_eq!(rows[0][0], rows[1][0], "both sightings have one identifier");
     }
@@ -180,11 +150,7 @@ fn filter_applies_to_the_packet_as_received() {
         let points = if arguments.contains(&"both") { 2 } else { 1 };
         capture.wait_seen(10 * points);
         let summary = capture.stop_well();
-        assert_eq!(
-            (summary.seen, summary.recorded),
-            (10 * points, recorded),
-            "{arguments:?} {filter}"
-        );
+        assert_eq!((summary.seen, summary.recorded), (10 * points, recorded), "{arguments:?} {filter}");
     }
     unload(&lab);
 }
@@ -236,11 +202,7 @@ fn sample_and_rate_exclude_packets_at_both_ends() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
-    for arguments in [
-        ["--sample", "1/4"],
-        ["--sample-every", "4"],
-        ["--limit-rate", "100"],
-    ] {
+    for arguments in [["--sample", "1/4"], ["--sample-every", "4"], ["--limit-rate", "100"]] {
         let (capture, file) = capture(&lab, &[&["--at", "both"], &arguments[..]].concat());
         lab.send(&[frames::choosing(1)], 400);
         capture.wait_seen(800);
@@ -322,11 +284,7 @@ fn program_with_tail_calls_is_seen_at_its_end() {
     let rows = tshark(&file, &["frame.packet_id", "frame.verdict.ebpf_xdp"]);
     for (ends, (_, verdict)) in rows.chunks(2).zip(&sent) {
         assert_eq!(ends[0][0], ends[1][0], "{rows:?}");
-        assert_eq!(
-            [&ends[0][1], &ends[1][1]],
-            ["", &verdict.to_string()],
-            "{rows:?}"
-        );
+        assert_eq!([&ends[0][1], &ends[1][1]], ["", &verdict.to_string()], "{rows:?}");
     }
     unload(&lab);
 }
@@ -359,10 +317,7 @@ fn program_that_jumps_back_is_entered_once() {
 
 #[test]
 fn long_packets_are_seen_whole_at_both_ends() {
-    let options = trawl_lab::PairOptions {
-        mtu: 9000,
-        ..trawl_lab::PairOptions::default()
-    };
+    let options = trawl_lab::PairOptions { mtu: 9000, ..trawl_lab::PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };
@@ -387,10 +342,7 @@ fn inconsistent_options_are_refused() {
         return;
     };
     for (arguments, words) in [
-        (
-            &["--at", "both", "--filter-at", "exit", "arp"][..],
-            "leave out --filter-at",
-        ),
+        (&["--at", "both", "--filter-at", "exit", "arp"][..], "leave out --filter-at"),
         (&["--at", "entry", "--verdict", "drop"], "--at exit"),
     ] {
         let place = lab.receiver();

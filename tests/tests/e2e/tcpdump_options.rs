@@ -11,9 +11,7 @@ fn options_may_follow_the_expression() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let place = lab.receiver();
-    let arguments = [
-        "-i", &place, "udp", "dst", "port", "9", "-c", "2", "-w", &file,
-    ];
+    let arguments = ["-i", &place, "udp", "dst", "port", "9", "-c", "2", "-w", &file];
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::udp(b"hello")], 5);
     assert_eq!(capture.wait().summary_of_success().recorded, 2);
@@ -30,11 +28,7 @@ fn letters_without_an_effect_are_accepted() {
     lab.send(&[frames::udp(b"hello")], 1);
     let finished = capture.wait();
     finished.summary_of_success().assert_all_recorded(1);
-    assert!(
-        finished.printed().contains("ethertype IPv4"),
-        "{}",
-        finished.printed()
-    );
+    assert!(finished.printed().contains("ethertype IPv4"), "{}", finished.printed());
 }
 
 /// Shown as by tcpdump; letters that trawl lacks are refused by name.
@@ -48,11 +42,7 @@ fn letters_show_something_or_are_refused() {
         let theirs = trawl_tests::witness::output("tcpdump", &theirs);
         assert!(ours.status.success() && theirs.status.success());
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert_eq!(
-            said(&ours.stdout).trim(),
-            said(&theirs.stdout).trim(),
-            "{form}"
-        );
+        assert_eq!(said(&ours.stdout).trim(), said(&theirs.stdout).trim(), "{form}");
     }
     for (letter, words) in [("-L", "EN10MB"), ("-J", "adapter")] {
         let listed = trawl(&["capture", "-i", &place, letter]);
@@ -71,10 +61,7 @@ fn letters_show_something_or_are_refused() {
         let output = trawl(&[&["capture", "-i", &place], refused].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.starts_with("trawl: cannot") && !said.contains("tip:"),
-            "{said}"
-        );
+        assert!(said.starts_with("trawl: cannot") && !said.contains("tip:"), "{said}");
     }
     nothing_attached(&lab.pair.b);
 }
@@ -104,10 +91,7 @@ fn expression_is_read_from_a_file() {
     let place = lab.receiver();
     let (expression, file) = (lab.file("expression"), lab.file("file.pcapng"));
     std::fs::write(&expression, "udp and\n dst port 9\n").expect("a file");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {place} --tap xdp -F '{expression}' -c 1 -w {file}"),
-    );
+    let capture = Capture::start(&lab, &args!("-i {place} --tap xdp -F '{expression}' -c 1 -w {file}"));
     lab.send(&[frames::silent(64), frames::udp(b"hello")], 2);
     let summary = capture.wait().summary_of_success();
     assert_eq!((summary.recorded, summary.filtered_out), (1, 1));
@@ -121,29 +105,16 @@ fn all_interfaces_are_listed_and_captured_on() {
     let station = &lab.pair.b;
     let listed = trawl(&["capture", "-D", "--netns", &station.name, "--json"]);
     let rows: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
-    let row = rows
-        .as_array()
-        .and_then(|rows| rows.iter().find(|row| row["name"] == *station.interface));
-    assert_eq!(
-        row.expect("the interface")["taps"],
-        serde_json::json!(["tc"])
-    );
+    let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["name"] == *station.interface));
+    assert_eq!(row.expect("the interface")["taps"], serde_json::json!(["tc"]));
     nothing_attached(station);
     let of_read = trawl(&["read", "-D", "--json"]);
     let rows: Value = serde_json::from_slice(&of_read.stdout).expect("JSON");
-    let names: Vec<&str> = rows
-        .as_array()
-        .expect("rows")
-        .iter()
-        .filter_map(|row| row["name"].as_str())
-        .collect();
+    let names: Vec<&str> = rows.as_array().expect("rows").iter().filter_map(|row| row["name"].as_str()).collect();
     assert!(names.contains(&"lo"), "{names:?}");
     // By its number in the list.
     let number = row.expect("the interface")["index"].to_string();
-    for named in [
-        &["-i", &format!("{}:{number}", station.name)][..],
-        &["-i", &number, "--netns", &station.name],
-    ] {
+    for named in [&["-i", &format!("{}:{number}", station.name)][..], &["-i", &number, "--netns", &station.name]] {
         let capture = Capture::start(&lab, &[named, &["-c", "1"]].concat());
         lab.send(&[frames::silent(64)], 1);
         let summary = capture.wait().summary_of_success();
@@ -174,27 +145,15 @@ fn guard_accepts_interfaces_with_their_namespace() {
     let _clean = CleanUp::of(&lab);
     let (place, name) = (lab.receiver(), lab.pair.b.name.clone());
     succeeds(&["guard", "load", &place]);
-    let rule = [
-        "guard", "deny", "--proto", "udp", "--port", "9", "--on", &place,
-    ];
+    let rule = ["guard", "deny", "--proto", "udp", "--port", "9", "--on", &place];
     succeeds(&rule);
     succeeds(&["guard", "preset", "ping-flood", "--on", &place]);
     let whole = succeeds(&["guard", "list", "--netns", &name]);
     assert_eq!(succeeds(&["guard", "list", &place]), whole);
-    assert!(
-        whole.contains("--port 9 --on veth0") && whole.contains("echo-request"),
-        "{whole}"
-    );
+    assert!(whole.contains("--port 9 --on veth0") && whole.contains("echo-request"), "{whole}");
     let loopback = succeeds(&["guard", "list", &format!("{name}:lo")]);
-    assert!(
-        !loopback.contains("--port 9") && !loopback.contains("default"),
-        "{loopback}"
-    );
-    fails(
-        &[&rule[..], &["--netns", "/proc/self/ns/net"]].concat(),
-        2,
-        &["another namespace"],
-    );
+    assert!(!loopback.contains("--port 9") && !loopback.contains("default"), "{loopback}");
+    fails(&[&rule[..], &["--netns", "/proc/self/ns/net"]].concat(), 2, &["another namespace"]);
 }
 
 /// Each letter in the syntax of tcpdump's users, compared with tcpdump's output.
@@ -207,11 +166,7 @@ fn read_accepts_letters_of_tcpdump() {
     let file = directory.path().join("three.pcap");
     let mut bytes = Vec::new();
     trawl_packet::pcap::file_header(&mut bytes, 1, 0);
-    let frames = [
-        frames::udp(b"one"),
-        frames::udp(b"two"),
-        frames::echo_request(1),
-    ];
+    let frames = [frames::udp(b"one"), frames::udp(b"two"), frames::echo_request(1)];
     for (number, frame) in (0u64..).zip(frames) {
         let time = 1_700_000_000_000_000_000 + number * 1000;
         trawl_packet::pcap::record(&mut bytes, time, &frame, frame.len() as u32);
@@ -231,12 +186,7 @@ fn read_accepts_letters_of_tcpdump() {
         let theirs = run("tcpdump", &words);
         assert_eq!(done(&[&["read"], &words[..]].concat()), theirs, "{letters}");
     }
-    for refused in [
-        ["-E", "key"],
-        ["-M", "secret"],
-        ["-m", "module"],
-        ["-T", "rtp"],
-    ] {
+    for refused in [["-E", "key"], ["-M", "secret"], ["-m", "module"], ["-T", "rtp"]] {
         let output = trawl(&[&["read", "-r", file], &refused[..]].concat());
         assert_eq!(output.status.code(), Some(2), "{refused:?}");
     }
@@ -257,17 +207,12 @@ fn default_taps_see_requests_and_replies_from_the_first_packet_on() {
     let file = lab.file("ping.pcapng");
     let target = b.ipv4.to_string();
     let mut ping = std::process::Command::new("ip")
-        .args([
-            "netns", "exec", &a.name, "ping", "-q", "-i", "0.01", &target,
-        ])
+        .args(["netns", "exec", &a.name, "ping", "-q", "-i", "0.01", &target])
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("ping runs");
     for _ in 0..5 {
-        let capture = Capture::start(
-            &lab,
-            &["-i", &lab.receiver(), "-c", "20", "-w", &file, "icmp"],
-        );
+        let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "20", "-w", &file, "icmp"]);
         capture.wait().summary_of_success();
         assert_eq!(trawl_tests::witness::xdp_on(b), None);
         let rows = trawl_tests::witness::tshark(&file, &["icmp.type", "icmp.seq"]);

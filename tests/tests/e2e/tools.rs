@@ -18,17 +18,9 @@ fn doctor_describes_the_machine() {
     let output = trawl(&["doctor"]);
     let text = text(&output);
     for word in ["kernel", "BTF", "JIT", "bpffs"] {
-        assert!(
-            text.to_lowercase().contains(&word.to_lowercase()),
-            "{word} is missing in {text}"
-        );
+        assert!(text.to_lowercase().contains(&word.to_lowercase()), "{word} is missing in {text}");
     }
-    assert!(
-        text.lines()
-            .last()
-            .is_some_and(|line| line.contains("problem")),
-        "{text}"
-    );
+    assert!(text.lines().last().is_some_and(|line| line.contains("problem")), "{text}");
 }
 
 #[test]
@@ -37,13 +29,7 @@ fn doctor_describes_an_interface_and_its_programs() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let by_prefix = trawl(&["doctor", "-i", &lab.receiver()]);
     let report = text(&by_prefix);
-    for word in [
-        lab.receiver().as_str(),
-        "veth",
-        "lab_drop_hook",
-        "queue",
-        "hook",
-    ] {
+    for word in [lab.receiver().as_str(), "veth", "lab_drop_hook", "queue", "hook"] {
         assert!(report.contains(word), "{word} is missing in {report}");
     }
     // The driver has the function, but no clock.
@@ -64,15 +50,9 @@ fn doctor_prints_json() {
             assert!(finding[key].is_string(), "{key} in {finding}");
         }
     }
-    let problem = report["problem"]
-        .as_bool()
-        .expect("whether there is a problem");
+    let problem = report["problem"].as_bool().expect("whether there is a problem");
     assert_eq!(output.status.code(), Some(i32::from(problem)));
-    assert!(
-        findings
-            .iter()
-            .any(|finding| finding["area"].as_str() == Some(&lab.receiver()))
-    );
+    assert!(findings.iter().any(|finding| finding["area"].as_str() == Some(&lab.receiver())));
 }
 
 #[test]
@@ -81,12 +61,7 @@ fn doctor_refuses_unknown_interfaces() {
     assert_eq!(unknown.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("trawl-nowhere"));
     assert!(unknown.stdout.is_empty());
-    assert_eq!(
-        trawl(&["doctor", "--netns", "trawl-no-such-namespace"])
-            .status
-            .code(),
-        Some(1)
-    );
+    assert_eq!(trawl(&["doctor", "--netns", "trawl-no-such-namespace"]).status.code(), Some(1));
 }
 
 /// The switch of the JIT is hidden in namespaces other than the first.
@@ -96,8 +71,7 @@ fn doctor_finds_the_jit_in_any_namespace() {
     let path = binary::path().display().to_string();
     let inside = ["netns", "exec", &lab.pair.b.name, &path, "doctor", "--json"];
     let report: Value = serde_json::from_slice(&output("ip", &inside).stdout).expect("JSON");
-    let of_host: Value =
-        serde_json::from_slice(&trawl(&["doctor", "--json"]).stdout).expect("JSON");
+    let of_host: Value = serde_json::from_slice(&trawl(&["doctor", "--json"]).stdout).expect("JSON");
     let jit = |report: &Value| {
         let findings = report["findings"].as_array().expect("findings");
         let finding = findings.iter().find(|one| one["subject"] == "BPF JIT");
@@ -123,10 +97,7 @@ fn doctor_without_root_reports_what_it_can() {
         .expect("ip runs");
     std::fs::remove_dir_all(&directory).expect("the copy is removed");
     let report = text(&result);
-    assert!(
-        report.contains("link") && report.contains("tap packet"),
-        "{report}"
-    );
+    assert!(report.contains("link") && report.contains("tap packet"), "{report}");
     assert!(report.contains("CAP_SYS_ADMIN"), "{report}");
 }
 
@@ -144,11 +115,7 @@ impl Made {
     fn up(name: &str) -> Self {
         let made = Self(format!("{name}{}", std::process::id()));
         let output = trawl(&["lab", "up", &made.0, "--mtu", "3000"]);
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         made
     }
 
@@ -158,9 +125,7 @@ impl Made {
 
     fn exists(&self) -> bool {
         let known = run("ip", &["netns", "list"]);
-        self.namespaces()
-            .iter()
-            .any(|name| known.contains(name.as_str()))
+        self.namespaces().iter().any(|name| known.contains(name.as_str()))
     }
 }
 
@@ -177,25 +142,13 @@ fn lab_goes_up_is_listed_and_goes_down() {
     }
     let made = Made::up("e2e-up-");
     let [first, second] = made.namespaces();
-    let link: Value =
-        serde_json::from_str(&run("ip", &["-n", &first, "-j", "link", "show", "veth0"]))
-            .expect("JSON");
-    assert_eq!(
-        (link[0]["mtu"].as_u64(), link[0]["operstate"].as_str()),
-        (Some(3000), Some("UP"))
-    );
+    let link: Value = serde_json::from_str(&run("ip", &["-n", &first, "-j", "link", "show", "veth0"])).expect("JSON");
+    assert_eq!((link[0]["mtu"].as_u64(), link[0]["operstate"].as_str()), (Some(3000), Some("UP")));
     // Both ends reach each other.
     run("ip", &["-n", &second, "route", "get", "10.77.0.1"]);
     assert!(text(&trawl(&["lab", "list"])).contains(&made.0));
-    let listed: Value =
-        serde_json::from_slice(&trawl(&["lab", "list", "--json"]).stdout).expect("JSON");
-    assert!(
-        listed
-            .as_array()
-            .expect("a list")
-            .iter()
-            .any(|lab| lab["id"].as_str() == Some(&made.0))
-    );
+    let listed: Value = serde_json::from_slice(&trawl(&["lab", "list", "--json"]).stdout).expect("JSON");
+    assert!(listed.as_array().expect("a list").iter().any(|lab| lab["id"].as_str() == Some(&made.0)));
     // It was made to stay: cleaning keeps it.
     trawl(&["lab", "clean"]);
     assert!(made.exists());
@@ -235,18 +188,9 @@ fn lab_is_ready_for_a_capture() {
     let Some(lab) = Lab::open() else { return };
     let made = Made::up("e2e-cap-");
     let [first, second] = made.namespaces();
-    let capture = Capture::start(
-        &lab,
-        &["-i", &format!("{second}:veth0"), "--tap", "xdp", "-c", "10"],
-    );
-    let sent = trawl(&[
-        "lab", "send", "-i", "veth0", "--netns", &first, "--count", "10",
-    ]);
-    assert!(
-        sent.status.success(),
-        "{}",
-        String::from_utf8_lossy(&sent.stderr)
-    );
+    let capture = Capture::start(&lab, &["-i", &format!("{second}:veth0"), "--tap", "xdp", "-c", "10"]);
+    let sent = trawl(&["lab", "send", "-i", "veth0", "--netns", &first, "--count", "10"]);
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
     capture.wait().summary_of_success().assert_all_recorded(10);
 }
 
@@ -254,17 +198,11 @@ fn lab_is_ready_for_a_capture() {
 fn capture_uses_no_more_memory_than_announced() {
     const MIB: u64 = 1 << 20;
     let Some(lab) = Lab::open() else { return };
-    let cpus = run("nproc", &["--all"])
-        .trim()
-        .parse::<u64>()
-        .expect("a number");
+    let cpus = run("nproc", &["--all"]).trim().parse::<u64>().expect("a number");
     for (size, ring) in [("64KiB", 64 << 10), ("16MiB", 16 * MIB)] {
         for tap in ["xdp", "packet"] {
             let file = lab.file("file.pcapng");
-            let arguments = args!(
-                "-i {} --tap {tap} -Q in --ring-size {size} -w {file}",
-                lab.receiver()
-            );
+            let arguments = args!("-i {} --tap {tap} -Q in --ring-size {size} -w {file}", lab.receiver());
             let capture = Capture::start(&lab, &arguments);
             // Slowly enough that a small ring does not overflow before the reader has started.
             let long = [frames::patterned(1500)];
@@ -274,10 +212,7 @@ fn capture_uses_no_more_memory_than_announced() {
             let used = memory_of(capture.id());
             // The process, and its children that clean up and open files.
             let promised = ring * cpus + 40 * MIB;
-            assert!(
-                used <= promised,
-                "{tap} with {size}: {used} bytes of {promised}"
-            );
+            assert!(used <= promised, "{tap} with {size}: {used} bytes of {promised}");
             capture.stop_well();
         }
     }
@@ -288,28 +223,22 @@ fn capture_uses_no_more_memory_than_announced() {
 pub(crate) fn memory_of(process: u32) -> u64 {
     let children = output("pgrep", &["-P", &process.to_string()]);
     let text = String::from_utf8_lossy(&children.stdout).into_owned();
-    let family = text
-        .lines()
-        .filter_map(|line| line.parse().ok())
-        .chain([process]);
+    let family = text.lines().filter_map(|line| line.parse().ok()).chain([process]);
     let own: u64 = family.map(own_memory).sum();
     own + maps_memory(process)
 }
 
-/// Returns the mapped memory, without the rings of maps and sockets, which count separately, and without the binary's own file,
-/// whose size depends on the build; shared memory counts proportionally.
+/// Returns the mapped memory, without the rings of maps and sockets, which count separately, and without the binary's
+/// own file, whose size depends on the build; shared memory counts proportionally.
 fn own_memory(process: u32) -> u64 {
-    let smaps =
-        std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("a process of ours");
+    let smaps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("a process of ours");
     let mut counts = true;
     let mut sum = 0;
     for line in smaps.lines() {
         match line.strip_prefix("Pss:") {
             Some(size) if counts => sum += kilobytes(size),
             Some(_) => {}
-            None if is_heading(line) => {
-                counts = !line.contains("bpf-map") && !line.ends_with("/trawl")
-            }
+            None if is_heading(line) => counts = !line.contains("bpf-map") && !line.ends_with("/trawl"),
             None => {}
         }
     }
@@ -317,17 +246,11 @@ fn own_memory(process: u32) -> u64 {
 }
 
 fn is_heading(line: &str) -> bool {
-    line.split(' ')
-        .next()
-        .is_some_and(|word| word.contains('-') && !word.contains(':'))
+    line.split(' ').next().is_some_and(|word| word.contains('-') && !word.contains(':'))
 }
 
 fn kilobytes(text: &str) -> u64 {
-    1024 * text
-        .trim()
-        .trim_end_matches(" kB")
-        .parse::<u64>()
-        .expect("kilobytes")
+    1024 * text.trim().trim_end_matches(" kB").parse::<u64>().expect("kilobytes")
 }
 
 fn maps_memory(process: u32) -> u64 {
@@ -336,10 +259,7 @@ fn maps_memory(process: u32) -> u64 {
     let about = std::fs::read_dir(format!("/proc/{process}/fdinfo")).expect("a process of ours");
     for entry in about.flatten() {
         let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let value = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-        };
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
         if let (Some(id), Some(size)) = (value("map_id:"), value("memlock:"))
             && !seen.contains(&id)
         {

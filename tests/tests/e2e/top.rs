@@ -15,19 +15,14 @@ use trawl_tests::programs::object_file;
 use trawl_tests::tmux::Tmux;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{
-    Lab, LineLab, Running, args, binary, frames, skip, tools_or_skip, trawl, wait_until,
-};
+use trawl_tests::{Lab, LineLab, Running, args, binary, frames, skip, tools_or_skip, trawl, wait_until};
 
 #[test]
 fn top_once_as_json_has_rates_verdicts_and_flows() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
-    let running = Running::start(
-        &args!("top -i {receiver} --once --json --interval 2s"),
-        "capturing on",
-    );
+    let running = Running::start(&args!("top -i {receiver} --once --json --interval 2s"), "capturing on");
     lab.send(&[frames::udp(b"hello")], 1000);
     let look = running.wait().json();
     assert_eq!(look["captured"]["packets"], 1000, "{look}");
@@ -38,18 +33,12 @@ fn top_once_as_json_has_rates_verdicts_and_flows() {
     assert!(look["softnet"]["processed"].is_u64());
     let text = trawl(&["top", "--once", "--interval", "50ms"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(
-        text.contains("softnet:") && text.contains("\nlo "),
-        "{text}"
-    );
+    assert!(text.contains("softnet:") && text.contains("\nlo "), "{text}");
 }
 
 #[test]
 fn top_in_a_terminal_obeys_its_keys() {
-    let command = format!(
-        "{} top --interval 100ms; echo the end; sleep 60",
-        binary::path().display()
-    );
+    let command = format!("{} top --interval 100ms; echo the end; sleep 60", binary::path().display());
     let Some(tmux) = Tmux::start("keys", &command) else {
         return;
     };
@@ -174,21 +163,13 @@ fn top_shows_interfaces_of_several_namespaces() {
 }
 
 /// Sums the `rows` of a list in the reports of `trawl top` while these frames arrive, until they have reached `enough`.
-fn told(
-    namespace: &str,
-    list: &str,
-    send: &dyn Fn(),
-    rows: &dyn Fn(&Value) -> u64,
-    enough: u64,
-) -> u64 {
+fn told(namespace: &str, list: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
     let page = match list {
         "redirects" => list,
         _ => "processes",
     };
     let mut child = Command::new(binary::path())
-        .args(args!(
-            "top --json --interval 200ms --netns {namespace} --page {page}"
-        ))
+        .args(args!("top --json --interval 200ms --netns {namespace} --page {page}"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -230,9 +211,7 @@ fn top_counts_successful_and_failed_redirects() {
     let Some(lab) = LineLab::open() else { return };
     let (left, right) = (place(&lab.line.left), &lab.line.right);
     let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
-    let load = [
-        "xdp", "load", &left, "redirect", "--to", "right", "--by", "devmap",
-    ];
+    let load = ["xdp", "load", &left, "redirect", "--to", "right", "--by", "devmap"];
     done(&load);
     let look = |event: &str, wanted: &dyn Fn(&Value) -> bool| {
         let rows = |row: &Value| match row["event"] == event && wanted(row) {
@@ -242,9 +221,8 @@ fn top_counts_successful_and_failed_redirects() {
         let send = || lab.send(&[frames::udp(b"hello")], 100);
         told(&right.name, "redirects", &send, &rows, 100)
     };
-    let passed = look("devmap", &|row| {
-        row["interface"] == "left" && row["target_interface"] == "right" && row["drops"] == 0
-    });
+    let passed =
+        look("devmap", &|row| row["interface"] == "left" && row["target_interface"] == "right" && row["drops"] == 0);
     assert_eq!(passed, 100);
     turn("down");
     let failed = look("redirect_error", &|row| {
@@ -270,9 +248,7 @@ fn top_counts_drops_of_a_cpumap() {
     let cpus = maps["maps"].as_array().expect("a list").iter();
     let mut cpus = cpus.filter(|map| map["name"] == "cpus");
     let map = cpus.next().expect("the map")["id"].to_string();
-    let queue = [
-        "map", "update", "id", &map, "key", "0", "0", "0", "0", "value", "1", "0", "0", "0",
-    ];
+    let queue = ["map", "update", "id", &map, "key", "0", "0", "0", "0", "value", "1", "0", "0", "0"];
     run("bpftool", &queue);
     let mut sums = [0; 4];
     let namespace = lab.pair.b.name.clone();
@@ -338,19 +314,13 @@ fn top_counts_packets_of_processes_and_containers() {
         let ping = args!("netns exec {} ping -q -c 100 -i 0.002 {target}", a.name);
         run("ip", &ping);
     };
-    assert_eq!(
-        counts("processes", &ping, &|row| row["pid"].is_null(), "tx"),
-        100
-    );
+    assert_eq!(counts("processes", &ping, &|row| row["pid"].is_null(), "tx"), 100);
     if !has_groups {
         skip("no cgroups of version 2 at /sys/fs/cgroup/unified");
         return;
     }
     let send = || {
-        let script = format!(
-            "exec 3<>/dev/udp/{}/9; for i in $(seq 100); do echo >&3; done",
-            a.ipv4
-        );
+        let script = format!("exec 3<>/dev/udp/{}/9; for i in $(seq 100); do echo >&3; done", a.ipv4);
         // In the namespace, /sys is another one.
         let inside = format!("exec ip netns exec {} bash -c '{script}'", b.name);
         let enter = format!("echo $$ >{group}/cgroup.procs; {inside}");

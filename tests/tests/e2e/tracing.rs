@@ -21,15 +21,11 @@ fn doctor_finds_tracing() {
         return;
     }
     let output = trawl(&["doctor", "--json"]);
-    let report: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("the doctor's report is JSON");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the doctor's report is JSON");
     let findings = report.as_array().or_else(|| report["findings"].as_array());
     let findings = findings.unwrap_or_else(|| panic!("{report}"));
     for feature in [KernelFeature::Fentry, KernelFeature::Fexit] {
-        let found = findings
-            .iter()
-            .find(|one| one["subject"] == feature.name())
-            .unwrap_or_else(|| panic!("{report}"));
+        let found = findings.iter().find(|one| one["subject"] == feature.name()).unwrap_or_else(|| panic!("{report}"));
         assert_eq!(found["state"], "ok", "{found}");
     }
 }

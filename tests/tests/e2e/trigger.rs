@@ -20,9 +20,7 @@ fn numbered(range: std::ops::Range<u32>) -> Vec<Vec<u8>> {
 /// Returns the comments of a file's packets, with the packets' positions.
 fn comments(contents: &Contents) -> Vec<(usize, String)> {
     let packets = contents.packets.iter().enumerate();
-    packets
-        .filter_map(|(at, packet)| Some((at, packet.options.text(1)?)))
-        .collect()
+    packets.filter_map(|(at, packet)| Some((at, packet.options.text(1)?))).collect()
 }
 
 fn triggers(summary: &Summary) -> (u64, u64) {
@@ -63,15 +61,11 @@ fn aborted_packet_writes_the_packets_before_and_after() {
     let (at, text) = &comments[0];
     assert_eq!(*at, 500);
     assert!(
-        text.starts_with("trigger 1: a packet met the verdict ABORTED at 2")
-            && text.contains("; 500 packets of "),
+        text.starts_with("trigger 1: a packet met the verdict ABORTED at 2") && text.contains("; 500 packets of "),
         "{text}"
     );
     let rows = tshark(&file, &["frame.number", "frame.comment"]);
-    assert_eq!(
-        (rows[500][1].as_str(), rows[499][1].as_str()),
-        (text.as_str(), "")
-    );
+    assert_eq!((rows[500][1].as_str(), rows[499][1].as_str()), (text.as_str(), ""));
 }
 
 #[test]
@@ -94,25 +88,15 @@ fn events_have_files_of_their_own_and_the_rest_is_not_kept() {
     assert_eq!(triggers(&summary), (3, 0));
     // The first file was removed: -W 2.
     assert!(!lab.path("event_00001.pcapng").exists() && !lab.path("event.pcapng").exists());
-    for (name, wanted) in [
-        ("event_00002.pcapng", 78..121),
-        ("event_00003.pcapng", 121..151),
-    ] {
+    for (name, wanted) in [("event_00002.pcapng", 78..121), ("event_00003.pcapng", 121..151)] {
         let name = lab.file(name);
         let contents = Contents::read(&name);
-        let numbers: Vec<u32> = contents
-            .frames()
-            .iter()
-            .map(|one| frames::number_of(one))
-            .collect();
+        let numbers: Vec<u32> = contents.frames().iter().map(|one| frames::number_of(one)).collect();
         assert_eq!(numbers, wanted.collect::<Vec<u32>>());
         let last = numbers.len() - 1;
         assert_eq!(comments(&contents)[0].0, last);
         assert_eq!(contents.statistics.len(), 1);
-        assert_eq!(
-            capinfos(&name, "Number of packets"),
-            numbers.len().to_string()
-        );
+        assert_eq!(capinfos(&name, "Number of packets"), numbers.len().to_string());
     }
     nothing_attached(&lab.pair.b);
 }
@@ -143,10 +127,7 @@ fn signal_is_an_event_for_packets_of_two_cpus() {
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let comments = comments(&contents);
     // Packets may miss the second after the signal on a busy machine.
-    assert!(
-        comments.len() <= 1 && comments.iter().all(|(at, _)| *at == 40_000),
-        "{comments:?}"
-    );
+    assert!(comments.len() <= 1 && comments.iter().all(|(at, _)| *at == 40_000), "{comments:?}");
 }
 
 /// Arguments for one aborted packet, all before it, and a short time after it.
@@ -159,9 +140,7 @@ fn around_aborted<'a>(interface: &'a str, file: &'a str) -> Vec<&'a str> {
 /// Waits until the time after an earlier event has passed by the clock.
 fn wait_until_it_is_over() {
     let began = Instant::now();
-    wait_until("the time after the event is over by the clock", || {
-        began.elapsed() > Duration::from_millis(200)
-    });
+    wait_until("the time after the event is over by the clock", || began.elapsed() > Duration::from_millis(200));
 }
 
 /// Packets that wait in memory while the reader is stopped still belong to the event.
@@ -172,11 +151,7 @@ fn stopped_reader_keeps_the_packets_around_an_event() {
     let (file, receiver) = (lab.file("stopped.pcapng"), lab.receiver());
     let capture = Capture::start(&lab, &around_aborted(&receiver, &file));
     capture.freeze();
-    let all = [
-        vec![frames::choosing(1); 500],
-        vec![frames::choosing(0)],
-        vec![frames::choosing(1); 50],
-    ];
+    let all = [vec![frames::choosing(1); 500], vec![frames::choosing(0)], vec![frames::choosing(1); 50]];
     lab.send(&all.concat(), 551);
     wait_until_it_is_over();
     capture.thaw();
@@ -192,11 +167,7 @@ fn pipe_that_is_read_late_gets_the_packets_around_an_event() {
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
     let (capture, mut pipe) = Capture::start_piped(&lab, &around_aborted(&receiver, "-"));
-    let all = [
-        vec![frames::choosing(1); 3000],
-        vec![frames::choosing(0)],
-        vec![frames::choosing(1); 50],
-    ];
+    let all = [vec![frames::choosing(1); 3000], vec![frames::choosing(0)], vec![frames::choosing(1); 50]];
     lab.send(&all.concat(), 3051);
     wait_until_it_is_over();
     let mut bytes = Vec::new();
@@ -220,11 +191,7 @@ fn signal_right_before_the_end_is_an_event() {
     capture.signal(Signal::USR2);
     capture.signal(Signal::INT);
     let finished = capture.wait();
-    assert!(
-        finished.stderr.contains("trigger 1:"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("trigger 1:"), "{}", finished.stderr);
     let summary = finished.summary_of_success();
     assert_eq!((summary.recorded, triggers(&summary)), (100, (1, 0)));
     assert_eq!(packets_in(&file), 100);
@@ -291,10 +258,7 @@ fn trigger_expression_sees_more_than_is_written() {
     let marked: Vec<usize> = comments(&contents).iter().map(|(at, _)| *at).collect();
     assert_eq!(marked, [7, 9]);
     let lengths = tshark(&pcap, &["frame.cap_len", "frame.len"]);
-    assert_eq!(
-        (lengths.len(), &lengths[0][..]),
-        (20, &["16".to_owned(), "64".to_owned()][..])
-    );
+    assert_eq!((lengths.len(), &lengths[0][..]), (20, &["16".to_owned(), "64".to_owned()][..]));
 }
 
 #[test]
@@ -312,13 +276,7 @@ fn dropped_packet_is_an_event() {
     let summary = capture.stop_well();
     assert_eq!(triggers(&summary).0, 1);
     let rows = tshark(&file, &["frame.comment"]);
-    assert_eq!(
-        rows.iter()
-            .filter(|row| row[0].contains("trigger 1: "))
-            .count(),
-        1,
-        "{rows:?}"
-    );
+    assert_eq!(rows.iter().filter(|row| row[0].contains("trigger 1: ")).count(), 1, "{rows:?}");
 }
 
 #[test]
@@ -338,17 +296,10 @@ fn memory_for_packets_before_an_event_is_bounded() {
     let summary = capture.stop_well();
     let packet = 144;
     let most = (1 << 20) / packet + 1;
-    assert!(
-        summary.recorded > most / 8 * 7 && summary.recorded <= most,
-        "{summary:#?}"
-    );
+    assert!(summary.recorded > most / 8 * 7 && summary.recorded <= most, "{summary:#?}");
     assert_eq!(summary.recorded + summary.not_kept, 50_001);
     let contents = Contents::read(&file);
-    let numbers: Vec<u32> = contents
-        .frames()
-        .iter()
-        .map(|one| frames::number_of(one))
-        .collect();
+    let numbers: Vec<u32> = contents.frames().iter().map(|one| frames::number_of(one)).collect();
     let (event, before) = numbers.split_last().expect("packets");
     assert_eq!(*event, 0xffff);
     assert!(before.windows(2).all(|two| two[1] == (two[0] + 1) % 1000));
@@ -367,11 +318,7 @@ fn events_print_packets_as_well() {
     let finished = capture.stop();
     let summary = finished.summary_of_success();
     assert_eq!((summary.recorded, summary.not_kept), (6, 4));
-    assert!(
-        finished
-            .stderr
-            .contains("10 seen, 0 filtered out, 6 recorded, 4 not kept, 0 lost")
-    );
+    assert!(finished.stderr.contains("10 seen, 0 filtered out, 6 recorded, 4 not kept, 0 lost"));
 }
 
 #[test]
@@ -394,27 +341,15 @@ fn impossible_triggers_are_refused() {
     for (arguments, words) in [
         (&["--pre-trigger", "10s"][..], "no event is given"),
         (&["--on-verdict", "gone"], "--on-verdict"),
-        (
-            &["--on-verdict", "drop", "--meta", "none"],
-            "--meta leaves verdicts out",
-        ),
-        (
-            &["--on-verdict", "drop", "--tap", "tc"],
-            "no tap here sees the exit",
-        ),
+        (&["--on-verdict", "drop", "--meta", "none"], "--meta leaves verdicts out"),
+        (&["--on-verdict", "drop", "--tap", "tc"], "no tap here sees the exit"),
         (
             &["--trigger", "udp prot 53"],
             "cannot use the trigger's expression: can't parse filter expression: syntax error\n  udp prot 53\n      ^^^^",
         ),
         (&["--on-signal", "-c", "3"], "--trigger-count N"),
-        (
-            &["--on-verdict", "drop", "--verdict", "aborted"],
-            "no packet with it is recorded",
-        ),
-        (
-            &["--on-signal", "--trigger-memory", "1KiB"],
-            "--trigger-memory 1MiB or more",
-        ),
+        (&["--on-verdict", "drop", "--verdict", "aborted"], "no packet with it is recorded"),
+        (&["--on-signal", "--trigger-memory", "1KiB"], "--trigger-memory 1MiB or more"),
     ] {
         let file = lab.file("refused.pcapng");
         let fixed = ["capture", "-i", &receiver, "-w", &file];

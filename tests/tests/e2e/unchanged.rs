@@ -1,4 +1,5 @@
-//! Programs with added hooks behave as before: the same verdicts and the same bytes, packet by packet, in the kernel's test runs.
+//! Programs with added hooks behave as before: the same verdicts and the same bytes, packet by packet, in the kernel's
+//! test runs.
 
 mod foreign;
 
@@ -17,13 +18,7 @@ const PACKETS: u64 = 400;
 /// Programs without space for hooks, or without an exit for one: separate tests cover them.
 const APART: [&str; 5] = ["overcrowded", "jump_below", "step_5", "thrown", "enormous"];
 /// Programs that older kernels refuse even without hooks.
-const NEWER: [&str; 5] = [
-    "newest",
-    "arena",
-    "may_end",
-    "own_objects",
-    "counted_otherwise",
-];
+const NEWER: [&str; 5] = ["newest", "arena", "may_end", "own_objects", "counted_otherwise"];
 const GUARD_IN_ARENA: &str = "xdp_guard";
 /// Verdict of the programs that stand in for a capture's, next to their slot.
 const SEEN: u32 = 1000;
@@ -118,11 +113,8 @@ fn answering(value: u32, like: (u32, u32)) -> OwnedFd {
 }
 
 fn load_block(instructions: &[Insn], (expected_attach_type, flags): (u32, u32)) -> OwnedFd {
-    let options = program::LoadOptions {
-        expected_attach_type,
-        flags,
-        ..program::LoadOptions::new("trawl_test", program::XDP)
-    };
+    let options =
+        program::LoadOptions { expected_attach_type, flags, ..program::LoadOptions::new("trawl_test", program::XDP) };
     program::load(instructions, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -133,8 +125,7 @@ fn assert_entered(what: &str, original: &Program, tappable: &Program, like: (u32
     let watchers: Vec<OwnedFd> = (0..ACTIONS)
         .map(|action| {
             let watcher = answering(SEEN + action, like);
-            map::set_program(hook, action, watcher.as_fd())
-                .unwrap_or_else(|e| panic!("{what}: {e}"));
+            map::set_program(hook, action, watcher.as_fd()).unwrap_or_else(|e| panic!("{what}: {e}"));
             watcher
         })
         .collect();
@@ -142,10 +133,7 @@ fn assert_entered(what: &str, original: &Program, tappable: &Program, like: (u32
     let outcome = |program: BorrowedFd<'_>, frame: &[u8]| test_run::xdp_outcome(program, frame);
     for _ in 0..50 {
         let frame = frame(&mut numbers);
-        if let (Ok(mut expected), Ok(found)) = (
-            outcome(original.as_fd(), &frame),
-            outcome(tappable.as_fd(), &frame),
-        ) {
+        if let (Ok(mut expected), Ok(found)) = (outcome(original.as_fd(), &frame), outcome(tappable.as_fd(), &frame)) {
             if expected.value < ACTIONS {
                 expected.value += SEEN;
             }
@@ -185,23 +173,14 @@ fn check(name: &str, bytes: &[u8], program: &str, with_frags: bool) {
 fn going_on(entry: BorrowedFd<'_>, like: (u32, u32)) -> OwnedFd {
     use std::os::fd::AsRawFd;
     let [map, upper_half] = op::load_immediate(op::MAP, 2, entry.as_raw_fd());
-    let instructions = [
-        map,
-        upper_half,
-        op::mov32_imm(3, 1),
-        op::call(helper::TAIL_CALL),
-        op::mov32_imm(0, SEEN + 99),
-        op::exit(),
-    ];
+    let instructions =
+        [map, upper_half, op::mov32_imm(3, 1), op::call(helper::TAIL_CALL), op::mov32_imm(0, SEEN + 99), op::exit()];
     load_block(&instructions, like)
 }
 
 fn has_frags(name: &str, bytes: &[u8], program: &str) -> bool {
     let source = Source::embedded(name, bytes).expect("an object");
-    let found = source
-        .programs()
-        .into_iter()
-        .find(|one| one.name == program);
+    let found = source.programs().into_iter().find(|one| one.name == program);
     found.is_some_and(|one| one.section.contains("frags"))
 }
 
@@ -232,9 +211,7 @@ fn bundled_programs_behave_as_before() {
     if !root_or_skip() {
         return;
     }
-    let bundled = object::ALL
-        .iter()
-        .filter(|(name, _)| name.starts_with("xdp_"));
+    let bundled = object::ALL.iter().filter(|(name, _)| name.starts_with("xdp_"));
     let mut checked = 0;
     for (name, bytes) in bundled {
         for program in programs_of(name, bytes) {
@@ -284,10 +261,7 @@ fn exits_by_exceptions_are_reported() {
     };
     let tappable = load(name, bytes, name, true).unwrap_or_else(|e| panic!("{e}"));
     let told = tappable.notices();
-    assert!(
-        told.len() == 1 && told[0].contains("thrown throws exceptions"),
-        "{told:?}"
-    );
+    assert!(told.len() == 1 && told[0].contains("thrown throws exceptions"), "{told:?}");
     assert_same(name, &original, &tappable);
 }
 
@@ -302,10 +276,7 @@ fn jumps_through_maps_filled_later_are_reported() {
         program.notices().to_vec()
     };
     let told = notices("filled_later");
-    assert!(
-        told.len() == 1 && told[0].contains("filled_later") && told[0].contains("later"),
-        "{told:?}"
-    );
+    assert!(told.len() == 1 && told[0].contains("filled_later") && told[0].contains("later"), "{told:?}");
     // All slots of this one lead to programs of the same object, which have the hooks too.
     assert_eq!(notices("tail_calls"), Vec::<String>::new());
 }

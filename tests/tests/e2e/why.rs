@@ -25,8 +25,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
 /// Drops the packets to port 5555.
-const DROPS_5555: &str =
-    "table inet f { chain in { type filter hook input priority 0; udp dport 5555 drop; }; }";
+const DROPS_5555: &str = "table inet f { chain in { type filter hook input priority 0; udp dport 5555 drop; }; }";
 
 fn sum(rows: &Value, name: &str) -> u64 {
     let rows = rows.as_array().expect("a list");
@@ -46,29 +45,16 @@ fn rows_and_counters_agree() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     lab.nft(DROPS_5555);
-    let why = Running::start(
-        &["why", "--netns", name, "--json", "--duration", "1h"],
-        "looking",
-    );
+    let why = Running::start(&["why", "--netns", name, "--json", "--duration", "1h"], "looking");
     let mut wrong = lab.udp(7);
     wrong[14] = 0x44;
-    let frames = [
-        lab.udp(5555),
-        lab.udp(5555),
-        lab.udp(7),
-        lab.udp(7),
-        lab.udp(7),
-        wrong,
-    ];
+    let frames = [lab.udp(5555), lab.udp(5555), lab.udp(7), lab.udp(7), lab.udp(7), wrong];
     lab.send_long(&frames);
     why.signal(Signal::INT);
     let done = why.wait();
     let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let account = &report["account"];
-    assert_eq!(
-        sum(&report["rows"], "packets"),
-        account["recorded"].as_u64().unwrap()
-    );
+    assert_eq!(sum(&report["rows"], "packets"), account["recorded"].as_u64().unwrap());
     assert_eq!(account["seen"], 6, "{report}");
     let dropped = row(&report, "NETFILTER_DROP");
     assert_eq!(dropped["packets"], 2);
@@ -82,10 +68,7 @@ fn rows_and_counters_agree() {
         let counters = report["counters"].as_array().expect("counters");
         let found = counters.iter().find(|one| one["name"] == counter);
         let found = found.unwrap_or_else(|| panic!("no {counter} in {report}"));
-        assert_eq!(
-            (&found["difference"], &found["in_rows"]),
-            (&count.into(), &count.into())
-        );
+        assert_eq!((&found["difference"], &found["in_rows"]), (&count.into(), &count.into()));
     }
 }
 
@@ -99,10 +82,7 @@ fn advice_names_the_dropping_object() {
         run("ip", &[&["netns", "exec", name], &words[..]].concat())
     };
     let advice = |reason: &str| -> String {
-        let why = Running::start(
-            &["why", "--netns", name, "--json", "udp dst port 5555"],
-            "looking",
-        );
+        let why = Running::start(&["why", "--netns", name, "--json", "udp dst port 5555"], "looking");
         lab.send_long(&[lab.udp(5555)]);
         why.signal(Signal::INT);
         let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
@@ -136,27 +116,18 @@ fn advice_names_the_dropping_object() {
     let told = advice("XDP");
     trawl(&["xdp", "unload", &receiver]);
     assert!(told.starts_with("XDP program trawl_drop (id "), "{told}");
-    assert!(
-        told.contains(&format!("trawl xdp stats {receiver}")),
-        "{told}"
-    );
+    assert!(told.contains(&format!("trawl xdp stats {receiver}")), "{told}");
     // A capture sees verdicts of a program without a hook only if the kernel allows tracing programs.
-    let is_traced = trawl_bpf::probe::KernelFeature::Fexit
-        .probe()
-        .is_supported();
+    let is_traced = trawl_bpf::probe::KernelFeature::Fexit.probe().is_supported();
     assert_eq!(told.contains("--verdict drop,aborted"), is_traced, "{told}");
 }
 
 /// Returns a counter of `nstat` in b's namespace.
 fn nstat(lab: &Lab, counter: &str) -> u64 {
-    let text = run(
-        "ip",
-        &["netns", "exec", &lab.pair.b.name, "nstat", "-asz", counter],
-    );
+    let text = run("ip", &["netns", "exec", &lab.pair.b.name, "nstat", "-asz", counter]);
     let line = text.lines().find(|line| line.starts_with(counter));
     let word = line.and_then(|line| line.split_whitespace().nth(1));
-    word.and_then(|word| word.parse().ok())
-        .unwrap_or_else(|| panic!("no {counter} in {text}"))
+    word.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no {counter} in {text}"))
 }
 
 #[track_caller]
@@ -172,9 +143,7 @@ fn receive_buffers_and_accept_queues_match_nstat() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
     let address = b.ipv4;
-    let socket = run_in(&b.namespace, || {
-        UdpSocket::bind((address, 7)).expect("a port")
-    });
+    let socket = run_in(&b.namespace, || UdpSocket::bind((address, 7)).expect("a port"));
     let listener = run_in(&b.namespace, || {
         let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&listener, &SocketAddrV4::new(address, 8080)).unwrap();
@@ -193,24 +162,14 @@ fn receive_buffers_and_accept_queues_match_nstat() {
     // Two are accepted; of the others the kernel drops the first segments.
     let connections = run_in(&lab.pair.a.namespace, || {
         let connect = |_| {
-            let one = rustix::net::socket_with(
-                AddressFamily::INET,
-                SocketType::STREAM,
-                SocketFlags::NONBLOCK,
-                None,
-            );
+            let one = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None);
             let one = one.unwrap();
             let _ = rustix::net::connect(&one, &SocketAddrV4::new(address, 8080));
             one
         };
         (0..8).map(connect).collect::<Vec<_>>()
     });
-    wait_until("both have overflowed", || {
-        names
-            .iter()
-            .zip(before)
-            .all(|(name, before)| nstat(&lab, name) > before)
-    });
+    wait_until("both have overflowed", || names.iter().zip(before).all(|(name, before)| nstat(&lab, name) > before));
     drop(connections);
     // On a slow machine a last segment may be dropped between the command's reading and nstat's.
     let least = names.map(|name| nstat(&lab, name));
@@ -221,26 +180,16 @@ fn receive_buffers_and_accept_queues_match_nstat() {
         let found = counter(&report, name);
         let difference = found["difference"].as_u64().expect("a count");
         let between = least - before..=nstat(&lab, name) - before;
-        assert!(
-            between.contains(&difference),
-            "{name}: {between:?}: {report}"
-        );
+        assert!(between.contains(&difference), "{name}: {between:?}: {report}");
         assert_eq!(found["netns"], b.name.as_str());
     }
     let full = counter(&report, "UdpRcvbufErrors");
-    assert_eq!(
-        (&full["in_rows"], &full["counter_only"]),
-        (&full["difference"], &0.into())
-    );
+    assert_eq!((&full["in_rows"], &full["counter_only"]), (&full["difference"], &0.into()));
     let rows = row(&report, "SOCKET_RCVBUFF");
     assert_eq!(rows["packets"], full["difference"]);
     if let Some(process) = rows["process"].as_object() {
         assert_eq!(process["pid"], std::process::id());
-        assert!(
-            rows["receive_buffer"]
-                .as_u64()
-                .is_some_and(|bytes| bytes > 0)
-        );
+        assert!(rows["receive_buffer"].as_u64().is_some_and(|bytes| bytes > 0));
         assert_eq!(rows["socket"], format!("udp {address}:7"));
     }
     let queue = counter(&report, "TcpExtListenOverflows");
@@ -253,24 +202,21 @@ fn receive_buffers_and_accept_queues_match_nstat() {
 fn sum_up(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks_exact(2);
-    let mut sum: u32 = words
-        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]))
-        .sum();
+    let mut sum: u32 = words.map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Drops by XDP without a socket buffer are counted by program, interface, error and mode; drops of a socket buffer are rows.
+/// Drops by XDP without a socket buffer are counted by program, interface, error and mode; drops of a socket buffer are
+/// rows.
 #[test]
 fn xdp_drops_are_reported_once() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, name) = (lab.receiver(), &lab.pair.b.name);
     let inside = |command: &[&str]| run("ip", &[&["-n", name], command].concat());
-    inside(&[
-        "link", "add", "left", "type", "veth", "peer", "name", "right",
-    ]);
+    inside(&["link", "add", "left", "type", "veth", "peer", "name", "right"]);
     for mode in ["native", "skb"] {
         for verdict in ["aborted", "redirect"] {
             for end in ["left", "right"] {
@@ -301,10 +247,7 @@ fn xdp_drops_are_reported_once() {
             assert_eq!(found["errno"], errno, "{report}");
             assert_eq!(found["verdict"], verdict.to_uppercase(), "{report}");
             assert_eq!(found["program"]["name"], format!("trawl_{verdict}"));
-            assert_eq!(
-                (&found["interface"], &found["netns"]),
-                (&"veth0".into(), &name.as_str().into())
-            );
+            assert_eq!((&found["interface"], &found["netns"]), (&"veth0".into(), &name.as_str().into()));
             let rows = sum(&report["rows"], "packets");
             let counters = sum(&report["counters"], "counter_only");
             let expected = if mode == "native" { (0, 100) } else { (100, 0) };
@@ -326,11 +269,7 @@ fn text_names_reason_function_and_flows() {
     let words: Vec<&str> = first.split_whitespace().collect();
     assert_eq!(words[..2], ["3", "NO_SOCKET"], "{first}");
     assert!(first.ends_with("udp to 7 (2), udp to 8 (1)"), "{first}");
-    assert!(
-        done.stderr.ends_with("trawl: 3 packets dropped\n"),
-        "{}",
-        done.stderr
-    );
+    assert!(done.stderr.ends_with("trawl: 3 packets dropped\n"), "{}", done.stderr);
 }
 
 /// Also of other kernels than the tests' own, in the virtual machine.
@@ -348,9 +287,7 @@ fn every_reason_of_the_kernel_has_advice() {
     };
     let listed = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
     let listed = String::from_utf8(listed.stdout).expect("text");
-    let reasons = listed
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let reasons = listed.lines().filter_map(|line| line.split_whitespace().next());
     let reasons: Vec<&str> = reasons.collect();
     assert!(reasons.contains(&"NO_SOCKET"), "{listed}");
     let without = reasons.iter().filter(|reason| !has_advice(reason));
@@ -394,9 +331,7 @@ fn row_names_most_frequent_process() {
     let report = while_running(&lab, &b.name, || {
         for lines in ["1", "1 2 3", "1 2"] {
             let address = lab.pair.a.ipv4;
-            let script = format!(
-                "exec 3<>/dev/udp/{address}/5555; for i in {lines}; do echo >&3; done 2>/dev/null"
-            );
+            let script = format!("exec 3<>/dev/udp/{address}/5555; for i in {lines}; do echo >&3; done 2>/dev/null");
             let child = inside(&b.name, &["bash", "-c", &script]).spawn();
             let mut child = child.expect("bash runs");
             child.wait().expect("bash ends");
@@ -406,15 +341,8 @@ fn row_names_most_frequent_process() {
         }
     });
     let row = row(&report, "NETFILTER_DROP");
-    assert_eq!(
-        (&row["packets"], &row["other_processes"]),
-        (&6.into(), &2.into()),
-        "{report}"
-    );
-    assert_eq!(
-        row["process"],
-        serde_json::json!({ "name": "bash", "pid": most, "packets": 3 })
-    );
+    assert_eq!((&row["packets"], &row["other_processes"]), (&6.into(), &2.into()), "{report}");
+    assert_eq!(row["process"], serde_json::json!({ "name": "bash", "pid": most, "packets": 3 }));
 }
 
 fn inside(namespace: &str, command: &[&str]) -> Command {
@@ -433,10 +361,7 @@ fn answered_pings_are_no_losses() {
             let ping = || {
                 let words = ["ping", "-c", "10", "-i", "0.02", "-q", &target];
                 let mut command = inside(&b.name, &words);
-                command
-                    .stdout(std::process::Stdio::piped())
-                    .spawn()
-                    .expect("ping runs")
+                command.stdout(std::process::Stdio::piped()).spawn().expect("ping runs")
             };
             let both = [ping(), ping()];
             for ping in both {
@@ -523,10 +448,7 @@ fn walk(advice: &str) {
                 words.extend(["--duration", "100ms"]);
             }
         }
-        let output = Command::new(words[0])
-            .args(&words[1..])
-            .output()
-            .expect("it runs");
+        let output = Command::new(words[0]).args(&words[1..]).output().expect("it runs");
         assert!(output.status.success(), "{command}: {output:?}");
     }
 }
@@ -539,41 +461,24 @@ fn advice_about_xdp_programs_can_be_followed() {
     let advice = |load: &[&str], unload: &[&str]| -> String {
         succeeds(load);
         if load[0] == "guard" {
-            succeeds(&[
-                "guard", "deny", "--netns", &b.name, "--proto", "udp", "--port", "9",
-            ]);
+            succeeds(&["guard", "deny", "--netns", &b.name, "--proto", "udp", "--port", "9"]);
         }
         let why = Running::start(&["why", "-i", &place, "--json"], "looking");
         lab.send_long(&[lab.udp(9)]);
         why.signal(Signal::INT);
         let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
-        let advice = row(&report, "XDP")["advice"]
-            .as_str()
-            .expect("advice")
-            .to_owned();
+        let advice = row(&report, "XDP")["advice"].as_str().expect("advice").to_owned();
         walk(&advice);
         succeeds(unload);
         advice
     };
     // In skb mode programs see socket buffers, whose drops have rows.
-    let guard = advice(
-        &["guard", "load", &place, "--mode", "skb"],
-        &["guard", "unload", &place],
-    );
-    assert!(
-        guard.contains("rule 1 (deny --proto udp --port 9)"),
-        "{guard}"
-    );
+    let guard = advice(&["guard", "load", &place, "--mode", "skb"], &["guard", "unload", &place]);
+    assert!(guard.contains("rule 1 (deny --proto udp --port 9)"), "{guard}");
     assert!(guard.contains("trawl guard list --netns"), "{guard}");
-    let bundled = advice(
-        &["xdp", "load", &place, "drop", "--mode", "skb"],
-        &["xdp", "unload", &place],
-    );
+    let bundled = advice(&["xdp", "load", &place, "drop", "--mode", "skb"], &["xdp", "unload", &place]);
     assert!(bundled.contains("trawl xdp stats"), "{bundled}");
-    let tappable = advice(
-        &["xdp", "load", &place, "drop", "--mode", "skb", "--tappable"],
-        &["xdp", "unload", &place],
-    );
+    let tappable = advice(&["xdp", "load", &place, "drop", "--mode", "skb", "--tappable"], &["xdp", "unload", &place]);
     assert!(tappable.contains("--verdict drop,aborted"), "{tappable}");
 }
 
@@ -585,10 +490,7 @@ fn protocol_without_a_handler_has_advice() {
     // IP in IP, with the matching header checksum.
     frame[23] = 4;
     frame[24..26].copy_from_slice(&[0, 0]);
-    let sum: u32 = frame[14..34]
-        .chunks(2)
-        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]))
-        .sum();
+    let sum: u32 = frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
     let why = Running::start(&["why", "--netns", &b.name, "--json"], "looking");
@@ -596,15 +498,8 @@ fn protocol_without_a_handler_has_advice() {
     why.signal(Signal::INT);
     let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
     let tunnel = report["rows"][0]["function"] == "tunnel4_rcv";
-    let reason = if tunnel {
-        "NOT_SPECIFIED"
-    } else {
-        "IP_NOPROTO"
-    };
-    let advice = row(&report, reason)["advice"]
-        .as_str()
-        .expect("advice")
-        .to_owned();
+    let reason = if tunnel { "NOT_SPECIFIED" } else { "IP_NOPROTO" };
+    let advice = row(&report, reason)["advice"].as_str().expect("advice").to_owned();
     assert!(advice.contains("type ipip"), "{advice}");
     walk(&advice);
 }

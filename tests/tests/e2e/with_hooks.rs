@@ -22,16 +22,11 @@ fn advice(arguments: &[&str]) -> String {
 #[track_caller]
 fn follow(lab: &Lab, advice: &str) {
     let trawl = binary::path().to_str().expect("plain");
-    let done = output(
-        "sh",
-        &["-ec", &advice.replace("trawl ", &format!("{trawl} "))],
-    );
+    let done = output("sh", &["-ec", &advice.replace("trawl ", &format!("{trawl} "))]);
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{advice}: {said}");
     let (place, file) = (lab.receiver(), lab.file("file.pcapng"));
-    let fixed = [
-        "-i", &place, "--tap", "tailcall", "--at", "both", "-Q", "in",
-    ];
+    let fixed = ["-i", &place, "--tap", "tailcall", "--at", "both", "-Q", "in"];
     let capture = Capture::start(lab, &[&fixed[..], &["-c", "2", "-w", &file]].concat());
     lab.send(&[frames::choosing(1)], 1);
     capture.wait().summary_of_success().assert_all_recorded(2);
@@ -45,18 +40,9 @@ fn advice_depends_on_the_kind_of_program() {
     let (chosen, several) = (object_file(&lab, "chosen"), object_file(&lab, "several"));
     let with_prog = format!("{several} --prog several_first");
     for (load, expected) in [
-        (
-            format!("guard load {place}"),
-            format!("trawl guard load {place} --tappable"),
-        ),
-        (
-            format!("route load {place}"),
-            format!("trawl route load {place} --tappable"),
-        ),
-        (
-            format!("xdp load {place} drop"),
-            format!("trawl xdp load {place} drop --replace --keep-maps --tappable"),
-        ),
+        (format!("guard load {place}"), format!("trawl guard load {place} --tappable")),
+        (format!("route load {place}"), format!("trawl route load {place} --tappable")),
+        (format!("xdp load {place} drop"), format!("trawl xdp load {place} drop --replace --keep-maps --tappable")),
         (
             format!("xdp load {place} pass --mode skb"),
             format!("trawl xdp load {place} pass --replace --keep-maps --tappable --mode skb"),
@@ -95,15 +81,9 @@ fn first_program_of_a_chain_is_reloaded() {
     succeeds(&["xdp", "load", &place, &chosen]);
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
     let told = advice(&["-i", &place, "--tap", "tailcall"]);
-    assert!(
-        told.contains(&format!("&& trawl xdp unload {place} ")),
-        "{told}"
-    );
+    assert!(told.contains(&format!("&& trawl xdp unload {place} ")), "{told}");
     // Programs behind a dispatcher have no hooks, and captures need none.
-    if trawl_bpf::probe::KernelFeature::Freplace
-        .probe()
-        .is_supported()
-    {
+    if trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
         return;
     }
     follow(&lab, &told);
@@ -126,14 +106,9 @@ fn default_capture_records_behind_a_program_that_cannot_be_traced() {
     capture.wait_recorded(5);
     let finished = capture.stop();
     finished.summary_of_success().assert_all_recorded(5);
-    let expected = format!(
-        "{place}: using tap packet: packets that the XDP program drops are not seen: cannot look"
-    );
+    let expected = format!("{place}: using tap packet: packets that the XDP program drops are not seen: cannot look");
     let said = finished.stderr;
-    assert!(
-        said.contains(&expected) && said.contains("--tappable"),
-        "{said}"
-    );
+    assert!(said.contains(&expected) && said.contains("--tappable"), "{said}");
     // What only the program shows is refused.
     let refused = trawl(&["capture", "-i", &place, "--at", "both"]);
     assert_eq!(refused.status.code(), Some(1));

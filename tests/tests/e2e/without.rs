@@ -7,14 +7,12 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run, wait_unloaded, xdp_on};
 use trawl_tests::{Capture, Lab, binary, frames, root_or_skip, tools_or_skip, trawl};
 
-/// Runs a script without any visible BPF file system: with its own mounts and process numbers, in a station's network namespace.
-/// `$TRAWL` is the binary.
+/// Runs a script without any visible BPF file system: with its own mounts and process numbers, in a station's network
+/// namespace. `$TRAWL` is the binary.
 fn without_bpffs(lab: &Lab, script: &str) -> Output {
     let network = format!("--net=/run/netns/{}", lab.pair.b.name);
     let own = "unshare --mount --pid --fork --mount-proc --propagation private sh -c";
-    let script = format!(
-        "while mountpoint -q /sys/fs/bpf; do umount /sys/fs/bpf || exit 99; done\n{script}"
-    );
+    let script = format!("while mountpoint -q /sys/fs/bpf; do umount /sys/fs/bpf || exit 99; done\n{script}");
     Command::new("nsenter")
         .arg(network)
         .args(own.split(' '))
@@ -44,10 +42,7 @@ fn doctor_reports_a_missing_bpf_file_system() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let findings = report["findings"].as_array().expect("findings");
     let of_bpffs = |one: &&Value| one["area"] == "bpffs";
-    let one = findings
-        .iter()
-        .find(of_bpffs)
-        .unwrap_or_else(|| panic!("nothing of bpffs: {report:#}"));
+    let one = findings.iter().find(of_bpffs).unwrap_or_else(|| panic!("nothing of bpffs: {report:#}"));
     let fix = one["fix"].as_str().expect("a command");
     assert!(fix.starts_with(FIX), "{one}");
 }
@@ -114,9 +109,7 @@ fn missing_right_to_mount_is_reported_with_the_command() {
 /// Returns the version of the running kernel: 6, 1 for 6.1.0-56-amd64.
 fn kernel() -> (u32, u32) {
     let release = run("uname", &["-r"]);
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|number| number.parse().ok());
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let mut next = || numbers.next().expect("a number");
     (next(), next())
 }
@@ -136,12 +129,7 @@ fn kernel_without_tcx_is_reported_and_supported() {
     assert_eq!(finding["state"] == "ok", is_there, "{finding}");
     let file = lab.file("file.pcapng");
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tc", "-w", &file]);
-    assert_eq!(
-        !capture.said().contains("clsact"),
-        is_there,
-        "{}",
-        capture.said()
-    );
+    assert_eq!(!capture.said().contains("clsact"), is_there, "{}", capture.said());
     lab.send(&[frames::silent(64)], 5);
     capture.wait_seen(5);
     capture.stop_well().assert_all_recorded(5);

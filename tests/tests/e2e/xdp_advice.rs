@@ -13,27 +13,15 @@ fn mistakes_are_reported_with_a_fix() {
     // The program, a part of the reported line, and a part of the advice.
     let cases = [
         ("beyond_the_end", "ethernet->h_proto", "> data_end"),
-        (
-            "checked_too_early",
-            "verdict_of(data[3])",
-            "resizes the packet",
-        ),
+        ("checked_too_early", "verdict_of(data[3])", "resizes the packet"),
         ("nothing_found", "verdict_of(*value)", "with NULL"),
         ("without_limits", "verdict_of(value[key])", "n &= MASK"),
         ("round_and_round", "for (__u32 round", "bpf_loop()"),
-        (
-            "not_given_back",
-            "byte_at(context, 14)",
-            "bpf_ringbuf_submit()",
-        ),
+        ("not_given_back", "byte_at(context, 14)", "bpf_ringbuf_submit()"),
         ("not_unlocked", "bpf_spin_", "bpf_spin_unlock()"),
         ("written_to", "rx_queue_index = 1", "struct xdp_md"),
         ("too_much_stack", "stack", "per-CPU array"),
-        (
-            "for_others",
-            "bpf_skb_load_bytes",
-            "no such function for XDP",
-        ),
+        ("for_others", "bpf_skb_load_bytes", "no such function for XDP"),
         ("without_verdict", "exit", "return XDP_PASS"),
         ("never_set", "= r3", "set it first"),
     ];
@@ -45,11 +33,7 @@ fn mistakes_are_reported_with_a_fix() {
     }
     let file = object_file(&lab, "wide_keys");
     let load = ["xdp", "load", &place, &file];
-    fails(
-        &load,
-        1,
-        &["wide_keys", "EINVAL", "an array has keys of 4 bytes"],
-    );
+    fails(&load, 1, &["wide_keys", "EINVAL", "an array has keys of 4 bytes"]);
     all_gone(&lab, &[], &[]);
 }
 
@@ -64,17 +48,9 @@ fn programs_of_other_types_are_named() {
     refused(&file, "at_device", &["at_device", "devmap", "redirecting"]);
     refused(&file, "xdp/cpumap", &["at_cpu", "cpumap", "redirecting"]);
     let several = object_file(&lab, "tail_calls");
-    refused(
-        &several,
-        "xdp",
-        &["several of its programs", "second, tail_calls, third"],
-    );
+    refused(&several, "xdp", &["several of its programs", "second, tail_calls, third"]);
     let mixed = object_file(&lab, "mixed");
-    refused(
-        &mixed,
-        "for_tc",
-        &["for_tc (section tc) is not an XDP program", "for_xdp"],
-    );
+    refused(&mixed, "for_tc", &["for_tc (section tc) is not an XDP program", "for_xdp"]);
     all_gone(&lab, &[], &[]);
 }
 
@@ -94,32 +70,11 @@ fn maps_that_differ_from_the_pinned_ones_are_refused() {
     assert!(!std::path::Path::new(&first).exists());
 
     std::fs::create_dir_all(&directory).expect("the BPF file system");
-    let create = [
-        "map", "create", &pin, "type", "hash", "key", "8", "value", "2", "entries", "5", "name",
-        "calls",
-    ];
+    let create = ["map", "create", &pin, "type", "hash", "key", "8", "value", "2", "entries", "5", "name", "calls"];
     run("bpftool", &create);
-    fails(
-        &load,
-        1,
-        &[
-            &pin,
-            "hash, with 5 entries, keys of 8 and values of 2 bytes",
-            "another directory",
-        ],
-    );
+    fails(&load, 1, &[&pin, "hash, with 5 entries, keys of 8 and values of 2 bytes", "another directory"]);
     std::fs::remove_file(&pin).expect("a pin");
-    run(
-        "bpftool",
-        &[
-            "prog",
-            "load",
-            &object_file(&lab, "old_section"),
-            &pin,
-            "type",
-            "xdp",
-        ],
-    );
+    run("bpftool", &["prog", "load", &object_file(&lab, "old_section"), &pin, "type", "xdp"]);
     fails(&load, 1, &[&pin, "is not a map"]);
     std::fs::remove_file(&pin).expect("a pin");
     std::fs::create_dir(&pin).expect("the BPF file system");
@@ -141,13 +96,7 @@ fn interface_is_found_by_its_alternative_names() {
     let station = &lab.pair.b;
     for other in ["short", "a-name-that-is-longer-than-fifteen"] {
         let name = station.interface.as_str();
-        run(
-            "ip",
-            &args!(
-                "-n {} link property add dev {name} altname {other}",
-                station.name
-            ),
-        );
+        run("ip", &args!("-n {} link property add dev {name} altname {other}", station.name));
         let place = format!("{}:{other}", station.name);
         let said = succeeds(&["xdp", "load", &place, "drop"]);
         assert!(said.contains(&lab.receiver()), "{said}");

@@ -1,5 +1,5 @@
-//! Chains by libxdp's protocol: libxdp's own tools find, change and keep trawl's chains, and vice versa. They need programs that
-//! replace functions of others, which not every kernel lets root load.
+//! Chains by libxdp's protocol: libxdp's own tools find, change and keep trawl's chains, and vice versa. They need
+//! programs that replace functions of others, which not every kernel lets root load.
 
 use serde_json::Value;
 use trawl_lab::PairOptions;
@@ -36,12 +36,7 @@ impl Chain {
 
     #[track_caller]
     fn load(&self, program: &str, more: &[&str]) {
-        let arguments = args!(
-            "xdp load {} {} --prog {program} --pin-maps {}",
-            self.place,
-            self.members,
-            self.maps
-        );
+        let arguments = args!("xdp load {} {} --prog {program} --pin-maps {}", self.place, self.members, self.maps);
         succeeds(&[&arguments[..], more].concat());
     }
 
@@ -53,9 +48,7 @@ impl Chain {
         self.lab.send(&[frames::silent(64)], 1);
         let digits = expected.to_string().len() as u32;
         let after = before * 10u64.pow(digits) + expected;
-        wait_until(&format!("the trail {before} becomes {after}"), || {
-            trail() == after
-        });
+        wait_until(&format!("the trail {before} becomes {after}"), || trail() == after);
     }
 
     /// Returns the output of libxdp's own tool.
@@ -69,17 +62,12 @@ impl Chain {
 }
 
 fn names(programs: &[Value]) -> Vec<&str> {
-    programs
-        .iter()
-        .filter_map(|one| one["name"].as_str())
-        .collect()
+    programs.iter().filter_map(|one| one["name"].as_str()).collect()
 }
 
 fn id_of(programs: &[Value], name: &str) -> u64 {
     let found = programs.iter().find(|one| one["name"] == name);
-    found
-        .and_then(|one| one["id"].as_u64())
-        .unwrap_or_else(|| panic!("{name} is not among {programs:?}"))
+    found.and_then(|one| one["id"].as_u64()).unwrap_or_else(|| panic!("{name} is not among {programs:?}"))
 }
 
 #[test]
@@ -94,21 +82,10 @@ fn members_run_by_priority_until_a_verdict_ends_the_chain() {
     // This one's file sets an early priority, and continues after a drop.
     chain.load("drops_and_goes_on", &[]);
     let members = programs_on(&chain.place);
-    assert_eq!(
-        names(&members),
-        [
-            "drops_and_goes_on",
-            "passes",
-            "drops",
-            "copes_with_fragments"
-        ]
-    );
+    assert_eq!(names(&members), ["drops_and_goes_on", "passes", "drops", "copes_with_fragments"]);
     let priorities: Vec<_> = members.iter().map(|one| one["priority"].as_u64()).collect();
     assert_eq!(priorities, [Some(10), Some(20), Some(30), Some(40)]);
-    assert_eq!(
-        members[0]["chain_actions"],
-        serde_json::json!(["drop", "pass"])
-    );
+    assert_eq!(members[0]["chain_actions"], serde_json::json!(["drop", "pass"]));
     assert_eq!(members[1]["chain_actions"], serde_json::json!(["pass"]));
     assert_eq!(status_of(&chain.place)["programs"][0]["kind"], "dispatcher");
     chain.way_of_a_packet(123);
@@ -118,10 +95,7 @@ fn members_run_by_priority_until_a_verdict_ends_the_chain() {
     chain.way_of_a_packet(124);
     fails(&["xdp", "unload", &chain.place], 1, &["several", "--all"]);
     succeeds(&["xdp", "unload", &chain.place, "--all"]);
-    let ids: Vec<u64> = members
-        .iter()
-        .filter_map(|one| one["id"].as_u64())
-        .collect();
+    let ids: Vec<u64> = members.iter().filter_map(|one| one["id"].as_u64()).collect();
     all_gone(&chain.lab, &ids, &[]);
     assert!(!std::path::Path::new(&chain.maps).exists());
 }
@@ -136,30 +110,16 @@ fn libxdp_loader_sees_joins_and_unloads_chains_of_trawl() {
     }
     chain.load("passes", &["--prio", "20"]);
     let interface = chain.interface();
-    chain.xdp_loader(&args!(
-        "load -m native {interface} {} -n drops_and_goes_on",
-        chain.members
-    ));
+    chain.xdp_loader(&args!("load -m native {interface} {} -n drops_and_goes_on", chain.members));
     let shown = chain.xdp_loader(&["status", interface]);
     let line = |name: &str| {
         let found = shown.lines().find(|line| line.contains(name));
-        found
-            .unwrap_or_else(|| panic!("{name} is not in {shown}"))
-            .to_owned()
+        found.unwrap_or_else(|| panic!("{name} is not in {shown}")).to_owned()
     };
-    let theirs: Vec<_> = line("drops_and_goes")
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect();
+    let theirs: Vec<_> = line("drops_and_goes").split_whitespace().map(str::to_owned).collect();
     assert_eq!(theirs[1], "10", "{shown}");
-    assert!(
-        line("drops_and_goes").contains("XDP_DROP,XDP_PASS"),
-        "{shown}"
-    );
-    assert!(
-        line("passes").contains("20") && line("passes").contains("XDP_PASS"),
-        "{shown}"
-    );
+    assert!(line("drops_and_goes").contains("XDP_DROP,XDP_PASS"), "{shown}");
+    assert!(line("passes").contains("20") && line("passes").contains("XDP_PASS"), "{shown}");
     let members = programs_on(&chain.place);
     assert_eq!(names(&members), ["drops_and_goes_on", "passes"]);
     assert_eq!(members[0]["source"], Value::Null);
@@ -174,18 +134,10 @@ fn libxdp_loader_sees_joins_and_unloads_chains_of_trawl() {
     // The next command that changes something removes the pins that trawl kept for its program.
     succeeds(&["doctor", "--clean"]);
     assert!(!std::path::Path::new(&chain.maps).exists());
-    fails(
-        &["xdp", "unload", &chain.place],
-        1,
-        &["were not loaded by trawl"],
-    );
+    fails(&["xdp", "unload", &chain.place], 1, &["were not loaded by trawl"]);
     let theirs = id_of(&left, "drops_and_goes_on");
     succeeds(&["xdp", "unload", &chain.place, &theirs.to_string()]);
-    assert!(
-        chain
-            .xdp_loader(&["status", interface])
-            .contains("No XDP program")
-    );
+    assert!(chain.xdp_loader(&["status", interface]).contains("No XDP program"));
     all_gone(&chain.lab, &[ours, theirs], &[]);
 }
 
@@ -198,10 +150,7 @@ fn trawl_joins_and_leaves_chains_of_the_libxdp_loader() {
         return;
     }
     let interface = chain.interface();
-    chain.xdp_loader(&args!(
-        "load -m native {interface} {} -n passes",
-        chain.members
-    ));
+    chain.xdp_loader(&args!("load -m native {interface} {} -n passes", chain.members));
     let theirs = id_of(&programs_on(&chain.place), "passes");
     chain.load("drops", &["--prio", "60"]);
     let members = programs_on(&chain.place);
@@ -210,27 +159,17 @@ fn trawl_joins_and_leaves_chains_of_the_libxdp_loader() {
     assert_eq!(members[0]["priority"], 50);
     chain.way_of_a_packet(3);
     let shown = chain.xdp_loader(&["status", interface]);
-    assert!(
-        shown.contains("drops") && shown.contains("passes"),
-        "{shown}"
-    );
+    assert!(shown.contains("drops") && shown.contains("passes"), "{shown}");
     succeeds(&["xdp", "unload", &chain.place]);
     assert_eq!(names(&programs_on(&chain.place)), ["passes"]);
-    assert!(
-        chain
-            .xdp_loader(&["status", interface])
-            .contains(&theirs.to_string())
-    );
+    assert!(chain.xdp_loader(&["status", interface]).contains(&theirs.to_string()));
     chain.xdp_loader(&["unload", interface, "--all"]);
     all_gone(&chain.lab, &[theirs], &[]);
 }
 
 #[test]
 fn packets_in_pieces_need_support_by_every_member() {
-    let options = PairOptions {
-        mtu: 9000,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { mtu: 9000, ..PairOptions::default() };
     let Some(chain) = Chain::open(options) else {
         return;
     };
@@ -238,16 +177,9 @@ fn packets_in_pieces_need_support_by_every_member() {
     chain.load("copes_with_fragments_too", &[]);
     chain.way_of_a_packet(45);
     let file = chain.members.as_str();
-    fails(
-        &["xdp", "load", &chain.place, file, "--prog", "passes"],
-        1,
-        &["MTU", "xdp.frags", "--mode skb"],
-    );
+    fails(&["xdp", "load", &chain.place, file, "--prog", "passes"], 1, &["MTU", "xdp.frags", "--mode skb"]);
     // The chain is unchanged.
-    assert_eq!(
-        names(&programs_on(&chain.place)),
-        ["copes_with_fragments", "copes_with_fragments_too"]
-    );
+    assert_eq!(names(&programs_on(&chain.place)), ["copes_with_fragments", "copes_with_fragments_too"]);
     chain.way_of_a_packet(45);
 }
 
@@ -260,11 +192,7 @@ fn chain_has_at_most_ten_members() {
         chain.load("passes", &[]);
     }
     chain.way_of_a_packet(2_222_222_222);
-    fails(
-        &args!("xdp load {} {} --prog drops", chain.place, chain.members),
-        1,
-        &["10 programs", "trawl xdp unload"],
-    );
+    fails(&args!("xdp load {} {} --prog drops", chain.place, chain.members), 1, &["10 programs", "trawl xdp unload"]);
     let before = programs_on(&chain.place);
     assert_eq!(before.len(), 10);
     // One program replaces all.
@@ -282,13 +210,8 @@ fn packets_never_miss_a_changing_chain() {
         return;
     };
     let several = object_file(&chain.lab, "several");
-    succeeds(&args!(
-        "xdp load {} {several} --prog several_third --prio 1",
-        chain.place
-    ));
-    let counter = programs_on(&chain.place)[0]["maps"][0]
-        .as_u64()
-        .expect("a map");
+    succeeds(&args!("xdp load {} {several} --prog several_third --prio 1", chain.place));
+    let counter = programs_on(&chain.place)[0]["maps"][0].as_u64().expect("a map");
     let pin = format!("/sys/fs/bpf/{}-counter", chain.lab.pair.b.name);
     run("bpftool", &["map", "pin", "id", &counter.to_string(), &pin]);
     let mut sent = 0;
@@ -318,16 +241,10 @@ fn dispatcher_pins(chain: &Chain) -> Vec<std::path::PathBuf> {
     let own = status_of(&chain.place)["programs"][0]["id"].to_string();
     let entries = std::fs::read_dir("/sys/fs/bpf/xdp").into_iter().flatten();
     let named = |path: &std::path::PathBuf| {
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.is_some_and(|name| name == format!("{begins}{own}"))
     };
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(named)
-        .collect()
+    entries.flatten().map(|entry| entry.path()).filter(named).collect()
 }
 
 #[test]
@@ -340,23 +257,13 @@ fn bundled_programs_join_a_chain_by_priority() {
     // Without a priority they require the interface for themselves.
     let said = ["libxdp's protocol", "--prio N", "--replace"];
     fails(&["xdp", "load", place, "drop"], 1, &said);
-    let hooks = [
-        "hooks cannot join",
-        "without hooks",
-        "--program NAME",
-        "--replace",
-    ];
+    let hooks = ["hooks cannot join", "without hooks", "--program NAME", "--replace"];
     let tappable = ["xdp", "load", place, "drop", "--prio", "90", "--tappable"];
     fails(&tappable, 1, &hooks);
-    succeeds(&[
-        "xdp", "load", place, "drop", "--prio", "90", "--touch", "parse",
-    ]);
+    succeeds(&["xdp", "load", place, "drop", "--prio", "90", "--touch", "parse"]);
     chain.load("drops_and_goes_on", &[]);
     let members = programs_on(place);
-    assert_eq!(
-        names(&members),
-        ["drops_and_goes_on", "passes", "trawl_drop"]
-    );
+    assert_eq!(names(&members), ["drops_and_goes_on", "passes", "trawl_drop"]);
     chain.way_of_a_packet(12);
     let counts = Counts::wait(|| Counts::of(place), 1);
     assert_eq!(counts.bytes(), 64, "{counts:?}");
@@ -370,21 +277,12 @@ fn bundled_programs_join_a_chain_by_priority() {
     chain.way_of_a_packet(12);
     // A map of targets is filled before the program gets a packet.
     let to = chain.interface();
-    succeeds(&[
-        "xdp", "load", place, "redirect", "--to", to, "--by", "devmap", "--prio", "95",
-    ]);
+    succeeds(&["xdp", "load", place, "redirect", "--to", to, "--by", "devmap", "--prio", "95"]);
     chain.way_of_a_packet(12);
     let counts = Counts::wait(|| Counts::of(place), 1);
-    assert_eq!(
-        counts.outcome("dropped: the target is gone"),
-        0,
-        "{counts:?}"
-    );
+    assert_eq!(counts.outcome("dropped: the target is gone"), 0, "{counts:?}");
     succeeds(&["xdp", "unload", place, "--all"]);
-    let ids: Vec<u64> = members
-        .iter()
-        .filter_map(|one| one["id"].as_u64())
-        .collect();
+    let ids: Vec<u64> = members.iter().filter_map(|one| one["id"].as_u64()).collect();
     all_gone(&chain.lab, &ids, &[]);
     assert!(!std::path::Path::new(&chain.maps).exists());
 }
@@ -425,10 +323,7 @@ fn each_bundled_program_joins_before_and_after_the_others() {
         assert_eq!(names(&members), expected);
         chain.way_of_a_packet(2);
         succeeds(&["xdp", "unload", place, "--all", "--yes"]);
-        let ids: Vec<u64> = members
-            .iter()
-            .filter_map(|one| one["id"].as_u64())
-            .collect();
+        let ids: Vec<u64> = members.iter().filter_map(|one| one["id"].as_u64()).collect();
         all_gone(&chain.lab, &ids, &[]);
     }
 }
@@ -442,10 +337,7 @@ fn program_that_replaces_a_chain_leaves_nothing_of_it() {
     for more in [&[][..], &["--tappable"], &["--mode", "skb"]] {
         chain.load("passes", &["--prio", "20"]);
         chain.load("drops", &["--prio", "30"]);
-        let ids: Vec<u64> = programs_on(place)
-            .iter()
-            .filter_map(|one| one["id"].as_u64())
-            .collect();
+        let ids: Vec<u64> = programs_on(place).iter().filter_map(|one| one["id"].as_u64()).collect();
         let pins = dispatcher_pins(&chain);
         assert_eq!((ids.len(), pins.len()), (2, 1));
         succeeds(&[&["xdp", "load", place, "drop", "--replace"][..], more].concat());

@@ -17,18 +17,13 @@ const QUESTIONS: usize = 3;
 /// Returns the settings that programs change on the other end.
 fn settings(lab: &Lab) -> Vec<bool> {
     let ethtool = lab.pair.a.ethtool().expect("the interface is there");
-    let names = [
-        "rx-gro",
-        "tx-checksum-ip-generic",
-        "tx-checksum-sctp",
-        "tx-vlan-hw-insert",
-    ];
+    let names = ["rx-gro", "tx-checksum-ip-generic", "tx-checksum-sctp", "tx-vlan-hw-insert"];
     let all = names.map(|name| ethtool.feature(name).expect("ethtool answers"));
     all.map(|one| one.is_some_and(|one| one)).into()
 }
 
-/// Returns the calls at which a command is killed: each that changes something, and the first of consecutive ones that begin a
-/// thread. Other tests' pins change their number a little; then the kill is slightly off.
+/// Returns the calls at which a command is killed: each that changes something, and the first of consecutive ones that
+/// begin a thread. Other tests' pins change their number a little; then the kill is slightly off.
 fn moments(calls: &[Call]) -> Vec<&Call> {
     let changes = |call: &&Call| {
         let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "LINK_"];
@@ -71,10 +66,7 @@ fn killed_everywhere(lab: &Lab, before: &[&str], command: &[&str], pins: &str) {
     assert!(run(&[]), "{command:?}");
     let text = fs::read_to_string(&trace).expect("strace wrote it");
     let calls = strace::calls(&text);
-    let killed = moments(&calls)
-        .into_iter()
-        .filter(|call| !run(&["-e", &call.killing()]))
-        .count();
+    let killed = moments(&calls).into_iter().filter(|call| !run(&["-e", &call.killing()])).count();
     assert!(killed > 0, "{command:?} came through each time");
 }
 

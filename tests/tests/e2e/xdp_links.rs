@@ -1,5 +1,5 @@
-//! Links identify an interface by its number, which interfaces in other namespaces share: their programs are not removed by
-//! mistake.
+//! Links identify an interface by its number, which interfaces in other namespaces share: their programs are not
+//! removed by mistake.
 
 use std::os::fd::OwnedFd;
 
@@ -29,11 +29,7 @@ fn interfaces_of_the_same_number_with_one_program_are_distinguished() {
     let (id, place) = (xdp_on(b).expect("a program").0.to_string(), lab.receiver());
     let shown = &status_of(&place)["programs"][0];
     assert!(shown["link"].is_null(), "{shown}");
-    assert_eq!(
-        shown["one_of_links"].as_array().map(Vec::len),
-        Some(2),
-        "{shown}"
-    );
+    assert_eq!(shown["one_of_links"].as_array().map(Vec::len), Some(2), "{shown}");
     let words = ["2 links", "different namespaces"];
     fails(&["xdp", "unload", &place, &id], 1, &words);
     fails(&["xdp", "unload", &place, "--all"], 1, &words);
@@ -56,16 +52,7 @@ fn netlink_program_is_not_taken_for_another_namespaces_link() {
     let on_a = linked(&program, a);
     let id = xdp_on(a).expect("a program").0.to_string();
     let namespace = format!("--net=/run/netns/{}", b.name);
-    let attach = [
-        "bpftool",
-        "net",
-        "attach",
-        "xdpdrv",
-        "id",
-        &id,
-        "dev",
-        &b.interface,
-    ];
+    let attach = ["bpftool", "net", "attach", "xdpdrv", "id", &id, "dev", &b.interface];
     for unload in [vec!["unload"], vec!["load", "drop", "--replace"]] {
         run("nsenter", &[&[namespace.as_str()], &attach[..]].concat());
         let place = lab.receiver();

@@ -5,9 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{is_loaded, number_in, output, run, xdp_on};
-use trawl_tests::xdp::{
-    CleanUp, all_gone, fails, only_program, pins_of, programs_on, status_of, succeeds,
-};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, only_program, pins_of, programs_on, status_of, succeeds};
 use trawl_tests::{Lab, args, binary, frames, wait_until};
 
 /// Returns the id of a program's map of that name, by bpftool.
@@ -19,10 +17,8 @@ fn map_of(program: u64, name: &str) -> u64 {
     };
     let about = show(&["prog", "show", "id", &program.to_string()]);
     let ids = about["map_ids"].as_array().cloned().unwrap_or_default();
-    let found = ids
-        .iter()
-        .filter_map(Value::as_u64)
-        .find(|id| show(&["map", "show", "id", &id.to_string()])["name"] == name);
+    let found =
+        ids.iter().filter_map(Value::as_u64).find(|id| show(&["map", "show", "id", &id.to_string()])["name"] == name);
     found.unwrap_or_else(|| panic!("program {program} has no map {name}"))
 }
 
@@ -32,10 +28,7 @@ fn loaded_program_runs_until_it_is_unloaded() {
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     let said = succeeds(&["xdp", "load", &place, &file, "--prog", "several_third"]);
-    assert!(
-        said.contains("several_third") && said.contains("native"),
-        "{said}"
-    );
+    assert!(said.contains("several_third") && said.contains("native"), "{said}");
     let (_, mode) = xdp_on(&lab.pair.b).expect("a program");
     assert_eq!(mode, "native");
     let program = only_program(&place);
@@ -71,20 +64,10 @@ fn programs_are_found_however_the_namespace_is_entered() {
     let inside = ["netns", "exec", &station.name, trawl, "xdp"];
     let name = station.interface.as_str();
     let maps = format!("/sys/fs/bpf/{}-maps", station.name);
-    run(
-        "ip",
-        &[
-            &inside[..],
-            &args!("load {name} {file} --prog several_first --pin-maps {maps}"),
-        ]
-        .concat(),
-    );
+    run("ip", &[&inside[..], &args!("load {name} {file} --prog several_first --pin-maps {maps}")].concat());
     assert!(Path::new(&pins_of(station)).is_dir());
     let program = only_program(&lab.receiver());
-    let shown = run(
-        "ip",
-        &[&inside[..], &["status", "-i", name, "--json"]].concat(),
-    );
+    let shown = run("ip", &[&inside[..], &["status", "-i", name, "--json"]].concat());
     assert!(shown.contains(&format!("\"id\":{program}")), "{shown}");
     assert!(Path::new(&maps).join("calls").exists());
     // Printed paths are valid in every process.
@@ -101,16 +84,8 @@ fn one_of_several_programs_is_chosen_by_name() {
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     let names = ["several_first", "several_second", "several_third"];
-    fails(
-        &["xdp", "load", &place, &file],
-        1,
-        &[&["several XDP programs", "--prog"], &names[..]].concat(),
-    );
-    fails(
-        &["xdp", "load", &place, &file, "--prog", "fourth"],
-        1,
-        &[&["no XDP program fourth"], &names[..]].concat(),
-    );
+    fails(&["xdp", "load", &place, &file], 1, &[&["several XDP programs", "--prog"], &names[..]].concat());
+    fails(&["xdp", "load", &place, &file, "--prog", "fourth"], 1, &[&["no XDP program fourth"], &names[..]].concat());
     // Only one program is in this section.
     succeeds(&["xdp", "load", &place, &file, "--prog", "xdp.frags"]);
     assert_eq!(programs_on(&place)[0]["name"], "several_second");
@@ -132,20 +107,15 @@ fn program_is_replaced_only_on_request() {
     let file = object_file(&lab, "several");
     // Another tool's program, by netlink.
     let theirs = object_file(&lab, "old_section");
-    let object = args!(
-        "-n {} link set dev {} xdpdrv object {theirs} section xdp_filter",
-        station.name,
-        station.interface
-    );
+    let object =
+        args!("-n {} link set dev {} xdpdrv object {theirs} section xdp_filter", station.name, station.interface);
     if !output("ip", &object).status.success() {
         // iproute2 without libbpf accepts only its own kind of map.
         let name = station.interface.as_str();
         let pin = format!("/sys/fs/bpf/{}-theirs", station.name);
         run("bpftool", &["prog", "load", &theirs, &pin, "type", "xdp"]);
         let namespace = format!("--net=/run/netns/{}", station.name);
-        let attach = [
-            "bpftool", "net", "attach", "xdpdrv", "pinned", &pin, "dev", name,
-        ];
+        let attach = ["bpftool", "net", "attach", "xdpdrv", "pinned", &pin, "dev", name];
         run("nsenter", &[&[namespace.as_str()], &attach[..]].concat());
         std::fs::remove_file(pin).expect("the pin");
     }
@@ -154,11 +124,7 @@ fn program_is_replaced_only_on_request() {
     fails(&load, 1, &["old_section", "--replace", "trawl xdp unload"]);
     assert_eq!(xdp_on(station).expect("still there").0, first);
     // It is not trawl's, so it has to be named.
-    fails(
-        &["xdp", "unload", &place],
-        1,
-        &[&first.to_string(), "--all"],
-    );
+    fails(&["xdp", "unload", &place], 1, &[&first.to_string(), "--all"]);
     succeeds(&[&load[..], &["--replace"]].concat());
     let second = only_program(&place);
     assert_eq!(programs_on(&place)[0]["name"], "several_first");
@@ -174,25 +140,18 @@ fn program_is_replaced_only_on_request() {
     all_gone(&lab, &[first, second, last], &[]);
 }
 
-/// A bridge has no native XDP: an attempt in native mode, which comes first, must not end the link of the program in skb mode.
+/// A bridge has no native XDP: an attempt in native mode, which comes first, must not end the link of the program in
+/// skb mode.
 #[test]
 fn program_of_a_driver_without_native_xdp_is_replaced() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let station = &lab.pair.b;
     let place = format!("{}:bridge0", station.name);
-    run(
-        "ip",
-        &args!("-n {} link add bridge0 type bridge", station.name),
-    );
+    run("ip", &args!("-n {} link add bridge0 type bridge", station.name));
     succeeds(&["xdp", "load", &place, "pass", "--mode", "skb"]);
     let mut before = only_program(&place);
-    for (name, more) in [
-        ("drop", &[][..]),
-        ("pass", &["--tappable"]),
-        ("drop", &["--mode", "skb"]),
-        ("pass", &[]),
-    ] {
+    for (name, more) in [("drop", &[][..]), ("pass", &["--tappable"]), ("drop", &["--mode", "skb"]), ("pass", &[])] {
         let said = succeeds(&[&["xdp", "load", &place, name, "--replace"][..], more].concat());
         assert!(said.contains("skb mode"), "{said}");
         let program = only_program(&place);
@@ -214,17 +173,11 @@ fn exclusive_program_explains_how_to_chain_it() {
     fails(&load, 1, &["trawl_drop", "--prio", "--replace"]);
     succeeds(&["xdp", "load", &place, "drop", "--replace", "--prio", "90"]);
     succeeds(&load);
-    let names: Vec<_> = programs_on(&place)
-        .iter()
-        .map(|one| one["name"].as_str().unwrap_or_default().to_owned())
-        .collect();
+    let names: Vec<_> =
+        programs_on(&place).iter().map(|one| one["name"].as_str().unwrap_or_default().to_owned()).collect();
     assert_eq!(names, ["several_second", "trawl_drop"]);
     let status = succeeds(&["xdp", "status", "-i", &place]);
-    for words in [
-        "1. priority 50",
-        "2. priority 90",
-        "next program runs after pass",
-    ] {
+    for words in ["1. priority 50", "2. priority 90", "next program runs after pass"] {
         assert!(status.contains(words), "{status}");
     }
     succeeds(&["xdp", "unload", &place, "--all"]);
@@ -235,20 +188,12 @@ fn exclusive_program_explains_how_to_chain_it() {
 fn program_of_another_tool_is_removed_by_its_number() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
-    let held = trawl_lab::program::Loaded::native(trawl_lab::program::Does::Drop, &lab.pair.b)
-        .expect("a program");
+    let held = trawl_lab::program::Loaded::native(trawl_lab::program::Does::Drop, &lab.pair.b).expect("a program");
     let status = status_of(&place);
     let program = &status["programs"][0];
-    assert_eq!(
-        (&program["kind"], &program["name"]),
-        (&"plain".into(), &"lab_drop".into())
-    );
+    assert_eq!((&program["kind"], &program["name"]), (&"plain".into(), &"lab_drop".into()));
     let id = program["id"].as_u64().expect("a number");
-    fails(
-        &["xdp", "unload", &place, "1"],
-        1,
-        &["program 1 is not on it", &id.to_string()],
-    );
+    fails(&["xdp", "unload", &place, "1"], 1, &["program 1 is not on it", &id.to_string()]);
     succeeds(&["xdp", "unload", &place, &id.to_string()]);
     assert_eq!(xdp_on(&lab.pair.b), None);
     drop(held);
@@ -317,11 +262,7 @@ fn program_arrays_reached_by_jumps_stay_filled() {
     for more in [&[][..], &["--tappable"]] {
         let load = ["xdp", "load", &place, &file, "--prog", "onwards"];
         // Behind a dispatcher, a jump to the program's replaced function is impossible.
-        if more.is_empty()
-            && trawl_bpf::probe::KernelFeature::Freplace
-                .probe()
-                .is_supported()
-        {
+        if more.is_empty() && trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
             fails(&load, 1, &["onwards", "dispatcher", "--tappable"]);
             continue;
         }
@@ -346,24 +287,15 @@ fn leftovers_of_a_vanished_interface_are_removed() {
     let (program, station) = (only_program(&place), &lab.pair.b);
     let pins = pins_of(station);
     assert!(Path::new(&pins).is_dir());
-    run(
-        "ip",
-        &["-n", &station.name, "link", "del", &station.interface],
-    );
+    run("ip", &["-n", &station.name, "link", "del", &station.interface]);
     // A program on its own is recognised by its link, one behind a dispatcher only by the namespace.
-    if trawl_bpf::probe::KernelFeature::Freplace
-        .probe()
-        .is_supported()
-    {
+    if trawl_bpf::probe::KernelFeature::Freplace.probe().is_supported() {
         return;
     }
-    wait_until(
-        "nobody else looks through it, and it is cleared away",
-        || {
-            succeeds(&["doctor", "--clean"]);
-            !Path::new(&pins).exists()
-        },
-    );
+    wait_until("nobody else looks through it, and it is cleared away", || {
+        succeeds(&["doctor", "--clean"]);
+        !Path::new(&pins).exists()
+    });
     trawl_tests::witness::wait_unloaded(program);
 }
 
@@ -409,13 +341,10 @@ fn pins_of_a_running_command_are_kept() {
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);
     assert_eq!(program(), 1, "it is another's to clear away");
     drop(held);
-    wait_until(
-        "it is cleared away when nobody works on it any more",
-        || {
-            succeeds(&["doctor", "--clean"]);
-            !Path::new(&pins).exists()
-        },
-    );
+    wait_until("it is cleared away when nobody works on it any more", || {
+        succeeds(&["doctor", "--clean"]);
+        !Path::new(&pins).exists()
+    });
 }
 
 /// `-i` on each of these commands.
@@ -429,25 +358,14 @@ fn interfaces_are_accepted_by_i_too() {
     let printed = |arguments: &[&str]| -> Vec<String> {
         let lines = succeeds(arguments);
         let is_of_this_test = |line: &&str| !line.contains("held by trawl (");
-        lines
-            .lines()
-            .filter(is_of_this_test)
-            .map(str::to_owned)
-            .collect()
+        lines.lines().filter(is_of_this_test).map(str::to_owned).collect()
     };
     for command in ["status", "maps", "stats"] {
         let by_option = printed(&["xdp", command, "-i", &place]);
-        assert!(
-            by_option.concat().contains(&place),
-            "{command}: {by_option:?}"
-        );
+        assert!(by_option.concat().contains(&place), "{command}: {by_option:?}");
         assert_eq!(printed(&["xdp", command, &place]), by_option, "{command}");
     }
-    fails(
-        &["xdp", "load", "-i", &place, &place, "drop"],
-        2,
-        &["given twice"],
-    );
+    fails(&["xdp", "load", "-i", &place, &place, "drop"], 2, &["given twice"]);
     fails(&["xdp", "load", &place], 2, &["missing"]);
 }
 
@@ -457,16 +375,9 @@ fn chain_actions_are_chosen_at_load() {
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "chosen"));
     let load = ["xdp", "load", &place, &file, "--prio", "10", "--on"];
-    fails(
-        &[&load[..], &["pass,none"]].concat(),
-        2,
-        &["none is not a verdict"],
-    );
+    fails(&[&load[..], &["pass,none"]].concat(), 2, &["none is not a verdict"]);
     succeeds(&[&load[..], &["pass,drop"]].concat());
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
     let said = succeeds(&["xdp", "status", &place]);
-    assert!(
-        said.contains("next program runs after drop, pass"),
-        "{said}"
-    );
+    assert!(said.contains("next program runs after drop, pass"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! Settings of other interfaces that trawl's programs depend on, when these interfaces change: reported by status and stats, and
-//! restored on unload wherever the interface is by then.
+//! Settings of other interfaces that trawl's programs depend on, when these interfaces change: reported by status and
+//! stats, and restored on unload wherever the interface is by then.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -53,13 +53,9 @@ impl Drop for Elsewhere {
 
 /// Returns whether ethtool shows a feature as on.
 fn is_on(namespace: &str, interface: &str, feature: &str) -> bool {
-    let shown = run(
-        "ip",
-        &["netns", "exec", namespace, "ethtool", "-k", interface],
-    );
+    let shown = run("ip", &["netns", "exec", namespace, "ethtool", "-k", interface]);
     let line = shown.lines().find(|line| line.trim().starts_with(feature));
-    line.unwrap_or_else(|| panic!("{feature} in: {shown}"))
-        .contains(": on")
+    line.unwrap_or_else(|| panic!("{feature} in: {shown}")).contains(": on")
 }
 
 #[test]
@@ -74,22 +70,12 @@ fn settings_of_a_program_and_their_loss_are_reported() {
     assert_eq!(shown["helps"], format!("trawl_tx (id {id}) on {near}"));
     let text = succeeds(&["xdp", "status", "-i", &far]);
     assert!(text.contains("put there by trawl for trawl_tx"), "{text}");
-    fails(
-        &["xdp", "unload", &far],
-        1,
-        &["trawl_tx", &format!("trawl xdp unload {near} {id}")],
-    );
+    fails(&["xdp", "unload", &far], 1, &["trawl_tx", &format!("trawl xdp unload {near} {id}")]);
 
-    run(
-        "bpftool",
-        &["link", "detach", "id", &shown["link"].to_string()],
-    );
+    run("bpftool", &["link", "detach", "id", &shown["link"].to_string()]);
     assert_eq!(xdp_on(&lab.pair.a), None);
     let text = succeeds(&["xdp", "status", "-i", &near]);
-    assert!(
-        text.contains("is gone") && text.contains("--replace"),
-        "{text}"
-    );
+    assert!(text.contains("is gone") && text.contains("--replace"), "{text}");
     let lost = programs_on(&near)[0]["lost"].clone();
     assert_eq!(lost.as_array().map(Vec::len), Some(1), "{lost}");
     let stats = trawl(&["xdp", "stats", &near]);
@@ -97,18 +83,9 @@ fn settings_of_a_program_and_their_loss_are_reported() {
     assert!(stats.status.success() && said.contains("is gone"), "{said}");
     // A changed feature is another setting.
     let name = lab.pair.a.interface.as_str();
-    run(
-        "ip",
-        &args!(
-            "netns exec {} ethtool -K {name} tx-checksum-ip-generic on",
-            lab.pair.a.name
-        ),
-    );
+    run("ip", &args!("netns exec {} ethtool -K {name} tx-checksum-ip-generic on", lab.pair.a.name));
     let text = succeeds(&["xdp", "status", "-i", &near]);
-    assert!(
-        text.contains("tx-checksum-ip-generic is on again on"),
-        "{text}"
-    );
+    assert!(text.contains("tx-checksum-ip-generic is on again on"), "{text}");
 
     succeeds(&["xdp", "load", &near, "tx", "--replace"]);
     assert!(xdp_on(&lab.pair.a).is_some());
@@ -127,23 +104,11 @@ fn changed_setting_is_found_in_another_namespace() {
     assert!(is_on(&far.name, &far.interface, "tx-checksum-ip-generic"));
     succeeds(&["xdp", "load", &near, "tx"]);
     assert!(!is_on(&far.name, &far.interface, "tx-checksum-ip-generic"));
-    run(
-        "ip",
-        &args!(
-            "-n {} link set {} netns {}",
-            far.name,
-            far.interface,
-            elsewhere.0
-        ),
-    );
+    run("ip", &args!("-n {} link set {} netns {}", far.name, far.interface, elsewhere.0));
     let shown = status_of(&format!("{}:{}", elsewhere.0, far.interface));
     assert_eq!(shown["programs"][0]["name"], "trawl_pass");
     succeeds(&["xdp", "unload", &near]);
-    assert!(is_on(
-        &elsewhere.0,
-        &far.interface,
-        "tx-checksum-ip-generic"
-    ));
+    assert!(is_on(&elsewhere.0, &far.interface, "tx-checksum-ip-generic"));
     let text = succeeds(&["xdp", "status", "--netns", &elsewhere.0]);
     assert_eq!(text, "no XDP programs\n");
     all_gone(&lab, &[], &[]);
@@ -156,22 +121,11 @@ fn program_moves_with_its_interface() {
     let (near, station) = (lab.receiver(), &lab.pair.b);
     succeeds(&["xdp", "load", &near, "drop"]);
     let id = programs_on(&near)[0]["id"].as_u64().expect("a number");
-    run(
-        "ip",
-        &args!(
-            "-n {} link set {} netns {}",
-            station.name,
-            station.interface,
-            elsewhere.0
-        ),
-    );
+    run("ip", &args!("-n {} link set {} netns {}", station.name, station.interface, elsewhere.0));
     let moved = format!("{}:{}", elsewhere.0, station.interface);
     let _clean = CleanUp(moved.clone());
     let program = programs_on(&moved)[0].clone();
-    assert_eq!(
-        (&program["source"], program["id"].as_u64()),
-        (&"drop".into(), Some(id))
-    );
+    assert_eq!((&program["source"], program["id"].as_u64()), (&"drop".into(), Some(id)));
     // Reading the namespace that it left removes nothing.
     succeeds(&["xdp", "status", "--netns", &station.name, &elsewhere.0]);
     let stats = succeeds(&["xdp", "stats", &moved]);
@@ -199,15 +153,11 @@ fn moved_chain_leaves_nothing() {
     run("ip", &[&moving[..], &[&elsewhere.0]].concat());
     let moved = format!("{}:{interface}", elsewhere.0);
     load(&moved, "passes", "20");
-    let ids: Vec<u64> = programs_on(&moved)
-        .iter()
-        .map(|one| one["id"].as_u64().expect("a number"))
-        .collect();
+    let ids: Vec<u64> = programs_on(&moved).iter().map(|one| one["id"].as_u64().expect("a number")).collect();
     assert_eq!(ids.len(), 3);
     run("ip", &["-n", &elsewhere.0, "link", "del", interface]);
     succeeds(&["doctor", "--clean"]);
-    ids.into_iter()
-        .for_each(trawl_tests::witness::wait_unloaded);
+    ids.into_iter().for_each(trawl_tests::witness::wait_unloaded);
     let left = trawl_tests::xdp::pins_of(station);
     assert!(!std::path::Path::new(&left).exists(), "{left}");
 }
@@ -224,9 +174,7 @@ fn namespace_with_a_reused_number_is_left_alone() {
         let number = old.number();
         // The kernel removes a deleted namespace's interfaces later.
         wait_until("the interface of the attempt before is gone", || {
-            !output("ip", &["-n", &b.name, "link", "show", "near"])
-                .status
-                .success()
+            !output("ip", &["-n", &b.name, "link", "show", "near"]).status.success()
         });
         old.joined_to(b);
         succeeds(&["xdp", "load", &format!("{}:near", b.name), "tx"]);

@@ -13,11 +13,7 @@ fn files_that_are_no_objects_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let refused = |file: &str, words: &[&str]| {
-        fails(
-            &["xdp", "load", &place, file],
-            1,
-            &[&[file], words].concat(),
-        );
+        fails(&["xdp", "load", &place, file], 1, &[&[file], words].concat());
     };
     let written = |name: &str, bytes: &[u8]| {
         let path = lab.file(name);
@@ -27,14 +23,8 @@ fn files_that_are_no_objects_are_refused() {
     refused(&lab.file("missing.o"), &["No such file"]);
     refused(&lab.file(""), &["not a file"]);
     refused(&written("empty.o", b""), &["empty"]);
-    refused(
-        &written("text.c", b"#include <linux/bpf.h>\n"),
-        &["source text", "clang"],
-    );
-    refused(
-        &written("noise.o", &[7; 500]),
-        &["not an ELF object", "clang"],
-    );
+    refused(&written("text.c", b"#include <linux/bpf.h>\n"), &["source text", "clang"]);
+    refused(&written("noise.o", &[7; 500]), &["not an ELF object", "clang"]);
     let several = object("several");
     refused(&written("cut.o", &several[..200]), &["cut.o"]);
     let half = &several[..several.len() / 2];
@@ -51,14 +41,8 @@ fn files_that_are_no_objects_are_refused() {
     let stripped = without_symbols(several);
     refused(&written("stripped.o", &stripped), &["strip", "clang"]);
     refused("/bin/true", &["not one for BPF", "clang"]);
-    refused(
-        &object_file(&lab, "no_xdp"),
-        &["no XDP program", "for_tc", "tc"],
-    );
-    refused(
-        &object_file(&lab, "old_maps"),
-        &["its maps are in the old format", "SEC(\".maps\")"],
-    );
+    refused(&object_file(&lab, "no_xdp"), &["no XDP program", "for_tc", "tc"]);
+    refused(&object_file(&lab, "old_maps"), &["its maps are in the old format", "SEC(\".maps\")"]);
     all_gone(&lab, &[], &[]);
 }
 
@@ -135,11 +119,7 @@ fn maps_named_like_hooks_are_refused() {
     succeeds(&["xdp", "load", &place, &file]);
     let programs = programs_on(&place);
     assert_eq!(programs[0]["maps"].as_array().map(Vec::len), Some(2));
-    fails(
-        &["capture", "-i", &place, "--tap", "tailcall", "-c", "1"],
-        1,
-        &["own_names"],
-    );
+    fails(&["capture", "-i", &place, "--tap", "tailcall", "-c", "1"], 1, &["own_names"]);
     succeeds(&["xdp", "load", &place, "pass", "--replace"]);
     succeeds(&["xdp", "unload", &place]);
     all_gone(&lab, &[], &[]);
@@ -185,28 +165,12 @@ fn unknown_interfaces_and_namespaces_are_refused() {
         &["xdp", "status", "-i", &nowhere],
         &["xdp", "maps", "-i", &nowhere],
     ] {
-        fails(
-            arguments,
-            1,
-            &["nowhere", "does not exist", &station.interface],
-        );
+        fails(arguments, 1, &["nowhere", "does not exist", &station.interface]);
     }
-    fails(
-        &["xdp", "status", "--netns", "trawl-no-such"],
-        1,
-        &["trawl-no-such", "does not exist"],
-    );
+    fails(&["xdp", "status", "--netns", "trawl-no-such"], 1, &["trawl-no-such", "does not exist"]);
     fails(&["xdp", "load", &lab.receiver()], 2, &["FILE.o"]);
-    fails(
-        &["xdp", "load", &lab.receiver(), &file, "--mode", "warp"],
-        2,
-        &["warp", "native"],
-    );
-    fails(
-        &["xdp", "unload", &lab.receiver(), "1", "--all"],
-        2,
-        &["--all"],
-    );
+    fails(&["xdp", "load", &lab.receiver(), &file, "--mode", "warp"], 2, &["warp", "native"]);
+    fails(&["xdp", "unload", &lab.receiver(), "1", "--all"], 2, &["--all"]);
 }
 
 #[test]
@@ -216,47 +180,26 @@ fn driver_without_xdp_falls_back_to_skb_mode() {
     let _clean = CleanUp(place.clone());
     let file = object_file(&lab, "several");
     let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
-    fails(
-        &[&load[..], &["--mode", "native"]].concat(),
-        1,
-        &["native XDP", "--mode skb"],
-    );
+    fails(&[&load[..], &["--mode", "native"]].concat(), 1, &["native XDP", "--mode skb"]);
     // By default, it falls back to skb mode.
     let said = succeeds(&load);
     assert!(said.contains("skb mode"), "{said}");
     succeeds(&["xdp", "unload", &place]);
-    fails(
-        &args!(
-            "xdp load {} {file} --prog several_third --mode hw",
-            lab.receiver()
-        ),
-        1,
-        &["card", "--mode native"],
-    );
+    fails(&args!("xdp load {} {file} --prog several_third --mode hw", lab.receiver()), 1, &["card", "--mode native"]);
     all_gone(&lab, &[], &[]);
 }
 
 #[test]
 fn mtu_too_large_for_native_mode_is_refused() {
-    let options = PairOptions {
-        mtu: 9000,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { mtu: 9000, ..PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     let load = ["xdp", "load", &place, &file, "--prog"];
-    let fix = format!(
-        "ip netns exec {} ip link set {} mtu",
-        lab.pair.a.name, lab.pair.a.interface
-    );
-    fails(
-        &[&load[..], &["several_third"]].concat(),
-        1,
-        &["MTU", "9000", &fix, "xdp.frags", "--mode skb"],
-    );
+    let fix = format!("ip netns exec {} ip link set {} mtu", lab.pair.a.name, lab.pair.a.interface);
+    fails(&[&load[..], &["several_third"]].concat(), 1, &["MTU", "9000", &fix, "xdp.frags", "--mode skb"]);
     assert_eq!(xdp_on(&lab.pair.b), None);
     // A program that accepts packets in several pieces.
     succeeds(&[&load[..], &["several_second"]].concat());
@@ -274,18 +217,12 @@ fn program_on_the_bridge_above_is_a_conflict() {
         eprintln!("SKIPPED: this kernel has no bridges");
         return;
     }
-    run(
-        "ip",
-        &["-n", name, "link", "set", interface, "master", "bridge"],
-    );
+    run("ip", &["-n", name, "link", "set", interface, "master", "bridge"]);
     let bridge = format!("{name}:bridge");
     let clean = CleanUp(bridge.clone());
     succeeds(&["xdp", "load", &bridge, "pass"]);
     let fix = format!("trawl xdp unload {bridge} --all");
-    for load in [
-        &["xdp", "load", &lab.receiver(), "drop"][..],
-        &["guard", "load", &lab.receiver()],
-    ] {
+    for load in [&["xdp", "load", &lab.receiver(), "drop"][..], &["guard", "load", &lab.receiver()]] {
         fails(load, 1, &["is above it", &fix]);
     }
     drop(clean);
@@ -301,12 +238,7 @@ fn too_few_queues_for_native_mode_are_reported() {
     let _clean = CleanUp::of(&lab);
     let (place, file, station) = (lab.receiver(), object_file(&lab, "several"), &lab.pair.b);
     let name = station.interface.as_str();
-    let ethtool = |queues: &str| {
-        run(
-            "ip",
-            &args!("netns exec {} ethtool -L {name} rx {queues}", station.name),
-        )
-    };
+    let ethtool = |queues: &str| run("ip", &args!("netns exec {} ethtool -L {name} rx {queues}", station.name));
     ethtool("1");
     let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
     let fix = format!("ip netns exec {} ethtool -L {name} rx 2", station.name);
@@ -334,16 +266,8 @@ fn missing_privileges_are_named() {
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("root") || said.contains("CAP_"), "{said}");
     // Reading needs no rights.
-    let shown = output(
-        "setpriv",
-        &[&nobody[..], &[copy.as_str(), "xdp", "status", "-i", "lo"]].concat(),
-    );
-    assert_eq!(
-        shown.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&shown.stderr)
-    );
+    let shown = output("setpriv", &[&nobody[..], &[copy.as_str(), "xdp", "status", "-i", "lo"]].concat());
+    assert_eq!(shown.status.code(), Some(0), "{}", String::from_utf8_lossy(&shown.stderr));
     // But programs visible to root only are not reported as another tool's, or as absent.
     let _clean = CleanUp::of(&lab);
     succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
@@ -357,10 +281,7 @@ fn missing_privileges_are_named() {
         &["guard", "stats"],
         &["route", "stats"],
     ] {
-        let asked = output(
-            "nsenter",
-            &[&setpriv[..], &[copy.as_str()], command].concat(),
-        );
+        let asked = output("nsenter", &[&setpriv[..], &[copy.as_str()], command].concat());
         let said = String::from_utf8_lossy(&asked.stderr);
         assert_eq!(asked.status.code(), Some(1), "{command:?}: {said}");
         let words = ["cannot read the program on veth0 (id", "this requires root"];
@@ -378,11 +299,7 @@ fn whole_verifier_log_is_written_on_request() {
     let refused = object_file(&lab, "out_of_bounds");
     let options = ["--verifier-log", &log];
     let load = ["xdp", "load", &place];
-    fails(
-        &[&load[..], &[&refused], &options].concat(),
-        1,
-        &["the verifier refuses it"],
-    );
+    fails(&[&load[..], &[&refused], &options].concat(), 1, &["the verifier refuses it"]);
     let text = std::fs::read_to_string(&log).expect("a log");
     // Each instruction, and the final count, which the message omits.
     for part in [", refused: Permission denied", "0: (", "processed "] {
@@ -390,14 +307,8 @@ fn whole_verifier_log_is_written_on_request() {
     }
     succeeds(&[&load[..], &["drop"], &options].concat());
     let text = std::fs::read_to_string(&log).expect("a log");
-    assert!(
-        text.starts_with("== trawl_drop, accepted") && text.contains("processed "),
-        "{text}"
-    );
+    assert!(text.starts_with("== trawl_drop, accepted") && text.contains("processed "), "{text}");
     succeeds(&["filter", "--check", "--verifier-log", &log, "udp"]);
     let text = std::fs::read_to_string(&log).expect("a log");
-    assert!(
-        text.starts_with("== trawl_check, accepted") && text.contains("0: ("),
-        "{text}"
-    );
+    assert!(text.starts_with("== trawl_check, accepted") && text.contains("0: ("), "{text}");
 }

@@ -33,14 +33,9 @@ fn names_tags_and_maps_agree_with_other_tools() {
     assert_eq!(program["maps"], theirs["map_ids"]);
     assert_eq!(program["source"], file.as_str());
     assert_eq!(status_of(&place)["programs"][0]["mode"], "native");
-    let maps: Value =
-        serde_json::from_str(&succeeds(&["xdp", "maps", "-i", &place, "--json"])).expect("JSON");
-    let trail = maps["maps"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .find(|one| one["name"] == "trail")
-        .expect("the program's map");
+    let maps: Value = serde_json::from_str(&succeeds(&["xdp", "maps", "-i", &place, "--json"])).expect("JSON");
+    let trail =
+        maps["maps"].as_array().expect("a list").iter().find(|one| one["name"] == "trail").expect("the program's map");
     let map = trail["id"].as_u64().expect("a number").to_string();
     let theirs = bpftool(&["map", "show", "id", &map]);
     for (ours, name) in [
@@ -68,8 +63,7 @@ fn runs_are_counted_while_measured() {
     let status = succeeds(&["xdp", "status", "-i", &place]);
     assert!(status.contains("several_third"), "{status}");
     let measured = std::thread::scope(|scope| {
-        let measuring =
-            scope.spawn(|| succeeds(&["xdp", "status", "-i", &place, "--measure", "2s", "--json"]));
+        let measuring = scope.spawn(|| succeeds(&["xdp", "status", "-i", &place, "--measure", "2s", "--json"]));
         while !measuring.is_finished() {
             lab.send(&[frames::silent(64)], 100);
         }
@@ -97,16 +91,9 @@ fn programs_of_other_tools_are_distinguished() {
     // This very process holds the link.
     let holder = format!("({})", std::process::id());
     let held = shown["held_by"].as_array().expect("a list");
-    assert!(
-        held.iter()
-            .any(|one| one.as_str().is_some_and(|one| one.ends_with(&holder))),
-        "{held:?}"
-    );
+    assert!(held.iter().any(|one| one.as_str().is_some_and(|one| one.ends_with(&holder))), "{held:?}");
     let text = succeeds(&["xdp", "status", "--netns", &lab.pair.b.name]);
-    assert!(
-        text.contains("not loaded by trawl") && text.contains(&holder),
-        "{text}"
-    );
+    assert!(text.contains("not loaded by trawl") && text.contains(&holder), "{text}");
     drop(program);
     let text = succeeds(&["xdp", "status", "--netns", &lab.pair.b.name]);
     assert_eq!(text, "no XDP programs\n");
@@ -124,21 +111,12 @@ fn several_interfaces_and_namespaces_are_shown_at_once() {
         let text = succeeds(&[&["xdp", "status", "--json"], arguments].concat());
         let all: Value = serde_json::from_str(&text).expect("JSON");
         let interfaces = all["interfaces"].as_array().expect("a list").clone();
-        interfaces
-            .iter()
-            .map(|one| one["interface"].as_str().expect("a name").to_owned())
-            .collect()
+        interfaces.iter().map(|one| one["interface"].as_str().expect("a name").to_owned()).collect()
     };
     // The requested interfaces, with a program or without.
-    assert_eq!(
-        shown(&["-i", &lab.sender(), &place]),
-        [lab.sender(), place.clone()]
-    );
+    assert_eq!(shown(&["-i", &lab.sender(), &place]), [lab.sender(), place.clone()]);
     // The interfaces with a program.
-    assert_eq!(
-        shown(&["--netns", &a.name, &b.name]),
-        std::slice::from_ref(&place)
-    );
+    assert_eq!(shown(&["--netns", &a.name, &b.name]), std::slice::from_ref(&place));
     assert_eq!(shown(&["--netns", &a.name]), Vec::<String>::new());
     assert!(shown(&["--all-namespaces"]).contains(&place));
     assert_eq!(
@@ -176,11 +154,7 @@ fn processes_are_not_searched_if_names_suffice() {
     let _clean = CleanUp::of(&lab);
     let (trace, trawl) = (lab.file("trace"), binary::path().to_str().expect("plain"));
     let place = lab.receiver();
-    for command in [
-        &["load", &place, "tx"][..],
-        &["status", "-i", &place],
-        &["unload", &place],
-    ] {
+    for command in [&["load", &place, "tx"][..], &["status", "-i", &place], &["unload", &place]] {
         let strace = ["-f", "-e", "trace=readlink,readlinkat,openat"];
         let traced = [&strace[..], &["-o", &trace, trawl, "xdp"], command].concat();
         run("strace", &traced);
@@ -224,10 +198,7 @@ fn interface_that_vanishes_meanwhile_is_left_out() {
     let find = |lab: &Lab| Site::find(&lab.receiver(), None).expect("it is there");
     let sites = [find(&lab), find(&other)];
     let station = &lab.pair.b;
-    run(
-        "ip",
-        &["-n", &station.name, "link", "del", &station.interface],
-    );
+    run("ip", &["-n", &station.name, "link", "del", &station.interface]);
     let all = status::of(&sites, None).expect("the other one is there");
     let labels: Vec<&str> = all.iter().map(|one| one.interface.as_str()).collect();
     assert_eq!(labels, [other.receiver()]);
@@ -268,13 +239,8 @@ fn redirect_targets_are_shown() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
-    let add = [
-        "link", "add", "out0", "type", "veth", "peer", "name", "out1",
-    ];
-    run(
-        "ip",
-        &[&["-n", lab.pair.b.name.as_str()], &add[..]].concat(),
-    );
+    let add = ["link", "add", "out0", "type", "veth", "peer", "name", "out1"];
+    run("ip", &[&["-n", lab.pair.b.name.as_str()], &add[..]].concat());
     for link in ["out0", "out1"] {
         let up = ["-n", lab.pair.b.name.as_str(), "link", "set", link, "up"];
         run("ip", &up);
@@ -295,10 +261,7 @@ fn redirect_targets_are_shown() {
     let (found, text) = redirects(&["--to", "out0"]);
     assert_eq!(found[0]["type"], "helper");
     assert_eq!(interfaces(&found[0]), ["out0"]);
-    assert!(
-        text.contains("redirects by bpf_redirect() to out0"),
-        "{text}"
-    );
+    assert!(text.contains("redirects by bpf_redirect() to out0"), "{text}");
 
     let (found, text) = redirects(&["--to", "out0,out1"]);
     assert_eq!(found[0]["type"], "devmap_hash");
@@ -313,10 +276,7 @@ fn redirect_targets_are_shown() {
     assert_eq!(found[0]["type"], "cpumap");
     let target = &found[0]["targets"][0];
     assert_eq!((&target["cpu"], &target["queue"]), (&0.into(), &64.into()));
-    assert!(
-        target["program"].is_u64() || text.contains("CPU 0 (64 may wait)"),
-        "{text}"
-    );
+    assert!(target["program"].is_u64() || text.contains("CPU 0 (64 may wait)"), "{text}");
 }
 
 /// iproute2 cannot replace a program that a link holds: the working command is named.
@@ -337,17 +297,10 @@ fn command_that_removes_a_program_is_named() {
         succeeds(load);
         let command = format!("{unload} {place}");
         let status = said(&["xdp", "status", "-i", &place]);
-        let named = status
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("to remove it: "));
-        let named = named
-            .unwrap_or_else(|| panic!("{load:?}: {status}"))
-            .to_owned();
+        let named = status.lines().find_map(|line| line.trim().strip_prefix("to remove it: "));
+        let named = named.unwrap_or_else(|| panic!("{load:?}: {status}")).to_owned();
         assert!(named.starts_with(&command), "{status}");
-        assert!(
-            said(&["doctor", "-i", &place]).contains(&command),
-            "{load:?}"
-        );
+        assert!(said(&["doctor", "-i", &place]).contains(&command), "{load:?}");
         let refused = said(&["gen", "receive", "-i", &place]);
         assert!(refused.contains("trawl xdp status -i"), "{refused}");
         let words: Vec<&str> = named.split(' ').skip(1).collect();
@@ -369,15 +322,9 @@ fn doctor_lists_no_hook_maps_of_other_interfaces() {
     };
     assert!(doctor(&one.receiver()).contains("trawl_hook"));
     assert!(!doctor(&other.receiver()).contains("trawl_hook"));
-    let capture = args!(
-        "capture -i {} --tap xdp --program all --duration 100ms",
-        one.receiver()
-    );
+    let capture = args!("capture -i {} --tap xdp --program all --duration 100ms", one.receiver());
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !said.contains("no hook map") && !said.contains("--tappable"),
-        "{said}"
-    );
+    assert!(!said.contains("no hook map") && !said.contains("--tappable"), "{said}");
     succeeds(&["xdp", "unload", &one.receiver()]);
 }

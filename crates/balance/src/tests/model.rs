@@ -58,10 +58,8 @@ pub struct Model {
 impl Model {
     /// Returns the answer to a packet under this table.
     pub fn judge(&mut self, table: &Table, seed: Seed, packet: &Packet) -> Answer {
-        let about = |vip: &&Vip| {
-            vip.service.address == packet.destination
-                && vip.service.protocol.number() == packet.protocol
-        };
+        let about =
+            |vip: &&Vip| vip.service.address == packet.destination && vip.service.protocol.number() == packet.protocol;
         if let Fragment::Later(id) = packet.fragment {
             if !table.vips.iter().any(|vip| about(&vip)) {
                 return Answer::ToStack;
@@ -77,12 +75,7 @@ impl Model {
         let Some(vip) = table.vips.iter().filter(about).find(of_port) else {
             return Answer::ToStack;
         };
-        let key = (
-            packet.source,
-            packet.destination,
-            packet.protocol,
-            packet.ports,
-        );
+        let key = (packet.source, packet.destination, packet.protocol, packet.ports);
         let by_server = || {
             let id = packet.server_id?;
             let is_quic = vip.service.protocol == Protocol::Quic;
@@ -118,17 +111,11 @@ impl Model {
 }
 
 fn forward(vip: &Vip, one: &Backend) -> Answer {
-    Answer::Forward {
-        vip: vip.number,
-        backend: one.number,
-    }
+    Answer::Forward { vip: vip.number, backend: one.number }
 }
 
 fn find(table: &Table, generation: u32) -> Option<(&Vip, &Backend)> {
-    let all = table
-        .vips
-        .iter()
-        .flat_map(|vip| vip.backends.iter().map(move |one| (vip, one)));
+    let all = table.vips.iter().flat_map(|vip| vip.backends.iter().map(move |one| (vip, one)));
     let mut alive = all.filter(|(_, one)| !one.down);
     alive.find(|(_, one)| one.generation == generation)
 }

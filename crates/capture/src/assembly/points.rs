@@ -57,12 +57,7 @@ impl DerefMut for Points {
 
 impl Points {
     pub fn new(max: usize) -> Self {
-        Self {
-            points: Vec::new(),
-            slots: Slots::default(),
-            seeds: Vec::new(),
-            max,
-        }
+        Self { points: Vec::new(), slots: Slots::default(), seeds: Vec::new(), max }
     }
 
     pub fn max(&self) -> usize {
@@ -85,16 +80,10 @@ impl Points {
         let point = self.points.len();
         let interface = self.seeds.len() as u32;
         let mut hardware_interface = interface;
-        self.seeds.push(InterfaceSeed {
-            point,
-            clock: "system",
-        });
+        self.seeds.push(InterfaceSeed { point, clock: "system" });
         if new.site.is_some() && time == TimeSource::Hardware {
             hardware_interface += 1;
-            self.seeds.push(InterfaceSeed {
-                point,
-                clock: "hardware",
-            });
+            self.seeds.push(InterfaceSeed { point, clock: "hardware" });
         }
         self.points.push(Point {
             tenancy: Tenancy::new(slot, is_used_again, new.rings),
@@ -111,13 +100,7 @@ impl Points {
             stamps: Stamps::Precise,
             rings: Arc::clone(new.rings),
         });
-        Ok(PointIds {
-            point: point as u32,
-            slot,
-            interface,
-            hardware_interface,
-            verdict,
-        })
+        Ok(PointIds { point: point as u32, slot, interface, hardware_interface, verdict })
     }
 
     /// Reserves adjacent slots for the next points of an interface, as programs for many interfaces require.
@@ -167,7 +150,8 @@ impl Points {
         self.points[point as usize].note = Some(note);
     }
 
-    /// Sets the attached program at which a point's packets are seen. A program that was unloaded meanwhile is not named.
+    /// Sets the attached program at which a point's packets are seen. A program that was unloaded meanwhile is not
+    /// named.
     pub fn set_program(&mut self, point: u32, id: u32) {
         let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
         self.points[point as usize].program = about.ok().map(|about| {
@@ -181,13 +165,15 @@ impl Points {
         &self.seeds[made..]
     }
 
-    /// Returns the name of a point's interface blocks. The name includes the end of the program if both ends are captured.
+    /// Returns the name of a point's interface blocks. The name includes the end of the program if both ends are
+    /// captured.
     pub fn block_name(&self, point: &Point) -> String {
         let name = point.block_name.as_ref().unwrap_or(&point.label);
         let end = |point: &Point| end_of(&point.hook);
-        let has_both = self.points.iter().any(|other| {
-            other.site == point.site && end(other).is_some() && end(other) != end(point)
-        });
+        let has_both = self
+            .points
+            .iter()
+            .any(|other| other.site == point.site && end(other).is_some() && end(other) != end(point));
         match end(point) {
             Some(end) if has_both => format!("{name} ({end})"),
             _ => name.clone(),

@@ -49,8 +49,8 @@ impl RingSet {
         Ok(rings)
     }
 
-    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them: one for each
-    /// CPU, or more if these programs interrupt each other.
+    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them: one for
+    /// each CPU, or more if these programs interrupt each other.
     pub fn apart(&mut self, count: usize, points: usize, knows_again: bool) -> Result<Arc<Rings>> {
         let rings = match &self.shared {
             Some(rings) => rings.further(count)?,
@@ -67,11 +67,7 @@ impl RingSet {
     }
 
     /// Creates rings that threads of this process write to, with their producers.
-    pub fn of_threads(
-        &mut self,
-        geometry: Geometry,
-        count: usize,
-    ) -> Result<(Arc<Rings>, Vec<Producer>)> {
+    pub fn of_threads(&mut self, geometry: Geometry, count: usize) -> Result<(Arc<Rings>, Vec<Producer>)> {
         let rings = Rings::in_memory(geometry, count)?;
         self.streams.extend(Consumer::all(&rings));
         let producers = Producer::all(&rings, &self.tickets, clock::wall());

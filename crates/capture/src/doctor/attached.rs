@@ -58,10 +58,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -
         with_hooks: None,
         removals: Vec::new(),
     };
-    if let (Some(present), Ok(site)) = (
-        interface.xdp.first(),
-        Site::named(namespace.cloned(), &interface.name),
-    ) {
+    if let (Some(present), Ok(site)) = (interface.xdp.first(), Site::named(namespace.cloned(), &interface.name)) {
         attached.with_hooks = Some(reload::with_hooks(&site, present.program_id));
         attached.removals = reload::removals(&site);
     }
@@ -70,37 +67,26 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -
         attached.take_xdp(area, present, interface, &prefix, &owners, &pins);
     }
     if interface.xdp.is_empty() {
-        attached
-            .findings
-            .push(Finding::new(area, "XDP program", CheckState::Ok, "none"));
+        attached.findings.push(Finding::new(area, "XDP program", CheckState::Ok, "none"));
     }
     attached.hook_findings(area, &pins);
     for (ingress, name) in [(true, "tcx ingress"), (false, "tcx egress")] {
-        let found = run_maybe_in(namespace, || tcx(interface.index, ingress))
-            .ok()
-            .and_then(Result::ok)
-            .unwrap_or_default();
+        let found =
+            run_maybe_in(namespace, || tcx(interface.index, ingress)).ok().and_then(Result::ok).unwrap_or_default();
         for one in found {
             let mut text = describe_program(one.program_id, &owners, &pins);
             if let Some(id) = one.link_id {
                 text.push_str(&format!(", by link {id}{}", held(owners.of_link(id))));
             }
-            attached
-                .findings
-                .push(Finding::new(area, name, CheckState::Info, text));
+            attached.findings.push(Finding::new(area, name, CheckState::Info, text));
         }
     }
     let Ok(mut netlink) = Netlink::open(namespace) else {
         return attached;
     };
     for direction in [Direction::Ingress, Direction::Egress] {
-        for filter in netlink
-            .filters(interface.index, direction)
-            .unwrap_or_default()
-        {
-            let program = filter
-                .program_id
-                .map(|id| describe_program(id, &owners, &pins));
+        for filter in netlink.filters(interface.index, direction).unwrap_or_default() {
+            let program = filter.program_id.map(|id| describe_program(id, &owners, &pins));
             let text = format!(
                 "{}, priority {}, {}",
                 filter.name,
@@ -108,9 +94,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -
                 program.unwrap_or_else(|| "unknown program".to_owned())
             );
             let subject = format!("clsact {}", direction.name());
-            attached
-                .findings
-                .push(Finding::new(area, &subject, CheckState::Info, text));
+            attached.findings.push(Finding::new(area, &subject, CheckState::Info, text));
         }
     }
     attached
@@ -127,29 +111,15 @@ impl AttachedTap {
         pins: &[Pinned],
     ) {
         let id = present.program_id;
-        let mut text = format!(
-            "{}, {} mode",
-            describe_program(id, owners, pins),
-            present.mode.name()
-        );
+        let mut text = format!("{}, {} mode", describe_program(id, owners, pins), present.mode.name());
         let mut finding = Finding::new(area, "XDP program", CheckState::Info, "");
-        let removal = (!self.removals.is_empty())
-            .then(|| format!("to remove it: {}", self.removals.join("; ")));
+        let removal = (!self.removals.is_empty()).then(|| format!("to remove it: {}", self.removals.join("; ")));
         let link = snapshot::link_of(interface.index, *present);
-        match link
-            .and_then(|fd| info::link(fd.as_fd()).ok())
-            .map(|about| about.id)
-        {
+        match link.and_then(|fd| info::link(fd.as_fd()).ok()).map(|about| about.id) {
             Some(link) => {
-                text.push_str(&format!(
-                    ", by link {link}{}{}",
-                    held(owners.of_link(link)),
-                    pin_of_link(link, pins)
-                ));
+                text.push_str(&format!(", by link {link}{}{}", held(owners.of_link(link)), pin_of_link(link, pins)));
                 if let Some(removal) = removal {
-                    finding = finding
-                        .why("a link holds it, which ip link and bpftool cannot replace")
-                        .fix(removal);
+                    finding = finding.why("a link holds it, which ip link and bpftool cannot replace").fix(removal);
                 }
             }
             None => {
@@ -165,9 +135,7 @@ impl AttachedTap {
                         }
                     )
                 };
-                finding = finding
-                    .why("it stays until it is detached")
-                    .fix(removal.unwrap_or_else(by_netlink));
+                finding = finding.why("it stays until it is detached").fix(removal.unwrap_or_else(by_netlink));
             }
         }
         finding.text = text;
@@ -177,8 +145,7 @@ impl AttachedTap {
                 finding.why = Some(dispatcher(interface.index, id, pins));
             }
             self.xdp_is_trawl = capture_chain::is_member(&about.name);
-            self.hooks
-                .extend(about.map_ids.iter().filter_map(|map| hook_map(*map, pins)));
+            self.hooks.extend(about.map_ids.iter().filter_map(|map| hook_map(*map, pins)));
             self.xdp = Some(about.name);
         } else {
             self.xdp = Some(format!("number {id}"));
@@ -192,19 +159,14 @@ impl AttachedTap {
                 Some(path) => format!("pinned at {}", path.display()),
                 None => "not pinned".to_owned(),
             };
-            let text = format!(
-                "{} (map {}, {} entries), {pin}",
-                hook.name, hook.id, hook.entries
-            );
-            self.findings
-                .push(Finding::new(area, "hook map", CheckState::Ok, text));
+            let text = format!("{} (map {}, {} entries), {pin}", hook.name, hook.id, hook.entries);
+            self.findings.push(Finding::new(area, "hook map", CheckState::Ok, text));
         }
         let of_program: Vec<u32> = self.hooks.iter().map(|hook| hook.id).collect();
         // Maps pinned by trawl belong to the program of one interface: this interface's are listed above.
         let sites = all_directories();
         let is_of_site = |pin: &Pinned| sites.iter().any(|site| pin.path.starts_with(site));
-        let others = pinned_hooks(pins)
-            .filter(|(pin, about)| !of_program.contains(&about.id) && !is_of_site(pin));
+        let others = pinned_hooks(pins).filter(|(pin, about)| !of_program.contains(&about.id) && !is_of_site(pin));
         for (pin, about) in others {
             let text = format!(
                 "{} (map {}, {} entries), pinned at {}, not known to be used here",
@@ -213,13 +175,10 @@ impl AttachedTap {
                 about.max_entries,
                 pin.path.display()
             );
-            self.findings
-                .push(
-                    Finding::new(area, "hook map", CheckState::Info, text).fix(format!(
-                        "if a program here makes tail calls through it: --hook {}",
-                        path_word(&pin.path)
-                    )),
-                );
+            self.findings.push(
+                Finding::new(area, "hook map", CheckState::Info, text)
+                    .fix(format!("if a program here makes tail calls through it: --hook {}", path_word(&pin.path))),
+            );
         }
     }
 }
@@ -232,25 +191,13 @@ fn pinned_hooks(pins: &[Pinned]) -> impl Iterator<Item = (&Pinned, &info::MapInf
 }
 
 fn is_hook(about: &info::MapInfo) -> bool {
-    about.kind == map::PROG_ARRAY
-        && about.max_entries >= HOOK_ENTRIES
-        && about.name != capture_chain::MAP_NAME
+    about.kind == map::PROG_ARRAY && about.max_entries >= HOOK_ENTRIES && about.name != capture_chain::MAP_NAME
 }
 
 fn hook_map(id: u32, pins: &[Pinned]) -> Option<HookMap> {
-    let about = map::open_by_id(id)
-        .and_then(map::info)
-        .ok()
-        .filter(is_hook)?;
-    let path = pinned_hooks(pins)
-        .find(|(_, pinned)| pinned.id == id)
-        .map(|(pin, _)| pin.path.clone());
-    Some(HookMap {
-        id,
-        name: about.name,
-        entries: about.max_entries,
-        path,
-    })
+    let about = map::open_by_id(id).and_then(map::info).ok().filter(is_hook)?;
+    let path = pinned_hooks(pins).find(|(_, pinned)| pinned.id == id).map(|(pin, _)| pin.path.clone());
+    Some(HookMap { id, name: about.name, entries: about.max_entries, path })
 }
 
 fn describe_program(id: u32, owners: &Owners, pins: &[Pinned]) -> String {
@@ -258,9 +205,7 @@ fn describe_program(id: u32, owners: &Owners, pins: &[Pinned]) -> String {
         Ok(about) => format!("{} (id {id}, tag {})", about.name, about.tag),
         Err(_) => format!("id {id}"),
     };
-    let pin = pins
-        .iter()
-        .find(|pin| matches!(&pin.object, Object::Program(about) if about.id == id));
+    let pin = pins.iter().find(|pin| matches!(&pin.object, Object::Program(about) if about.id == id));
     if let Some(pin) = pin {
         text.push_str(&format!(", pinned at {}", pin.path.display()));
     }
@@ -276,12 +221,8 @@ fn held(holders: &[String]) -> String {
 }
 
 fn pin_of_link(id: u32, pins: &[Pinned]) -> String {
-    let pin = pins
-        .iter()
-        .find(|pin| matches!(&pin.object, Object::Link(about) if about.id == id));
-    pin.map_or_else(String::new, |pin| {
-        format!(", pinned at {}", pin.path.display())
-    })
+    let pin = pins.iter().find(|pin| matches!(&pin.object, Object::Link(about) if about.id == id));
+    pin.map_or_else(String::new, |pin| format!(", pinned at {}", pin.path.display()))
 }
 
 /// libxdp keeps the programs behind its dispatcher pinned in a directory named after it.
@@ -289,11 +230,7 @@ fn dispatcher(interface: u32, id: u32, pins: &[Pinned]) -> String {
     let directory = format!("dispatch-{interface}-{id}");
     let linked: Vec<_> = pins
         .iter()
-        .filter(|pin| {
-            pin.path
-                .parent()
-                .is_some_and(|parent| parent.ends_with(&directory))
-        })
+        .filter(|pin| pin.path.parent().is_some_and(|parent| parent.ends_with(&directory)))
         .filter_map(|pin| match &pin.object {
             Object::Program(about) => Some(format!("{} (id {})", about.name, about.id)),
             _ => None,

@@ -1,4 +1,5 @@
-//! Findings about one interface: its driver, attached programs, offloads that change packets before capture, and usable taps.
+//! Findings about one interface: its driver, attached programs, offloads that change packets before capture, and usable
+//! taps.
 
 use trawl_attach::Site;
 use trawl_attach::card::CardEffects;
@@ -38,12 +39,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
     findings.extend(subject.mtu());
     findings.push(subject.sending(namespace)?);
     findings.extend(subject.attaching());
-    findings.extend(
-        ethtool
-            .channels()
-            .ok()
-            .and_then(|channels| subject.queues(channels)),
-    );
+    findings.extend(ethtool.channels().ok().and_then(|channels| subject.queues(channels)));
     if link.kind.as_deref() == Some("veth") {
         // Looking into the peer's namespace requires root; the rest of the findings does not.
         findings.extend(
@@ -52,13 +48,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
         );
     }
     let features = ethtool.features().unwrap_or_default();
-    findings.extend(offload::examine(
-        &subject.area,
-        &subject.prefix,
-        name,
-        &subject.driver,
-        &features,
-    ));
+    findings.extend(offload::examine(&subject.area, &subject.prefix, name, &subject.driver, &features));
     findings.push(subject.hardware_time(&ethtool));
     findings.extend(attached.findings.iter().cloned());
     findings.extend(subject.taps(&attached, &link));
@@ -81,31 +71,23 @@ impl Subject {
     }
 
     fn unknown(&self, subject: &str, error: &Error) -> Finding {
-        self.finding(subject, CheckState::Warn, "unknown")
-            .why(error.to_string())
-            .fix("run trawl as root")
+        self.finding(subject, CheckState::Warn, "unknown").why(error.to_string()).fix("run trawl as root")
     }
 
     fn link(&self) -> Finding {
         let about = &self.interface;
         if !about.up {
-            return self
-                .finding("link", CheckState::Warn, "down: no packets pass")
-                .fix(format!(
-                    "{}ip link set {} up",
-                    self.prefix,
-                    word(&about.name)
-                ));
+            return self.finding("link", CheckState::Warn, "down: no packets pass").fix(format!(
+                "{}ip link set {} up",
+                self.prefix,
+                word(&about.name)
+            ));
         }
         let mac = about.mac.map(|mac| {
             let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
             format!(", {}", bytes.join(":"))
         });
-        self.finding(
-            "link",
-            CheckState::Ok,
-            format!("up, MTU {}{}", about.mtu, mac.unwrap_or_default()),
-        )
+        self.finding("link", CheckState::Ok, format!("up, MTU {}{}", about.mtu, mac.unwrap_or_default()))
     }
 
     fn hardware(&self) -> Finding {
@@ -125,14 +107,8 @@ impl Subject {
                     (abilities.multi_buffer(), "jumbo frames in several buffers"),
                     (abilities.redirect(), "redirect"),
                     (abilities.redirect_target(), "others may redirect to it"),
-                    (
-                        abilities.zero_copy() && self.interface.shares_memory(),
-                        "AF_XDP without copying",
-                    ),
-                    (
-                        abilities.hardware_time() && !self.is_veth(),
-                        "hardware time stamps",
-                    ),
+                    (abilities.zero_copy() && self.interface.shares_memory(), "AF_XDP without copying"),
+                    (abilities.hardware_time() && !self.is_veth(), "hardware time stamps"),
                 ];
                 for (_, extra) in extras.iter().filter(|(has, _)| *has) {
                     text.push_str(", ");
@@ -142,15 +118,8 @@ impl Subject {
             }
             Some(_) if self.is_veth() => return None,
             Some(_) => self
-                .finding(
-                    "native XDP",
-                    CheckState::Warn,
-                    "no: programs run in skb mode, after the driver",
-                )
-                .why(format!(
-                    "the driver ({}) has no XDP support",
-                    self.interface.driver_name()
-                )),
+                .finding("native XDP", CheckState::Warn, "no: programs run in skb mode, after the driver")
+                .why(format!("the driver ({}) has no XDP support", self.interface.driver_name())),
             None => self
                 .finding("native XDP", CheckState::Info, "unknown before it is tried")
                 .why("kernels before 6.3 cannot query a driver"),
@@ -171,17 +140,13 @@ impl Subject {
                 format!("{mtu}: only XDP programs that know multi-buffer packets fit; trawl's do"),
             )
         } else {
-            self.finding(
-                "MTU",
-                CheckState::Warn,
-                format!("{mtu} is more than native XDP supports with this driver"),
-            )
-            .why("the driver takes a packet in one buffer only")
-            .fix(format!(
-                "{}ip link set {} mtu {ONE_BUFFER_MTU}; or use --mode skb",
-                self.prefix,
-                word(&self.interface.name)
-            ))
+            self.finding("MTU", CheckState::Warn, format!("{mtu} is more than native XDP supports with this driver"))
+                .why("the driver takes a packet in one buffer only")
+                .fix(format!(
+                    "{}ip link set {} mtu {ONE_BUFFER_MTU}; or use --mode skb",
+                    self.prefix,
+                    word(&self.interface.name)
+                ))
         })
     }
 
@@ -191,34 +156,24 @@ impl Subject {
         let site = Site::named(namespace.cloned(), &self.interface.name)?;
         let (text, state) = match XdpSending::of(&site)? {
             XdpSending::Always => ("yes: redirected packets and live frames", CheckState::Ok),
-            XdpSending::WithProgram => (
-                "yes, while it has an XDP program of its own, which trawl attaches where necessary",
-                CheckState::Ok,
-            ),
-            XdpSending::AsOtherEnd if !gro_suffices() => (
-                "yes, while its other end has an XDP program, which trawl arranges",
-                CheckState::Ok,
-            ),
-            XdpSending::AsOtherEnd => (
-                "yes, while its other end has GRO or an XDP program, which trawl arranges",
-                CheckState::Ok,
-            ),
+            XdpSending::WithProgram => {
+                ("yes, while it has an XDP program of its own, which trawl attaches where necessary", CheckState::Ok)
+            }
+            XdpSending::AsOtherEnd if !gro_suffices() => {
+                ("yes, while its other end has an XDP program, which trawl arranges", CheckState::Ok)
+            }
+            XdpSending::AsOtherEnd => {
+                ("yes, while its other end has GRO or an XDP program, which trawl arranges", CheckState::Ok)
+            }
             XdpSending::Unknown => ("unknown before it is tried", CheckState::Info),
-            XdpSending::Never => (
-                "no: redirects need skb mode, and gen uses AF_XDP or packet sockets",
-                CheckState::Info,
-            ),
+            XdpSending::Never => {
+                ("no: redirects need skb mode, and gen uses AF_XDP or packet sockets", CheckState::Info)
+            }
         };
         let finding = self.finding(subject, state, text);
         Ok(match (state, KernelFeature::LiveFrames.probe().why()) {
             (CheckState::Info, _) | (_, None) => finding,
-            (_, Some(why)) => self
-                .finding(
-                    subject,
-                    CheckState::Info,
-                    "redirected packets, no live frames",
-                )
-                .why(why),
+            (_, Some(why)) => self.finding(subject, CheckState::Info, "redirected packets, no live frames").why(why),
         })
     }
 
@@ -229,7 +184,9 @@ impl Subject {
         let finding = self.finding("XDP attach", CheckState::Info, effects.to_string());
         Some(match effects.interruption {
             "" => finding,
-            _ => finding.why("the driver resets the card; a second program, a replacement and hooks for captures do not"),
+            _ => {
+                finding.why("the driver resets the card; a second program, a replacement and hooks for captures do not")
+            }
         })
     }
 
@@ -240,29 +197,16 @@ impl Subject {
             return None;
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        let text = format!(
-            "{receive} receive, {} send (at most {most} receive)",
-            channels.tx + channels.combined
-        );
+        let text = format!("{receive} receive, {} send (at most {most} receive)", channels.tx + channels.combined);
         let wanted = cpus.min(most);
         if receive > 1 || wanted <= 1 {
             return Some(self.finding("queues", CheckState::Ok, text));
         }
-        let kind = if channels.max_combined > 0 {
-            "combined"
-        } else {
-            "rx"
-        };
+        let kind = if channels.max_combined > 0 { "combined" } else { "rx" };
         Some(
             self.finding("queues", CheckState::Warn, text)
-                .why(format!(
-                    "one queue is served by one CPU of the {cpus} at a time"
-                ))
-                .fix(format!(
-                    "{}ethtool -L {} {kind} {wanted}",
-                    self.prefix,
-                    word(&self.interface.name)
-                )),
+                .why(format!("one queue is served by one CPU of the {cpus} at a time"))
+                .fix(format!("{}ethtool -L {} {kind} {wanted}", self.prefix, word(&self.interface.name))),
         )
     }
 
@@ -274,9 +218,7 @@ impl Subject {
         let stamps = ethtool.timestamping().unwrap_or_default();
         let through_xdp = self.abilities.is_some_and(XdpAbilities::hardware_time);
         let text = match (through_xdp, stamps.receive_hardware) {
-            (true, _) if self.is_veth() => {
-                "only of packets that a card stamped before: a veth has no clock"
-            }
+            (true, _) if self.is_veth() => "only of packets that a card stamped before: a veth has no clock",
             (true, _) => "XDP can read the driver's receive stamps",
             (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
             (false, false) => "none: packets are stamped at the hook",
@@ -286,12 +228,7 @@ impl Subject {
 
     /// Returns a finding for each tap.
     fn taps(&self, attached: &AttachedTap, link: &LinkRecord) -> Vec<Finding> {
-        vec![
-            self.xdp_tap(attached, link),
-            self.hook_tap(attached),
-            self.tc_tap(),
-            self.packet_tap(),
-        ]
+        vec![self.xdp_tap(attached, link), self.hook_tap(attached), self.tc_tap(), self.packet_tap()]
     }
 
     fn xdp_tap(&self, attached: &AttachedTap, link: &LinkRecord) -> Finding {
@@ -316,43 +253,29 @@ impl Subject {
             ),
             (Some(name), _) => self
                 .finding(subject, CheckState::Warn, "no")
-                .why(format!(
-                    "the program {name} is attached, and this host refuses tracing programs"
-                ))
+                .why(format!("the program {name} is attached, and this host refuses tracing programs"))
                 .fix(match attached.hooks.is_empty() {
                     false => "use --tap tailcall",
                     true => "use --tap tc or --tap packet, which see what the program passes",
                 }),
-            (None, Some(abilities)) if !abilities.native() => {
-                self.finding(subject, CheckState::Ok, "yes, in skb mode")
-            }
+            (None, Some(abilities)) if !abilities.native() => self.finding(subject, CheckState::Ok, "yes, in skb mode"),
             (None, Some(_)) => self.finding(subject, CheckState::Ok, "yes, in native mode"),
-            (None, None) => self.finding(
-                subject,
-                CheckState::Ok,
-                "yes, in native mode if the driver can, else skb",
-            ),
+            (None, None) => self.finding(subject, CheckState::Ok, "yes, in native mode if the driver can, else skb"),
         }
     }
 
     fn hook_tap(&self, attached: &AttachedTap) -> Finding {
         let subject = "tap tailcall";
         match (attached.hooks.first(), &attached.xdp) {
-            (Some(hook), _) => self.finding(
-                subject,
-                CheckState::Ok,
-                format!("yes, through {}", hook.name),
-            ),
+            (Some(hook), _) => self.finding(subject, CheckState::Ok, format!("yes, through {}", hook.name)),
             (None, None) => self.finding(subject, CheckState::Info, "no XDP program attached"),
-            (None, Some(_)) if attached.xdp_is_trawl => self.finding(
-                subject,
-                CheckState::Info,
-                "the program there is trawl's own",
-            ),
+            (None, Some(_)) if attached.xdp_is_trawl => {
+                self.finding(subject, CheckState::Info, "the program there is trawl's own")
+            }
             (None, Some(name)) => {
-                let finding = self.finding(subject, CheckState::Warn, "no").why(format!(
-                    "{name} has no program array with an entry for each of the 5 XDP actions"
-                ));
+                let finding = self
+                    .finding(subject, CheckState::Warn, "no")
+                    .why(format!("{name} has no program array with an entry for each of the 5 XDP actions"));
                 match attached.with_hooks.clone() {
                     Some(reload) => finding.fix(format!("load the program with hooks: {reload}; or name its map with --hook PATH; or capture after XDP with --tap packet")),
                     None => finding,
@@ -365,9 +288,9 @@ impl Subject {
         let subject = "tap tc";
         match KernelFeature::Tcx.probe().why() {
             None => self.finding(subject, CheckState::Ok, "yes, by tcx"),
-            Some(why) if KernelFeature::Bpf.probe().is_supported() => self
-                .finding(subject, CheckState::Ok, "yes, by clsact")
-                .why(format!("no tcx: {why}")),
+            Some(why) if KernelFeature::Bpf.probe().is_supported() => {
+                self.finding(subject, CheckState::Ok, "yes, by clsact").why(format!("no tcx: {why}"))
+            }
             Some(why) => self.finding(subject, CheckState::Warn, "no").why(why),
         }
     }
@@ -376,10 +299,7 @@ impl Subject {
         let subject = "tap packet";
         match KernelFeature::PacketV3.probe().why() {
             None => self.finding(subject, CheckState::Ok, "yes"),
-            Some(why) => self
-                .finding(subject, CheckState::Problem, "no")
-                .why(why)
-                .fix("run trawl as root"),
+            Some(why) => self.finding(subject, CheckState::Problem, "no").why(why).fix("run trawl as root"),
         }
     }
 }

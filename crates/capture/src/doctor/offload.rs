@@ -65,19 +65,12 @@ const OFFLOADS: [Offload; 8] = [
 ];
 
 /// Returns a finding for each offload that is on and affects a capture.
-pub fn examine(
-    area: &str,
-    prefix: &str,
-    interface: &str,
-    driver: &str,
-    features: &[EthtoolFeature],
-) -> Vec<Finding> {
+pub fn examine(area: &str, prefix: &str, interface: &str, driver: &str, features: &[EthtoolFeature]) -> Vec<Finding> {
     OFFLOADS
         .iter()
         .filter_map(|offload| {
             let feature = features.iter().find(|f| f.name == offload.name && f.on)?;
-            let mut finding =
-                Finding::new(area, offload.ethtool, offload.state, "on").why(offload.does);
+            let mut finding = Finding::new(area, offload.ethtool, offload.state, "on").why(offload.does);
             // A veth's tags depend on the peer's sending side.
             if driver == "veth" && offload.name == "rx-vlan-hw-parse" {
                 return None;
@@ -100,39 +93,23 @@ mod tests {
     use super::*;
 
     fn feature(name: &str, on: bool, changeable: bool) -> EthtoolFeature {
-        EthtoolFeature {
-            name: name.to_owned(),
-            on,
-            changeable,
-        }
+        EthtoolFeature { name: name.to_owned(), on, changeable }
     }
 
     #[test]
     fn enabled_offloads_are_reported_with_a_command() {
-        let features = [
-            feature("rx-lro", true, true),
-            feature("rx-gro-hw", false, true),
-        ];
+        let features = [feature("rx-lro", true, true), feature("rx-gro-hw", false, true)];
         let findings = examine("eth0", "ip netns exec red ", "eth0", "ixgbe", &features);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].state, CheckState::Warn);
         let fix = findings[0].fix.as_deref().unwrap();
-        assert!(
-            fix.ends_with("ip netns exec red ethtool -K eth0 lro off"),
-            "{fix}"
-        );
+        assert!(fix.ends_with("ip netns exec red ethtool -K eth0 lro off"), "{fix}");
     }
 
     #[test]
     fn fixed_offloads_and_gro_of_a_veth_have_no_command() {
-        let features = [
-            feature("rx-lro", true, false),
-            feature("rx-gro", true, true),
-        ];
+        let features = [feature("rx-lro", true, false), feature("rx-gro", true, true)];
         let findings = examine("veth0", "", "veth0", "veth", &features);
-        assert!(
-            findings.iter().all(|finding| finding.fix.is_none()),
-            "{findings:?}"
-        );
+        assert!(findings.iter().all(|finding| finding.fix.is_none()), "{findings:?}");
     }
 }

@@ -26,9 +26,7 @@ pub fn examine(
         return Ok(vec![Finding::new(area, "peer", CheckState::Info, text)]);
     };
     let mut findings = vec![link_of(area, &peer)];
-    findings.extend(native(
-        area, namespace, interface, &prefix, &peer, abilities,
-    )?);
+    findings.extend(native(area, namespace, interface, &prefix, &peer, abilities)?);
     findings.push(frames_in(area, interface, &prefix, own_gro, &peer));
     findings.push(frames_out(area, interface, &peer, abilities));
     findings.extend(tags(area, &peer));
@@ -40,17 +38,8 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
     if peer.link.is_up() {
         return Finding::new(area, "peer", CheckState::Ok, format!("{label}, up"));
     }
-    Finding::new(
-        area,
-        "peer",
-        CheckState::Warn,
-        format!("{label} is down: no packets pass in either direction"),
-    )
-    .fix(format!(
-        "{}ip link set {} up",
-        peer.exec_prefix(),
-        word(&peer.link.name)
-    ))
+    Finding::new(area, "peer", CheckState::Warn, format!("{label} is down: no packets pass in either direction"))
+        .fix(format!("{}ip link set {} up", peer.exec_prefix(), word(&peer.link.name)))
 }
 
 /// Checks native XDP, which needs a receive queue for each of the peer's send queues.
@@ -68,46 +57,22 @@ fn native(
     if abilities.is_some_and(XdpAbilities::native) || (abilities.is_none() && fits) {
         return Ok(None);
     }
-    let finding = Finding::new(
-        area,
-        "native XDP",
-        CheckState::Warn,
-        "not with the present queues: programs run in skb mode",
-    );
+    let finding =
+        Finding::new(area, "native XDP", CheckState::Warn, "not with the present queues: programs run in skb mode");
     if fits {
         return Ok(Some(finding.why("the driver reports it")));
     }
-    let why = format!(
-        "{} receive queues are too few for the {} send queues of {}",
-        own.rx,
-        theirs.tx,
-        peer.label()
-    );
+    let why = format!("{} receive queues are too few for the {} send queues of {}", own.rx, theirs.tx, peer.label());
     let fix = if theirs.tx <= own.max_rx {
-        format!(
-            "{prefix}ethtool -L {} rx {}",
-            word(&interface.name),
-            theirs.tx
-        )
+        format!("{prefix}ethtool -L {} rx {}", word(&interface.name), theirs.tx)
     } else {
-        format!(
-            "{}ethtool -L {} tx {}",
-            peer.exec_prefix(),
-            word(&peer.link.name),
-            own.rx
-        )
+        format!("{}ethtool -L {} tx {}", peer.exec_prefix(), word(&peer.link.name), own.rx)
     };
     Ok(Some(finding.why(why).fix(fix)))
 }
 
 /// Checks XDP frames that the peer redirects or sends here.
-fn frames_in(
-    area: &str,
-    interface: &LinkRecord,
-    prefix: &str,
-    own_gro: Option<bool>,
-    peer: &Peer,
-) -> Finding {
+fn frames_in(area: &str, interface: &LinkRecord, prefix: &str, own_gro: Option<bool>, peer: &Peer) -> Finding {
     let new = |state, text: String| Finding::new(area, "GRO", state, text);
     if !gro_suffices() {
         if has_native_program(interface) {
@@ -129,31 +94,16 @@ fn frames_in(
         );
     }
     if has_native_program(interface) {
-        return new(
-            CheckState::Ok,
-            "off, but the XDP program here replaces it".to_owned(),
-        );
+        return new(CheckState::Ok, "off, but the XDP program here replaces it".to_owned());
     }
-    let text =
-        "off: XDP frames from the peer (XDP_TX, redirects, live frames) are dropped".to_owned();
+    let text = "off: XDP frames from the peer (XDP_TX, redirects, live frames) are dropped".to_owned();
     new(CheckState::Warn, text)
-        .why(format!(
-            "{} drops them unless this end has GRO or an XDP program in native mode",
-            peer.label()
-        ))
-        .fix(format!(
-            "{prefix}ethtool -K {} gro on",
-            word(&interface.name)
-        ))
+        .why(format!("{} drops them unless this end has GRO or an XDP program in native mode", peer.label()))
+        .fix(format!("{prefix}ethtool -K {} gro on", word(&interface.name)))
 }
 
 /// Checks XDP frames that a program here sends back, or that other programs redirect to this interface.
-fn frames_out(
-    area: &str,
-    interface: &LinkRecord,
-    peer: &Peer,
-    abilities: Option<XdpAbilities>,
-) -> Finding {
+fn frames_out(area: &str, interface: &LinkRecord, peer: &Peer, abilities: Option<XdpAbilities>) -> Finding {
     let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
     let (label, prefix, name) = (peer.label(), peer.exec_prefix(), &peer.link.name);
     let typed = word(name);
@@ -176,17 +126,9 @@ fn frames_out(
     }
     // The driver checks its peer's GRO only at certain moments, and may have missed that it is on.
     if abilities.is_some_and(|a| a.native() && !a.redirect_target()) {
-        return new(
-            CheckState::Warn,
-            "frames that XDP redirects to here are refused",
-        )
-        .why(format!(
-            "{} went up before {label} had GRO, and did not notice the change",
-            interface.name
-        ))
-        .fix(format!(
-            "{prefix}ethtool -K {typed} gro off; {prefix}ethtool -K {typed} gro on"
-        ));
+        return new(CheckState::Warn, "frames that XDP redirects to here are refused")
+            .why(format!("{} went up before {label} had GRO, and did not notice the change", interface.name))
+            .fix(format!("{prefix}ethtool -K {typed} gro off; {prefix}ethtool -K {typed} gro on"));
     }
     new(CheckState::Ok, "frames sent by XDP reach the peer")
 }
@@ -195,25 +137,18 @@ fn frames_out(
 fn tags(area: &str, peer: &Peer) -> Option<Finding> {
     let out_of_band = feature(peer.namespace.as_ref(), &peer.link.name, TX_VLAN)?;
     out_of_band.then(|| {
-        Finding::new(
-            area,
-            "VLAN tags",
-            CheckState::Info,
-            "the peer's stack passes them outside the packet",
-        )
-        .why("XDP does not see them; tc and packet taps do")
-        .fix(format!(
-            "to see them in the packet: {}ethtool -K {} txvlan off",
-            peer.exec_prefix(),
-            word(&peer.link.name)
-        ))
+        Finding::new(area, "VLAN tags", CheckState::Info, "the peer's stack passes them outside the packet")
+            .why("XDP does not see them; tc and packet taps do")
+            .fix(format!(
+                "to see them in the packet: {}ethtool -K {} txvlan off",
+                peer.exec_prefix(),
+                word(&peer.link.name)
+            ))
     })
 }
 
 fn has_native_program(link: &LinkRecord) -> bool {
-    link.xdp
-        .iter()
-        .any(|present| present.mode == XdpMode::Native)
+    link.xdp.iter().any(|present| present.mode == XdpMode::Native)
 }
 
 fn feature(namespace: Option<&Namespace>, interface: &str, name: &str) -> Option<bool> {

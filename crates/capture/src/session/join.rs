@@ -40,12 +40,8 @@ impl Running<'_> {
         if !is_urgent && self.joins.next.is_some_and(|next| began < next) {
             return Ok(());
         }
-        let present: Vec<CaptureSite> = self
-            .session
-            .presence
-            .sites()
-            .filter_map(|index| self.session.sites.get(index).cloned())
-            .collect();
+        let present: Vec<CaptureSite> =
+            self.session.presence.sites().filter_map(|index| self.session.sites.get(index).cloned()).collect();
         let unchanged = match self.joins.refused.is_empty() && !self.joins.is_full {
             true => self.session.presence.unchanged(),
             // Interfaces that were refused may be possible by now.
@@ -82,23 +78,13 @@ impl Running<'_> {
     }
 
     fn join_one(&mut self, site: CaptureSite) -> Result<()> {
-        let (points, blocks) = (
-            self.session.assembly.points.len(),
-            self.session.interfaces.len(),
-        );
+        let (points, blocks) = (self.session.assembly.points.len(), self.session.interfaces.len());
         let index = self.session.sites.len();
         self.session.sites.push(site);
         let site = &self.session.sites[index];
         let mut taps = Vec::new();
         let promiscuous = &mut self.session.promiscuous;
-        let attached = attach_at(
-            index,
-            site,
-            &mut self.session.assembly,
-            &mut taps,
-            promiscuous,
-        )
-        .and_then(|_| {
+        let attached = attach_at(index, site, &mut self.session.assembly, &mut taps, promiscuous).and_then(|_| {
             for at in &mut taps {
                 at.tap.start()?;
             }
@@ -106,10 +92,7 @@ impl Running<'_> {
         });
         tell(&mut self.session.assembly, self.observer);
         // Points of a failed tap stay: the interface blocks have their numbers.
-        let made = self
-            .session
-            .assembly
-            .interface_blocks(&self.session.sites, blocks);
+        let made = self.session.assembly.interface_blocks(&self.session.sites, blocks);
         let mut header = Vec::new();
         for interface in &made {
             write::interface_description(&mut header, interface);
@@ -118,23 +101,16 @@ impl Running<'_> {
         self.session.interfaces.extend(made);
         let joined = &self.session.assembly.points[points..];
         self.session.joined.borrow_mut().extend_from_slice(joined);
-        self.session
-            .merge
-            .add(std::mem::take(&mut self.session.assembly.rings.streams));
+        self.session.merge.add(std::mem::take(&mut self.session.assembly.rings.streams));
         match attached {
             Ok(()) => {
                 self.session.taps.extend(taps);
-                self.observer
-                    .started(&self.session.assembly.points[points..]);
+                self.observer.started(&self.session.assembly.points[points..]);
             }
             Err(error) => {
                 self.session.assembly.points.release(index);
-                self.joins
-                    .refused
-                    .insert(identity(&self.session.sites[index]));
-                self.observer.event(&Event::NotJoined {
-                    why: error.to_string(),
-                });
+                self.joins.refused.insert(identity(&self.session.sites[index]));
+                self.observer.event(&Event::NotJoined { why: error.to_string() });
             }
         }
         match header.is_empty() {

@@ -27,10 +27,7 @@ impl Presence {
     pub fn add(&mut self, index: usize, site: &CaptureSite) -> Result<()> {
         let number = site.interface.index;
         if number != 0 {
-            let known = self
-                .namespaces
-                .iter_mut()
-                .find(|one| one.namespace == site.namespace);
+            let known = self.namespaces.iter_mut().find(|one| one.namespace == site.namespace);
             let watched = match known {
                 Some(watched) => {
                     watched.monitor.watch(number)?;
@@ -87,8 +84,7 @@ impl Presence {
             namespace.is_some_and(Namespace::has_lost_its_name)
         };
         let lost = self.namespaces.iter().filter(is_lost);
-        lost.flat_map(|one| one.sites.values().flatten().copied())
-            .collect()
+        lost.flat_map(|one| one.sites.values().flatten().copied()).collect()
     }
 
     pub fn sites(&self) -> impl Iterator<Item = usize> {

@@ -1,5 +1,5 @@
-//! The interfaces set promiscuous for a capture, by one socket for each network namespace: the kernel takes 10 ms to close a
-//! socket.
+//! The interfaces set promiscuous for a capture, by one socket for each network namespace: the kernel takes 10 ms to
+//! close a socket.
 
 use std::os::fd::OwnedFd;
 use std::thread;

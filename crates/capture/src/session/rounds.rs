@@ -178,12 +178,7 @@ impl Running<'_> {
 
     /// Handles signals, events and limits, which every round checks.
     fn look_around(&mut self) -> Result<Option<Ended>> {
-        let by_signal = self
-            .session
-            .options
-            .trigger
-            .as_ref()
-            .is_some_and(|plan| plan.signal);
+        let by_signal = self.session.options.trigger.as_ref().is_some_and(|plan| plan.signal);
         let mut ended = None;
         while let Some(signal) = self.session.signals.next() {
             match signal {
@@ -205,35 +200,19 @@ impl Running<'_> {
         if ended.is_some() {
             return Ok(ended);
         }
-        if self
-            .session
-            .options
-            .duration
-            .is_some_and(|duration| self.session.started.elapsed() >= duration)
-        {
+        if self.session.options.duration.is_some_and(|duration| self.session.started.elapsed() >= duration) {
             return Ok(Some(Ended::Duration));
         }
         let recorded = || match (&self.session.merged, &self.session.fates) {
             (Some(merged), _) => merged.borrow().written,
             (None, Some(fates)) => fates.borrow().passed.total(),
-            (None, None) => self
-                .session
-                .assembly
-                .points
-                .iter()
-                .map(|point| point.account().recorded)
-                .sum::<u64>(),
+            (None, None) => self.session.assembly.points.iter().map(|point| point.account().recorded).sum::<u64>(),
         };
         // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
         let may_be_over = self.session.merged.is_some()
             || self.session.fates.is_some()
             || self.session.assembly.rings.tickets.exhausted();
-        if self
-            .session
-            .options
-            .count
-            .is_some_and(|count| may_be_over && recorded() >= count)
-        {
+        if self.session.options.count.is_some_and(|count| may_be_over && recorded() >= count) {
             return Ok(Some(Ended::Count));
         }
         Ok(None)
@@ -248,21 +227,15 @@ impl Running<'_> {
             let shared = &mut *shared.borrow_mut();
             (std::mem::take(&mut shared.news), shared.is_over)
         };
-        news.into_iter()
-            .for_each(|event| self.observer.event(&Event::Triggered(event)));
+        news.into_iter().for_each(|event| self.observer.event(&Event::Triggered(event)));
         is_over
     }
 
     /// Reports what is not known about processes.
     fn tell_of_processes(&mut self) {
-        let (Some(processes), false) = (
-            &self.session.assembly.processes,
-            self.session
-                .options
-                .process
-                .as_ref()
-                .is_some_and(|plan| plan.optional),
-        ) else {
+        let (Some(processes), false) =
+            (&self.session.assembly.processes, self.session.options.process.as_ref().is_some_and(|plan| plan.optional))
+        else {
             return;
         };
         let counts = process::counts(processes);
@@ -279,19 +252,12 @@ impl Running<'_> {
         // Events since the last check. The capture ends in any case.
         self.watched = 0;
         self.watch(usize::MAX);
-        self.session
-            .assembly
-            .points
-            .iter()
-            .for_each(|point| point.rings.stop());
+        self.session.assembly.points.iter().for_each(|point| point.rings.stop());
         if self.gave_up_rights {
             self.session.assembly.undo.warden.carry_out();
         }
         for at in &mut self.session.taps {
-            at.tap
-                .detach()
-                .into_iter()
-                .for_each(|notice| self.observer.event(&notice));
+            at.tap.detach().into_iter().for_each(|notice| self.observer.event(&notice));
         }
         events::wait_for_running_programs();
     }

@@ -24,9 +24,7 @@ impl Session {
     pub(super) fn final_summary(&mut self, outcome: &WriteOutcome, ended: &Ended) -> Summary {
         let points = &mut self.assembly.points;
         if let Some(point) = points.iter_mut().find(|point| point.site.is_none()) {
-            point
-                .interfaces
-                .extend(outcome.added.iter().map(|(id, _)| *id));
+            point.interfaces.extend(outcome.added.iter().map(|(id, _)| *id));
         }
         let mut summary = self.summary(&outcome.unwritten, reason_of_unwritten(ended));
         for loss in &outcome.lost {
@@ -85,8 +83,7 @@ impl Session {
                     truncated: ring.truncated,
                     hardware_stamped: ring.hardware_stamped,
                     time: point.stamps,
-                    time_error_max_ns: (point.stamps != Stamps::Precise)
-                        .then(|| point.rings.largest_gap()),
+                    time_error_max_ns: (point.stamps != Stamps::Precise).then(|| point.rings.largest_gap()),
                 }
             })
             .collect();
@@ -116,10 +113,7 @@ impl Session {
             interfaces: points,
             outputs: Vec::new(),
             readers: Vec::new(),
-            triggers: self
-                .triggered
-                .as_ref()
-                .map(|shared| shared.borrow().report.clone()),
+            triggers: self.triggered.as_ref().map(|shared| shared.borrow().report.clone()),
             unseen: {
                 let blind = self.taps.iter().filter_map(|at| at.health.blind.as_ref());
                 let open = blind.map(|(gap, _)| gap.clone());
@@ -151,11 +145,7 @@ impl Session {
     /// Returns the beginning of a file: the section, and a block for each interface and hook point.
     pub(super) fn file_header(&self) -> Vec<u8> {
         let mut header = Vec::new();
-        let HostFeatures {
-            os,
-            hardware,
-            application,
-        } = &self.assembly.host;
+        let HostFeatures { os, hardware, application } = &self.assembly.host;
         write::section_header(
             &mut header,
             &write::SectionHeader {
@@ -165,9 +155,7 @@ impl Session {
                 comment: None,
             },
         );
-        self.interfaces
-            .iter()
-            .for_each(|interface| write::interface_description(&mut header, interface));
+        self.interfaces.iter().for_each(|interface| write::interface_description(&mut header, interface));
         let pods = self.sites.iter().filter_map(|site| site.pod.as_deref());
         let pods: BTreeSet<&Pod> = pods.collect();
         write_names(&mut header, pods);
@@ -178,15 +166,8 @@ impl Session {
     pub(super) fn file_trailer(&self, summary: &Summary, added: &[(u32, u64)]) -> Vec<u8> {
         let mut trailer = Vec::new();
         let end = clock::wall();
-        for (
-            point,
-            PointSummary {
-                account,
-                hardware_stamped,
-                time_error_max_ns,
-                ..
-            },
-        ) in self.assembly.points.iter().zip(&summary.interfaces)
+        for (point, PointSummary { account, hardware_stamped, time_error_max_ns, .. }) in
+            self.assembly.points.iter().zip(&summary.interfaces)
         {
             let mut elsewhere = *hardware_stamped;
             let (system, hardware) = match point.interfaces.as_slice() {
@@ -204,7 +185,9 @@ impl Session {
                 ..Default::default()
             };
             let error = time_error_max_ns.map(|most| {
-                format!("time stamps are wrong by at most {most} ns: the longest time between two readings of the clock")
+                format!(
+                    "time stamps are wrong by at most {most} ns: the longest time between two readings of the clock"
+                )
             });
             write::interface_statistics(
                 &mut trailer,

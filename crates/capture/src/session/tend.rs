@@ -22,11 +22,7 @@ impl Running<'_> {
         let offset = self.session.assembly.rings.clock.offset_to_wall();
         if offset != self.clock_offset {
             self.clock_offset = offset;
-            self.session
-                .assembly
-                .points
-                .iter()
-                .for_each(|point| point.rings.set_clock_offset(offset));
+            self.session.assembly.points.iter().for_each(|point| point.rings.set_clock_offset(offset));
         }
         let mut gone: Vec<(usize, GoneReason)> = Vec::new();
         for (index, event) in self.session.presence.events()? {
@@ -42,24 +38,13 @@ impl Running<'_> {
             }
         }
         for at in &mut self.session.taps {
-            at.tap
-                .news()
-                .into_iter()
-                .for_each(|notice| self.observer.event(&notice));
+            at.tap.news().into_iter().for_each(|notice| self.observer.event(&notice));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }
         }
-        let is_new = [
-            &mut self.session.assembly.undo.warden,
-            &mut self.session.files,
-        ]
-        .map(Warden::renew);
-        if is_new
-            .into_iter()
-            .collect::<Result<Vec<_>>>()?
-            .contains(&true)
-        {
+        let is_new = [&mut self.session.assembly.undo.warden, &mut self.session.files].map(Warden::renew);
+        if is_new.into_iter().collect::<Result<Vec<_>>>()?.contains(&true) {
             self.observer.event(&Event::WardenReplaced);
         }
         if let Some(ended) = self.watch(WATCHED_AT_ONCE) {
@@ -69,17 +54,10 @@ impl Running<'_> {
             gone.extend(self.without_namespace());
         }
         for (site, reason) in gone {
-            if !self
-                .session
-                .presence
-                .remove(site, &self.session.sites[site])
-            {
+            if !self.session.presence.remove(site, &self.session.sites[site]) {
                 continue;
             }
-            let gone = Gone {
-                interface: self.session.sites[site].label.clone(),
-                reason,
-            };
+            let gone = Gone { interface: self.session.sites[site].label.clone(), reason };
             self.observer.event(&Event::Gone(gone.clone()));
             self.session.promiscuous.remove(&self.session.sites[site]);
             if self.session.options.joins {
@@ -95,9 +73,7 @@ impl Running<'_> {
     fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
         let mut lost = self.session.presence.without_namespace();
         lost.retain(|site| self.session.sites[*site].one_of_any);
-        lost.into_iter()
-            .map(|site| (site, GoneReason::NamespaceDeleted))
-            .collect()
+        lost.into_iter().map(|site| (site, GoneReason::NamespaceDeleted)).collect()
     }
 
     /// Ends the taps of a site, keeps their counts, and closes its namespace if no other site is in it.
@@ -113,17 +89,13 @@ impl Running<'_> {
         self.session.assembly.points.release(site);
         let namespace = self.session.sites[site].namespace.take();
         let others = self.session.presence.sites();
-        if namespace.is_some()
-            && others
-                .into_iter()
-                .all(|one| self.session.sites[one].namespace != namespace)
-        {
+        if namespace.is_some() && others.into_iter().all(|one| self.session.sites[one].namespace != namespace) {
             self.session.promiscuous.leave(namespace.as_ref());
         }
     }
 
-    /// Checks that the taps still see packets. The capture ends once all taps are blind and could not be re-attached for a
-    /// while.
+    /// Checks that the taps still see packets. The capture ends once all taps are blind and could not be re-attached
+    /// for a while.
     pub(super) fn watch(&mut self, most: usize) -> Option<Ended> {
         // Many taps are checked in turn.
         let first = match self.watched < self.session.taps.len() {
@@ -178,7 +150,6 @@ impl Running<'_> {
             let since = at.health.blind.as_ref().map(|(_, since)| since);
             !at.health.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
         };
-        (!self.session.taps.is_empty() && self.session.taps.iter().all(is_over))
-            .then_some(Ended::Blind)
+        (!self.session.taps.is_empty() && self.session.taps.iter().all(is_over)).then_some(Ended::Blind)
     }
 }

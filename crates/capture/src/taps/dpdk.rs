@@ -42,30 +42,14 @@ impl Tap for Dpdk {
         &table::DPDK
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
-        refuse_cpu(
-            &options,
-            NAME,
-            "DPDK does not report it",
-            "leave out --cpu; --queue chooses by queue",
-        )?;
+        refuse_cpu(&options, NAME, "DPDK does not report it", "leave out --cpu; --queue chooses by queue")?;
         let program = dpdk::find()?.ok_or_else(no_helper)?;
-        let prefix = options
-            .peers
-            .file_prefix
-            .as_deref()
-            .unwrap_or(DEFAULT_PREFIX);
+        let prefix = options.peers.file_prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
         let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
-        let filter = (options.filter.as_ref())
-            .map(|filter| classic(filter, site, snaplen))
-            .transpose()?;
+        let filter = (options.filter.as_ref()).map(|filter| classic(filter, site, snaplen)).transpose()?;
         let directions = directions(options.direction);
         let cleaner = Cleaner::start(&program, prefix)?;
         let mut helper = Helper::start(&DpdkRequest {
@@ -79,13 +63,7 @@ impl Tap for Dpdk {
             ring_bytes: sharing.kernel,
         })?;
         let label = &site.label;
-        let mut dialogue = Dialogue {
-            helper: &mut helper,
-            label,
-            prefix,
-            cleared: Vec::new(),
-            ports: Vec::new(),
-        };
+        let mut dialogue = Dialogue { helper: &mut helper, label, prefix, cleared: Vec::new(), ports: Vec::new() };
         dialogue.until("ready")?;
         dialogue.helper.go();
         dialogue.until("started")?;
@@ -95,22 +73,14 @@ impl Tap for Dpdk {
         }
         let queues = ports.iter().map(|port| port.queues).collect::<Vec<_>>();
         let queue_rings = QueueRings::new(&queues, directions, options.queue);
-        let own = Geometry::for_total(sharing.own.pool_size as u64, queue_rings.count())
-            .unwrap_or(sharing.own);
+        let own = Geometry::for_total(sharing.own.pool_size as u64, queue_rings.count()).unwrap_or(sharing.own);
         let (rings, producers) = assembly.rings.of_threads(own, queue_rings.count())?;
         let mut points = Vec::new();
         for port in &ports {
             let ids = assembly.add_point(index, site, &rings, NAME, "pdump")?;
-            assembly
-                .points
-                .set_label(ids.point, format!("dpdk:{}", port.number));
-            assembly
-                .points
-                .set_note(ids.point, format!("port {} ({})", port.name, port.mac));
-            points.push(Port {
-                ids,
-                number: port.number,
-            });
+            assembly.points.set_label(ids.point, format!("dpdk:{}", port.number));
+            assembly.points.set_note(ids.point, format!("port {} ({})", port.name, port.mac));
+            points.push(Port { ids, number: port.number });
         }
         let threads = Threads::new(rings);
         let state = Arc::new(HelperState::default());
@@ -127,21 +97,14 @@ impl Tap for Dpdk {
             Arc::clone(&state),
             threads.failure(),
         );
-        Ok(Box::new(AttachedDpdk {
-            ports: points,
-            cleaner,
-            waiting: Some(worker),
-            threads,
-            state,
-        }))
+        Ok(Box::new(AttachedDpdk { ports: points, cleaner, waiting: Some(worker), threads, state }))
     }
 }
 
 fn directions(direction: Option<Direction>) -> u32 {
     let direction = direction.unwrap_or(Direction::Both);
     let of = |wanted, number| if wanted { number as u32 } else { 0 };
-    of(direction.includes_in(), dpdk::DIRECTION_RECEIVED)
-        | of(direction.includes_out(), dpdk::DIRECTION_SENT)
+    of(direction.includes_in(), dpdk::DIRECTION_RECEIVED) | of(direction.includes_out(), dpdk::DIRECTION_SENT)
 }
 
 fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Instruction>> {
@@ -152,9 +115,7 @@ fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Inst
         )
         .fix("leave out --inner, or record and use: trawl read --inner"));
     }
-    filter
-        .classic(&site.compiler_options(snaplen.max(1))?)
-        .map(|classic| classic.instructions().to_vec())
+    filter.classic(&site.compiler_options(snaplen.max(1))?).map(|classic| classic.instructions().to_vec())
 }
 
 /// A port of the application.
@@ -250,11 +211,7 @@ impl AttachedTap for AttachedDpdk {
                 (port.ids.point, "no_buffer", counts.no_buffer),
                 (port.ids.point, "dpdk_ring_full", counts.ring_full),
                 // Occurs only if one of the two processes was killed.
-                (
-                    port.ids.point,
-                    "not_handed_over",
-                    put_in.saturating_sub(counts.handed_over),
-                ),
+                (port.ids.point, "not_handed_over", put_in.saturating_sub(counts.handed_over)),
             ]
         };
         self.ports.iter().flat_map(of).collect()
@@ -278,31 +235,19 @@ pub fn no_helper() -> Error {
 }
 
 pub fn other_build(theirs: &str) -> Error {
-    Error::failed(
-        "cannot use the dpdk tap",
-        format!("{PROGRAM} is of another build of trawl (exchange {theirs})"),
-    )
-    .fix(BUILD)
+    Error::failed("cannot use the dpdk tap", format!("{PROGRAM} is of another build of trawl (exchange {theirs})"))
+        .fix(BUILD)
 }
 
 pub fn fell_silent(label: &str, helper: &Helper) -> Error {
-    let said = helper
-        .last_message()
-        .unwrap_or_else(|| "it printed nothing".to_owned());
-    Error::failed(
-        format!("cannot capture on {label}"),
-        format!("{PROGRAM} has ended without saying why: {said}"),
-    )
+    let said = helper.last_message().unwrap_or_else(|| "it printed nothing".to_owned());
+    Error::failed(format!("cannot capture on {label}"), format!("{PROGRAM} has ended without saying why: {said}"))
 }
 
 /// Explains why the helper does not capture.
 pub fn refused(label: &str, prefix: &str, line: &DpdkLine, helper: &Helper) -> Error {
     let what = format!("cannot capture on {label}");
-    let log = || {
-        helper
-            .last_message()
-            .map_or(String::new(), |said| format!(" ({said})"))
-    };
+    let log = || helper.last_message().map_or(String::new(), |said| format!(" ({said})"));
     let [first, second, third, fourth] = [1, 2, 3, 4].map(|number| line.field(number));
     match line.field(0) {
         "no_primary" => Error::failed(
@@ -374,18 +319,9 @@ pub fn refused(label: &str, prefix: &str, line: &DpdkLine, helper: &Helper) -> E
 
 /// Returns events for the remains of killed captures that were removed.
 pub fn cleared_ports(label: &str, lines: &[DpdkLine]) -> Vec<Event> {
-    let of = |line: &DpdkLine| {
-        (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()))
-    };
+    let of = |line: &DpdkLine| (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()));
     let found: BTreeSet<(String, String)> = lines.iter().filter_map(of).collect();
-    found
-        .into_iter()
-        .map(|(pid, port)| Event::DpdkPortCleared {
-            interface: label.to_owned(),
-            port,
-            pid,
-        })
-        .collect()
+    found.into_iter().map(|(pid, port)| Event::DpdkPortCleared { interface: label.to_owned(), port, pid }).collect()
 }
 
 #[cfg(test)]
@@ -394,20 +330,9 @@ mod tests {
 
     #[test]
     fn ports_are_named_by_number_or_all() {
-        assert_eq!(
-            CaptureSite::of_dpdk("dpdk:3").expect("a port").label,
-            "dpdk:3"
-        );
+        assert_eq!(CaptureSite::of_dpdk("dpdk:3").expect("a port").label, "dpdk:3");
         assert!(CaptureSite::of_dpdk("dpdk:all").is_ok());
-        for wrong in [
-            "dpdk:",
-            "eth0",
-            "dpdk:-1",
-            "dpdk:70000",
-            "dpdk:0,1",
-            "0",
-            "",
-        ] {
+        for wrong in ["dpdk:", "eth0", "dpdk:-1", "dpdk:70000", "dpdk:0,1", "0", ""] {
             let error = CaptureSite::of_dpdk(wrong).expect_err(wrong);
             assert!(error.to_string().contains("dpdk:PORT"), "{error}");
         }

@@ -1,5 +1,6 @@
-//! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some, by a
-//! program at the tracepoint skb:kfree_skb. It belongs to no single interface, so it is attached once for a capture.
+//! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some,
+//! by a program at the tracepoint skb:kfree_skb. It belongs to no single interface, so it is attached once for a
+//! capture.
 
 mod counts;
 mod follow;
@@ -15,8 +16,8 @@ use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::kernel_types::{self, Tracepoint};
 use trawl_bpf::layout::drop::{
-    DROP_FUNCTIONS, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DROP_SITES, DropFunction, DropSettings,
-    DropSite, DropState, LINKS_FOLLOWED,
+    DROP_FUNCTIONS, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DROP_SITES, DropFunction, DropSettings, DropSite, DropState,
+    LINKS_FOLLOWED,
 };
 use trawl_bpf::layout::{Shared, TRACE_COPY, WRITE_UNCERTAIN};
 use trawl_bpf::{info, map, object};
@@ -35,8 +36,7 @@ pub use counts::{CountedDrop, DropWatch};
 pub use follow::Along;
 use programs::{TRACEPOINT, load_at_drops};
 use reasons::{
-    DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED,
-    UNWANTED_IN_GROUP,
+    DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP,
 };
 pub use text::{DropConverter, HOOK, as_frame};
 
@@ -46,22 +46,11 @@ const ARGUMENTS_WITH_RECEIVER: usize = 4;
 /// Kernel functions that run XDP programs on socket buffers, and free dropped ones.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
 /// Kernel functions that purge the queues of a closing socket. Before 6.5 they give no reason.
-const PURGE: [&str; 5] = [
-    "sk_stream_kill_queues",
-    "skb_rbtree_purge",
-    "skb_queue_purge",
-    "skb_queue_purge_reason",
-    "inet_sock_destruct",
-];
+const PURGE: [&str; 5] =
+    ["sk_stream_kill_queues", "skb_rbtree_purge", "skb_queue_purge", "skb_queue_purge_reason", "inet_sock_destruct"];
 /// Kernel functions that hand copies of packets to raw sockets, and free copies that a socket's filter rejects.
-const RAW: [&str; 6] = [
-    "raw_rcv",
-    "raw_rcv_skb",
-    "rawv6_rcv",
-    "rawv6_rcv_skb",
-    "raw_local_deliver",
-    "raw6_local_deliver",
-];
+const RAW: [&str; 6] =
+    ["raw_rcv", "raw_rcv_skb", "rawv6_rcv", "rawv6_rcv_skb", "raw_local_deliver", "raw6_local_deliver"];
 /// Kernel functions that free TCP segments without a reason.
 const TCP: [&str; 7] = [
     "tcp_v4_rcv",
@@ -147,8 +136,7 @@ pub fn attach(
         Some(_) => Symbols::read(),
         None => symbols,
     };
-    let scratch =
-        map::create_mmapable_array("trawl_scratch", DROP_SCRATCH_SIZE as u32, slots as u32)?;
+    let scratch = map::create_mmapable_array("trawl_scratch", DROP_SCRATCH_SIZE as u32, slots as u32)?;
     let settings_map = settings_map(&settings)?;
     let block = match &assembly.options.filter {
         Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
@@ -157,16 +145,11 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", settings_map.as_fd()));
-    maps.extend(
-        droppers
-            .iter()
-            .map(|one| (droppers::LATEST, one.latest.as_fd())),
-    );
+    maps.extend(droppers.iter().map(|one| (droppers::LATEST, one.latest.as_fd())));
     let mut later = None;
     let (mode, attached) = match &along {
         Some(along) => {
-            let (attached, hooks) =
-                follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
+            let (attached, hooks) = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
             later = Some(hooks);
             ("tp_btf", attached)
         }
@@ -191,43 +174,26 @@ pub fn attach(
         links.extend(one.links);
         one.rules
     });
-    let attached = AttachedDrop {
-        point: ids.point,
-        programs,
-        links,
-        later,
-        scratch,
-        slots: slots as u32,
-    };
+    let attached = AttachedDrop { point: ids.point, programs, links, later, scratch, slots: slots as u32 };
     Ok((
         Box::new(attached),
         ids.interface,
-        DropConverter::new(
-            reasons,
-            symbols,
-            rules,
-            asked.follow,
-            asked.follow || assembly.processes.is_none(),
-        ),
+        DropConverter::new(reasons, symbols, rules, asked.follow, asked.follow || assembly.processes.is_none()),
     ))
 }
 
 fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
     let what = "cannot look at the packets that the kernel drops";
-    let found = kernel_types::tracepoint(TRACEPOINT)
-        .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
-    found
-        .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
-        .ok_or_else(|| {
-            Error::failed(what, "it gives no reasons for drops")
-                .fix(format!("use Linux {} or newer", "5.17"))
-        })
+    let found =
+        kernel_types::tracepoint(TRACEPOINT).map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+    found.filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty()).ok_or_else(|| {
+        Error::failed(what, "it gives no reasons for drops").fix(format!("use Linux {} or newer", "5.17"))
+    })
 }
 
 fn settings_map(settings: &DropSettings) -> Result<OwnedFd> {
     let map = map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
-    map::write(map.as_fd(), 0, settings)
-        .map_err(|e| Error::os("cannot configure the program", e))?;
+    map::write(map.as_fd(), 0, settings).map_err(|e| Error::os("cannot configure the program", e))?;
     Ok(map)
 }
 
@@ -265,21 +231,14 @@ fn settings(
         raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         tcp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         icmpv6: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
-        only: [DropSite {
-            netns: 0,
-            ifindex: 0,
-        }; DROP_SITES],
-        xdp: [DropSite {
-            netns: 0,
-            ifindex: 0,
-        }; DROP_SITES],
+        only: [DropSite { netns: 0, ifindex: 0 }; DROP_SITES],
+        xdp: [DropSite { netns: 0, ifindex: 0 }; DROP_SITES],
         runs_xdp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
     };
     if let Some(list) = &asked.reasons {
         let wanted = reasons.parse(list)?;
         settings.wanted = reasons::bits(&wanted);
-        settings.wanted_of_subsystems =
-            u32::from(wanted.iter().any(|one| reasons::is_of_subsystem(*one)));
+        settings.wanted_of_subsystems = u32::from(wanted.iter().any(|one| reasons::is_of_subsystem(*one)));
     }
     let mut only = sites
         .iter()
@@ -310,10 +269,7 @@ fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u3
     let mut found = symbols.ranges(names);
     found.truncate(functions.len());
     for (to, (from, end)) in functions.iter_mut().zip(&found) {
-        *to = DropFunction {
-            from: *from,
-            to: *end,
-        };
+        *to = DropFunction { from: *from, to: *end };
     }
     found.len() as u32
 }
@@ -322,8 +278,7 @@ fn fill(slots: &mut [DropSite], found: &[DropSite]) -> Result<u32> {
     let Some(room) = slots.get_mut(..found.len()) else {
         let why = format!("{DROP_SITES} is the limit");
         return Err(
-            Error::failed("cannot look for drops at this many interfaces", why)
-                .fix("leave out -i to look at all"),
+            Error::failed("cannot look for drops at this many interfaces", why).fix("leave out -i to look at all")
         );
     };
     room.copy_from_slice(found);
@@ -335,10 +290,7 @@ fn drop_site(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropSite> {
         Some(namespace) => namespace.identity(),
         None => Namespace::current()?.identity(),
     };
-    Ok(DropSite {
-        netns: inode as u32,
-        ifindex,
-    })
+    Ok(DropSite { netns: inode as u32, ifindex })
 }
 
 #[derive(Debug)]
@@ -371,25 +323,20 @@ impl AttachedTap for AttachedDrop {
         crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG
     }
 
-    /// Counts buffers that were freed while the program ran on that CPU: the kernel does not run it again, or it ends at
-    /// once.
+    /// Counts buffers that were freed while the program ran on that CPU: the kernel does not run it again, or it ends
+    /// at once.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
-        let missed = |program: &OwnedFd| {
-            info::program(program.as_fd()).map_or(0, |about| about.recursion_misses)
-        };
+        let missed = |program: &OwnedFd| info::program(program.as_fd()).map_or(0, |about| about.recursion_misses);
         let missed: u64 = self.programs.iter().map(missed).sum();
         let states: Vec<DropState> = (0..self.slots)
             .filter_map(|cpu| DropState::from_bytes(&map::read(self.scratch.as_fd(), cpu).ok()?))
             .collect();
         let interrupted: u64 = states.iter().map(|state| state.interrupted).sum();
         let not_followed = states.iter().map(|state| state.not_followed).sum();
-        [
-            ("interrupted", missed + interrupted),
-            ("not_followed", not_followed),
-        ]
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(why, count)| (self.point, why, count))
-        .collect()
+        [("interrupted", missed + interrupted), ("not_followed", not_followed)]
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(why, count)| (self.point, why, count))
+            .collect()
     }
 }

@@ -1,6 +1,6 @@
-//! The `tailcall` tap: a map of programs, indexed by action, through which an XDP program jumps when it is done. Programs built
-//! for xdpcap have one; trawl fills its slots and restores them afterwards. Programs loaded by `trawl xdp load --tappable`
-//! have a second map, through which they jump before they begin.
+//! The `tailcall` tap: a map of programs, indexed by action, through which an XDP program jumps when it is done.
+//! Programs built for xdpcap have one; trawl fills its slots and restores them afterwards. Programs loaded by `trawl
+//! xdp load --tappable` have a second map, through which they jump before they begin.
 
 mod find;
 mod stand;
@@ -37,12 +37,7 @@ impl Tap for Hook {
         &table::HOOK
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let looked = find::find(site, assembly.options.hook.as_deref())?;
         let ends = Ends::choose(&assembly.options, &looked, site)?;
         check_jumps(&looked, &ends, site)?;
@@ -69,24 +64,14 @@ impl Tap for Hook {
             points.push(Points { entry, exit });
         }
         let maps = looked.map_ids();
-        let plan = HookPlan {
-            site: site.clone(),
-            options: (*assembly.options).clone(),
-            ends,
-            config,
-            blocks,
-            rings,
-            points,
-        };
+        let plan =
+            HookPlan { site: site.clone(), options: (*assembly.options).clone(), ends, config, blocks, rings, points };
         let stands = plan.occupy(&looked, &mut assembly.undo.warden)?;
         let now = find::maps_now(site);
         Ok(Box::new(AttachedHook {
             // If the program that jumps through the map is unknown, only the slots are watched.
             watches_program: maps.iter().all(|id| now.contains(id)),
-            program: site
-                .interface
-                .xdp_attached(site.namespace.as_ref())?
-                .map(|present| present.program_id),
+            program: site.interface.xdp_attached(site.namespace.as_ref())?.map(|present| present.program_id),
             maps,
             plan,
             stands,
@@ -133,26 +118,14 @@ impl HookPlan {
                     what: hook.describe(),
                     map: warden::hold(hook.map.as_fd())?,
                     onward: onward.transpose()?,
-                    occupants: self.ends.at_exit(
-                        &self.config,
-                        ids,
-                        points.entry,
-                        hook,
-                        &self.options,
-                    ),
+                    occupants: self.ends.at_exit(&self.config, ids, points.entry, hook, &self.options),
                 });
             }
         }
         // The first entry comes last: once packets enter there, everything else is attached.
         let mut stands = Vec::new();
         for stand in exits.into_iter().chain(entries.into_iter().rev()) {
-            stands.push(occupy(
-                stand,
-                self.blocks.as_ref(),
-                &self.rings,
-                &self.site,
-                warden,
-            )?);
+            stands.push(occupy(stand, self.blocks.as_ref(), &self.rings, &self.site, warden)?);
         }
         Ok(stands)
     }
@@ -191,16 +164,13 @@ fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
     }
     for hook in &looked.hooks {
         if let Some(path) = &hook.path {
-            assembly.event(Event::UsingHookMap {
-                interface: site.label.clone(),
-                path: path.clone(),
-            });
+            assembly.event(Event::UsingHookMap { interface: site.label.clone(), path: path.clone() });
         }
     }
 }
 
-/// Refuses a chain with too many jumps: a packet beyond the kernel's limit would skip the next program, which changes its
-/// verdict.
+/// Refuses a chain with too many jumps: a packet beyond the kernel's limit would skip the next program, which changes
+/// its verdict.
 fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
     let jumps = most_jumps(looked, ends)?;
     if jumps <= chain::MOST_JUMPS {
@@ -252,11 +222,7 @@ struct AttachedHook {
 impl AttachedHook {
     fn give_up(&mut self) -> Vec<Event> {
         let leave = |mut stand: Occupied| stand.leave();
-        std::mem::take(&mut self.stands)
-            .into_iter()
-            .rev()
-            .flat_map(leave)
-            .collect()
+        std::mem::take(&mut self.stands).into_iter().rev().flat_map(leave).collect()
     }
 
     /// Checks that the attached program still jumps through the maps. If another program has hooks, moves there.
@@ -268,9 +234,7 @@ impl AttachedHook {
         if id == self.program {
             return Sight::Clear;
         }
-        let cause = present
-            .as_ref()
-            .map_or(BlindCause::ProgramRemoved, BlindCause::replaced_by);
+        let cause = present.as_ref().map_or(BlindCause::ProgramRemoved, BlindCause::replaced_by);
         let now = find::maps_now(&self.plan.site);
         if self.maps.iter().all(|id| now.contains(id)) {
             self.program = id;
@@ -369,20 +333,14 @@ impl Ends {
                 "cannot record at entry through this hook",
                 "its programs run when the other is done",
             )
-            .fix(format!(
-                "leave out --at, or load the program with hooks: {}",
-                load()
-            )));
+            .fix(format!("leave out --at, or load the program with hooks: {}", load())));
         }
         if filter_at_entry && !tappable {
             return Err(Error::usage(
                 "cannot filter packets as they arrived through this hook",
                 "its programs see them as the other program left them",
             )
-            .fix(format!(
-                "leave out --filter-at, or load the program with hooks: {}",
-                load()
-            )));
+            .fix(format!("leave out --filter-at, or load the program with hooks: {}", load())));
         }
         options.check_ends()?;
         Ok(ends)
@@ -408,16 +366,8 @@ impl Ends {
         }
         let first = position == 0;
         Occupant {
-            program: if first {
-                "trawl_xdp_first"
-            } else {
-                "trawl_xdp_again"
-            },
-            filters: if first {
-                Filters::Whole
-            } else {
-                Filters::Never
-            },
+            program: if first { "trawl_xdp_first" } else { "trawl_xdp_again" },
+            filters: if first { Filters::Whole } else { Filters::Never },
             config,
         }
     }
@@ -449,16 +399,8 @@ impl Ends {
                 None => ALL as u32,
             };
             Occupant {
-                program: if self.linked {
-                    "trawl_xdp_again"
-                } else {
-                    "trawl_xdp"
-                },
-                filters: if self.linked {
-                    Filters::Never
-                } else {
-                    Filters::Quick
-                },
+                program: if self.linked { "trawl_xdp_again" } else { "trawl_xdp" },
+                filters: if self.linked { Filters::Never } else { Filters::Quick },
                 config,
             }
         };

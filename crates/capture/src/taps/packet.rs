@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use trawl_filter::lower::Target;
-use trawl_io::packet_socket::{
-    self, Filter, Instruction, Opened, PacketQueue, PacketRequest, PacketSocket, Rejected,
-};
+use trawl_io::packet_socket::{self, Filter, Instruction, Opened, PacketQueue, PacketRequest, PacketSocket, Rejected};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::producer::Producer;
 use trawl_sys::ethtool::Ethtool;
@@ -43,12 +41,7 @@ impl Tap for Packet {
         &table::PACKET
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         give_notice(site, assembly);
         if let Some(member) = attach_member(index, site, assembly)? {
@@ -63,11 +56,7 @@ impl Tap for Packet {
             false => options.queue,
         };
         let filter = Prepared::new(&options, site, snaplen)?;
-        let Opened {
-            sockets,
-            rejected,
-            refusal,
-        } = packet_socket::open(
+        let Opened { sockets, rejected, refusal } = packet_socket::open(
             site.namespace.as_ref(),
             &PacketRequest {
                 interface: site.interface.index,
@@ -84,10 +73,7 @@ impl Tap for Packet {
             },
         )?;
         if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
-            assembly.event(Event::RejectedNotCounted {
-                interface: site.label.clone(),
-                why: Some(why.to_string()),
-            });
+            assembly.event(Event::RejectedNotCounted { interface: site.label.clone(), why: Some(why.to_string()) });
         }
         let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
         let promiscuous = promiscuous_wanted(&options, site)
@@ -135,23 +121,17 @@ fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
                 every_packet: stamps.receive_all,
             }
         } else {
-            Event::SystemStamps {
-                interface: site.label.clone(),
-                library: None,
-            }
+            Event::SystemStamps { interface: site.label.clone(), library: None }
         });
     }
 }
 
-/// Returns whether received and sent packets are wanted. The loopback shows each packet twice, sent and received, and one is
-/// enough.
+/// Returns whether received and sent packets are wanted. The loopback shows each packet twice, sent and received, and
+/// one is enough.
 fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
     let direction = direction.unwrap_or(Direction::Both);
     let received = direction.includes_in();
-    (
-        received,
-        direction.includes_out() && !(loopback && received),
-    )
+    (received, direction.includes_out() && !(loopback && received))
 }
 
 #[derive(Debug)]
@@ -172,8 +152,7 @@ impl AttachedTap for AttachedPacket {
             let points = PacketPoints::One(Arc::clone(&self.member));
             let (sampling, failure) = (self.sampling.clone(), self.threads.failure());
             let worker = Worker::new(socket, producer, points, sampling, failure);
-            self.threads
-                .start(&format!("packet-{number}"), || worker.run())?;
+            self.threads.start(&format!("packet-{number}"), || worker.run())?;
         }
         Ok(())
     }
@@ -253,10 +232,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
         },
     );
     // If the kernel refuses such a program, each interface has sockets of its own.
-    let Ok(Opened {
-        sockets, rejected, ..
-    }) = opened
-    else {
+    let Ok(Opened { sockets, rejected, .. }) = opened else {
         return Ok(None);
     };
     let (rings, producers) = assembly.rings.of_threads(sharing.own, sockets.len())?;
@@ -286,11 +262,7 @@ struct AttachedMember {
 }
 
 /// Captures a site with the sockets of its group; `None` if it needs its own.
-fn attach_member(
-    index: usize,
-    site: &CaptureSite,
-    assembly: &mut Assembly,
-) -> Result<Option<Box<dyn AttachedTap>>> {
+fn attach_member(index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<Box<dyn AttachedTap>>> {
     let Some(group) = serving_group(site, assembly)? else {
         return Ok(None);
     };
@@ -312,12 +284,7 @@ fn attach_member(
     let rejected_before = group.rejected_at(ids.slot);
     let entry = TableEntry::take(&group.table, 0, site, &ids)?;
     group.members.write().insert(interface, Arc::clone(&member));
-    Ok(Some(Box::new(AttachedMember {
-        group,
-        member,
-        entry,
-        rejected_before,
-    })))
+    Ok(Some(Box::new(AttachedMember { group, member, entry, rejected_before })))
 }
 
 impl AttachedTap for AttachedMember {
@@ -333,7 +300,8 @@ impl AttachedTap for AttachedMember {
             // The promiscuous mode may be gone with its interface.
             let _ = packet_socket::promiscuous_too(socket, self.member.interface, false);
         }
-        // Packets in the sockets are read before the summary; at the end of a capture, the first member does this for all.
+        // Packets in the sockets are read before the summary; at the end of a capture, the first member does this for
+        // all.
         let is_stopped = self.group.threads.borrow().rings().is_stopped();
         if is_stopped {
             self.group.stop();
@@ -372,21 +340,13 @@ impl Prepared {
     /// Prepares the filter; `None` if every packet is wanted.
     pub fn new(options: &CaptureOptions, site: &CaptureSite, snaplen: u32) -> Result<Option<Self>> {
         let queue = options.queue.filter(|_| !site.has_one_queue());
-        let queue = queue.map(|number| PacketQueue {
-            number,
-            received_offset: site.interface.received_queue_offset(),
-        });
+        let queue = queue.map(|number| PacketQueue { number, received_offset: site.interface.received_queue_offset() });
         let mut prepared = Self {
             queue,
             cpu: options.cpu,
             block: Some(Block::default()),
             // Accepts every packet; 0 would reject them.
-            classic: Some(vec![Instruction {
-                code: 0x06,
-                jt: 0,
-                jf: 0,
-                k: snaplen.max(1),
-            }]),
+            classic: Some(vec![Instruction { code: 0x06, jt: 0, jf: 0, k: snaplen.max(1) }]),
             refusal: None,
         };
         let Some(filter) = &options.filter else {
@@ -394,9 +354,7 @@ impl Prepared {
         };
         let compiler = site.compiler_options(snaplen.max(1))?;
         let classic = filter.classic(&compiler)?;
-        prepared.classic = classic
-            .fits_socket()
-            .then(|| classic.instructions().to_vec());
+        prepared.classic = classic.fits_socket().then(|| classic.instructions().to_vec());
         let target = Target {
             // Only Ethernet frames can have an out-of-band tag.
             vlan_out_of_band: site.interface.link_type == LINKTYPE_ETHERNET,
@@ -414,12 +372,7 @@ impl Prepared {
     }
 
     pub fn for_socket(&self) -> Filter<'_> {
-        Filter {
-            queue: self.queue,
-            cpu: self.cpu,
-            block: self.block.as_deref(),
-            classic: self.classic.as_deref(),
-        }
+        Filter { queue: self.queue, cpu: self.cpu, block: self.block.as_deref(), classic: self.classic.as_deref() }
     }
 }
 

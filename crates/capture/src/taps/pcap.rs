@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use trawl_filter::Classic;
-use trawl_io::libpcap::{
-    CaptureDirection, Handle, Library, Opened, PcapFilter, PcapRequest, Precision,
-};
+use trawl_io::libpcap::{CaptureDirection, Handle, Library, Opened, PcapFilter, PcapRequest, Precision};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_sys::events::Wake;
 use trawl_sys::interface::Interface;
@@ -43,30 +41,16 @@ impl Tap for Pcap {
         &table::PCAP
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
-        refuse_cpu(
-            &options,
-            NAME,
-            "libpcap does not report it",
-            "leave out --cpu, or use --tap packet",
-        )?;
+        refuse_cpu(&options, NAME, "libpcap does not report it", "leave out --cpu, or use --tap packet")?;
         refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
         let sharing = Sharing::new(assembly.rings.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let wanted = options.filter.as_ref().map(program).transpose()?;
         let filters_itself = wanted.is_some() && is_filtered_in_user_space(&site.interface);
-        let Opened {
-            mut handle,
-            warnings,
-            no_hardware_time,
-        } = Handle::open(
+        let Opened { mut handle, warnings, no_hardware_time } = Handle::open(
             &library,
             site.namespace.as_ref(),
             &PcapRequest {
@@ -92,30 +76,22 @@ impl Tap for Pcap {
             });
         }
         if no_hardware_time {
-            assembly.event(Event::SystemStamps {
-                interface: label.clone(),
-                library: Some(library.version().to_owned()),
-            });
+            assembly
+                .event(Event::SystemStamps { interface: label.clone(), library: Some(library.version().to_owned()) });
         }
         let filter = match &wanted {
             Some(wanted) if filters_itself => Some(own_filter(&handle, wanted)?),
             Some(wanted) => {
                 handle.filter(wanted)?;
-                assembly.event(Event::RejectedNotCounted {
-                    interface: label.clone(),
-                    why: None,
-                });
+                assembly.event(Event::RejectedNotCounted { interface: label.clone(), why: None });
                 None
             }
             None => None,
         };
         if steals(&site.interface.name) {
-            assembly.event(Event::TakenFromStack {
-                interface: label.clone(),
-            });
+            assembly.event(Event::TakenFromStack { interface: label.clone() });
         }
-        let link_type =
-            link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
+        let link_type = link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
         let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, 1)?;
         let ids = assembly.add_point(index, site, &rings, NAME, "libpcap")?;
@@ -124,9 +100,7 @@ impl Tap for Pcap {
             Precision::Nanoseconds => "",
             Precision::Microseconds => ", in microseconds: it has no nanoseconds for this device",
         };
-        assembly
-            .points
-            .set_note(ids.point, format!("by {}{precision}", library.version()));
+        assembly.points.set_note(ids.point, format!("by {}{precision}", library.version()));
         let point = PcapPoint {
             ids,
             extent: assembly.extent(snaplen, link_type),
@@ -162,9 +136,7 @@ impl Tap for Pcap {
 fn no_link_type(label: &str, number: i32) -> Error {
     Error::failed(
         format!("cannot record from {label}"),
-        format!(
-            "its packets have the link type {number} in libpcap, which a capture file cannot express"
-        ),
+        format!("its packets have the link type {number} in libpcap, which a capture file cannot express"),
     )
 }
 
@@ -183,11 +155,10 @@ fn program(filter: &Filter) -> Result<PcapFilter> {
         Filter::Classic(text) => Classic::parse(text)
             .map(|classic| PcapFilter::Classic(classic.instructions().to_vec()))
             .map_err(|error| filter.explain(&error)),
-        Filter::Inner(_) => Err(Error::usage(
-            "cannot look inside tunnels with the pcap tap",
-            "libpcap has no such filter",
-        )
-        .fix("leave out --inner, or use --tap packet")),
+        Filter::Inner(_) => {
+            Err(Error::usage("cannot look inside tunnels with the pcap tap", "libpcap has no such filter")
+                .fix("leave out --inner, or use --tap packet"))
+        }
     }
 }
 
@@ -197,8 +168,7 @@ fn own_filter(handle: &Handle, wanted: &PcapFilter) -> Result<Classic> {
         PcapFilter::Expression(expression) => handle.compile(expression)?,
         PcapFilter::Classic(given) => given.clone(),
     };
-    Classic::from_compiler(instructions)
-        .map_err(|error| Error::usage("cannot use this filter", error))
+    Classic::from_compiler(instructions).map_err(|error| Error::usage("cannot use this filter", error))
 }
 
 #[derive(Debug)]
@@ -230,10 +200,7 @@ impl AttachedTap for AttachedPcap {
         }
         if !self.threads.are_finished() {
             self.threads.abandon();
-            return vec![Event::LibraryStuck {
-                library: self.version.clone(),
-                seconds: PATIENCE.as_secs(),
-            }];
+            return vec![Event::LibraryStuck { library: self.version.clone(), seconds: PATIENCE.as_secs() }];
         }
         let failure = self.threads.join();
         let remark = self.counts.remark(&self.version);
@@ -284,8 +251,8 @@ pub fn steals(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("zc:")
 }
 
-/// Returns true if the library filters such a device itself, on copies of packets: devices other than kernel interfaces have
-/// no kernel filter.
+/// Returns true if the library filters such a device itself, on copies of packets: devices other than kernel interfaces
+/// have no kernel filter.
 pub fn is_filtered_in_user_space(interface: &Interface) -> bool {
     interface.index == 0 && interface.name != ANY && !interface.name.starts_with("zc:")
 }
@@ -301,11 +268,7 @@ pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
         return Ok(());
     }
     let (framework, name) = device.split_once(':').unwrap_or(("netmap", device));
-    let framework = if framework == "zc" {
-        "PF_RING ZC"
-    } else {
-        framework
-    };
+    let framework = if framework == "zc" { "PF_RING ZC" } else { framework };
     Err(Error::usage(
         format!("cannot capture on {device}"),
         format!("{framework} withholds the packets of {name} from the network stack: its connections stop during the capture"),
@@ -331,12 +294,7 @@ mod tests {
         assert!(refuse_stealing("netmap:eth0", true).is_ok());
         assert!(refuse_stealing("vale0:a", false).is_ok());
         let error = refuse_stealing("netmap:eth0", false).unwrap_err();
-        assert!(
-            error
-                .how_to_fix()
-                .is_some_and(|fix| fix.contains("--steal")),
-            "{error}"
-        );
+        assert!(error.how_to_fix().is_some_and(|fix| fix.contains("--steal")), "{error}");
     }
 
     #[test]

@@ -84,20 +84,17 @@ fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Taps>
     match table::XDP.check(options) {
         // No packet at this one of many interfaces has the requested data.
         Ok(()) if site.one_of_any => Ok(Vec::new()),
-        Ok(()) => {
-            Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them"))
-        }
+        Ok(()) => Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them")),
         Err(_) => Err(error),
     }
 }
 
-/// Adds tc for sent packets to a tap at XDP, which sees received ones. If trawl chose the tap, both directions are wanted.
+/// Adds tc for sent packets to a tap at XDP, which sees received ones. If trawl chose the tap, both directions are
+/// wanted.
 fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> Taps {
     let sent: Option<Box<dyn Tap>> = match options.direction {
         _ if options.with_tc => Some(Box::new(Tc::Asked)),
-        None if options.tap == TapChoice::Auto && !wants_verdicts(options) => {
-            Some(Box::new(Tc::Sent))
-        }
+        None if options.tap == TapChoice::Auto && !wants_verdicts(options) => Some(Box::new(Tc::Sent)),
         Some(Direction::Both) => Some(Box::new(Tc::Sent)),
         // The table refuses sent packets alone.
         None | Some(Direction::In | Direction::Out) => None,
@@ -143,9 +140,7 @@ fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, TapR
 }
 
 fn untraced(error: &Error) -> TapReason {
-    TapReason::CannotBeTraced {
-        why: error.to_string(),
-    }
+    TapReason::CannotBeTraced { why: error.to_string() }
 }
 
 /// Returns a tap with trawl's own program on an interface without one, else a tap at the attached program.
@@ -164,9 +159,5 @@ fn xdp_tap(site: &CaptureSite, options: &CaptureOptions) -> Result<Box<dyn Tap>>
     {
         return Ok(Box::new(Hook));
     }
-    if others.is_some() || options.programs.is_some() {
-        Ok(Box::new(Trace))
-    } else {
-        Ok(Box::new(Xdp))
-    }
+    if others.is_some() || options.programs.is_some() { Ok(Box::new(Trace)) } else { Ok(Box::new(Xdp)) }
 }

@@ -1,5 +1,5 @@
-//! The table of taps: what each sees, provides and needs. Refusals of a capture, `trawl taps` and the guide's matrix come
-//! from it.
+//! The table of taps: what each sees, provides and needs. Refusals of a capture, `trawl taps` and the guide's matrix
+//! come from it.
 
 use serde::Serialize;
 use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
@@ -95,23 +95,14 @@ pub const XDP: Facts = Facts {
         ..Gives::NOTHING
     },
     needs: "an interface without an XDP program",
-    features: &[
-        KernelFeature::Xdp,
-        KernelFeature::XdpLink,
-        KernelFeature::MmapableArray,
-    ],
+    features: &[KernelFeature::Xdp, KernelFeature::XdpLink, KernelFeature::MmapableArray],
 };
 
 pub const TRACE: Facts = Facts {
     name: "xdp",
     variant: Some("attached_program"),
     sees: "received packets, at entry and exit of any XDP program already attached",
-    gives: Gives {
-        programs: true,
-        hardware_time: false,
-        process: false,
-        ..XDP.gives
-    },
+    gives: Gives { programs: true, hardware_time: false, process: false, ..XDP.gives },
     needs: "a kernel that allows tracing programs",
     features: &[
         KernelFeature::Xdp,
@@ -127,11 +118,7 @@ pub const HOOK: Facts = Facts {
     name: "tailcall",
     variant: None,
     sees: "received packets, and the verdict of an attached XDP program",
-    gives: Gives {
-        programs: false,
-        process: true,
-        ..TRACE.gives
-    },
+    gives: Gives { programs: false, process: true, ..TRACE.gives },
     needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
     features: &[KernelFeature::Xdp, KernelFeature::MmapableArray],
 };
@@ -140,14 +127,7 @@ pub const TC: Facts = Facts {
     name: "tc",
     variant: None,
     sees: "received and sent packets, between driver and stack",
-    gives: Gives {
-        received: true,
-        sent: true,
-        queue: true,
-        hardware_time: true,
-        process: true,
-        ..Gives::NOTHING
-    },
+    gives: Gives { received: true, sent: true, queue: true, hardware_time: true, process: true, ..Gives::NOTHING },
     needs: "tcx, or clsact on kernels before 6.6",
     features: &[KernelFeature::Bpf, KernelFeature::MmapableArray],
 };
@@ -156,10 +136,7 @@ pub const PACKET: Facts = Facts {
     name: "packet",
     variant: None,
     sees: "received and sent packets, as tcpdump sees them",
-    gives: Gives {
-        process: false,
-        ..TC.gives
-    },
+    gives: Gives { process: false, ..TC.gives },
     needs: "nothing",
     features: &[KernelFeature::PacketV3],
 };
@@ -168,12 +145,7 @@ pub const PCAP: Facts = Facts {
     name: "pcap",
     variant: None,
     sees: "packets of a libpcap's devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
-    gives: Gives {
-        received: true,
-        sent: true,
-        hardware_time: true,
-        ..Gives::NOTHING
-    },
+    gives: Gives { received: true, sent: true, hardware_time: true, ..Gives::NOTHING },
     needs: "a libpcap: the system's, or the one that --libpcap names",
     features: &[],
 };
@@ -182,12 +154,7 @@ pub const DPDK: Facts = Facts {
     name: "dpdk",
     variant: None,
     sees: "packets of a DPDK application's ports, copied by its capture framework (pdump)",
-    gives: Gives {
-        received: true,
-        sent: true,
-        queue: true,
-        ..Gives::NOTHING
-    },
+    gives: Gives { received: true, sent: true, queue: true, ..Gives::NOTHING },
     needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
     features: &[],
 };
@@ -196,13 +163,7 @@ pub const DROP: Facts = Facts {
     name: "drop",
     variant: None,
     sees: "packets that the kernel drops, with their reason, function, namespace and socket",
-    gives: Gives {
-        received: true,
-        sent: true,
-        drop_reason: true,
-        process: true,
-        ..Gives::NOTHING
-    },
+    gives: Gives { received: true, sent: true, drop_reason: true, process: true, ..Gives::NOTHING },
     needs: "Linux 5.17 with BTF",
     features: &[
         KernelFeature::RawTracepoint,
@@ -240,18 +201,10 @@ impl Facts {
         if *self == PCAP
             && let Err(error) = Library::load(None)
         {
-            missing.push(Missing {
-                feature: LIBPCAP,
-                refused: false,
-                why: error.to_string(),
-            });
+            missing.push(Missing { feature: LIBPCAP, refused: false, why: error.to_string() });
         }
         if *self == DPDK {
-            missing.extend(no_helper().map(|why| Missing {
-                feature: dpdk::PROGRAM,
-                refused: false,
-                why,
-            }));
+            missing.extend(no_helper().map(|why| Missing { feature: dpdk::PROGRAM, refused: false, why }));
         }
         missing
     }
@@ -271,11 +224,7 @@ impl Facts {
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
             let why = "an XDP hook sees received ones only";
-            return refuse(
-                without("see sent packets"),
-                why,
-                "use --tap tc or --tap packet",
-            );
+            return refuse(without("see sent packets"), why, "use --tap tc or --tap packet");
         }
         if options.at.is_some_and(At::entry) && !gives.entry {
             let what = without("record at entry");
@@ -300,15 +249,9 @@ impl Facts {
             );
         }
         if options.time == TimeSource::Hardware && !gives.hardware_time {
-            return refuse(
-                without("read hardware time stamps"),
-                self.no_hardware_time(),
-                "leave out --time hw",
-            );
+            return refuse(without("read hardware time stamps"), self.no_hardware_time(), "leave out --time hw");
         }
-        if options.recording.stamps == Stamps::Poll
-            && ![XDP.name, HOOK.name, TC.name].contains(name)
-        {
+        if options.recording.stamps == Stamps::Poll && ![XDP.name, HOOK.name, TC.name].contains(name) {
             return refuse(
                 without("read the clock once a poll"),
                 "other mechanisms stamp its packets",
@@ -333,11 +276,7 @@ impl Facts {
             true => "libpcap does not report it",
             false => "freed buffers do not contain it",
         };
-        refuse(
-            format!("cannot choose packets by queue with the {} tap", self.name),
-            why,
-            "leave out --queue",
-        )
+        refuse(format!("cannot choose packets by queue with the {} tap", self.name), why, "leave out --queue")
     }
 }
 
@@ -345,17 +284,13 @@ impl Facts {
 fn no_helper() -> Option<String> {
     match dpdk::presence() {
         Presence::Ready { .. } => None,
-        Presence::NotThere => {
-            Some("the helper was not found next to trawl: make build-dpdk".to_owned())
+        Presence::NotThere => Some("the helper was not found next to trawl: make build-dpdk".to_owned()),
+        Presence::DoesNotRun { program, said } => {
+            Some(format!("{} does not run ({said}): make build-dpdk", program.display()))
         }
-        Presence::DoesNotRun { program, said } => Some(format!(
-            "{} does not run ({said}): make build-dpdk",
-            program.display()
-        )),
-        Presence::OtherBuild { program } => Some(format!(
-            "{} is of another build of trawl: make build-dpdk",
-            program.display()
-        )),
+        Presence::OtherBuild { program } => {
+            Some(format!("{} is of another build of trawl: make build-dpdk", program.display()))
+        }
     }
 }
 
@@ -370,14 +305,7 @@ pub fn markdown() -> String {
     );
     let mark = |has: bool| if has { "yes" } else { "no" };
     for facts in ALL {
-        let Gives {
-            received,
-            sent,
-            entry,
-            verdict,
-            hardware_time,
-            ..
-        } = facts.gives;
+        let Gives { received, sent, entry, verdict, hardware_time, .. } = facts.gives;
         text.push_str(&format!(
             "| `{}` | {} | {} | {} | {} | {} | {} | {} |\n",
             facts.name,
@@ -403,11 +331,7 @@ mod tests {
     #[test]
     fn guide_contains_the_table() {
         let guide = include_str!("../../../../docs/GUIDE.md");
-        assert!(
-            guide.contains(&markdown()),
-            "docs/GUIDE.md differs from trawl taps --markdown:\n{}",
-            markdown()
-        );
+        assert!(guide.contains(&markdown()), "docs/GUIDE.md differs from trawl taps --markdown:\n{}", markdown());
     }
 
     /// Each tap has a reason of its own.
@@ -431,10 +355,7 @@ mod tests {
         for facts in ALL {
             for missing in facts.missing() {
                 assert!(
-                    facts
-                        .features
-                        .iter()
-                        .any(|feature| feature.name() == missing.feature)
+                    facts.features.iter().any(|feature| feature.name() == missing.feature)
                         || [LIBPCAP, dpdk::PROGRAM].contains(&missing.feature)
                 );
                 assert!(!missing.why.is_empty());

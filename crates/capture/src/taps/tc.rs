@@ -1,5 +1,5 @@
-//! The `tc` tap: packets that the stack sends and receives, by tcx, or by the clsact qdisc on kernels without tcx and at many
-//! interfaces.
+//! The `tc` tap: packets that the stack sends and receives, by tcx, or by the clsact qdisc on kernels without tcx and
+//! at many interfaces.
 
 mod clsact;
 
@@ -50,12 +50,7 @@ impl Tap for Tc {
         &table::TC
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let options = &assembly.options;
         // The sender's process is known of one, the receiver's of the other.
         let both_ends = options.process.as_ref().is_some_and(ProcessPlan::filters);
@@ -65,12 +60,7 @@ impl Tap for Tc {
             (Self::Asked, None) if site.interface.loopback && !both_ends => Direction::In,
             (Self::Asked, direction) => direction.unwrap_or(Direction::Both),
         };
-        let mut tap = AttachedTc {
-            site: site.clone(),
-            sides: Vec::new(),
-            clsact: Vec::new(),
-            entries: Vec::new(),
-        };
+        let mut tap = AttachedTc { site: site.clone(), sides: Vec::new(), clsact: Vec::new(), entries: Vec::new() };
         if direction.includes_in() {
             tap.add(Side::Ingress, index, site, assembly)?;
         }
@@ -97,12 +87,9 @@ fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
     })
 }
 
-/// Inserts the filter's instructions, which are the same for both sides. Returns what they need until the program is loaded.
-fn insert_filter(
-    site: &CaptureSite,
-    assembly: &Assembly,
-    program: &mut TapProgram,
-) -> Result<Vec<Block>> {
+/// Inserts the filter's instructions, which are the same for both sides. Returns what they need until the program is
+/// loaded.
+fn insert_filter(site: &CaptureSite, assembly: &Assembly, program: &mut TapProgram) -> Result<Vec<Block>> {
     let Some(filter) = &assembly.options.filter else {
         return Ok(Vec::new());
     };
@@ -117,7 +104,8 @@ fn insert_filter(
     Ok(blocks)
 }
 
-/// Makes a program look for the Ethernet header of packets that have lost it: those that generic XDP copied, since Linux 6.9.
+/// Makes a program look for the Ethernet header of packets that have lost it: those that generic XDP copied, since
+/// Linux 6.9.
 fn look_for_header(config: &mut TapConfig) {
     // Both are older than that, and the kernel without the second may not accept the third version of a long filter.
     if !object::can_cast() || !probe::has_far_jumps() {
@@ -149,15 +137,12 @@ struct Recipe<'a> {
 
 impl Recipe<'_> {
     /// Loads the program with this attach type, or returns the one that other interfaces share.
-    fn load(
-        &self,
-        attach_type: u32,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Arc<OwnedFd>> {
-        let known = assembly.many.tc.iter().find(|(one, of_type, _)| {
-            *of_type == attach_type && Some(one) == self.likeness.as_ref()
-        });
+    fn load(&self, attach_type: u32, site: &CaptureSite, assembly: &mut Assembly) -> Result<Arc<OwnedFd>> {
+        let known = assembly
+            .many
+            .tc
+            .iter()
+            .find(|(one, of_type, _)| *of_type == attach_type && Some(one) == self.likeness.as_ref());
         if let Some((_, _, program)) = known {
             return Ok(Arc::clone(program));
         }
@@ -166,11 +151,7 @@ impl Recipe<'_> {
             None => None,
         };
         let mut maps = program_maps(self.rings, None);
-        maps.extend(
-            table
-                .iter()
-                .map(|table| (crate::many::MAP_NAME, table.as_fd())),
-        );
+        maps.extend(table.iter().map(|table| (crate::many::MAP_NAME, table.as_fd())));
         let mut ready = TapProgram::prepare(object::TC, &self.name, &self.config, &maps)?;
         let _blocks = insert_filter(site, assembly, &mut ready)?;
         let program = Arc::new(ready.load(&LoadOptions {
@@ -197,9 +178,8 @@ struct TcxSide {
 impl TcxSide {
     fn is_attached(&self) -> bool {
         let own = program::id(&self.program);
-        info::link(self.link.as_fd()).is_ok_and(|about| {
-            about.ifindex != 0 && own.as_ref().is_ok_and(|own| *own == about.program)
-        })
+        info::link(self.link.as_fd())
+            .is_ok_and(|about| about.ifindex != 0 && own.as_ref().is_ok_and(|own| *own == about.program))
     }
 }
 
@@ -215,22 +195,13 @@ fn attach_tcx(
 }
 
 impl AttachedTc {
-    fn add(
-        &mut self,
-        side: Side,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<()> {
+    fn add(&mut self, side: Side, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<()> {
         if side == Side::Egress
             && queue_is_chosen_later(site)
             && let Some(queue) = assembly.options.queue
         {
             return Err(Error::usage(
-                format!(
-                    "cannot choose what {} sends by queue {queue} with the tc tap",
-                    site.label
-                ),
+                format!("cannot choose what {} sends by queue {queue} with the tc tap", site.label),
                 "the kernel chooses the queue after tc",
             )
             .fix("use --tap packet, or -Q in for received packets"));
@@ -238,18 +209,8 @@ impl AttachedTc {
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, position) = match side {
             // First on ingress and last on egress: nearest to the wire.
-            Side::Ingress => (
-                "tc ingress",
-                1,
-                program::ATTACH_TCX_INGRESS,
-                TcxPosition::First,
-            ),
-            Side::Egress => (
-                "tc egress",
-                2,
-                program::ATTACH_TCX_EGRESS,
-                TcxPosition::Last,
-            ),
+            Side::Ingress => ("tc ingress", 1, program::ATTACH_TCX_INGRESS, TcxPosition::First),
+            Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPosition::Last),
         };
         let ids = assembly.add_point(index, site, &rings, "tc", hook)?;
         let mut config = assembly.config(&rings);
@@ -283,8 +244,7 @@ impl AttachedTc {
         };
         if assembly.serves_many() {
             let name = variant(NAME, &[(names, "p"), (true, "m"), (filtered, "f")]);
-            let likeness =
-                assembly.for_many(&name, &mut config, site, PacketStructure::SocketBuffer)?;
+            let likeness = assembly.for_many(&name, &mut config, site, PacketStructure::SocketBuffer)?;
             if let Some(entry) = assembly.add_to_table(hook, &likeness, site, &ids)? {
                 self.entries.push(entry);
                 recipe.name = name;
@@ -293,30 +253,17 @@ impl AttachedTc {
             }
         }
         let what = || format!("cannot attach to {} at {hook}", site.label);
-        // The kernel needs 10 ms to make a tcx link and as long to end it, one after the other. Foreign tcx programs run
-        // before any filter, so tcx is used next to them nevertheless.
-        let is_quicker = recipe.likeness.is_some()
-            && assembly.sites > MOST_LINKS
-            && tcx_programs(site, side)? == 0;
+        // The kernel needs 10 ms to make a tcx link and as long to end it, one after the other. Foreign tcx programs
+        // run before any filter, so tcx is used next to them nevertheless.
+        let is_quicker = recipe.likeness.is_some() && assembly.sites > MOST_LINKS && tcx_programs(site, side)? == 0;
         let tcx = match is_quicker || probe::is_unwanted("tcx") {
-            true => Err((
-                Some(errno::EOPNOTSUPP),
-                Error::failed(what(), "disabled by TRAWL_WITHOUT"),
-            )),
-            false => recipe
-                .load(attach_type, site, assembly)
-                .map_err(|e| (e.errno(), e))
-                .and_then(|program| {
-                    let link = attach_tcx(site, &program, attach_type, position)
-                        .map_err(|e| (None, e))?
-                        .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))?;
-                    Ok(TcxSide {
-                        link,
-                        program,
-                        attach_type,
-                        position,
-                    })
-                }),
+            true => Err((Some(errno::EOPNOTSUPP), Error::failed(what(), "disabled by TRAWL_WITHOUT"))),
+            false => recipe.load(attach_type, site, assembly).map_err(|e| (e.errno(), e)).and_then(|program| {
+                let link = attach_tcx(site, &program, attach_type, position)
+                    .map_err(|e| (None, e))?
+                    .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))?;
+                Ok(TcxSide { link, program, attach_type, position })
+            }),
         };
         match tcx {
             Ok(side) => {
@@ -333,17 +280,13 @@ impl AttachedTc {
                         assembly.undo_filters_of(&program, site)?;
                         ClsactFilter::add_watched(site, side, &program, name)?
                     }
-                    None => {
-                        ClsactFilter::add(site, side, &program, name, &mut assembly.undo.warden)?
-                    }
+                    None => ClsactFilter::add(site, side, &program, name, &mut assembly.undo.warden)?,
                 };
                 self.clsact.push(filter);
                 assembly.points.set_mode(ids.point, "clsact");
                 Ok(())
             }
-            Err((Some(errno::EPERM), error)) => {
-                Err(error.fix("this requires root (CAP_BPF and CAP_NET_ADMIN)"))
-            }
+            Err((Some(errno::EPERM), error)) => Err(error.fix("this requires root (CAP_BPF and CAP_NET_ADMIN)")),
             Err((_, error)) => Err(error),
         }
     }
@@ -358,10 +301,7 @@ impl AttachedTap for AttachedTc {
             .drain(..)
             .rev()
             .filter_map(|filter| filter.remove().err())
-            .map(|error| Event::NotUndone {
-                what: LeftBehind::TcFilter,
-                why: error.to_string(),
-            })
+            .map(|error| Event::NotUndone { what: LeftBehind::TcFilter, why: error.to_string() })
             .collect()
     }
 

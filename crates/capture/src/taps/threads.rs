@@ -29,11 +29,7 @@ impl Sharing {
         let kernel = site / sockets / 2;
         // A smaller share is not split between the kernel and trawl: it could not hold a packet of 64 KiB.
         let own = (site / 2).max(site.min(UNSPLIT * sockets)) as u64;
-        Self {
-            sockets,
-            kernel,
-            own: Geometry::for_total(own, sockets).unwrap_or(asked_for),
-        }
+        Self { sockets, kernel, own: Geometry::for_total(own, sockets).unwrap_or(asked_for) }
     }
 }
 
@@ -58,11 +54,7 @@ impl Failure {
 
 impl Threads {
     pub fn new(rings: Arc<Rings>) -> Self {
-        Self {
-            rings,
-            running: Vec::new(),
-            failure: Failure::default(),
-        }
+        Self { rings, running: Vec::new(), failure: Failure::default() }
     }
 
     pub fn rings(&self) -> &Arc<Rings> {

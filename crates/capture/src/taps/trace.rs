@@ -1,5 +1,5 @@
-//! The `xdp` tap at attached programs: fentry and fexit programs at their functions, one by one or all of a dispatcher's. The
-//! programs and their attachments are left alone.
+//! The `xdp` tap at attached programs: fentry and fexit programs at their functions, one by one or all of a
+//! dispatcher's. The programs and their attachments are left alone.
 
 pub mod counts;
 mod plan;
@@ -30,18 +30,13 @@ use slot::{Follow, Slot, Slots};
 #[derive(Debug)]
 pub struct Trace;
 
-/// Returns the reason for which the kernel refuses tracing programs, if it does. Without atomics, programs write to a ring
-/// under a lock, which tracing programs cannot take.
+/// Returns the reason for which the kernel refuses tracing programs, if it does. Without atomics, programs write to a
+/// ring under a lock, which tracing programs cannot take.
 pub fn refusal() -> Option<&'static ProbeAnswer> {
-    [
-        KernelFeature::Fentry,
-        KernelFeature::Fexit,
-        KernelFeature::KernelMemory,
-        KernelFeature::Atomics,
-    ]
-    .into_iter()
-    .map(KernelFeature::probe)
-    .find(|answer| !answer.is_supported())
+    [KernelFeature::Fentry, KernelFeature::Fexit, KernelFeature::KernelMemory, KernelFeature::Atomics]
+        .into_iter()
+        .map(KernelFeature::probe)
+        .find(|answer| !answer.is_supported())
 }
 
 /// Returns an error if the attached program cannot be traced.
@@ -66,8 +61,7 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer
     let why = answer.why().unwrap_or_default();
     if hook::is_there(present) {
         let what = format!("cannot choose among the XDP programs on {}", site.label);
-        let why =
-            format!("that requires tracing programs, and the kernel accepts none here: {why}");
+        let why = format!("that requires tracing programs, and the kernel accepts none here: {why}");
         return Error::failed(what, why)
             .fix("leave out --program: the hook map of the attached program shows its verdicts");
     }
@@ -79,10 +73,7 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer
             present.mode.name()
         ),
     );
-    error.fix(format!(
-        "{}; or capture after XDP with --tap packet",
-        site.with_hooks(present.program_id).advice()
-    ))
+    error.fix(format!("{}; or capture after XDP with --tap packet", site.with_hooks(present.program_id).advice()))
 }
 
 impl Tap for Trace {
@@ -90,31 +81,20 @@ impl Tap for Trace {
         &table::TRACE
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         assembly.options.check_ends()?;
         let programs = assembly.options.programs.clone();
         let programs = programs.unwrap_or(Programs::AttachedTap);
         let Some(present) = Present::at(site)? else {
-            return Err(Error::failed(
-                format!("cannot look at an XDP program on {}", site.label),
-                "none is on it",
-            )
-            .fix("leave out --program, or attach one: trawl xdp load"));
+            return Err(Error::failed(format!("cannot look at an XDP program on {}", site.label), "none is on it")
+                .fix("leave out --program, or attach one: trawl xdp load"));
         };
         if let Some(answer) = refusal() {
             return Err(refused(site, &present.attachment(), answer));
         }
         let chosen = present.choose(&programs, site)?;
         if let Some(unseen) = present.out_of_sight(&programs) {
-            assembly.event(Event::ProgramsOutOfSight {
-                interface: site.label.clone(),
-                programs: unseen,
-            });
+            assembly.event(Event::ProgramsOutOfSight { interface: site.label.clone(), programs: unseen });
         }
         let plan = TracePlan::new(assembly, site, chosen.len() > 1)?;
         let mut slots = Slots::new(plan, site);
@@ -132,24 +112,11 @@ impl Tap for Trace {
                 1 => Some(program.name.clone()),
                 _ => Some(program.describe()),
             };
-            let ends = slots.add_points(
-                name.as_deref(),
-                program.id,
-                index,
-                site,
-                assembly,
-                present.mode.name(),
-            )?;
+            let ends = slots.add_points(name.as_deref(), program.id, index, site, assembly, present.mode.name())?;
             slots.add(Slot::new(program, follow, ends));
         }
         slots.attach(Some(&present))?;
-        Ok(Box::new(AttachedTrace {
-            site: site.clone(),
-            head: Some(present.head),
-            slots,
-            ended: None,
-            moved: None,
-        }))
+        Ok(Box::new(AttachedTrace { site: site.clone(), head: Some(present.head), slots, ended: None, moved: None }))
     }
 }
 
@@ -185,11 +152,7 @@ impl AttachedTap for AttachedTrace {
 
     fn news(&mut self) -> Vec<Event> {
         // Other checks report a removed interface.
-        let Ok(now) = self
-            .site
-            .interface
-            .xdp_attached(self.site.namespace.as_ref())
-        else {
+        let Ok(now) = self.site.interface.xdp_attached(self.site.namespace.as_ref()) else {
             return Vec::new();
         };
         let id = now.as_ref().map(|present| present.program_id);
@@ -215,9 +178,7 @@ impl AttachedTap for AttachedTrace {
                 news
             }
             Err(error) => {
-                self.ended = Some(GoneReason::ProgramUntraceable {
-                    why: error.to_string(),
-                });
+                self.ended = Some(GoneReason::ProgramUntraceable { why: error.to_string() });
                 Vec::new()
             }
         }

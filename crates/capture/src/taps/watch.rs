@@ -66,15 +66,11 @@ impl fmt::Display for BlindCause {
             }
             Self::ProgramRemoved => "the XDP program was removed".to_owned(),
             Self::SlotEmptied { slot } => {
-                format!(
-                    "slot {slot} ({}) of the hook map was emptied",
-                    slot_name(*slot)
-                )
+                format!("slot {slot} ({}) of the hook map was emptied", slot_name(*slot))
             }
-            Self::SlotTaken { slot, id } => format!(
-                "slot {slot} ({}) of the hook map was given to program {id}",
-                slot_name(*slot)
-            ),
+            Self::SlotTaken { slot, id } => {
+                format!("slot {slot} ({}) of the hook map was given to program {id}", slot_name(*slot))
+            }
             Self::FilterRemoved => "its tc filter was deleted".to_owned(),
         };
         f.write_str(&text)

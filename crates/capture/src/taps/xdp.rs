@@ -45,12 +45,7 @@ impl Tap for Xdp {
         &table::XDP
     }
 
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
         let rings = assembly.program_rings()?;
         // Two captures at once would claim the same seat.
         let _lock = netns::lock(site.namespace.as_ref())?;
@@ -64,26 +59,14 @@ impl Tap for Xdp {
             .fix("leave out --time hw"));
         }
         if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
-            let what = format!(
-                "cannot read hardware time stamps on {} in skb mode",
-                site.label
-            );
+            let what = format!("cannot read hardware time stamps on {} in skb mode", site.label);
             return Err(Error::usage(what, "only drivers have them").fix("leave out --mode skb"));
         }
-        let joined = present
-            .as_ref()
-            .map(|present| join(site, present))
-            .transpose()?;
+        let joined = present.as_ref().map(|present| join(site, present)).transpose()?;
         let mut config = assembly.config(&rings);
-        let unwanted = assembly
-            .options
-            .verdicts
-            .as_ref()
-            .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
+        let unwanted = assembly.options.verdicts.as_ref().is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
         if unwanted {
-            assembly.event(Event::NoPacketMatchesVerdict {
-                interface: site.label.clone(),
-            });
+            assembly.event(Event::NoPacketMatchesVerdict { interface: site.label.clone() });
         }
         config.verdict = XDP_PASS;
         config.unwanted = u32::from(unwanted);
@@ -104,39 +87,25 @@ impl Tap for Xdp {
         };
         let (link, mode) = match joined {
             Some(joined) => {
-                assembly.event(Event::SharingHook {
-                    interface: site.label.clone(),
-                });
+                assembly.event(Event::SharingHook { interface: site.label.clone() });
                 (joined.link, joined.mode)
             }
             None => attach_program(site, &seated.program, assembly)?,
         };
         let link = Arc::new(link);
-        numbers
-            .into_iter()
-            .for_each(|point| assembly.points.set_mode(point, mode.name()));
+        numbers.into_iter().for_each(|point| assembly.points.set_mode(point, mode.name()));
         let hand_over = seated.seat.borrow().hand_over(&link, &seated.program);
         if is_shared {
             assembly.undo.watch_later(hand_over);
         } else {
             let leave = seated.leave_tasks()?;
-            assembly
-                .undo
-                .warden
-                .watch([hand_over].into_iter().chain(leave))?;
+            assembly.undo.warden.watch([hand_over].into_iter().chain(leave))?;
             // A device-bound program can only be the head of a chain.
             if assembly.options.time == TimeSource::System {
                 seated.sit(&site.label)?;
             }
         }
-        Ok(Box::new(AttachedXdp {
-            site: site.clone(),
-            mode,
-            seated,
-            link: Some(link),
-            known: None,
-            entry,
-        }))
+        Ok(Box::new(AttachedXdp { site: site.clone(), mode, seated, link: Some(link), known: None, entry }))
     }
 }
 
@@ -162,8 +131,8 @@ fn own_program(
     Seated::new(seat, program)
 }
 
-/// Returns the program for all similar interfaces, loaded for the first of them, and the table entry. `None` if it cannot
-/// serve: other captures that this one joins have chains of their own, or the interface is captured twice.
+/// Returns the program for all similar interfaces, loaded for the first of them, and the table entry. `None` if it
+/// cannot serve: other captures that this one joins have chains of their own, or the interface is captured twice.
 fn shared_program(
     mut config: TapConfig,
     site: &CaptureSite,
@@ -209,11 +178,7 @@ struct Joined {
 
 fn join(site: &CaptureSite, present: &XdpAttachment) -> Result<Joined> {
     match link_of(present, site) {
-        Some(link) if is_trawls(present) => Ok(Joined {
-            head: present.program_id,
-            link,
-            mode: present.mode,
-        }),
+        Some(link) if is_trawls(present) => Ok(Joined { head: present.program_id, link, mode: present.mode }),
         _ => Err(occupied(site, present)),
     }
 }
@@ -224,11 +189,7 @@ pub fn is_trawls(present: &XdpAttachment) -> bool {
 }
 
 fn moved_on(site: &CaptureSite) -> Error {
-    Error::failed(
-        format!("cannot join the capture on {}", site.label),
-        "it ended just now",
-    )
-    .fix("try again")
+    Error::failed(format!("cannot join the capture on {}", site.label), "it ended just now").fix("try again")
 }
 
 /// Explains that a foreign program occupies the hook.
@@ -236,8 +197,7 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }
-    let name =
-        snapshot::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
+    let name = snapshot::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
     Error::failed(
         format!("cannot attach to {}", site.label),
         format!(
@@ -246,10 +206,7 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
             present.mode.name()
         ),
     )
-    .fix(format!(
-        "{}; or capture after XDP with --tap packet",
-        site.with_hooks(present.program_id).advice()
-    ))
+    .fix(format!("{}; or capture after XDP with --tap packet", site.with_hooks(present.program_id).advice()))
 }
 
 fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
@@ -257,27 +214,16 @@ fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
 }
 
 /// Attaches natively if no mode is requested, and in skb mode if native mode is refused.
-fn attach_program(
-    site: &CaptureSite,
-    program: &OwnedFd,
-    assembly: &mut Assembly,
-) -> Result<(OwnedFd, XdpMode)> {
+fn attach_program(site: &CaptureSite, program: &OwnedFd, assembly: &mut Assembly) -> Result<(OwnedFd, XdpMode)> {
     let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
     if let Some(refused) = attached.instead_of {
         let error = refused.explain(&site.to_attach()?, NAME);
-        assembly.event(Event::SkbMode {
-            interface: site.label.clone(),
-            why: error.why().to_owned(),
-        });
+        assembly.event(Event::SkbMode { interface: site.label.clone(), why: error.why().to_owned() });
     }
     Ok((link, attached.mode))
 }
 
-fn hold(
-    site: &CaptureSite,
-    program: &OwnedFd,
-    mode: Option<XdpMode>,
-) -> Result<(OwnedFd, trawl_attach::Attached)> {
+fn hold(site: &CaptureSite, program: &OwnedFd, mode: Option<XdpMode>) -> Result<(OwnedFd, trawl_attach::Attached)> {
     let to = site.to_attach()?;
     trawl_attach::hold(&to, program.as_fd(), mode).map_err(|refused| {
         let error = refused.explain(&to, NAME);
@@ -334,11 +280,7 @@ fn load(
     interfaces: Option<&Table>,
     options: &CaptureOptions,
 ) -> Result<OwnedFd> {
-    let twice = if options.at == Some(At::Both) {
-        "2"
-    } else {
-        ""
-    };
+    let twice = if options.at == Some(At::Both) { "2" } else { "" };
     let hardware = options.time == TimeSource::Hardware;
     let filter = options.filter.as_ref();
     let blocks = filter
@@ -348,12 +290,7 @@ fn load(
     // The quick version decides before the interface is known, and knows no process.
     let quickly = interfaces.is_none() && !names;
     let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(quickly));
-    let does = [
-        (names, "p"),
-        (interfaces.is_some(), "m"),
-        (hardware && interfaces.is_none(), "h"),
-        (true, filtered),
-    ];
+    let does = [(names, "p"), (interfaces.is_some(), "m"), (hardware && interfaces.is_none(), "h"), (true, filtered)];
     let name = variant(&format!("trawl_xdp{twice}"), &does);
     let mut maps = program_maps(rings, Some(seat.map()));
     maps.extend(interfaces.map(|table| (many::MAP_NAME, table.as_fd())));
@@ -375,10 +312,7 @@ fn load(
     how.flags |= program::DEVICE_BOUND;
     how.ifindex = site.interface.index;
     let instructions = ready.instructions();
-    run_maybe_in(site.namespace.as_ref(), || {
-        program::load(instructions, &how)
-    })?
-    .map_err(|e| cannot(&e.to_string()))
+    run_maybe_in(site.namespace.as_ref(), || program::load(instructions, &how))?.map_err(|e| cannot(&e.to_string()))
 }
 
 #[derive(Debug)]
@@ -403,9 +337,7 @@ impl AttachedTap for AttachedXdp {
         let mut seat = self.seated.seat.borrow_mut();
         let result = match seat.program_after(0) {
             _ if !is_head => Ok(()),
-            Some(next) => {
-                link::replace_program(link.as_fd(), next.as_fd(), self.seated.program.as_fd())
-            }
+            Some(next) => link::replace_program(link.as_fd(), next.as_fd(), self.seated.program.as_fd()),
             // Closing is not enough: the warden holds the link as well.
             None => link::detach(link.as_fd()),
         };
@@ -417,13 +349,8 @@ impl AttachedTap for AttachedXdp {
         match result {
             Ok(()) => Vec::new(),
             // The link was removed together with its interface.
-            Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => {
-                Vec::new()
-            }
-            Err(error) => vec![Event::NotUndone {
-                what: LeftBehind::XdpHook,
-                why: error.to_string(),
-            }],
+            Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => Vec::new(),
+            Err(error) => vec![Event::NotUndone { what: LeftBehind::XdpHook, why: error.to_string() }],
         }
     }
 
@@ -452,8 +379,8 @@ impl AttachedXdp {
         self.known.is_some()
     }
 
-    /// Attaches again after the link was detached or given another program. The first capture that notices makes the link for
-    /// all captures here.
+    /// Attaches again after the link was detached or given another program. The first capture that notices makes the
+    /// link for all captures here.
     fn attach_again(&mut self, warden: &mut Warden) -> Sight {
         let cause = BlindCause::LinkDetached;
         let _lock = match netns::lock(self.site.namespace.as_ref()) {
@@ -471,9 +398,7 @@ impl AttachedXdp {
             None => {
                 let head = self.seated.seat.borrow().head();
                 let head = head.as_ref().unwrap_or(&self.seated.program);
-                hold(&self.site, head, Some(self.mode))
-                    .map(|(link, _)| link)
-                    .map_err(|e| e.to_string())
+                hold(&self.site, head, Some(self.mode)).map(|(link, _)| link).map_err(|e| e.to_string())
             }
         };
         let mut watched = |link: OwnedFd| {

@@ -70,8 +70,7 @@ impl History {
     pub fn push(&mut self, block: &[u8], time_ns: u64) {
         let span = self.keep_ns / SPANS;
         let fits = self.chunks.back().is_some_and(|chunk| {
-            chunk.bytes.capacity() - chunk.bytes.len() >= block.len()
-                && time_ns.saturating_sub(chunk.first_ns) <= span
+            chunk.bytes.capacity() - chunk.bytes.len() >= block.len() && time_ns.saturating_sub(chunk.first_ns) <= span
         });
         if !fits {
             self.begin(block.len(), time_ns);
@@ -102,16 +101,9 @@ impl History {
             self.give_back(chunk);
         }
         let spare = self.spare.take().map(|chunk| chunk.bytes);
-        let bytes = spare
-            .filter(|bytes| bytes.capacity() == size)
-            .unwrap_or_else(|| Vec::with_capacity(size));
+        let bytes = spare.filter(|bytes| bytes.capacity() == size).unwrap_or_else(|| Vec::with_capacity(size));
         self.used += bytes.capacity();
-        self.chunks.push_back(Chunk {
-            bytes,
-            packets: 0,
-            first_ns: time_ns,
-            last_ns: time_ns,
-        });
+        self.chunks.push_back(Chunk { bytes, packets: 0, first_ns: time_ns, last_ns: time_ns });
     }
 
     /// Removes packets beyond the retention time.

@@ -12,10 +12,7 @@ use crate::support::{classic, expressions};
 const ETHERNET_HEADER: usize = 14;
 
 fn pairs_wanted() -> usize {
-    std::env::var("TRAWL_ORACLE_PAIRS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(1_000_000)
+    std::env::var("TRAWL_ORACLE_PAIRS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000)
 }
 
 pub struct Readers {
@@ -28,12 +25,7 @@ pub struct Readers {
 impl Readers {
     pub fn new(classic: Classic, gotol: bool) -> Result<Self> {
         let load = |target| Loaded::new(&classic, Target { gotol, ..target });
-        Ok(Self {
-            xdp: load(Target::xdp())?,
-            tc: load(Target::tc())?,
-            copy: load(Target::copy(BUFFER))?,
-            classic,
-        })
+        Ok(Self { xdp: load(Target::xdp())?, tc: load(Target::tc())?, copy: load(Target::copy(BUFFER))?, classic })
     }
 
     /// Returns the interpreter's answer for the first `seen` bytes of the frame.
@@ -84,29 +76,20 @@ fn the_kernel_agrees_with_libpcap() {
         println!("the kernel puts only frames of more than a page into fragments");
     }
     let expressions = expressions();
-    assert!(
-        expressions.len() >= 400,
-        "{} expressions",
-        expressions.len()
-    );
+    assert!(expressions.len() >= 400, "{} expressions", expressions.len());
     // Each frame makes four pairs or more: the interpreter, XDP once or twice, tc and the copy; a few
     // frames are too short for all of them.
     let count = pairs_wanted().div_ceil(expressions.len() * 4);
     let mut pairs = 0;
     for (index, expression) in expressions.iter().enumerate() {
         let oracle = oracle(expression, true);
-        let readers = Readers::new(classic(expression), false)
-            .unwrap_or_else(|e| panic!("{expression}: {e}"));
+        let readers = Readers::new(classic(expression), false).unwrap_or_else(|e| panic!("{expression}: {e}"));
         let mut r = Random::new(index as u64);
         for frame in frames(index as u64 + 5000, count) {
             // Older libpcap loops for ever where newer gives up; such frames are skipped.
             if !readers.classic.evaluate(&frame, frame.len() as u32).gave_up {
                 let ours = readers.interpret(&frame, frame.len());
-                assert_eq!(
-                    oracle.matches(&frame),
-                    ours,
-                    "{expression}: libpcap on {frame:02x?}"
-                );
+                assert_eq!(oracle.matches(&frame), ours, "{expression}: libpcap on {frame:02x?}");
             }
             let linear = (fragments && frame.len() > ETHERNET_HEADER)
                 .then(|| ETHERNET_HEADER + r.below(frame.len() - ETHERNET_HEADER));
@@ -134,8 +117,7 @@ fn frames_of_several_pages_are_filtered_right() {
         "ether[9014] = 7",
     ] {
         let program = classic(expression);
-        let xdp =
-            Loaded::new(&program, Target::xdp()).unwrap_or_else(|e| panic!("{expression}: {e}"));
+        let xdp = Loaded::new(&program, Target::xdp()).unwrap_or_else(|e| panic!("{expression}: {e}"));
         for head in frames(12, 40) {
             for length in [3000, 4096, 9000, 9013, 9014, 9015] {
                 let mut frame = head.clone();
@@ -143,11 +125,7 @@ fn frames_of_several_pages_are_filtered_right() {
                 let at = r.below(length);
                 frame[at] = r.next() as u8;
                 let expected = program.run(&frame, length as u32) != 0;
-                assert_eq!(
-                    xdp.ask(&frame, None),
-                    expected,
-                    "{expression}, {length} bytes"
-                );
+                assert_eq!(xdp.ask(&frame, None), expected, "{expression}, {length} bytes");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Captures with a filter, at every tap: the recorded packets are those that libpcap's rules select, with out-of-band tags of
-//! the stack, truncated headers, and relevant lengths.
+//! Captures with a filter, at every tap: the recorded packets are those that libpcap's rules select, with out-of-band
+//! tags of the stack, truncated headers, and relevant lengths.
 
 use std::time::Duration;
 
@@ -32,8 +32,7 @@ impl Writer for Collector {
     fn write(&mut self, written: Blocks<'_>) -> trawl_sys::Result<Pressure> {
         let bytes = written.bytes();
         let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
-        self.0
-            .extend(packets.map(|packet| packet.captured.to_vec()));
+        self.0.extend(packets.map(|packet| packet.captured.to_vec()));
         Ok(Pressure::Idle)
     }
 
@@ -70,26 +69,13 @@ impl Observer for Traffic<'_> {
 }
 
 /// Returns the recorded frames, the last of which must match.
-fn capture(
-    station: &Station,
-    from: &Station,
-    frames: &[Vec<u8>],
-    options: &CaptureOptions,
-) -> (Vec<Vec<u8>>, Summary) {
-    let site =
-        CaptureSite::find(&station.interface, Some(&station.name)).expect("the lab's interface");
+fn capture(station: &Station, from: &Station, frames: &[Vec<u8>], options: &CaptureOptions) -> (Vec<Vec<u8>>, Summary) {
+    let site = CaptureSite::find(&station.interface, Some(&station.name)).expect("the lab's interface");
     let mut traffic = Traffic(from, frames);
-    let host = HostFeatures {
-        os: "Linux".to_owned(),
-        hardware: "test".to_owned(),
-        application: "trawl".to_owned(),
-    };
+    let host = HostFeatures { os: "Linux".to_owned(), hardware: "test".to_owned(), application: "trawl".to_owned() };
     let attached = session::attach(std::slice::from_ref(&site), options, host, &mut traffic);
     let mut collector = Collector::default();
-    let ended = attached
-        .expect("attached")
-        .keep_rights()
-        .run(&mut collector, &mut traffic);
+    let ended = attached.expect("attached").keep_rights().run(&mut collector, &mut traffic);
     (collector.0, ended.expect("ran").0)
 }
 
@@ -123,14 +109,8 @@ fn filters_agree(tap: TapChoice, direction: Direction, station: &Station, from: 
     for expression in EXPRESSIONS {
         let expression = format!("({expression}) or ether proto {LAST}");
         let program = classic(&expression);
-        let wanted: Vec<&Vec<u8>> = sent
-            .iter()
-            .filter(|frame| program.run(frame, frame.len() as u32) != 0)
-            .collect();
-        assert!(
-            (2..sent.len()).contains(&wanted.len()),
-            "{expression} matches all or none"
-        );
+        let wanted: Vec<&Vec<u8>> = sent.iter().filter(|frame| program.run(frame, frame.len() as u32) != 0).collect();
+        assert!((2..sent.len()).contains(&wanted.len()), "{expression} matches all or none");
         let options = CaptureOptions {
             direction: Some(direction),
             count: Some(wanted.len() as u64),
@@ -139,18 +119,10 @@ fn filters_agree(tap: TapChoice, direction: Direction, station: &Station, from: 
             ..options(tap, Filter::Expression(expression.clone()))
         };
         let (recorded, summary) = capture(station, from, &sent, &options);
-        assert!(
-            recorded.iter().eq(wanted),
-            "{tap:?}: {expression}: {} recorded",
-            recorded.len()
-        );
+        assert!(recorded.iter().eq(wanted), "{tap:?}: {expression}: {} recorded", recorded.len());
         let total = &summary.total;
         assert_eq!(total.lost_total(), 0, "{tap:?}: {expression}");
-        assert_eq!(
-            total.seen,
-            total.filtered_out + total.recorded,
-            "{tap:?}: {expression}"
-        );
+        assert_eq!(total.seen, total.filtered_out + total.recorded, "{tap:?}: {expression}");
     }
 }
 

@@ -15,8 +15,7 @@ pub const BUFFER: u16 = 512;
 
 /// Returns false, with a message, without root.
 pub fn root_or_skip() -> bool {
-    let root =
-        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     if !root {
         println!("SKIPPED: requires root, to load programs into the kernel");
     }
@@ -54,10 +53,7 @@ impl Loaded {
             Hook::Xdp => (program::XDP, HAS_FRAGS),
             _ => (program::SCHED_CLS, 0),
         };
-        let options = LoadOptions {
-            flags: flags | more,
-            ..LoadOptions::new("trawl_oracle", kind)
-        };
+        let options = LoadOptions { flags: flags | more, ..LoadOptions::new("trawl_oracle", kind) };
         Ok(Self {
             program: program::load(&whole, &options)?,
             target,
@@ -67,9 +63,9 @@ impl Loaded {
         })
     }
 
-    /// Returns true if the kernel accepts this frame for a test run. It refuses frames shorter than an Ethernet header; at tc
-    /// also bare Ethernet headers, and (since 6.18) frames too short for the IP header that their type announces. The filter
-    /// crate's tests compare those in user space.
+    /// Returns true if the kernel accepts this frame for a test run. It refuses frames shorter than an Ethernet header;
+    /// at tc also bare Ethernet headers, and (since 6.18) frames too short for the IP header that their type announces.
+    /// The filter crate's tests compare those in user space.
     pub fn can_ask(&self, frame: &[u8]) -> bool {
         let least = match (self.target.hook, frame.get(12..14)) {
             (Hook::Xdp, _) => 14,
@@ -92,19 +88,14 @@ impl Loaded {
             Hook::Xdp => test_run::xdp(program, frame, linear, 1),
             _ => test_run::tc(program, frame, 1),
         };
-        let answer = answer.unwrap_or_else(|e| {
-            panic!(
-                "{:?}, {} bytes, {linear:?} linear: {e}",
-                self.target,
-                frame.len()
-            )
-        });
+        let answer =
+            answer.unwrap_or_else(|e| panic!("{:?}, {} bytes, {linear:?} linear: {e}", self.target, frame.len()));
         answer.value == self.matched
     }
 }
 
-/// Returns instructions before a whole program at XDP that answer if the filter's quick version knows the answer, as in the
-/// taps' programs.
+/// Returns instructions before a whole program at XDP that answer if the filter's quick version knows the answer, as in
+/// the taps' programs.
 fn quick_first(classic: &Classic, target: &Target) -> Vec<Insn> {
     let Some(quick) = lower_quick(classic, target) else {
         return Vec::new();

@@ -41,19 +41,10 @@ fn thousand(term: impl Fn(u32) -> String) -> String {
 /// Returns typical lists.
 fn lists() -> [(&'static str, String); 4] {
     [
-        (
-            "hosts",
-            thousand(|n| format!("host 10.{}.{}.{}", n % 7, n / 250, n % 250)),
-        ),
+        ("hosts", thousand(|n| format!("host 10.{}.{}.{}", n % 7, n / 250, n % 250))),
         ("ports", thousand(|n| format!("port {}", n * 7 + 1))),
-        (
-            "pairs",
-            thousand(|n| format!("(host 10.1.{}.{} and port {n})", n / 250, n % 250)),
-        ),
-        (
-            "IPv6 pairs",
-            thousand(|n| format!("(not tcp and ip6 host 2001:db8::{n:x} and port {n})")),
-        ),
+        ("pairs", thousand(|n| format!("(host 10.1.{}.{} and port {n})", n / 250, n % 250))),
+        ("IPv6 pairs", thousand(|n| format!("(not tcp and ip6 host 2001:db8::{n:x} and port {n})"))),
     ]
 }
 
@@ -91,21 +82,11 @@ fn tables() -> Vec<String> {
         format!("host {}", some(0, &host, " or ")),
         format!("not dst host {}", some(1, &host, " and not dst host ")),
         format!("ip6 host {}", some(0, &host6, " or ")),
-        format!(
-            "src host {} or dst port 80",
-            some(0, &host6, " or src host ")
-        ),
+        format!("src host {} or dst port 80", some(0, &host6, " or src host ")),
         format!("tcp and (net {})", some(0, &net, " or net ")),
         format!("net {} or arp", some(0, &net6, " or net ")),
-        format!(
-            "port {} and not (src net {})",
-            some(0, &port, " or "),
-            some(0, &net, " or src net ")
-        ),
-        format!(
-            "udp dst portrange 4000-5000 or udp dst port {}",
-            some(0, &port, " or udp dst port ")
-        ),
+        format!("port {} and not (src net {})", some(0, &port, " or "), some(0, &net, " or src net ")),
+        format!("udp dst portrange 4000-5000 or udp dst port {}", some(0, &port, " or udp dst port ")),
     ]
 }
 
@@ -140,35 +121,17 @@ fn combined() -> Vec<String> {
             let port = close_port(n);
             format!("(net {} and portrange {port}-{})", net(n % 70), port + n)
         }),
-        any_of(&|n| {
-            format!(
-                "(ip6 and host {} and port {})",
-                host6(n % 30),
-                close_port(n)
-            )
-        }),
+        any_of(&|n| format!("(ip6 and host {} and port {})", host6(n % 30), close_port(n))),
         any_of(&|n| format!("(port {} and net {})", close_port(n), net6(n))),
         any_of(&|n| format!("(host {} and host {})", close(n), close(n / 5))),
         any_of(&|n| format!("(host {} and host {})", host6(n % 30), host6(n / 30))),
-        any_of(&|n| {
-            format!(
-                "(host {} and (port {n} or port {}))",
-                close(n),
-                close_port(n)
-            )
-        }),
+        any_of(&|n| format!("(host {} and (port {n} or port {}))", close(n), close_port(n))),
         any_of(&|n| {
             let (port, other) = (close_port(n), close_port(n / 3));
             let (from, to) = (close(n), close(n / 5));
             format!("(src host {from} and src port {port} and dst host {to} and dst port {other})")
         }),
-        any_of(&|n| {
-            format!(
-                "(ether host {} and src host {})",
-                mac(n % 60),
-                close(n / 30)
-            )
-        }),
+        any_of(&|n| format!("(ether host {} and src host {})", mac(n % 60), close(n / 30))),
         any_of(&|n| format!("(ether src {} and not tcp)", mac(n))),
     ]
 }
@@ -192,20 +155,13 @@ fn compare(expressions: &[String], count: usize) {
         let classic = classic(expression);
         assert!(classic.has_tables(), "{expression:.60}");
         let oracle = oracle(expression, false);
-        let readers =
-            Readers::new(classic, true).unwrap_or_else(|e| panic!("{expression:.60}: {e}"));
+        let readers = Readers::new(classic, true).unwrap_or_else(|e| panic!("{expression:.60}: {e}"));
         let mut matched = 0;
         // In a frame that ends between two fields, the order of questions decides.
-        let frames = frames(33, count)
-            .into_iter()
-            .filter(|frame| frame.len() >= 74);
+        let frames = frames(33, count).into_iter().filter(|frame| frame.len() >= 74);
         for frame in frames {
             let expected = oracle.matches(&frame);
-            assert_eq!(
-                readers.interpret(&frame, frame.len()),
-                expected,
-                "{expression:.60}: {frame:02x?}"
-            );
+            assert_eq!(readers.interpret(&frame, frame.len()), expected, "{expression:.60}: {frame:02x?}");
             readers.compare(&expression[..60], &frame, None);
             matched += usize::from(expected);
         }
@@ -218,38 +174,19 @@ fn a_hundred_thousand_terms_are_loaded() {
     if !root_or_skip() {
         return;
     }
-    let list =
-        |each: &dyn Fn(u32) -> String| (0..100_000).map(each).collect::<Vec<_>>().join(" or ");
+    let list = |each: &dyn Fn(u32) -> String| (0..100_000).map(each).collect::<Vec<_>>().join(" or ");
     let (high, low) = (|n: u32| n >> 8, |n: u32| n & 255);
     for expression in [
         list(&|n| format!("host 10.{}.{}.{}", n >> 16, high(n) & 255, low(n))),
-        list(&|n| {
-            format!(
-                "src net {}.{}.{}.0/24",
-                10 + (n >> 16),
-                high(n) & 255,
-                low(n)
-            )
-        }),
+        list(&|n| format!("src net {}.{}.{}.0/24", 10 + (n >> 16), high(n) & 255, low(n))),
         list(&|n| format!("host 2001:db8:{:x}::{:x}", high(n), low(n))),
         list(&|n| format!("dst net 2001:{:x}:{:x}::/48", high(n), low(n))),
-        list(&|n| {
-            format!(
-                "ether host 2:0:0:{:x}:{:x}:{:x}",
-                n >> 16,
-                high(n) & 255,
-                low(n)
-            )
-        }),
-        format!(
-            "vlan 5 and ({})",
-            list(&|n| format!("src host 10.{}.{}.{}", n >> 16, high(n) & 255, low(n)))
-        ),
+        list(&|n| format!("ether host 2:0:0:{:x}:{:x}:{:x}", n >> 16, high(n) & 255, low(n))),
+        format!("vlan 5 and ({})", list(&|n| format!("src host 10.{}.{}.{}", n >> 16, high(n) & 255, low(n)))),
     ] {
         let classic = classic(&expression);
         for target in [Target::xdp(), Target::tc(), Target::copy(BUFFER)] {
-            Loaded::new(&classic, target)
-                .unwrap_or_else(|e| panic!("{expression:.20} at {target:?}: {e}"));
+            Loaded::new(&classic, target).unwrap_or_else(|e| panic!("{expression:.20} at {target:?}: {e}"));
         }
     }
 }
@@ -260,16 +197,12 @@ fn a_thousand_terms_are_attached() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).expect("a lab for the test");
-    let site =
-        CaptureSite::find(&pair.b.interface, Some(&pair.b.name)).expect("the lab's interface");
+    let site = CaptureSite::find(&pair.b.interface, Some(&pair.b.name)).expect("the lab's interface");
     for (what, expression) in lists() {
         for tap in [TapChoice::Xdp, TapChoice::Tc] {
             let options = options(tap, Filter::Expression(expression.clone()));
-            let host = HostFeatures {
-                os: "Linux".to_owned(),
-                hardware: "test".to_owned(),
-                application: "trawl".to_owned(),
-            };
+            let host =
+                HostFeatures { os: "Linux".to_owned(), hardware: "test".to_owned(), application: "trawl".to_owned() };
             let attached = session::attach(std::slice::from_ref(&site), &options, host, &mut Quiet);
             assert!(attached.is_ok(), "{what} at {tap:?}: {:?}", attached.err());
         }

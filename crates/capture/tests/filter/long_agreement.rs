@@ -65,13 +65,7 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
 }
 
 /// Builds an IPv4 frame with this number of option words and this fragment offset.
-fn ipv4(
-    [source, destination]: [[u8; 4]; 2],
-    protocol: u8,
-    options: u8,
-    fragment: u16,
-    behind: &[u8],
-) -> Vec<u8> {
+fn ipv4([source, destination]: [[u8; 4]; 2], protocol: u8, options: u8, fragment: u16, behind: &[u8]) -> Vec<u8> {
     let mut header = vec![0x45 + options, 0, 0, 60, 0, 1];
     header.extend(fragment.to_be_bytes());
     header.extend([64, protocol, 0, 0]);
@@ -105,13 +99,7 @@ fn about_host(address: [u8; 4]) -> Vec<Vec<u8>> {
     let number = u32::from_be_bytes(address);
     let behind = ports(NO_PORT, NO_PORT);
     let mut frames = Vec::new();
-    let neighbours = [
-        number,
-        number ^ 1,
-        number.wrapping_add(1),
-        number.wrapping_sub(37),
-        number ^ 0x8000_0000,
-    ];
+    let neighbours = [number, number ^ 1, number.wrapping_add(1), number.wrapping_sub(37), number ^ 0x8000_0000];
     for near in neighbours.map(u32::to_be_bytes) {
         for ends in [[near, NOBODY], [NOBODY, near]] {
             frames.push(ipv4(ends, UDP, 0, 0, &behind));
@@ -207,11 +195,7 @@ fn compare(both_versions: bool, far_jumps: bool) {
         let turn = |index: &usize| *index < 4 || (index + number as usize).is_multiple_of(4);
         for (index, frame) in frames.iter().enumerate().filter(|(index, _)| turn(index)) {
             let expected = oracle.matches(frame);
-            assert_eq!(
-                expected,
-                readers.interpret(frame, frame.len()),
-                "{term:?}: libpcap on {frame:02x?}"
-            );
+            assert_eq!(expected, readers.interpret(frame, frame.len()), "{term:?}: libpcap on {frame:02x?}");
             // Cut at a different offset for each frame, within the headers.
             let linear = (frame.len() > 60).then_some(14 + index % 30);
             readers.compare(&format!("{term:?}"), frame, linear);
@@ -220,8 +204,5 @@ fn compare(both_versions: bool, far_jumps: bool) {
         }
         assert!(hit, "no frame hits {term:?}");
     }
-    assert!(
-        hits > 2_000 && misses > 2_000,
-        "{hits} hits, {misses} misses"
-    );
+    assert!(hits > 2_000 && misses > 2_000, "{hits} hits, {misses} misses");
 }

@@ -1,5 +1,5 @@
-//! Random classic programs: the kernel's classic checker and trawl's accept the same ones, and the verifier accepts each of
-//! them once lowered.
+//! Random classic programs: the kernel's classic checker and trawl's accept the same ones, and the verifier accepts
+//! each of them once lowered.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -36,16 +36,11 @@ fn offset() -> impl Strategy<Value = u32> {
 /// Generates mostly sound instructions; jumps still exceed the program's length.
 fn sound() -> impl Strategy<Value = Instruction> {
     let one = |codes: &[u16], k: BoxedStrategy<u32>| {
-        (prop::sample::select(codes.to_vec()), k)
-            .prop_map(|(code, k)| Instruction::new(code, 0, 0, k))
+        (prop::sample::select(codes.to_vec()), k).prop_map(|(code, k)| Instruction::new(code, 0, 0, k))
     };
-    let jump = (
-        prop::sample::select(vec![0x15u16, 0x25, 0x35, 0x45, 0x1d, 0x2d, 0x3d, 0x4d]),
-        0u8..10,
-        0u8..10,
-        constant(),
-    )
-        .prop_map(|(code, jt, jf, k)| Instruction::new(code, jt, jf, k));
+    let jump =
+        (prop::sample::select(vec![0x15u16, 0x25, 0x35, 0x45, 0x1d, 0x2d, 0x3d, 0x4d]), 0u8..10, 0u8..10, constant())
+            .prop_map(|(code, jt, jf, k)| Instruction::new(code, jt, jf, k));
     prop_oneof![
         10 => one(&[0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1], offset().boxed()),
         3 => one(&[0x00, 0x01, 0x80, 0x81, 0x07, 0x87, 0x84], constant().boxed()),
@@ -116,12 +111,7 @@ fn noise() -> impl Strategy<Value = Vec<Instruction>> {
 }
 
 fn kernels(program: &[Instruction]) -> Vec<classic_check::Instruction> {
-    let one = |i: &Instruction| classic_check::Instruction {
-        code: i.code,
-        jt: i.jt,
-        jf: i.jf,
-        k: i.k,
-    };
+    let one = |i: &Instruction| classic_check::Instruction { code: i.code, jt: i.jt, jf: i.jf, k: i.k };
     program.iter().map(one).collect()
 }
 
@@ -131,10 +121,7 @@ fn is_fact(instruction: &Instruction) -> bool {
 
 /// Returns a runner with the same programs on every run.
 fn runner(cases: u32) -> TestRunner {
-    let config = Config {
-        failure_persistence: None,
-        ..Config::with_cases(cases)
-    };
+    let config = Config { failure_persistence: None, ..Config::with_cases(cases) };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
@@ -159,10 +146,7 @@ fn both_checkers_accept_the_same_programs() {
     });
     result.unwrap_or_else(|e| panic!("{e}"));
     let taken = taken.get();
-    assert!(
-        (cases / 4..cases * 9 / 10).contains(&taken),
-        "one-sided: {taken} of {cases} are taken"
-    );
+    assert!((cases / 4..cases * 9 / 10).contains(&taken), "one-sided: {taken} of {cases} are taken");
     println!("{taken} of {cases} programs are taken");
 }
 
@@ -170,10 +154,7 @@ fn both_checkers_accept_the_same_programs() {
 fn load_all(cases: u32, longest: usize) {
     let checker = ClassicChecker::new().expect("a socket to try filters on");
     let (loaded, pairs) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-    let gotol = |target| Target {
-        gotol: true,
-        ..target
-    };
+    let gotol = |target| Target { gotol: true, ..target };
     let result = runner(cases).run(&(programs(longest), any::<u64>()), |(program, seed)| {
         if checker.check(&kernels(&program)).is_err() {
             return Ok(());
@@ -193,30 +174,15 @@ fn load_all(cases: u32, longest: usize) {
             }
             for frame in frames(seed, 16).iter().filter(|f| in_kernel.can_ask(f)) {
                 let expected = classic.run(frame, frame.len() as u32) != 0;
-                prop_assert_eq!(
-                    in_kernel.ask(frame, None),
-                    expected,
-                    "{:?} on {:02x?}\n{}",
-                    target,
-                    frame,
-                    classic
-                );
+                prop_assert_eq!(in_kernel.ask(frame, None), expected, "{:?} on {:02x?}\n{}", target, frame, classic);
                 pairs.set(pairs.get() + 1);
             }
         }
         Ok(())
     });
     result.unwrap_or_else(|e| panic!("{e}"));
-    println!(
-        "{} random programs of at most {longest} instructions loaded, {} pairs",
-        loaded.get(),
-        pairs.get()
-    );
-    assert!(
-        loaded.get() > cases / 2,
-        "only {} were loaded",
-        loaded.get()
-    );
+    println!("{} random programs of at most {longest} instructions loaded, {} pairs", loaded.get(), pairs.get());
+    assert!(loaded.get() > cases / 2, "only {} were loaded", loaded.get());
 }
 
 #[test]

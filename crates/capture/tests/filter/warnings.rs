@@ -15,9 +15,7 @@ const SEEN: &str = "(!atalk[len:4] & 255 = icmp6[6] >> sctp[1] or geneve) and ho
 const RELATIVES: usize = 300;
 
 fn relative(r: &mut Random) -> String {
-    let protocols = [
-        "atalk", "icmp6", "sctp", "ip", "ip6", "tcp", "udp", "ether", "icmp",
-    ];
+    let protocols = ["atalk", "icmp6", "sctp", "ip", "ip6", "tcp", "udp", "ether", "icmp"];
     let field = |r: &mut Random| {
         let protocol = r.pick(&protocols);
         let at = match r.below(3) {
@@ -28,23 +26,17 @@ fn relative(r: &mut Random) -> String {
         format!("{protocol}[{at}:{}]", r.pick(&[1, 2, 4]))
     };
     let [a, b, c] = [(); 3].map(|()| field(r));
-    let [first, second] =
-        [(); 2].map(|()| r.pick(&["&", "|", ">>", "<<", "+", "-", "*", "/", "%", "^"]));
+    let [first, second] = [(); 2].map(|()| r.pick(&["&", "|", ">>", "<<", "+", "-", "*", "/", "%", "^"]));
     let test = r.pick(&["=", "!=", ">", "<=", ">="]);
     let inside = r.pick(&["geneve", "vlan", "mpls", "arp", "pppoes"]);
-    let rest = r.pick(&[
-        "host 10.0.0.1",
-        "udp port 53",
-        "ip6 protochain 17",
-        "ip[0] & 0xf > 5",
-    ]);
+    let rest = r.pick(&["host 10.0.0.1", "udp port 53", "ip6 protochain 17", "ip[0] & 0xf > 5"]);
     let not = r.pick(&["!", ""]);
     let constant = 1 + r.below(300);
     format!("({not}{a} {first} {constant} {test} {b} {second} {c} or {inside}) and {rest}")
 }
 
-/// Returns conditions on one field, or on the length, that may exclude each other: the verifier tracks ranges and known bits,
-/// and must find both empty at once.
+/// Returns conditions on one field, or on the length, that may exclude each other: the verifier tracks ranges and known
+/// bits, and must find both empty at once.
 fn contradiction(r: &mut Random) -> String {
     let field = match r.below(4) {
         0 => "len".to_owned(),
@@ -52,9 +44,7 @@ fn contradiction(r: &mut Random) -> String {
         2 => format!("ip[ip[{}]:{}]", r.below(20), r.pick(&[1, 2])),
         _ => format!("ip[{}:{}]", r.below(20), r.pick(&[1, 2, 4])),
     };
-    let numbers = [
-        0, 1, 3, 4, 12, 15, 16, 31, 60, 128, 240, 252, 255, 256, 300, 4080, 65_280,
-    ];
+    let numbers = [0, 1, 3, 4, 12, 15, 16, 31, 60, 128, 240, 252, 255, 256, 300, 4080, 65_280];
     let conditions: Vec<String> = (0..2 + r.below(4))
         .map(|_| {
             let number = r.pick(&numbers);
@@ -84,10 +74,7 @@ fn complaints() -> Option<usize> {
     let log = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = ["verifier bug", "REG INVARIANTS"];
     let complains = |line: &&str| words.iter().any(|words| line.contains(words));
-    output
-        .status
-        .success()
-        .then(|| log.lines().filter(complains).count())
+    output.status.success().then(|| log.lines().filter(complains).count())
 }
 
 /// The kernel warns only once after boot, so the test makes it refuse instead.
@@ -108,10 +95,7 @@ fn verifier_reports_no_bug() {
         _ => contradiction(&mut r),
     });
     let (mut loaded, mut refused) = (0, Vec::new());
-    for (number, text) in std::iter::once(SEEN.to_owned())
-        .chain(relatives)
-        .enumerate()
-    {
+    for (number, text) in std::iter::once(SEEN.to_owned()).chain(relatives).enumerate() {
         // libpcap rejects arithmetic on protocols without offsets, and division by zero.
         let Ok(program) = compile(&text, &CompilerOptions::default()) else {
             continue;
@@ -130,11 +114,7 @@ fn verifier_reports_no_bug() {
         }
     }
     println!("{loaded} programs loaded");
-    assert!(
-        refused.is_empty(),
-        "{} of {loaded}: {refused:#?}",
-        refused.len()
-    );
+    assert!(refused.is_empty(), "{} of {loaded}: {refused:#?}", refused.len());
     assert!(loaded > RELATIVES / 2, "{loaded} programs");
     match (before, complaints()) {
         (Some(before), Some(after)) => assert!(after <= before, "{before}, then {after}"),

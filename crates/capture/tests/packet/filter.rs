@@ -13,9 +13,7 @@ use crate::support::*;
 fn datagram(port: u16, payload: usize) -> Vec<u8> {
     let mut frame = frame(0, 42 + payload);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
-    frame[14..34].copy_from_slice(&[
-        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 99, 0, 1, 10, 99, 0, 2,
-    ]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 99, 0, 1, 10, 99, 0, 2]);
     frame[16..18].copy_from_slice(&(28 + payload as u16).to_be_bytes());
     frame[34..36].copy_from_slice(&4000u16.to_be_bytes());
     frame[36..38].copy_from_slice(&port.to_be_bytes());
@@ -76,10 +74,7 @@ fn tcpdump_matches_the_same_and_the_rest_is_counted() {
         let end = format!("({text}) or ether[14:4] = 0xdeadbeef");
         let mut last = frame(0xdead_beef, 70);
         last[12..14].copy_from_slice(&[0x88, 0xb6]);
-        let options = CaptureOptions {
-            filter: expression(&end),
-            ..until(matching + 1)
-        };
+        let options = CaptureOptions { filter: expression(&end), ..until(matching + 1) };
         let (captured, theirs) = beside_tcpdump(&pair, count + 1, &end, &options, || {
             send_from(&pair.a, &traffic, count, 0);
             send_from(&pair.a, &[last.clone()], 1, 0);
@@ -100,10 +95,8 @@ fn packets_of_the_other_direction_are_not_seen() {
     let pair = pair(1500);
     let theirs = mixed();
     // Receivers for the datagrams, so that no ICMP errors are sent.
-    let _receivers = run_in(&pair.b.namespace, || {
-        [53, 54].map(|port| UdpSocket::bind((pair.b.ipv4, port)).unwrap())
-    })
-    .unwrap();
+    let _receivers =
+        run_in(&pair.b.namespace, || [53, 54].map(|port| UdpSocket::bind((pair.b.ipv4, port)).unwrap())).unwrap();
     for (direction, recorded, seen, way) in [
         (Some(Direction::In), 3 * 20, 9 * 20, Some(Way::In)),
         (Some(Direction::Out), 30, 60, Some(Way::Out)),
@@ -125,11 +118,7 @@ fn packets_of_the_other_direction_are_not_seen() {
             send_from(&pair.b, &theirs, 9 * 20, 0);
         });
         let total = &captured.summary.total;
-        assert_eq!(
-            (total.recorded, total.seen),
-            (recorded, seen),
-            "{direction:?}"
-        );
+        assert_eq!((total.recorded, total.seen), (recorded, seen), "{direction:?}");
         assert!(way.is_none() || captured.records.iter().all(|r| r.way == way));
     }
 }
@@ -142,10 +131,7 @@ fn classic_programs_are_accepted() {
     let pair = pair(1500);
     // ether proto 0x88b5
     let program = "4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0";
-    let options = CaptureOptions {
-        filter: Some(Filter::Classic(program.to_owned())),
-        ..until(40)
-    };
+    let options = CaptureOptions { filter: Some(Filter::Classic(program.to_owned())), ..until(40) };
     let captured = capture(&[site(&pair.b)], &options, || {
         send_from(&pair.a, &mixed(), 9 * 20, 0);
     });
@@ -160,17 +146,11 @@ fn facts_unknown_to_a_socket_program_use_the_classic_one() {
     let pair = pair(1500);
     // The device's hardware type, which is 1 for Ethernet.
     let program = "4,32 0 0 4294963228,21 0 1 1,6 0 0 262144,6 0 0 0";
-    let options = CaptureOptions {
-        filter: Some(Filter::Classic(program.to_owned())),
-        ..until(9)
-    };
+    let options = CaptureOptions { filter: Some(Filter::Classic(program.to_owned())), ..until(9) };
     let captured = capture(&[site(&pair.b)], &options, || {
         send_from(&pair.a, &mixed(), 9, 0);
     });
-    let said = captured
-        .notices
-        .iter()
-        .any(|notice| notice.contains("RejectedNotCounted"));
+    let said = captured.notices.iter().any(|notice| notice.contains("RejectedNotCounted"));
     assert!(said, "{:?}", captured.notices);
 }
 
@@ -182,11 +162,7 @@ fn packets_of_other_cpus_are_filtered_out() {
     let pair = pair(1500);
     for filter in [None, expression("ether proto 0x88b5")] {
         let matching = if filter.is_some() { 2 } else { 9 };
-        let options = CaptureOptions {
-            cpu: Some(1),
-            filter,
-            ..until(matching * 10)
-        };
+        let options = CaptureOptions { cpu: Some(1), filter, ..until(matching * 10) };
         let captured = capture(&[site(&pair.b)], &options, || {
             for cpu in 0..2 {
                 send_from(&pair.a, &mixed(), 90, cpu);
@@ -224,11 +200,7 @@ fn packets_over_the_rate_are_lost_as_rate_limit() {
         return;
     }
     let pair = pair(1500);
-    let options = CaptureOptions {
-        filter: expression("ether proto 0x88b5"),
-        rate_limit: Some(100),
-        ..at_once()
-    };
+    let options = CaptureOptions { filter: expression("ether proto 0x88b5"), rate_limit: Some(100), ..at_once() };
     let begin = std::time::Instant::now();
     let captured = capture(&[site(&pair.b)], &options, || {
         std::thread::scope(|scope| {
@@ -254,9 +226,7 @@ fn every_kind_of_expression_passes_the_verifier() {
         return;
     }
     let pair = pair(1500);
-    let hosts: Vec<String> = (0..1000)
-        .map(|n| format!("host 10.1.{}.{}", n / 250, n % 250))
-        .collect();
+    let hosts: Vec<String> = (0..1000).map(|n| format!("host 10.1.{}.{}", n / 250, n % 250)).collect();
     for text in [
         "ip6 protochain 17",
         "vlan and ip[ip[8]] = 0",
@@ -264,10 +234,7 @@ fn every_kind_of_expression_passes_the_verifier() {
         "inbound and not broadcast and tcp[tcpflags] & tcp-syn != 0",
         &hosts.join(" or "),
     ] {
-        let options = CaptureOptions {
-            filter: expression(text),
-            ..at_once()
-        };
+        let options = CaptureOptions { filter: expression(text), ..at_once() };
         let attempt = |_| {
             capture(&[site(&pair.b)], &options, || {
                 send_from(&pair.a, &mixed(), 9, 0);
@@ -276,9 +243,7 @@ fn every_kind_of_expression_passes_the_verifier() {
         // Other work on the machine may use up the verifier's time.
         let is_late = |text: &String| text.contains("did not finish");
         let mut attempts = (1..=ATTEMPTS).map(attempt);
-        let captured = attempts
-            .find(|one| !one.notices.iter().any(is_late))
-            .expect("time for the verifier");
+        let captured = attempts.find(|one| !one.notices.iter().any(is_late)).expect("time for the verifier");
         let notices: &[&str] = match text.contains("protochain") {
             // Chains too long for the kernel's program are followed in user space.
             true => &["LongChainsInUserSpace"],

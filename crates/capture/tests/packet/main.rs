@@ -44,12 +44,7 @@ fn every_frame_is_recorded_with_its_bytes_and_in_order() {
     assert!(matches!(captured.ended, Ended::Count));
     assert!(captured.bytes() == frames, "other bytes, or another order");
     assert!(captured.records.is_sorted_by_key(|r| r.time));
-    assert!(
-        captured
-            .records
-            .iter()
-            .all(|r| r.way == Some(Way::In) && r.drop_count == 0)
-    );
+    assert!(captured.records.iter().all(|r| r.way == Some(Way::In) && r.drop_count == 0));
     let point = &captured.summary.interfaces[0];
     assert_eq!((point.tap, point.hook.as_str()), ("packet", "packet"));
 }
@@ -82,21 +77,8 @@ fn directions_are_recorded_and_can_be_chosen() {
         send_from(&pair.b, &numbered(70, 60), 70, 0);
     };
     let ways = |direction, count| {
-        let captured = capture(
-            &[site(&pair.a)],
-            &CaptureOptions {
-                direction,
-                ..until(count)
-            },
-            traffic,
-        );
-        let of = |way| {
-            captured
-                .records
-                .iter()
-                .filter(|r| r.way == Some(way))
-                .count() as u64
-        };
+        let captured = capture(&[site(&pair.a)], &CaptureOptions { direction, ..until(count) }, traffic);
+        let of = |way| captured.records.iter().filter(|r| r.way == Some(way)).count() as u64;
         assert_eq!(captured.summary.total.seen, count);
         (of(Way::In), of(Way::Out))
     };
@@ -151,10 +133,7 @@ fn vlan_tags_are_restored() {
 
     // Cut after the tag, in the middle of it, and before it.
     for snaplen in [20, 14, 9] {
-        let options = CaptureOptions {
-            snaplen,
-            ..until(1)
-        };
+        let options = CaptureOptions { snaplen, ..until(1) };
         let captured = capture(&[site(&pair.b)], &options, || {
             send_from(&pair.a, &frames[..1], 1, 0);
         });
@@ -178,13 +157,10 @@ fn jumbo_and_segmented_packets_are_recorded_whole() {
 
     let pair = pair(1500);
     let captured = capture(&[site(&pair.a)], &at_once(), || {
-        let listener = run_in(&pair.b.namespace, || {
-            TcpListener::bind((pair.b.ipv4, 0)).unwrap()
-        });
+        let listener = run_in(&pair.b.namespace, || TcpListener::bind((pair.b.ipv4, 0)).unwrap());
         let listener = listener.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut client =
-            run_in(&pair.a.namespace, || TcpStream::connect(address).unwrap()).unwrap();
+        let mut client = run_in(&pair.a.namespace, || TcpStream::connect(address).unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         let reader = std::thread::spawn(move || server.read_to_end(&mut Vec::new()).unwrap());
         client.write_all(&vec![7; 1 << 20]).unwrap();
@@ -269,9 +245,7 @@ fn loopback_packets_are_recorded_once() {
         return;
     }
     let pair = pair(1500);
-    let receiver = run_in(&pair.a.namespace, || {
-        UdpSocket::bind((Ipv4Addr::LOCALHOST, 9)).unwrap()
-    });
+    let receiver = run_in(&pair.a.namespace, || UdpSocket::bind((Ipv4Addr::LOCALHOST, 9)).unwrap());
     let captured = capture(&[site_named(&pair.a, "lo")], &until(10), || {
         send_datagrams(&pair.a, Ipv4Addr::LOCALHOST, 10);
     });
@@ -325,9 +299,7 @@ fn tcpdump_records_the_same() {
         return;
     }
     let pair = pair(9000);
-    let mut frames: Vec<Vec<u8>> = (0..500u32)
-        .map(|n| frame(n, 60 + (n as usize * 37) % 8900))
-        .collect();
+    let mut frames: Vec<Vec<u8>> = (0..500u32).map(|n| frame(n, 60 + (n as usize * 37) % 8900)).collect();
     for number in (0..500).step_by(7) {
         frames[number].splice(12..12, [0x81, 0x00, 0x00, number as u8]);
     }
@@ -344,19 +316,11 @@ fn hardware_time_falls_back_to_the_systems_with_a_notice() {
         return;
     }
     let pair = pair(1500);
-    let options = CaptureOptions {
-        time: trawl_capture::options::TimeSource::Hardware,
-        ..until(5)
-    };
+    let options = CaptureOptions { time: trawl_capture::options::TimeSource::Hardware, ..until(5) };
     let captured = capture(&[site(&pair.b)], &options, || {
         send_from(&pair.a, &numbered(5, 60), 5, 0);
     });
-    assert!(
-        captured
-            .notices
-            .iter()
-            .any(|notice| notice.contains("SystemStamps"))
-    );
+    assert!(captured.notices.iter().any(|notice| notice.contains("SystemStamps")));
     assert_eq!(captured.summary.interfaces[0].hardware_stamped, 0);
     assert!(captured.records.iter().all(|r| r.time > 0));
 }
@@ -379,12 +343,10 @@ fn a_session_that_never_runs_leaves_nothing() {
         application: String::new(),
     };
     let sockets = || {
-        run_in(&pair.b.namespace, || {
-            std::fs::read_to_string("/proc/thread-self/net/packet").unwrap()
-        })
-        .unwrap()
-        .lines()
-        .count()
+        run_in(&pair.b.namespace, || std::fs::read_to_string("/proc/thread-self/net/packet").unwrap())
+            .unwrap()
+            .lines()
+            .count()
             - 1
     };
     let sites = [site(&pair.b)];

@@ -19,11 +19,7 @@ const PORT: u16 = 9;
 const TRAFFIC: [(usize, u32, u64); 2] = [(0, 3, 90), (1, 1, 40)];
 
 fn pair_with_queues() -> Pair {
-    let pair = Pair::new(&PairOptions {
-        queues: QUEUES,
-        ..PairOptions::default()
-    })
-    .expect("a lab for the test");
+    let pair = Pair::new(&PairOptions { queues: QUEUES, ..PairOptions::default() }).expect("a lab for the test");
     for (cpu, queue, _) in TRAFFIC {
         send_by_queue(&pair.a, cpu, queue);
     }
@@ -32,10 +28,7 @@ fn pair_with_queues() -> Pair {
 
 /// Makes packets sent on a CPU leave by this queue.
 fn send_by_queue(station: &Station, cpu: usize, queue: u32) {
-    let file = format!(
-        "/sys/class/net/{}/queues/tx-{queue}/xps_cpus",
-        station.interface
-    );
+    let file = format!("/sys/class/net/{}/queues/tx-{queue}/xps_cpus", station.interface);
     let mask = format!("{:x}", 1u64 << cpu);
     // The view of /sys belongs to the namespace in which it was mounted.
     let written = std::process::Command::new("ip")
@@ -47,10 +40,7 @@ fn send_by_queue(station: &Station, cpu: usize, queue: u32) {
 
 /// Sends datagrams of 1 and 2 in turn through the stack: packet sockets do not see packets that bypass it.
 fn send_all(pair: &Pair) {
-    let receiver = run_in(&pair.b.namespace, || {
-        UdpSocket::bind((pair.b.ipv4, PORT)).unwrap()
-    })
-    .unwrap();
+    let receiver = run_in(&pair.b.namespace, || UdpSocket::bind((pair.b.ipv4, PORT)).unwrap()).unwrap();
     for (cpu, _, count) in TRAFFIC {
         let send = || {
             pin_to_cpu(cpu).unwrap();
@@ -65,8 +55,8 @@ fn send_all(pair: &Pair) {
     drop(receiver);
 }
 
-/// Packets received and sent by a veth: with the packet tap, with its counting program and with the classic one alone, and
-/// with the other taps for comparison.
+/// Packets received and sent by a veth: with the packet tap, with its counting program and with the classic one alone,
+/// and with the other taps for comparison.
 #[test]
 fn each_queues_packets_are_recorded_and_the_others_counted() {
     if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
@@ -85,12 +75,7 @@ fn each_queues_packets_are_recorded_and_the_others_counted() {
         for queue in 0..QUEUES {
             let of_queue = |(_, its, count): &(usize, u32, u64)| (*its == queue).then_some(*count);
             let expected: u64 = TRAFFIC.iter().filter_map(of_queue).sum();
-            let options = CaptureOptions {
-                tap,
-                direction: Some(direction),
-                queue: Some(queue),
-                ..at_once()
-            };
+            let options = CaptureOptions { tap, direction: Some(direction), queue: Some(queue), ..at_once() };
             let captured = capture(&[site(station)], &options, || send_all(&pair));
             let total = &captured.summary.total;
             assert_eq!(
@@ -112,16 +97,10 @@ fn a_queue_and_an_expression_hold_together() {
     for filter in [
         Filter::Expression("udp[8] = 2".to_owned()),
         // The device's hardware type is Ethernet: only the classic program can read it.
-        Filter::Classic(
-            "6,32 0 0 4294963228,21 0 3 1,48 0 0 42,21 0 1 2,6 0 0 262144,6 0 0 0".to_owned(),
-        ),
+        Filter::Classic("6,32 0 0 4294963228,21 0 3 1,48 0 0 42,21 0 1 2,6 0 0 262144,6 0 0 0".to_owned()),
     ] {
         let counted = matches!(filter, Filter::Expression(_));
-        let options = CaptureOptions {
-            queue: Some(queue),
-            filter: Some(filter),
-            ..at_once()
-        };
+        let options = CaptureOptions { queue: Some(queue), filter: Some(filter), ..at_once() };
         for (station, records) in [(&pair.b, count / 2), (&pair.a, count / 2)] {
             let captured = capture(&[site(station)], &options, || send_all(&pair));
             assert_eq!(captured.summary.total.recorded, records);
@@ -136,18 +115,10 @@ fn missing_queues_are_refused_at_every_tap() {
     if !root_or_skip() {
         return;
     }
-    let pair = Pair::new(&PairOptions {
-        queues: QUEUES,
-        ..PairOptions::default()
-    })
-    .expect("a lab for the test");
+    let pair = Pair::new(&PairOptions { queues: QUEUES, ..PairOptions::default() }).expect("a lab for the test");
     for tap in [TapChoice::Packet, TapChoice::Tc, TapChoice::Xdp] {
         for queue in [QUEUES, u32::MAX] {
-            let options = CaptureOptions {
-                tap,
-                queue: Some(queue),
-                ..options()
-            };
+            let options = CaptureOptions { tap, queue: Some(queue), ..options() };
             let sites = [site(&pair.b)];
             let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{tap:?}: {error}");
@@ -164,32 +135,18 @@ fn queues_of_sent_packets_are_unknown_at_tc() {
     let pair = pair_with_queues();
     let sites = [site(&pair.a)];
     for direction in [Some(Direction::Out), Some(Direction::Both), None] {
-        let options = CaptureOptions {
-            tap: TapChoice::Tc,
-            direction,
-            queue: Some(1),
-            ..options()
-        };
+        let options = CaptureOptions { tap: TapChoice::Tc, direction, queue: Some(1), ..options() };
         let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
-        assert!(
-            error.how_to_fix() == Some("use --tap packet, or -Q in for received packets"),
-            "{error}"
-        );
+        assert!(error.how_to_fix() == Some("use --tap packet, or -Q in for received packets"), "{error}");
     }
-    let options = CaptureOptions {
-        tap: TapChoice::Tc,
-        ..at_once()
-    };
+    let options = CaptureOptions { tap: TapChoice::Tc, ..at_once() };
     let sent = capture(&sites, &options, || send_all(&pair));
     assert!(sent.records.iter().all(|record| record.queue.is_none()));
     let received = capture(&[site(&pair.b)], &options, || send_all(&pair));
     for (_, queue, count) in TRAFFIC {
         let of_queue = |record: &&Record| record.queue == Some(queue);
-        assert_eq!(
-            received.records.iter().filter(of_queue).count() as u64,
-            count
-        );
+        assert_eq!(received.records.iter().filter(of_queue).count() as u64, count);
     }
 }
 
@@ -201,11 +158,7 @@ fn missing_cpus_are_refused_at_every_tap() {
     let pair = pair(1500);
     for tap in [TapChoice::Packet, TapChoice::Tc, TapChoice::Xdp] {
         for cpu in [trawl_sys::events::cpu_count() as u32, u32::MAX] {
-            let options = CaptureOptions {
-                tap,
-                cpu: Some(cpu),
-                ..options()
-            };
+            let options = CaptureOptions { tap, cpu: Some(cpu), ..options() };
             let sites = [site(&pair.b)];
             let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{tap:?}: {error}");

@@ -1,4 +1,5 @@
-//! A capture with the packet tap in one call: traffic is sent once everything is attached, and parsed records are returned.
+//! A capture with the packet tap in one call: traffic is sent once everything is attached, and parsed records are
+//! returned.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -21,8 +22,7 @@ use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 pub const STUCK: Duration = Duration::from_secs(20);
 
 pub fn root_or_skip() -> bool {
-    let root =
-        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     if !root {
         eprintln!("SKIPPED: not root");
     }
@@ -30,11 +30,7 @@ pub fn root_or_skip() -> bool {
 }
 
 pub fn pair(mtu: u32) -> Pair {
-    Pair::new(&PairOptions {
-        mtu,
-        ..PairOptions::default()
-    })
-    .expect("a lab for the test")
+    Pair::new(&PairOptions { mtu, ..PairOptions::default() }).expect("a lab for the test")
 }
 
 /// Returns options with a large ring: the session moves no records while the traffic is sent.
@@ -48,18 +44,12 @@ pub fn options() -> CaptureOptions {
 
 /// Ends after this many records.
 pub fn until(count: u64) -> CaptureOptions {
-    CaptureOptions {
-        count: Some(count),
-        ..options()
-    }
+    CaptureOptions { count: Some(count), ..options() }
 }
 
 /// Ends as soon as the traffic was sent.
 pub fn at_once() -> CaptureOptions {
-    CaptureOptions {
-        duration: Some(Duration::ZERO),
-        ..options()
-    }
+    CaptureOptions { duration: Some(Duration::ZERO), ..options() }
 }
 
 pub fn site(station: &Station) -> CaptureSite {
@@ -93,10 +83,7 @@ pub struct Captured {
 impl Captured {
     pub fn assert_adds_up(&self) {
         let total = &self.summary.total;
-        assert_eq!(
-            total.seen,
-            total.filtered_out + total.recorded + total.lost_total()
-        );
+        assert_eq!(total.seen, total.filtered_out + total.recorded + total.lost_total());
         assert_eq!(total.recorded, self.records.len() as u64);
     }
 
@@ -144,11 +131,7 @@ impl<F: FnOnce()> Observer for Traffic<F> {
 }
 
 pub fn host() -> HostFeatures {
-    HostFeatures {
-        os: "Linux".to_owned(),
-        hardware: "test".to_owned(),
-        application: "trawl".to_owned(),
-    }
+    HostFeatures { os: "Linux".to_owned(), hardware: "test".to_owned(), application: "trawl".to_owned() }
 }
 
 /// An observer that ignores all events.
@@ -160,21 +143,11 @@ impl Observer for Silent {
     fn figures(&mut self, _: &Summary) {}
 }
 
-pub fn capture(
-    sites: &[CaptureSite],
-    options: &CaptureOptions,
-    traffic: impl FnOnce(),
-) -> Captured {
-    let mut observer = Traffic {
-        make: Some(traffic),
-        notices: Vec::new(),
-    };
+pub fn capture(sites: &[CaptureSite], options: &CaptureOptions, traffic: impl FnOnce()) -> Captured {
+    let mut observer = Traffic { make: Some(traffic), notices: Vec::new() };
     let attached = session::attach(sites, options, host(), &mut observer).expect("attached");
     let mut collector = Collector::default();
-    let (summary, ended) = attached
-        .keep_rights()
-        .run(&mut collector, &mut observer)
-        .expect("ran");
+    let (summary, ended) = attached.keep_rights().run(&mut collector, &mut observer).expect("ran");
     let records = blocks(&collector.0)
         .filter_map(|block| block.enhanced_packet())
         .map(|packet| {
@@ -191,12 +164,7 @@ pub fn capture(
             }
         })
         .collect();
-    let captured = Captured {
-        records,
-        summary,
-        ended,
-        notices: observer.notices,
-    };
+    let captured = Captured { records, summary, ended, notices: observer.notices };
     captured.assert_adds_up();
     captured
 }
@@ -224,9 +192,9 @@ pub fn send_from(station: &Station, frames: &[Vec<u8>], count: u64, cpu: usize) 
     assert_eq!(send(&job).expect("sent").packets, count);
 }
 
-/// Captures a number of packets of the same traffic with tcpdump on the second station, and returns the matching ones too.
-/// (Matching comes second: tcpdump's filter in the kernel sees frames without out-of-band tags, and so accepts tagged ones
-/// for `udp`.)
+/// Captures a number of packets of the same traffic with tcpdump on the second station, and returns the matching ones
+/// too. (Matching comes second: tcpdump's filter in the kernel sees frames without out-of-band tags, and so accepts
+/// tagged ones for `udp`.)
 pub fn beside_tcpdump(
     pair: &Pair,
     count: u64,

@@ -31,12 +31,7 @@ struct DoneDocument<'a> {
 }
 
 fn tell(done: &Done, as_json: bool, said: String) -> Result<()> {
-    let Done {
-        balancer,
-        table,
-        notices,
-        warnings,
-    } = done;
+    let Done { balancer, table, notices, warnings } = done;
     if !as_json {
         let messages = notices.iter().chain(warnings);
         messages.for_each(|text| terminal::say(text));
@@ -63,15 +58,13 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 pub fn load(args: &Load) -> Result<()> {
     let attach = &args.attach;
     attach.verifier_log.begin()?;
-    let (interface, rest) =
-        interface_and_rest(args.interface.as_deref(), &args.words, "balance load")?;
+    let (interface, rest) = interface_and_rest(args.interface.as_deref(), &args.words, "balance load")?;
     let table = match rest {
         [] => None,
         [file] => Some(file::read(Path::new(file))?),
         _ => {
             return Err(
-                Error::usage("cannot load a balancer", "one file is possible")
-                    .fix("trawl balance load IF [FILE.toml]"),
+                Error::usage("cannot load a balancer", "one file is possible").fix("trawl balance load IF [FILE.toml]")
             );
         }
     };
@@ -80,31 +73,21 @@ pub fn load(args: &Load) -> Result<()> {
     let sites = [site];
     let care = attach.consent.care();
     attach.warn_of_attaching(&sites);
-    let done = attach.consent.change(&sites, || {
-        guard::around(&sites, || {
-            Balancer::load(&sites[0], table, &request, args.flows, care)
-        })
-    })?;
+    let done = attach
+        .consent
+        .change(&sites, || guard::around(&sites, || Balancer::load(&sites[0], table, &request, args.flows, care)))?;
     let said = format!(
         "balancing on {} (id {}, {}): {}, {}\n",
         done.balancer.site.label(),
         done.balancer.installed.id(),
         done.balancer.installed.mode().map_or("", XdpMode::name),
-        plural(
-            done.table.vips.len(),
-            "virtual address",
-            "virtual addresses"
-        ),
+        plural(done.table.vips.len(), "virtual address", "virtual addresses"),
         plural(done.table.backends(), "backend", "backends"),
     );
     tell(&done, attach.json, said)
 }
 
-fn change(
-    target: &BalancerArgs,
-    said: String,
-    change: impl FnOnce(&mut Table) -> Result<()>,
-) -> Result<()> {
+fn change(target: &BalancerArgs, said: String, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<()> {
     let done = target.balancer()?.change(SessionCare::Without, change)?;
     tell(&done, target.json, said)
 }
@@ -124,17 +107,11 @@ pub fn add_vip(args: &VipAdd) -> Result<()> {
 }
 
 pub fn remove_vip(args: &VipRemove) -> Result<()> {
-    change(&args.target, format!("removed {}\n", args.vip), |table| {
-        table.remove_vip(&args.vip).map(drop)
-    })
+    change(&args.target, format!("removed {}\n", args.vip), |table| table.remove_vip(&args.vip).map(drop))
 }
 
 pub fn add_backend(args: &BackendAdd) -> Result<()> {
-    let BackendArgs {
-        vip,
-        backend,
-        target,
-    } = &args.which;
+    let BackendArgs { vip, backend, target } = &args.which;
     let new = Backend {
         weight: args.weight,
         mac: args.mac,
@@ -146,22 +123,14 @@ pub fn add_backend(args: &BackendAdd) -> Result<()> {
 }
 
 pub fn remove_backend(args: &BackendArgs) -> Result<()> {
-    let BackendArgs {
-        vip,
-        backend,
-        target,
-    } = args;
+    let BackendArgs { vip, backend, target } = args;
     let said = format!("removed the backend {backend} from {vip}\n");
-    change(target, said, |table| {
-        table.remove_backend(vip, *backend).map(drop)
-    })
+    change(target, said, |table| table.remove_backend(vip, *backend).map(drop))
 }
 
 /// Changes a backend of the table.
 fn set(which: &BackendArgs, said: String, set: impl FnOnce(&mut Backend)) -> Result<()> {
-    change(&which.target, said, |table| {
-        table.backend_mut(&which.vip, which.backend).map(set)
-    })
+    change(&which.target, said, |table| table.backend_mut(&which.vip, which.backend).map(set))
 }
 
 pub fn drain(args: &Drain) -> Result<()> {
@@ -180,29 +149,18 @@ pub fn weight(args: &Weight) -> Result<()> {
 }
 
 pub fn unload(args: &UnloadArgs) -> Result<()> {
-    let TargetArgs {
-        interfaces,
-        netns,
-        json,
-    } = &args.target;
+    let TargetArgs { interfaces, netns, json } = &args.target;
     let mut found = Vec::new();
     for site in find_all(&interfaces.names(), netns)? {
-        let is_named =
-            |one: &Balancer| one.site.shares_namespace(&site) && one.site.index() == site.index();
+        let is_named = |one: &Balancer| one.site.shares_namespace(&site) && one.site.index() == site.index();
         if !found.iter().any(is_named) {
             found.push(Balancer::at(site)?);
         }
     }
     if found.is_empty() {
-        let target = BalancerArgs {
-            on: None,
-            netns: netns.clone(),
-            json: *json,
-        };
+        let target = BalancerArgs { on: None, netns: netns.clone(), json: *json };
         let name = |error: Error| match error.kind() {
-            trawl_sys::error::ErrorKind::Usage => {
-                error.fix("name the interfaces to unload it from")
-            }
+            trawl_sys::error::ErrorKind::Usage => error.fix("name the interfaces to unload it from"),
             trawl_sys::error::ErrorKind::Failed => error,
         };
         found.push(target.balancer().map_err(name)?);
@@ -211,10 +169,8 @@ pub fn unload(args: &UnloadArgs) -> Result<()> {
         let which = UnloadChoice::One(balancer.installed.id());
         args.consent.check_unload(&balancer.site, which)?;
     }
-    let (sites, programs): (Vec<Site>, Vec<_>) = found
-        .into_iter()
-        .map(|Balancer { site, installed }| (site, installed))
-        .unzip();
+    let (sites, programs): (Vec<Site>, Vec<_>) =
+        found.into_iter().map(|Balancer { site, installed }| (site, installed)).unzip();
     args.consent.change(&sites, || {
         let mut both = sites.iter().zip(programs);
         both.try_for_each(|(site, installed)| installed.detach(site))

@@ -81,24 +81,15 @@ pub fn list(args: &BalancerArgs) -> Result<()> {
     let table = balancer.table()?;
     let vips: Vec<VipDocument> = table.vips.iter().map(VipDocument::from).collect();
     if args.json {
-        return json::print(&ListDocument {
-            interface: balancer.site.label(),
-            vips,
-        });
+        return json::print(&ListDocument { interface: balancer.site.label(), vips });
     }
     let mut text = String::new();
     for vip in vips {
         let _ = writeln!(text, "{}  {}", vip.vip, vip.forward);
         for one in vip.backends {
             let mac = one.mac.map_or(String::new(), |mac| format!("  mac {mac}"));
-            let server = one
-                .server_id
-                .map_or(String::new(), |id| format!("  server id {id}"));
-            let _ = writeln!(
-                text,
-                "  {}  weight {}  {}{mac}{server}",
-                one.address, one.weight, one.state
-            );
+            let server = one.server_id.map_or(String::new(), |id| format!("  server id {id}"));
+            let _ = writeln!(text, "  {}  weight {}  {}{mac}{server}", one.address, one.weight, one.state);
         }
     }
     if text.is_empty() {
@@ -120,11 +111,7 @@ pub fn stats(args: &Stats) -> Result<()> {
     args.watch.show(args.target.json, || {
         // Packets that arrive between the two readings are counted at least in the total.
         let vips = balancer.by_vip()?;
-        let document = StatsDocument {
-            interface: balancer.site.label(),
-            account: balancer.account()?,
-            vips,
-        };
+        let document = StatsDocument { interface: balancer.site.label(), account: balancer.account()?, vips };
         match args.target.json {
             true => json::line(&document),
             false => Ok(for_people(&document)),
@@ -134,28 +121,17 @@ pub fn stats(args: &Stats) -> Result<()> {
 
 fn for_people(document: &StatsDocument<'_>) -> String {
     let account = &document.account;
-    let mut text = format!(
-        "{}  {} packets, {} bytes\n",
-        document.interface, account.packets, account.bytes
-    );
+    let mut text = format!("{}  {} packets, {} bytes\n", document.interface, account.packets, account.bytes);
     for one in &account.outcomes {
         let _ = writeln!(text, "  {:>12}  {}", one.packets, one.text);
     }
     for vip in &document.vips {
-        let _ = writeln!(
-            text,
-            "{}  {} packets, {} bytes",
-            vip.vip, vip.seen.packets, vip.seen.bytes
-        );
+        let _ = writeln!(text, "{}  {} packets, {} bytes", vip.vip, vip.seen.packets, vip.seen.bytes);
         for one in &vip.backends {
             let _ = writeln!(text, "  {:>12}  {}", one.forwarded.packets, one.address);
         }
         if vip.removed_backends.packets != 0 {
-            let _ = writeln!(
-                text,
-                "  {:>12}  removed backends",
-                vip.removed_backends.packets
-            );
+            let _ = writeln!(text, "  {:>12}  removed backends", vip.removed_backends.packets);
         }
         let not_forwarded = |name: &str| !name.starts_with("forwarded");
         for one in vip.outcomes.iter().filter(|one| not_forwarded(one.name)) {
@@ -202,18 +178,13 @@ fn name_of(failure: &Failure) -> &'static str {
 fn describe(health: &Health, failure: &Failure) -> String {
     match failure {
         Failure::TimedOut => "no answer in time".to_owned(),
-        Failure::NoPath {
-            answers_itself: false,
-        } => format!("no answer {}", through(health.forward)),
-        Failure::NoPath {
-            answers_itself: true,
-        } => format!(
+        Failure::NoPath { answers_itself: false } => format!("no answer {}", through(health.forward)),
+        Failure::NoPath { answers_itself: true } => format!(
             "no answer {}, though its own address answers; check at the backend {}",
             through(health.forward),
             match health.forward {
                 Forward::Direct => "that the virtual address is on its loopback",
-                Forward::Ipip | Forward::Gue =>
-                    "the tunnel device, rp_filter, and the virtual address on its loopback",
+                Forward::Ipip | Forward::Gue => "the tunnel device, rp_filter, and the virtual address on its loopback",
             }
         ),
         Failure::Refused => "connection refused".to_owned(),
@@ -231,48 +202,32 @@ fn through(forward: Forward) -> String {
 }
 
 pub fn check(args: &Check) -> Result<ExitCode> {
-    let is_path =
-        |path: &String| path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_path = |path: &String| path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
     if args.http.as_ref().is_some_and(|path| !is_path(path)) {
         return Err(Error::usage(
             "cannot check by HTTP",
             "the path does not begin with / or has characters that a request cannot have",
         ));
     }
-    let probe = Probe {
-        http: args.http.clone(),
-        port: args.port,
-        timeout: args.timeout,
-    };
+    let probe = Probe { http: args.http.clone(), port: args.port, timeout: args.timeout };
     loop {
         let balancer = args.target.balancer()?;
         let found = probe.ask_all(&balancer.site, &balancer.table()?)?;
         let label = balancer.site.label().to_owned();
-        let changed = if args.apply {
-            apply(balancer, &found)?
-        } else {
-            0
-        };
+        let changed = if args.apply { apply(balancer, &found)? } else { 0 };
         let text = match args.target.json {
             true => json::line(&health_document(&label, changed, &found))?,
             false => health_for_people(&found),
         };
         let is_read = write_to_reader(&terminal::printable(&text))?;
         if changed != 0 && !args.target.json {
-            terminal::say(&format!(
-                "{label}: {} changed between up and down",
-                count(changed as u64, "backend")
-            ));
+            terminal::say(&format!("{label}: {} changed between up and down", count(changed as u64, "backend")));
         }
         match args.every {
             Some(pause) if is_read => std::thread::sleep(pause),
             _ => {
                 let healthy = found.iter().all(|one| one.answered.is_ok());
-                return Ok(if healthy {
-                    ExitCode::SUCCESS
-                } else {
-                    ExitCode::FAILURE
-                });
+                return Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
         }
     }
@@ -314,11 +269,7 @@ fn health_document<'a>(interface: &'a str, changed: usize, found: &[Health]) -> 
             },
         }
     };
-    HealthDocument {
-        interface,
-        changed,
-        backends: found.iter().map(one).collect(),
-    }
+    HealthDocument { interface, changed, backends: found.iter().map(one).collect() }
 }
 
 fn health_for_people(found: &[Health]) -> String {

@@ -8,8 +8,7 @@ use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{
-    At, CaptureOptions, Direction, Memory, Mode, Programs, Recording, Sample, Stamps, Taps,
-    TimeSource,
+    At, CaptureOptions, Direction, Memory, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource,
 };
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
@@ -108,8 +107,8 @@ pub struct Args {
 struct SourceArgs {
     /// Interface to capture on; 'veth*' names several
     ///
-    /// NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns name those that match:
-    /// 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
+    /// NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns name those that
+    /// match: 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
     #[arg(short = 'i', long = "interface", value_name = "IF", add = completion::interfaces())]
     interfaces: Vec<String>,
     #[command(flatten)]
@@ -125,12 +124,7 @@ struct SourceArgs {
     #[arg(short = 'Q', long, value_parser = choice(&DIRECTIONS), value_name = "WAY")]
     direction: Option<Direction>,
     /// Attached XDP program to capture at: a name, an id, or all
-    #[arg(
-        long,
-        visible_alias = "prog",
-        value_name = "NAME|ID|all",
-        hide_short_help = true
-    )]
+    #[arg(long, visible_alias = "prog", value_name = "NAME|ID|all", hide_short_help = true)]
     program: Option<String>,
     /// End of the XDP program to record at [default: exit]
     #[arg(long, value_parser = choice(&ENDS))]
@@ -140,12 +134,7 @@ struct SourceArgs {
     hook: Option<PathBuf>,
     /// During the capture, add hooks to the attached XDP program, which was loaded from this file: the same
     /// program with the same maps; the program without hooks is restored at the end
-    #[arg(
-        long,
-        value_name = "FILE.o",
-        conflicts_with = "hook",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE.o", conflicts_with = "hook", hide_short_help = true)]
     tappable: Option<PathBuf>,
     /// Mode of trawl's own XDP program [default: native, and skb if the driver does not support it]
     #[arg(long, value_parser = choice(&MODES), hide_short_help = true)]
@@ -188,12 +177,7 @@ struct FilterArgs {
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"], hide_short_help = true)]
     filter_file: Option<PathBuf>,
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
-    #[arg(
-        long,
-        value_name = "PROGRAM",
-        conflicts_with = "expression",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "expression", hide_short_help = true)]
     cbpf: Option<String>,
     /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with = "cbpf", hide_short_help = true)]
@@ -225,8 +209,8 @@ struct OutputArgs {
     /// Write the packets to this file; '-' for a pipe
     ///
     /// Several times for several outputs. The name may be followed by ,snaplen=N ,format=pcap|pcapng
-    /// ,compress=zstd|lz4|gzip|none for this output alone. tcp-listen:ADDRESS:PORT waits for readers that connect, such as
-    /// Wireshark; beyond loopback with ,cert=FILE,key=FILE,client-ca=FILE for TLS, or ,plain
+    /// ,compress=zstd|lz4|gzip|none for this output alone. tcp-listen:ADDRESS:PORT waits for readers that connect, such
+    /// as Wireshark; beyond loopback with ,cert=FILE,key=FILE,client-ca=FILE for TLS, or ,plain
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Vec<PathBuf>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
@@ -245,8 +229,8 @@ struct OutputArgs {
     /// One object a line; array: one document
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines", conflicts_with = "write")]
     json: Option<JsonForm>,
-    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit, after
-    /// a redirect, at tc and where it is dropped
+    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit,
+    /// after a redirect, at tc and where it is dropped
     #[arg(long, conflicts_with = "write", hide_short_help = true)]
     id: bool,
     /// Print only errors and the summary
@@ -278,19 +262,11 @@ pub(crate) enum TapName {
     Drop,
 }
 
-pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] = [
-    ("in", "", Direction::In),
-    ("out", "", Direction::Out),
-    ("inout", "", Direction::Both),
-];
+pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] =
+    [("in", "", Direction::In), ("out", "", Direction::Out), ("inout", "", Direction::Both)];
 /// Both ends are the last.
-pub(crate) const ENDS: [NamedValue<At>; 3] = [
-    ("entry", "", At::Entry),
-    ("exit", "", At::Exit),
-    ("both", "", At::Both),
-];
-const FORMATS: [NamedValue<Format>; 2] =
-    [("pcapng", "", Format::Pcapng), ("pcap", "", Format::Pcap)];
+pub(crate) const ENDS: [NamedValue<At>; 3] = [("entry", "", At::Entry), ("exit", "", At::Exit), ("both", "", At::Both)];
+const FORMATS: [NamedValue<Format>; 2] = [("pcapng", "", Format::Pcapng), ("pcap", "", Format::Pcap)];
 const MODES: [NamedValue<Mode>; 2] = [("native", "", Mode::Native), ("skb", "", Mode::Skb)];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -316,10 +292,7 @@ pub(super) struct Environment {
 
 impl Environment {
     pub(super) fn here() -> Self {
-        Self {
-            available_memory: host::available_memory(),
-            filter_file: filter_in_file,
-        }
+        Self { available_memory: host::available_memory(), filter_file: filter_in_file }
     }
 }
 
@@ -353,15 +326,12 @@ impl Args {
     /// Reads a plan from a file. Options that would change it are refused.
     pub(super) fn only_plan(&self, file: &Path) -> Result<CapturePlan> {
         let what = || format!("cannot capture by the plan in {}", file.display());
-        let bare = Bare::try_parse_from(["capture"])
-            .map_err(|e| Error::failed(what(), e))?
-            .args;
+        let bare = Bare::try_parse_from(["capture"]).map_err(|e| Error::failed(what(), e))?.args;
         let environment = &Environment::here();
         let is_bare = self.planned(environment)? == bare.planned(environment)?;
         if !is_bare || self.remote.are_named() {
             let why = "other options conflict with it";
-            return Err(Error::usage(what(), why)
-                .fix("change the file, or leave out --plan or the other options"));
+            return Err(Error::usage(what(), why).fix("change the file, or leave out --plan or the other options"));
         }
         let source = match file.to_str() {
             Some("-") => Path::new("/dev/stdin"),
@@ -369,11 +339,8 @@ impl Args {
         };
         let text = std::fs::read_to_string(source).map_err(|e| Error::os(what(), e))?;
         CapturePlan::from_json(&text).map_err(|e| {
-            Error::usage(
-                what(),
-                format!("it is not a plan of this version of trawl: {e}"),
-            )
-            .fix("trawl capture --dry-run … prints one")
+            Error::usage(what(), format!("it is not a plan of this version of trawl: {e}"))
+                .fix("trawl capture --dry-run … prints one")
         })
     }
 
@@ -399,10 +366,7 @@ impl Args {
             command: self.subject.words.clone(),
             outputs,
             rotation,
-            files: FilePlan {
-                mode: self.output.file_mode,
-                io: self.recording.io(),
-            },
+            files: FilePlan { mode: self.output.file_mode, io: self.recording.io() },
             store: self.store.plan()?,
             tappable: self.source.tappable.clone(),
             summary: self.output.summary.clone(),
@@ -472,28 +436,15 @@ impl Args {
 
     fn refuse_without_interface(&self, tap: TapChoice) -> Result<()> {
         let is_named = !self.source.interfaces.is_empty() || !self.pod.pods.is_empty();
-        if is_named
-            || self.follows_command()
-            || tap == TapChoice::Drop
-            || self.source.list_interfaces
-        {
+        if is_named || self.follows_command() || tap == TapChoice::Drop || self.source.list_interfaces {
             return Ok(());
         }
-        let first = self
-            .filtering
-            .expression
-            .first()
-            .filter(|word| habits::is_interface(word));
+        let first = self.filtering.expression.first().filter(|word| habits::is_interface(word));
         if let Some(interface) = first {
             let why = format!("{interface} is an interface, and no filter");
             return Err(Error::usage("cannot capture", why).fix(format!(
                 "type: trawl capture -i {}",
-                self.filtering
-                    .expression
-                    .iter()
-                    .map(|one| word(one))
-                    .collect::<Vec<_>>()
-                    .join(" ")
+                self.filtering.expression.iter().map(|one| word(one)).collect::<Vec<_>>().join(" ")
             )));
         }
         Err(Error::usage("cannot capture", "no interface is named")
@@ -516,19 +467,9 @@ impl Args {
     fn outputs(&self, kept: u32) -> Result<Vec<OutputPlan>> {
         let common = recording::snaplen(self.filtering.snaplen)?;
         let is_longer = kept > common;
-        let named = self
-            .output
-            .write
-            .iter()
-            .map(|text| NamedOutput::parse(text));
+        let named = self.output.write.iter().map(|text| NamedOutput::parse(text));
         let planned = named.map(|named| {
-            let NamedOutput {
-                path,
-                snaplen,
-                format,
-                compress,
-                listen,
-            } = named?;
+            let NamedOutput { path, snaplen, format, compress, listen } = named?;
             Ok(OutputPlan {
                 format: format.unwrap_or_else(|| self.format_of(&path)),
                 compression: self.recording.compression(&path, compress),
@@ -547,11 +488,7 @@ impl Args {
         if self.trigger.looks_at_packets() {
             return Ok(RECORD_MAX_CAPTURED as u32);
         }
-        let named = self
-            .output
-            .write
-            .iter()
-            .map(|text| NamedOutput::parse(text));
+        let named = self.output.write.iter().map(|text| NamedOutput::parse(text));
         let named = named.collect::<Result<Vec<_>>>()?;
         let longest = named.iter().filter_map(|one| one.snaplen).max();
         Ok(longest.map_or(common, |longest| longest.max(common)))
@@ -565,10 +502,7 @@ impl Args {
         Ok(match &self.filtering.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
             None if expression.is_empty() && self.filtering.inner => {
-                return Err(Error::usage(
-                    "cannot look inside tunnels",
-                    "--inner needs an expression",
-                ));
+                return Err(Error::usage("cannot look inside tunnels", "--inner needs an expression"));
             }
             None if expression.is_empty() => None,
             None if self.filtering.inner => Some(Filter::Inner(expression)),
@@ -585,27 +519,16 @@ impl Args {
         };
         self.peers.check(taps.tap)?;
         let kind = VerdictKind::Xdp;
-        let verdicts = self
-            .filtering
-            .verdict
-            .as_deref()
-            .map(|list| VerdictSet::parse(kind, list))
-            .transpose();
+        let verdicts = self.filtering.verdict.as_deref().map(|list| VerdictSet::parse(kind, list)).transpose();
         let verdicts = verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?;
         let meta = self.recording.meta()?;
         if self.output.once.is_some() && !meta.id {
-            return Err(Error::usage(
-                "cannot keep one record of each packet",
-                "the records have no identifiers",
-            )
-            .fix("add id to --meta"));
+            return Err(Error::usage("cannot keep one record of each packet", "the records have no identifiers")
+                .fix("add id to --meta"));
         }
         if self.output.once.is_some() && self.source.at == Some(At::Both) {
-            return Err(Error::usage(
-                "cannot keep one record of each packet",
-                "--at both asks for two",
-            )
-            .fix("leave out --once or --at both"));
+            return Err(Error::usage("cannot keep one record of each packet", "--at both asks for two")
+                .fix("leave out --once or --at both"));
         }
         let available = environment.available_memory;
         let trigger = self.trigger.plan(meta.verdict, available)?;
@@ -702,14 +625,8 @@ mod tests {
         let [first, second] = &plan.outputs[..] else {
             panic!("two outputs: {plan:?}");
         };
-        assert_eq!(
-            (first.format, first.compression, first.snaplen),
-            (Format::Pcap, Some(Compression::Zstd), Some(64))
-        );
-        assert_eq!(
-            (second.format, second.compression, second.snaplen),
-            (Format::Pcapng, None, None)
-        );
+        assert_eq!((first.format, first.compression, first.snaplen), (Format::Pcap, Some(Compression::Zstd), Some(64)));
+        assert_eq!((second.format, second.compression, second.snaplen), (Format::Pcapng, None, None));
         assert_eq!(plan.options.snaplen, RECORD_MAX_CAPTURED as u32);
     }
 
@@ -747,11 +664,7 @@ mod tests {
             &["-i", "lo", "--trigger", "udp", "--trigger-memory", "2GiB"],
         ] {
             let error = plan(words).expect_err("refused");
-            assert_eq!(
-                error.kind(),
-                trawl_sys::error::ErrorKind::Usage,
-                "{words:?}"
-            );
+            assert_eq!(error.kind(), trawl_sys::error::ErrorKind::Usage, "{words:?}");
         }
     }
 }

@@ -45,11 +45,7 @@ impl DropArgs {
 
     /// Refuses the options without the tap.
     pub(super) fn refuse(&self) -> Result<()> {
-        let given = [
-            ("--reason", !self.reason.is_empty()),
-            ("--all", self.all),
-            ("--stack", self.stack),
-        ];
+        let given = [("--reason", !self.reason.is_empty()), ("--all", self.all), ("--stack", self.stack)];
         match given.iter().find(|(_, given)| *given) {
             Some((name, _)) => Err(Error::usage(
                 format!("cannot use {name} without the drop tap"),

@@ -36,12 +36,7 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    pub fn new(
-        sources: &Sources,
-        tap: TapChoice,
-        spaces: Option<&Arc<Spaces>>,
-        pods: &Pods,
-    ) -> Self {
+    pub fn new(sources: &Sources, tap: TapChoice, spaces: Option<&Arc<Spaces>>, pods: &Pods) -> Self {
         Self {
             sources: sources.clone(),
             tap,
@@ -53,9 +48,7 @@ impl Joining {
 
     /// Returns true if a command waits for its interfaces to be captured.
     pub fn is_urgent(&self) -> bool {
-        self.spaces
-            .as_ref()
-            .is_some_and(|spaces| spaces.is_urgent())
+        self.spaces.as_ref().is_some_and(|spaces| spaces.is_urgent())
     }
 
     /// Returns matching interfaces that are not known yet, and reports what else is found out about pods.
@@ -75,10 +68,7 @@ impl Joining {
             let mut interfaces = pods.interfaces(is_known, say);
             interfaces.retain(|(name, _)| !is_known(name));
             found.extend(interfaces.into_iter().filter_map(|(name, pod)| {
-                Some(CaptureSite {
-                    pod: Some(pod),
-                    ..CaptureSite::find(&name, None).ok()?
-                })
+                Some(CaptureSite { pod: Some(pod), ..CaptureSite::find(&name, None).ok()? })
             }));
         }
         if let Some(spaces) = &self.spaces {
@@ -138,10 +128,8 @@ pub(crate) fn list(plan: &CapturePlan, as_json: bool) -> Result<ExitCode> {
         json::print(&rows)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = format!(
-        "{:>5}  {:<15}  {:<5}  {:<12}  {:>8}  tap\n",
-        "index", "interface", "state", "driver", "xdp id"
-    );
+    let mut text =
+        format!("{:>5}  {:<15}  {:<5}  {:<12}  {:>8}  tap\n", "index", "interface", "state", "driver", "xdp id");
     for row in &rows {
         let taps = match &row.refusal {
             Some(why) => format!("none: {why}"),
@@ -153,8 +141,7 @@ pub(crate) fn list(plan: &CapturePlan, as_json: bool) -> Result<ExitCode> {
             row.name,
             if row.up { "up" } else { "down" },
             row.driver.as_deref().unwrap_or("-"),
-            row.xdp_program
-                .map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            row.xdp_program.map_or_else(|| "-".to_owned(), |id| id.to_string()),
         ));
     }
     write_out(&text)?;

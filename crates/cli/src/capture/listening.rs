@@ -34,17 +34,11 @@ pub(super) fn parse(text: &str, rest: &str) -> Result<NamedOutput> {
         }
     }
     let tls = match (cert, key, client_ca) {
-        (Some(cert), Some(key), Some(client_ca)) => Some(TlsPlan {
-            cert,
-            key,
-            client_ca,
-        }),
+        (Some(cert), Some(key), Some(client_ca)) => Some(TlsPlan { cert, key, client_ca }),
         (None, None, None) => None,
         _ => {
             let why = "TLS needs trawl's certificate, its key, and the authority of the readers";
-            return Err(
-                refused(text, why.to_owned()).fix("give all of cert=FILE,key=FILE,client-ca=FILE")
-            );
+            return Err(refused(text, why.to_owned()).fix("give all of cert=FILE,key=FILE,client-ca=FILE"));
         }
     };
     if is_plain && tls.is_some() {
@@ -53,9 +47,8 @@ pub(super) fn parse(text: &str, rest: &str) -> Result<NamedOutput> {
     let name = format!("{LISTEN}{address}");
     if tls.is_none() && !is_plain && !address.ip().to_canonical().is_loopback() {
         let why = "the packets would leave this machine unencrypted, for everyone who connects";
-        return Err(refused(text, why.to_owned()).fix(format!(
-            "-w {name},cert=FILE,key=FILE,client-ca=FILE for TLS, or -w {name},plain"
-        )));
+        return Err(refused(text, why.to_owned())
+            .fix(format!("-w {name},cert=FILE,key=FILE,client-ca=FILE for TLS, or -w {name},plain")));
     }
     wanted.path = PathBuf::from(name);
     wanted.listen = Some(ListenPlan { address, tls });
@@ -73,11 +66,12 @@ fn address(text: &str, address: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Returns an expression for the traffic between readers and this address, if one of the interfaces may carry it: to record it
-/// would make more of it.
+/// Returns an expression for the traffic between readers and this address, if one of the interfaces may carry it: to
+/// record it would make more of it.
 pub(super) fn own_traffic(address: SocketAddr, sites: &[CaptureSite]) -> Option<String> {
     let ip = address.ip().to_canonical();
-    // The expression has no meaning for other frames, and devices of a library alone do not carry the host's connections.
+    // The expression has no meaning for other frames, and devices of a library alone do not carry the host's
+    // connections.
     let passes = |CaptureSite { interface, .. }: &CaptureSite| {
         (interface.loopback || !ip.is_loopback())
             && interface.index > 0

@@ -10,11 +10,7 @@ use trawl_program::swap::Loan;
 use trawl_sys::Result;
 
 /// Inserts hooks into the program on each interface. If one of them fails, all are removed again.
-pub(super) fn take(
-    sources: &Sources,
-    file: &Path,
-    observer: &mut dyn Observer,
-) -> Result<Vec<Loan>> {
+pub(super) fn take(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
     let mut loans = Vec::new();
     for text in &sources.names {
         let site = Site::find(text, sources.netns.as_deref())?;
@@ -29,9 +25,7 @@ pub(super) fn take(
                 });
                 loans.push(loan);
             }
-            None => observer.event(&Event::HasHooks {
-                interface: site.label().to_owned(),
-            }),
+            None => observer.event(&Event::HasHooks { interface: site.label().to_owned() }),
         }
     }
     Ok(loans)

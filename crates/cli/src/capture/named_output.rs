@@ -27,10 +27,7 @@ impl NamedOutput {
                 Some(address) => listening::parse(name, address),
                 None => Self::of_file(name),
             },
-            None => Ok(Self {
-                path: text.to_owned(),
-                ..Self::default()
-            }),
+            None => Ok(Self { path: text.to_owned(), ..Self::default() }),
         }
     }
 
@@ -61,14 +58,12 @@ impl NamedOutput {
     pub(super) fn set(&mut self, text: &str, name: &str, value: &str) -> Result<bool> {
         match (name, value) {
             ("snaplen", value) => {
-                let length = value
-                    .parse()
-                    .map_err(|_| refused(text, format!("'{value}' is not a number of bytes")))?;
+                let length = value.parse().map_err(|_| refused(text, format!("'{value}' is not a number of bytes")))?;
                 self.snaplen = Some(snaplen(length)?);
             }
             ("compress", name) => {
-                let packing = Packing::from_str(name, false)
-                    .map_err(|_| not_among(text, name, "none, zstd, lz4, gzip"))?;
+                let packing =
+                    Packing::from_str(name, false).map_err(|_| not_among(text, name, "none, zstd, lz4, gzip"))?;
                 self.compress = Some(packing);
             }
             ("format", "pcap") => self.format = Some(Format::Pcap),
@@ -101,12 +96,7 @@ mod tests {
         let wanted = parse("a,b.pcapng,snaplen=64,format=pcap").expect("options");
         assert_eq!(wanted.path, Path::new("a,b.pcapng"));
         assert_eq!(wanted.snaplen, Some(64));
-        for text in [
-            "a,snap=64",
-            "a,compress=zstd,foo=1",
-            "a,foo=1,snaplen=64",
-            "a,format=",
-        ] {
+        for text in ["a,snap=64", "a,compress=zstd,foo=1", "a,foo=1,snaplen=64", "a,format="] {
             parse(text).expect_err(text);
         }
     }

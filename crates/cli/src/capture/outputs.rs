@@ -1,5 +1,5 @@
-//! The outputs of a capture: files, pipes, sockets for readers, and a series of files. They are opened before anything is
-//! attached, since a named pipe makes trawl wait for its reader, and become writers once the capture is set up.
+//! The outputs of a capture: files, pipes, sockets for readers, and a series of files. They are opened before anything
+//! is attached, since a named pipe makes trawl wait for its reader, and become writers once the capture is set up.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -17,8 +17,8 @@ use trawl_io::disk::open_directly;
 use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, ListenPlan, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
 use trawl_sink::{
-    Budget, DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile,
-    Series, SeriesPlan, Several, ThreadedOutput, compression_threads,
+    Budget, DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, Series, SeriesPlan,
+    Several, ThreadedOutput, compression_threads,
 };
 use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
@@ -40,10 +40,7 @@ fn is_stdout(path: &Path) -> bool {
 
 /// Returns true if the name stands for an open file, as /dev/stdout does: it is never given to another file.
 fn is_open_already(path: &Path) -> bool {
-    let is_link = || {
-        path.symlink_metadata()
-            .is_ok_and(|about| about.is_symlink())
-    };
+    let is_link = || path.symlink_metadata().is_ok_and(|about| about.is_symlink());
     is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
 }
 
@@ -86,12 +83,8 @@ fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Resul
     others.extend(shows_json.then(|| Path::new("-").to_owned()));
     match others.iter().find(|other| are_same(other, account)) {
         Some(other) => {
-            let what = format!(
-                "cannot write packets and the summary to {}",
-                other.display()
-            );
-            Err(Error::usage(what, "each would overwrite the other")
-                .fix("name another file for --summary"))
+            let what = format!("cannot write packets and the summary to {}", other.display());
+            Err(Error::usage(what, "each would overwrite the other").fix("name another file for --summary"))
         }
         None => Ok(()),
     }
@@ -99,21 +92,14 @@ fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Resul
 
 /// Checks the outputs of a plan: their link types, the summary's file, a terminal.
 pub(super) fn check(plan: &CapturePlan, display: &Display, sites: &[CaptureSite]) -> Result<()> {
-    one_link_type(
-        plan.format(),
-        sites.iter().map(|site| site.interface.link_type),
-    )?;
+    one_link_type(plan.format(), sites.iter().map(|site| site.interface.link_type))?;
     if let Some(account) = &plan.summary {
         check_account(plan, display, account)?;
     }
-    let to_terminal =
-        plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
+    let to_terminal = plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
     if to_terminal {
-        return Err(Error::usage(
-            "cannot write packets to standard output",
-            "it is a terminal",
-        )
-        .fix("name a file, pipe it on, or leave out -w to see lines"));
+        return Err(Error::usage("cannot write packets to standard output", "it is a terminal")
+            .fix("name a file, pipe it on, or leave out -w to see lines"));
     }
     Ok(())
 }
@@ -161,12 +147,7 @@ impl Output {
         let (file, is_new) = outfile::open(path, mode)?;
         let created = Created(is_new.then(|| path.to_owned()));
         let about = file.metadata().map_err(|e| cannot_write(&name, e))?;
-        Ok(Self {
-            file,
-            name,
-            created,
-            regular: about.is_file(),
-        })
+        Ok(Self { file, name, created, regular: about.is_file() })
     }
 
     /// Returns the identity of the file; `None` for a device.
@@ -179,8 +160,9 @@ impl Output {
         let is_device = self.identity().is_none();
         match compression.is_none() || self.regular || is_device {
             true => Ok(()),
-            false => Err(not_compressed(&self.name)
-                .fix("name a file, or compress after it: trawl capture -w - | zstd")),
+            false => {
+                Err(not_compressed(&self.name).fix("name a file, or compress after it: trawl capture -w - | zstd"))
+            }
         }
     }
 
@@ -189,9 +171,7 @@ impl Output {
         if !self.regular {
             return Ok(None);
         }
-        self.file
-            .set_len(0)
-            .map_err(|e| cannot_write(&self.name, e))?;
+        self.file.set_len(0).map_err(|e| cannot_write(&self.name, e))?;
         WholeBytes::new().map(Some)
     }
 
@@ -268,12 +248,7 @@ pub(super) enum First {
 
 impl Outputs {
     /// Opens the outputs of a plan. `prints`: packets are shown as well.
-    pub(super) fn open(
-        plan: &CapturePlan,
-        prints: bool,
-        user: Option<User>,
-        observer: &mut Terminal,
-    ) -> Result<Self> {
+    pub(super) fn open(plan: &CapturePlan, prints: bool, user: Option<User>, observer: &mut Terminal) -> Result<Self> {
         let files = plan.files;
         let by_event = plan.options.trigger.is_some();
         let mut open = |one: &OutputPlan| {
@@ -302,13 +277,7 @@ impl Outputs {
             let output = open(&one)?;
             Ok((one, output))
         });
-        let all = Self {
-            others: others.collect::<Result<_>>()?,
-            first,
-            files,
-            user: user.clone(),
-            for_readers: 0,
-        };
+        let all = Self { others: others.collect::<Result<_>>()?, first, files, user: user.clone(), for_readers: 0 };
         all.check_apart(prints)?;
         all.check_io(observer)?;
         Ok(all)
@@ -325,8 +294,7 @@ impl Outputs {
 
     /// Returns the files and pipes that are open.
     fn opened(&self) -> impl Iterator<Item = (&OutputPlan, &Output)> {
-        self.all()
-            .filter_map(|(plan, output)| Some((plan, output.file()?)))
+        self.all().filter_map(|(plan, output)| Some((plan, output.file()?)))
     }
 
     /// Returns the addresses at which readers connect.
@@ -357,20 +325,15 @@ impl Outputs {
         Ok(())
     }
 
-    /// Reports how files are written, and fails if the requested mode is impossible. For a series, a temporary file in its
-    /// directory is tried.
+    /// Reports how files are written, and fails if the requested mode is impossible. For a series, a temporary file in
+    /// its directory is tried.
     fn check_io(&self, observer: &mut Terminal) -> Result<()> {
         if let First::Series(plan, _) = &self.first {
             let example = || match &self.user {
                 Some(user) => user.act_as(|| Ok(example(plan))).ok().flatten(),
                 None => example(plan),
             };
-            check_io(
-                plan,
-                self.files.io,
-                || example().map(|file| open_directly(file.as_fd())),
-                observer,
-            )?;
+            check_io(plan, self.files.io, || example().map(|file| open_directly(file.as_fd())), observer)?;
         }
         for (plan, output) in self.opened().filter(|(_, output)| output.regular) {
             let direct = || Some(open_directly(output.file.as_fd()));
@@ -386,13 +349,7 @@ impl Outputs {
         shape: Option<&Shape>,
         observer: &mut Terminal,
     ) -> Result<(Summary, Ended)> {
-        let Self {
-            first,
-            mut others,
-            files,
-            user,
-            for_readers,
-        } = self;
+        let Self { first, mut others, files, user, for_readers } = self;
         let budget = Budget::new(for_readers);
         let (snaplen, format) = match &first {
             First::One(plan, _) | First::Series(plan, _) => (plan.snaplen, plan.format),
@@ -405,8 +362,7 @@ impl Outputs {
         let (name, open) = match first {
             // A slow pipe must not stall the other outputs, so it gets its own queue.
             First::One(plan, output)
-                if output.file().is_none_or(|file| !file.regular)
-                    && (!others.is_empty() || shape.is_some()) =>
+                if output.file().is_none_or(|file| !file.regular) && (!others.is_empty() || shape.is_some()) =>
             {
                 others.insert(0, (plan, output));
                 (String::new(), nothing)
@@ -418,22 +374,13 @@ impl Outputs {
             First::One(plan, Opened::Readers(listener, name)) => {
                 let form = How::of(&plan, files.io, attached.session()).form;
                 let budget = budget.clone();
-                let open: Opener =
-                    Box::new(
-                        move || Ok(Box::new(listener.serve(form, budget)?) as Box<dyn Writer>),
-                    );
+                let open: Opener = Box::new(move || Ok(Box::new(listener.serve(form, budget)?) as Box<dyn Writer>));
                 (name, open)
             }
             First::Series(plan, series) => {
-                let how = How {
-                    largest: series.largest(),
-                    ..How::of(&plan, files.io, attached.session())
-                };
+                let how = How { largest: series.largest(), ..How::of(&plan, files.io, attached.session()) };
                 let name = series.path.clone();
-                (
-                    name,
-                    of_series(how, series, files.mode, user.clone(), &attached)?,
-                )
+                (name, of_series(how, series, files.mode, user.clone(), &attached)?)
             }
             First::None => (String::new(), nothing),
         };
@@ -479,15 +426,10 @@ fn of_file(how: How, mut output: Output, attached: &mut Attached) -> Result<Open
     output.keep();
     let Output { file, name, .. } = output;
     if let Some(whole) = &whole {
-        let cut: Box<dyn Undo> = Box::new(CutFile {
-            file: warden::hold(file.as_fd())?,
-            whole: whole.clone(),
-        });
+        let cut: Box<dyn Undo> = Box::new(CutFile { file: warden::hold(file.as_fd())?, whole: whole.clone() });
         attached.files_warden().watch([cut])?;
     }
-    Ok(Box::new(move || {
-        Ok(how.open_any(file, name, whole)? as Box<dyn Writer>)
-    }))
+    Ok(Box::new(move || Ok(how.open_any(file, name, whole)? as Box<dyn Writer>)))
 }
 
 fn of_series(
@@ -545,12 +487,7 @@ pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
 
 /// Returns the series of files that packets are written to, if one is planned. A file with the name as given is left
 /// alone.
-fn series(
-    first: Option<&OutputPlan>,
-    rotation: &Rotation,
-    io: Io,
-    by_event: bool,
-) -> Result<Option<SeriesPlan>> {
+fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: bool) -> Result<Option<SeriesPlan>> {
     let is_file = |output: &&OutputPlan| {
         output.listen.is_none()
             && !is_open_already(&output.path)
@@ -565,16 +502,9 @@ fn series(
         refuse_rotation(rotation)?;
         return Ok(None);
     };
-    let series = SeriesPlan {
-        path: output.path.to_string_lossy().into_owned(),
-        rotation: rotation.clone(),
-        by_event,
-    };
+    let series = SeriesPlan { path: output.path.to_string_lossy().into_owned(), rotation: rotation.clone(), by_event };
     if series.is_asked_for() && output.path.to_str().is_none() {
-        let what = format!(
-            "cannot write a series of files to {}",
-            output.path.display()
-        );
+        let what = format!("cannot write a series of files to {}", output.path.display());
         return Err(Error::usage(what, "the name is not UTF-8").fix("choose a name in UTF-8"));
     }
     Ok(Some(series).filter(SeriesPlan::is_asked_for))
@@ -598,19 +528,13 @@ fn beside(
                 let Output { file, name, .. } = output;
                 (name.clone(), how.open_any(file, name, whole)?)
             }
-            Opened::Readers(listener, name) => {
-                (name, Box::new(listener.serve(how.form, budget.clone())?))
-            }
+            Opened::Readers(listener, name) => (name, Box::new(listener.serve(how.form, budget.clone())?)),
         };
         all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }
     if let Some(shape) = shape {
         let shown = Box::new(Shown::new(shape, packets(session))?);
-        all.push(ThreadedOutput::start(
-            "standard output".to_owned(),
-            shown,
-            None,
-        )?);
+        all.push(ThreadedOutput::start("standard output".to_owned(), shown, None)?);
     }
     Ok(all)
 }
@@ -650,26 +574,15 @@ impl How {
         let first = session.interfaces().first().cloned().unwrap_or_default();
         let form = match output.format {
             Format::Pcapng => OutputForm::Pcapng,
-            Format::Pcap => OutputForm::Pcap {
-                link_type: first.link_type,
-                snaplen: output.snaplen.unwrap_or(first.snaplen),
-            },
+            Format::Pcap => {
+                OutputForm::Pcap { link_type: first.link_type, snaplen: output.snaplen.unwrap_or(first.snaplen) }
+            }
         };
-        Self {
-            form,
-            io,
-            compression: output.compression,
-            largest: None,
-        }
+        Self { form, io, compression: output.compression, largest: None }
     }
 
     /// Opens the writer of a file with committed lengths, or of a pipe or terminal without them.
-    fn open_any(
-        self,
-        file: File,
-        name: String,
-        whole: Option<WholeBytes>,
-    ) -> Result<Box<dyn Writer + Send>> {
+    fn open_any(self, file: File, name: String, whole: Option<WholeBytes>) -> Result<Box<dyn Writer + Send>> {
         Ok(match whole {
             Some(whole) => self.open(file, name, Some(whole))?,
             None => Box::new(Pipe::new(file, name, self.form)),
@@ -677,12 +590,7 @@ impl How {
     }
 
     /// Opens the writer of an empty file, directly if requested or if its file system supports it.
-    fn open(
-        self,
-        file: File,
-        name: String,
-        whole: Option<WholeBytes>,
-    ) -> Result<Box<dyn FileWriter>> {
+    fn open(self, file: File, name: String, whole: Option<WholeBytes>) -> Result<Box<dyn FileWriter>> {
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok(Box::new(packed.in_series(self.is_in_series())));
@@ -710,8 +618,8 @@ fn refused(name: &str, error: io::Error) -> Error {
     Error::os(what, error).fix("use --io auto or --io buffered")
 }
 
-/// Explains under -v why a file is written through the page cache; fails if that is not allowed. `direct` opens it past the
-/// page cache, if it exists already.
+/// Explains under -v why a file is written through the page cache; fails if that is not allowed. `direct` opens it past
+/// the page cache, if it exists already.
 fn check_io<T>(
     output: &OutputPlan,
     io: Io,

@@ -22,11 +22,7 @@ pub struct PeerArgs {
 
 impl PeerArgs {
     pub fn resolve(&self) -> Peers {
-        Peers {
-            library: self.libpcap.clone(),
-            file_prefix: self.file_prefix.clone(),
-            steal: self.steal,
-        }
+        Peers { library: self.libpcap.clone(), file_prefix: self.file_prefix.clone(), steal: self.steal }
     }
 
     /// Refuses options of other taps than the chosen one, since they would have no effect.

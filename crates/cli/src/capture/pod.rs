@@ -1,5 +1,5 @@
-//! `--pod`: the host's end of a Kubernetes pod's veth or netkit pair, its interfaces inside if it has no such pair, or the
-//! packets of its processes if it uses the host's network.
+//! `--pod`: the host's end of a Kubernetes pod's veth or netkit pair, its interfaces inside if it has no such pair, or
+//! the packets of its processes if it uses the host's network.
 
 mod runtime;
 
@@ -73,8 +73,8 @@ pub(super) struct Pods {
     pub(super) events: Vec<Event>,
 }
 
-/// Finds the pods of a plan. If the only one uses the host's network, the capture becomes one of its processes' packets on all
-/// interfaces: no interface is the pod's own.
+/// Finds the pods of a plan. If the only one uses the host's network, the capture becomes one of its processes' packets
+/// on all interfaces: no interface is the pod's own.
 pub(super) fn find(plan: &mut CapturePlan) -> Result<Pods> {
     if plan.sources.pods.is_empty() {
         return Ok(Pods::default());
@@ -84,17 +84,11 @@ pub(super) fn find(plan: &mut CapturePlan) -> Result<Pods> {
     let selectors = &watched.selectors;
     let awaited = missing.into_iter().map(|pod| Event::PodAwaited { pod });
     let awaited: Vec<Event> = awaited.collect();
-    if let [
-        FoundPod {
-            pod,
-            at: PodNetwork::Host(process),
-        },
-    ] = &found[..]
+    if let [FoundPod { pod, at: PodNetwork::Host(process) }] = &found[..]
         && awaited.is_empty()
     {
         let Some(group) = group_of(*process) else {
-            let why =
-                "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
+            let why = "it uses the host's network, and its processes are in no cgroup (v2) of a pod";
             return Err(Error::failed(trouble(pod), why).fix("name the host's interface with -i"));
         };
         plan.options.process.get_or_insert_default().cgroup = Some(group);
@@ -103,9 +97,7 @@ pub(super) fn find(plan: &mut CapturePlan) -> Result<Pods> {
             plan.sources.names.push("any".to_owned());
         }
         let is_named = selectors.iter().all(PodSelector::is_name);
-        let alone = (!is_named).then(|| Event::PodAlone {
-            pod: pod.to_string(),
-        });
+        let alone = (!is_named).then(|| Event::PodAlone { pod: pod.to_string() });
         return Ok(Pods {
             interfaces: Vec::new(),
             on_host: Some(Arc::new(pod.clone())),
@@ -116,9 +108,8 @@ pub(super) fn find(plan: &mut CapturePlan) -> Result<Pods> {
         let mut names = selectors.iter().filter(|one| one.is_name());
         names.any(|one| one.selects(pod))
     };
-    let refused = |one: &&FoundPod| {
-        matches!(one.at, PodNetwork::Host(_)) && is_named(&one.pod) && !plan.sources.awaits_pods
-    };
+    let refused =
+        |one: &&FoundPod| matches!(one.at, PodNetwork::Host(_)) && is_named(&one.pod) && !plan.sources.awaits_pods;
     if let Some(one) = found.iter().find(refused) {
         let why = "it uses the host's network: it has no interface of its own";
         return Err(Error::failed(trouble(&one.pod), why)
@@ -128,15 +119,9 @@ pub(super) fn find(plan: &mut CapturePlan) -> Result<Pods> {
     if interfaces.is_empty() && plan.sources.names.is_empty() && !plan.options.joins {
         let wanted = plan.sources.pods.join(", ");
         let why = "no such pod with a network of its own runs here";
-        return Err(
-            Error::failed(trouble(wanted), why).fix("crictl pods lists the pods of this host")
-        );
+        return Err(Error::failed(trouble(wanted), why).fix("crictl pods lists the pods of this host"));
     }
-    Ok(Pods {
-        interfaces,
-        on_host: None,
-        events: awaited.into_iter().chain(events).collect(),
-    })
+    Ok(Pods { interfaces, on_host: None, events: awaited.into_iter().chain(events).collect() })
 }
 
 /// Returns the interfaces of pods, and what is to say about the pods without.
@@ -170,7 +155,8 @@ fn group_of(process: u32) -> Option<String> {
 /// Interval between two queries of the runtime.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A process that finds pods that start later, since the capture may execute no programs. It does not hold up the capture.
+/// A process that finds pods that start later, since the capture may execute no programs. It does not hold up the
+/// capture.
 #[derive(Debug)]
 pub(super) struct PodWatcher {
     helper: Helper,
@@ -185,9 +171,7 @@ pub(super) struct PodWatcher {
 }
 
 /// Capabilities needed to open the network namespace of a pod.
-const KEPT: Capabilities = Capabilities::SYS_ADMIN
-    .union(Capabilities::SYS_PTRACE)
-    .union(Capabilities::DAC_READ_SEARCH);
+const KEPT: Capabilities = Capabilities::SYS_ADMIN.union(Capabilities::SYS_PTRACE).union(Capabilities::DAC_READ_SEARCH);
 
 impl PodWatcher {
     /// Starts the process, before any thread; returns `None` without pods. `said` are the events so far.
@@ -195,10 +179,7 @@ impl PodWatcher {
         if sources.pods.is_empty() {
             return None;
         }
-        let kept = KeptPrivileges {
-            user: None,
-            capabilities: KEPT,
-        };
+        let kept = KeptPrivileges { user: None, capabilities: KEPT };
         let mut watched = Watched::new(sources).ok()?;
         let may_grow = sources.awaits_pods || !watched.selectors.iter().all(PodSelector::is_name);
         let helper = Helper::start(c"trawl-pods", Some(&kept), &mut watched).ok()?;
@@ -212,8 +193,8 @@ impl PodWatcher {
         })
     }
 
-    /// Returns the interfaces of the pods if the runtime has answered since the last call. It is queried as long as one of them
-    /// is not captured, or more pods may start.
+    /// Returns the interfaces of the pods if the runtime has answered since the last call. It is queried as long as one
+    /// of them is not captured, or more pods may start.
     pub(super) fn interfaces(
         &mut self,
         is_known: impl Fn(&str) -> bool,
@@ -255,10 +236,7 @@ impl Duty for Watched {
         let found = self.find(false).map(|(found, _)| found).unwrap_or_default();
         let bytes = serde_json::to_vec(&found).unwrap_or_default();
         // An empty message would end the conversation.
-        HelperAnswer::long(&bytes).unwrap_or(HelperAnswer {
-            bytes: b"-".to_vec(),
-            file: None,
-        })
+        HelperAnswer::long(&bytes).unwrap_or(HelperAnswer { bytes: b"-".to_vec(), file: None })
     }
 }
 
@@ -272,8 +250,8 @@ impl Watched {
         })
     }
 
-    /// Returns the running pods, and the choices that select none. If `begins`, a missing pod of a name is an error, and so is
-    /// one that cannot be inspected.
+    /// Returns the running pods, and the choices that select none. If `begins`, a missing pod of a name is an error,
+    /// and so is one that cannot be inspected.
     fn find(&mut self, begins: bool) -> Result<(Vec<FoundPod>, Vec<String>)> {
         let sandboxes = self.runtime.sandboxes()?;
         self.runtime.keep_only(&sandboxes);
@@ -288,10 +266,7 @@ impl Watched {
                 missing.push(text.clone());
             }
             for (mut pod, sandbox) in chosen {
-                if found
-                    .iter()
-                    .any(|one| one.pod.to_string() == pod.to_string())
-                {
+                if found.iter().any(|one| one.pod.to_string() == pod.to_string()) {
                     continue;
                 }
                 let info = self.runtime.inspect(sandbox);
@@ -335,27 +310,25 @@ fn is_its_own(address: &IpAddr) -> bool {
     }
 }
 
-/// Returns the host's ends of a pod's pairs of interfaces, and its other interfaces inside: macvlan, ipvlan, a host's device.
+/// Returns the host's ends of a pod's pairs of interfaces, and its other interfaces inside: macvlan, ipvlan, a host's
+/// device.
 fn ends(namespace: &Namespace, inside: &[LinkRecord]) -> Result<Vec<String>> {
     let here = Netlink::open(None)?.links()?;
     let is_end = |link: &&LinkRecord| matches!(link.kind.as_deref(), Some("veth" | "netkit"));
     let is_pair = |one: &LinkRecord, other: &LinkRecord| {
-        one.peer_namespace_id.is_some()
-            && one.peer_index == Some(other.index)
-            && other.peer_index == Some(one.index)
+        one.peer_namespace_id.is_some() && one.peer_index == Some(other.index) && other.peer_index == Some(one.index)
     };
     let ends = here.iter().filter(is_end);
     let ends = ends.filter(|host| inside.iter().filter(is_end).any(|end| is_pair(end, host)));
     let mut names: Vec<String> = ends.map(|host| host.name.clone()).collect();
     let has_ends = !names.is_empty();
-    // The pod may have interfaces for its own use, such as a bridge for containers inside: their packets pass the others.
+    // The pod may have interfaces for its own use, such as a bridge for containers inside: their packets pass the
+    // others.
     let is_outer = |link: &&LinkRecord| match link.kind.as_deref() {
         None | Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => true,
         _ => !has_ends,
     };
-    let others = inside
-        .iter()
-        .filter(|link| link.is_up() && !link.is_loopback());
+    let others = inside.iter().filter(|link| link.is_up() && !link.is_loopback());
     let others = others.filter(is_outer);
     names.extend(others.map(|link| format!("{}:{}", namespace.label(), link.name)));
     Ok(names)

@@ -11,21 +11,9 @@ use crate::completion;
 const LONGEST_NAME: usize = 15;
 
 const DETAILS: [NamedValue<ProcessDetail>; 3] = [
-    (
-        "plain",
-        "Its number, and a block with its name, path and user",
-        ProcessDetail::Plain,
-    ),
-    (
-        "full",
-        "Its command line too, which may hold secrets",
-        ProcessDetail::Full,
-    ),
-    (
-        "comment",
-        "A comment of the packet, which every reader shows",
-        ProcessDetail::Comment,
-    ),
+    ("plain", "Its number, and a block with its name, path and user", ProcessDetail::Plain),
+    ("full", "Its command line too, which may hold secrets", ProcessDetail::Full),
+    ("comment", "A comment of the packet, which every reader shows", ProcessDetail::Comment),
 ];
 
 #[derive(Debug, clap::Args)]
@@ -44,12 +32,7 @@ pub struct ProcessArgs {
     #[arg(long, value_name = "USER", value_parser = user_number, add = completion::users(), hide_short_help = true)]
     uid: Option<u32>,
     /// Only packets of processes in this cgroup or below: its path, its last component, or its number
-    #[arg(
-        long,
-        value_name = "CGROUP",
-        conflicts_with = "subject",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "CGROUP", conflicts_with = "subject", hide_short_help = true)]
     cgroup: Option<String>,
     /// Only packets of processes in this container: the beginning of its number
     #[arg(
@@ -66,14 +49,8 @@ fn process_name(text: &str) -> Result<String> {
     match text.len() {
         0 => Err(Error::usage(what(), "a process has a name")),
         1..=LONGEST_NAME => Ok(text.to_owned()),
-        _ => Err(Error::usage(
-            what(),
-            format!("the kernel keeps {LONGEST_NAME} bytes of a name"),
-        )
-        .fix(format!(
-            "use --comm {}",
-            &text[..text.floor_char_boundary(LONGEST_NAME)]
-        ))),
+        _ => Err(Error::usage(what(), format!("the kernel keeps {LONGEST_NAME} bytes of a name"))
+            .fix(format!("use --comm {}", &text[..text.floor_char_boundary(LONGEST_NAME)]))),
     }
 }
 

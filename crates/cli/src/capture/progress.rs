@@ -48,21 +48,10 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub(super) fn new(
-        plan: &CapturePlan,
-        display: &Display,
-        subject: Option<Subject>,
-        pods: &Pods,
-    ) -> Self {
-        let has_agent = plan
-            .store
-            .as_ref()
-            .is_some_and(|store| store.kept.is_some());
-        let published = [
-            Published::begin(Publisher::Capture),
-            has_agent.then(Published::to_agent).flatten(),
-        ]
-        .into_iter();
+    pub(super) fn new(plan: &CapturePlan, display: &Display, subject: Option<Subject>, pods: &Pods) -> Self {
+        let has_agent = plan.store.as_ref().is_some_and(|store| store.kept.is_some());
+        let published =
+            [Published::begin(Publisher::Capture), has_agent.then(Published::to_agent).flatten()].into_iter();
         Self {
             quiet: display.quiet,
             json: display.json,
@@ -76,12 +65,7 @@ impl Terminal {
             live_line: false,
             said: Vec::new(),
             previous: None,
-            joining: Joining::new(
-                &plan.sources,
-                plan.options.tap,
-                subject.as_ref().and_then(Subject::spaces),
-                pods,
-            ),
+            joining: Joining::new(&plan.sources, plan.options.tap, subject.as_ref().and_then(Subject::spaces), pods),
             published: published.flatten().collect(),
             chunks: None,
             readers: Vec::new(),
@@ -126,9 +110,7 @@ impl Terminal {
 
     /// Makes the command wait in new network namespaces until those are captured.
     pub(super) fn watch_subject(&mut self, attached: &Attached) -> Result<()> {
-        self.subject
-            .as_mut()
-            .map_or(Ok(()), |subject| subject.watch(attached))
+        self.subject.as_mut().map_or(Ok(()), |subject| subject.watch(attached))
     }
 
     /// Ends the command whose packets were captured. Returns its exit status.
@@ -147,32 +129,20 @@ fn reader_event(output: String, news: ReaderNews) -> Event {
     match news {
         ReaderNews::Joined(reader) => Event::ReaderJoined { output, reader },
         ReaderNews::Left(fate) => Event::Reader(reader_summary(&output, fate)),
-        ReaderNews::Refused { reader, why } => Event::ReaderRefused {
-            output,
-            reader,
-            why,
-        },
+        ReaderNews::Refused { reader, why } => Event::ReaderRefused { output, reader, why },
     }
 }
 
 fn reader_summary(output: &str, fate: ReaderFate) -> ReaderSummary {
-    ReaderSummary {
-        output: output.to_owned(),
-        reader: fate.reader,
-        sent: fate.sent,
-        lost: fate.lost,
-        left: fate.left,
-    }
+    ReaderSummary { output: output.to_owned(), reader: fate.reader, sent: fate.sent, lost: fate.lost, left: fate.left }
 }
 
 impl Observer for Terminal {
     fn event(&mut self, event: &Event) {
         self.said.push(event.clone());
         // Gaps in a capture are reported even if it is quiet, and a port that nobody else knows.
-        let is_needed = matches!(
-            event,
-            Event::Blind(_) | Event::SeesAgain(_) | Event::Listening { any_port: true, .. }
-        );
+        let is_needed =
+            matches!(event, Event::Blind(_) | Event::SeesAgain(_) | Event::Listening { any_port: true, .. });
         if !self.quiet || is_needed {
             self.finish();
             match self.json {
@@ -203,11 +173,7 @@ impl Observer for Terminal {
         }
     }
 
-    fn appeared(
-        &mut self,
-        known: &[CaptureSite],
-        unchanged: &[Option<Namespace>],
-    ) -> Vec<CaptureSite> {
+    fn appeared(&mut self, known: &[CaptureSite], unchanged: &[Option<Namespace>]) -> Vec<CaptureSite> {
         let mut events = Vec::new();
         let mut say = |event| events.push(event);
         let found = self.joining.appeared(known, unchanged, &mut say);
@@ -245,10 +211,7 @@ impl Observer for Terminal {
         let (then, recorded) = self.previous.unwrap_or_default();
         let rate = (summary.total.recorded - recorded) as f64 / (summary.seconds - then).max(1e-9);
         self.previous = Some((summary.seconds, summary.total.recorded));
-        let mut text = format!(
-            "{:.1} s: {}, {rate:.0} a second",
-            summary.seconds, summary.total
-        );
+        let mut text = format!("{:.1} s: {}, {rate:.0} a second", summary.seconds, summary.total);
         let about = self.file.as_ref().and_then(|path| path.metadata().ok());
         if let Some(about) = about.filter(|about| about.is_file()) {
             text.push_str(&format!(", file {:.1} MiB", about.len() as f64 / 1048576.0));

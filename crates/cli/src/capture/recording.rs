@@ -89,10 +89,7 @@ impl RecordingArgs {
             return Ok(rotation);
         };
         let (least, fix) = match self.file_size {
-            Some(size) => (
-                size.saturating_mul(2),
-                "use a smaller -C, or a larger --max-disk",
-            ),
+            Some(size) => (size.saturating_mul(2), "use a smaller -C, or a larger --max-disk"),
             None => (8 * SMALLEST_FILE, "use a larger --max-disk"),
         };
         if total < least {

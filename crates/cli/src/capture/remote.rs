@@ -49,13 +49,7 @@ pub(super) struct HostArgs {
     #[arg(long, hide = true)]
     collected: bool,
     /// The program that reaches hosts, with its options
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        default_value = "ssh",
-        requires = "on",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "on", hide_short_help = true)]
     ssh: String,
 }
 
@@ -90,26 +84,12 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
         Ok((name, ssh, pushed, plan))
     });
     let hosts = started.collect::<Result<Vec<_>>>()?;
-    let started = hosts.iter().map(|(name, ssh, pushed, plan)| {
-        Far::start(
-            (*name).clone(),
-            ssh,
-            pushed.as_deref(),
-            plan,
-            display,
-            &wake,
-        )
-    });
+    let started = hosts
+        .iter()
+        .map(|(name, ssh, pushed, plan)| Far::start((*name).clone(), ssh, pushed.as_deref(), plan, display, &wake));
     let hosts = started.collect::<Result<Vec<_>>>()?;
-    let mut timeline = Timeline {
-        hosts,
-        remaining: plan.options.count,
-        wake,
-        signals,
-        asked: None,
-        questions: 0,
-        interrupts: 0,
-    };
+    let mut timeline =
+        Timeline { hosts, remaining: plan.options.count, wake, signals, asked: None, questions: 0, interrupts: 0 };
     let ran = timeline.run(output.as_mut());
     timeline.hosts.iter_mut().for_each(Far::stop);
     let reports: Vec<_> = timeline.hosts.into_iter().map(Far::report).collect();
@@ -141,10 +121,7 @@ impl HostArgs {
                 let what = format!("cannot capture on '{destination}'");
                 return Err(Error::usage(what, "it is not a host").fix("--on USER@HOST"));
             }
-            let ssh = Ssh {
-                program: program.clone(),
-                destination: destination.clone(),
-            };
+            let ssh = Ssh { program: program.clone(), destination: destination.clone() };
             let short = short_name(destination);
             let name = match hosts.iter().any(|(name, _)| name == short) {
                 true => destination.trim_start_matches("ssh://").to_owned(),
@@ -171,10 +148,7 @@ fn pushed(ssh: &Ssh, stores: bool) -> Result<String> {
 fn short_name(destination: &str) -> &str {
     let rest = destination.trim_start_matches("ssh://");
     let host = rest.rsplit('@').next().unwrap_or(rest);
-    match host
-        .strip_prefix('[')
-        .and_then(|inner| inner.split_once(']'))
-    {
+    match host.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
         Some((address, _)) => address,
         None if host.matches(':').count() == 1 => host.split(':').next().unwrap_or(host),
         None => host,
@@ -230,9 +204,7 @@ impl Timeline {
                 Some(Step::Packet) => went_on = true,
                 Some(Step::Block { kind }) => {
                     went_on = true;
-                    if let (Some(output), Some(reader)) =
-                        (output.as_deref_mut(), &self.hosts[index].reader)
-                    {
+                    if let (Some(output), Some(reader)) = (output.as_deref_mut(), &self.hosts[index].reader) {
                         output.block(index, reader, kind);
                     }
                 }
@@ -251,10 +223,7 @@ impl Timeline {
                 _ => None,
             })
             .min()?;
-        let all_have_come = self
-            .hosts
-            .iter()
-            .all(|host| host.state != HostState::Waiting);
+        let all_have_come = self.hosts.iter().all(|host| host.state != HostState::Waiting);
         let here = (i128::from(time) - i128::from(self.hosts[index].clock_offset())).max(0);
         let is_past = here + (HOLD.as_nanos() as i128) < i128::from(clock::wall());
         (all_have_come || is_past).then_some(index)
@@ -287,10 +256,7 @@ impl Timeline {
         while let Some(signal) = self.signals.next() {
             if signal == Signal::Report {
                 for host in &self.hosts {
-                    terminal::say(&format!(
-                        "{}: {} packets received",
-                        host.name, host.received
-                    ));
+                    terminal::say(&format!("{}: {} packets received", host.name, host.received));
                 }
                 continue;
             }
@@ -305,11 +271,7 @@ impl Timeline {
     }
 
     fn ask_for_clocks(&mut self) {
-        let every = if self.questions < FIRST {
-            FIRST_CLOCKS
-        } else {
-            CLOCK
-        };
+        let every = if self.questions < FIRST { FIRST_CLOCKS } else { CLOCK };
         if self.asked.is_none_or(|asked| asked.elapsed() > every) {
             self.questions += 1;
             self.asked = Some(Instant::now());

@@ -52,10 +52,7 @@ impl Writer for Shown {
         let mut units: Vec<Unit> = Vec::new();
         self.packets.each(blocks.bytes(), |packet, interface| {
             self.form.show(&mut self.text, packet);
-            units.push(Unit {
-                end: self.text.len(),
-                interface: Some(interface),
-            });
+            units.push(Unit { end: self.text.len(), interface: Some(interface) });
         });
         let put = self.stream.put(self.text.as_bytes(), || units);
         self.text.clear();
@@ -70,17 +67,11 @@ impl Writer for Shown {
         if !std::mem::replace(&mut self.is_ended, true) {
             self.form.end(&mut self.text);
         }
-        let rest = Unit {
-            end: self.text.len(),
-            interface: None,
-        };
+        let rest = Unit { end: self.text.len(), interface: None };
         let put = self.stream.put(self.text.as_bytes(), || vec![rest]);
         self.text.clear();
         if let Err(error) = put {
-            return WriteOutcome {
-                error: Some(error),
-                ..self.stream.finish()
-            };
+            return WriteOutcome { error: Some(error), ..self.stream.finish() };
         }
         self.stream.finish()
     }

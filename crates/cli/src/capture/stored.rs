@@ -26,13 +26,7 @@ pub(super) struct StoreArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["write", "json", "trigger", "on_verdict", "on_signal"], hide_short_help = true)]
     store: Option<String>,
     /// The capture's name in the store
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "trawl",
-        requires = "store",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "NAME", default_value = "trawl", requires = "store", hide_short_help = true)]
     store_name: String,
     /// The host's name in the store [default: the machine's host name]
     #[arg(
@@ -59,8 +53,8 @@ pub(super) struct StoreArgs {
     /// Seal a chunk after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "60s", requires = "store", hide_short_help = true)]
     chunk_time: Duration,
-    /// Index each chunk as it is stored, as trawl store index does; this uses CPU time of the process that stores, which has
-    /// no rights to BPF
+    /// Index each chunk as it is stored, as trawl store index does; this uses CPU time of the process that stores,
+    /// which has no rights to BPF
     #[arg(long, requires = "store", hide_short_help = true)]
     store_index: bool,
     /// Keep the packets in the spool, and store only their index: the oldest chunks are removed when the spool is full.
@@ -128,15 +122,13 @@ fn config(plan: &StorePlan) -> Config {
         plan: plan.clone(),
         host: plan.host.clone().unwrap_or_else(host::name),
         boot: host::boot_id(),
-        options: arguments
-            .map(|argument| argument.to_string_lossy().into_owned())
-            .collect(),
+        options: arguments.map(|argument| argument.to_string_lossy().into_owned()).collect(),
         trawl: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }
 
-/// Captures into the store; returns the outcome even if the capture ends with an error. The process that stores the chunks
-/// starts before the capture gives up its rights.
+/// Captures into the store; returns the outcome even if the capture ends with an error. The process that stores the
+/// chunks starts before the capture gives up its rights.
 pub(super) fn record(
     attached: Attached,
     plan: &StorePlan,
@@ -144,12 +136,7 @@ pub(super) fn record(
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
-    for name in attached
-        .session()
-        .interfaces()
-        .iter()
-        .filter_map(|one| one.name.clone())
-    {
+    for name in attached.session().interfaces().iter().filter_map(|one| one.name.clone()) {
         if !interfaces.contains(&name) {
             interfaces.push(name);
         }
@@ -185,16 +172,7 @@ pub(super) fn record(
 
 /// Prints a line about the store; returns `false` if it does not have all packets.
 pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
-    let StoredCapture {
-        recorded,
-        stored,
-        on_host,
-        spooled,
-        evicted,
-        chunks_spooled,
-        trouble,
-        spool,
-    } = outcome;
+    let StoredCapture { recorded, stored, on_host, spooled, evicted, chunks_spooled, trouble, spool } = outcome;
     json::event(&Event::Stored {
         recorded: *recorded,
         stored: *stored,
@@ -203,11 +181,7 @@ pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
         evicted: *evicted,
     });
     if let Some(trouble) = trouble {
-        json::event(&Event::Spooled {
-            spool: spool.clone(),
-            chunks: *chunks_spooled,
-            error: trouble.clone(),
-        });
+        json::event(&Event::Spooled { spool: spool.clone(), chunks: *chunks_spooled, error: trouble.clone() });
     }
     if *evicted > 0 {
         let (url, packets) = (url.to_owned(), *evicted);

@@ -37,13 +37,7 @@ pub(super) struct TcpdumpArgs {
     #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count, hide_short_help = true)]
     not_shown: u8,
     /// Memory for packets that are not written yet, in KiB, for each CPU: as --ring-size
-    #[arg(
-        short = 'B',
-        long,
-        value_name = "KIB",
-        conflicts_with = "ring_size",
-        hide_short_help = true
-    )]
+    #[arg(short = 'B', long, value_name = "KIB", conflicts_with = "ring_size", hide_short_help = true)]
     buffer_size: Option<u64>,
     /// Clock that stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
     #[arg(
@@ -59,12 +53,7 @@ pub(super) struct TcpdumpArgs {
     #[arg(short = 'J', long, hide_short_help = true)]
     list_time_stamp_types: bool,
     /// Link type, EN10MB or RAW; a capture on an interface of another type is refused
-    #[arg(
-        short = 'y',
-        long = "linktype",
-        value_name = "TYPE",
-        hide_short_help = true
-    )]
+    #[arg(short = 'y', long = "linktype", value_name = "TYPE", hide_short_help = true)]
     pub(super) link_type: Option<String>,
     /// List the types for -y
     #[arg(short = 'L', long, hide_short_help = true)]
@@ -108,31 +97,16 @@ impl TcpdumpArgs {
     pub(super) fn refuse(&self) -> Result<()> {
         if let Some(file) = self.read.as_ref().or(self.read_list.as_ref()) {
             let what = format!("cannot read {} with trawl capture", file.display());
-            return Err(Error::usage(what, "it captures from interfaces")
-                .fix(format!("trawl read {}", path_word(file))));
+            return Err(
+                Error::usage(what, "it captures from interfaces").fix(format!("trawl read {}", path_word(file)))
+            );
         }
         let missing = [
             (self.decrypt.is_some(), "-E", "trawl does not decrypt"),
-            (
-                self.secret.is_some(),
-                "-M",
-                "trawl does not check TCP-MD5 digests",
-            ),
-            (
-                self.module.is_some(),
-                "-m",
-                "trawl shows SNMP's object identifiers as numbers",
-            ),
-            (
-                self.packet_type.is_some(),
-                "-T",
-                "trawl recognizes protocols by their ports and contents",
-            ),
-            (
-                self.monitor_mode,
-                "-I",
-                "trawl has no monitor mode for wireless interfaces",
-            ),
+            (self.secret.is_some(), "-M", "trawl does not check TCP-MD5 digests"),
+            (self.module.is_some(), "-m", "trawl shows SNMP's object identifiers as numbers"),
+            (self.packet_type.is_some(), "-T", "trawl recognizes protocols by their ports and contents"),
+            (self.monitor_mode, "-I", "trawl has no monitor mode for wireless interfaces"),
         ];
         match missing.into_iter().find(|(is_given, ..)| *is_given) {
             Some((_, option, why)) => {
@@ -161,10 +135,7 @@ impl TcpdumpArgs {
             }
             if self.list_data_link_types {
                 let name = name_of(site.interface.link_type);
-                let _ = writeln!(
-                    text,
-                    "Data link types for {label} (use option -y to set):\n  {name}"
-                );
+                let _ = writeln!(text, "Data link types for {label} (use option -y to set):\n  {name}");
             }
         }
         if let (1.., Some(site)) = (self.dump, sites.first()) {
@@ -180,8 +151,7 @@ impl TcpdumpArgs {
 
 /// Refuses interfaces with another link type than -y requests.
 pub(super) fn check_link_type(wanted: &str, sites: &[CaptureSite]) -> Result<()> {
-    let differs =
-        |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
+    let differs = |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
     match sites.iter().find(differs) {
         Some(site) => Err(Error::usage(
             format!("cannot capture on {} with link type {wanted}", site.label),

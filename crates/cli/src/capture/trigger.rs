@@ -63,15 +63,7 @@ impl TriggerArgs {
     }
 
     pub(super) fn plan(&self, has_verdicts: bool, available: u64) -> Result<Option<TriggerPlan>> {
-        let Self {
-            trigger,
-            on_verdict,
-            on_signal,
-            pre_trigger,
-            post_trigger,
-            trigger_memory,
-            trigger_count,
-        } = self;
+        let Self { trigger, on_verdict, on_signal, pre_trigger, post_trigger, trigger_memory, trigger_count } = self;
         if !self.is_asked_for() {
             let without = [
                 (pre_trigger.is_some(), "--pre-trigger"),
@@ -80,20 +72,14 @@ impl TriggerArgs {
                 (trigger_count.is_some(), "--trigger-count"),
             ];
             return match without.iter().find(|(is_given, _)| *is_given) {
-                Some((_, name)) => Err(Error::usage(
-                    format!("cannot use {name}"),
-                    "no event is given",
-                )
-                .fix("name one: --trigger EXPRESSION, --on-verdict LIST or --on-signal")),
+                Some((_, name)) => Err(Error::usage(format!("cannot use {name}"), "no event is given")
+                    .fix("name one: --trigger EXPRESSION, --on-verdict LIST or --on-signal")),
                 None => Ok(None),
             };
         }
         if on_verdict.is_some() && !has_verdicts {
-            return Err(Error::usage(
-                "cannot wait for a verdict",
-                "--meta leaves verdicts out of the records",
-            )
-            .fix("add verdict to --meta"));
+            return Err(Error::usage("cannot wait for a verdict", "--meta leaves verdicts out of the records")
+                .fix("add verdict to --meta"));
         }
         let verdicts = on_verdict
             .as_deref()
@@ -126,11 +112,7 @@ impl TriggerArgs {
 }
 
 /// Refuses other options that mean nothing around events, or prevent them.
-pub(super) fn check(
-    plan: &TriggerPlan,
-    kept: Option<&VerdictSet>,
-    count: Option<u64>,
-) -> Result<()> {
+pub(super) fn check(plan: &TriggerPlan, kept: Option<&VerdictSet>, count: Option<u64>) -> Result<()> {
     if count.is_some() {
         let why = "packets are written around events";
         return Err(Error::usage("cannot use -c", why).fix("--trigger-count N ends after N events"));
@@ -139,8 +121,9 @@ pub(super) fn check(
         && !wanted.actions().any(|action| kept.contains(action))
     {
         let what = "cannot wait for a verdict that --verdict leaves out";
-        return Err(Error::usage(what, "no packet with it is recorded")
-            .fix("add it to --verdict, or leave --verdict out"));
+        return Err(
+            Error::usage(what, "no packet with it is recorded").fix("add it to --verdict, or leave --verdict out")
+        );
     }
     Ok(())
 }

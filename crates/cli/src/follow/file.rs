@@ -1,5 +1,5 @@
-//! The steps of packets as a pcapng file: an interface for each step at each device, so that Wireshark's list shows the path of
-//! a packet.
+//! The steps of packets as a pcapng file: an interface for each step at each device, so that Wireshark's list shows the
+//! path of a packet.
 
 use std::collections::HashMap;
 
@@ -25,17 +25,8 @@ pub struct StepFile {
 
 impl StepFile {
     pub fn new(writer: Box<dyn Writer>) -> Result<Self> {
-        let HostFeatures {
-            os,
-            hardware,
-            application,
-        } = HostFeatures::this();
-        let mut file = Self {
-            writer,
-            interfaces: HashMap::new(),
-            begun: clock::wall(),
-            out: Vec::new(),
-        };
+        let HostFeatures { os, hardware, application } = HostFeatures::this();
+        let mut file = Self { writer, interfaces: HashMap::new(), begun: clock::wall(), out: Vec::new() };
         let section = write::SectionHeader {
             hardware: Some(&hardware),
             os: Some(&os),

@@ -157,10 +157,9 @@ pub fn summary(interface: &str, report: &RunReport) -> String {
     }
     match report.asked {
         _ if report.end == End::Stopped => text.push_str("stopped before its end\n"),
-        Some(asked) if figures.frames < asked => text.push_str(&format!(
-            "rate not reached: {} of {asked} frames were sent in the time\n",
-            figures.frames
-        )),
+        Some(asked) if figures.frames < asked => {
+            text.push_str(&format!("rate not reached: {} of {asked} frames were sent in the time\n", figures.frames))
+        }
         _ => {}
     }
     text
@@ -216,12 +215,7 @@ pub struct Sent<'a> {
 }
 
 impl<'a> Sent<'a> {
-    pub fn new(
-        interface: &'a str,
-        report: &RunReport,
-        notes: &Notes,
-        replay: Option<&'a ReplayAccount>,
-    ) -> Self {
+    pub fn new(interface: &'a str, report: &RunReport, notes: &Notes, replay: Option<&'a ReplayAccount>) -> Self {
         let figures = &report.figures;
         Self {
             interface,
@@ -267,9 +261,6 @@ mod tests {
     fn figures_have_units() {
         assert_eq!(rate(1_234_567.0, "pps"), "1.235 Mpps");
         assert_eq!(rate(12.0, "bit/s"), "12.000 bit/s");
-        assert_eq!(
-            [time(999), time(1500), time(2_000_000)].join(" "),
-            "999 ns 1.5 us 2.0 ms"
-        );
+        assert_eq!([time(999), time(1500), time(2_000_000)].join(" "), "999 ns 1.5 us 2.0 ms");
     }
 }

@@ -9,8 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::receive::{
-    Latency, PERCENTILES, Progress, ReceiveReport, ReceiveVerdict, Receiver, ReceiverOptions,
-    flow_name,
+    Latency, PERCENTILES, Progress, ReceiveReport, ReceiveVerdict, Receiver, ReceiverOptions, flow_name,
 };
 use trawl_program::Site;
 use trawl_sys::events::{self, Signal, Signals};
@@ -27,10 +26,10 @@ const SHOW_EVERY: Duration = Duration::from_millis(500);
 
 /// Counts stamped packets: loss, order, duplicates and one-way latency, for each flow and in total
 ///
-/// The packets are sent by `trawl gen … --stamp`. They are counted in the driver, before the network stack, and dropped there
-/// unless --pass is given; packets without a stamp always pass. A packet's latency is the time from its stamp to the
-/// receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as their
-/// synchronisation.
+/// The packets are sent by `trawl gen … --stamp`. They are counted in the driver, before the network stack, and dropped
+/// there unless --pass is given; packets without a stamp always pass. A packet's latency is the time from its stamp to
+/// the receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as
+/// their synchronisation.
 #[derive(Debug, clap::Args)]
 pub struct ReceiveArgs {
     /// Interface to receive on, NAME or NAMESPACE:NAME
@@ -66,11 +65,7 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
     let receiver = Receiver::attach(&ReceiverOptions {
         namespace: site.namespace.as_ref(),
         interface: &site.interface.name,
-        verdict: if args.pass {
-            ReceiveVerdict::Pass
-        } else {
-            ReceiveVerdict::Drop
-        },
+        verdict: if args.pass { ReceiveVerdict::Pass } else { ReceiveVerdict::Drop },
         max_flows: args.max_flows,
     })?;
     if let Some(notice) = receiver.notice() {
@@ -84,15 +79,8 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
     let gone = watch(args, &signals, &receiver)?;
     let took = start.elapsed();
     let report = receiver.finish()?;
-    let received = Received {
-        interface: &site.label,
-        mode,
-        seconds: took.as_secs_f64(),
-        report: &report,
-    };
-    json::print_as(args.json, &received, || {
-        summary(&site.label, took, &report, args)
-    })?;
+    let received = Received { interface: &site.label, mode, seconds: took.as_secs_f64(), report: &report };
+    json::print_as(args.json, &received, || summary(&site.label, took, &report, args))?;
     if gone {
         let what = format!("stopped receiving on {}", site.label);
         return Err(Error::failed(what, "the interface is gone"));
@@ -137,10 +125,7 @@ fn watch(args: &ReceiveArgs, signals: &Signals, receiver: &Receiver) -> Result<b
             shown = (Instant::now(), progress);
         }
         match signals.next() {
-            None => events::wait(
-                &[signals.as_fd()],
-                left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY),
-            )?,
+            None => events::wait(&[signals.as_fd()], left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY))?,
             Some(Signal::Report) => {
                 let begin = (start, Progress::default());
                 let line = line(start, &receiver.progress()?, &begin);
@@ -172,10 +157,7 @@ fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> St
 
 fn summary(interface: &str, took: Duration, report: &ReceiveReport, args: &ReceiveArgs) -> String {
     let (packets, bytes) = (report.received, report.received_bytes);
-    let mut text = format!(
-        "{interface}: {packets} stamped packets, {bytes} bytes in {:.3} s",
-        took.as_secs_f64()
-    );
+    let mut text = format!("{interface}: {packets} stamped packets, {bytes} bytes in {:.3} s", took.as_secs_f64());
     if let Some(speed) = report.packets_per_second {
         let _ = write!(text, "; {} from the first to the last", rate(speed, "pps"));
     }
@@ -188,10 +170,7 @@ fn summary(interface: &str, took: Duration, report: &ReceiveReport, args: &Recei
     let _ = writeln!(
         text,
         "lost {} of {} ({share:.4} %), reordered {}, duplicates {}",
-        report.counts.lost,
-        report.counts.expected,
-        report.counts.reordered,
-        report.counts.duplicates
+        report.counts.lost, report.counts.expected, report.counts.reordered, report.counts.duplicates
     );
     text.push_str(&remarks(report, args));
     if report.latency.count > 0 {
@@ -240,11 +219,7 @@ fn remarks(report: &ReceiveReport, args: &ReceiveArgs) -> String {
 }
 
 fn latency_text(latency: &Latency) -> String {
-    let mut text = format!(
-        "min {}, mean {}, ",
-        time(latency.min),
-        time(latency.mean as u64)
-    );
+    let mut text = format!("min {}, mean {}, ", time(latency.min), time(latency.mean as u64));
     for ((name, _), value) in PERCENTILES.iter().zip(latency.percentiles) {
         let _ = write!(text, "{} {}, ", name.replace('_', "."), time(value));
     }

@@ -22,10 +22,10 @@ use crate::json;
 
 /// Sends recorded frames: with the recorded timing, at a multiple of its speed, at a rate, or at full speed
 ///
-/// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the gaps
-/// between frames are the recorded ones, to the nanosecond if the file has nanoseconds. Frames that the interface's MTU does
-/// not allow are left out and counted. The packet engine, which is the default, offers a frame again until the device accepts
-/// it; with the others a frame that the device refuses may be missing.
+/// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the
+/// gaps between frames are the recorded ones, to the nanosecond if the file has nanoseconds. Frames that the
+/// interface's MTU does not allow are left out and counted. The packet engine, which is the default, offers a frame
+/// again until the device accepts it; with the others a frame that the device refuses may be missing.
 #[derive(Debug, clap::Args)]
 // The default is the engine that offers a frame again until the device accepts it: a replay must not have holes.
 #[command(mut_arg("engine", |arg| arg.default_value("packet")))]
@@ -120,16 +120,11 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let outcome = account.outcome();
     report.gaps = report.gaps.or_else(|| outcome.gaps.clone());
     let sent = Sent::new(&site.label, &report, watch.notes(), Some(&outcome));
-    json::print_as(args.sender.json, &sent, || {
-        summary(&site.label, &report) + &remarks(&outcome, site.interface.mtu)
-    })?;
+    json::print_as(args.sender.json, &sent, || summary(&site.label, &report) + &remarks(&outcome, site.interface.mtu))?;
     match report.failure {
         Some(error) => Err(error),
         None if outcome.problems.is_empty() => Ok(ExitCode::SUCCESS),
-        None => Err(Error::failed(
-            "not everything was sent",
-            outcome.problems.join("; "),
-        )),
+        None => Err(Error::failed("not everything was sent", outcome.problems.join("; "))),
     }
 }
 
@@ -142,18 +137,9 @@ fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
     };
     let too_long = format!("frames were left out: the interface's MTU is {mtu}");
     remark(outcome.too_long, &too_long);
-    remark(
-        outcome.too_short,
-        "frames were left out: shorter than an Ethernet header",
-    );
-    remark(
-        outcome.cut,
-        "frames were truncated in the recording, and sent without the missing part",
-    );
-    remark(
-        outcome.backwards,
-        "frames were recorded with an earlier time than their predecessor, and sent at once",
-    );
+    remark(outcome.too_short, "frames were left out: shorter than an Ethernet header");
+    remark(outcome.cut, "frames were truncated in the recording, and sent without the missing part");
+    remark(outcome.backwards, "frames were recorded with an earlier time than their predecessor, and sent at once");
     text
 }
 
@@ -177,7 +163,8 @@ pub struct Changes {
     /// Destination IP address of all packets; one for IPv4 and one for IPv6 may be given
     #[arg(long, value_name = "IP")]
     dst_ip: Vec<IpAddr>,
-    /// Replace a prefix by another, on both sides, for example 10.0.0.0/8=172.16.0.0/12; may be repeated, the first match counts
+    /// Replace a prefix by another, on both sides, for example 10.0.0.0/8=172.16.0.0/12; may be repeated, the first
+    /// match counts
     #[arg(long, value_name = "OLD=NEW", value_parser = pair(prefix))]
     map_ip: Vec<(Prefix, Prefix)>,
     /// VLAN of all frames (a tag is added if there is none), or `none` to remove the outermost tag
@@ -213,10 +200,7 @@ impl Changes {
 }
 
 /// Returns at most one address of each version.
-fn by_version(
-    name: &str,
-    given: &[IpAddr],
-) -> Result<(Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>)> {
+fn by_version(name: &str, given: &[IpAddr]) -> Result<(Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>)> {
     let (mut v4, mut v6) = (None, None);
     for address in given {
         let twice = match address {
@@ -250,13 +234,9 @@ fn tag(text: &str) -> Result<TagChange, String> {
 }
 
 /// Parses `OLD=NEW`.
-fn pair<T>(
-    one: fn(&str) -> Result<T, String>,
-) -> impl Fn(&str) -> Result<(T, T), String> + Clone + Send + Sync {
+fn pair<T>(one: fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<(T, T), String> + Clone + Send + Sync {
     move |text| {
-        let (old, new) = text
-            .split_once('=')
-            .ok_or_else(|| format!("'{text}': write OLD=NEW"))?;
+        let (old, new) = text.split_once('=').ok_or_else(|| format!("'{text}': write OLD=NEW"))?;
         Ok((one(old)?, one(new)?))
     }
 }
@@ -282,13 +262,7 @@ mod tests {
         assert_eq!(tag("none"), Ok(TagChange::Remove));
         assert_eq!(tag("7"), Ok(TagChange::Set(7)));
         assert_eq!(pair(vlan)("1=2"), Ok((1, 2)));
-        for text in [
-            "",
-            "1:2:3:4:5",
-            "g0:0:0:0:0:0",
-            "1:2:3:4:5:6:7",
-            "+1:0:0:0:0:0",
-        ] {
+        for text in ["", "1:2:3:4:5", "g0:0:0:0:0:0", "1:2:3:4:5:6:7", "+1:0:0:0:0:0"] {
             assert!(mac(text).is_err(), "{text}");
         }
         assert!(tag("4096").is_err() && pair(vlan)("1").is_err() && pair(vlan)("1=x").is_err());

@@ -10,9 +10,7 @@ use trawl_bpf::probe::kernel_release;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::Device;
 use trawl_gen::receive::{Latency, PERCENTILES};
-use trawl_gen::rfc2544::{
-    CHECKSUM, Measurement, Progress, Rfc2544Options, Rfc2544Results, SIZES, Side, Trial,
-};
+use trawl_gen::rfc2544::{CHECKSUM, Measurement, Progress, Rfc2544Options, Rfc2544Results, SIZES, Side, Trial};
 use trawl_gen::target;
 use trawl_gen::traffic::{Protocol, Spec};
 use trawl_sys::netlink::Netlink;
@@ -25,9 +23,9 @@ use crate::{json, units};
 
 /// Measures the devices between two interfaces by RFC 2544: throughput and latency for each frame size
 ///
-/// Stamped UDP frames leave by --tx, and are counted and dropped when they arrive at --rx. The highest rate without loss is
-/// found by bisection, from the fastest rate of the sender; the latencies are from the best trial. Both interfaces are on
-/// this machine, perhaps in namespaces of their own, and one clock serves both.
+/// Stamped UDP frames leave by --tx, and are counted and dropped when they arrive at --rx. The highest rate without
+/// loss is found by bisection, from the fastest rate of the sender; the latencies are from the best trial. Both
+/// interfaces are on this machine, perhaps in namespaces of their own, and one clock serves both.
 #[derive(Debug, clap::Args)]
 pub struct Rfc2544Args {
     /// Interface to send on, NAME or NAMESPACE:NAME
@@ -36,28 +34,18 @@ pub struct Rfc2544Args {
     /// Interface that the frames arrive at, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF", add = crate::completion::interfaces())]
     rx: String,
-    /// Frame sizes with the checksum at their end [default: the RFC's sizes that the MTU allows: 64 128 256 512 1024 1280
-    /// 1518]
+    /// Frame sizes with the checksum at their end [default: the RFC's sizes that the MTU allows: 64 128 256 512 1024
+    /// 1280 1518]
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
     /// Time that each trial sends; the RFC asks for 60s
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2s")]
     duration: Duration,
     /// Largest loss in per cent that counts as none
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value_t = 0.0,
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, allow_hyphen_values = true)]
     loss: f64,
     /// Precision of the search for the rate, in per cent of the fastest
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value_t = 1.0,
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, allow_hyphen_values = true)]
     resolution: f64,
     /// Maximum frames a second, for example 1.5Mpps
     #[arg(long, value_name = "PPS", value_parser = units::frame_rate, allow_hyphen_values = true)]
@@ -88,10 +76,7 @@ pub struct Rfc2544Args {
 }
 
 pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
-    let (tx, rx) = (
-        CaptureSite::find(&args.tx, None)?,
-        CaptureSite::find(&args.rx, None)?,
-    );
+    let (tx, rx) = (CaptureSite::find(&args.tx, None)?, CaptureSite::find(&args.rx, None)?);
     let mut watch = Watch::new()?;
     args.sender.check(&tx)?;
     let mut measurement = Measurement::new(Rfc2544Options {
@@ -149,10 +134,7 @@ pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
         results: outcomes
             .iter()
             .enumerate()
-            .map(|(at, outcome)| SizeResult {
-                sender_disturbed: disturbed.contains(&at),
-                ..SizeResult::new(outcome)
-            })
+            .map(|(at, outcome)| SizeResult { sender_disturbed: disturbed.contains(&at), ..SizeResult::new(outcome) })
             .collect(),
     };
     json::print_as(args.sender.json, &document, || {
@@ -164,30 +146,22 @@ pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
 /// Share of the sender's full speed with larger frames below which its speed with smaller ones is doubtful.
 const LEAST_SHARE: f64 = 0.8;
 
-/// Returns the positions of sizes with which the sender was much slower than with a larger size. A smaller frame costs it no
-/// more, so something else slowed it down.
+/// Returns the positions of sizes with which the sender was much slower than with a larger size. A smaller frame costs
+/// it no more, so something else slowed it down.
 fn disturbed(outcomes: &[Rfc2544Results]) -> Vec<usize> {
     let is_slower = |one: &Rfc2544Results, other: &Rfc2544Results| {
         one.size < other.size && one.fastest < LEAST_SHARE * other.fastest
     };
     let is_doubtful = |one: &Rfc2544Results| outcomes.iter().any(|other| is_slower(one, other));
-    let doubtful = outcomes
-        .iter()
-        .enumerate()
-        .filter(|(_, one)| is_doubtful(one));
+    let doubtful = outcomes.iter().enumerate().filter(|(_, one)| is_doubtful(one));
     doubtful.map(|(at, _)| at).collect()
 }
 
 /// Returns a line for each size whose results are too low because the sender was slowed down.
 fn doubts(outcomes: &[Rfc2544Results], disturbed: &[usize]) -> String {
     let mut text = String::new();
-    let best = outcomes
-        .iter()
-        .max_by(|a, b| a.fastest.total_cmp(&b.fastest));
-    for (one, best) in disturbed
-        .iter()
-        .filter_map(|at| outcomes.get(*at).zip(best))
-    {
+    let best = outcomes.iter().max_by(|a, b| a.fastest.total_cmp(&b.fastest));
+    for (one, best) in disturbed.iter().filter_map(|at| outcomes.get(*at).zip(best)) {
         let _ = writeln!(
             text,
             "{:>6} bytes: doubtful: the sender reached only {}, and {} with {} bytes: something else slowed it down; measure again",
@@ -201,11 +175,7 @@ fn doubts(outcomes: &[Rfc2544Results], disturbed: &[usize]) -> String {
 }
 
 fn side(site: &CaptureSite) -> Side<'_> {
-    Side {
-        namespace: site.namespace.as_ref(),
-        interface: &site.interface,
-        label: &site.label,
-    }
+    Side { namespace: site.namespace.as_ref(), interface: &site.interface, label: &site.label }
 }
 
 impl Rfc2544Args {
@@ -217,9 +187,7 @@ impl Rfc2544Args {
         let shortest = if self.is_v6() { 84 } else { 64 };
         let longest = tx.interface.mtu as usize + 14 + CHECKSUM;
         let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| *size <= longest).collect();
-        sizes
-            .iter_mut()
-            .for_each(|size| *size = (*size).max(shortest));
+        sizes.iter_mut().for_each(|size| *size = (*size).max(shortest));
         sizes
     }
 
@@ -241,12 +209,7 @@ impl Rfc2544Args {
         if let Some(mac) = &self.dst_mac {
             spec.set("dst-mac", mac.clone())?;
         }
-        target::complete(
-            &mut spec,
-            tx.namespace.as_ref(),
-            &tx.interface,
-            self.is_v6(),
-        )?;
+        target::complete(&mut spec, tx.namespace.as_ref(), &tx.interface, self.is_v6())?;
         Ok(spec)
     }
 
@@ -258,19 +221,14 @@ impl Rfc2544Args {
         };
         let found = addresses.iter().find(fits).map(ToString::to_string);
         found.ok_or_else(|| {
-            Error::usage(
-                format!("cannot send to {}", rx.label),
-                "it has no address of that version",
-            )
-            .fix("give --dst ADDRESS and --dst-mac MAC")
+            Error::usage(format!("cannot send to {}", rx.label), "it has no address of that version")
+                .fix("give --dst ADDRESS and --dst-mac MAC")
         })
     }
 }
 
 fn line(progress: &Progress<'_>) -> String {
-    let offered = progress
-        .offered
-        .map(|offered| format!(" at {}", rate(offered, "pps")));
+    let offered = progress.offered.map(|offered| format!(" at {}", rate(offered, "pps")));
     format!(
         "{} bytes: {}{}, {} sent",
         progress.size,
@@ -288,11 +246,7 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-fn summary(
-    args: &Rfc2544Args,
-    measurement: &Measurement<'_>,
-    outcomes: &[Rfc2544Results],
-) -> String {
+fn summary(args: &Rfc2544Args, measurement: &Measurement<'_>, outcomes: &[Rfc2544Results]) -> String {
     let mut text = format!(
         "{} to {}: {} engine, received in {} mode, trials of {}, up to {} % lost\n",
         args.tx,
@@ -324,11 +278,7 @@ fn row(outcome: &Rfc2544Results) -> String {
         return format!("{size:>6} none: frames were still lost at {lowest}\n");
     };
     let latency = &best.latency;
-    let limit = if outcome.trials.len() == 1 {
-        "the sender"
-    } else {
-        "the device under test"
-    };
+    let limit = if outcome.trials.len() == 1 { "the sender" } else { "the device under test" };
     format!(
         "{size:>6} {:>14} {:>16} {:>10} {:>10} {:>10} {:>10} {:>10}  {limit}\n",
         rate(best.rate(), "pps"),
@@ -443,8 +393,7 @@ fn conditions<'a>(
 }
 
 /// The columns of [`row`] depend on these.
-const _: () =
-    assert!(PERCENTILES[0].1 == 0.5 && PERCENTILES[2].1 == 0.99 && PERCENTILES[3].1 == 0.999);
+const _: () = assert!(PERCENTILES[0].1 == 0.5 && PERCENTILES[2].1 == 0.99 && PERCENTILES[3].1 == 0.999);
 
 #[cfg(test)]
 mod tests {
@@ -464,10 +413,7 @@ mod tests {
         let slowed = of([(64, 623e3), (128, 1600e3), (512, 1564e3)]);
         assert_eq!(disturbed(&slowed), [0]);
         let text = doubts(&slowed, &[0]);
-        assert!(
-            text.contains("64 bytes: doubtful") && text.contains("128 bytes"),
-            "{text}"
-        );
+        assert!(text.contains("64 bytes: doubtful") && text.contains("128 bytes"), "{text}");
         let usual = of([(64, 1500e3), (128, 1600e3), (1518, 800e3)]);
         assert!(disturbed(&usual).is_empty());
     }

@@ -36,18 +36,10 @@ const TRIAL_SECONDS: u64 = 10;
 const LINKTYPE_ETHERNET: u16 = 1;
 
 const ENGINES: [NamedValue<EngineChoice>; 4] = [
-    (
-        "auto",
-        "The fastest that works in a trial",
-        EngineChoice::Auto,
-    ),
+    ("auto", "The fastest that works in a trial", EngineChoice::Auto),
     ("live", "XDP frames made in the kernel", EngineChoice::Live),
     ("xsk", "An AF_XDP socket", EngineChoice::Xsk),
-    (
-        "packet",
-        "A packet socket: works everywhere",
-        EngineChoice::Packet,
-    ),
+    ("packet", "A packet socket: works everywhere", EngineChoice::Packet),
 ];
 
 /// Arguments of all commands that send.
@@ -89,10 +81,9 @@ impl SenderArgs {
         }
         match target::in_use(site.namespace.as_ref(), &site.interface)? {
             None => Ok(()),
-            Some(why) => Err(
-                Error::failed(format!("will not send out of {}", site.label), why)
-                    .fix("use --yes to send anyway"),
-            ),
+            Some(why) => {
+                Err(Error::failed(format!("will not send out of {}", site.label), why).fix("use --yes to send anyway"))
+            }
         }
     }
 
@@ -106,19 +97,14 @@ impl SenderArgs {
     ) -> Result<RunReport> {
         let notes = watch.notes().clone();
         let device = Device::default();
-        let plan = Sending {
-            device: Some((&device, &site.interface.name)),
-            ..plan.clone()
-        };
+        let plan = Sending { device: Some((&device, &site.interface.name)), ..plan.clone() };
         let start = |thread: usize| {
             let mut source = source(thread)?;
             let options = self.engine(thread, &notes, &device);
             let engine = open(&site.interface.name, source.as_mut(), &options)?;
             Ok((engine, source))
         };
-        let report = run_generator(&plan, &start, &mut |figures| {
-            watch.look(&site.label, figures)
-        });
+        let report = run_generator(&plan, &start, &mut |figures| watch.look(&site.label, figures));
         watch.end_line();
         report
     }
@@ -169,12 +155,7 @@ impl SendArgs {
         self.sender.check(site)?;
         let (rate, duration) = pace(pacing, profile, self.flood, site);
         let cpus = pacing.cpus()?;
-        let plan = Sending {
-            rate,
-            profile,
-            duration,
-            ..pacing.plan(site, &cpus)
-        };
+        let plan = Sending { rate, profile, duration, ..pacing.plan(site, &cpus) };
         let pattern = Arc::new(pattern);
         let source = |thread| -> Result<Box<dyn Source>> {
             let pattern = Arc::clone(&pattern);
@@ -189,12 +170,7 @@ impl SendArgs {
 }
 
 /// Returns the rate and the duration. Only `--flood` is both fast and endless.
-fn pace(
-    pacing: &Pacing,
-    profile: Option<&Profile>,
-    flood: bool,
-    site: &CaptureSite,
-) -> (Rate, Option<Duration>) {
+fn pace(pacing: &Pacing, profile: Option<&Profile>, flood: bool, site: &CaptureSite) -> (Rate, Option<Duration>) {
     let (rate, duration) = (pacing.rate(), pacing.duration);
     if flood || profile.is_some() || rate != Rate::Unlimited {
         return (rate, duration);
@@ -218,8 +194,7 @@ fn pace(
         "sending {MODEST_RATE} frames a second, since {interface} is not a virtual interface in a namespace; use \
          --rate to send more, --flood to send at full speed"
     );
-    let limited =
-        json!({ "interface": interface, "frames_per_second": MODEST_RATE, "seconds": null });
+    let limited = json!({ "interface": interface, "frames_per_second": MODEST_RATE, "seconds": null });
     json::say("default_rate", limited, &text);
     (Rate::Frames(MODEST_RATE as f64), duration)
 }
@@ -298,8 +273,7 @@ impl FromFile {
             stamp: self.stamp.then(stamp::new_stream),
         };
         let pattern = template.pattern(&limits)?;
-        self.send
-            .run(pattern, template.profile(), &site, &self.pacing)
+        self.send.run(pattern, template.profile(), &site, &self.pacing)
     }
 }
 
@@ -309,10 +283,7 @@ fn print(pattern: &Pattern, count: u64, in_json: bool) -> Result<ExitCode> {
         link_header: true,
         timestamp: Timestamp::None,
         verbosity: 1,
-        dump: (!in_json).then_some(Dump {
-            form: DumpForm::Hex,
-            link_header: true,
-        }),
+        dump: (!in_json).then_some(Dump { form: DumpForm::Hex, link_header: true }),
         ..PrintOptions::default()
     });
     let mut text = String::new();
@@ -378,10 +349,7 @@ impl Pacing {
     pub fn rate(&self) -> Rate {
         match (self.rate, self.bandwidth) {
             (Some(rate), _) => Rate::Frames(rate),
-            (None, Some(per_second)) => Rate::Bits {
-                per_second,
-                overhead: if self.wire { WIRE_OVERHEAD } else { 0 },
-            },
+            (None, Some(per_second)) => Rate::Bits { per_second, overhead: if self.wire { WIRE_OVERHEAD } else { 0 } },
             (None, None) => Rate::Unlimited,
         }
     }
@@ -436,10 +404,7 @@ fn cpu_list(text: &str) -> Result<Vec<usize>> {
         }
         for cpu in first..=last {
             if cpus.contains(&cpu) {
-                return Err(Error::usage(
-                    format!("--cpus {text}"),
-                    format!("CPU {cpu} is named twice"),
-                ));
+                return Err(Error::usage(format!("--cpus {text}"), format!("CPU {cpu} is named twice")));
             }
             cpus.push(cpu);
         }

@@ -61,18 +61,13 @@ pub fn run(args: &TcpConnArgs) -> Result<ExitCode> {
         bytes: args.bytes,
         bandwidth: args.bandwidth,
         count: args.count,
-        duration: args
-            .duration
-            .or(args.count.is_none().then_some(DEFAULT_TIME)),
+        duration: args.duration.or(args.count.is_none().then_some(DEFAULT_TIME)),
     };
     let mut watch = Watch::new()?;
     let account = run_connections(&plan, &mut |account| watch.look_at(&line(account)));
     watch.end_line();
     let account = account?;
-    let connections = Connections {
-        to: args.to,
-        account: &account,
-    };
+    let connections = Connections { to: args.to, account: &account };
     json::print_as(args.json, &connections, || summary(args, &account))?;
     match &account.last_failure {
         Some(why) if account.connected == 0 => Err(Error::failed("no connection was made", why)),
@@ -91,12 +86,7 @@ struct Connections<'a> {
 fn line(account: &ConnectionAccount) -> String {
     format!(
         "{:.1} s: {} connections, {} open, {} failed, {} bytes sent, {} received",
-        account.seconds,
-        account.connected,
-        account.open,
-        account.failed,
-        account.bytes_sent,
-        account.bytes_received,
+        account.seconds, account.connected, account.open, account.failed, account.bytes_sent, account.bytes_received,
     )
 }
 
@@ -120,12 +110,7 @@ fn summary(args: &TcpConnArgs, account: &ConnectionAccount) -> String {
     );
     if !account.handshakes.is_empty() {
         let at = |share| time(account.handshakes.value_at_quantile(share));
-        text += &format!(
-            "handshake time: p50 {}, p99 {}, max {}\n",
-            at(0.5),
-            at(0.99),
-            at(1.0)
-        );
+        text += &format!("handshake time: p50 {}, p99 {}, max {}\n", at(0.5), at(0.99), at(1.0));
     }
     if let Some(why) = &account.last_failure {
         text += &format!("last failure: {why}\n");

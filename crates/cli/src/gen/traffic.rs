@@ -98,7 +98,8 @@ pub struct Ports {
 #[derive(Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "Frames")]
 pub struct Shape {
-    /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N, N:WEIGHT,N:WEIGHT, imix [default: 60, or the shortest possible]
+    /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N,
+    /// N:WEIGHT,N:WEIGHT, imix [default: 60, or the shortest possible]
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     size: Option<String>,
     /// Number of flows, sent round-robin; varying fields are the same in all frames of a flow

@@ -44,8 +44,7 @@ pub fn load(args: &Load) -> Result<()> {
     let Some((first, others)) = sites.split_first() else {
         return Ok(());
     };
-    if attach.consent.confirm.is_some() && others.iter().any(|other| !other.shares_namespace(first))
-    {
+    if attach.consent.confirm.is_some() && others.iter().any(|other| !other.shares_namespace(first)) {
         return Err(Error::usage(
             "cannot revert a change of several network namespaces",
             "--confirm works in one namespace",
@@ -117,9 +116,7 @@ pub fn unload(args: &TargetArgs) -> Result<()> {
         }
     }
     match args.json {
-        true => json::print(&Unguarded {
-            interfaces: sites.iter().map(Site::label).collect(),
-        }),
+        true => json::print(&Unguarded { interfaces: sites.iter().map(Site::label).collect() }),
         false => Ok(()),
     }
 }
@@ -150,36 +147,19 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
         },
         on: on(namespace.as_ref(), interface)?,
     };
-    if action == Action::Deny
-        && args.rate.is_none()
-        && args.src.is_empty()
-        && whole.is_about_everything()
-        && !args.all
+    if action == Action::Deny && args.rate.is_none() && args.src.is_empty() && whole.is_about_everything() && !args.all
     {
-        return Err(Error::usage(
-            "the rule would deny every packet",
-            "it names no address, protocol or port",
-        )
-        .fix("name what to deny, or --all"));
+        return Err(Error::usage("the rule would deny every packet", "it names no address, protocol or port")
+            .fix("name what to deny, or --all"));
     }
     let sources: Vec<_> = match args.src.as_slice() {
         [] => vec![None],
         all => all.iter().copied().map(Some).collect(),
     };
     let draft = |source| {
-        let what = Match {
-            source,
-            ..whole.clone()
-        };
-        let what = what
-            .complete()
-            .map_err(|why| Error::usage("no packet could match the rule", why))?;
-        Ok(Draft {
-            action,
-            what,
-            rate: args.rate,
-            expires: end_of(args.lasts),
-        })
+        let what = Match { source, ..whole.clone() };
+        let what = what.complete().map_err(|why| Error::usage("no packet could match the rule", why))?;
+        Ok(Draft { action, what, rate: args.rate, expires: end_of(args.lasts) })
     };
     let drafts = sources.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
     add_drafts(namespace.as_ref(), drafts, &args.how)
@@ -213,11 +193,7 @@ fn add_drafts(namespace: Option<&Namespace>, drafts: Vec<Draft>, how: &ChangeArg
         Ok((added, !guard.posts()?.is_empty()))
     })?;
     for (set::Added { id, replaced }, draft) in added {
-        let document = Added {
-            id,
-            replaced,
-            rule: draft.numbered(id).to_string(),
-        };
+        let document = Added { id, replaced, rule: draft.numbered(id).to_string() };
         json::print_as(how.json, &document, || {
             let replaced = match replaced {
                 true => " (replaces the rule for the same packets)",
@@ -253,19 +229,14 @@ pub fn remove(args: &Remove) -> Result<()> {
             }
             for id in &args.ids {
                 if set.rules.iter().all(|rule| rule.id != *id) {
-                    return Err(Error::failed(
-                        format!("cannot remove rule {id}"),
-                        "no rule has this number",
-                    )
-                    .fix("trawl guard list shows them"));
+                    return Err(Error::failed(format!("cannot remove rule {id}"), "no rule has this number")
+                        .fix("trawl guard list shows them"));
                 }
             }
             Ok(set.remove(|rule| args.ids.contains(&rule.id)))
         })
     })?;
-    json::print_as(args.how.json, &Removed { removed }, || {
-        format!("removed {}\n", rules(removed))
-    })
+    json::print_as(args.how.json, &Removed { removed }, || format!("removed {}\n", rules(removed)))
 }
 
 /// Returns the rules of a file, with each interface looked up once.
@@ -323,8 +294,7 @@ impl Would {
         let mut after = before.clone();
         replace(&mut after);
         let changes = before.changes_to(&after);
-        let only_adds =
-            changes.removed.is_empty() && changes.changed.is_empty() && changes.defaults.is_empty();
+        let only_adds = changes.removed.is_empty() && changes.changed.is_empty() && changes.defaults.is_empty();
         let packets_affected_per_second = if only_adds {
             None
         } else {
@@ -332,21 +302,12 @@ impl Would {
             let later = in_force()?.decided_by(&changes);
             Some(later.saturating_sub(before.decided_by(&changes)))
         };
-        Ok(Self {
-            changes,
-            packets_affected_per_second,
-        })
+        Ok(Self { changes, packets_affected_per_second })
     }
 
     fn for_people(&self) -> String {
         const SHOWN: usize = 100;
-        let RuleChanges {
-            added,
-            removed,
-            changed,
-            defaults,
-            unchanged,
-        } = &self.changes;
+        let RuleChanges { added, removed, changed, defaults, unchanged } = &self.changes;
         let listed = |sign: &str, one: &Listed| format!("{sign} rule {}: {}\n", one.id, one.rule);
         let changed_line = |what: &str, one: &Changed| {
             let Changed { of, from, to } = one;
@@ -370,10 +331,7 @@ impl Would {
             changed.len() + defaults.len()
         );
         if let Some(packets) = self.packets_affected_per_second {
-            let _ = writeln!(
-                text,
-                "packets in the last second decided by removed or changed rules: {packets}"
-            );
+            let _ = writeln!(text, "packets in the last second decided by removed or changed rules: {packets}");
         }
         text
     }
@@ -393,30 +351,19 @@ pub fn apply(args: &Apply) -> Result<()> {
     let replace = |set: &mut RuleSet| {
         set.replace_all(drafts);
         for one in &mut set.defaults {
-            let named = file
-                .interfaces
-                .iter()
-                .find(|(name, _)| *name == one.on.name);
+            let named = file.interfaces.iter().find(|(name, _)| *name == one.on.name);
             let action = named.map(|(_, action)| *action).or(file.default);
             one.action = action.unwrap_or(one.action);
         }
     };
-    let mut done = Applied {
-        rules: count,
-        checked_only: args.check,
-        default: file.default.map(Action::name),
-        would: None,
-    };
+    let mut done =
+        Applied { rules: count, checked_only: args.check, default: file.default.map(Action::name), would: None };
     if args.check {
         let would = Would::look(namespace.as_ref(), replace)?;
         let text = would.for_people();
         done.would = Some(would);
         return json::print_as(args.how.json, &done, || {
-            format!(
-                "{}: {}, no errors\n{text}",
-                args.file.display(),
-                rules(count)
-            )
+            format!("{}: {}, no errors\n{text}", args.file.display(), rules(count))
         });
     }
     let is_guarded = args.how.make(namespace.as_ref(), || {
@@ -432,9 +379,7 @@ pub fn apply(args: &Apply) -> Result<()> {
         false => format!("{} set, but not in force\n", rules(count)),
     })?;
     if !is_guarded {
-        let default = file.default.map_or(String::new(), |action| {
-            format!(" --default {}", action.name())
-        });
+        let default = file.default.map_or(String::new(), |action| format!(" --default {}", action.name()));
         say_not_guarded(&default);
     }
     Ok(())

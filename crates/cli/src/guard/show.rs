@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_bpf::layout::guard::{
-    GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP,
-    GUARD_OVER_RATE, GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
+    GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP, GUARD_OVER_RATE,
+    GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
 };
 use trawl_guard::rule::{On, Rule, TcpState};
 use trawl_guard::{Guard, Post, RuleSet, file, state, values};
@@ -35,8 +35,7 @@ pub fn list(args: &List) -> Result<()> {
         let reverted = confirm::reverted(&state::scope(namespace.as_ref())?)?;
         if let Some(on) = &on {
             let holds = |other: &On| other.index == on.index;
-            set.rules
-                .retain(|rule| rule.what.on.as_ref().is_none_or(holds));
+            set.rules.retain(|rule| rule.what.on.as_ref().is_none_or(holds));
             set.defaults.retain(|default| holds(&default.on));
         }
         match target.json {
@@ -60,8 +59,7 @@ pub fn save(netns: &NetnsArg) -> Result<()> {
 }
 
 fn left(rule: &Rule) -> Option<Duration> {
-    rule.expires
-        .map(|end| Duration::from_nanos(end.saturating_sub(clock::monotonic())))
+    rule.expires.map(|end| Duration::from_nanos(end.saturating_sub(clock::monotonic())))
 }
 
 fn for_people(set: &RuleSet, reverted: Option<&Reverted>) -> String {
@@ -166,11 +164,7 @@ impl<'a> Listed<'a> {
             action: default.action.name(),
             hits: default.hits,
         });
-        Self {
-            rules: set.rules.iter().map(rule).collect(),
-            defaults: defaults.collect(),
-            reverted,
-        }
+        Self { rules: set.rules.iter().map(rule).collect(), defaults: defaults.collect(), reverted }
     }
 }
 
@@ -250,17 +244,12 @@ fn posts(args: &TargetArgs) -> Result<Vec<Post>> {
         let namespace = args.netns.open()?;
         let posts = state::posts(namespace.as_ref())?;
         return match posts.is_empty() && !args.json {
-            true => {
-                Err(Error::failed("cannot count", "no interface is guarded")
-                    .fix("trawl guard load IF"))
-            }
+            true => Err(Error::failed("cannot count", "no interface is guarded").fix("trawl guard load IF")),
             false => Ok(posts),
         };
     }
     let one = |site: Site| {
-        let found = state::posts(site.namespace())?
-            .into_iter()
-            .find(|post| post.site.index() == site.index());
+        let found = state::posts(site.namespace())?.into_iter().find(|post| post.site.index() == site.index());
         found.ok_or_else(|| state::not_guarded(&site))
     };
     let sites = find_all(&names, &args.netns)?;

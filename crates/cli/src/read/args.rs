@@ -42,12 +42,7 @@ pub struct ReadArgs {
     #[arg(short = 'r', long, value_name = "FILE", hide_short_help = true)]
     read: Vec<PathBuf>,
     /// Read the files that this file names, one a line; '-' is standard input
-    #[arg(
-        short = 'V',
-        value_name = "FILE",
-        conflicts_with = "read",
-        hide_short_help = true
-    )]
+    #[arg(short = 'V', value_name = "FILE", conflicts_with = "read", hide_short_help = true)]
     read_list: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
@@ -148,7 +143,8 @@ struct ChoiceArgs {
     /// Only packets of this interface, or of those that match: 'veth*'; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interface: Vec<String>,
-    /// Only packets from this time on: 14:30, '2026-01-31 14:30:00', seconds since 1970, +10s (after the first packet), -1h (before now)
+    /// Only packets from this time on: 14:30, '2026-01-31 14:30:00', seconds since 1970, +10s (after the first packet),
+    /// -1h (before now)
     #[arg(long, value_name = "TIME", value_parser = parse_bound, allow_hyphen_values = true)]
     from: Option<Bound>,
     /// Only packets before this time
@@ -245,18 +241,12 @@ impl ReadArgs {
                 FormatName::Pcap => rewrite::Format::Pcap,
             }),
             series: self.series(),
-            compression: self
-                .write
-                .as_deref()
-                .and_then(|path| compression(self.compress, path)),
+            compression: self.write.as_deref().and_then(|path| compression(self.compress, path)),
             dedup: self.dedup,
             anonymize: self.anonymize.clone(),
             headers: self.headers,
             form: (self.write.is_none() || self.print || self.count).then_some(form),
-            print: PrintOptions {
-                datagrams: self.tcpdump.datagrams()?,
-                ..self.lines.options(self.quick)
-            },
+            print: PrintOptions { datagrams: self.tcpdump.datagrams()?, ..self.lines.options(self.quick) },
             precision_of_file: self.lines.precision().is_none(),
             flush_each: self.line_buffered || self.packet_buffered,
             user: self.user.clone(),
@@ -290,10 +280,7 @@ impl ReadArgs {
         // No expression has such a token, so it is a missing file.
         if let Some(missing) = words.first().filter(|word| looks_like_a_file(word)) {
             let missing = missing.clone();
-            return Err(Error::failed(
-                format!("cannot read {missing}"),
-                "no such file or directory",
-            ));
+            return Err(Error::failed(format!("cannot read {missing}"), "no such file or directory"));
         }
         Ok((files.iter().map(PathBuf::from).collect(), words.to_vec()))
     }
@@ -302,18 +289,12 @@ impl ReadArgs {
         let mut text = words.join(" ");
         if let Some(path) = &self.expression_file {
             if !text.is_empty() {
-                return Err(Error::usage(
-                    "cannot use -F",
-                    "there is an expression on the command line as well",
-                ));
+                return Err(Error::usage("cannot use -F", "there is an expression on the command line as well"));
             }
             text = filter_in_file(path)?;
         }
         match &self.choice.cbpf {
-            Some(_) if !text.is_empty() => Err(Error::usage(
-                "cannot use --cbpf",
-                "there is an expression as well",
-            )),
+            Some(_) if !text.is_empty() => Err(Error::usage("cannot use --cbpf", "there is an expression as well")),
             Some(program) => Ok(Some(Filter::Classic(program.clone()))),
             None if text.trim().is_empty() => Ok(None),
             None if self.choice.inner => Ok(Some(Filter::Inner(text))),
@@ -337,24 +318,17 @@ fn listed(list: &Path) -> Result<Vec<PathBuf>> {
         false => std::fs::read_to_string(list),
     };
     let text = read.map_err(|e| Error::os(format!("cannot read the list of files {name}"), e))?;
-    let files: Vec<PathBuf> = (text.lines().map(str::trim_end))
-        .filter(|line| !line.is_empty())
-        .map(PathBuf::from)
-        .collect();
+    let files: Vec<PathBuf> =
+        (text.lines().map(str::trim_end)).filter(|line| !line.is_empty()).map(PathBuf::from).collect();
     match files.is_empty() {
-        true => Err(Error::failed(
-            format!("cannot read the files that {name} lists"),
-            "the list is empty",
-        )),
+        true => Err(Error::failed(format!("cannot read the files that {name} lists"), "the list is empty")),
         false => Ok(files),
     }
 }
 
 /// Returns true for a word that is a file's name, and no part of an expression.
 pub(crate) fn looks_like_a_file(word: &str) -> bool {
-    const ENDINGS: [&str; 9] = [
-        ".pcap", ".pcapng", ".cap", ".ntar", ".dump", ".dmp", ".gz", ".zst", ".lz4",
-    ];
+    const ENDINGS: [&str; 9] = [".pcap", ".pcapng", ".cap", ".ntar", ".dump", ".dmp", ".gz", ".zst", ".lz4"];
     !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
 }
 
@@ -406,23 +380,13 @@ pub(super) struct TcpdumpArgs {
     #[arg(short = 'B', long, value_name = "KIB", hide_short_help = true)]
     buffer_size: Option<u64>,
     /// Clock that stamps packets: a file's packets have their times
-    #[arg(
-        short = 'j',
-        long = "time-stamp-type",
-        value_name = "TYPE",
-        hide_short_help = true
-    )]
+    #[arg(short = 'j', long = "time-stamp-type", value_name = "TYPE", hide_short_help = true)]
     time_stamp_type: Option<String>,
     /// List the types for -j: a file has none, its packets are shown
     #[arg(short = 'J', long, hide_short_help = true)]
     list_time_stamp_types: bool,
     /// Link type: a file has its own
-    #[arg(
-        short = 'y',
-        long = "linktype",
-        value_name = "TYPE",
-        hide_short_help = true
-    )]
+    #[arg(short = 'y', long = "linktype", value_name = "TYPE", hide_short_help = true)]
     link_type: Option<String>,
     /// List the types for -y: a file has one for each interface, its packets are shown
     #[arg(short = 'L', long, hide_short_help = true)]
@@ -473,11 +437,9 @@ impl TcpdumpArgs {
             ),
         ];
         match missing.into_iter().find(|(is_given, ..)| *is_given) {
-            Some((_, option, why, instead)) => Err(Error::usage(
-                format!("cannot do what tcpdump does for {option}"),
-                why,
-            )
-            .fix(instead)),
+            Some((_, option, why, instead)) => {
+                Err(Error::usage(format!("cannot do what tcpdump does for {option}"), why).fix(instead))
+            }
             None => Ok(()),
         }
     }
@@ -511,10 +473,7 @@ impl TcpdumpArgs {
 
     /// Returns the form of the filter's program, if it is wanted instead of packets.
     pub fn dump(&self) -> Option<ProgramDump> {
-        (self.dump > 0).then_some(ProgramDump {
-            form: self.dump,
-            optimise: !self.no_optimize,
-        })
+        (self.dump > 0).then_some(ProgramDump { form: self.dump, optimise: !self.no_optimize })
     }
 }
 
@@ -539,9 +498,7 @@ impl ProgramDump {
             ..unlimited
         };
         let everything = Filter::Expression(String::new());
-        let classic = filter
-            .unwrap_or(&everything)
-            .classic(&options_for(options, input.first_kind()))?;
+        let classic = filter.unwrap_or(&everything).classic(&options_for(options, input.first_kind()))?;
         write_out(&crate::filter::dump(&classic, self.form)?)
     }
 }

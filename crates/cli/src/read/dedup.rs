@@ -64,17 +64,13 @@ impl Dedup {
     fn joins(&mut self, content: Content, point: u64, time_ns: u64) -> bool {
         self.forget(time_ns);
         let alike = self.packets.entry(content).or_default();
-        let is_other = |seen: &&mut Seen| {
-            seen.time_ns.abs_diff(time_ns) <= self.window_ns && !seen.points.contains(&point)
-        };
+        let is_other =
+            |seen: &&mut Seen| seen.time_ns.abs_diff(time_ns) <= self.window_ns && !seen.points.contains(&point);
         if let Some(seen) = alike.iter_mut().find(is_other) {
             seen.points.push(point);
             return true;
         }
-        alike.push_back(Seen {
-            time_ns,
-            points: vec![point],
-        });
+        alike.push_back(Seen { time_ns, points: vec![point] });
         self.order.push_back((time_ns, content));
         false
     }
@@ -128,28 +124,15 @@ mod tests {
 
     #[test]
     fn first_sighting_of_each_packet_stays() {
-        assert_eq!(
-            kept(&[(1, 1, 0), (1, 2, 10), (2, 2, 20), (1, 3, 30)]),
-            [0, 2]
-        );
+        assert_eq!(kept(&[(1, 1, 0), (1, 2, 10), (2, 2, 20), (1, 3, 30)]), [0, 2]);
     }
 
     #[test]
     fn retransmission_stays_once() {
-        let sightings = [
-            (1, 1, 0),
-            (1, 2, 10),
-            (1, 1, 20),
-            (1, 2, 30),
-            (1, 3, 31),
-            (1, 3, 32),
-        ];
+        let sightings = [(1, 1, 0), (1, 2, 10), (1, 1, 20), (1, 2, 30), (1, 3, 31), (1, 3, 32)];
         assert_eq!(kept(&sightings), [0, 2]);
         // Its copy may arrive after the retransmission.
-        assert_eq!(
-            kept(&[(1, 1, 0), (1, 1, 20), (1, 2, 25), (1, 2, 30)]),
-            [0, 1]
-        );
+        assert_eq!(kept(&[(1, 1, 0), (1, 1, 20), (1, 2, 25), (1, 2, 30)]), [0, 1]);
     }
 
     #[test]
@@ -167,9 +150,6 @@ mod tests {
             assert!(!dedup.joins((number, 0), 1, number));
         }
         assert!(dedup.order.len() <= REMEMBERED && dedup.packets.len() <= REMEMBERED);
-        assert!(
-            !dedup.joins((0, 0), 2, REMEMBERED as u64),
-            "the first was forgotten"
-        );
+        assert!(!dedup.joins((0, 0), 2, REMEMBERED as u64), "the first was forgotten");
     }
 }

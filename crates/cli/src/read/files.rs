@@ -9,8 +9,7 @@ use trawl_capture::event::Event;
 use trawl_pipeline::plan::Compression;
 use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_sink::{
-    Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full,
-    wait_for_commands,
+    Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
 };
 use trawl_sys::{Error, Result, clock, errno};
 
@@ -50,11 +49,7 @@ struct Current {
 
 impl Files {
     /// Opens the first file, unless its name depends on its first packet.
-    pub fn open(
-        plan: SeriesPlan,
-        compression: Option<Compression>,
-        inputs: &[Input],
-    ) -> Result<Self> {
+    pub fn open(plan: SeriesPlan, compression: Option<Compression>, inputs: &[Input]) -> Result<Self> {
         let is_pipe = plan.path == "-";
         if is_pipe && (plan.is_asked_for() || compression.is_some()) {
             return Err(Error::usage(
@@ -63,10 +58,7 @@ impl Files {
             )
             .fix("-w FILE"));
         }
-        plan.rotation
-            .command
-            .as_deref()
-            .map_or(Ok(()), check_command)?;
+        plan.rotation.command.as_deref().map_or(Ok(()), check_command)?;
         let of = |input: &Input| (input.identity, input.name.clone());
         let mut files = Self {
             compression,
@@ -105,8 +97,8 @@ impl Files {
         self.header.clear();
     }
 
-    /// Returns true if a packet of this time, with the bytes waiting before it, belongs into another file than the current
-    /// one.
+    /// Returns true if a packet of this time, with the bytes waiting before it, belongs into another file than the
+    /// current one.
     pub fn is_due(&mut self, time_ns: u64, bytes: usize) -> Result<bool> {
         let Some(current) = &mut self.current else {
             return Ok(true);
@@ -156,9 +148,7 @@ impl Files {
     fn begin(&mut self, time_ns: u64) -> Result<()> {
         self.number += 1;
         let is_used = |path: &Path| self.finished.has(path);
-        let path = self
-            .plan
-            .name(self.number, time_ns, &mut self.last, is_used);
+        let path = self.plan.name(self.number, time_ns, &mut self.last, is_used);
         let (file, name) = open(&path, &self.inputs, self.plan.is_asked_for())?;
         let form = OutputForm::Encoded;
         // Standard output may be a file that another program began.
@@ -166,17 +156,9 @@ impl Files {
         let writer: Box<dyn FileWriter> = match self.compression {
             None if is_own => Box::new(PlainFile::new(file, name.clone(), None, form)),
             None => Box::new(Pipe::new(file, name.clone(), form)),
-            Some(compression) => {
-                Box::new(Packed::new(file, name.clone(), None, compression, form)?)
-            }
+            Some(compression) => Box::new(Packed::new(file, name.clone(), None, compression, form)?),
         };
-        self.current = Some(Current {
-            writer,
-            name,
-            path,
-            written: 0,
-            began_ns: None,
-        });
+        self.current = Some(Current { writer, name, path, written: 0, began_ns: None });
         Ok(())
     }
 
@@ -219,19 +201,12 @@ impl Files {
     }
 }
 
-fn open(
-    path: &Path,
-    inputs: &[(Option<(u64, u64)>, String)],
-    is_of_series: bool,
-) -> Result<(File, String)> {
+fn open(path: &Path, inputs: &[(Option<(u64, u64)>, String)], is_of_series: bool) -> Result<(File, String)> {
     if path == Path::new("-") {
         let name = "standard output".to_owned();
         if io::stdout().is_terminal() {
-            return Err(Error::usage(
-                "cannot write packets to standard output",
-                "it is a terminal",
-            )
-            .fix("name a file, pipe it on, or leave out -w to see lines"));
+            return Err(Error::usage("cannot write packets to standard output", "it is a terminal")
+                .fix("name a file, pipe it on, or leave out -w to see lines"));
         }
         let duplicate = io::stdout().as_fd().try_clone_to_owned();
         let file = duplicate.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
@@ -246,11 +221,8 @@ fn open(
     let metadata = file.metadata().map_err(fail)?;
     let written = Some(identity(&metadata));
     if let Some((_, input)) = inputs.iter().find(|(input, _)| *input == written) {
-        return Err(Error::usage(
-            format!("cannot write to {name}"),
-            format!("{input} is read from it"),
-        )
-        .fix("write to another file"));
+        return Err(Error::usage(format!("cannot write to {name}"), format!("{input} is read from it"))
+            .fix("write to another file"));
     }
     if metadata.is_file() {
         file.set_len(0).map_err(fail)?;

@@ -59,14 +59,10 @@ struct Ring {
 }
 
 impl Input {
-    /// Opens a file. `span` returns the wanted times by the time of the file's first packet: of a file with a table of its
-    /// frames only the needed ones are read.
+    /// Opens a file. `span` returns the wanted times by the time of the file's first packet: of a file with a table of
+    /// its frames only the needed ones are read.
     pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>) -> Result<Self> {
-        let name = if path == Path::new("-") {
-            "standard input".to_owned()
-        } else {
-            path.display().to_string()
-        };
+        let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let os = |e| Error::os(format!("cannot read {name}"), e);
         // A pipe grows until its writer closes it.
         let is_pipe = path == Path::new("-") && !stdin_is_file();
@@ -74,9 +70,7 @@ impl Input {
             let file = open(path).map_err(os)?;
             let metadata = file.metadata().map_err(os)?;
             if metadata.is_dir() {
-                return Err(
-                    unreadable(&name, "it is a directory").fix("-f reads a ring of files in one")
-                );
+                return Err(unreadable(&name, "it is a directory").fix("-f reads a ring of files in one"));
             }
             let opened = Arc::new(AtomicBool::new(false));
             let parts = match span.filter(|_| metadata.is_file()) {
@@ -89,26 +83,13 @@ impl Input {
                 Box::new(file)
             } else {
                 let pauses = Arc::clone(&opened);
-                Box::new(Pipe {
-                    file,
-                    pauses,
-                    reported: false,
-                })
+                Box::new(Pipe { file, pauses, reported: false })
             };
             let (reader, compression) = reader(source).map_err(|e| unreadable(&name, e))?;
             opened.store(true, Ordering::Relaxed);
-            return Ok(Self {
-                reader,
-                name,
-                compression,
-                identity: Some(identity(&metadata)),
-                following: None,
-            });
+            return Ok(Self { reader, name, compression, identity: Some(identity(&metadata)), following: None });
         };
-        let is_dir = open(path)
-            .and_then(|file| file.metadata())
-            .map_err(os)?
-            .is_dir();
+        let is_dir = open(path).and_then(|file| file.metadata()).map_err(os)?.is_dir();
         let mut following = Following {
             path: path.to_owned(),
             file: None,
@@ -152,11 +133,7 @@ impl Input {
     pub fn report_unreadable(&self, error: &ReadError) {
         let file = &self.name;
         let remark = json!({ "file": file, "error": error.to_string() });
-        json::say(
-            "cannot_read",
-            remark,
-            &format!("cannot read {file}: {error}"),
-        );
+        json::say("cannot_read", remark, &format!("cannot read {file}: {error}"));
     }
 
     /// Warns about packets whose times are wrong in the file or cannot be shown.
@@ -250,10 +227,9 @@ impl PacketSource for Input {
 
     fn step(&mut self) -> Result<Option<Step>, ReadError> {
         match self.reader.step()? {
-            None if self.following.is_some() => Err(ReadError::Io {
-                offset: 0,
-                source: io::ErrorKind::WouldBlock.into(),
-            }),
+            None if self.following.is_some() => {
+                Err(ReadError::Io { offset: 0, source: io::ErrorKind::WouldBlock.into() })
+            }
             step => Ok(step),
         }
     }
@@ -286,11 +262,7 @@ impl Following {
         let mut files: Vec<_> = entries
             .flatten()
             .map(|entry| entry.path())
-            .filter(|path| {
-                ring.name_without_digits
-                    .as_ref()
-                    .is_none_or(|name| *name == without_digits(path))
-            })
+            .filter(|path| ring.name_without_digits.as_ref().is_none_or(|name| *name == without_digits(path)))
             .filter_map(|path| {
                 let metadata = std::fs::metadata(&path).ok()?;
                 let is_begun = metadata.is_file() && metadata.len() > 0;
@@ -311,9 +283,7 @@ impl Following {
         let own = identity(&metadata);
         let this = RingFile::new(&metadata, self.path.clone());
         let mut later = self.files().into_iter();
-        later
-            .find(|file| file.identity != own && *file > this)
-            .map(|file| file.path)
+        later.find(|file| file.identity != own && *file > this).map(|file| file.path)
     }
 
     /// Returns true if the file was truncated below the read offset.
@@ -351,12 +321,7 @@ struct RingFile {
 
 impl RingFile {
     fn new(metadata: &Metadata, path: PathBuf) -> Self {
-        Self {
-            seconds: metadata.mtime(),
-            nanoseconds: metadata.mtime_nsec(),
-            path,
-            identity: identity(metadata),
-        }
+        Self { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec(), path, identity: identity(metadata) }
     }
 }
 

@@ -32,11 +32,7 @@ pub(super) struct Output {
 
 impl Output {
     pub fn new(request: &Request, inputs: &[Input]) -> Result<Self> {
-        let rewritten = request
-            .write
-            .as_deref()
-            .map(|path| Rewritten::open(path, request, inputs))
-            .transpose()?;
+        let rewritten = request.write.as_deref().map(|path| Rewritten::open(path, request, inputs)).transpose()?;
         Ok(Self {
             shown: request.form.map(|form| Shown::new(form, request)),
             rewritten,
@@ -54,19 +50,9 @@ impl Output {
             shown.packet(index, input);
         }
         let gathered = |text: &[u8]| text.len() >= GATHER;
-        let full = self
-            .shown
-            .as_ref()
-            .is_some_and(|shown| gathered(shown.text.as_bytes()))
-            || self
-                .rewritten
-                .as_ref()
-                .is_some_and(|rewritten| gathered(&rewritten.buffer));
-        if full || self.flush_each {
-            self.flush()
-        } else {
-            Ok(Written::Taken)
-        }
+        let full = self.shown.as_ref().is_some_and(|shown| gathered(shown.text.as_bytes()))
+            || self.rewritten.as_ref().is_some_and(|rewritten| gathered(&rewritten.buffer));
+        if full || self.flush_each { self.flush() } else { Ok(Written::Taken) }
     }
 
     pub fn block(&mut self, index: usize, input: &Input, kind: u32) -> Result<Written> {
@@ -98,9 +84,7 @@ impl Output {
             shown.end();
         }
         if let (Some(rewritten), Some(first)) = (&mut self.rewritten, inputs) {
-            rewritten
-                .rewriter
-                .start(&mut rewritten.buffer, &first.reader);
+            rewritten.rewriter.start(&mut rewritten.buffer, &first.reader);
         }
         self.flush()?;
         if let Some(rewritten) = &mut self.rewritten {
@@ -201,11 +185,7 @@ impl Shown {
                     let index = input.reader.time_and_interface().map(|(_, index)| index);
                     let interface = index.and_then(|index| interfaces.get(index));
                     let is_coarse = interface.is_some_and(|i| i.tsresol <= TSRESOL_DEFAULT);
-                    printer.set_precision(if is_coarse {
-                        Precision::Micro
-                    } else {
-                        Precision::Nano
-                    });
+                    printer.set_precision(if is_coarse { Precision::Micro } else { Precision::Nano });
                 }
                 printer.line(&mut self.text, &packet);
             }
@@ -226,11 +206,7 @@ impl Shown {
     fn flush(&mut self) -> Result<Written> {
         let taken = terminal::write_to_reader(&self.text)?;
         self.text.clear();
-        Ok(if taken {
-            Written::Taken
-        } else {
-            Written::NobodyReads
-        })
+        Ok(if taken { Written::Taken } else { Written::NobodyReads })
     }
 }
 
@@ -251,24 +227,14 @@ impl Rewritten {
             None => Format::Pcapng,
         };
         // The file's variant becomes known later.
-        let is_modified = |input: &Input| {
-            matches!(
-                input.reader.format(),
-                FileFormat::Pcap { modified: true, .. }
-            )
-        };
-        let headers_differ = inputs
-            .windows(2)
-            .any(|pair| pair[0].reader.pcap_header() != pair[1].reader.pcap_header());
+        let is_modified = |input: &Input| matches!(input.reader.format(), FileFormat::Pcap { modified: true, .. });
+        let headers_differ = inputs.windows(2).any(|pair| pair[0].reader.pcap_header() != pair[1].reader.pcap_header());
         let all_pcap = inputs.iter().all(|input| read(input) == Format::Pcap) && !headers_differ;
-        let format = request
-            .format
-            .or_else(|| format_by_name(path))
-            .unwrap_or(if all_pcap {
-                Format::Pcap
-            } else {
-                Format::Pcapng
-            });
+        let format = request.format.or_else(|| format_by_name(path)).unwrap_or(if all_pcap {
+            Format::Pcap
+        } else {
+            Format::Pcapng
+        });
         let verbatim = match inputs {
             [only] => read(only) == format,
             [first, ..] => all_pcap && format == Format::Pcap && !is_modified(first),
@@ -298,14 +264,11 @@ impl Rewritten {
             self.files.begins_with(&self.buffer[begun..]);
         }
         let from = self.buffer.len();
-        self.rewriter
-            .packet(&mut self.buffer, index, &input.reader)
-            .map_err(|why| {
-                let name = self.files.name().to_owned();
-                self.files.discard();
-                Error::failed(format!("cannot write {name}"), why)
-                    .fix("write pcapng (--format pcapng)")
-            })?;
+        self.rewriter.packet(&mut self.buffer, index, &input.reader).map_err(|why| {
+            let name = self.files.name().to_owned();
+            self.files.discard();
+            Error::failed(format!("cannot write {name}"), why).fix("write pcapng (--format pcapng)")
+        })?;
         match self.is_series {
             true => self.assign(from, PacketSource::time_ns(&input.reader)),
             false => Ok(Written::Taken),
@@ -340,8 +303,7 @@ impl Rewritten {
 
     fn block(&mut self, index: usize, input: &Input, kind: u32) {
         let from = self.buffer.len();
-        self.rewriter
-            .block(&mut self.buffer, index, &input.reader, kind);
+        self.rewriter.block(&mut self.buffer, index, &input.reader, kind);
         if !self.is_series {
             return;
         }

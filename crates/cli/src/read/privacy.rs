@@ -29,17 +29,12 @@ fn addresses(path: &Path) -> Result<Addresses> {
     let file = File::open(path).map_err(|e| fail(e).fix(fix.clone()))?;
     let mut key = Vec::new();
     file.take(KEY_LIMIT).read_to_end(&mut key).map_err(fail)?;
-    Addresses::new(&key)
-        .map_err(|e| Error::failed(format!("cannot use the key {name}"), e).fix(fix))
+    Addresses::new(&key).map_err(|e| Error::failed(format!("cannot use the key {name}"), e).fix(fix))
 }
 
 /// Reports what was left out besides payload.
 pub(super) fn report(left_out: LeftOut) {
-    let LeftOut {
-        contents,
-        comments,
-        blocks,
-    } = left_out;
+    let LeftOut { contents, comments, blocks } = left_out;
     let counted = |count: u64, one: &str, more: &str| match count {
         0 => None,
         1 => Some(format!("1 {one}")),
@@ -52,11 +47,7 @@ pub(super) fn report(left_out: LeftOut) {
             "packets' contents after the link header, which trawl does not know",
         ),
         counted(comments, "comment", "comments"),
-        counted(
-            blocks,
-            "block's contents, which trawl does not know",
-            "blocks' contents, which trawl does not know",
-        ),
+        counted(blocks, "block's contents, which trawl does not know", "blocks' contents, which trawl does not know"),
     ]
     .into_iter()
     .flatten()

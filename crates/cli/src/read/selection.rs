@@ -100,9 +100,7 @@ impl Selection {
             (self.at.is_some(), "--at"),
             (!self.interfaces.is_empty(), "--interface"),
         ];
-        asked
-            .into_iter()
-            .find_map(|(is_asked, option)| is_asked.then_some(option))
+        asked.into_iter().find_map(|(is_asked, option)| is_asked.then_some(option))
     }
 
     /// Returns true if any option needs more than the packet's bytes.
@@ -145,13 +143,7 @@ impl Selection {
         in_time
             && (packet.direction.is_none() || packet.direction != self.unwanted_direction)
             && (self.interfaces.is_empty() || packet.interface.is_some_and(wanted_interface))
-            && self
-                .at
-                .is_none_or(|end| packet.hook.is_some_and(|hook| end.is_of(hook)))
-            && self.verdicts.is_none_or(|verdicts| {
-                packet
-                    .verdict
-                    .is_some_and(|verdict| verdicts.contain(verdict))
-            })
+            && self.at.is_none_or(|end| packet.hook.is_some_and(|hook| end.is_of(hook)))
+            && self.verdicts.is_none_or(|verdicts| packet.verdict.is_some_and(|verdict| verdicts.contain(verdict)))
     }
 }

@@ -9,11 +9,7 @@ use super::{Figures, metrics};
 const PAGE: &str = include_str!("page.html");
 
 /// Answers a request for a page.
-pub(super) fn answer(
-    request: &Request,
-    figures: &dyn Fn() -> Result<Figures>,
-    plots: &dyn Fn() -> Plots,
-) -> Answer {
+pub(super) fn answer(request: &Request, figures: &dyn Fn() -> Result<Figures>, plots: &dyn Fn() -> Plots) -> Answer {
     let plain = Answer::plain;
     if request.method != "GET" {
         return plain("405 Method Not Allowed", "only GET is answered\n");
@@ -23,40 +19,19 @@ pub(super) fn answer(
     }
     let answer = |make: fn(&Figures) -> Option<String>, kind| match figures() {
         Ok(figures) => match make(&figures) {
-            Some(body) => Answer {
-                status: "200 OK",
-                kind,
-                body,
-            },
+            Some(body) => Answer { status: "200 OK", kind, body },
             None => plain("500 Internal Server Error", "the figures cannot be shown\n"),
         },
         Err(error) => plain("500 Internal Server Error", &format!("{error}\n")),
     };
     match request.target.split('?').next().unwrap_or("") {
-        "/" => Answer {
-            status: "200 OK",
-            kind: "text/html",
-            body: PAGE.to_owned(),
-        },
-        "/metrics" => answer(
-            |figures| Some(metrics::text(figures)),
-            "text/plain; version=0.0.4",
-        ),
-        "/figures.json" => answer(
-            |figures| serde_json::to_string(figures).ok(),
-            "application/json",
-        ),
+        "/" => Answer { status: "200 OK", kind: "text/html", body: PAGE.to_owned() },
+        "/metrics" => answer(|figures| Some(metrics::text(figures)), "text/plain; version=0.0.4"),
+        "/figures.json" => answer(|figures| serde_json::to_string(figures).ok(), "application/json"),
         "/history.json" => match serde_json::to_string(&plots()) {
-            Ok(body) => Answer {
-                status: "200 OK",
-                kind: "application/json",
-                body,
-            },
+            Ok(body) => Answer { status: "200 OK", kind: "application/json", body },
             Err(error) => plain("500 Internal Server Error", &format!("{error}\n")),
         },
-        _ => plain(
-            "404 Not Found",
-            "the pages are /, /metrics, /figures.json and /history.json\n",
-        ),
+        _ => plain("404 Not Found", "the pages are /, /metrics, /figures.json and /history.json\n"),
     }
 }

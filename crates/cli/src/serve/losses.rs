@@ -1,5 +1,5 @@
-//! Lost packets since the command began, under the names that `trawl why` gives them: the kernel's drops, its counters of
-//! drops without a packet, and losses by XDP.
+//! Lost packets since the command began, under the names that `trawl why` gives them: the kernel's drops, its counters
+//! of drops without a packet, and losses by XDP.
 
 use std::time::{Duration, Instant};
 
@@ -48,10 +48,7 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Begins to count. Drops of processes are counted separately if processes are counted.
-    pub fn attach(
-        selected: Option<Vec<NamespaceInterfaces>>,
-        processes: Option<&Processes>,
-    ) -> Result<Self> {
+    pub fn attach(selected: Option<Vec<NamespaceInterfaces>>, processes: Option<&Processes>) -> Result<Self> {
         let owners = processes.map(Processes::owners);
         let watch = match DropWatch::attach(owners) {
             Ok(watch) => Some(watch),
@@ -81,9 +78,7 @@ impl Losses {
         let mut has_changed = false;
         if let Some(mut watch) = self.watch.take() {
             let taken = watch.take()?;
-            processes
-                .iter_mut()
-                .for_each(|processes| processes.refresh());
+            processes.iter_mut().for_each(|processes| processes.refresh());
             for (drop, packets) in taken {
                 has_changed |= packets > 0;
                 if let Some(drop) = drop {
@@ -98,10 +93,7 @@ impl Losses {
             self.lost.drops_missed += missed;
             self.watch = Some(watch);
         }
-        if self
-            .read
-            .is_none_or(|read| read.elapsed() >= COUNTERS_EVERY)
-        {
+        if self.read.is_none_or(|read| read.elapsed() >= COUNTERS_EVERY) {
             self.read = Some(Instant::now());
             self.look_at_counters()?;
             has_changed = true;
@@ -131,9 +123,7 @@ impl Losses {
             ],
         );
         if let Some(processes) = processes {
-            let (name, container) = drop
-                .process
-                .map_or((None, None), |id| processes.describe(id));
+            let (name, container) = drop.process.map_or((None, None), |id| processes.describe(id));
             labels.push(("process", name.unwrap_or_default()));
             labels.push(("container", container.unwrap_or_default()));
         }
@@ -186,13 +176,10 @@ impl Losses {
         let Some(selected) = &self.selected else {
             return true;
         };
-        selected
-            .iter()
-            .filter(|one| one.netns == netns)
-            .any(|one| match interface {
-                Some(interface) => one.includes(interface),
-                None => one.only.is_empty(),
-            })
+        selected.iter().filter(|one| one.netns == netns).any(|one| match interface {
+            Some(interface) => one.includes(interface),
+            None => one.only.is_empty(),
+        })
     }
 }
 
@@ -207,13 +194,7 @@ fn names_of(namespace: &Namespace) -> Vec<String> {
 }
 
 fn drop_labels(reason: &str, [function, netns, interface, hook]: [String; 4]) -> Labels {
-    vec![
-        ("reason", reason.to_owned()),
-        ("where", function),
-        ("netns", netns),
-        ("interface", interface),
-        ("hook", hook),
-    ]
+    vec![("reason", reason.to_owned()), ("where", function), ("netns", netns), ("interface", interface), ("hook", hook)]
 }
 
 fn xdp_labels(loss: &CountedLoss, netns: String) -> Labels {
@@ -228,10 +209,7 @@ fn xdp_labels(loss: &CountedLoss, netns: String) -> Labels {
         ("interface", loss.interface.clone().unwrap_or_default()),
         ("id", number(event.program)),
         ("verdict", event_verdict(&event.what)),
-        (
-            "error",
-            event.what.errno().map_or(String::new(), error_text),
-        ),
+        ("error", event.what.errno().map_or(String::new(), error_text)),
         ("mode", mode(event).to_owned()),
         ("where", event.function.clone()),
     ]

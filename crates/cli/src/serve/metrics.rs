@@ -43,10 +43,8 @@ impl Text {
         let name = format!("trawl_{name}");
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
-            let labels: Vec<String> = labels
-                .iter()
-                .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
-                .collect();
+            let labels: Vec<String> =
+                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
             let braces = match labels.is_empty() {
                 true => String::new(),
                 false => format!("{{{}}}", labels.join(",")),
@@ -61,10 +59,7 @@ impl Text {
 }
 
 fn escaped(value: &str) -> String {
-    text::printable(value)
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    text::printable(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn machine(figures: &Figures, out: &mut Text) {
@@ -80,10 +75,7 @@ fn machine(figures: &Figures, out: &mut Text) {
     let sides = |of: usize| {
         let all = counters.interfaces.iter().flat_map(|one| {
             let [received, sent] = one.sides();
-            [
-                of_side(one, "in", received[of]),
-                of_side(one, "out", sent[of]),
-            ]
+            [of_side(one, "in", received[of]), of_side(one, "out", sent[of])]
         });
         all.collect()
     };
@@ -93,11 +85,7 @@ fn machine(figures: &Figures, out: &mut Text) {
     out.add("interface_bytes_total", help, sides(1));
     let help = "Packets that an interface dropped.";
     out.add("interface_dropped_total", help, sides(2));
-    out.add(
-        "interface_errors_total",
-        "Errors of an interface.",
-        sides(3),
-    );
+    out.add("interface_errors_total", "Errors of an interface.", sides(3));
     let softnet = &counters.softnet;
     let help = "Packets that the stack's receive queues processed.";
     out.add_one("softnet_processed_total", help, softnet.processed);
@@ -119,11 +107,7 @@ fn machine(figures: &Figures, out: &mut Text) {
         all.collect()
     };
     let help = "Runs of an XDP program, while the kernel counts them.";
-    out.add(
-        "xdp_program_runs_total",
-        help,
-        programs(|one| one.runs as f64),
-    );
+    out.add("xdp_program_runs_total", help, programs(|one| one.runs as f64));
     let help = "Time that an XDP program ran, while the kernel counts it.";
     let seconds = programs(|one| one.run_time_ns as f64 / 1e9);
     out.add("xdp_program_run_seconds_total", help, seconds);
@@ -160,10 +144,7 @@ fn machine(figures: &Figures, out: &mut Text) {
     out.add("guard_rule_packets_total", help, rules.collect());
     let ports = |count: fn(&RouterCounters) -> u64| {
         let all = counters.router.iter().map(|one| {
-            let labels = vec![
-                ("interface", one.interface.clone()),
-                ("outcome", one.outcome.clone()),
-            ];
+            let labels = vec![("interface", one.interface.clone()), ("outcome", one.outcome.clone())];
             (labels, count(one) as f64)
         });
         all.collect()
@@ -179,8 +160,7 @@ fn running(figures: &Figures, out: &mut Text) {
     let pid = |pid: u32| ("pid", pid.to_string());
     let captures = |count: fn(&RunningCapture) -> u64| {
         let all = figures.captures.iter();
-        all.map(|one| (vec![pid(one.pid)], count(one) as f64))
-            .collect()
+        all.map(|one| (vec![pid(one.pid)], count(one) as f64)).collect()
     };
     let help = "Packets that a running capture saw.";
     out.add("running_capture_seen_total", help, captures(|one| one.seen));
@@ -209,11 +189,7 @@ fn running(figures: &Figures, out: &mut Text) {
     let help = "Bytes that a running generator sent.";
     out.add("generator_bytes_total", help, generators(|one| one.bytes));
     let help = "Frames of a running generator that the device refused.";
-    out.add(
-        "generator_refused_total",
-        help,
-        generators(|one| one.refused),
-    );
+    out.add("generator_refused_total", help, generators(|one| one.refused));
 }
 
 fn own_capture(figures: &Figures, out: &mut Text) {
@@ -221,26 +197,16 @@ fn own_capture(figures: &Figures, out: &mut Text) {
         return;
     };
     let labels = |point: &CapturePoint| {
-        vec![
-            ("interface", point.interface.clone()),
-            ("netns", point.netns.clone()),
-            ("hook", point.hook.clone()),
-        ]
+        vec![("interface", point.interface.clone()), ("netns", point.netns.clone()), ("hook", point.hook.clone())]
     };
     let counts = |count: fn(&PacketAccount) -> u64| {
         let points = capture.points.iter();
-        points
-            .map(|point| (labels(point), count(&point.account) as f64))
-            .collect()
+        points.map(|point| (labels(point), count(&point.account) as f64)).collect()
     };
     let help = "Packets that the capture saw.";
     out.add("capture_seen_total", help, counts(|one| one.seen));
     let help = "Packets that did not match the capture's filter.";
-    out.add(
-        "capture_filtered_out_total",
-        help,
-        counts(|one| one.filtered_out),
-    );
+    out.add("capture_filtered_out_total", help, counts(|one| one.filtered_out));
     let help = "Packets that the capture recorded.";
     out.add("capture_recorded_total", help, counts(|one| one.recorded));
     let lost = capture.points.iter().flat_map(|point| {

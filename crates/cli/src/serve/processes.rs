@@ -43,11 +43,7 @@ impl Processes {
     pub fn attach(selected: Option<Vec<NamespaceInterfaces>>) -> Result<Self> {
         let watch = TrafficWatch::attach(cgroups()?)?;
         watch.unseen.iter().for_each(json::event);
-        Ok(Self {
-            watch,
-            selected,
-            totals: Totals::default(),
-        })
+        Ok(Self { watch, selected, totals: Totals::default() })
     }
 
     pub fn owners(&self) -> &ProcessWatch {
@@ -83,10 +79,7 @@ impl Totals {
             true => pair,
             false => (OTHER.to_owned(), String::new()),
         };
-        self.0
-            .entry(pair)
-            .or_insert_with(Traffic::zeroed)
-            .add(traffic);
+        self.0.entry(pair).or_insert_with(Traffic::zeroed).add(traffic);
     }
 
     fn all(&self) -> Vec<ProcessTotals> {
@@ -109,10 +102,7 @@ mod tests {
     #[test]
     fn names_beyond_the_limit_are_one() {
         let mut totals = Totals::default();
-        let traffic = Traffic {
-            packets: [1, 2],
-            bytes: [10, 20],
-        };
+        let traffic = Traffic { packets: [1, 2], bytes: [10, 20] };
         for number in 0..2 * MOST {
             totals.add((format!("p{number}"), String::new()), &traffic);
         }

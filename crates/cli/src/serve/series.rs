@@ -40,10 +40,7 @@ impl Series {
     }
 
     pub fn all(&self) -> Vec<Labelled> {
-        let all = self.0.iter().map(|(labels, packets)| Labelled {
-            labels: labels.clone(),
-            packets: *packets,
-        });
+        let all = self.0.iter().map(|(labels, packets)| Labelled { labels: labels.clone(), packets: *packets });
         all.collect()
     }
 }
@@ -67,9 +64,6 @@ mod tests {
         };
         assert_eq!(count("f0"), 2 + 2 * MOST as u64);
         assert_eq!(count(OTHER), 2 * (MOST as u64 + 1));
-        assert_eq!(
-            all.iter().map(|one| one.packets).sum::<u64>(),
-            6 * MOST as u64
-        );
+        assert_eq!(all.iter().map(|one| one.packets).sum::<u64>(), 6 * MOST as u64);
     }
 }

@@ -1,5 +1,5 @@
-//! The verdicts of XDP programs since the command began, counted in the kernel. The bundled programs that count their verdicts
-//! themselves are left out.
+//! The verdicts of XDP programs since the command began, counted in the kernel. The bundled programs that count their
+//! verdicts themselves are left out.
 
 use serde::Serialize;
 use serde_json::json;
@@ -91,9 +91,7 @@ impl Verdicts {
         self.selected.iter().flat_map(|one| {
             let links = Netlink::open(one.namespace.as_ref()).and_then(|mut open| open.links());
             let links = links.unwrap_or_default().into_iter();
-            links
-                .filter(|link| !link.xdp.is_empty() && one.includes(&link.name))
-                .map(move |link| (one, link))
+            links.filter(|link| !link.xdp.is_empty() && one.includes(&link.name)).map(move |link| (one, link))
         })
     }
 
@@ -128,12 +126,8 @@ impl Verdicts {
             })
         };
         let sites: Vec<WatchedSite> = self.with_program().filter_map(site).collect();
-        let mut not_counted: Vec<UncountedProgram> = self
-            .watch
-            .watch(&sites)
-            .into_iter()
-            .map(UncountedProgram::from)
-            .collect();
+        let mut not_counted: Vec<UncountedProgram> =
+            self.watch.watch(&sites).into_iter().map(UncountedProgram::from).collect();
         not_counted.truncate(MOST);
         let is_new = |one: &&UncountedProgram| !self.not_counted.contains(one);
         let mut new = not_counted.iter().filter(is_new);
@@ -166,23 +160,15 @@ fn parts(at: &ProgramAt) -> (String, String) {
 impl From<NotCounted> for UncountedProgram {
     fn from(one: NotCounted) -> Self {
         let (netns, interface) = parts(&one.at);
-        Self {
-            interface,
-            netns,
-            program: one.at.program,
-            id: one.at.id,
-            reason: one.why,
-        }
+        Self { interface, netns, program: one.at.program, id: one.at.id, reason: one.why }
     }
 }
 
 impl UncountedProgram {
     fn say(&self) {
         let on = figures::label(&self.netns, &self.interface);
-        let text = format!(
-            "the verdicts of {} (id {}) on {on} are not counted: {}",
-            self.program, self.id, self.reason
-        );
+        let text =
+            format!("the verdicts of {} (id {}) on {on} are not counted: {}", self.program, self.id, self.reason);
         json::say("verdicts_not_counted", json!(self), &text);
     }
 }

@@ -76,10 +76,7 @@ impl TrafficRates {
             }
         }
         let of_container = |(container, traffic): (String, Traffic)| {
-            let counted = Counted {
-                container: Some(container),
-                ..Counted::default()
-            };
+            let counted = Counted { container: Some(container), ..Counted::default() };
             Rates::new(counted, &traffic, seconds)
         };
         let of_process = |(counted, traffic)| Rates::new(counted, &traffic, seconds);
@@ -92,15 +89,9 @@ impl TrafficRates {
     /// Returns the page: a line for each process, and one for each container below.
     pub fn text(&self, filter: &str) -> String {
         let mut out = String::new();
-        for (title, of, rows) in [
-            ("process", "container", &self.processes),
-            ("container", "", &self.containers),
-        ] {
-            let _ = writeln!(
-                out,
-                "{title:<24} {of:<36} {:>10} {:>14} {:>10} {:>14}",
-                "in pkt/s", "in", "out pkt/s", "out"
-            );
+        for (title, of, rows) in [("process", "container", &self.processes), ("container", "", &self.containers)] {
+            let _ =
+                writeln!(out, "{title:<24} {of:<36} {:>10} {:>14} {:>10} {:>14}", "in pkt/s", "in", "out pkt/s", "out");
             for row in rows.iter().filter(|row| row.wanted(filter)) {
                 let label = row.label();
                 let of = row.container.as_deref().filter(|of| *of != label);
@@ -132,10 +123,7 @@ mod tests {
             name: process.map(|_| "curl".to_owned()),
             container: container.map(str::to_owned),
         };
-        let traffic = Traffic {
-            packets: [10, 20],
-            bytes: [1000, 2000],
-        };
+        let traffic = Traffic { packets: [10, 20], bytes: [1000, 2000] };
         let rows = vec![
             (counted(None, None), traffic),
             (counted(Some(7), Some("web")), traffic),
@@ -143,15 +131,9 @@ mod tests {
         ];
         let rates = TrafficRates::new(rows, 2.0);
         let web = &rates.containers[0];
-        assert_eq!(
-            (web.rx_packets_per_second, web.tx_bits_per_second),
-            (10.0, 16_000.0)
-        );
+        assert_eq!((web.rx_packets_per_second, web.tx_bits_per_second), (10.0, 16_000.0));
         let text = rates.text("");
-        assert!(
-            text.contains("\nunknown ") && text.contains("\ncurl[7] "),
-            "{text}"
-        );
+        assert!(text.contains("\nunknown ") && text.contains("\ncurl[7] "), "{text}");
         assert!(!rates.text("curl").contains("unknown"));
     }
 }

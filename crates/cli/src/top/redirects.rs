@@ -86,10 +86,7 @@ pub(super) struct Redirects {
 
 impl Redirects {
     pub fn watch() -> Result<Self> {
-        Ok(Self {
-            events: RedirectEvents::watch()?,
-            before: HashMap::new(),
-        })
+        Ok(Self { events: RedirectEvents::watch()?, before: HashMap::new() })
     }
 
     /// Returns the changes since the last frame. Sources with earlier changes stay, with rates of zero.
@@ -110,8 +107,7 @@ fn rates(source: &EventSource, now: &[Count], before: &[Count], seconds: f64) ->
     let old = |cpu: usize, field: fn(&Count) -> u64| before.get(cpu).map_or(0, field);
     let sum = |field: fn(&Count) -> u64| -> u64 {
         let each = now.iter().enumerate();
-        each.map(|(cpu, count)| field(count).saturating_sub(old(cpu, field)))
-            .sum()
+        each.map(|(cpu, count)| field(count).saturating_sub(old(cpu, field))).sum()
     };
     let rates = |packets: u64, drops: u64| EventRates {
         packets,
@@ -122,9 +118,7 @@ fn rates(source: &EventSource, now: &[Count], before: &[Count], seconds: f64) ->
     let cpus = now.iter().enumerate().map(|(cpu, count)| CpuRates {
         cpu,
         rates: rates(
-            count
-                .packets
-                .saturating_sub(old(cpu, |count| count.packets)),
+            count.packets.saturating_sub(old(cpu, |count| count.packets)),
             count.drops.saturating_sub(old(cpu, |count| count.drops)),
         ),
     });
@@ -146,20 +140,16 @@ fn rates(source: &EventSource, now: &[Count], before: &[Count], seconds: f64) ->
         target_cpu: on_cpu.then_some(detail),
         map_id: (on_cpu || source.map != 0).then_some(source.map),
         error: has_error.then(|| errno::name(detail)),
-        verdict: (event == Event::Exception)
-            .then(|| verdict::text(Verdict::Xdp(u64::from(detail)))),
+        verdict: (event == Event::Exception).then(|| verdict::text(Verdict::Xdp(u64::from(detail)))),
         rates: rates(sum(|count| count.packets), sum(|count| count.drops)),
         verdicts: (event == Event::CpumapKthread).then(|| CpumapVerdicts {
             pass: sum(|count| count.pass),
             drop: sum(|count| count.drop),
             redirect: sum(|count| count.redirect),
         }),
-        bulks: matches!(event, Event::Devmap | Event::CpumapEnqueue)
-            .then(|| sum(|count| count.times)),
+        bulks: matches!(event, Event::Devmap | Event::CpumapEnqueue).then(|| sum(|count| count.times)),
         sleeps: (event == Event::CpumapKthread).then(|| sum(|count| count.times)),
-        cpus: cpus
-            .filter(|cpu| cpu.rates.packets + cpu.rates.drops > 0)
-            .collect(),
+        cpus: cpus.filter(|cpu| cpu.rates.packets + cpu.rates.drops > 0).collect(),
     }
 }
 
@@ -178,9 +168,7 @@ impl RedirectRates {
             }
             (Event::Devmap, error) => {
                 let target = self.target_interface.as_deref().unwrap_or("?");
-                let error = error
-                    .as_ref()
-                    .map_or(String::new(), |error| format!(" {error}"));
+                let error = error.as_ref().map_or(String::new(), |error| format!(" {error}"));
                 format!("{interface} > {target}{error}")
             }
             (Event::CpumapEnqueue | Event::CpumapKthread, _) => format!("map {map}, CPU {cpu}"),
@@ -197,24 +185,16 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
         (Event::CpumapEnqueue, "cpumap enqueue"),
         (Event::CpumapKthread, "cpumap kthread"),
     ];
-    let mut out =
-        String::from("XDP redirects, whole machine                     packets/s     dropped/s\n");
+    let mut out = String::from("XDP redirects, whole machine                     packets/s     dropped/s\n");
     for (event, title) in SECTIONS {
         let _ = writeln!(out, "\n{title}");
-        let mut rows = rows
-            .iter()
-            .filter(|row| row.event == event && row.label().contains(filter))
-            .peekable();
+        let mut rows = rows.iter().filter(|row| row.event == event && row.label().contains(filter)).peekable();
         if rows.peek().is_none() {
             out.push_str("  none\n");
         }
         for row in rows {
             let mut line = |name: &str, rates: &EventRates| {
-                let _ = writeln!(
-                    out,
-                    "{name:<44}{:>14.0}{:>14.0}",
-                    rates.packets_per_second, rates.drops_per_second
-                );
+                let _ = writeln!(out, "{name:<44}{:>14.0}{:>14.0}", rates.packets_per_second, rates.drops_per_second);
             };
             line(&format!("  {}", row.label()), &row.rates);
             for cpu in &row.cpus {
@@ -257,26 +237,13 @@ mod tests {
             from: "eth0".to_owned(),
             to: String::new(),
         };
-        let count = |packets| Count {
-            packets,
-            drops: packets,
-            pass: 0,
-            drop: 0,
-            redirect: 0,
-            times: 0,
-        };
+        let count = |packets| Count { packets, drops: packets, pass: 0, drop: 0, redirect: 0, times: 0 };
         let row = rates(&source, &[count(30), count(4)], &[count(10), count(4)], 2.0);
         assert_eq!(row.error.as_deref(), Some("ENETDOWN"));
-        assert_eq!(
-            (row.rates.packets, row.rates.packets_per_second),
-            (20, 10.0)
-        );
+        assert_eq!((row.rates.packets, row.rates.packets_per_second), (20, 10.0));
         assert_eq!(row.cpus.len(), 1);
         let page = text(&[row], "eth");
-        assert!(
-            page.contains("eth0: ENETDOWN") && page.contains("on CPU 0"),
-            "{page}"
-        );
+        assert!(page.contains("eth0: ENETDOWN") && page.contains("on CPU 0"), "{page}");
         assert!(page.contains("exceptions\n  none"), "{page}");
     }
 }

@@ -36,9 +36,7 @@ pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
     match (shown.page, &look.redirects, &look.traffic) {
         (Page::Overview, ..) => overview(look, history, shown),
         (Page::Redirects, Some(rows), _) => redirects::text(rows, &shown.filter),
-        (Page::Redirects, None, _) => {
-            "the XDP tracepoints cannot be watched: run as root\n".to_owned()
-        }
+        (Page::Redirects, None, _) => "the XDP tracepoints cannot be watched: run as root\n".to_owned(),
         (Page::Processes, _, Some(rates)) => rates.text(&shown.filter),
         (Page::Processes, _, None) => match &look.no_traffic {
             Some(error) => format!("{error}\n"),
@@ -51,10 +49,7 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     let mut out = String::new();
     let wanted = |name: &str| name.contains(&shown.filter);
     let _ = writeln!(out, "received packets/s  {}", plot(history, HISTORY_WIDTH));
-    let names = look
-        .interfaces
-        .iter()
-        .map(|one| one.interface.chars().count());
+    let names = look.interfaces.iter().map(|one| one.interface.chars().count());
     let width = names.max().unwrap_or(0).max(INTERFACE_WIDTH);
     let _ = writeln!(
         out,
@@ -82,10 +77,7 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     );
     let _ = writeln!(out, "dropped: {}", drops(look));
     if !look.xdp_programs.is_empty() {
-        let _ = writeln!(
-            out,
-            "\nXDP program          interface                runs/s    ns/run     CPU"
-        );
+        let _ = writeln!(out, "\nXDP program          interface                runs/s    ns/run     CPU");
         let programs = look.xdp_programs.iter();
         for program in programs.filter(|one| wanted(&one.name) || wanted(&one.interface)) {
             let _ = writeln!(
@@ -100,11 +92,7 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
         }
     }
     for rule in look.guard_rules.iter().filter(|one| wanted(&one.rule)) {
-        let _ = writeln!(
-            out,
-            "guard rule {}: {} packets  {}",
-            rule.id, rule.packets, rule.rule
-        );
+        let _ = writeln!(out, "guard rule {}: {} packets  {}", rule.id, rule.packets, rule.rule);
     }
     if let Some(captured) = &look.captured {
         captured_text(&mut out, captured, &wanted);
@@ -116,20 +104,12 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
 const PROTOCOLS: usize = 8;
 
 fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) -> bool) {
-    let _ = writeln!(
-        out,
-        "\ncaptured {} packets, lost {}",
-        captured.packets, captured.lost
-    );
+    let _ = writeln!(out, "\ncaptured {} packets, lost {}", captured.packets, captured.lost);
     for verdict in &captured.verdicts {
         let name = verdict.verdict.as_deref().unwrap_or_default();
         let hook = verdict.hook.as_deref().unwrap_or_default();
         let share = verdict.packets as f64 * 100.0 / captured.packets.max(1) as f64;
-        let _ = writeln!(
-            out,
-            "  {hook} {name:<10}{:>11}{share:>7.1} %",
-            verdict.packets
-        );
+        let _ = writeln!(out, "  {hook} {name:<10}{:>11}{share:>7.1} %", verdict.packets);
     }
     let protocols = captured.protocols.iter().filter(|one| wanted(&one.name));
     let protocols = protocols.take(PROTOCOLS);
@@ -151,9 +131,7 @@ fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) ->
 
 /// Formats the drops in the interval, by their location.
 fn drops(look: &Look) -> String {
-    let device = |rates: &super::Rates| {
-        rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors
-    };
+    let device = |rates: &super::Rates| rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors;
     let at = |wanted: &[Event]| -> u64 {
         let events = look.redirects.iter().flatten();
         let there = events.filter(|row| wanted.contains(&row.event));
@@ -164,10 +142,9 @@ fn drops(look: &Look) -> String {
         format!("softnet {}", look.softnet.dropped),
         format!("redirect {}", at(&[Event::RedirectError, Event::Exception])),
     ];
-    for (name, packets) in [
-        ("devmap", at(&[Event::Devmap])),
-        ("cpumap", at(&[Event::CpumapEnqueue, Event::CpumapKthread])),
-    ] {
+    for (name, packets) in
+        [("devmap", at(&[Event::Devmap])), ("cpumap", at(&[Event::CpumapEnqueue, Event::CpumapKthread]))]
+    {
         parts.extend((packets > 0).then(|| format!("{name} {packets}")));
     }
     if let Some(captured) = &look.captured {
@@ -324,10 +301,7 @@ impl Screen {
             b'g' => (self.above, self.left) = (0, 0),
             b'q' => return true,
             b's' => self.sort(self.shown.order.next()),
-            b'r' => self.sort(Order {
-                reverse: !self.shown.order.reverse,
-                ..self.shown.order
-            }),
+            b'r' => self.sort(Order { reverse: !self.shown.order.reverse, ..self.shown.order }),
             RIGHT | b'>' => self.left += SIDEWAYS,
             LEFT | b'<' => self.left = self.left.saturating_sub(SIDEWAYS),
             b'x' => self.turn_to(Page::Redirects),
@@ -430,10 +404,7 @@ mod tests {
     fn arrows_are_keys_and_escape_is_one() {
         let keys = |typed: &[u8]| {
             let mut sequence = Sequence::default();
-            let mut keys: Vec<u8> = typed
-                .iter()
-                .filter_map(|&byte| sequence.take(byte))
-                .collect();
+            let mut keys: Vec<u8> = typed.iter().filter_map(|&byte| sequence.take(byte)).collect();
             keys.extend(sequence.end());
             keys
         };

@@ -100,10 +100,7 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
             }
         }
         _ if is_by(blame, |name| name.ends_with(WITH_LOSS)) => {
-            return Some(format!(
-                "netem loses packets on purpose: {prefix}tc -s qdisc show dev {}",
-                word(interface)
-            ));
+            return Some(format!("netem loses packets on purpose: {prefix}tc -s qdisc show dev {}", word(interface)));
         }
         "QDISC_DROP" | "QDISC_DROP_GENERIC" | "QDISC_OVERLIMIT" if is_by(blame, has_queue) => {
             return Some(format!(
@@ -115,9 +112,7 @@ fn of_row(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
     }
     let space = namespace(key).flatten();
     if let Some(cause) = bridge::cause(&key.reason, function, space.as_ref(), interface) {
-        return Some(format!(
-            "{cause}: {prefix}bridge -d link; {prefix}bridge fdb"
-        ));
+        return Some(format!("{cause}: {prefix}bridge -d link; {prefix}bridge fdb"));
     }
     let advice = find(TABLE, &key.reason, function)?;
     Some(in_advice(advice, key, row, &prefix))
@@ -132,10 +127,7 @@ fn in_advice(advice: &str, key: &DropKey, row: &Row, prefix: &str) -> String {
         true => interface.replace('.', "/"),
         false => interface.to_owned(),
     };
-    advice
-        .replace(PREFIX, prefix)
-        .replace("INTERFACE", &word(&name))
-        .replace("DESTINATION", destination)
+    advice.replace(PREFIX, prefix).replace("INTERFACE", &word(&name)).replace("DESTINATION", destination)
 }
 
 const TABLE: &str = include_str!("advice.txt");
@@ -177,13 +169,11 @@ fn find<'t>(table: &'t str, reason: &str, function: &str) -> Option<&'t str> {
         let (subject, advice) = line.split_once(' ')?;
         Some((rank(subject)?, advice))
     });
-    found
-        .max_by_key(|(rank, _)| *rank)
-        .map(|(_, advice)| advice)
+    found.max_by_key(|(rank, _)| *rank).map(|(_, advice)| advice)
 }
 
-/// Returns true for packets to the interface's own MAC address: the kernel says that they are another host's if no interface has
-/// their VLAN tag, which it has removed by then.
+/// Returns true for packets to the interface's own MAC address: the kernel says that they are another host's if no
+/// interface has their VLAN tag, which it has removed by then.
 fn is_to_own_mac(key: &DropKey, row: &Row) -> bool {
     let (Some(name), Some(mac)) = (&key.interface, &row.mac) else {
         return false;
@@ -222,17 +212,13 @@ fn refusing_route(key: &DropKey, row: &Row, prefix: &str) -> Option<String> {
     let destination = row.destination.as_deref()?;
     let ask = || {
         let mut command = Command::new("ip");
-        command
-            .args(["route", "get", destination])
-            .env("LC_ALL", "C");
+        command.args(["route", "get", destination]).env("LC_ALL", "C");
         Some(String::from_utf8_lossy(&command.output().ok()?.stderr).into_owned())
     };
     let said = namespace(key).and_then(|space| run_maybe_in(space.as_ref(), ask).ok()?)?;
     let (_, kind, effect) = REFUSALS.iter().find(|(error, ..)| said.contains(error))?;
     let version = if destination.contains(':') { "-6 " } else { "" };
-    Some(format!(
-        "{OF_ROUTE}{kind} {effect} {destination}: {prefix}ip {version}route show type {kind}"
-    ))
+    Some(format!("{OF_ROUTE}{kind} {effect} {destination}: {prefix}ip {version}route show type {kind}"))
 }
 
 /// Returns true for the advice about a route that refuses packets.
@@ -251,22 +237,17 @@ fn netns_prefix(netns: Option<&str>) -> String {
     found.map_or_else(String::new, |found| found.exec_prefix())
 }
 
-/// Returns the programs that may have dropped the packets, the command that lists all filters, and the one that shows passing
-/// packets.
+/// Returns the programs that may have dropped the packets, the command that lists all filters, and the one that shows
+/// passing packets.
 fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
     let prefix = netns_prefix(key.netns.as_deref());
     let side = direction.name();
     let typed = word(interface);
-    let programs = namespace(key).map_or_else(Vec::new, |space| {
-        tc_programs(space.as_ref(), interface, direction)
-    });
+    let programs = namespace(key).map_or_else(Vec::new, |space| tc_programs(space.as_ref(), interface, direction));
     let programs: Vec<String> = programs.iter().map(ProgramName::to_string).collect();
     let list = match programs.is_empty() {
         true => format!("{prefix}tc -s filter show dev {typed} {side}"),
-        false => format!(
-            "tc {}; {prefix}bpftool net show dev {typed}",
-            programs.join(", ")
-        ),
+        false => format!("tc {}; {prefix}bpftool net show dev {typed}", programs.join(", ")),
     };
     let label = label(interface, key.netns.as_deref());
     let label = word(&label);
@@ -278,11 +259,7 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
 }
 
 /// Returns the programs at tc of an interface.
-pub fn tc_programs(
-    space: Option<&Namespace>,
-    interface: &str,
-    direction: Direction,
-) -> Vec<ProgramName> {
+pub fn tc_programs(space: Option<&Namespace>, interface: &str, direction: Direction) -> Vec<ProgramName> {
     let find = || {
         let index = Interface::find(space, interface).ok()?.index;
         let ingress = direction == Direction::Ingress;
@@ -310,10 +287,7 @@ pub struct ProgramName {
 impl ProgramName {
     pub fn of(id: u32) -> Self {
         let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
-        Self {
-            id,
-            name: name.ok(),
-        }
+        Self { id, name: name.ok() }
     }
 }
 
@@ -344,17 +318,14 @@ fn xdp(key: &DropKey, interface: &str) -> String {
     });
     let typed = word(&at).into_owned();
     let Some((namespace, present)) = found else {
-        return format!(
-            "an XDP program that is not attached any more: trawl xdp status -i {typed}"
-        );
+        return format!("an XDP program that is not attached any more: trawl xdp status -i {typed}");
     };
     let program = ProgramName::of(present.program_id);
     let reload = Site::find(&at, None).map(|site| reload::with_hooks(&site, present.program_id));
     let counted = match reload.map(|reload| reload.how) {
         Ok(ReloadMethod::Guard) => {
             let rule = guard_rule(namespace.as_ref()).unwrap_or_default();
-            let netns =
-                named(netns).map_or(String::new(), |name| format!(" --netns {}", word(name)));
+            let netns = named(netns).map_or(String::new(), |name| format!(" --netns {}", word(name)));
             format!("XDP {program}{rule}: trawl guard list{netns}")
         }
         Ok(ReloadMethod::Balance) => format!("XDP {program}: trawl balance stats --on {typed}"),
@@ -393,9 +364,9 @@ fn no_protocol(prefix: &str, row: &Row) -> String {
     let number = number.and_then(|number| number.trim_end_matches('6').parse::<u8>().ok());
     let tunnel = TUNNELS.iter().find(|(one, _)| Some(*one) == number);
     match (tunnel, number) {
-        (Some((number, kind)), _) => format!(
-            "no {kind} device accepts IP protocol {number} here: {prefix}ip -d link show type {kind}"
-        ),
+        (Some((number, kind)), _) => {
+            format!("no {kind} device accepts IP protocol {number} here: {prefix}ip -d link show type {kind}")
+        }
         (None, Some(number)) => {
             format!("nothing accepts IP protocol {number} here: {prefix}ss -lnwp shows raw sockets")
         }
@@ -450,26 +421,15 @@ pub fn of_event(
 /// The tables of iptables and the hooks that each has chains at.
 const TABLES: [(&str, &[&str]); 5] = [
     ("raw", &["prerouting", "output"]),
-    (
-        "mangle",
-        &["prerouting", "input", "forward", "output", "postrouting"],
-    ),
+    ("mangle", &["prerouting", "input", "forward", "output", "postrouting"]),
     ("nat", &["prerouting", "input", "output", "postrouting"]),
     ("filter", &["input", "forward", "output"]),
     ("security", &["input", "forward", "output"]),
 ];
 /// For both versions of IP: the files in /proc with the names of the legacy tables, and the commands that list them.
 const LEGACY: [(u8, &str, &str); 2] = [
-    (
-        4,
-        "/proc/thread-self/net/ip_tables_names",
-        "iptables-legacy",
-    ),
-    (
-        6,
-        "/proc/thread-self/net/ip6_tables_names",
-        "ip6tables-legacy",
-    ),
+    (4, "/proc/thread-self/net/ip_tables_names", "iptables-legacy"),
+    (6, "/proc/thread-self/net/ip6_tables_names", "ip6tables-legacy"),
 ];
 
 /// The needed part of `nft -j list chains`.
@@ -491,8 +451,8 @@ struct Chain {
     hook: Option<String>,
 }
 
-/// Returns the commands that list the chains at the hook, each after `prefix`, or the state of connection tracking if that
-/// dropped the packets.
+/// Returns the commands that list the chains at the hook, each after `prefix`, or the state of connection tracking if
+/// that dropped the packets.
 fn netfilter(key: &DropKey, row: &Row, blame: &Blame, prefix: &str) -> String {
     let mut found = Vec::new();
     let is_tracking = |one: &&Culprit| one.name == CONNECTION_TRACKING;
@@ -556,14 +516,10 @@ fn commands(key: &DropKey, versions: &[u8]) -> Vec<String> {
 
 /// Returns one command for each of the legacy tables with a chain at the hook.
 fn legacy(names: &str, hook: Option<&str>, command: &str) -> Vec<String> {
-    let tables = TABLES
-        .iter()
-        .filter(|(table, _)| names.lines().any(|name| name == *table));
+    let tables = TABLES.iter().filter(|(table, _)| names.lines().any(|name| name == *table));
     tables
         .filter_map(|(table, hooks)| match hook {
-            Some(hook) => hooks
-                .contains(&hook)
-                .then(|| format!("{command} -t {table} -vnL {}", hook.to_uppercase())),
+            Some(hook) => hooks.contains(&hook).then(|| format!("{command} -t {table} -vnL {}", hook.to_uppercase())),
             None => Some(format!("{command} -t {table} -vnL")),
         })
         .collect()
@@ -588,31 +544,20 @@ impl Chain {
         }
     }
 
-    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns against changing. nft reads its
-    /// arguments as one line of commands, in which other names than words of letters could be commands: then it lists all.
+    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns against changing. nft
+    /// reads its arguments as one line of commands, in which other names than words of letters could be commands: then
+    /// it lists all.
     fn command(&self) -> String {
-        let Self {
-            family,
-            table,
-            name,
-            hook,
-        } = self;
+        let Self { family, table, name, hook } = self;
         let program = match family.as_str() {
             "ip" => Some("iptables"),
             "ip6" => Some("ip6tables"),
             _ => None,
         };
         let is_iptables = TABLES.iter().any(|(known, _)| known == table)
-            && hook
-                .as_ref()
-                .is_some_and(|hook| hook.to_uppercase() == *name);
+            && hook.as_ref().is_some_and(|hook| hook.to_uppercase() == *name);
         match program.filter(|_| is_iptables) {
-            _ if ![family, table, name]
-                .into_iter()
-                .all(|one| is_word_of_nft(one)) =>
-            {
-                "nft list ruleset".to_owned()
-            }
+            _ if ![family, table, name].into_iter().all(|one| is_word_of_nft(one)) => "nft list ruleset".to_owned(),
             Some(program) => format!("{program}-nft -t {table} -vnL {name}"),
             None => format!("nft list chain {family} {table} {name}"),
         }
@@ -622,17 +567,12 @@ impl Chain {
 /// Returns true for a name that nft's language accepts as it is.
 fn is_word_of_nft(name: &str) -> bool {
     let mut bytes = name.bytes();
-    bytes
-        .next()
-        .is_some_and(|first| first.is_ascii_alphabetic())
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte))
 }
 
 fn chains() -> Option<Vec<Chain>> {
-    let output = Command::new("nft")
-        .args(["-j", "list", "chains"])
-        .output()
-        .ok()?;
+    let output = Command::new("nft").args(["-j", "list", "chains"]).output().ok()?;
     let chains: Chains = serde_json::from_slice(&output.stdout).ok()?;
     Some(
         chains
@@ -667,12 +607,7 @@ mod tests {
     use super::*;
 
     fn chain(family: &str, table: &str, name: &str, hook: &str) -> Chain {
-        Chain {
-            family: family.to_owned(),
-            table: table.to_owned(),
-            name: name.to_owned(),
-            hook: Some(hook.to_owned()),
-        }
+        Chain { family: family.to_owned(), table: table.to_owned(), name: name.to_owned(), hook: Some(hook.to_owned()) }
     }
 
     #[test]
@@ -706,11 +641,8 @@ mod tests {
 
     #[test]
     fn names_in_commands_are_quoted() {
-        let key = DropKey {
-            reason: "IP_RPFILTER".to_owned(),
-            interface: Some("x;touch.P".to_owned()),
-            ..DropKey::default()
-        };
+        let key =
+            DropKey { reason: "IP_RPFILTER".to_owned(), interface: Some("x;touch.P".to_owned()), ..DropKey::default() };
         let advice = of(&key, &Row::default(), &Blame::default()).expect("advice");
         assert_eq!(
             advice,
@@ -721,22 +653,12 @@ mod tests {
     #[test]
     fn a_cause_has_no_command() {
         let of = |reason: &str| {
-            let key = DropKey {
-                reason: reason.to_owned(),
-                netns: Some("gone".to_owned()),
-                ..DropKey::default()
-            };
+            let key = DropKey { reason: reason.to_owned(), netns: Some("gone".to_owned()), ..DropKey::default() };
             of(&key, &Row::default(), &Blame::default()).expect("advice")
         };
         let gone = "its network namespace is gone, with all that could be looked at";
-        assert_eq!(
-            of("NETFILTER_DROP"),
-            format!("a rule of netfilter, a policy, or connection tracking ({gone})")
-        );
-        assert_eq!(
-            of("IP_RPFILTER"),
-            format!("no route back to the sender by this interface ({gone})")
-        );
+        assert_eq!(of("NETFILTER_DROP"), format!("a rule of netfilter, a policy, or connection tracking ({gone})"));
+        assert_eq!(of("IP_RPFILTER"), format!("no route back to the sender by this interface ({gone})"));
         assert_eq!(of("NEW_REASON"), gone);
     }
 
@@ -744,17 +666,8 @@ mod tests {
     fn legacy_tables_have_chains_at_some_hooks() {
         let names = "raw\nfilter\n";
         let of = |hook| legacy(names, hook, "iptables-legacy");
-        assert_eq!(
-            of(Some("prerouting")),
-            ["iptables-legacy -t raw -vnL PREROUTING"]
-        );
-        assert_eq!(
-            of(Some("output")),
-            [
-                "iptables-legacy -t raw -vnL OUTPUT",
-                "iptables-legacy -t filter -vnL OUTPUT"
-            ]
-        );
+        assert_eq!(of(Some("prerouting")), ["iptables-legacy -t raw -vnL PREROUTING"]);
+        assert_eq!(of(Some("output")), ["iptables-legacy -t raw -vnL OUTPUT", "iptables-legacy -t filter -vnL OUTPUT"]);
         assert!(of(Some("postrouting")).is_empty());
         assert_eq!(of(None).len(), 2);
     }

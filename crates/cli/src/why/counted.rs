@@ -47,7 +47,8 @@ pub struct CountedLoss {
 }
 
 impl Counted {
-    /// Reads the first counters: of these namespaces, of all that can be found if none is named, or of some interfaces alone.
+    /// Reads the first counters: of these namespaces, of all that can be found if none is named, or of some interfaces
+    /// alone.
     pub fn new(sites: &[CaptureSite], named: Vec<Namespace>) -> Result<Self> {
         let mut interfaces = Vec::new();
         for site in sites {
@@ -67,11 +68,7 @@ impl Counted {
         };
         let mut counted = Self {
             everywhere: interfaces.is_empty() && named.is_empty(),
-            namespaces: if interfaces.is_empty() {
-                named
-            } else {
-                Vec::new()
-            },
+            namespaces: if interfaces.is_empty() { named } else { Vec::new() },
             interfaces,
             before: Counters::new(),
             sockets: SocketDrops::default(),
@@ -80,14 +77,9 @@ impl Counted {
         let left_out = counted.find_namespaces();
         if left_out > 0 {
             let (compared, all) = (MOST_NAMESPACES, MOST_NAMESPACES + left_out);
-            let text = format!(
-                "counters of {compared} of {all} network namespaces are compared: choose one by --netns"
-            );
-            json::say(
-                "namespaces_left_out",
-                json!({ "compared": compared, "all": all }),
-                &text,
-            );
+            let text =
+                format!("counters of {compared} of {all} network namespaces are compared: choose one by --netns");
+            json::say("namespaces_left_out", json!({ "compared": compared, "all": all }), &text);
         }
         counted.before = counted.look();
         counted.sockets = SocketDrops::read(&counted.namespaces, false);
@@ -150,12 +142,7 @@ impl Counted {
             let Some((netns, interface)) = self.find(&event, &mut names) else {
                 continue;
             };
-            losses.push(CountedLoss {
-                event,
-                packets,
-                netns,
-                interface,
-            });
+            losses.push(CountedLoss { event, packets, netns, interface });
         }
         losses
     }
@@ -167,21 +154,17 @@ impl Counted {
         names: &mut BTreeMap<(u32, u32), Option<String>>,
     ) -> Option<(Option<String>, Option<String>)> {
         let is_there = |namespace: &Namespace| namespace.identity().1 == u64::from(event.netns);
-        if let Some((namespace, name, _)) = self
-            .interfaces
-            .iter()
-            .find(|(namespace, _, index)| is_there(namespace) && *index == event.ifindex)
+        if let Some((namespace, name, _)) =
+            self.interfaces.iter().find(|(namespace, _, index)| is_there(namespace) && *index == event.ifindex)
         {
             return Some((Some(counters::label(namespace)), Some(name.clone())));
         }
         if let Some(namespace) = self.namespaces.iter().find(|one| is_there(one)) {
-            let interface = names
-                .entry((event.netns, event.ifindex))
-                .or_insert_with(|| {
-                    let mut netlink = Netlink::open(Some(namespace)).ok()?;
-                    let link = netlink.find_link_by_index(event.ifindex).ok()??;
-                    Some(link.name)
-                });
+            let interface = names.entry((event.netns, event.ifindex)).or_insert_with(|| {
+                let mut netlink = Netlink::open(Some(namespace)).ok()?;
+                let link = netlink.find_link_by_index(event.ifindex).ok()??;
+                Some(link.name)
+            });
             return Some((Some(counters::label(namespace)), interface.clone()));
         }
         // A namespace created since, or none at all: cpumaps belong to no namespace.

@@ -1,6 +1,6 @@
-//! Names of the objects that dropped packets: rules and policies of nftables, queueing disciplines, programs of cgroups. An
-//! object is certain if the kernel noted it with the packets, if its counter went up, if a traced packet ended there, or if no
-//! other one can have dropped the packets.
+//! Names of the objects that dropped packets: rules and policies of nftables, queueing disciplines, programs of
+//! cgroups. An object is certain if the kernel noted it with the packets, if its counter went up, if a traced packet
+//! ended there, or if no other one can have dropped the packets.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -69,32 +69,20 @@ fn is_zero(number: &usize) -> bool {
 
 impl Blame {
     fn certain(name: &str, packets: Option<u64>) -> Culprit {
-        Culprit {
-            name: name.to_owned(),
-            packets,
-            traced: None,
-            is_certain: true,
-        }
+        Culprit { name: name.to_owned(), packets, traced: None, is_certain: true }
     }
 
     /// Returns the blame of packets that one of these dropped.
     fn one_of(live: &[&Candidate], unexplained: Option<u64>) -> Self {
-        let named = live.iter().take(MOST_NAMED).map(|one| Culprit {
-            is_certain: false,
-            ..Self::certain(&one.name, None)
-        });
-        Self {
-            culprits: named.collect(),
-            unexplained,
-            other_candidates: live.len().saturating_sub(MOST_NAMED),
-        }
+        let named =
+            live.iter().take(MOST_NAMED).map(|one| Culprit { is_certain: false, ..Self::certain(&one.name, None) });
+        Self { culprits: named.collect(), unexplained, other_candidates: live.len().saturating_sub(MOST_NAMED) }
     }
 
     /// Returns the blame of some packets of the row, whose rules are not noted.
     pub fn of_some(self, key: &DropKey, row: &Row, remaining: u64) -> Self {
-        let is_explained = self.unexplained.is_none()
-            && self.other_candidates == 0
-            && self.culprits.iter().all(|one| one.is_certain);
+        let is_explained =
+            self.unexplained.is_none() && self.other_candidates == 0 && self.culprits.iter().all(|one| one.is_certain);
         let may_match = |one: &Culprit| {
             let text = one.name.split_once(": ").map_or("", |(_, text)| text);
             packets(key, row, true).may_match(text)
@@ -102,16 +90,9 @@ impl Blame {
         let mut live: Vec<Culprit> = self.culprits.into_iter().filter(may_match).collect();
         let is_certain = is_explained && live.len() == 1;
         for one in &mut live {
-            *one = Culprit {
-                is_certain,
-                ..Self::certain(&one.name, is_certain.then_some(remaining))
-            };
+            *one = Culprit { is_certain, ..Self::certain(&one.name, is_certain.then_some(remaining)) };
         }
-        Self {
-            culprits: live,
-            unexplained: None,
-            other_candidates: self.other_candidates,
-        }
+        Self { culprits: live, unexplained: None, other_candidates: self.other_candidates }
     }
 
     /// Returns a line for each object that dropped packets, or one for all that may have.
@@ -122,17 +103,14 @@ impl Blame {
             (None, Some(traced)) => format!("{} ({traced} traced)", shown(&one.name)),
             (None, None) => shown(&one.name).into_owned(),
         });
-        let is_possible =
-            |one: &&Culprit| !one.is_certain || one.traced.is_some() && self.unexplained.is_some();
+        let is_possible = |one: &&Culprit| !one.is_certain || one.traced.is_some() && self.unexplained.is_some();
         let possible = self.culprits.iter().filter(is_possible);
         let mut possible: Vec<String> = possible.map(|one| shown(&one.name).into_owned()).collect();
         let word = match possible.len() + self.other_candidates {
             1 => "perhaps",
             _ => "one of",
         };
-        let rest = self
-            .unexplained
-            .map_or(String::new(), |rest| format!(" ({rest})"));
+        let rest = self.unexplained.map_or(String::new(), |rest| format!(" ({rest})"));
         let has_any = !possible.is_empty();
         possible.extend(match self.other_candidates {
             0 => None,
@@ -183,21 +161,14 @@ struct Snapshot {
 impl Culprits {
     /// `are_chosen`: an expression, a command or an interface selects among the dropped packets.
     pub fn new(are_chosen: bool, spaces: Option<Arc<Spaces>>) -> Self {
-        Self {
-            are_chosen,
-            spaces,
-            ..Self::default()
-        }
+        Self { are_chosen, spaces, ..Self::default() }
     }
 
     /// Reads the counters of these namespaces, up to a limit.
     pub fn begin<'n>(&mut self, namespaces: impl Iterator<Item = &'n Namespace>) {
         for namespace in namespaces.take(MOST_AT_START) {
             let label = Some(counters::label(namespace));
-            let snapshot = Snapshot {
-                is_first: true,
-                ..Snapshot::take(Some(namespace))
-            };
+            let snapshot = Snapshot { is_first: true, ..Snapshot::take(Some(namespace)) };
             self.before.insert(label, snapshot);
         }
     }
@@ -227,12 +198,11 @@ impl Culprits {
         }
         let found = self.space_of(key);
         let found = found.map(|namespace| Snapshot::take(namespace.as_ref()));
-        self.before
-            .insert(key.netns.clone(), found.unwrap_or_default());
+        self.before.insert(key.netns.clone(), found.unwrap_or_default());
     }
 
-    /// Begins to trace the packets of a drop's namespace, once, if several rules without counters may have dropped them. Returns
-    /// true if it did. Of chosen packets a trace says nothing: it has others too.
+    /// Begins to trace the packets of a drop's namespace, once, if several rules without counters may have dropped
+    /// them. Returns true if it did. Of chosen packets a trace says nothing: it has others too.
     pub fn trace(&mut self, key: &DropKey, row: &Row) -> bool {
         let Some(before) = self.before.get(&key.netns) else {
             return false;
@@ -301,15 +271,11 @@ impl Culprits {
         };
         if kind == Kind::Queue {
             let interface = key.interface.as_deref();
-            let (before, mut now) = (
-                queues(&before.queues, interface),
-                queues(&after.queues, interface),
-            );
+            let (before, mut now) = (queues(&before.queues, interface), queues(&after.queues, interface));
             keep_innermost(&after.queues, &before, &mut now);
             return judge(&before, &now, &facts);
         }
-        let full_name =
-            |name: &str| full_name(&after.chains, name).or_else(|| full_name(&before.chains, name));
+        let full_name = |name: &str| full_name(&after.chains, name).or_else(|| full_name(&before.chains, name));
         with_noted(row, full_name, |remaining| {
             let packets = packets(key, row, facts.are_chosen);
             let candidates = |of: &Snapshot| of.candidates(key, packets);
@@ -317,12 +283,11 @@ impl Culprits {
             facts.at_place -= facts.packets - remaining;
             facts.packets = remaining;
             let blame = judge(&candidates(before), &candidates(after), &facts);
-            let of_interface =
-                |one: &DropKey| is_same_place(kind, key, one) && one.interface == key.interface;
+            let of_interface = |one: &DropKey| is_same_place(kind, key, one) && one.interface == key.interface;
             let is_only_row = packets_like(tally, key, of_interface) == row.packets;
-            let here = traced.iter().filter(|one| {
-                one.is_at(key.interface.as_deref()) && may_meet(&after.chains, packets, &one.name)
-            });
+            let here = traced
+                .iter()
+                .filter(|one| one.is_at(key.interface.as_deref()) && may_meet(&after.chains, packets, &one.name));
             match is_only_row && !self.are_chosen && may_be_rule_of_nftables(key) {
                 true => with_traced(blame, here, remaining, full_name),
                 false => blame,
@@ -332,20 +297,13 @@ impl Culprits {
 }
 
 fn packets<'r>(key: &'r DropKey, row: &'r Row, are_chosen: bool) -> Packets<'r> {
-    Packets {
-        hook: key.hook.as_deref(),
-        interface: key.interface.as_deref(),
-        row,
-        are_chosen,
-    }
+    Packets { hook: key.hook.as_deref(), interface: key.interface.as_deref(), row, are_chosen }
 }
 
 /// Returns the packets of all rows of a namespace with such keys.
 fn packets_like(tally: &Tally, key: &DropKey, is_like: impl Fn(&DropKey) -> bool) -> u64 {
     let rows = tally.rows.iter();
-    rows.filter(|(one, _)| one.netns == key.netns && is_like(one))
-        .map(|(_, row)| row.packets)
-        .sum()
+    rows.filter(|(one, _)| one.netns == key.netns && is_like(one)).map(|(_, row)| row.packets).sum()
 }
 
 /// Returns true if the same counters count the packets of both rows.
@@ -357,7 +315,8 @@ fn is_same_place(of: Kind, key: &DropKey, other: &DropKey) -> bool {
         }
 }
 
-/// Returns false if the function does not free the packets that nftables drops. nftables itself has freed them since 6.8.
+/// Returns false if the function does not free the packets that nftables drops. nftables itself has freed them since
+/// 6.8.
 fn may_be_rule_of_nftables(key: &DropKey) -> bool {
     key.function.starts_with("nft_") || !kernel_is_at_least(6, 8)
 }
@@ -410,8 +369,8 @@ struct Facts {
     is_complete: bool,
 }
 
-/// Returns the candidates whose counters went up, and of the others the only one, or all as possible. A counter that did not go
-/// up excludes its object.
+/// Returns the candidates whose counters went up, and of the others the only one, or all as possible. A counter that
+/// did not go up excludes its object.
 fn judge(before: &[Candidate], now: &[Candidate], facts: &Facts) -> Blame {
     let increase = |one: &Candidate| {
         let same = before.iter().find(|old| old.name == one.name);
@@ -421,12 +380,8 @@ fn judge(before: &[Candidate], now: &[Candidate], facts: &Facts) -> Blame {
     let has_risen = |one: &&Candidate| increase(one).is_some();
     let risen: Vec<&Candidate> = now.iter().filter(has_risen).collect();
     let others = now.iter().filter(|one| !has_risen(one));
-    let possible: Vec<&Candidate> = others
-        .filter(|one| {
-            one.packets
-                .is_none_or(|packets| packets > 0 && !facts.is_counted)
-        })
-        .collect();
+    let possible: Vec<&Candidate> =
+        others.filter(|one| one.packets.is_none_or(|packets| packets > 0 && !facts.is_counted)).collect();
     let counted: u64 = risen.iter().filter_map(|one| increase(one)).sum();
     if facts.are_chosen || facts.packets < facts.at_place {
         // The counters are about other packets as well.
@@ -434,20 +389,14 @@ fn judge(before: &[Candidate], now: &[Candidate], facts: &Facts) -> Blame {
         let possible = if explains_all { &[][..] } else { &possible[..] };
         let live = [&risen[..], possible].concat();
         return match live[..] {
-            [only] if facts.is_complete || explains_all => Blame {
-                culprits: vec![Blame::certain(&only.name, Some(facts.packets))],
-                ..Blame::default()
-            },
+            [only] if facts.is_complete || explains_all => {
+                Blame { culprits: vec![Blame::certain(&only.name, Some(facts.packets))], ..Blame::default() }
+            }
             _ => Blame::one_of(&live, None),
         };
     }
-    let certain = risen
-        .iter()
-        .map(|one| Blame::certain(&one.name, increase(one)));
-    let mut blame = Blame {
-        culprits: certain.collect(),
-        ..Blame::default()
-    };
+    let certain = risen.iter().map(|one| Blame::certain(&one.name, increase(one)));
+    let mut blame = Blame { culprits: certain.collect(), ..Blame::default() };
     let rest = facts.packets.saturating_sub(counted);
     match possible[..] {
         _ if rest == 0 => {}
@@ -463,8 +412,8 @@ fn judge(before: &[Candidate], now: &[Candidate], facts: &Facts) -> Blame {
     blame
 }
 
-/// Adds the objects at which traced packets of a row ended. They explain these packets only: of the row's other packets, any of
-/// the uncertain objects may have dropped each.
+/// Adds the objects at which traced packets of a row ended. They explain these packets only: of the row's other
+/// packets, any of the uncertain objects may have dropped each.
 fn with_traced<'t>(
     mut blame: Blame,
     traced: impl Iterator<Item = &'t Traced>,
@@ -490,18 +439,14 @@ fn with_traced<'t>(
     }
     ended.sort_by_key(|one| Reverse(one.traced));
     let sum: u64 = ended.iter().filter_map(|one| one.traced).sum();
-    let is_explained =
-        !blame.culprits.is_empty() && blame.culprits.iter().all(|one| one.is_certain);
-    let before = blame
-        .unexplained
-        .unwrap_or(if is_explained { 0 } else { packets });
+    let is_explained = !blame.culprits.is_empty() && blame.culprits.iter().all(|one| one.is_certain);
+    let before = blame.unexplained.unwrap_or(if is_explained { 0 } else { packets });
     let rest = before.saturating_sub(sum);
     blame.unexplained = (rest > 0).then_some(rest);
     if rest == 0 {
         blame.other_candidates = 0;
     }
-    let (mut found, mut possible): (Vec<_>, Vec<_>) =
-        blame.culprits.into_iter().partition(|one| one.is_certain);
+    let (mut found, mut possible): (Vec<_>, Vec<_>) = blame.culprits.into_iter().partition(|one| one.is_certain);
     possible.retain(|one| rest > 0 && ended.iter().all(|other| other.name != one.name));
     found.extend(ended);
     found.extend(possible);
@@ -513,8 +458,7 @@ impl Snapshot {
     fn take(namespace: Option<&Namespace>) -> Self {
         let read = || Self {
             chains: chains(&printed("nft", &["-a", "-t", "list", "ruleset"])),
-            queues: serde_json::from_str(&printed("tc", &["-j", "-s", "qdisc", "show"]))
-                .unwrap_or_default(),
+            queues: serde_json::from_str(&printed("tc", &["-j", "-s", "qdisc", "show"])).unwrap_or_default(),
             legacy: [
                 legacy("ip_tables_names", "iptables-legacy-save"),
                 legacy("ip6_tables_names", "ip6tables-legacy-save"),
@@ -541,10 +485,9 @@ impl Snapshot {
                 all.extend(legacy_rules(rules, key.hook.as_deref()));
             }
         }
-        all.extend(self.tracking.map(|dropped| Candidate {
-            name: CONNECTION_TRACKING.to_owned(),
-            packets: Some(dropped),
-        }));
+        all.extend(
+            self.tracking.map(|dropped| Candidate { name: CONNECTION_TRACKING.to_owned(), packets: Some(dropped) }),
+        );
         all
     }
 
@@ -554,7 +497,8 @@ impl Snapshot {
     }
 }
 
-/// Returns the rules of the older iptables for a version of IP: none if it has no tables, `None` if they cannot be read.
+/// Returns the rules of the older iptables for a version of IP: none if it has no tables, `None` if they cannot be
+/// read.
 fn legacy(names: &str, command: &str) -> Option<String> {
     let names = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
     match names.unwrap_or_default().is_empty() {
@@ -567,9 +511,7 @@ fn legacy(names: &str, command: &str) -> Option<String> {
 pub fn printed(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let output = output.ok().filter(|output| output.status.success());
-    output.map_or(String::new(), |output| {
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    })
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A queueing discipline in the output of `tc -j -s qdisc show`.
@@ -588,9 +530,7 @@ struct Queue {
 
 impl Queue {
     fn name(&self) -> String {
-        let Self {
-            kind, handle, dev, ..
-        } = self;
+        let Self { kind, handle, dev, .. } = self;
         let class = self.parent.as_ref();
         let class = class.map_or_else(String::new, |class| format!(", class {class}"));
         let loses = match self.options.keys().any(|name| name.starts_with("loss")) {
@@ -603,11 +543,7 @@ impl Queue {
 
 fn queues(all: &[Queue], interface: Option<&str>) -> Vec<Candidate> {
     let here = all.iter().filter(|one| Some(one.dev.as_str()) == interface);
-    here.map(|one| Candidate {
-        name: one.name(),
-        packets: Some(one.drops),
-    })
-    .collect()
+    here.map(|one| Candidate { name: one.name(), packets: Some(one.drops) }).collect()
 }
 
 /// Leaves out qdiscs that count the drops of the qdiscs in their classes.
@@ -623,35 +559,23 @@ fn keep_innermost(all: &[Queue], before: &[Candidate], now: &mut Vec<Candidate>)
     };
     let risen = now.iter().filter(|one| has_risen(one));
     let outer: Vec<_> = risen.filter_map(of).filter_map(outer).collect();
-    now.retain(|candidate| {
-        of(candidate).is_none_or(|one| !outer.contains(&(one.dev.clone(), one.handle.clone())))
-    });
+    now.retain(|candidate| of(candidate).is_none_or(|one| !outer.contains(&(one.dev.clone(), one.handle.clone()))));
 }
 
 /// Returns the filters and programs of an interface at tc that may drop packets.
-fn filters(
-    key: &DropKey,
-    direction: Direction,
-    space: Option<Option<Namespace>>,
-) -> Vec<Candidate> {
+fn filters(key: &DropKey, direction: Direction, space: Option<Option<Namespace>>) -> Vec<Candidate> {
     let Some((interface, space)) = key.interface.as_ref().zip(space) else {
         return Vec::new();
     };
     let side = direction.name();
     let read = || {
-        let text = printed(
-            "tc",
-            &["-j", "-s", "filter", "show", "dev", interface, side],
-        );
+        let text = printed("tc", &["-j", "-s", "filter", "show", "dev", interface, side]);
         let all: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
         all.iter().filter_map(filter).collect::<Vec<_>>()
     };
     let found = run_maybe_in(space.as_ref(), read).ok();
     let programs = tc_programs(space.as_ref(), interface, direction).into_iter();
-    let programs = programs.map(|program| Candidate {
-        name: format!("tc {program}"),
-        packets: None,
-    });
+    let programs = programs.map(|program| Candidate { name: format!("tc {program}"), packets: None });
     programs.chain(found.into_iter().flatten()).collect()
 }
 
@@ -660,36 +584,28 @@ fn filter(one: &Value) -> Option<Candidate> {
     let options = one.get("options")?;
     let actions = options.get("actions")?.as_array()?;
     let drops = actions.iter().find(|action| {
-        let kind = action
-            .pointer("/control_action/type")
-            .and_then(Value::as_str);
+        let kind = action.pointer("/control_action/type").and_then(Value::as_str);
         matches!(kind, Some("drop" | "shot"))
     })?;
     let text = |name: &str| {
         let value = options.get(name).or_else(|| one.get(name));
         value.map_or_else(String::new, |value| value.to_string().replace('"', ""))
     };
-    let handle = if options.get("fh").is_some() {
-        "fh"
-    } else {
-        "handle"
-    };
+    let handle = if options.get("fh").is_some() { "fh" } else { "handle" };
     Some(Candidate {
         name: format!(
             "filter {} pref {} handle {}: action {} drop",
             text("kind"),
             text("pref"),
             text(handle),
-            drops
-                .get("kind")
-                .and_then(Value::as_str)
-                .unwrap_or("action"),
+            drops.get("kind").and_then(Value::as_str).unwrap_or("action"),
         ),
         packets: drops.pointer("/stats/drops").and_then(Value::as_u64),
     })
 }
 
-/// Returns the programs at the cgroup of the process that sent the packets; of any cgroup if the process is gone or unknown.
+/// Returns the programs at the cgroup of the process that sent the packets; of any cgroup if the process is gone or
+/// unknown.
 fn senders_programs(row: &Row) -> Blame {
     let of_process = |root: &Root| root.of_process(row.process()?.0).ok();
     let found = programs(attached::EGRESS, None, of_process);
@@ -710,8 +626,8 @@ fn programs_of_all(hook: u32) -> Vec<u32> {
     all.into_iter().collect()
 }
 
-/// Returns the programs at the cgroups that were to receive the packets. Other packets with the same reason were dropped by a
-/// socket's own filter.
+/// Returns the programs at the cgroups that were to receive the packets. Other packets with the same reason were
+/// dropped by a socket's own filter.
 fn receivers_programs(row: &Row) -> Blame {
     let mut blame = Blame::default();
     for (number, packets) in &row.cgroups {
@@ -733,16 +649,10 @@ fn programs(hook: u32, packets: Option<u64>, cgroup: impl FnOnce(&Root) -> Optio
 fn blame_of(ids: Vec<u32>, packets: Option<u64>) -> Blame {
     let found: Vec<Candidate> = ids
         .into_iter()
-        .map(|id| Candidate {
-            name: format!("cgroup {}", ProgramName::of(id)),
-            packets: None,
-        })
+        .map(|id| Candidate { name: format!("cgroup {}", ProgramName::of(id)), packets: None })
         .collect();
     match &found[..] {
-        [only] => Blame {
-            culprits: vec![Blame::certain(&only.name, packets)],
-            ..Blame::default()
-        },
+        [only] => Blame { culprits: vec![Blame::certain(&only.name, packets)], ..Blame::default() },
         all => Blame::one_of(&all.iter().collect::<Vec<_>>(), None),
     }
 }
@@ -752,53 +662,28 @@ mod tests {
     use super::*;
 
     fn one(name: &str, packets: Option<u64>) -> Candidate {
-        Candidate {
-            name: name.to_owned(),
-            packets,
-        }
+        Candidate { name: name.to_owned(), packets }
     }
 
-    const ALONE: Facts = Facts {
-        packets: 9,
-        at_place: 9,
-        are_chosen: false,
-        is_counted: true,
-        is_complete: true,
-    };
+    const ALONE: Facts = Facts { packets: 9, at_place: 9, are_chosen: false, is_counted: true, is_complete: true };
 
     /// Returns the names, certain ones with `!`, each with its packets, and the rest.
     fn told(blame: &Blame) -> (Vec<String>, Option<u64>) {
         let culprits = blame.culprits.iter().map(|one| {
             let mark = if one.is_certain { "!" } else { "" };
-            let packets = one
-                .packets
-                .map_or(String::new(), |packets| packets.to_string());
-            let traced = one
-                .traced
-                .map_or(String::new(), |traced| format!("t{traced}"));
+            let packets = one.packets.map_or(String::new(), |packets| packets.to_string());
+            let traced = one.traced.map_or(String::new(), |traced| format!("t{traced}"));
             format!("{}{mark}{packets}{traced}", one.name)
         });
         (culprits.collect(), blame.unexplained)
     }
 
     #[track_caller]
-    fn judged(
-        before: &[Candidate],
-        now: &[Candidate],
-        facts: &Facts,
-        expected: &[&str],
-        rest: Option<u64>,
-    ) {
+    fn judged(before: &[Candidate], now: &[Candidate], facts: &Facts, expected: &[&str], rest: Option<u64>) {
         let (names, unexplained) = told(&judge(before, now, facts));
         assert_eq!(
             (&names[..], unexplained),
-            (
-                &expected
-                    .iter()
-                    .map(|one| (*one).to_owned())
-                    .collect::<Vec<_>>()[..],
-                rest
-            )
+            (&expected.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()[..], rest)
         );
     }
 
@@ -813,16 +698,10 @@ mod tests {
         judged(&before, &before, &ALONE, &["c!"], None);
         let two = [&some[..], &[one("d", None)]].concat();
         judged(&before, &two, &ALONE, &["a!3", "c", "d"], Some(6));
-        let incomplete = Facts {
-            is_complete: false,
-            ..ALONE
-        };
+        let incomplete = Facts { is_complete: false, ..ALONE };
         judged(&before, &before, &incomplete, &["c"], None);
         // Counters that were read after the first drop exclude nothing.
-        let late = Facts {
-            is_counted: false,
-            ..ALONE
-        };
+        let late = Facts { is_counted: false, ..ALONE };
         judged(&before, &before, &late, &["a", "b", "c"], None);
     }
 
@@ -830,29 +709,13 @@ mod tests {
     fn counters_of_other_packets_prove_nothing() {
         let before = [one("a", Some(5)), one("b", Some(1)), one("c", None)];
         let now = [one("a", Some(9)), one("b", Some(6)), one("c", None)];
-        let chosen = Facts {
-            are_chosen: true,
-            ..ALONE
-        };
+        let chosen = Facts { are_chosen: true, ..ALONE };
         judged(&before, &now, &chosen, &["a", "b", "c"], None);
         judged(&before[2..], &now[2..], &chosen, &["c!9"], None);
         // The counters explain all packets of both rows, but not which packets were of which row.
-        let other_rows = Facts {
-            packets: 4,
-            ..ALONE
-        };
+        let other_rows = Facts { packets: 4, ..ALONE };
         judged(&before, &now, &other_rows, &["a", "b"], None);
-        judged(
-            &before[1..2],
-            &now[1..2],
-            &Facts {
-                packets: 2,
-                at_place: 5,
-                ..ALONE
-            },
-            &["b!2"],
-            None,
-        );
+        judged(&before[1..2], &now[1..2], &Facts { packets: 2, at_place: 5, ..ALONE }, &["b!2"], None);
     }
 
     #[test]
@@ -864,11 +727,7 @@ mod tests {
 
     #[test]
     fn traced_packets_explain_only_themselves() {
-        let traced = |name: &str, packets| Traced {
-            name: name.to_owned(),
-            interfaces: Vec::new(),
-            packets,
-        };
+        let traced = |name: &str, packets| Traced { name: name.to_owned(), interfaces: Vec::new(), packets };
         let full_name = |name: &str| (name == "a").then(|| "a: drop".to_owned());
         let either = ["a: drop", "b: drop"].map(|name| one(name, None));
         let blame = || judge(&[], &either, &ALONE);
@@ -876,10 +735,7 @@ mod tests {
         assert_eq!(with(&[]), told(&blame()));
         let names = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let found = with(&[traced("a", 1), traced("gone", 2)]);
-        assert_eq!(
-            found,
-            (names(&["gone!t2", "a: drop!t1", "b: drop"]), Some(6))
-        );
+        assert_eq!(found, (names(&["gone!t2", "a: drop!t1", "b: drop"]), Some(6)));
         assert_eq!(with(&[traced("a", 9)]), (names(&["a: drop!t9"]), None));
     }
 }

@@ -65,8 +65,8 @@ pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
     let (counters, rows) = report.beside_packets();
     let mut beside = BesidePackets { counters, rows };
     let text = loop {
-        let text = serde_json::to_string(&beside)
-            .map_err(|e| Error::failed("cannot encode the counters as JSON", e))?;
+        let text =
+            serde_json::to_string(&beside).map_err(|e| Error::failed("cannot encode the counters as JSON", e))?;
         if text.len() <= LONGEST {
             break text;
         }
@@ -78,11 +78,8 @@ pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
     };
     let mut block = Vec::new();
     let comment = format!("{MARK}{text}");
-    let statistics = write::InterfaceStatistics {
-        timestamp_ns: clock::wall(),
-        comment: Some(&comment),
-        ..Default::default()
-    };
+    let statistics =
+        write::InterfaceStatistics { timestamp_ns: clock::wall(), comment: Some(&comment), ..Default::default() };
     write::interface_statistics(&mut block, &statistics);
     file.write(Blocks::Bytes(&block))?;
     match file.finish().error {
@@ -107,12 +104,7 @@ pub fn open(files: &[String]) -> Result<Vec<Input>> {
 }
 
 /// Reads drops from files, and makes the report. Gives up all rights.
-pub fn read(
-    inputs: Vec<Input>,
-    expression: &str,
-    since: Option<Bound>,
-    no_losses_too: bool,
-) -> Result<Read> {
+pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Bound>, no_losses_too: bool) -> Result<Read> {
     let names: Vec<String> = inputs.iter().map(|input| input.name.clone()).collect();
     let filter = (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned()));
     let mut filter = file_filter(filter.as_ref(), inputs.first())?;
@@ -136,8 +128,7 @@ pub fn read(
                 };
                 let time = packet.timestamp_ns;
                 let from = *from.get_or_insert_with(|| {
-                    let bound =
-                        |bound: Bound| bound.absolute(time, clock::wall(), clock::local_offset());
+                    let bound = |bound: Bound| bound.absolute(time, clock::wall(), clock::local_offset());
                     since.map_or(0, bound)
                 });
                 if time < from {

@@ -28,12 +28,7 @@ const FREQUENT: f64 = 10.0;
 const LISTEN_DROPS: &str = "TcpExtListenDrops";
 const LISTEN_OVERFLOWS: &str = "TcpExtListenOverflows";
 /// Reasons of copies that packet sockets could not take.
-const PACKET_SOCKETS: [&str; 4] = [
-    "PACKET_SOCK_ERROR",
-    "@packet_rcv",
-    "@tpacket_rcv",
-    "@packet_rcv_spkt",
-];
+const PACKET_SOCKETS: [&str; 4] = ["PACKET_SOCK_ERROR", "@packet_rcv", "@tpacket_rcv", "@packet_rcv_spkt"];
 
 #[derive(Debug, Serialize)]
 pub struct LossReport {
@@ -178,12 +173,7 @@ pub struct RowFacts {
 }
 
 impl LossReport {
-    pub fn new(
-        tally: &Tally,
-        differences: &Differences,
-        account: &PacketAccount,
-        known: &mut Knowledge,
-    ) -> Self {
+    pub fn new(tally: &Tally, differences: &Differences, account: &PacketAccount, known: &mut Knowledge) -> Self {
         let counters = counters(tally, differences, known);
         name_causes_of_ipsec(tally, &counters, known);
         Self::with_counters(tally, counters, account, known)
@@ -199,9 +189,7 @@ impl LossReport {
         let no_losses: u64 = tally.no_losses.values().sum();
         let rows = tally.sorted().into_iter();
         Self {
-            rows: rows
-                .map(|(key, row)| ReportRow::new(key, row, known))
-                .collect(),
+            rows: rows.map(|(key, row)| ReportRow::new(key, row, known)).collect(),
             counters,
             reference: None,
             no_losses: tally.no_losses.clone(),
@@ -225,7 +213,8 @@ impl LossReport {
         (self.counters.clone(), rows.collect())
     }
 
-    /// Keeps what is new since the reference, or at least ten times as frequent. Both are given with the seconds that they took.
+    /// Keeps what is new since the reference, or at least ten times as frequent. Both are given with the seconds that
+    /// they took.
     pub fn compare(&mut self, seconds: f64, reference: &Self, reference_seconds: f64) {
         let times = (1.0 / seconds, 1.0 / reference_seconds);
         let mut as_before = 0;
@@ -235,10 +224,7 @@ impl LossReport {
             to.is_some()
         };
         // Sockets differ from run to run.
-        let place = |key: &DropKey| DropKey {
-            socket: None,
-            ..key.clone()
-        };
+        let place = |key: &DropKey| DropKey { socket: None, ..key.clone() };
         let mut before: HashMap<DropKey, u64> = HashMap::new();
         for row in &reference.rows {
             *before.entry(place(&row.key)).or_default() += row.packets;
@@ -278,10 +264,7 @@ impl LossReport {
 
 impl ReportRow {
     fn new(key: &DropKey, row: &Row, known: &mut Knowledge) -> Self {
-        let flow = |(flow, packets): (&str, u64)| Flow {
-            flow: flow.to_owned(),
-            packets,
-        };
+        let flow = |(flow, packets): (&str, u64)| Flow { flow: flow.to_owned(), packets };
         // The words for a single further flow would be as long as the flow.
         let named = match row.flows.len().saturating_sub(FLOWS) {
             1 => FLOWS + 1,
@@ -294,16 +277,8 @@ impl ReportRow {
             packets: row.packets,
             key: key.clone(),
             receive_buffer: row.receive_buffer,
-            process: row.process().map(|(pid, name, packets)| Process {
-                name: name.to_owned(),
-                pid,
-                packets,
-            }),
-            other_processes: row
-                .processes
-                .len()
-                .checked_sub(1)
-                .filter(|&others| others > 0),
+            process: row.process().map(|(pid, name, packets)| Process { name: name.to_owned(), pid, packets }),
+            other_processes: row.processes.len().checked_sub(1).filter(|&others| others > 0),
             flows: row.most_concerned(named).into_iter().map(flow).collect(),
             other_flows: (row.flows.len() > named).then(|| row.flows.len() - named),
             change: None,
@@ -335,9 +310,7 @@ impl Change {
     fn of(now: f64, before: f64) -> Option<Self> {
         match before == 0.0 {
             true => Some(Self::New(true)),
-            false => Some(now / before)
-                .filter(|times| *times >= FREQUENT)
-                .map(|times| Self::Times(times.round())),
+            false => Some(now / before).filter(|times| *times >= FREQUENT).map(|times| Self::Times(times.round())),
         }
     }
 }
@@ -385,9 +358,7 @@ fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Knowledge) -> 
         ..DropKey::default()
     };
     let advice = known.advice.entry(drop_key.clone());
-    advice
-        .or_insert_with(|| advice::of(&drop_key, &Row::default(), &Blame::default()))
-        .clone()
+    advice.or_insert_with(|| advice::of(&drop_key, &Row::default(), &Blame::default())).clone()
 }
 
 /// Beginning of the names of IPsec's counters, which tell more than the reasons of its drops.
@@ -401,9 +372,8 @@ fn name_causes_of_ipsec(tally: &Tally, counters: &[Counter], known: &mut Knowled
             let Some(advice) = &counter.advice else {
                 continue;
             };
-            let is_counted = |key: &&DropKey| {
-                key.netns == counter.netns && one.reasons.iter().any(|reason| is_for(key, reason))
-            };
+            let is_counted =
+                |key: &&DropKey| key.netns == counter.netns && one.reasons.iter().any(|reason| is_for(key, reason));
             for key in tally.rows.keys().filter(is_counted) {
                 let (packets, told) = causes.entry(key).or_default();
                 *packets += counter.difference;
@@ -426,27 +396,18 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> 
     let mut all: Vec<Counter> = Vec::new();
     for one in known_counters() {
         let found = differences.counters.iter();
-        for (key, difference) in
-            found.filter(|(key, _)| key.name == one.name && key.device.is_none())
-        {
+        for (key, difference) in found.filter(|(key, _)| key.name == one.name && key.device.is_none()) {
             let netns = key.netns.as_deref();
             let in_rows = tally.of_reasons(&one.reasons, one.protocol, netns);
             let counter = Counter::new(key, *difference, in_rows);
             let mut elsewhere = tally.no_losses_of(&one.reasons, netns);
             // The kernel counts a refused connection by both counters if the accept queue is full.
             if one.name == LISTEN_DROPS {
-                let overflows = CounterKey {
-                    name: LISTEN_OVERFLOWS.to_owned(),
-                    ..key.clone()
-                };
+                let overflows = CounterKey { name: LISTEN_OVERFLOWS.to_owned(), ..key.clone() };
                 elsewhere += differences.counters.get(&overflows).copied().unwrap_or(0);
             }
             let first = one.reasons.first().copied().unwrap_or_default();
-            let reason = if one.name.starts_with(IPSEC) {
-                one.name
-            } else {
-                first
-            };
+            let reason = if one.name.starts_with(IPSEC) { one.name } else { first };
             let mut what = vec![one.what.to_owned()];
             if [LISTEN_DROPS, LISTEN_OVERFLOWS].contains(&one.name) {
                 what.extend(differences.sockets.of(netns, SocketKind::Listener));
@@ -460,23 +421,12 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> 
         }
     }
     for (netns, packets) in differences.sockets.full_packet_sockets() {
-        let key = CounterKey {
-            netns: netns.clone(),
-            device: None,
-            name: "PacketSocketDrops".to_owned(),
-        };
-        let what = differences
-            .sockets
-            .of(netns.as_deref(), SocketKind::Packet)
-            .unwrap_or_default();
+        let key = CounterKey { netns: netns.clone(), device: None, name: "PacketSocketDrops".to_owned() };
+        let what = differences.sockets.of(netns.as_deref(), SocketKind::Packet).unwrap_or_default();
         all.push(Counter {
             what: format!("buffers of packet sockets full: {what}"),
             advice: advice_for_counter(&key, "PACKET_SOCK_ERROR", known),
-            ..Counter::new(
-                &key,
-                packets,
-                tally.of_reasons(&PACKET_SOCKETS, None, netns.as_deref()),
-            )
+            ..Counter::new(&key, packets, tally.of_reasons(&PACKET_SOCKETS, None, netns.as_deref()))
         });
     }
     let mut explained = Explained::default();
@@ -489,7 +439,8 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Knowledge) -> 
     all
 }
 
-/// Parts of a device's counters that other lines already show. Drivers count by queue: each counter subtracts its share.
+/// Parts of a device's counters that other lines already show. Drivers count by queue: each counter subtracts its
+/// share.
 #[derive(Default)]
 struct Explained(HashMap<(Option<String>, Option<String>), ExplainedLosses>);
 
@@ -502,12 +453,7 @@ struct ExplainedLosses {
 }
 
 impl Explained {
-    fn at(
-        &mut self,
-        key: &CounterKey,
-        tally: &Tally,
-        differences: &Differences,
-    ) -> &mut ExplainedLosses {
+    fn at(&mut self, key: &CounterKey, tally: &Tally, differences: &Differences) -> &mut ExplainedLosses {
         let (netns, device) = (key.netns.as_deref(), key.device.as_deref());
         let device_key = (key.netns.clone(), key.device.clone());
         self.0.entry(device_key).or_insert_with(|| {
@@ -551,12 +497,7 @@ impl Counter {
 }
 
 /// Returns the line of a driver's counter, or of a devlink trap.
-fn of_device(
-    key: &CounterKey,
-    difference: u64,
-    explained: &mut ExplainedLosses,
-    known: &mut Knowledge,
-) -> Counter {
+fn of_device(key: &CounterKey, difference: u64, explained: &mut ExplainedLosses, known: &mut Knowledge) -> Counter {
     if !key.name.contains("xdp_drop") {
         let mut counter = Counter::new(key, difference, 0);
         // For a failed redirect, veth counts a drop of its own.
@@ -633,10 +574,7 @@ fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
         }
     };
     let program = (event.program != 0).then(|| advice::ProgramName::of(event.program));
-    let is_run = matches!(
-        event.what,
-        XdpOutcome::Exception { .. } | XdpOutcome::Redirect { .. }
-    );
+    let is_run = matches!(event.what, XdpOutcome::Exception { .. } | XdpOutcome::Redirect { .. });
     Counter {
         name: event_name(&event.what).to_owned(),
         netns: loss.netns.clone(),
@@ -681,22 +619,11 @@ impl ReportRow {
             _ => format!("receive buffer of {bytes} bytes full"),
         }));
         let flows = self.flows.iter();
-        let mut flows: Vec<String> = flows
-            .map(|flow| format!("{} ({})", flow.flow, flow.packets))
-            .collect();
-        flows.extend(
-            self.other_flows
-                .map(|others| format!("and {others} other flows")),
-        );
-        let change = self
-            .change
-            .map_or(String::new(), |change| change.to_string());
+        let mut flows: Vec<String> = flows.map(|flow| format!("{} ({})", flow.flow, flow.packets)).collect();
+        flows.extend(self.other_flows.map(|others| format!("and {others} other flows")));
+        let change = self.change.map_or(String::new(), |change| change.to_string());
         let parts = [change, who.join(" "), flows.join(", ")];
-        let parts: Vec<&str> = parts
-            .iter()
-            .map(String::as_str)
-            .filter(|part| !part.is_empty())
-            .collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         (at.join(" "), parts.join("; "))
     }
 }
@@ -743,8 +670,7 @@ impl fmt::Display for LossReport {
         let mut line = |packets: u64, name: &str, at: &str, who: &str, more: &[String]| {
             let line = format!("{packets:>8}  {name:<18} {at:<34} {who}");
             writeln!(f, "{}", line.trim_end())?;
-            more.iter()
-                .try_for_each(|text| writeln!(f, "{:>10}{text}", ""))
+            more.iter().try_for_each(|text| writeln!(f, "{:>10}{text}", ""))
         };
         for row in &self.rows {
             let (at, who) = row.columns();
@@ -761,22 +687,11 @@ impl fmt::Display for LossReport {
         if total > 0 {
             let mut reasons: Vec<_> = self.no_losses.iter().collect();
             reasons.sort_by(|a, b| b.1.cmp(a.1));
-            let reasons: Vec<String> = reasons
-                .into_iter()
-                .map(|(reason, packets)| format!("{reason} {packets}"))
-                .collect();
-            writeln!(
-                f,
-                "not losses: {total} ({}), --all shows them",
-                reasons.join(", ")
-            )?;
+            let reasons: Vec<String> =
+                reasons.into_iter().map(|(reason, packets)| format!("{reason} {packets}")).collect();
+            writeln!(f, "not losses: {total} ({}), --all shows them", reasons.join(", "))?;
         }
-        if self.rows.is_empty()
-            && self
-                .counters
-                .iter()
-                .all(|counter| counter.counter_only == 0)
-        {
+        if self.rows.is_empty() && self.counters.iter().all(|counter| counter.counter_only == 0) {
             match self.reference {
                 Some(_) => writeln!(f, "nothing is new, or ten times as frequent")?,
                 None => writeln!(f, "no packet was dropped")?,
@@ -800,15 +715,8 @@ mod tests {
     fn further_flows_are_counted_if_there_are_several() {
         let text = |flows: usize| {
             let flow = |number| (format!("udp to {number}"), 1);
-            let row = Row {
-                packets: flows as u64,
-                flows: (1..=flows).map(flow).collect(),
-                ..Row::default()
-            };
-            let key = DropKey {
-                reason: "NOMEM".to_owned(),
-                ..DropKey::default()
-            };
+            let row = Row { packets: flows as u64, flows: (1..=flows).map(flow).collect(), ..Row::default() };
+            let key = DropKey { reason: "NOMEM".to_owned(), ..DropKey::default() };
             let mut tally = Tally::default();
             tally.rows.insert(key, row);
             let (none, account) = (Differences::default(), PacketAccount::default());

@@ -1,4 +1,5 @@
-//! The rules and policies of nftables and of the older iptables that drop packets, in the output of nft and iptables-save.
+//! The rules and policies of nftables and of the older iptables that drop packets, in the output of nft and
+//! iptables-save.
 
 use std::collections::HashMap;
 
@@ -84,9 +85,8 @@ impl Chain {
             "ip6" => versions.contains(&6),
             _ => true,
         };
-        let is_device = interface.is_none_or(|name| {
-            self.devices.is_empty() || self.devices.iter().any(|one| one == name)
-        });
+        let is_device =
+            interface.is_none_or(|name| self.devices.is_empty() || self.devices.iter().any(|one| one == name));
         takes
             && is_device
             && match (hook, self.hook.as_deref()) {
@@ -142,15 +142,9 @@ impl Packets<'_> {
             return true;
         }
         (0..words.len()).all(|at| match words[at..] {
-            [protocol @ ("tcp" | "udp"), "dport", ref values @ ..] => {
-                self.has(protocol) && self.has_port(values)
-            }
+            [protocol @ ("tcp" | "udp"), "dport", ref values @ ..] => self.has(protocol) && self.has_port(values),
             [protocol @ ("tcp" | "udp"), "sport" | "flags", ..]
-            | [
-                "l4proto" | "protocol",
-                protocol @ ("tcp" | "udp" | "icmp"),
-                ..,
-            ] => self.has(protocol),
+            | ["l4proto" | "protocol", protocol @ ("tcp" | "udp" | "icmp"), ..] => self.has(protocol),
             _ => true,
         })
     }
@@ -178,30 +172,21 @@ impl Packets<'_> {
 
 /// Returns the chains that packets at a hook may pass, also by jumps.
 fn reached<'c>(chains: &'c [Chain], packets: Packets<'_>) -> Vec<&'c Chain> {
-    let Packets {
-        hook,
-        interface,
-        row,
-        are_chosen: _,
-    } = packets;
+    let Packets { hook, interface, row, are_chosen: _ } = packets;
     let versions = row.versions();
-    let entered = chains
-        .iter()
-        .filter(|one| one.is_entered(hook, interface, &versions));
+    let entered = chains.iter().filter(|one| one.is_entered(hook, interface, &versions));
     let mut reached: Vec<&Chain> = entered.collect();
     let mut at = 0;
     while let Some(chain) = reached.get(at).copied() {
         at += 1;
         for (_, text) in &chain.rules {
             let words: Vec<&str> = text.split_whitespace().collect();
-            let onward = words
-                .windows(2)
-                .filter(|pair| ["jump", "goto"].contains(&pair[0]));
+            let onward = words.windows(2).filter(|pair| ["jump", "goto"].contains(&pair[0]));
             for pair in onward {
                 let name = pair[1].trim_end_matches(',');
-                let target = chains.iter().find(|one| {
-                    (&one.family, &one.table) == (&chain.family, &chain.table) && one.name == name
-                });
+                let target = chains
+                    .iter()
+                    .find(|one| (&one.family, &one.table) == (&chain.family, &chain.table) && one.name == name);
                 if let Some(target) = target
                     && !reached.iter().any(|one| one.is(target))
                 {
@@ -220,22 +205,14 @@ pub fn rules(chains: &[Chain], packets: Packets<'_>) -> Vec<Candidate> {
         for (handle, text) in &chain.rules {
             let words: Vec<&str> = text.split_whitespace().collect();
             // The verdicts of a named map and of a target of iptables are not in the rule.
-            let may_drop = |word: &&str| {
-                ["drop", "reject", "vmap", "xt"].contains(&word.trim_end_matches(','))
-            };
+            let may_drop = |word: &&str| ["drop", "reject", "vmap", "xt"].contains(&word.trim_end_matches(','));
             if words.iter().any(may_drop) && packets.may_match(text) {
                 let (text, packets) = without_counter(&words);
-                candidates.push(Candidate {
-                    name: format!("{}: {text}", chain.rule_name(handle)),
-                    packets,
-                });
+                candidates.push(Candidate { name: format!("{}: {text}", chain.rule_name(handle)), packets });
             }
         }
         if chain.drops_by_default {
-            candidates.push(Candidate {
-                name: format!("{}: drop", chain.policy_name()),
-                packets: None,
-            });
+            candidates.push(Candidate { name: format!("{}: drop", chain.policy_name()), packets: None });
         }
     }
     candidates
@@ -248,7 +225,8 @@ pub fn may_meet(chains: &[Chain], packets: Packets<'_>, name: &str) -> bool {
     reached.any(|chain| Some(&*chain.place()) == place)
 }
 
-/// Returns the rules and policies of the older iptables that may drop packets of a row, in the output of `iptables-legacy-save -c`.
+/// Returns the rules and policies of the older iptables that may drop packets of a row, in the output of
+/// `iptables-legacy-save -c`.
 pub fn legacy_rules(text: &str, hook: Option<&str>) -> Vec<Candidate> {
     let hook = hook.map(str::to_uppercase);
     let mut table = "";
@@ -284,9 +262,7 @@ pub fn legacy_rules(text: &str, hook: Option<&str>) -> Vec<Candidate> {
             [counter, "-A", chain, rest @ ..] => {
                 let number = numbers.entry(*chain).or_default();
                 *number += 1;
-                let drops = rest
-                    .windows(2)
-                    .any(|two| matches!(two, ["-j", "DROP" | "REJECT"]));
+                let drops = rest.windows(2).any(|two| matches!(two, ["-j", "DROP" | "REJECT"]));
                 if drops && (at_hook(chain) || !built_in.contains(chain)) {
                     let text = rest.join(" ");
                     candidates.push(Candidate {
@@ -304,9 +280,7 @@ pub fn legacy_rules(text: &str, hook: Option<&str>) -> Vec<Candidate> {
 /// Returns the places that precede these chains.
 pub fn places(chains: &[Chain]) -> MarkedPlaces {
     let devices = |hook: &str| {
-        let there = chains
-            .iter()
-            .filter(|one| one.hook.as_deref() == Some(hook));
+        let there = chains.iter().filter(|one| one.hook.as_deref() == Some(hook));
         let mut names: Vec<String> = there.flat_map(|one| one.devices.clone()).collect();
         names.sort();
         names.dedup();
@@ -319,8 +293,8 @@ pub fn places(chains: &[Chain]) -> MarkedPlaces {
     }
 }
 
-/// Returns a rule's text without the numbers of its counter, and the number of packets that the rule dropped: a counter before
-/// the last condition counts other packets too.
+/// Returns a rule's text without the numbers of its counter, and the number of packets that the rule dropped: a counter
+/// before the last condition counts other packets too.
 fn without_counter(words: &[&str]) -> (String, Option<u64>) {
     let mut text = Vec::new();
     let mut packets = None;
@@ -381,20 +355,11 @@ mod tests {
 ";
 
     fn row(protocol: &str, ports: &[u16]) -> Row {
-        Row {
-            protocols: [(protocol.to_owned(), 1)].into(),
-            ports: ports.iter().copied().collect(),
-            ..Row::default()
-        }
+        Row { protocols: [(protocol.to_owned(), 1)].into(), ports: ports.iter().copied().collect(), ..Row::default() }
     }
 
     fn at<'r>(hook: &'r str, row: &'r Row) -> Packets<'r> {
-        Packets {
-            hook: Some(hook),
-            interface: None,
-            row,
-            are_chosen: true,
-        }
+        Packets { hook: Some(hook), interface: None, row, are_chosen: true }
     }
 
     #[test]
@@ -408,10 +373,7 @@ mod tests {
             ("policy of inet f in: drop", None),
             ("rule 8 of inet f deeper: meta l4proto icmp reject", None),
         ];
-        let expected = expected.map(|(name, packets)| Candidate {
-            name: name.to_owned(),
-            packets,
-        });
+        let expected = expected.map(|(name, packets)| Candidate { name: name.to_owned(), packets });
         assert_eq!(found, expected);
         let out = rules(&chains, at("output", &row("udp6", &[54])));
         assert_eq!(out.len(), 1);
@@ -466,15 +428,9 @@ COMMIT
         let found = legacy_rules(text, Some("input"));
         let expected = [
             ("policy of iptables-legacy filter INPUT: DROP", 7),
-            (
-                "rule 1 of iptables-legacy filter mine: -s 10.0.0.1/32 -j REJECT --reject-with icmp-port-unreachable",
-                3,
-            ),
+            ("rule 1 of iptables-legacy filter mine: -s 10.0.0.1/32 -j REJECT --reject-with icmp-port-unreachable", 3),
         ];
-        let expected = expected.map(|(name, packets)| Candidate {
-            name: name.to_owned(),
-            packets: Some(packets),
-        });
+        let expected = expected.map(|(name, packets)| Candidate { name: name.to_owned(), packets: Some(packets) });
         assert_eq!(found, expected);
         assert_eq!(legacy_rules(text, Some("prerouting"))[0].packets, Some(2));
     }
@@ -508,14 +464,8 @@ COMMIT
     fn names_get_the_text_without_its_counter() {
         let chains = chains(RULESET);
         let full = |name| full_name(&chains, name);
-        assert_eq!(
-            full("rule 4 of inet f in").as_deref(),
-            Some("rule 4 of inet f in: udp dport 53 drop")
-        );
-        assert_eq!(
-            full("policy of inet f in").as_deref(),
-            Some("policy of inet f in: drop")
-        );
+        assert_eq!(full("rule 4 of inet f in").as_deref(), Some("rule 4 of inet f in: udp dport 53 drop"));
+        assert_eq!(full("policy of inet f in").as_deref(), Some("policy of inet f in: drop"));
         assert_eq!(full("rule 4 of inet f out"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Drops of single sockets, in the output of ss: connections that listening sockets refused, and copies that packet sockets
-//! could not take. The kernel's counters name no socket.
+//! Drops of single sockets, in the output of ss: connections that listening sockets refused, and copies that packet
+//! sockets could not take. The kernel's counters name no socket.
 
 use std::collections::BTreeMap;
 
@@ -37,10 +37,7 @@ impl SocketDrops {
             let read = || {
                 let listeners = printed("ss", &[&format!("-Hlntm{more}")]);
                 let packet = printed("ss", &[&format!("-H0am{more}")]);
-                [
-                    (SocketKind::Listener, listeners),
-                    (SocketKind::Packet, packet),
-                ]
+                [(SocketKind::Listener, listeners), (SocketKind::Packet, packet)]
             };
             let netns = Some(counters::label(namespace));
             for (kind, text) in run_maybe_in(Some(namespace), read).into_iter().flatten() {
@@ -65,16 +62,11 @@ impl SocketDrops {
         self
     }
 
-    fn in_namespace(
-        &self,
-        netns: Option<&str>,
-        kind: SocketKind,
-    ) -> Vec<(&str, u64, Option<&str>)> {
+    fn in_namespace(&self, netns: Option<&str>, kind: SocketKind) -> Vec<(&str, u64, Option<&str>)> {
         let found = self.0.iter();
         let found = found.filter(|((of, is, _), _)| of.as_deref() == netns && *is == kind);
-        let mut found: Vec<_> = found
-            .map(|((_, _, address), (drops, process))| (&**address, *drops, process.as_deref()))
-            .collect();
+        let mut found: Vec<_> =
+            found.map(|((_, _, address), (drops, process))| (&**address, *drops, process.as_deref())).collect();
         found.sort_by_key(|(_, drops, _)| std::cmp::Reverse(*drops));
         found
     }
@@ -83,13 +75,10 @@ impl SocketDrops {
     pub fn of(&self, netns: Option<&str>, kind: SocketKind) -> Option<String> {
         let found = self.in_namespace(netns, kind);
         let others = found.len().saturating_sub(MOST_NAMED);
-        let named = found
-            .iter()
-            .take(MOST_NAMED)
-            .map(|(address, drops, process)| {
-                let process = process.map_or(String::new(), |name| format!(" of {name}"));
-                format!("{address}{process} ({drops})")
-            });
+        let named = found.iter().take(MOST_NAMED).map(|(address, drops, process)| {
+            let process = process.map_or(String::new(), |name| format!(" of {name}"));
+            format!("{address}{process} ({drops})")
+        });
         let mut named: Vec<String> = named.collect();
         if others > 0 {
             named.push(format!("and {others} more"));
@@ -114,15 +103,11 @@ fn parse(text: &str) -> Vec<(String, u64, Option<String>)> {
     let mut sockets: Vec<(String, u64, Option<String>)> = Vec::new();
     for line in text.lines() {
         if !line.starts_with(char::is_whitespace) {
-            let mut words = line
-                .split_whitespace()
-                .skip_while(|word| word.parse::<u64>().is_err());
+            let mut words = line.split_whitespace().skip_while(|word| word.parse::<u64>().is_err());
             let address = words.nth(2).unwrap_or_default();
             sockets.push((shown(address).into_owned(), 0, process(line)));
         }
-        let memory = line
-            .split_once("skmem:(")
-            .and_then(|(_, rest)| rest.split_once(')'));
+        let memory = line.split_once("skmem:(").and_then(|(_, rest)| rest.split_once(')'));
         let drops = memory.and_then(|(fields, _)| {
             let field = fields.split(',').find_map(|field| field.strip_prefix('d'));
             field?.parse().ok()
@@ -146,7 +131,8 @@ fn process(line: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    const LISTENERS: &str = "LISTEN 0      1      10.9.1.2:8080 0.0.0.0:* users:((\"ng\",pid=7,fd=3),(\"ng\",pid=8,fd=3))
+    const LISTENERS: &str =
+        "LISTEN 0      1      10.9.1.2:8080 0.0.0.0:* users:((\"ng\",pid=7,fd=3),(\"ng\",pid=8,fd=3))
 \t skmem:(r0,rb131072,t0,tb16384,f0,w0,o0,bl0,d5)
 LISTEN 0      128    [::]:22 [::]:*
 \t skmem:(r0,rb131072,t0,tb16384,f0,w0,o0,bl0,d0)
@@ -165,21 +151,12 @@ LISTEN 0      128    [::]:22 [::]:*
 
     #[test]
     fn sockets_that_dropped_more_are_named() {
-        let now = drops(&[
-            (SocketKind::Listener, LISTENERS),
-            (SocketKind::Packet, PACKET),
-        ]);
+        let now = drops(&[(SocketKind::Listener, LISTENERS), (SocketKind::Packet, PACKET)]);
         let before = drops(&[(SocketKind::Listener, &LISTENERS.replace("d5", "d2"))]);
         let found = now.since(&before);
         let named = |kind| found.of(None, kind);
-        assert_eq!(
-            named(SocketKind::Listener).as_deref(),
-            Some("10.9.1.2:8080 of ng[7] (3)")
-        );
-        assert_eq!(
-            named(SocketKind::Packet).as_deref(),
-            Some("*:lo of tcpdump[9] (98)")
-        );
+        assert_eq!(named(SocketKind::Listener).as_deref(), Some("10.9.1.2:8080 of ng[7] (3)"));
+        assert_eq!(named(SocketKind::Packet).as_deref(), Some("*:lo of tcpdump[9] (98)"));
         assert_eq!(found.full_packet_sockets(), BTreeMap::from([(None, 98)]));
         assert_eq!(found.of(Some("b"), SocketKind::Packet), None);
     }

@@ -52,11 +52,7 @@ impl Tracing {
             .name("trawl-trace".to_owned())
             .spawn(move || Counts::new(links).until(trace, &is_stopped))
             .ok()?;
-        Some(Self {
-            is_over,
-            thread: Some(thread),
-            found: Vec::new(),
-        })
+        Some(Self { is_over, thread: Some(thread), found: Vec::new() })
     }
 
     /// Ends the trace, and returns the rules and policies that dropped traced packets.
@@ -78,11 +74,7 @@ struct Counts {
 
 impl Counts {
     fn new(links: Netlink) -> Self {
-        Self {
-            links,
-            names: HashMap::new(),
-            packets: BTreeMap::new(),
-        }
+        Self { links, names: HashMap::new(), packets: BTreeMap::new() }
     }
 
     /// Counts drops until the time limit, or until this is true.
@@ -96,22 +88,13 @@ impl Counts {
             }
         }
         let found = self.packets.into_iter();
-        let found = found.map(|((name, interfaces), packets)| Traced {
-            name,
-            interfaces,
-            packets,
-        });
+        let found = found.map(|((name, interfaces), packets)| Traced { name, interfaces, packets });
         found.collect()
     }
 
     fn count(&mut self, trace: &mut RuleTrace, at_most: Duration) -> Result<()> {
         for drop in trace.drops(at_most)? {
-            let rule = Rule {
-                family: drop.family,
-                table: &drop.table,
-                chain: &drop.chain,
-                handle: drop.handle,
-            };
+            let rule = Rule { family: drop.family, table: &drop.table, chain: &drop.chain, handle: drop.handle };
             let interfaces = drop.interfaces.iter().filter(|index| **index != 0);
             let interfaces = interfaces.filter_map(|index| self.interface(*index));
             let kind = (rule.to_string(), interfaces.collect());

@@ -8,9 +8,7 @@ use serde::Serialize;
 use trawl_attach::{AttachRequest, OldMaps};
 use trawl_guard::state as guard;
 use trawl_program::Site;
-use trawl_program::bundled::{
-    Bundled, ExitVerdict, FarVerdict, NAMES, RedirectBy, RedirectTarget, Touch,
-};
+use trawl_program::bundled::{Bundled, ExitVerdict, FarVerdict, NAMES, RedirectBy, RedirectTarget, Touch};
 use trawl_program::chain::Actions;
 use trawl_program::install::{self, Put};
 use trawl_program::load::Source;
@@ -78,14 +76,8 @@ impl Args {
         let (interface, rest) = interface_and_rest(option, &self.words, "xdp load")?;
         let (why, usage) = match (rest, option) {
             ([file], _) => return Ok((interface, Path::new(file))),
-            (_, None) => (
-                "the interface or the file is missing",
-                "trawl xdp load IF FILE.o",
-            ),
-            (_, Some(_)) => (
-                "the interface is given twice",
-                "trawl xdp load -i IF FILE.o",
-            ),
+            (_, None) => ("the interface or the file is missing", "trawl xdp load IF FILE.o"),
+            (_, Some(_)) => ("the interface is given twice", "trawl xdp load -i IF FILE.o"),
         };
         Err(Error::usage("cannot load a program", why).fix(usage))
     }
@@ -115,9 +107,7 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {
     if let Some(actions) = args.on {
         source.set_actions(actions);
     }
-    let put = guard::around(std::slice::from_ref(site), || {
-        install::put(site, source, &request(args), |_| Ok(()))
-    })?;
+    let put = guard::around(std::slice::from_ref(site), || install::put(site, source, &request(args), |_| Ok(())))?;
     tell(args, site, &put)
 }
 
@@ -136,18 +126,12 @@ fn request(args: &Args) -> AttachRequest {
 }
 
 fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<()> {
-    let given = [
-        (args.prog.is_some(), "--prog"),
-        (args.pin_maps.is_some(), "--pin-maps"),
-        (args.on.is_some(), "--on"),
-    ];
+    let given = [(args.prog.is_some(), "--prog"), (args.pin_maps.is_some(), "--pin-maps"), (args.on.is_some(), "--on")];
     let what = format!("cannot load {}", bundled.name());
     refuse_options(&what, &given, "is for object files")?;
     let request = request(args);
     warn_of_attaching(&bundled.also_on(site, &request)?, None);
-    let put = guard::around(std::slice::from_ref(site), || {
-        bundled.load(touch, site, &request)
-    })?;
+    let put = guard::around(std::slice::from_ref(site), || bundled.load(touch, site, &request))?;
     tell(args, site, &put)
 }
 
@@ -165,11 +149,7 @@ struct LoadDocument<'a> {
 }
 
 fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
-    let Put {
-        installed,
-        notices,
-        inherited,
-    } = put;
+    let Put { installed, notices, inherited } = put;
     let mode = installed.mode().map_or("", XdpMode::name);
     let report = LoadDocument {
         interface: site.label(),
@@ -189,12 +169,7 @@ fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
         lines.iter().for_each(|line| terminal::say(line));
     }
     notices.iter().for_each(|text| terminal::say(text));
-    terminal::write_out(&format!(
-        "{} is on {} (id {}, {mode} mode)\n",
-        installed.name(),
-        site.label(),
-        installed.id()
-    ))
+    terminal::write_out(&format!("{} is on {} (id {}, {mode} mode)\n", installed.name(), site.label(), installed.id()))
 }
 
 /// Describes the result for the maps, for people.
@@ -211,10 +186,7 @@ pub(crate) fn about_maps(file: &str, inherited: &Inherited) -> Vec<String> {
     for (maps, what) in [
         (&inherited.kept, "maps kept"),
         (&inherited.new, "new maps without a match"),
-        (
-            &inherited.without_match,
-            "old maps without a match, not kept",
-        ),
+        (&inherited.without_match, "old maps without a match, not kept"),
     ] {
         if !maps.is_empty() {
             lines.push(format!("{what}: {}", maps.join(", ")));
@@ -226,17 +198,11 @@ pub(crate) fn about_maps(file: &str, inherited: &Inherited) -> Vec<String> {
 const TOUCHES: [NamedValue<Touch>; 4] = [
     ("none", "Nothing", Touch::None),
     ("read", "Read the ethertype", Touch::Read),
-    (
-        "parse",
-        "Read through to the IP header, and count IPv4, IPv6 and others apart",
-        Touch::Parse,
-    ),
+    ("parse", "Read through to the IP header, and count IPv4, IPv6 and others apart", Touch::Parse),
     ("swap", "Swap the Ethernet addresses", Touch::Swap),
 ];
-const BY: [NamedValue<RedirectBy>; 2] = [
-    ("helper", "bpf_redirect", RedirectBy::Helper),
-    ("devmap", "bpf_redirect_map", RedirectBy::Devmap),
-];
+const BY: [NamedValue<RedirectBy>; 2] =
+    [("helper", "bpf_redirect", RedirectBy::Helper), ("devmap", "bpf_redirect_map", RedirectBy::Devmap)];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ThenName {
@@ -263,21 +229,10 @@ struct Options {
     #[arg(long, hide_short_help = true)]
     exclude_ingress: bool,
     /// redirect: the CPUs that process the packets; packets of a flow go to the same CPU
-    #[arg(
-        long,
-        value_name = "CPU",
-        value_delimiter = ',',
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "CPU", value_delimiter = ',', hide_short_help = true)]
     to_cpu: Vec<u32>,
     /// redirect to CPUs: verdict on the packets there [default: pass; with --to: redirect]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "VERDICT",
-        requires = "to_cpu",
-        hide_short_help = true
-    )]
+    #[arg(long, value_enum, value_name = "VERDICT", requires = "to_cpu", hide_short_help = true)]
     then: Option<ThenName>,
     /// redirect to CPUs: maximum number of packets queued for each
     #[arg(long, value_name = "N", requires = "to_cpu", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=16384), hide_short_help = true)]
@@ -289,9 +244,7 @@ fn hint_bundled(name: &Path, why: Error) -> Error {
     let is_bare = name.components().count() == 1 && !name.exists();
     match name.to_str() {
         Some(name @ ("route" | "guard")) if is_bare => why.fix(format!("trawl {name} load IF")),
-        _ if is_bare && name.extension().is_none() => {
-            why.fix(format!("bundled programs: {}", NAMES.join(", ")))
-        }
+        _ if is_bare && name.extension().is_none() => why.fix(format!("bundled programs: {}", NAMES.join(", "))),
         _ => why,
     }
 }
@@ -317,10 +270,7 @@ impl Options {
             _ => return Ok(Some((Bundled::Redirect(self.target()?), touch))),
         };
         match self.given().filter(|option| *option != "--touch") {
-            Some(option) => Err(Error::usage(
-                format!("cannot load {name}"),
-                format!("{option} is for redirect"),
-            )),
+            Some(option) => Err(Error::usage(format!("cannot load {name}"), format!("{option} is for redirect"))),
             None => Ok(Some((Bundled::Verdict(verdict), touch))),
         }
     }
@@ -346,34 +296,22 @@ impl Options {
             let then = match (self.then, self.to.as_slice()) {
                 (Some(ThenName::Drop), []) => FarVerdict::Drop,
                 (Some(ThenName::Pass) | None, []) => FarVerdict::Pass,
-                (Some(ThenName::Redirect) | None, [interface]) => {
-                    FarVerdict::Redirect(interface.clone())
-                }
+                (Some(ThenName::Redirect) | None, [interface]) => FarVerdict::Redirect(interface.clone()),
                 (Some(ThenName::Redirect), _) => {
                     return wrong("--then redirect needs one interface: --to IF");
                 }
                 (_, _) => return wrong("--to is for --then redirect, with one interface"),
             };
-            return Ok(RedirectTarget::Cpus {
-                cpus: self.to_cpu.clone(),
-                queue: self.cpu_queue,
-                then,
-            });
+            return Ok(RedirectTarget::Cpus { cpus: self.to_cpu.clone(), queue: self.cpu_queue, then });
         }
         match (self.to.as_slice(), self.by) {
             ([], _) => wrong("it needs --to IF or --to-cpu CPU"),
-            ([_], _) if self.exclude_ingress => {
-                wrong("--exclude-ingress is for redirecting to several interfaces")
-            }
-            ([interface], by) => Ok(RedirectTarget::One(
-                interface.clone(),
-                by.unwrap_or_default(),
-            )),
+            ([_], _) if self.exclude_ingress => wrong("--exclude-ingress is for redirecting to several interfaces"),
+            ([interface], by) => Ok(RedirectTarget::One(interface.clone(), by.unwrap_or_default())),
             (_, Some(RedirectBy::Helper)) => wrong("the helper sends to one interface only"),
-            (interfaces, _) => Ok(RedirectTarget::All {
-                interfaces: interfaces.to_vec(),
-                exclude_ingress: self.exclude_ingress,
-            }),
+            (interfaces, _) => {
+                Ok(RedirectTarget::All { interfaces: interfaces.to_vec(), exclude_ingress: self.exclude_ingress })
+            }
         }
     }
 }

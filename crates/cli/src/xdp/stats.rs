@@ -80,18 +80,12 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
         for installed in Installed::all(site)? {
             look(site, &installed);
             if let Some(account) = ProgramAccount::read(&installed)? {
-                found.push(Counted {
-                    interface: site.label().to_owned(),
-                    account,
-                });
+                found.push(Counted { interface: site.label().to_owned(), account });
             }
         }
         if !names.is_empty() && found.len() == before {
-            return Err(Error::failed(
-                format!("cannot count on {}", site.label()),
-                "no bundled program is on it",
-            )
-            .fix(format!("trawl xdp load {} drop", word(site.label()))));
+            return Err(Error::failed(format!("cannot count on {}", site.label()), "no bundled program is on it")
+                .fix(format!("trawl xdp load {} drop", word(site.label()))));
         }
     }
     Ok(found)
@@ -131,15 +125,9 @@ struct OnInterface<'a> {
     interface: &'a str,
     #[serde(flatten)]
     account: &'a ProgramAccount,
-    #[serde(
-        serialize_with = "rounded_option",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(serialize_with = "rounded_option", skip_serializing_if = "Option::is_none")]
     packets_per_second: Option<f64>,
-    #[serde(
-        serialize_with = "rounded_option",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(serialize_with = "rounded_option", skip_serializing_if = "Option::is_none")]
     bits_per_second: Option<f64>,
 }
 
@@ -151,9 +139,7 @@ impl<'a> Document<'a> {
             packets_per_second: rate.map(|rate| rate.packets),
             bits_per_second: rate.map(|rate| rate.bytes * 8.0),
         };
-        Self {
-            interfaces: counted.iter().zip(rates).map(one).collect(),
-        }
+        Self { interfaces: counted.iter().zip(rates).map(one).collect() }
     }
 }
 
@@ -169,23 +155,15 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
             account.program, account.id, account.mode, account.packets, account.bytes
         );
         if let Some(rate) = rate {
-            let _ = write!(
-                text,
-                "; {:.0} packets/s, {:.1} Mbit/s",
-                rate.packets,
-                rate.bytes * 8.0 / 1e6
-            );
+            let _ = write!(text, "; {:.0} packets/s, {:.1} Mbit/s", rate.packets, rate.bytes * 8.0 / 1e6);
         }
         text.push('\n');
         // A total under a generic name needs no repetition.
         let is_total = |one: &NamedCount| one.name == "any" && account.outcomes.len() == 1;
         let outcomes = account.outcomes.iter().filter(|one| !is_total(one));
         for outcome in outcomes.chain(&account.far) {
-            let _ = writeln!(
-                text,
-                "    {:<52} {:>14} packets {:>16} bytes",
-                outcome.text, outcome.packets, outcome.bytes
-            );
+            let _ =
+                writeln!(text, "    {:<52} {:>14} packets {:>16} bytes", outcome.text, outcome.packets, outcome.bytes);
         }
         if let Some(not_there) = account.not_there.filter(|count| *count > 0) {
             let _ = writeln!(

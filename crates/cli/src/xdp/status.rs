@@ -38,9 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.sites.are_named() {
         all.retain(|one| !one.programs.is_empty() || one.reverted.is_some());
     }
-    json::print_as(args.json, &Document { interfaces: &all }, || {
-        folded(&for_people(&all))
-    })
+    json::print_as(args.json, &Document { interfaces: &all }, || folded(&for_people(&all)))
 }
 
 fn for_people(all: &[ProgramStatus]) -> String {
@@ -67,17 +65,10 @@ fn for_people(all: &[ProgramStatus]) -> String {
 }
 
 fn add_program(text: &mut String, attached: &Attached, interface: &str) {
-    let _ = writeln!(
-        text,
-        "  {:<8}{}",
-        attached.mode,
-        headline(&attached.program)
-    );
+    let _ = writeln!(text, "  {:<8}{}", attached.mode, headline(&attached.program));
     let About { source, helps, .. } = &attached.program;
     let whose = match (attached.kind, source, helps) {
-        (ProgramOrigin::Dispatcher, ..) => {
-            "libxdp's dispatcher, which runs the programs below".to_owned()
-        }
+        (ProgramOrigin::Dispatcher, ..) => "libxdp's dispatcher, which runs the programs below".to_owned(),
         (_, Some(source), _) => format!("loaded by trawl from {source}"),
         (_, _, Some(other)) => format!("put there by trawl for {other}"),
         _ => "not loaded by trawl".to_owned(),
@@ -142,10 +133,7 @@ fn add_details(text: &mut String, program: &About) {
         let _ = writeln!(text, "          {}", describe_redirect(redirect));
     }
     for lost in &program.lost {
-        let _ = writeln!(
-            text,
-            "          {lost}; to fix: load it again with --replace"
-        );
+        let _ = writeln!(text, "          {lost}; to fix: load it again with --replace");
     }
 }
 
@@ -162,10 +150,7 @@ fn describe_redirect(redirect: &Redirect) -> String {
     };
     let word = |target: &RedirectEntry| {
         let to = match &target.to {
-            RedirectExit::Interface {
-                interface: Some(name),
-                ..
-            } => name.clone(),
+            RedirectExit::Interface { interface: Some(name), .. } => name.clone(),
             RedirectExit::Interface { index, .. } => format!("interface number {index}"),
             RedirectExit::Cpu { cpu, queue } => format!("CPU {cpu} ({queue} may wait)"),
         };
@@ -186,11 +171,7 @@ fn describe_redirect(redirect: &Redirect) -> String {
 fn describe_runs(runs: &Runs) -> String {
     let mut text = format!("{} packets", runs.count);
     if let Some(seconds) = runs.seconds {
-        let _ = write!(
-            text,
-            " in {seconds} s ({:.0} a second)",
-            runs.count as f64 / seconds
-        );
+        let _ = write!(text, " in {seconds} s ({:.0} a second)", runs.count as f64 / seconds);
     }
     if let Some(each) = runs.ns_per_packet {
         let _ = write!(text, ", {each:.1} ns each");

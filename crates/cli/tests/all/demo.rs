@@ -32,10 +32,7 @@ impl Drop for Scratch {
 fn demo(file: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trawl"));
     command.arg("demo").arg("-w").arg(file);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

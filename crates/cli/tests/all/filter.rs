@@ -1,10 +1,7 @@
 //! Compares `trawl filter` with tcpdump: the same programs, the same packets of a file, the same mistakes.
 
 #[path = "../../../filter/tests/all/support/packets.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the filter crate's own tests, which use all of it"
-)]
+#[allow(dead_code, reason = "shared with the filter crate's own tests, which use all of it")]
 mod packets;
 
 use std::io::Write;
@@ -29,11 +26,7 @@ fn expressions() -> Vec<&'static str> {
 }
 
 fn trawl(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_trawl"))
-        .arg("filter")
-        .args(arguments)
-        .output()
-        .expect("trawl runs")
+    Command::new(env!("CARGO_BIN_EXE_trawl")).arg("filter").args(arguments).output().expect("trawl runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -84,11 +77,7 @@ fn pcap(link_type: u16, packets: &[Vec<u8>]) -> Vec<u8> {
     let mut file = [0xd4u8, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
     file.extend([word(262_144), word(link_type.into())].concat());
     for (index, packet) in packets.iter().enumerate() {
-        let captured = if index % 3 == 0 {
-            packet.len().min(40)
-        } else {
-            packet.len()
-        };
+        let captured = if index % 3 == 0 { packet.len().min(40) } else { packet.len() };
         file.extend([word(index + 1), word(0), word(captured), word(packet.len())].concat());
         file.extend(&packet[..captured]);
     }
@@ -122,15 +111,7 @@ fn matched(value: &Value) -> Vec<u64> {
 
 fn raw_packets() -> Vec<Vec<u8>> {
     let mut r = Random::new(5);
-    (0..200)
-        .map(|n| {
-            if n % 2 == 0 {
-                ipv4(&mut r)
-            } else {
-                ipv6(&mut r)
-            }
-        })
-        .collect()
+    (0..200).map(|n| if n % 2 == 0 { ipv4(&mut r) } else { ipv6(&mut r) }).collect()
 }
 
 #[test]
@@ -168,13 +149,7 @@ fn the_same_packets_of_a_file_match() {
 fn packets_without_ethernet_are_read_too() {
     let file = pcap(RAW, &raw_packets());
     let scratch = Scratch::new("raw.pcap", &file);
-    for expression in [
-        "tcp",
-        "udp port 53",
-        "ip6 and not tcp",
-        "src net 10.0.0.0/8",
-        "less 60",
-    ] {
+    for expression in ["tcp", "udp port 53", "ip6 and not tcp", "src net 10.0.0.0/8", "less 60"] {
         let output = trawl(&["--read", scratch.name(), "--json", expression]);
         let expected = kept_by_tcpdump(&file, expression);
         assert!(!expected.is_empty(), "{expression}");
@@ -188,35 +163,19 @@ const OTHER_LINKS: [(u16, &str, [&[u8]; 2]); 9] = [
     (0, "BSD loopback of Linux", [&[2, 0, 0, 0], &[10, 0, 0, 0]]),
     (108, "OpenBSD loopback", [&[0, 0, 0, 2], &[0, 0, 0, 24]]),
     (9, "PPP", [&[0xff, 3, 0, 0x21], &[0xff, 3, 0, 0x57]]),
-    (
-        51,
-        "PPPoE",
-        [
-            &[0x11, 0, 0, 1, 0, 80, 0, 0x21],
-            &[0x11, 0, 0, 1, 0, 80, 0, 0x57],
-        ],
-    ),
-    (
-        104,
-        "Cisco HDLC",
-        [&[0x0f, 0, 8, 0], &[0x0f, 0, 0x86, 0xdd]],
-    ),
+    (51, "PPPoE", [&[0x11, 0, 0, 1, 0, 80, 0, 0x21], &[0x11, 0, 0, 1, 0, 80, 0, 0x57]]),
+    (104, "Cisco HDLC", [&[0x0f, 0, 8, 0], &[0x0f, 0, 0x86, 0xdd]]),
     (
         113,
         "Linux cooked",
-        [
-            &[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0],
-            &[0, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0x86, 0xdd],
-        ],
+        [&[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0], &[0, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0x86, 0xdd]],
     ),
     (
         276,
         "Linux cooked, second version",
         [
             &[8, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0],
-            &[
-                0x86, 0xdd, 0, 0, 0, 0, 0, 2, 0, 1, 4, 6, 2, 0, 0, 0, 0, 1, 0, 0,
-            ],
+            &[0x86, 0xdd, 0, 0, 0, 0, 0, 2, 0, 1, 4, 6, 2, 0, 0, 0, 0, 1, 0, 0],
         ],
     ),
     (
@@ -224,12 +183,12 @@ const OTHER_LINKS: [(u16, &str, [&[u8]; 2]); 9] = [
         "802.11 after radiotap",
         [
             &[
-                0, 0, 8, 0, 0, 0, 0, 0, 8, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0,
-                0, 3, 0, 0, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0,
+                0, 0, 8, 0, 0, 0, 0, 0, 8, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0, 0, 0xaa,
+                0xaa, 3, 0, 0, 0, 8, 0,
             ],
             &[
-                0, 0, 8, 0, 0, 0, 0, 0, 0x88, 2, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0,
-                0, 0, 3, 0, 0, 0, 0, 0xaa, 0xaa, 3, 0, 0, 0, 0x86, 0xdd,
+                0, 0, 8, 0, 0, 0, 0, 0, 0x88, 2, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0, 0, 0,
+                0, 0xaa, 0xaa, 3, 0, 0, 0, 0x86, 0xdd,
             ],
         ],
     ),
@@ -247,19 +206,11 @@ fn headers_of_other_kinds_are_distinguished_as_in_a_file() {
         "ip6[6] = 17",
         "link[0] = 0",
     ];
-    let wireless = [
-        "wlan host 02:00:00:00:00:02",
-        "wlan type data subtype qos-data",
-        "dir tods",
-        "inbound",
-    ];
+    let wireless = ["wlan host 02:00:00:00:00:02", "wlan type data subtype qos-data", "dir tods", "inbound"];
     let cooked = ["inbound", "outbound and ip6", "ifindex 3"];
     for (link_type, what, headers) in OTHER_LINKS {
-        let packets: Vec<Vec<u8>> = raw_packets()
-            .iter()
-            .enumerate()
-            .map(|(index, packet)| [headers[index % 2], packet].concat())
-            .collect();
+        let packets: Vec<Vec<u8>> =
+            raw_packets().iter().enumerate().map(|(index, packet)| [headers[index % 2], packet].concat()).collect();
         let file = pcap(link_type, &packets);
         let scratch = Scratch::new(&format!("link-{link_type}.pcap"), &file);
         let special = match link_type {
@@ -289,29 +240,14 @@ fn headers_of_other_kinds_are_distinguished_as_in_a_file() {
 fn an_expression_suits_a_pcapng_files_own_link_type() {
     let mut file = Vec::new();
     section_header(&mut file, &SectionHeader::default());
-    interface_description(
-        &mut file,
-        &Interface {
-            link_type: 105,
-            ..Interface::default()
-        },
-    );
+    interface_description(&mut file, &Interface { link_type: 105, ..Interface::default() });
     let beacon = [&[0x80, 0, 0, 0][..], &[0xff; 6], &[2; 26]].concat();
     enhanced_packet(
         &mut file,
-        &EnhancedPacket {
-            captured: &beacon,
-            original_len: beacon.len() as u32,
-            ..EnhancedPacket::default()
-        },
+        &EnhancedPacket { captured: &beacon, original_len: beacon.len() as u32, ..EnhancedPacket::default() },
     );
     let scratch = Scratch::new("beacon.pcapng", &file);
-    let arguments = [
-        "wlan type mgt subtype beacon",
-        "--json",
-        "--read",
-        scratch.name(),
-    ];
+    let arguments = ["wlan type mgt subtype beacon", "--json", "--read", scratch.name()];
     assert_eq!(matched(&json(&trawl(&arguments))), [1]);
 }
 
@@ -321,13 +257,7 @@ fn each_interface_of_a_file_has_its_own_link_type() {
     let mut file = Vec::new();
     section_header(&mut file, &SectionHeader::default());
     for link_type in [ETHERNET, RAW] {
-        interface_description(
-            &mut file,
-            &Interface {
-                link_type,
-                ..Interface::default()
-            },
-        );
+        interface_description(&mut file, &Interface { link_type, ..Interface::default() });
     }
     for (first, second) in ethernet.iter().zip(&raw) {
         for (interface_id, packet) in [(0, first), (1, second)] {
@@ -343,12 +273,8 @@ fn each_interface_of_a_file_has_its_own_link_type() {
         }
     }
     let scratch = Scratch::new("both.pcapng", &file);
-    let expected =
-        |link_type, packets: &[Vec<u8>]| kept_by_tcpdump(&pcap_whole(link_type, packets), "udp");
-    let mut numbers: Vec<u64> = expected(ETHERNET, &ethernet)
-        .iter()
-        .map(|n| n * 2 - 1)
-        .collect();
+    let expected = |link_type, packets: &[Vec<u8>]| kept_by_tcpdump(&pcap_whole(link_type, packets), "udp");
+    let mut numbers: Vec<u64> = expected(ETHERNET, &ethernet).iter().map(|n| n * 2 - 1).collect();
     numbers.extend(expected(RAW, &raw).iter().map(|n| n * 2));
     numbers.sort_unstable();
     let output = trawl(&["udp", "--read", scratch.name(), "--json"]);
@@ -370,10 +296,7 @@ fn pcap_whole(link_type: u16, packets: &[Vec<u8>]) -> Vec<u8> {
 fn people_get_numbers_and_a_count() {
     let arp = [&[0xff; 12][..], &[8, 6], &[0; 46]].concat();
     let other = vec![0u8; 60];
-    let scratch = Scratch::new(
-        "lines.pcap",
-        &pcap(ETHERNET, &[other.clone(), arp.clone(), other, arp]),
-    );
+    let scratch = Scratch::new("lines.pcap", &pcap(ETHERNET, &[other.clone(), arp.clone(), other, arp]));
     let output = trawl(&["arp", "--read", scratch.name()]);
     assert_eq!(text(&output.stdout), "2\n4\n2 of 4 packets match\n");
     assert!(output.status.success());
@@ -385,16 +308,8 @@ fn whole_packets_of_a_cut_file_are_reported() {
     file.truncate(file.len() - 1);
     let scratch = Scratch::new("cut.pcap", &file);
     let output = trawl(&["less 0 or greater 0", "--read", scratch.name()]);
-    assert!(
-        text(&output.stdout).ends_with("\n49\n49 of 49 packets match\n"),
-        "{}",
-        text(&output.stdout)
-    );
-    assert!(
-        text(&output.stderr).contains("cut at byte"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stdout).ends_with("\n49\n49 of 49 packets match\n"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("cut at byte"), "{}", text(&output.stderr));
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -402,48 +317,20 @@ fn whole_packets_of_a_cut_file_are_reported() {
 fn mistakes_are_shown_at_their_position() {
     let scratch = Scratch::new("empty.pcap", &pcap(ETHERNET, &[]));
     for (arguments, code, words) in [
-        (
-            &["tcp port 80 zz"][..],
-            2,
-            "syntax error\n  tcp port 80 zz\n              ^^",
-        ),
-        (
-            &["ip", "proto", "nosuch"],
-            2,
-            "unknown ip proto 'nosuch'\n  ip proto nosuch\n           ^^^^^^",
-        ),
-        (
-            &["tcp port 80 zz", "--read", scratch.name()],
-            2,
-            "syntax error\n  tcp port 80 zz\n              ^^",
-        ),
+        (&["tcp port 80 zz"][..], 2, "syntax error\n  tcp port 80 zz\n              ^^"),
+        (&["ip", "proto", "nosuch"], 2, "unknown ip proto 'nosuch'\n  ip proto nosuch\n           ^^^^^^"),
+        (&["tcp port 80 zz", "--read", scratch.name()], 2, "syntax error\n  tcp port 80 zz\n              ^^"),
         (
             &["inbound", "--read", scratch.name()],
             2,
             "inbound/outbound not supported on Ethernet when reading savefiles",
         ),
-        (
-            &["--cbpf", "2,40 0 0 12,21 0 1 2048"],
-            2,
-            "filter instruction 1 (jeq #0x800): it jumps to 2, outside",
-        ),
+        (&["--cbpf", "2,40 0 0 12,21 0 1 2048"], 2, "filter instruction 1 (jeq #0x800): it jumps to 2, outside"),
         (&["--cbpf", "1,6 0 0 0", "ip"], 2, "cannot be used with"),
         (&[], 2, "required"),
-        (
-            &["ip", "--read", "/nosuch/file"],
-            1,
-            "cannot read /nosuch/file: No such file or directory",
-        ),
-        (
-            &["ip", "--read", "/dev/null"],
-            1,
-            "the capture file is empty",
-        ),
-        (
-            &["--cbpf", "2,32 0 0 4294963220,6 0 0 1"],
-            2,
-            "the packet's mark",
-        ),
+        (&["ip", "--read", "/nosuch/file"], 1, "cannot read /nosuch/file: No such file or directory"),
+        (&["ip", "--read", "/dev/null"], 1, "the capture file is empty"),
+        (&["--cbpf", "2,32 0 0 4294963220,6 0 0 1"], 2, "the packet's mark"),
     ] {
         let output = trawl(arguments);
         let said = text(&output.stderr);
@@ -458,10 +345,7 @@ fn instructions_are_counted() {
     let output = trawl(&["ip", "--hook", "xdp,tc", "--json"]);
     let found = json(&output);
     assert_eq!(found["classic"]["instructions"], 4);
-    assert_eq!(
-        found["classic"]["program"],
-        "4,40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0"
-    );
+    assert_eq!(found["classic"]["program"], "4,40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0");
     for (index, hook) in ["xdp", "tc"].into_iter().enumerate() {
         let block = &found["ebpf"][index];
         assert_eq!(block["hook"], hook);
@@ -470,10 +354,7 @@ fn instructions_are_counted() {
     }
     assert_eq!(found["ebpf"][0]["bounds_checks"], 1);
     let shown = text(&trawl(&["ip"]).stdout);
-    assert!(
-        shown.starts_with("classic BPF: 4 instructions\n(000) ldh      [12]\n"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("classic BPF: 4 instructions\n(000) ldh      [12]\n"), "{shown}");
     assert!(shown.contains("\neBPF at xdp: "), "{shown}");
 }
 
@@ -489,11 +370,7 @@ fn the_verifier_is_asked() {
     assert!(output.status.success());
     for block in found["ebpf"].as_array().expect("an array") {
         assert_eq!(block["check"]["accepted"], true, "{found}");
-        assert!(
-            block["check"]["seconds"]
-                .as_f64()
-                .is_some_and(|seconds| seconds > 0.0)
-        );
+        assert!(block["check"]["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
     }
     let shown = text(&trawl(&["tcp port 80", "--check"]).stdout);
     assert!(shown.contains("\nxdp: accepted by the verifier"), "{shown}");

@@ -43,12 +43,7 @@ impl Drop for Scratch {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_trawl"))
-        .arg("read")
-        .args(arguments)
-        .env("TZ", "UTC")
-        .output()
-        .expect("trawl runs")
+    Command::new(env!("CARGO_BIN_EXE_trawl")).arg("read").args(arguments).env("TZ", "UTC").output().expect("trawl runs")
 }
 
 /// Returns the standard output of a successful run.
@@ -60,11 +55,7 @@ fn read(arguments: &[&str]) -> String {
 }
 
 fn tool(name: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(name)
-        .args(arguments)
-        .env("TZ", "UTC")
-        .stderr(Stdio::null())
-        .output();
+    let output = Command::new(name).args(arguments).env("TZ", "UTC").stderr(Stdio::null()).output();
     match output {
         Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
         Err(_) => {
@@ -104,9 +95,7 @@ fn a_pcapng() -> Vec<u8> {
             &mut out,
             &Interface {
                 name: Some("eth7".to_owned()),
-                description: Some(format!(
-                    "{hook} (native), time stamps from the system clock"
-                )),
+                description: Some(format!("{hook} (native), time stamps from the system clock")),
                 ..Interface::default()
             },
         );
@@ -122,9 +111,7 @@ fn a_pcapng() -> Vec<u8> {
                 &mut out,
                 &EnhancedPacket {
                     interface_id,
-                    timestamp_ns: START
-                        + u64::from(index) * 1_000_000_000
-                        + u64::from(interface_id),
+                    timestamp_ns: START + u64::from(index) * 1_000_000_000 + u64::from(interface_id),
                     captured: &frame,
                     original_len: frame.len() as u32,
                     flags: Some(Direction::In.flags()),
@@ -157,12 +144,7 @@ fn lines_equal_tcpdumps_with_each_flag() {
         &["-S", "-N"],
         &["-c", "3"],
     ] {
-        let theirs = [
-            &["-n", "--nano"],
-            flags,
-            &["-r", &file, "udp and greater 10"],
-        ]
-        .concat();
+        let theirs = [&["-n", "--nano"], flags, &["-r", &file, "udp and greater 10"]].concat();
         let ours = [flags, &["-n", &file, "udp and greater 10"]].concat();
         let Some(expected) = tool("tcpdump", &theirs) else {
             return;
@@ -179,8 +161,7 @@ fn properties_of_pcapng_alone_are_shown_and_selected() {
     let all = read(&[&file, "-t"]);
     assert_eq!(all.lines().count(), 20);
     assert!(
-        all.lines().any(|line| line
-            == "eth7  In  IP 10.0.0.1.40000 > 10.0.0.2.9000: UDP, length 30 [xdp exit: DROP]"),
+        all.lines().any(|line| line == "eth7  In  IP 10.0.0.1.40000 > 10.0.0.2.9000: UDP, length 30 [xdp exit: DROP]"),
         "{all}"
     );
     let count = |arguments: &[&str]| read(&[&[&file[..]], arguments].concat()).lines().count();
@@ -206,12 +187,9 @@ fn properties_of_pcapng_alone_are_shown_and_selected() {
 fn json_is_an_array_or_lines() {
     let scratch = Scratch::new("json");
     let file = scratch.write("a.pcapng", &a_pcapng());
-    let array: serde_json::Value =
-        serde_json::from_str(&read(&[&file, "--json=array"])).expect("JSON");
-    let lines: Vec<serde_json::Value> = read(&[&file, "--json"])
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let array: serde_json::Value = serde_json::from_str(&read(&[&file, "--json=array"])).expect("JSON");
+    let lines: Vec<serde_json::Value> =
+        read(&[&file, "--json"]).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(array.as_array(), Some(&lines));
     assert_eq!(lines[1]["verdict"], "DROP");
     assert_eq!(lines[1]["hook"], "xdp exit");
@@ -229,19 +207,13 @@ fn several_files_are_merged_by_time() {
     assert_eq!(read(&[&even, &odd]), read(&[&whole]));
     let merged = scratch.path("merged.pcap");
     read(&[&even, &odd, "-w", &merged]);
-    assert_eq!(
-        std::fs::read(&merged).unwrap(),
-        std::fs::read(&whole).unwrap()
-    );
+    assert_eq!(std::fs::read(&merged).unwrap(), std::fs::read(&whole).unwrap());
     let both = scratch.write("a.pcapng", &a_pcapng());
     let merged = scratch.path("merged.pcapng");
     read(&[&even, &both, &odd, "-w", &merged]);
     assert_eq!(read(&[&merged]).lines().count(), 60);
     assert_eq!(read(&[&merged, "--verdict", "drop"]).lines().count(), 5);
-    let Some(text) = tool(
-        "tshark",
-        &["-r", &merged, "-T", "fields", "-e", "frame.time_epoch"],
-    ) else {
+    let Some(text) = tool("tshark", &["-r", &merged, "-T", "fields", "-e", "frame.time_epoch"]) else {
         return;
     };
     let times: Vec<&str> = text.lines().collect();
@@ -259,27 +231,14 @@ fn a_file_that_keeps_its_format_is_copied_unchanged() {
     read(&[&file, "-w", &out]);
     assert_eq!(std::fs::read(&out).unwrap(), bytes);
     read(&[&file, "-w", &out, "--verdict", "drop"]);
-    let kinds: Vec<u32> = block::blocks(&std::fs::read(&out).unwrap())
-        .map(|block| block.kind)
-        .collect();
+    let kinds: Vec<u32> = block::blocks(&std::fs::read(&out).unwrap()).map(|block| block.kind).collect();
     let count = |kind| kinds.iter().filter(|k| **k == kind).count();
-    assert_eq!(
-        (
-            count(block::SECTION_HEADER),
-            count(0xbae),
-            count(block::ENHANCED_PACKET)
-        ),
-        (2, 2, 10)
-    );
+    assert_eq!((count(block::SECTION_HEADER), count(0xbae), count(block::ENHANCED_PACKET)), (2, 2, 10));
     let pcap = scratch.path("out.pcap");
     read(&[&file, "-w", &pcap]);
     assert_eq!(read(&[&pcap]).lines().count(), 40);
     assert_eq!(run(&[&file, "-w", &file]).status.code(), Some(2));
-    assert_eq!(
-        std::fs::read(&file).unwrap(),
-        bytes,
-        "the file that is read stays"
-    );
+    assert_eq!(std::fs::read(&file).unwrap(), bytes, "the file that is read stays");
 }
 
 #[test]
@@ -291,10 +250,7 @@ fn compressed_files_and_standard_input() {
         let Some(_) = tool(name, &["--version"]) else {
             continue;
         };
-        let compressed = Command::new(name)
-            .args(["-c", &plain])
-            .output()
-            .expect("it runs");
+        let compressed = Command::new(name).args(["-c", &plain]).output().expect("it runs");
         let file = scratch.write(&format!("a.pcap.{ending}"), &compressed.stdout);
         assert_eq!(read(&[&file]), expected, "{name}");
         let cut = scratch.write("cut", &compressed.stdout[..compressed.stdout.len() / 2]);
@@ -324,10 +280,7 @@ fn damage_ends_reading_and_earlier_packets_are_shown() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("cut.pcap") && stderr.contains("cut at byte"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("cut.pcap") && stderr.contains("cut at byte"), "{stderr}");
 }
 
 /// tcpdump's letters without an effect on a file are accepted, and -V reads a list of files.
@@ -352,21 +305,11 @@ fn letters_of_tcpdump() {
 fn options_for_pcapng_alone_are_reported_for_a_pcap_file() {
     let scratch = Scratch::new("only-pcapng");
     let file = scratch.write("a.pcap", &a_pcap(9000..9010));
-    for (option, value) in [
-        ("--verdict", "drop"),
-        ("--at", "exit"),
-        ("--interface", "eth0"),
-    ] {
+    for (option, value) in [("--verdict", "drop"), ("--at", "exit"), ("--interface", "eth0")] {
         let output = run(&[&file, option, value]);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && output.stdout.is_empty(),
-            "{said}"
-        );
-        assert!(
-            said.contains(option) && said.contains("only pcapng files do"),
-            "{said}"
-        );
+        assert!(output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.contains(option) && said.contains("only pcapng files do"), "{said}");
     }
 }
 
@@ -377,10 +320,7 @@ fn the_link_type_of_written_files() {
     let mut file = Vec::new();
     section_header(&mut file, &SectionHeader::default());
     for link_type in [113, 1] {
-        let interface = Interface {
-            link_type,
-            ..Interface::default()
-        };
+        let interface = Interface { link_type, ..Interface::default() };
         interface_description(&mut file, &interface);
     }
     let packet = a_pcap(9000..9001);
@@ -424,10 +364,7 @@ fn records_are_cut_to_the_snaplen_of_the_file() {
 fn privileges_are_given_up() {
     let scratch = Scratch::new("privileges");
     let file = scratch.write("a.pcap", &a_pcap(9000..9010));
-    assert_eq!(
-        run(&[&file, "-Z", "no-such-user-here"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(run(&[&file, "-Z", "no-such-user-here"]).status.code(), Some(2));
     let mut child = Command::new(env!("CARGO_BIN_EXE_trawl"))
         .args(["read", "-", "-l"])
         .stdin(Stdio::piped())
@@ -439,20 +376,9 @@ fn privileges_are_given_up() {
     let mut first = [0];
     std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut first).unwrap();
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    for line in [
-        "CapEff:\t0000000000000000",
-        "CapPrm:\t0000000000000000",
-        "NoNewPrivs:\t1",
-        "Seccomp:\t2",
-    ] {
+    for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line} in {status}");
     }
     drop(stdin);
-    assert!(
-        child
-            .wait_with_output()
-            .expect("trawl ends")
-            .status
-            .success()
-    );
+    assert!(child.wait_with_output().expect("trawl ends").status.success());
 }

@@ -8,21 +8,12 @@ use trawl_packet::pcap;
 use trawl_packet::pcapng::{Interface, write};
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_trawl"))
-        .arg("stat")
-        .args(arguments)
-        .env("TZ", "UTC")
-        .output()
-        .expect("trawl runs")
+    Command::new(env!("CARGO_BIN_EXE_trawl")).arg("stat").args(arguments).env("TZ", "UTC").output().expect("trawl runs")
 }
 
 fn json(arguments: &[&str]) -> Value {
     let output = run(&[arguments, &["--json"]].concat());
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
@@ -30,14 +21,7 @@ fn segment(seq: u32, len: usize) -> Vec<u8> {
     Template::new()
         .ethernet([2; 6], [4; 6])
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-        .tcp(Tcp {
-            src: 1234,
-            dst: 80,
-            seq,
-            ack: 1,
-            flags: flags::ACK,
-            ..Tcp::default()
-        })
+        .tcp(Tcp { src: 1234, dst: 80, seq, ack: 1, flags: flags::ACK, ..Tcp::default() })
         .payload(vec![1; len])
         .build()
 }
@@ -55,12 +39,8 @@ fn a_file(name: &str) -> String {
         add(segment(1000 + index * 100, 100), 1_000_000);
     }
     for index in 0..10 {
-        let frame = Template::new()
-            .ethernet([2; 6], [4; 6])
-            .ipv6([1; 8], [2; 8])
-            .udp(5, 53)
-            .payload(vec![0; 20])
-            .build();
+        let frame =
+            Template::new().ethernet([2; 6], [4; 6]).ipv6([1; 8], [2; 8]).udp(5, 53).payload(vec![0; 20]).build();
         add(frame, if index == 4 { 5_000_000_000 } else { 1_000_000 });
     }
     let path = std::env::temp_dir().join(format!("trawl-stat-{}-{name}.pcap", std::process::id()));
@@ -88,10 +68,7 @@ fn figures_of_a_file() {
         .filter_map(|protocol| protocol["name"].as_str())
         .collect();
     assert_eq!(protocols, ["dns", "http", "ipv4", "ipv6", "tcp", "udp"]);
-    assert_eq!(
-        report["groups"][0]["values"],
-        serde_json::json!(["10.0.0.2", "80"])
-    );
+    assert_eq!(report["groups"][0]["values"], serde_json::json!(["10.0.0.2", "80"]));
     assert_eq!(json(&[&file, "udp"])["packets"], 10);
     let text = run(&[&file]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
@@ -112,28 +89,13 @@ fn figures_of_a_file() {
 #[test]
 fn a_repeated_syn_is_a_retransmission_and_a_keep_alive_is_not() {
     let syn = |flags| {
-        let segment = Tcp {
-            src: 1234,
-            dst: 80,
-            seq: 999,
-            flags,
-            ..Tcp::default()
-        };
-        Template::new()
-            .ethernet([2; 6], [4; 6])
-            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-            .tcp(segment)
-            .build()
+        let segment = Tcp { src: 1234, dst: 80, seq: 999, flags, ..Tcp::default() };
+        Template::new().ethernet([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2]).tcp(segment).build()
     };
     let mut out = Vec::new();
     pcap::file_header(&mut out, 1, 0);
     let keep_alive = segment(1099, 1);
-    for frame in [
-        syn(flags::SYN),
-        syn(flags::SYN),
-        segment(1000, 100),
-        keep_alive,
-    ] {
+    for frame in [syn(flags::SYN), syn(flags::SYN), segment(1000, 100), keep_alive] {
         pcap::record(&mut out, 0, &frame, frame.len() as u32);
     }
     let path = std::env::temp_dir().join(format!("trawl-stat-{}-syn.pcap", std::process::id()));
@@ -146,20 +108,13 @@ fn a_repeated_syn_is_a_retransmission_and_a_keep_alive_is_not() {
 #[test]
 fn capinfos_has_the_same_figures() {
     let file = a_file("capinfos");
-    let tool = Command::new("capinfos")
-        .args(["-T", "-r", "-c", "-d", "-u", "-x", "-z", "-M", &file])
-        .output();
+    let tool = Command::new("capinfos").args(["-T", "-r", "-c", "-d", "-u", "-x", "-z", "-M", &file]).output();
     let Ok(output) = tool else {
         eprintln!("SKIPPED: capinfos is not installed");
         return;
     };
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
-    let fields: Vec<f64> = line
-        .split_whitespace()
-        .rev()
-        .take(5)
-        .filter_map(|field| field.parse().ok())
-        .collect();
+    let fields: Vec<f64> = line.split_whitespace().rev().take(5).filter_map(|field| field.parse().ok()).collect();
     let report = json(&[&file]);
     // From the end: packets a second, packet size, data size, duration, packets, in the order of the options.
     let ours = [
@@ -208,11 +163,8 @@ fn files_are_merged_by_time_and_described() {
             ..Default::default()
         },
     );
-    let interface = Interface {
-        name: Some("ether0".to_owned()),
-        filter: Some("tcp".to_owned()),
-        ..Interface::default()
-    };
+    let interface =
+        Interface { name: Some("ether0".to_owned()), filter: Some("tcp".to_owned()), ..Interface::default() };
     write::interface_description(&mut even, &interface);
     for second in [2, 4] {
         let packet = write::EnhancedPacket {
@@ -241,10 +193,7 @@ fn files_are_merged_by_time_and_described() {
     assert_eq!(report["group_count"], 2);
     let [odd, even] = [0, 1].map(|index| &report["files"][index]);
     assert_eq!(odd["format"], "nanosecond pcap");
-    assert_eq!(
-        (&odd["snaplen"], &odd["cut"], &odd["inferred_limit_max"]),
-        (&68.into(), &3.into(), &68.into())
-    );
+    assert_eq!((&odd["snaplen"], &odd["cut"], &odd["inferred_limit_max"]), (&68.into(), &3.into(), &68.into()));
     assert_eq!(even["format"], "pcapng");
     assert_eq!(even["sections"][0]["application"], "snoopy");
     assert_eq!(even["interfaces"][0]["name"], "ether0");

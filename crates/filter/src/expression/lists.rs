@@ -1,11 +1,13 @@
-//! Long lists of hosts, networks or ports under one qualifier, and of combinations of them, as tables instead of comparisons.
+//! Long lists of hosts, networks or ports under one qualifier, and of combinations of them, as tables instead of
+//! comparisons.
 //!
-//! libpcap compiles a list as if it had one member, without the optimiser, which would draw conclusions from that member's
-//! number. Programs compiled for two different members differ only in the comparisons with them, which become table look-ups.
+//! libpcap compiles a list as if it had one member, without the optimiser, which would draw conclusions from that
+//! member's number. Programs compiled for two different members differ only in the comparisons with them, which become
+//! table look-ups.
 //!
-//! In a combination (`host A and port P`) a part is looked up under the state of the part before it. An address of either
-//! side leads to two such states, so a list of combinations is one program for each choice of sides; only the last part,
-//! without a next state, can combine both sides in one program.
+//! In a combination (`host A and port P`) a part is looked up under the state of the part before it. An address of
+//! either side leads to two such states, so a list of combinations is one program for each choice of sides; only the
+//! last part, without a next state, can combine both sides in one program.
 
 use std::collections::HashMap;
 
@@ -83,9 +85,7 @@ pub(super) fn has_combinations(node: &Node) -> bool {
         Node::Leaf { .. } => false,
         Node::List(list) => list.parts.len() > 1,
         Node::Not(inner) => has_combinations(inner),
-        Node::Chain(first, rest) => {
-            has_combinations(first) || rest.iter().any(|(_, node)| has_combinations(node))
-        }
+        Node::Chain(first, rest) => has_combinations(first) || rest.iter().any(|(_, node)| has_combinations(node)),
     }
 }
 
@@ -100,9 +100,8 @@ fn chain(first: Node, rest: Vec<(bool, Node)>, expression: &str) -> Node {
             _ => runs.push((or, vec![node])),
         }
     }
-    let mut operands = runs
-        .into_iter()
-        .flat_map(|(or, nodes)| run(or, nodes, expression).into_iter().map(move |n| (or, n)));
+    let mut operands =
+        runs.into_iter().flat_map(|(or, nodes)| run(or, nodes, expression).into_iter().map(move |n| (or, n)));
     match operands.next() {
         Some((_, first)) => Node::Chain(Box::new(first), operands.collect()),
         // Each run has at least one operand.
@@ -135,9 +134,7 @@ fn run(or: bool, nodes: Vec<Node>, expression: &str) -> Vec<Node> {
             }
     });
     let is_list = |combination: &Combination| sizes.contains_key(&combination.0[..]);
-    let taken: Vec<bool> = (asked.iter())
-        .map(|of_node| !of_node.is_empty() && of_node.iter().all(is_list))
-        .collect();
+    let taken: Vec<bool> = (asked.iter()).map(|of_node| !of_node.is_empty() && of_node.iter().all(is_list)).collect();
     drop(sizes);
     let mut lists: Vec<List> = Vec::new();
     let mut list_of: HashMap<Vec<Part>, usize> = HashMap::new();
@@ -150,10 +147,7 @@ fn run(or: bool, nodes: Vec<Node>, expression: &str) -> Vec<Node> {
         for (parts, row) in combinations {
             let at = *list_of.entry(parts).or_insert_with_key(|parts| {
                 kept.push(Err(lists.len()));
-                lists.push(List {
-                    parts: parts.clone(),
-                    rows: Vec::new(),
-                });
+                lists.push(List { parts: parts.clone(), rows: Vec::new() });
                 lists.len() - 1
             });
             lists[at].rows.push(row);
@@ -192,9 +186,8 @@ fn combinations(node: &Node, expression: &str) -> Option<Vec<Combination>> {
             })
             .collect();
     }
-    let is_fit = |(parts, row): &Combination| {
-        !row.is_empty() && parts.len() <= MOST_PARTS && sided(parts).count() <= MOST_SIDED
-    };
+    let is_fit =
+        |(parts, row): &Combination| !row.is_empty() && parts.len() <= MOST_PARTS && sided(parts).count() <= MOST_SIDED;
     all.iter().all(is_fit).then_some(all)
 }
 
@@ -226,13 +219,10 @@ fn choices(node: &Node, expression: &str) -> Option<Vec<(Part, Option<Span>)>> {
 fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
     let members = parts.iter().filter(|part| matches!(part, Part::Member(_)));
     let last = members.count() - 1;
-    let members = parts
-        .iter()
-        .enumerate()
-        .filter_map(|(at, part)| match part {
-            Part::Member(family) => Some((at, family)),
-            Part::Same(_) => None,
-        });
+    let members = parts.iter().enumerate().filter_map(|(at, part)| match part {
+        Part::Member(family) => Some((at, family)),
+        Part::Same(_) => None,
+    });
     members
         .enumerate()
         .filter(move |(number, (_, family))| {
@@ -244,10 +234,7 @@ fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
 
 impl List {
     /// Compiles the list with libpcap; an error is libpcap's.
-    pub(super) fn compile(
-        &self,
-        run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
-    ) -> Result<Pieces, String> {
+    pub(super) fn compile(&self, run: impl Fn(&str) -> Result<Vec<Instruction>, String>) -> Result<Pieces, String> {
         let mut choices = vec![self.parts.clone()];
         for at in sided(&self.parts) {
             choices = (choices.into_iter())
@@ -263,10 +250,7 @@ impl List {
                 .collect();
         }
         let programs = choices.iter().map(|parts| self.program(parts, &run));
-        Ok(Pieces {
-            programs: programs.collect::<Result<_, _>>()?,
-            tables: self.tables()?,
-        })
+        Ok(Pieces { programs: programs.collect::<Result<_, _>>()?, tables: self.tables()? })
     }
 
     /// Returns one program, and its look-ups.
@@ -295,10 +279,7 @@ impl List {
             if one == two {
                 continue;
             }
-            let table = words
-                .iter()
-                .zip(&other_words)
-                .position(|pair| pair == (&one.k, &two.k));
+            let table = words.iter().zip(&other_words).position(|pair| pair == (&one.k, &two.k));
             match table {
                 Some(table) if one.code == op::JMP | op::JEQ | op::K => finds.push((at, table)),
                 _ => return Err(format!("a list of `{text}` cannot be looked up")),

@@ -1,9 +1,9 @@
 //! Position in an expression of a libpcap error.
 //!
-//! libpcap reports the error but not its position. If the message quotes a word of the expression, the word's position is
-//! used. Else a number that libpcap refuses is put after a beginning of the expression: libpcap complains about the number if
-//! the beginning is sound, and about the beginning otherwise. The longest sound beginning is found by bisection. libpcap
-//! before 1.10 accepts the number, which may put the caret one word early.
+//! libpcap reports the error but not its position. If the message quotes a word of the expression, the word's position
+//! is used. Else a number that libpcap refuses is put after a beginning of the expression: libpcap complains about the
+//! number if the beginning is sound, and about the beginning otherwise. The longest sound beginning is found by
+//! bisection. libpcap before 1.10 accepts the number, which may put the caret one word early.
 
 use std::ops::Range;
 
@@ -12,7 +12,8 @@ const REFUSED: &str = "99999999999";
 /// Longest expression whose error is located: a search compiles a long text several times, which is slow.
 const LONGEST: usize = 2048;
 
-/// Returns the bytes that the message is about, if they can be determined. `compile` returns libpcap's message on a text.
+/// Returns the bytes that the message is about, if they can be determined. `compile` returns libpcap's message on a
+/// text.
 pub(super) fn locate(
     expression: &str,
     message: &str,
@@ -34,9 +35,7 @@ pub(super) fn locate(
     match tokens.get(sound) {
         Some(token) => Some(token.clone()),
         // Other errors at the end are about the whole expression.
-        None => message
-            .contains("syntax error")
-            .then_some(expression.len()..expression.len()),
+        None => message.contains("syntax error").then_some(expression.len()..expression.len()),
     }
 }
 

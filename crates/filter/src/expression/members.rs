@@ -59,7 +59,8 @@ impl MemberKind {
         shifts.map(move |shift| ((from >> shift) as u32, (to >> shift) as u32))
     }
 
-    /// Returns a representative member in libpcap's syntax, and its words. Each position in an operand has two of its own.
+    /// Returns a representative member in libpcap's syntax, and its words. Each position in an operand has two of its
+    /// own.
     pub(super) fn stand_in(self, index: usize, second: bool) -> (String, Words) {
         let own = 2 * index as u32 + u32::from(second);
         match self {
@@ -68,21 +69,15 @@ impl MemberKind {
                 (format!("host {}", Ipv4Addr::from(word)), vec![word])
             }
             MemberKind::Ipv6 => {
-                let words = [0x2a01_0203, 0x0405_0607, 0x0809_1011, 0x1213_1415]
-                    .map(|word: u32| word + (own << 16));
-                let bits = words
-                    .iter()
-                    .fold(0u128, |bits, &w| bits << 32 | u128::from(w));
+                let words = [0x2a01_0203, 0x0405_0607, 0x0809_1011, 0x1213_1415].map(|word: u32| word + (own << 16));
+                let bits = words.iter().fold(0u128, |bits, &w| bits << 32 | u128::from(w));
                 (format!("host {}", Ipv6Addr::from(bits)), words.to_vec())
             }
             MemberKind::Mac => {
                 let low = 0x2c2d_2e2f + (own << 16);
                 let [c, d, e, f] = low.to_be_bytes();
                 let b = 0x20 + own;
-                (
-                    format!("host 2a:{b:x}:{c:x}:{d:x}:{e:x}:{f:x}"),
-                    vec![low, 0x2a00 | b],
-                )
+                (format!("host 2a:{b:x}:{c:x}:{d:x}:{e:x}:{f:x}"), vec![low, 0x2a00 | b])
             }
             MemberKind::Port => {
                 let port = 21001 + own;
@@ -100,10 +95,7 @@ impl Family {
     }
 
     pub(super) fn of_side(&self, side: &str) -> Self {
-        Family {
-            qualifiers: format!("{} {side}", self.qualifiers),
-            kind: self.kind,
-        }
+        Family { qualifiers: format!("{} {side}", self.qualifiers), kind: self.kind }
     }
 }
 
@@ -164,9 +156,7 @@ fn address(text: &str, is_net: bool) -> Option<(MemberKind, Span)> {
         None if is_net => return None,
         None => bits,
     };
-    let host = 1u128
-        .checked_shl(bits.checked_sub(length)?)
-        .map_or(u128::MAX, |size| size - 1);
+    let host = 1u128.checked_shl(bits.checked_sub(length)?).map_or(u128::MAX, |size| size - 1);
     (value & host == 0).then_some((kind, (value, value | host)))
 }
 
@@ -179,14 +169,8 @@ fn mac(text: &str) -> Option<u128> {
         *byte = u8::from_str_radix(part, 16).ok()?;
     }
     let [a, b, c, d, e, f] = bytes;
-    let [low, high] = [
-        u32::from_be_bytes([c, d, e, f]),
-        u32::from_be_bytes([0, 0, a, b]),
-    ];
-    parts
-        .next()
-        .is_none()
-        .then_some(u128::from(low) << 32 | u128::from(high))
+    let [low, high] = [u32::from_be_bytes([c, d, e, f]), u32::from_be_bytes([0, 0, a, b])];
+    parts.next().is_none().then_some(u128::from(low) << 32 | u128::from(high))
 }
 
 fn port(text: &str) -> Option<u128> {

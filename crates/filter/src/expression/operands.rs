@@ -28,8 +28,8 @@ pub(super) struct Context<'a> {
     end: usize,
 }
 
-/// Returns the part of an expression that must hold before the rest is evaluated, and changes the meaning of the rest. `None`
-/// if it cannot be separated.
+/// Returns the part of an expression that must hold before the rest is evaluated, and changes the meaning of the rest.
+/// `None` if it cannot be separated.
 pub(super) fn context(expression: &str) -> Option<Context<'_>> {
     let words = words(expression)?;
     let Some(last) = words.iter().rposition(|(word, _)| *word == Word::Inwards) else {
@@ -48,10 +48,9 @@ pub(super) fn context(expression: &str) -> Option<Context<'_>> {
     let mut after = operators.into_iter().skip_while(|(at, _)| *at < last);
     let (cut, _) = after.next().filter(|(_, word)| *word == Word::And)?;
     // Later operands of `or` would be evaluated without the context.
-    after.all(|(_, word)| word == Word::And).then(|| Context {
-        text: expression[..words[cut].1.start].trim_end(),
-        end: words[cut].1.end,
-    })
+    after
+        .all(|(_, word)| word == Word::And)
+        .then(|| Context { text: expression[..words[cut].1.start].trim_end(), end: words[cut].1.end })
 }
 
 /// A parsed expression.
@@ -74,9 +73,7 @@ impl Node {
     pub(super) fn leaf(&self) -> Option<(bool, &str, Range<usize>)> {
         match self {
             Node::Leaf { inherited, text } => Some((false, inherited, text.clone())),
-            Node::Not(inner) => inner
-                .leaf()
-                .map(|(not, inherited, text)| (!not, inherited, text)),
+            Node::Not(inner) => inner.leaf().map(|(not, inherited, text)| (!not, inherited, text)),
             Node::Chain(..) | Node::List(_) => None,
         }
     }
@@ -90,12 +87,7 @@ impl Node {
 }
 
 /// Parses the operands after a context; `None` if it has fewer comparisons, or parts that cannot be parsed.
-pub(super) fn parse(
-    expression: &str,
-    context: &Context<'_>,
-    least_comparisons: usize,
-    ask: Ask<'_>,
-) -> Option<Node> {
+pub(super) fn parse(expression: &str, context: &Context<'_>, least_comparisons: usize, ask: Ask<'_>) -> Option<Node> {
     let mut words = words(expression)?;
     words.retain(|(_, at)| at.start >= context.end);
     if comparisons(&expression[context.end..]) < least_comparisons {
@@ -164,10 +156,7 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
             _ => {
                 // The first byte always belongs to the word, so each turn of this loop advances.
                 at += 1;
-                while at < bytes.len()
-                    && !bytes[at].is_ascii_whitespace()
-                    && !b"()!<>=[]&|".contains(&bytes[at])
-                {
+                while at < bytes.len() && !bytes[at].is_ascii_whitespace() && !b"()!<>=[]&|".contains(&bytes[at]) {
                     at += 1;
                 }
                 let word = match &expression[start..at] {
@@ -182,11 +171,7 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
                 continue;
             }
         };
-        at += if matches!(word, Word::And | Word::Or) {
-            2
-        } else {
-            1
-        };
+        at += if matches!(word, Word::And | Word::Or) { 2 } else { 1 };
         words.push((word, start..at));
     }
     Some(words)
@@ -259,8 +244,8 @@ impl Parser<'_> {
     }
 
     fn chain(&mut self) -> Option<Node> {
-        // A group at the beginning continues as a chain; a group of the same operator only adds its operands. So parentheses
-        // without a meaning do not nest here.
+        // A group at the beginning continues as a chain; a group of the same operator only adds its operands. So
+        // parentheses without a meaning do not nest here.
         let (first, mut rest) = match self.operand()? {
             Node::Chain(first, rest) => (*first, rest),
             other => (other, Vec::new()),
@@ -276,11 +261,7 @@ impl Parser<'_> {
                 other => rest.push((is_or, other)),
             }
         }
-        Some(if rest.is_empty() {
-            first
-        } else {
-            Node::Chain(Box::new(first), rest)
-        })
+        Some(if rest.is_empty() { first } else { Node::Chain(Box::new(first), rest) })
     }
 
     fn operand(&mut self) -> Option<Node> {
@@ -317,18 +298,14 @@ impl Parser<'_> {
         while matches!(self.peek(), Some(Word::Other | Word::Sign)) {
             self.at += 1;
         }
-        let is_arithmetic =
-            (self.words[first..self.at].iter()).any(|(word, _)| *word == Word::Sign);
+        let is_arithmetic = (self.words[first..self.at].iter()).any(|(word, _)| *word == Word::Sign);
         // `src or dst port 80` and `dst and src …` are one operand with a qualifier in the middle.
         let word = |at: usize| {
             let (kind, range) = self.words.get(at)?;
             (*kind == Word::Other).then(|| &self.expression[range.clone()])
         };
         if matches!(self.peek(), Some(Word::And | Word::Or))
-            && matches!(
-                (word(self.at - 1), word(self.at + 1)),
-                (Some("src"), Some("dst")) | (Some("dst"), Some("src"))
-            )
+            && matches!((word(self.at - 1), word(self.at + 1)), (Some("src"), Some("dst")) | (Some("dst"), Some("src")))
         {
             self.at += 1;
             while self.peek() == Some(Word::Other) {
@@ -342,14 +319,11 @@ impl Parser<'_> {
         let opening = &self.expression[self.words[first].1.clone()];
         let looks_bare = opening.starts_with(|c: char| c.is_ascii_digit()) || opening.contains(':');
         if is_arithmetic {
-            // A comparison of numbers. One that begins with a number, and operands that could inherit from it, are left to
-            // libpcap.
+            // A comparison of numbers. One that begins with a number, and operands that could inherit from it, are left
+            // to libpcap.
             self.qualifiers = None;
             let text = text.clone();
-            return (!looks_bare).then_some(Node::Leaf {
-                inherited: String::new(),
-                text,
-            });
+            return (!looks_bare).then_some(Node::Leaf { inherited: String::new(), text });
         }
         let is_keyword = QUALIFIERS.contains(&opening);
         if first + 1 == self.at && !is_keyword && !looks_bare {
@@ -380,10 +354,7 @@ impl Parser<'_> {
             return Some(Node::Leaf { inherited, text });
         }
         self.qualifiers = self.inheritable(first);
-        Some(Node::Leaf {
-            inherited: String::new(),
-            text,
-        })
+        Some(Node::Leaf { inherited: String::new(), text })
     }
 
     /// Returns the operand's words except the last, if they are qualifiers of the last one.
@@ -445,9 +416,7 @@ fn named(leaf: &Node, expression: &str) -> Option<(String, String)> {
     let (before, name) = text.trim_end().rsplit_once(char::is_whitespace)?;
     let words: Vec<&str> = before.split_whitespace().collect();
     let is_host = ["host", "src", "dst"].contains(words.last()?)
-        && !words
-            .iter()
-            .any(|word| ["ether", "link", "wlan", "fddi", "tr"].contains(word));
+        && !words.iter().any(|word| ["ether", "link", "wlan", "fddi", "tr"].contains(word));
     (is_host && member(&text).is_none()).then(|| (words.join(" "), name.to_owned()))
 }
 
@@ -496,9 +465,7 @@ fn addresses(before: &str, name: &str, ask: Ask<'_>) -> Vec<String> {
     }
     if !has("ip") {
         let program = ask(&format!("ip6 src host {name}")).unwrap_or_default();
-        let words: Vec<_> = compared(&program)
-            .filter(|(at, _)| IPV6_SOURCE.contains(at))
-            .collect();
+        let words: Vec<_> = compared(&program).filter(|(at, _)| IPV6_SOURCE.contains(at)).collect();
         for words in words.chunks_exact(IPV6_SOURCE.len()) {
             let bits = words.iter().fold(0u128, |bits, &(at, word)| {
                 let shift = 96 - 8 * (at - IPV6_SOURCE[0]);
@@ -538,9 +505,7 @@ mod tests {
     fn names_with_several_addresses_have_all_of_them() {
         let ask = |text: &str| match text.split_once(' ') {
             Some(("ip", "src host web")) => Ok(comparing(&[(26, 0x0a00_0001), (26, 0x0a00_0002)])),
-            Some(("ip6", "src host web")) => {
-                Ok(comparing(&[(22, 0x2001_0db8), (26, 0), (30, 0), (34, 7)]))
-            }
+            Some(("ip6", "src host web")) => Ok(comparing(&[(22, 0x2001_0db8), (26, 0), (30, 0), (34, 7)])),
             _ => Err("unknown host".to_owned()),
         };
         let four = ["10.0.0.1", "10.0.0.2"];

@@ -1,14 +1,15 @@
 //! Compilation of long expressions in pieces.
 //!
 //! libpcap's optimiser needs at least quadratic time in an expression's length: minutes for a thousand hosts. So a long
-//! expression is split into its operands, libpcap compiles runs of them, and the programs are joined by jumps. `and` and `or`
-//! have equal precedence and are left-associative, as in libpcap, so an expression is a fold over its operands; a group in
-//! brackets is split in the same way.
+//! expression is split into its operands, libpcap compiles runs of them, and the programs are joined by jumps. `and`
+//! and `or` have equal precedence and are left-associative, as in libpcap, so an expression is a fold over its
+//! operands; a group in brackets is split in the same way.
 //!
-//! This is done only if the meaning is certain to be the same. Keywords that change the meaning of the rest of an expression
-//! (`vlan`, `mpls`, `pppoes`, `geneve`) may precede it with `and`: they are compiled again with each piece, and first alone,
-//! so that a piece is evaluated only if they hold. In other positions they leave the whole to libpcap, as does anything that
-//! does not look like operands and operators. libpcap needs cubic time then, so the number of comparisons is limited.
+//! This is done only if the meaning is certain to be the same. Keywords that change the meaning of the rest of an
+//! expression (`vlan`, `mpls`, `pppoes`, `geneve`) may precede it with `and`: they are compiled again with each piece,
+//! and first alone, so that a piece is evaluated only if they hold. In other positions they leave the whole to libpcap,
+//! as does anything that does not look like operands and operators. libpcap needs cubic time then, so the number of
+//! comparisons is limited.
 
 use super::lists::{self, Compiled};
 use super::members::List;
@@ -19,15 +20,17 @@ use crate::table::Table;
 
 /// Number of comparisons below which expressions are compiled whole, to the program that tcpdump shows, in 0.1 s.
 pub(crate) const LONG: usize = 150;
-/// Longer expressions are compiled whole too, if libpcap's optimiser needs no more than about a second. It processes the
-/// program once for each member of the longest list, each time in quadratic time.
+/// Longer expressions are compiled whole too, if libpcap's optimiser needs no more than about a second. It processes
+/// the program once for each member of the longest list, each time in quadratic time.
 const MOST_WORK: usize = 8_000_000;
 /// Number of members from which a list is split.
 pub const APART: usize = 201;
 const _: () = assert!(APART * APART * APART > MOST_WORK);
-/// Maximum number of comparisons of an expression that libpcap has to compile whole: about a second without its optimiser.
+/// Maximum number of comparisons of an expression that libpcap has to compile whole: about a second without its
+/// optimiser.
 pub const MOST_WHOLE: usize = 500;
-/// Number of operands that libpcap compiles together, and of comparisons in a context, compiled with each: enough to share loads, few enough to be fast.
+/// Number of operands that libpcap compiles together, and of comparisons in a context, compiled with each: enough to
+/// share loads, few enough to be fast.
 const TOGETHER: usize = 32;
 
 /// Result of splitting an expression.
@@ -54,10 +57,7 @@ pub(super) struct Refused {
 }
 
 /// Splits an expression into operands after a short context; `None` if that is not possible.
-fn take_apart<'e>(
-    expression: &'e str,
-    ask: operands::Ask<'_>,
-) -> Option<(operands::Context<'e>, operands::Node)> {
+fn take_apart<'e>(expression: &'e str, ask: operands::Ask<'_>) -> Option<(operands::Context<'e>, operands::Node)> {
     let context = operands::context(expression)?;
     if operands::comparisons(context.text) > TOGETHER {
         return None;
@@ -120,12 +120,7 @@ pub(super) fn compile(
         match whole(context.text) {
             Ok(program) => joiner.append(&program, inside, no),
             Err(message) => {
-                return Split::Refused(Refused {
-                    message,
-                    piece: context.text.to_owned(),
-                    start: 0,
-                    inherited: 0,
-                });
+                return Split::Refused(Refused { message, piece: context.text.to_owned(), start: 0, inherited: 0 });
             }
         }
         joiner.bind(inside);
@@ -162,11 +157,7 @@ struct Group<'a> {
 /// Divides a chain into runs of leaves under one operator and single other nodes.
 fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
     let is_leaf = |node: &Node| node.leaf().is_some();
-    let mut groups = vec![Group {
-        joined_by_or: true,
-        or: true,
-        nodes: vec![first],
-    }];
+    let mut groups = vec![Group { joined_by_or: true, or: true, nodes: vec![first] }];
     for (or, node) in rest {
         let is_first = groups.len() == 1;
         if let Some(last) = groups.last_mut()
@@ -179,11 +170,7 @@ fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
             last.nodes.push(node);
             continue;
         }
-        groups.push(Group {
-            joined_by_or: *or,
-            or: *or,
-            nodes: vec![node],
-        });
+        groups.push(Group { joined_by_or: *or, or: *or, nodes: vec![node] });
     }
     groups
 }
@@ -243,9 +230,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 
     /// Compiles leaves joined by `or` or `and`, all in one piece.
     fn leaves(&mut self, leaves: &[&Node], or: bool, yes: Label, no: Label) -> Result<(), Refused> {
-        let texts: Vec<String> = (leaves.iter())
-            .filter_map(|leaf| leaf.text(self.expression))
-            .collect();
+        let texts: Vec<String> = (leaves.iter()).filter_map(|leaf| leaf.text(self.expression)).collect();
         match (self.run)(&texts.join(if or { " or " } else { " and " }), false) {
             Ok(program) => self.append(&program, yes, no),
             // In the whole expression such a piece only adds nothing.
@@ -258,22 +243,19 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     }
 
     fn list(&mut self, list: &List, yes: Label, no: Label) -> Result<(), Refused> {
-        let pieces = list
-            .compile(|text| (self.run)(text, true))
-            .map_err(|message| Refused {
-                message,
-                piece: String::new(),
-                start: 0,
-                inherited: 0,
-            })?;
+        let pieces = list.compile(|text| (self.run)(text, true)).map_err(|message| Refused {
+            message,
+            piece: String::new(),
+            start: 0,
+            inherited: 0,
+        })?;
         let first_table = self.tables.len();
         self.tables.extend(pieces.tables);
         let mut programs = pieces.programs.into_iter().peekable();
         while let Some((code, finds)) = programs.next() {
             let start = self.code.len();
             let finds = finds.into_iter();
-            self.finds
-                .extend(finds.map(|(at, table)| (start + at, first_table + table)));
+            self.finds.extend(finds.map(|(at, table)| (start + at, first_table + table)));
             match programs.peek() {
                 Some(_) => {
                     let next = self.label();
@@ -306,12 +288,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
                 };
             }
         }
-        Refused {
-            message,
-            piece: String::new(),
-            start: 0,
-            inherited: 0,
-        }
+        Refused { message, piece: String::new(), start: 0, inherited: 0 }
     }
 
     fn append(&mut self, program: &[Instruction], yes: Label, no: Label) {
@@ -330,11 +307,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
             Item::Plain(instruction) => instruction,
             Item::Goto(to) => Instruction::new(op::JMP | op::JA, 0, 0, distance(at, to)),
         });
-        Compiled {
-            code: code.collect(),
-            finds: self.finds,
-            tables: self.tables,
-        }
+        Compiled { code: code.collect(), finds: self.finds, tables: self.tables }
     }
 }
 
@@ -345,17 +318,12 @@ mod tests {
     use std::cell::Cell;
 
     fn hosts(count: usize) -> Vec<String> {
-        (0..count)
-            .map(|i| format!("10.{}.{}.{}", i / 250, i % 250, i % 200 + 1))
-            .collect()
+        (0..count).map(|i| format!("10.{}.{}.{}", i / 250, i % 250, i % 200 + 1)).collect()
     }
 
     /// Returns the maximum number of operators in a piece for libpcap's optimiser; all of them if it gets the whole.
     fn most_optimised(expression: &str) -> usize {
-        let options = CompilerOptions {
-            netmask: Some([255, 255, 255, 0].into()),
-            ..CompilerOptions::default()
-        };
+        let options = CompilerOptions { netmask: Some([255, 255, 255, 0].into()), ..CompilerOptions::default() };
         let compiler = super::super::ready().unwrap();
         let most = Cell::new(0);
         let run = |piece: &str, is_plain: bool| {
@@ -363,13 +331,7 @@ mod tests {
                 most.set(most.get().max(operands::operators(piece)));
             }
             let optimise = !is_plain;
-            compiler.compile(
-                piece,
-                &CompilerOptions {
-                    optimise,
-                    ..options
-                },
-            )
+            compiler.compile(piece, &CompilerOptions { optimise, ..options })
         };
         let ask = |text: &str| compiler.compile(text, &options);
         match super::compile(expression, options.snaplen, run, &ask) {
@@ -416,10 +378,7 @@ mod tests {
             format!("host {}", hosts.join(" or ")),
             format!("not host {}", hosts.join(" and not ")),
             format!("tcp and (src host {}) and not port 22", hosts.join(" or ")),
-            format!(
-                "(ip src {} and ip)",
-                hosts[..300].join(" and ip) or (ip src ")
-            ),
+            format!("(ip src {} and ip)", hosts[..300].join(" and ip) or (ip src ")),
             format!("ip broadcast or host {}", hosts[..400].join(" or ")),
             ranges(200),
             format!("vlan 5 and ({})", ranges(600)),
@@ -440,10 +399,7 @@ mod tests {
         hosts[70] = "10.0.0.999".into();
         let expression = format!("host {}", hosts.join(" or "));
         match crate::compile(&expression, &CompilerOptions::default()) {
-            Err(FilterError::Expression {
-                at: Some(at),
-                message,
-            }) => {
+            Err(FilterError::Expression { at: Some(at), message }) => {
                 assert_eq!(&expression[at], "10.0.0.999", "{message}");
             }
             other => panic!("{other:?}"),
@@ -470,10 +426,7 @@ mod tests {
             (format!("{long} or src and dst port 80"), false),
             (format!("{long} or dst or src port 80"), true),
             (format!("{long} or dst and src port 80"), false),
-            (
-                format!("{long} or ip[0] & 0xf0 = 0x40 and tcp[(1+1):2] == 80"),
-                true,
-            ),
+            (format!("{long} or ip[0] & 0xf0 = 0x40 and tcp[(1+1):2] == 80"), true),
             (format!("{long} or ip[9] > 6 or ether[0] | 1 != 1"), false),
             (format!("mpls and ({long} or port 80)"), false),
         ] {

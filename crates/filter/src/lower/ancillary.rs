@@ -1,7 +1,7 @@
 //! Ancillary loads: negative offsets for which Linux returns facts about the packet.
 //!
-//! libpcap emits a few of them (`inbound`, `outbound`, `ifindex`, and `vlan` for a live handle); a raw program may contain
-//! any. Each is translated for the hook or refused with a reason.
+//! libpcap emits a few of them (`inbound`, `outbound`, `ifindex`, and `vlan` for a live handle); a raw program may
+//! contain any. Each is translated for the hook or refused with a reason.
 
 use super::{Hook, Target};
 use crate::classic::ancillary::Ancillary;
@@ -33,13 +33,7 @@ impl Ancillary {
     pub(crate) fn answer(self, target: &Target) -> Result<Answer, FilterError> {
         use Ancillary::*;
         use trawl_ebpf::helper;
-        let refuse = |part, instead| {
-            Err(FilterError::NotAtHook {
-                part,
-                hook: target.hook.description(),
-                instead,
-            })
-        };
+        let refuse = |part, instead| Err(FilterError::NotAtHook { part, hook: target.hook.description(), instead });
         Ok(match (self, target.hook) {
             (XorX, _) => Answer::XorX,
             // The frame's bytes answer all else.
@@ -80,10 +74,7 @@ impl Ancillary {
                 return refuse("the device's hardware type", Instead::Packet);
             }
             (PayloadOffset, _) => {
-                return refuse(
-                    "the payload's offset as the kernel parses it",
-                    Instead::Packet,
-                );
+                return refuse("the payload's offset as the kernel parses it", Instead::Packet);
             }
             (NetlinkAttribute, _) => {
                 return refuse("a netlink attribute", Instead::NetlinkSocket);

@@ -61,10 +61,7 @@ impl Assembler {
 
     /// Emits a jump if the lower 32 bits of the register satisfy a comparison with a constant.
     pub(super) fn jump_if32(&mut self, test: u8, dst: u8, imm: u32, to: Label) {
-        self.jump(
-            Insn::new(op::JMP32 | test | op::K, dst, 0, 0, imm as i32),
-            to,
-        );
+        self.jump(Insn::new(op::JMP32 | test | op::K, dst, 0, 0, imm as i32), to);
     }
 
     /// Emits a jump if the 64 bits of two registers satisfy a comparison.
@@ -96,10 +93,7 @@ impl Assembler {
                 let distance = self.distance(&starts, index, widths[index], to);
                 if widths[index] == 1 && i16::try_from(distance).is_err() {
                     if !gotol {
-                        return Err(FilterError::TooLong {
-                            len: self.items.len(),
-                            max: i16::MAX as usize,
-                        });
+                        return Err(FilterError::TooLong { len: self.items.len(), max: i16::MAX as usize });
                     }
                     let long = long_form(insn).len();
                     // A `gotol` is as wide as a `goto`, so the width alone does not show a change.
@@ -223,10 +217,7 @@ fn invert(insn: Insn) -> Option<Insn> {
         op::JLT => op::JGE,
         _ => return None,
     };
-    Some(Insn {
-        code: insn.code & 0x0f | inverse,
-        ..insn
-    })
+    Some(Insn { code: insn.code & 0x0f | inverse, ..insn })
 }
 
 /// Returns a jump whose last instruction has a distance of 32 bits.
@@ -237,11 +228,7 @@ fn long_form(insn: Insn) -> Vec<Insn> {
     }
     match invert(insn) {
         Some(inverse) => vec![Insn { off: 1, ..inverse }, far],
-        None => vec![
-            Insn { off: 1, ..insn },
-            Insn::new(op::JMP | op::JA, 0, 0, 1, 0),
-            far,
-        ],
+        None => vec![Insn { off: 1, ..insn }, Insn::new(op::JMP | op::JA, 0, 0, 1, 0), far],
     }
 }
 
@@ -260,13 +247,7 @@ mod tests {
         asm.goto(end);
         asm.bind(end);
         let block = asm.link(false).unwrap();
-        assert_eq!(
-            block,
-            [
-                Insn::new(op::JMP32 | op::JNE, 7, 0, 1, 1),
-                op::mov32_imm(0, 1)
-            ]
-        );
+        assert_eq!(block, [Insn::new(op::JMP32 | op::JNE, 7, 0, 1, 1), op::mov32_imm(0, 1)]);
     }
 
     #[test]
@@ -283,13 +264,7 @@ mod tests {
             asm.bind(end);
             asm.link(gotol)
         };
-        assert_eq!(
-            far(false),
-            Err(FilterError::TooLong {
-                len: 40_003,
-                max: 32_767
-            })
-        );
+        assert_eq!(far(false), Err(FilterError::TooLong { len: 40_003, max: 32_767 }));
         let block = far(true).unwrap();
         assert_eq!(block.len(), 40_006);
         let long = |index: usize| index as i64 + 1 + i64::from(block[index].imm);

@@ -11,13 +11,9 @@ use crate::error::FilterError;
 /// Slots at the end of the scratch, which no block uses, for the inputs of the second block.
 const KEPT: i16 = SCRATCH_SIZE - 3 * 8;
 
-/// Lowers a filter to a block that matches a packet, or else the packet inside its tunnel. A filter with long lists matches the
-/// packet itself only: searching them needs the register in which the scratch is kept.
-pub fn lower_either(
-    classic: &Classic,
-    inner: &Inner,
-    target: &Target,
-) -> Result<Lowered, FilterError> {
+/// Lowers a filter to a block that matches a packet, or else the packet inside its tunnel. A filter with long lists
+/// matches the packet itself only: searching them needs the register in which the scratch is kept.
+pub fn lower_either(classic: &Classic, inner: &Inner, target: &Target) -> Result<Lowered, FilterError> {
     let outer = lower(classic, target)?;
     let inside = lower_inner(inner, target)?;
     if !outer.tables.is_empty() || target.has_skb() {
@@ -29,10 +25,8 @@ pub fn lower_either(
     let mut again = vec![op::mov(reg::SCRATCH, reg::SLOW_SCRATCH)];
     again.extend(kept(target).map(|(slot, input)| op::load(op::DW, input, reg::SCRATCH, slot)));
     again.extend(inside.insns);
-    let past = i16::try_from(again.len()).map_err(|_| FilterError::TooLong {
-        len: again.len(),
-        max: i16::MAX as usize,
-    })?;
+    let past =
+        i16::try_from(again.len()).map_err(|_| FilterError::TooLong { len: again.len(), max: i16::MAX as usize })?;
     insns.push(op::jump_if(op::JNE, reg::TMP, 0, past));
     insns.extend(again);
     let sum = |of: fn(&Stats) -> usize| of(&outer.stats) + of(&inside.stats);

@@ -67,9 +67,7 @@ impl<'a> Emitter<'a> {
 
     /// Decodes a program, with its comparisons gathered into sets.
     pub(super) fn graph(&self, classic: &Classic) -> Result<Graph, FilterError> {
-        let decoder = Decoder {
-            target: self.target,
-        };
+        let decoder = Decoder { target: self.target };
         let mut graph = decoder.decode(classic)?;
         sets::gather(&mut graph);
         Ok(graph)
@@ -149,7 +147,8 @@ impl<'a> Emitter<'a> {
             self.emit(op::store_imm(op::DW, mode.scratch(), slot::LOOPS, left));
         }
         let LiveAtStart { a, x, memory } = self.versions[version].start;
-        // libpcap's programs may read cells before storing to them; newer versions of libpcap start with zeroes as well.
+        // libpcap's programs may read cells before storing to them; newer versions of libpcap start with zeroes as
+        // well.
         for cell in (0..16).filter(|cell| memory & 1 << cell != 0) {
             let at = slot::MEMORY + 8 * cell;
             self.emit(op::store_imm(op::DW, mode.scratch(), at, 0));
@@ -162,7 +161,8 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Emits the first part of a version: its fast one, or the transition to the slow one if packet memory may not be read.
+    /// Emits the first part of a version: its fast one, or the transition to the slow one if packet memory may not be
+    /// read.
     pub(super) fn begin(&mut self, version: usize) {
         if !self.is_slow_only() {
             return self.fast(version);
@@ -236,16 +236,12 @@ impl<'a> Emitter<'a> {
                 let to = self.block_label(version, mode, to);
                 self.asm.goto(to);
             }
-            End::Branch {
-                test,
-                value,
-                yes,
-                no,
-            } => {
+            End::Branch { test, value, yes, no } => {
                 let yes = self.block_label(version, mode, yes);
                 let no = self.block_label(version, mode, no);
                 match value {
-                    // On a copy: the verifier's knowledge of bits may contradict the ranges it knows, which causes a warning.
+                    // On a copy: the verifier's knowledge of bits may contradict the ranges it knows, which causes a
+                    // warning.
                     Value::K(k) if test == op::JSET => {
                         self.emit(op::mov32(reg::TMP, reg::A));
                         self.emit(op::alu32_imm(op::AND, reg::TMP, k));
@@ -353,16 +349,7 @@ impl<'a> Emitter<'a> {
         let (checks, gotol) = (self.checks, self.target.gotol);
         let tables = std::mem::take(&mut self.tables);
         let insns = self.asm.link(gotol)?;
-        Ok(Lowered {
-            tables,
-            stats: Stats {
-                classic,
-                ebpf: insns.len(),
-                fast: fast.min(insns.len()),
-                checks,
-            },
-            insns,
-        })
+        Ok(Lowered { tables, stats: Stats { classic, ebpf: insns.len(), fast: fast.min(insns.len()), checks }, insns })
     }
 
     /// Links a quick version. The verifier refuses unreachable code.
@@ -417,12 +404,7 @@ impl Emitter<'_> {
             Op::Field(answer) => self.field(mode, answer),
             Op::Length(r) => match mode {
                 Mode::Fast => self.emit(op::mov32(register(r), reg::LENGTH)),
-                Mode::Slow => self.emit(op::load(
-                    op::W,
-                    register(r),
-                    scratch,
-                    slot_low_word(slot::LENGTH),
-                )),
+                Mode::Slow => self.emit(op::load(op::W, register(r), scratch, slot_low_word(slot::LENGTH))),
             },
             Op::Imm(r, k) => self.emit(op::mov32_imm(register(r), k)),
             Op::Recall(r, cell) => {
@@ -471,8 +453,8 @@ impl Emitter<'_> {
             }
             Answer::Helper(id) => {
                 let keeps_length = self.keeps_length;
-                let kept = (reg::CONTEXT..=reg::SCRATCH)
-                    .filter(move |&register| register != reg::LENGTH || keeps_length);
+                let kept =
+                    (reg::CONTEXT..=reg::SCRATCH).filter(move |&register| register != reg::LENGTH || keeps_length);
                 if mode == Mode::Fast {
                     self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
                     for r in kept.clone() {
@@ -492,8 +474,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Makes the verifier forget the bounds of X. Each turn of a loop would otherwise leave X with different bounds, each of
-    /// which the verifier would follow, until it gives up.
+    /// Makes the verifier forget the bounds of X. Each turn of a loop would otherwise leave X with different bounds,
+    /// each of which the verifier would follow, until it gives up.
     pub(super) fn forget_x(&mut self, scratch: u8) {
         let top = if cfg!(target_endian = "big") { 0 } else { 7 };
         self.emit(op::store(op::DW, scratch, slot::STAGING, reg::X));
@@ -505,11 +487,7 @@ impl Emitter<'_> {
 
 /// Returns the offset of the lower half of an eight-byte slot.
 fn slot_low_word(at: i16) -> i16 {
-    if cfg!(target_endian = "big") {
-        at + 4
-    } else {
-        at
-    }
+    if cfg!(target_endian = "big") { at + 4 } else { at }
 }
 
 fn kept_slot(register: u8) -> i16 {

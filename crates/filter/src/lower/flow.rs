@@ -1,9 +1,9 @@
 //! Positions and sizes of comparisons with the packet's end in the fast version.
 //!
-//! Two values are computed for each block. *Needed*: the number of bytes without which the filter cannot match from here. A
-//! return of 0 needs infinitely many, because a packet that is too short gets the same answer; so the least need of all paths
-//! onward can be checked early, and a packet that fails is rejected exactly. *Known*: the number of bytes already checked on
-//! every path to here. A comparison is made if the need exceeds the knowledge.
+//! Two values are computed for each block. *Needed*: the number of bytes without which the filter cannot match from
+//! here. A return of 0 needs infinitely many, because a packet that is too short gets the same answer; so the least
+//! need of all paths onward can be checked early, and a packet that fails is rejected exactly. *Known*: the number of
+//! bytes already checked on every path to here. A comparison is made if the need exceeds the knowledge.
 //!
 //! The same is done for bytes after X, while X is unchanged.
 
@@ -12,8 +12,8 @@ use super::graph::{At, Block, End, Graph, NO_MATCH, Op, Reg, Return};
 /// Need of a path that cannot match.
 const NEVER: u32 = u32::MAX;
 
-/// Bytes that a comparison may require beyond the need, if some path onward reads them: enough for an address or a port that
-/// is read right after, which no valid packet cuts off.
+/// Bytes that a comparison may require beyond the need, if some path onward reads them: enough for an address or a port
+/// that is read right after, which no valid packet cuts off.
 const AHEAD: u32 = 4;
 
 /// A comparison with the packet's end.
@@ -64,14 +64,7 @@ fn fixed_end(operation: &Op) -> u32 {
 }
 
 fn changes_x(operation: &Op) -> bool {
-    matches!(
-        operation,
-        Op::HeaderLength(_)
-            | Op::Length(Reg::X)
-            | Op::Imm(Reg::X, _)
-            | Op::Recall(Reg::X, _)
-            | Op::Tax
-    )
+    matches!(operation, Op::HeaderLength(_) | Op::Length(Reg::X) | Op::Imm(Reg::X, _) | Op::Recall(Reg::X, _) | Op::Tax)
 }
 
 impl Reader {
@@ -91,20 +84,11 @@ struct Need {
 }
 
 impl Need {
-    const NONE: Need = Need {
-        least: 0,
-        greatest: 0,
-    };
-    const NO_PATH: Need = Need {
-        least: NEVER,
-        greatest: 0,
-    };
+    const NONE: Need = Need { least: 0, greatest: 0 };
+    const NO_PATH: Need = Need { least: NEVER, greatest: 0 };
 
     fn and(self, bytes: u32) -> Need {
-        Need {
-            least: self.least.max(bytes),
-            greatest: self.greatest.max(bytes),
-        }
+        Need { least: self.least.max(bytes), greatest: self.greatest.max(bytes) }
     }
 
     fn of_end(block: &Block, needs: &[Need]) -> Need {
@@ -136,12 +120,7 @@ fn solve(graph: &Graph, through: impl Fn(&Block, Need) -> Need) -> Vec<Need> {
 }
 
 fn fixed_needs(graph: &Graph) -> Vec<Need> {
-    solve(graph, |block, end| {
-        block
-            .ops
-            .iter()
-            .fold(end, |need, operation| need.and(fixed_end(operation)))
-    })
+    solve(graph, |block, end| block.ops.iter().fold(end, |need, operation| need.and(fixed_end(operation))))
 }
 
 /// Replaces blocks without a path to a match by "no match".
@@ -149,10 +128,7 @@ pub(super) fn cut_hopeless(graph: &mut Graph) {
     let needs = fixed_needs(graph);
     for (block, need) in graph.blocks.iter_mut().zip(&needs) {
         if need.least == NEVER {
-            *block = Block {
-                ops: Vec::new(),
-                end: NO_MATCH,
-            };
+            *block = Block { ops: Vec::new(), end: NO_MATCH };
         }
     }
 }
@@ -168,26 +144,12 @@ struct Known {
 pub(super) fn plan(graph: &Graph, reader: Reader) -> Checks {
     let fixed = fixed_needs(graph);
     let after_x = solve(graph, |block, end| {
-        block.ops.iter().rev().fold(end, |need, operation| {
-            step_back_after_x(need, operation, reader)
-        })
+        block.ops.iter().rev().fold(end, |need, operation| step_back_after_x(need, operation, reader))
     });
-    let ahead = if reader.has_slow && !graph.has_loops() {
-        AHEAD
-    } else {
-        0
-    };
-    let planner = Planner {
-        fixed: &fixed,
-        after_x: &after_x,
-        reader,
-        ahead,
-    };
+    let ahead = if reader.has_slow && !graph.has_loops() { AHEAD } else { 0 };
+    let planner = Planner { fixed: &fixed, after_x: &after_x, reader, ahead };
     let mut known: Vec<Option<Known>> = vec![None; graph.blocks.len()];
-    known[0] = Some(Known {
-        fixed: 0,
-        after_x: None,
-    });
+    known[0] = Some(Known { fixed: 0, after_x: None });
     loop {
         let mut changed = false;
         let mut blocks = Vec::with_capacity(graph.blocks.len());
@@ -238,9 +200,7 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn choose(&self, need: Need) -> u32 {
-        need.greatest
-            .min(need.least.saturating_add(self.ahead))
-            .max(need.least)
+        need.greatest.min(need.least.saturating_add(self.ahead)).max(need.least)
     }
 
     fn block(&self, index: usize, block: &Block, before: Known) -> (BlockPlan, Known) {
@@ -249,11 +209,7 @@ impl Planner<'_> {
         let need = self.fixed[index];
         if need.least != NEVER && need.least > known.fixed {
             known.fixed = self.choose(need);
-            plan.start = Some(Check {
-                bytes: known.fixed,
-                needed: need.least,
-                fresh: false,
-            });
+            plan.start = Some(Check { bytes: known.fixed, needed: need.least, fresh: false });
         }
         let needs = self.needs_after_x(block);
         for (operation, need) in block.ops.iter().zip(needs) {
@@ -261,18 +217,10 @@ impl Planner<'_> {
             if let Some(end) = self.reader.indirect_end(operation)
                 && known.after_x.is_none_or(|bytes| bytes < end)
             {
-                let need = if need.least == NEVER {
-                    need.and(end)
-                } else {
-                    need
-                };
+                let need = if need.least == NEVER { need.and(end) } else { need };
                 let least = if need.least == NEVER { end } else { need.least };
                 let bytes = self.choose(Need { least, ..need });
-                check = Some(Check {
-                    bytes,
-                    needed: least,
-                    fresh: known.after_x.is_none(),
-                });
+                check = Some(Check { bytes, needed: least, fresh: known.after_x.is_none() });
                 known.after_x = Some(bytes);
             }
             if changes_x(operation) || self.takes_pointer(operation) {

@@ -36,8 +36,8 @@ pub(super) enum At {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// Loads a big-endian field into A. `raw`: in the packet's byte order, for comparisons only, whose constants are swapped
-    /// instead.
+    /// Loads a big-endian field into A. `raw`: in the packet's byte order, for comparisons only, whose constants are
+    /// swapped instead.
     Load {
         width: u8,
         at: At,
@@ -165,11 +165,7 @@ impl Decoder<'_> {
             blocks.push(self.block(classic, start, end, &index_of)?);
             start = end;
         }
-        let mut graph = Graph {
-            blocks,
-            sets: Vec::new(),
-            tables: classic.shared_tables(),
-        };
+        let mut graph = Graph { blocks, sets: Vec::new(), tables: classic.shared_tables() };
         graph.thread_jumps();
         if classic.wraps() {
             graph.mark_wrapping();
@@ -202,11 +198,7 @@ impl Decoder<'_> {
                 None => return Ok(Block { ops, end: NO_MATCH }),
             }
         }
-        let end = index_of
-            .get(end)
-            .copied()
-            .flatten()
-            .map_or(NO_MATCH, End::Goto);
+        let end = index_of.get(end).copied().flatten().map_or(NO_MATCH, End::Goto);
         Ok(Block { ops, end })
     }
 
@@ -218,34 +210,20 @@ impl Decoder<'_> {
             H => 2,
             _ => 1,
         };
-        let value = if i.code & X != 0 {
-            Value::X
-        } else {
-            Value::K(i.k)
-        };
+        let value = if i.code & X != 0 { Value::X } else { Value::K(i.k) };
         Ok(Some(match (i.class(), i.code & 0xe0) {
             (LD, ABS) => match Ancillary::at(i.k) {
                 Some(fact) => return self.fact(fact).map(Some),
                 None => match offset(classic, i.k) {
-                    Some(k) => Op::Load {
-                        width,
-                        at: At::Abs(k),
-                        raw: false,
-                    },
+                    Some(k) => Op::Load { width, at: At::Abs(k), raw: false },
                     None => return Ok(None),
                 },
             },
-            (LD, IND) if i.k >= BEYOND_ANY_PACKET && classic.wraps() => Op::Load {
-                width,
-                at: At::Wrap(i.k),
-                raw: false,
-            },
+            (LD, IND) if i.k >= BEYOND_ANY_PACKET && classic.wraps() => {
+                Op::Load { width, at: At::Wrap(i.k), raw: false }
+            }
             (LD, IND) if i.k >= BEYOND_ANY_PACKET => return Ok(None),
-            (LD, IND) => Op::Load {
-                width,
-                at: At::Ind(i.k),
-                raw: false,
-            },
+            (LD, IND) => Op::Load { width, at: At::Ind(i.k), raw: false },
             (LDX, MSH) => match offset(classic, i.k) {
                 Some(k) => Op::HeaderLength(k),
                 None => return Ok(None),
@@ -269,11 +247,7 @@ impl Decoder<'_> {
         Ok(match fact.answer(self.target)? {
             Answer::Constant(k) => Op::Imm(Reg::A, k),
             Answer::XorX => Op::Alu(trawl_ebpf::op::XOR, Value::X),
-            Answer::EtherType => Op::Load {
-                width: 2,
-                at: At::Abs(12),
-                raw: false,
-            },
+            Answer::EtherType => Op::Load { width: 2, at: At::Abs(12), raw: false },
             other => Op::Field(other),
         })
     }
@@ -289,9 +263,7 @@ fn offset(classic: &Classic, k: u32) -> Option<u32> {
 pub(super) fn expects_tags_beside(classic: &Classic, hook: Hook) -> bool {
     matches!(hook, Hook::Tc | Hook::Socket)
         && classic.instructions().iter().any(|i| {
-            i.class() == op::LD
-                && i.code & 0xe0 == op::ABS
-                && Ancillary::at(i.k).is_some_and(Ancillary::is_vlan)
+            i.class() == op::LD && i.code & 0xe0 == op::ABS && Ancillary::at(i.k).is_some_and(Ancillary::is_vlan)
         })
 }
 
@@ -334,19 +306,11 @@ fn targets(i: Instruction, index: usize) -> [usize; 2] {
 fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
     use trawl_ebpf::op as ebpf;
     if i.class() == op::RET {
-        return End::Return(if i.code & 0x18 == op::A {
-            Return::A
-        } else {
-            Return::K(i.k)
-        });
+        return End::Return(if i.code & 0x18 == op::A { Return::A } else { Return::K(i.k) });
     }
     let [yes, no] = targets(i, index).map(|at| index_of[at].unwrap_or(0));
     if i.code == op::JMP | op::JA {
-        return if (i.k as i32) < 0 {
-            End::Back(yes)
-        } else {
-            End::Goto(yes)
-        };
+        return if (i.k as i32) < 0 { End::Back(yes) } else { End::Goto(yes) };
     }
     if yes == no {
         return End::Goto(yes);
@@ -358,11 +322,7 @@ fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
             op::JGE => ebpf::JGE,
             _ => ebpf::JSET,
         },
-        value: if i.code & op::X != 0 {
-            Value::X
-        } else {
-            Value::K(i.k)
-        },
+        value: if i.code & op::X != 0 { Value::X } else { Value::K(i.k) },
         yes,
         no,
     }
@@ -374,33 +334,17 @@ impl Graph {
         // From the last block to the first, so that chains are followed to their ends.
         for index in (0..self.blocks.len()).rev() {
             let follow = |to: usize| match &self.blocks[to] {
-                Block {
-                    ops,
-                    end: End::Goto(on),
-                } if ops.is_empty() && to > index => *on,
+                Block { ops, end: End::Goto(on) } if ops.is_empty() && to > index => *on,
                 _ => to,
             };
             let end = match self.blocks[index].end {
                 End::Goto(to) => match &self.blocks[follow(to)] {
-                    Block {
-                        ops,
-                        end: end @ End::Return(_),
-                    } if ops.is_empty() => *end,
+                    Block { ops, end: end @ End::Return(_) } if ops.is_empty() => *end,
                     _ => End::Goto(follow(to)),
                 },
-                End::Branch {
-                    test,
-                    value,
-                    yes,
-                    no,
-                } => match (follow(yes), follow(no)) {
+                End::Branch { test, value, yes, no } => match (follow(yes), follow(no)) {
                     (yes, no) if yes == no => End::Goto(yes),
-                    (yes, no) => End::Branch {
-                        test,
-                        value,
-                        yes,
-                        no,
-                    },
+                    (yes, no) => End::Branch { test, value, yes, no },
                 },
                 end => end,
             };
@@ -409,15 +353,11 @@ impl Graph {
     }
 
     pub(super) fn has_loops(&self) -> bool {
-        self.blocks
-            .iter()
-            .any(|block| matches!(block.end, End::Back(_)))
+        self.blocks.iter().any(|block| matches!(block.end, End::Back(_)))
     }
 
     pub(super) fn returns_a(&self) -> bool {
-        self.blocks
-            .iter()
-            .any(|block| block.end == End::Return(Return::A))
+        self.blocks.iter().any(|block| block.end == End::Return(Return::A))
     }
 }
 
@@ -487,9 +427,7 @@ impl Bounds {
                     op::ADD => self.a.checked_add(other).unwrap_or(UNKNOWN),
                     op::MUL if self.a <= 0xffff && other <= 0xffff => self.a * other,
                     op::RSH if constant => self.a.checked_shr(other).unwrap_or(UNKNOWN),
-                    op::LSH if constant && other < 32 && u64::from(self.a) << other < 1 << 32 => {
-                        self.a << other
-                    }
+                    op::LSH if constant && other < 32 && u64::from(self.a) << other < 1 << 32 => self.a << other,
                     _ => UNKNOWN,
                 };
             }
@@ -503,16 +441,8 @@ impl Bounds {
 
 /// Returns the maximum value of X before each operation of each block.
 pub(super) fn bounds_of_x(graph: &Graph) -> Vec<Vec<u32>> {
-    let unknown = Bounds {
-        a: u32::MAX,
-        x: u32::MAX,
-        memory: [u32::MAX; 16],
-    };
-    let start = Bounds {
-        a: 0,
-        x: 0,
-        ..unknown
-    };
+    let unknown = Bounds { a: u32::MAX, x: u32::MAX, memory: [u32::MAX; 16] };
+    let start = Bounds { a: 0, x: 0, ..unknown };
     let mut at_start: Vec<Option<Bounds>> = vec![None; graph.blocks.len()];
     at_start[0] = Some(start);
     // A loop's values may grow on each turn, so nothing is known at its beginning.

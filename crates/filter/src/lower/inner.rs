@@ -1,8 +1,8 @@
 //! Filters on the packet inside a tunnel: VXLAN, GENEVE, GRE, IP in IP.
 //!
-//! The inner packet is located by a classic program (see `locator`), lowered like any other; its result is the inner packet's
-//! offset and kind. The expression, compiled once for Ethernet frames and once for bare IP packets, then runs on a packet
-//! that begins there. The outermost tunnel counts.
+//! The inner packet is located by a classic program (see `locator`), lowered like any other; its result is the inner
+//! packet's offset and kind. The expression, compiled once for Ethernet frames and once for bare IP packets, then runs
+//! on a packet that begins there. The outermost tunnel counts.
 
 use std::collections::HashMap;
 
@@ -36,23 +36,20 @@ struct Found {
 }
 
 impl Inner {
-    /// Compiles an expression for inner packets of both kinds. An expression that libpcap cannot compile for bare IP packets
-    /// (`ether host`, `arp`) matches none.
+    /// Compiles an expression for inner packets of both kinds. An expression that libpcap cannot compile for bare IP
+    /// packets (`ether host`, `arp`) matches none.
     pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Self, FilterError> {
         let with = |link| CompilerOptions { link, ..*options };
         let ethernet = compile(expression, &with(LinkType::ETHERNET))?;
-        let raw = compile(expression, &with(LinkType::RAW_IP))
-            .or_else(|_| Classic::parse("1,6 0 0 0"))?;
+        let raw = compile(expression, &with(LinkType::RAW_IP)).or_else(|_| Classic::parse("1,6 0 0 0"))?;
         Ok(Inner { ethernet, raw })
     }
 
     fn find(bytes: &[u8], length: u32) -> Option<Found> {
         let found = program().ok()?.run(bytes, length);
         let base = found & OFFSET;
-        (found != 0 && base <= GREATEST_BASE && base <= length).then_some(Found {
-            base: base as usize,
-            is_raw: found & RAW != 0,
-        })
+        (found != 0 && base <= GREATEST_BASE && base <= length)
+            .then_some(Found { base: base as usize, is_raw: found & RAW != 0 })
     }
 
     /// Runs the filter on a frame of which `bytes` is the beginning and `length` the true length.
@@ -67,8 +64,8 @@ impl Inner {
 
 /// Lowers a filter for inner packets to a block that fulfils the splice contract.
 ///
-/// At [`Hook::Copy`] an inner packet is found in the first half of the buffer only, because the verifier must see that the
-/// rest is within the buffer.
+/// At [`Hook::Copy`] an inner packet is found in the first half of the buffer only, because the verifier must see that
+/// the rest is within the buffer.
 pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterError> {
     let greatest = match target.hook {
         Hook::Copy { buffer } => GREATEST_BASE.min(u32::from(buffer) / 2),
@@ -79,11 +76,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     emitter.keeps_length = !emitter.is_slow_only();
     let locating = emitter.graph(&locator)?;
     let mut entries = Vec::new();
-    let views = if target.puts_tag_back() {
-        &[View::Plain, View::Tagged][..]
-    } else {
-        &[View::Plain][..]
-    };
+    let views = if target.puts_tag_back() { &[View::Plain, View::Tagged][..] } else { &[View::Plain][..] };
     for &view in views {
         let (fast, slow) = (emitter.asm.label(), emitter.asm.label());
         let version = emitter.version(&locating, view, None, Returns::To { fast, slow })?;
@@ -207,8 +200,7 @@ impl Builder {
 
     /// Adds a jump by name; the empty name is the next instruction.
     fn jump(&mut self, code: u16, k: u32, yes: &'static str, no: &'static str) {
-        self.code
-            .push((Instruction::new(JMP | code, 0, 0, k), yes, no));
+        self.code.push((Instruction::new(JMP | code, 0, 0, k), yes, no));
     }
 
     fn jump_equal(&mut self, choices: &[(u32, &'static str)], otherwise: &'static str) {
@@ -264,16 +256,9 @@ fn link(b: &mut Builder) {
         b.add(LDX | IMM, 14 + 4 * tag);
         b.add(LD | H | ABS, 12 + 4 * tag);
         match after_tag.get(tag as usize) {
-            Some(&next) => b.jump_equal(
-                &[
-                    (0x8100, next),
-                    (0x88a8, next),
-                    (0x9100, next),
-                    (IPV4, "v4"),
-                    (IPV6, "v6"),
-                ],
-                "none",
-            ),
+            Some(&next) => {
+                b.jump_equal(&[(0x8100, next), (0x88a8, next), (0x9100, next), (IPV4, "v4"), (IPV6, "v6")], "none")
+            }
             None => b.jump_equal(&[(IPV4, "v4"), (IPV6, "v6")], "none"),
         }
     }
@@ -304,10 +289,7 @@ fn network(b: &mut Builder) {
     b.add(LD | MEM, PROTOCOL);
     for extension in ["extension 1", "extension 2"].into_iter().take(EXTENSIONS) {
         // Hop-by-hop options, routing, destination options; anything else is handled below.
-        b.jump_equal(
-            &[(0, extension), (43, extension), (60, extension)],
-            "transport",
-        );
+        b.jump_equal(&[(0, extension), (43, extension), (60, extension)], "transport");
         b.bind(extension);
         b.add(LD | B | IND, 0);
         b.add(ST, PROTOCOL);
@@ -362,11 +344,9 @@ fn gre(b: &mut Builder) {
     b.add(ALU | ADD, 4);
     b.add(ST, END);
     // Checksum, key and sequence number have four bytes each.
-    for (flag, then, name) in [
-        (0x8000, "checksum", "key"),
-        (0x2000, "has key", "sequence"),
-        (0x1000, "has sequence", "protocol"),
-    ] {
+    for (flag, then, name) in
+        [(0x8000, "checksum", "key"), (0x2000, "has key", "sequence"), (0x1000, "has sequence", "protocol")]
+    {
         b.add(LD | MEM, FLAGS);
         b.jump(JSET, flag, then, name);
         b.bind(then);
@@ -377,11 +357,7 @@ fn gre(b: &mut Builder) {
     }
     b.add(LD | H | IND, 2);
     b.bind("payload");
-    for (kind, name) in [
-        (TEB, "carries ethernet"),
-        (IPV4, "carries ip"),
-        (IPV6, "carries ip"),
-    ] {
+    for (kind, name) in [(TEB, "carries ethernet"), (IPV4, "carries ip"), (IPV6, "carries ip")] {
         b.jump(JEQ, kind, name, "");
     }
     b.jump(JA, 0, "none", "");
@@ -403,9 +379,7 @@ mod tests {
     }
 
     const MACS: [u8; 12] = [2; 12];
-    const V4_UDP: [u8; 20] = [
-        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2,
-    ];
+    const V4_UDP: [u8; 20] = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
 
     #[test]
     fn tunnels_are_located_with_their_payload() {
@@ -418,9 +392,7 @@ mod tests {
 
         let mut v4_gre = V4_UDP;
         v4_gre[9] = 47;
-        let gre = |flags: u8, kind: [u8; 2]| {
-            found(&[&MACS, &[8, 0], &v4_gre, &[flags, 0], &kind, &[0; 12]])
-        };
+        let gre = |flags: u8, kind: [u8; 2]| found(&[&MACS, &[8, 0], &v4_gre, &[flags, 0], &kind, &[0; 12]]);
         assert_eq!(gre(0, [0x65, 0x58]), ETHERNET | 38);
         assert_eq!(gre(0x20, [0x86, 0xdd]), RAW | 42);
         assert_eq!(gre(0xb0, [8, 0]), RAW | 50);

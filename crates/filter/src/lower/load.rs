@@ -84,12 +84,7 @@ impl Emitter<'_> {
     }
 
     /// Emits a comparison with the packet's end; returns false if it always fails.
-    pub(super) fn check_fixed(
-        &mut self,
-        version: usize,
-        check: Check,
-        leave: super::assembler::Label,
-    ) -> bool {
+    pub(super) fn check_fixed(&mut self, version: usize, check: Check, leave: super::assembler::Label) -> bool {
         let bytes = self.real(version, check.bytes);
         if self.is_copy() {
             if bytes > self.buffer(version) {
@@ -105,8 +100,7 @@ impl Emitter<'_> {
         }
         self.emit(op::mov(reg::TMP, reg::DATA));
         self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
-        self.asm
-            .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+        self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
         true
     }
 
@@ -135,8 +129,7 @@ impl Emitter<'_> {
             self.bound(reg::X, x_bound, room - bytes, leave);
             self.emit(op::mov(reg::TMP, reg::X));
             self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
-            self.asm
-                .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+            self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
             self.emit(op::mov(reg::POINTER, reg::DATA));
             self.emit(op::alu(op::ADD, reg::POINTER, reg::X));
             return true;
@@ -154,8 +147,7 @@ impl Emitter<'_> {
     fn check_pointer(&mut self, bytes: u32, leave: super::assembler::Label) {
         self.emit(op::mov(reg::TMP, reg::POINTER));
         self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
-        self.asm
-            .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+        self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
     }
 
     fn bound(&mut self, register: u8, known: u32, most: u32, leave: super::assembler::Label) {
@@ -197,15 +189,7 @@ impl Emitter<'_> {
     }
 
     /// Emits a load at a fixed offset. In the fast version the bytes are known to exist.
-    pub(super) fn fixed(
-        &mut self,
-        version: usize,
-        mode: Mode,
-        into: u8,
-        offset: u32,
-        width: u8,
-        raw: bool,
-    ) {
+    pub(super) fn fixed(&mut self, version: usize, mode: Mode, into: u8, offset: u32, width: u8, raw: bool) {
         let pieces = pieces(self.view(version), offset, width);
         if let [(piece, _)] = pieces[..] {
             self.piece(version, mode, into, piece, width);
@@ -239,12 +223,7 @@ impl Emitter<'_> {
                 self.emit(op::mov32_imm(2, k));
                 self.add_base(version);
                 self.call_load(slot::STAGING, width);
-                self.emit(op::load(
-                    size(width),
-                    into,
-                    reg::SLOW_SCRATCH,
-                    slot::STAGING,
-                ));
+                self.emit(op::load(size(width), into, reg::SLOW_SCRATCH, slot::STAGING));
             }
         }
     }
@@ -274,8 +253,8 @@ impl Emitter<'_> {
         self.asm.jump_if(op::JNE, reg::TMP, 0, self.no_match);
     }
 
-    /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such loads are
-    /// rare, so only loads after the tag are done here.
+    /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such
+    /// loads are rare, so only loads after the tag are done here.
     fn after_tag_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(point, 0);
         let least = AFTER_TAG - k;
@@ -298,8 +277,8 @@ impl Emitter<'_> {
             true => self.buffer(point.version),
             false => FARTHEST_VARIABLE - self.versions[point.version].greatest_base.unwrap_or(0),
         };
-        // X is the second operand: kernels from 6.10 on treat a sum that began as a copy of X as X at a distance, and refuse
-        // a large distance in a pointer.
+        // X is the second operand: kernels from 6.10 on treat a sum that began as a copy of X as X at a distance, and
+        // refuse a large distance in a pointer.
         self.emit(op::mov32_imm(reg::TMP, k));
         self.emit(op::alu32(op::ADD, reg::TMP, reg::X));
         // The first offset beyond the range.
@@ -313,8 +292,7 @@ impl Emitter<'_> {
         self.emit(op::alu(op::ADD, reg::POINTER, reg::TMP));
         if self.is_copy() {
             self.emit(op::alu_imm(op::ADD, reg::TMP, i32::from(width)));
-            self.asm
-                .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+            self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
         } else {
             self.check_pointer(width.into(), leave);
         }
@@ -353,17 +331,12 @@ impl Emitter<'_> {
         }
         self.add_base(version);
         self.call_load(slot::STAGING, width);
-        self.emit(op::load(
-            size(width),
-            reg::A,
-            reg::SLOW_SCRATCH,
-            slot::STAGING,
-        ));
+        self.emit(op::load(size(width), reg::A, reg::SLOW_SCRATCH, slot::STAGING));
         self.asm.bind(done);
     }
 
-    /// Emits a load of a field that begins before the tag's end, at the offset in r2: the frame's beginning is assembled with
-    /// its tag, and read from there.
+    /// Emits a load of a field that begins before the tag's end, at the offset in r2: the frame's beginning is
+    /// assembled with its tag, and read from there.
     fn load_from_image(&mut self, width: u8) {
         let scratch = reg::SLOW_SCRATCH;
         self.emit(op::store(op::DW, scratch, slot::KEPT, 2));
@@ -432,7 +405,6 @@ impl Emitter<'_> {
             }
         };
         self.emit(op::alu_imm(op::ADD, reg::TMP, more as i32));
-        self.asm
-            .jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
+        self.asm.jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
     }
 }

@@ -1,8 +1,8 @@
 //! Comparisons of one value with many constants: gathers them into sets, and searches a set as a tree.
 //!
-//! libpcap compares the members of a list in the order of the expression: the source and the destination of the first host,
-//! then of the second one, and so on. Comparisons with the same target may be reordered, as long as none of them can fail for
-//! lack of bytes; so the comparisons of one value become a single test.
+//! libpcap compares the members of a list in the order of the expression: the source and the destination of the first
+//! host, then of the second one, and so on. Comparisons with the same target may be reordered, as long as none of them
+//! can fail for lack of bytes; so the comparisons of one value become a single test.
 
 use trawl_ebpf::{Insn, op};
 
@@ -27,7 +27,8 @@ struct Question {
     constants: Vec<u32>,
 }
 
-/// Replaces comparisons of one value with several constants by one test, within a chain in which all have the same target.
+/// Replaces comparisons of one value with several constants by one test, within a chain in which all have the same
+/// target.
 pub(super) fn gather(graph: &mut Graph) {
     // Number of jumps to each block from reachable blocks.
     let mut leading = vec![0; graph.blocks.len()];
@@ -44,13 +45,7 @@ pub(super) fn gather(graph: &mut Graph) {
     let needs_a = values::needs_a(graph);
     // libpcap returns a match in several blocks if its jumps do not reach far enough.
     let same: Vec<usize> = (graph.blocks.iter().enumerate())
-        .map(|(at, block)| {
-            graph
-                .blocks
-                .iter()
-                .position(|one| one.is_same_return(block))
-                .unwrap_or(at)
-        })
+        .map(|(at, block)| graph.blocks.iter().position(|one| one.is_same_return(block)).unwrap_or(at))
         .collect();
     for first in 0..graph.blocks.len() {
         let Some((value, constant, out, mut next)) = link(&graph.blocks[first], None) else {
@@ -83,13 +78,7 @@ pub(super) fn gather(graph: &mut Graph) {
 
 /// Returns the value that a block compares with a constant, the constant, and the next blocks if equal and if not.
 fn link(block: &Block, before: Option<&Link>) -> Option<(Vec<Op>, u32, usize, usize)> {
-    let End::Branch {
-        test: op::JEQ,
-        value: Value::K(constant),
-        yes,
-        no,
-    } = block.end
-    else {
+    let End::Branch { test: op::JEQ, value: Value::K(constant), yes, no } = block.end else {
         return None;
     };
     let is_load = |op: &Op| {
@@ -109,8 +98,8 @@ fn link(block: &Block, before: Option<&Link>) -> Option<(Vec<Op>, u32, usize, us
     is_plain.then_some((value, constant, yes, no))
 }
 
-/// Returns the tests of a chain. A value's first comparison stays in position, since a packet may end before that value; the
-/// others of all values loaded before are gathered.
+/// Returns the tests of a chain. A value's first comparison stays in position, since a packet may end before that
+/// value; the others of all values loaded before are gathered.
 fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Question> {
     let mut questions: Vec<Question> = Vec::new();
     let mut waiting: Vec<Question> = Vec::new();
@@ -132,20 +121,12 @@ fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Question> {
                 false => value.clone(),
             };
             loaded.push(value.clone());
-            questions.push(Question {
-                ops,
-                value,
-                constants: vec![constant],
-            });
+            questions.push(Question { ops, value, constants: vec![constant] });
             continue;
         }
         match waiting.iter_mut().find(|one| one.value == value) {
             Some(one) => one.constants.push(constant),
-            None => waiting.push(Question {
-                ops: value.clone(),
-                value,
-                constants: vec![constant],
-            }),
+            None => waiting.push(Question { ops: value.clone(), value, constants: vec![constant] }),
         }
     }
     flush(&mut questions, &mut waiting);
@@ -169,31 +150,16 @@ impl Graph {
                 false => after,
             };
             let end = match question.constants[..] {
-                [constant] => End::Branch {
-                    test: op::JEQ,
-                    value: Value::K(constant),
-                    yes: out,
-                    no,
-                },
+                [constant] => End::Branch { test: op::JEQ, value: Value::K(constant), yes: out, no },
                 _ => {
                     self.sets.push(Ranges::from_values(question.constants));
-                    End::Among {
-                        set: self.sets.len() - 1,
-                        yes: out,
-                        no,
-                    }
+                    End::Among { set: self.sets.len() - 1, yes: out, no }
                 }
             };
-            self.blocks[members[at]] = Block {
-                ops: question.ops,
-                end,
-            };
+            self.blocks[members[at]] = Block { ops: question.ops, end };
         }
         for &left in &members[count..] {
-            self.blocks[left] = Block {
-                ops: Vec::new(),
-                end: super::graph::NO_MATCH,
-            };
+            self.blocks[left] = Block { ops: Vec::new(), end: super::graph::NO_MATCH };
         }
     }
 }
@@ -300,13 +266,7 @@ impl Emitter<'_> {
     }
 
     fn address(&mut self, register: u8, table: usize, offset: i32) {
-        self.emit(Insn::new(
-            LOAD_ADDRESS,
-            register,
-            op::MAP_VALUE,
-            0,
-            table as i32,
-        ));
+        self.emit(Insn::new(LOAD_ADDRESS, register, op::MAP_VALUE, 0, table as i32));
         self.emit(Insn::new(0, 0, 0, 0, offset));
     }
 }

@@ -1,5 +1,5 @@
-//! The slow version of a program, which reads each field with a helper; the transitions to it, and the packet's length, which
-//! only it and few other programs need.
+//! The slow version of a program, which reads each field with a helper; the transitions to it, and the packet's length,
+//! which only it and few other programs need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,12 +26,7 @@ impl Emitter<'_> {
         match self.target.hook {
             Hook::Copy { .. } => {}
             Hook::Xdp if self.target.load_helper => {
-                let kept = [
-                    (reg::SLOW_SCRATCH, reg::SCRATCH),
-                    (7, reg::DATA),
-                    (8, reg::DATA_END),
-                    (9, reg::CONTEXT),
-                ];
+                let kept = [(reg::SLOW_SCRATCH, reg::SCRATCH), (7, reg::DATA), (8, reg::DATA_END), (9, reg::CONTEXT)];
                 for (keeper, register) in kept {
                     self.emit(op::mov(keeper, register));
                 }
@@ -59,10 +54,7 @@ impl Emitter<'_> {
 
     pub(super) fn slow_label(&mut self, version: usize, block: usize, op: usize) -> Label {
         let asm = &mut self.asm;
-        *self.versions[version]
-            .slow
-            .entry((block, op))
-            .or_insert_with(|| asm.label())
+        *self.versions[version].slow.entry((block, op)).or_insert_with(|| asm.label())
     }
 
     /// Returns the target of a fast version if the bytes may not exist.
@@ -79,11 +71,7 @@ impl Emitter<'_> {
             };
         }
         let label = self.asm.label();
-        self.stubs.push(Stub {
-            label,
-            point,
-            needed,
-        });
+        self.stubs.push(Stub { label, point, needed });
         label
     }
 
@@ -103,8 +91,7 @@ impl Emitter<'_> {
             self.asm.bind(label);
             // The packet continues after the copy's end.
             let unfinished = self.unfinished();
-            self.asm
-                .jump_if_reg(op::JGT, reg::LENGTH, reg::DATA_END, unfinished);
+            self.asm.jump_if_reg(op::JGT, reg::LENGTH, reg::DATA_END, unfinished);
             let no_match = self.no_match;
             self.asm.goto(no_match);
         }
@@ -116,8 +103,7 @@ impl Emitter<'_> {
             let EmitPoint { version, block, op } = stub.point;
             let length = self.go_slow(version);
             if stub.needed > 0 {
-                self.asm
-                    .jump_if32(op::JLT, length, stub.needed, self.no_match);
+                self.asm.jump_if32(op::JLT, length, stub.needed, self.no_match);
             }
             let to = self.slow_label(version, block, op);
             self.asm.goto(to);
@@ -183,11 +169,7 @@ impl Emitter<'_> {
                     self.asm.bind(label);
                 }
                 if let Some(operation) = ops.get(index) {
-                    let point = EmitPoint {
-                        version,
-                        block,
-                        op: index,
-                    };
+                    let point = EmitPoint { version, block, op: index };
                     self.operation(point, Mode::Slow, operation);
                 }
             }

@@ -16,14 +16,8 @@ pub struct Verdicts {
 /// Returns the verdicts of [`standalone`] at a hook: XDP_PASS and XDP_DROP, or 1 and 0.
 pub fn verdicts(target: &Target) -> Verdicts {
     match target.hook {
-        Hook::Xdp => Verdicts {
-            matched: 2,
-            unmatched: 1,
-        },
-        Hook::Tc | Hook::Socket | Hook::Copy { .. } => Verdicts {
-            matched: 1,
-            unmatched: 0,
-        },
+        Hook::Xdp => Verdicts { matched: 2, unmatched: 1 },
+        Hook::Tc | Hook::Socket | Hook::Copy { .. } => Verdicts { matched: 1, unmatched: 0 },
     }
 }
 
@@ -35,16 +29,10 @@ pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> O
     let mut program = vec![op::mov(6, 1)];
     match target.hook {
         Hook::Xdp => {
-            program.extend([
-                op::load(op::W, reg::DATA, 6, 0),
-                op::load(op::W, reg::DATA_END, 6, 4),
-            ]);
+            program.extend([op::load(op::W, reg::DATA, 6, 0), op::load(op::W, reg::DATA_END, 6, 4)]);
         }
         Hook::Tc => {
-            program.extend([
-                op::load(op::W, reg::DATA, 6, 76),
-                op::load(op::W, reg::DATA_END, 6, 80),
-            ]);
+            program.extend([op::load(op::W, reg::DATA, 6, 76), op::load(op::W, reg::DATA_END, 6, 80)]);
         }
         Hook::Socket => {}
         Hook::Copy { buffer } => program.extend(copy_prologue(buffer, buffer_map?)),

@@ -7,7 +7,8 @@ use crate::classic::ancillary::Ancillary;
 use crate::error::FilterError;
 use trawl_ebpf::op;
 
-/// Maximum size of a set compared in the packet's byte order: for larger sets, ranges of numbers save more than a swap costs.
+/// Maximum size of a set compared in the packet's byte order: for larger sets, ranges of numbers save more than a swap
+/// costs.
 const MOST_RAW: usize = 4;
 
 /// A set of the classic machine's cells: A, X and scratch memory, a bit each.
@@ -71,10 +72,7 @@ fn end_reads(end: &End) -> Cells {
 fn remains(operation: Op) -> Option<Op> {
     match operation {
         Op::Load { width, at, .. } => Some(Op::Touch { width, at }),
-        Op::HeaderLength(k) => Some(Op::Touch {
-            width: 1,
-            at: super::graph::At::Abs(k),
-        }),
+        Op::HeaderLength(k) => Some(Op::Touch { width: 1, at: super::graph::At::Abs(k) }),
         Op::Alu(op::DIV | op::MOD, Value::X) => Some(Op::NonZeroX),
         _ => None,
     }
@@ -82,10 +80,7 @@ fn remains(operation: Op) -> Option<Op> {
 
 /// Returns for each block whether it, or a block after it, reads the A that it begins with.
 pub(super) fn needs_a(graph: &Graph) -> Vec<bool> {
-    live(graph)
-        .into_iter()
-        .map(|cells| cells & A != 0)
-        .collect()
+    live(graph).into_iter().map(|cells| cells & A != 0).collect()
 }
 
 /// Returns the cells that are read before they are written, at the beginning of each block.
@@ -153,11 +148,7 @@ pub(super) fn remove_dead(graph: &mut Graph) -> LiveAtStart {
             }
         }
         if !changed {
-            return LiveAtStart {
-                a: live[0] & A != 0,
-                x: live[0] & X != 0,
-                memory: (live[0] >> 2) as u16,
-            };
+            return LiveAtStart { a: live[0] & A != 0, x: live[0] & X != 0, memory: (live[0] >> 2) as u16 };
         }
     }
 }
@@ -180,13 +171,7 @@ struct Webs(Vec<Web>);
 
 impl Webs {
     fn add(&mut self, width: u8, has_packet_type: bool) -> usize {
-        self.0.push(Web {
-            parent: self.0.len(),
-            width,
-            has_packet_type,
-            only_compared: true,
-            only_outgoing: true,
-        });
+        self.0.push(Web { parent: self.0.len(), width, has_packet_type, only_compared: true, only_outgoing: true });
         self.0.len() - 1
     }
 
@@ -223,17 +208,10 @@ impl Webs {
             // Only single numbers, and few of them: ranges require the numbers themselves.
             Some(&End::Among { set, .. }) => (
                 sets[set].ranges().len() <= MOST_RAW
-                    && sets[set]
-                        .ranges()
-                        .iter()
-                        .all(|&(from, to)| from == to && (to <= 0xffff || web.width != 2)),
+                    && sets[set].ranges().iter().all(|&(from, to)| from == to && (to <= 0xffff || web.width != 2)),
                 false,
             ),
-            Some(&End::Branch {
-                test,
-                value: Value::K(k),
-                ..
-            }) => (
+            Some(&End::Branch { test, value: Value::K(k), .. }) => (
                 test == op::JSET || test == op::JEQ && (k <= 0xffff || web.width != 2),
                 test == op::JEQ && k == PACKET_OUTGOING,
             ),
@@ -314,9 +292,7 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
             _ => u32::from_be(k),
         };
         match &mut block.end {
-            End::Branch {
-                value: Value::K(k), ..
-            } => *k = raw(*k),
+            End::Branch { value: Value::K(k), .. } => *k = raw(*k),
             End::Among { set, .. } => {
                 let set = &mut graph.sets[*set];
                 *set = Ranges::from_values(set.ranges().iter().map(|&(k, _)| raw(k)));

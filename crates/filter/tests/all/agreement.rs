@@ -1,5 +1,5 @@
-//! Every reader of a filter gives libpcap's answer: the interpreter, and the lowered block at each hook with packets divided
-//! into a linear part and the rest, with tags in the frame and out of band.
+//! Every reader of a filter gives libpcap's answer: the interpreter, and the lowered block at each hook with packets
+//! divided into a linear part and the rest, with tags in the frame and out of band.
 //!
 //! `TRAWL_FILTER_FRAMES` sets the number of frames for each expression.
 
@@ -20,10 +20,7 @@ impl Readers {
     pub fn new(program: Classic) -> Self {
         let targets = [
             Target::xdp(),
-            Target {
-                load_helper: false,
-                ..Target::xdp()
-            },
+            Target { load_helper: false, ..Target::xdp() },
             Target::tc(),
             Target::socket(),
             Target::copy(128),
@@ -34,11 +31,7 @@ impl Readers {
             true => Vec::new(),
             false => targets.map(|t| (t, lowered(&program, &t))).to_vec(),
         };
-        Readers {
-            blocks,
-            quick: lower_quick(&program, &Target::xdp()),
-            program,
-        }
+        Readers { blocks, quick: lower_quick(&program, &Target::xdp()), program }
     }
 
     /// Returns libpcap's answer, unless this libpcap would never give one.
@@ -48,13 +41,7 @@ impl Readers {
     }
 
     /// Compares all readers on one frame; `expected` is libpcap's answer, if known.
-    pub fn compare(
-        &self,
-        what: &str,
-        frame: &[u8],
-        expected: Option<bool>,
-        r: &mut Random,
-    ) -> usize {
+    pub fn compare(&self, what: &str, frame: &[u8], expected: Option<bool>, r: &mut Random) -> usize {
         let length = frame.len() as u32;
         let ours = self.program.run(frame, length);
         if let Some(expected) = expected {
@@ -79,39 +66,20 @@ impl Readers {
             check(&whole, ours);
             if target.load_helper {
                 let linear = r.below(frame.len() + 1);
-                check(
-                    &Scene {
-                        linear,
-                        ..whole.clone()
-                    },
-                    ours,
-                );
+                check(&Scene { linear, ..whole.clone() }, ours);
             }
             if target.vlan_out_of_band && frame.len() >= 18 {
                 let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
                 let stripped = [&frame[..12], &frame[16..]].concat();
-                let scene = Scene {
-                    bytes: &stripped,
-                    linear: stripped.len(),
-                    tag: Some((word(12), word(14))),
-                };
+                let scene = Scene { bytes: &stripped, linear: stripped.len(), tag: Some((word(12), word(14))) };
                 check(&scene, ours);
                 let linear = r.below(stripped.len() + 1);
-                check(
-                    &Scene {
-                        linear,
-                        ..scene.clone()
-                    },
-                    ours,
-                );
+                check(&Scene { linear, ..scene.clone() }, ours);
             }
         }
         if let Some(quick) = &self.quick {
             for linear in [frame.len(), r.below(frame.len() + 1)] {
-                let scene = Scene {
-                    linear,
-                    ..whole(frame)
-                };
+                let scene = Scene { linear, ..whole(frame) };
                 if let Err(why) = quick_agrees(quick, &scene, ours) {
                     panic!("{what}: {why}");
                 }
@@ -123,20 +91,13 @@ impl Readers {
 }
 
 fn frames_per_expression() -> usize {
-    std::env::var("TRAWL_FILTER_FRAMES")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(250)
+    std::env::var("TRAWL_FILTER_FRAMES").ok().and_then(|text| text.parse().ok()).unwrap_or(250)
 }
 
 #[test]
 fn expressions_agree_with_libpcap() {
     let expressions = expressions();
-    assert!(
-        expressions.len() >= 400,
-        "{} expressions",
-        expressions.len()
-    );
+    assert!(expressions.len() >= 400, "{} expressions", expressions.len());
     let count = frames_per_expression();
     let mut pairs = 0;
     for (index, expression) in expressions.iter().enumerate() {
@@ -152,15 +113,11 @@ fn expressions_agree_with_libpcap() {
     println!("{pairs} pairs of program and packet");
 }
 
-/// libpcap 1.10.3 itself reads uninitialised stack, so it is no oracle here: the interpreter, which starts with zeroes as
-/// newer versions do, is; and the machine that runs blocks stops at uninitialised reads.
+/// libpcap 1.10.3 itself reads uninitialised stack, so it is no oracle here: the interpreter, which starts with zeroes
+/// as newer versions do, is; and the machine that runs blocks stops at uninitialised reads.
 #[test]
 fn scratch_memory_begins_at_zero() {
-    for expression in [
-        "geneve or atalk",
-        "not geneve",
-        "geneve 5 or geneve 6 and ip",
-    ] {
+    for expression in ["geneve or atalk", "not geneve", "geneve 5 or geneve 6 and ip"] {
         let readers = Readers::new(classic(expression));
         let mut r = Random::new(29);
         for frame in frames(29, 300) {
@@ -188,18 +145,14 @@ fn usual_filters_have_a_quick_version_that_decides() {
     ];
     for expression in usual {
         let program = classic(expression);
-        let quick = lower_quick(&program, &Target::xdp())
-            .unwrap_or_else(|| panic!("{expression} has no quick version"));
+        let quick =
+            lower_quick(&program, &Target::xdp()).unwrap_or_else(|| panic!("{expression} has no quick version"));
         let frames = frames(3, 300);
         let long = frames.iter().filter(|frame| frame.len() >= 150);
         let mut decided = 0;
         for frame in long {
             let result = run(&quick, &Target::xdp(), &whole(frame)).expect("it runs");
-            assert_ne!(
-                result,
-                Quick::Undecided as u32,
-                "{expression} on {frame:02x?}"
-            );
+            assert_ne!(result, Quick::Undecided as u32, "{expression} on {frame:02x?}");
             decided += 1;
         }
         assert!(decided > 10, "{decided} long frames");
@@ -225,10 +178,7 @@ fn every_expression_matches_something_and_not_everything() {
     let expressions = expressions();
     for expression in &expressions {
         let program = classic(expression);
-        let matches = corpus
-            .iter()
-            .filter(|frame| program.run(frame, frame.len() as u32) != 0)
-            .count();
+        let matches = corpus.iter().filter(|frame| program.run(frame, frame.len() as u32) != 0).count();
         if matches == 0 || matches == corpus.len() {
             always_alike.push(*expression);
         }
@@ -239,10 +189,7 @@ fn every_expression_matches_something_and_not_everything() {
 
 #[test]
 fn unoptimised_programs_agree_too() {
-    let plain = trawl_filter::CompilerOptions {
-        optimise: false,
-        ..trawl_filter::CompilerOptions::default()
-    };
+    let plain = trawl_filter::CompilerOptions { optimise: false, ..trawl_filter::CompilerOptions::default() };
     for (index, expression) in expressions().iter().enumerate() {
         // libpcap needs minutes for long expressions, and without its optimiser the result exceeds the range of jumps.
         if expression.len() > 500 {

@@ -5,11 +5,7 @@ use crate::support::{classic, lowered};
 use trawl_filter::{Classic, FilterError, Target, lower};
 
 fn result(program: &Classic, target: &Target) -> u32 {
-    let scene = Scene {
-        bytes: &[0; 60],
-        linear: 60,
-        tag: None,
-    };
+    let scene = Scene { bytes: &[0; 60], linear: 60, tag: None };
     run(&lowered(program, target), target, &scene).unwrap()
 }
 
@@ -33,40 +29,15 @@ fn direction_is_known_at_every_hook() {
 
 #[test]
 fn fields_come_from_the_context() {
-    let of_skb = &[
-        (0, 0x86dd),
-        (4, 0x104),
-        (8, 0x128),
-        (20, 0x108),
-        (24, 0x10c),
-        (32, 0x144),
-        (48, 0),
-    ][..];
+    let of_skb = &[(0, 0x86dd), (4, 0x104), (8, 0x128), (20, 0x108), (24, 0x10c), (32, 0x144), (48, 0)][..];
     for (target, fields) in [
-        (
-            Target::xdp(),
-            &[(8, 0x10c), (24, 0x110), (44, 0), (48, 0), (36, 3), (56, 3)][..],
-        ),
+        (Target::xdp(), &[(8, 0x10c), (24, 0x110), (44, 0), (48, 0), (36, 3), (56, 3)][..]),
         (Target::tc(), of_skb),
         (Target::socket(), of_skb),
-        (
-            Target::tc_copy(64),
-            &[
-                (4, 0x104),
-                (8, 0x128),
-                (20, 0x108),
-                (24, 0x10c),
-                (32, 0x144),
-                (48, 0),
-            ],
-        ),
+        (Target::tc_copy(64), &[(4, 0x104), (8, 0x128), (20, 0x108), (24, 0x10c), (32, 0x144), (48, 0)]),
     ] {
         for &(offset, expected) in fields {
-            assert_eq!(
-                result(&field(offset), &target),
-                expected,
-                "{offset} {target:?}"
-            );
+            assert_eq!(result(&field(offset), &target), expected, "{offset} {target:?}");
         }
     }
 }
@@ -97,19 +68,13 @@ fn facts_unknown_to_a_hook_are_refused() {
 #[test]
 fn fields_survive_the_helpers_that_answer_them() {
     // A random number, then fields of the packet, including an address after X.
-    let program = Classic::parse(
-        "8,177 0 0 14,32 0 0 4294963256,7 0 0 0,40 0 0 12,1 0 0 4,80 0 0 10,20 0 0 0,22 0 0 0",
-    )
-    .unwrap();
+    let program =
+        Classic::parse("8,177 0 0 14,32 0 0 4294963256,7 0 0 0,40 0 0 12,1 0 0 4,80 0 0 10,20 0 0 0,22 0 0 0").unwrap();
     let mut frame = [0; 60];
     frame[14] = 0x45;
     for target in [Target::xdp(), Target::tc(), Target::socket()] {
         for linear in [0, 13, 20, 60] {
-            let scene = Scene {
-                bytes: &frame,
-                linear,
-                tag: None,
-            };
+            let scene = Scene { bytes: &frame, linear, tag: None };
             assert_eq!(run(&lowered(&program, &target), &target, &scene), Ok(0x45));
         }
     }
@@ -119,11 +84,7 @@ fn fields_survive_the_helpers_that_answer_them() {
 fn programs_for_stripped_frames_see_stripped_frames() {
     // As on a live socket: the kernel provides the tag, and lengths exclude it.
     let program = Classic::parse("3,32 0 0 4294963244,84 0 0 4095,22 0 0 0").unwrap();
-    let scene = Scene {
-        bytes: &[0; 60],
-        linear: 60,
-        tag: Some((0x8100, 0x2064)),
-    };
+    let scene = Scene { bytes: &[0; 60], linear: 60, tag: Some((0x8100, 0x2064)) };
     let length = Classic::parse("6,32 0 0 4294963248,21 0 2 1,128 0 0 0,22 0 0 0,6 0 0 0,6 0 0 0");
     let length = length.unwrap();
     for target in [Target::tc(), Target::socket()] {

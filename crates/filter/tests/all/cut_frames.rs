@@ -20,29 +20,19 @@ fn expression(r: &mut Random, operators: usize) -> String {
         let word = r.pick(&[" or ", " or ", " and "]);
         let list: Vec<String> = (0..members).map(|_| primitive(r)).collect();
         let not = r.pick(&["", "", "", "not "]);
-        text = format!(
-            "{text}{}{not}({})",
-            r.pick(&[" or ", " or ", " or ", " and "]),
-            list.join(word)
-        );
+        text = format!("{text}{}{not}({})", r.pick(&[" or ", " or ", " or ", " and "]), list.join(word));
         left -= members;
     }
     text
 }
 
 fn libpcap_takes(text: &str) -> bool {
-    let request = FilterRequest {
-        link_type: 1,
-        snaplen: 262_144,
-        netmask: None,
-        optimise: true,
-        file: None,
-    };
+    let request = FilterRequest { link_type: 1, snaplen: 262_144, netmask: None, optimise: true, file: None };
     compile_filter(text, &request).is_ok()
 }
 
-/// For long expressions libpcap's optimiser needs minutes: such expressions are compiled in pieces, and only whole frames are
-/// compared.
+/// For long expressions libpcap's optimiser needs minutes: such expressions are compiled in pieces, and only whole
+/// frames are compared.
 #[test]
 fn truncated_frames_agree_with_libpcap() {
     // Number of operators, of expressions and of frames, and true for libpcap's optimiser.

@@ -2,9 +2,7 @@
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, tunnel_frame};
-use trawl_filter::{
-    Classic, CompilerOptions, Hook, Inner, Target, compile, lower_either, lower_inner,
-};
+use trawl_filter::{Classic, CompilerOptions, Hook, Inner, Target, compile, lower_either, lower_inner};
 
 const EXPRESSIONS: [&str; 14] = [
     "tcp port 80",
@@ -29,12 +27,7 @@ fn inner_filters_agree() {
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
         trawl_io::libpcap::compile_filters();
         let inner = Inner::compile(expression, &CompilerOptions::default()).unwrap();
-        let targets = [
-            Target::xdp(),
-            Target::tc(),
-            Target::socket(),
-            Target::copy(2048),
-        ];
+        let targets = [Target::xdp(), Target::tc(), Target::socket(), Target::copy(2048)];
         let blocks = targets.map(|target| (target, lower_inner(&inner, &target).unwrap().insns));
         let mut r = Random::new(index as u64);
         for _ in 0..1500 {
@@ -48,37 +41,20 @@ fn inner_filters_agree() {
                 let check = |scene: &Scene| {
                     let result = run(block, target, scene);
                     let listing = || trawl_ebpf::disassemble(block);
-                    assert_eq!(
-                        result,
-                        Ok(expected),
-                        "{expression} {target:?} {scene:02x?}\n{}",
-                        listing()
-                    );
+                    assert_eq!(result, Ok(expected), "{expression} {target:?} {scene:02x?}\n{}", listing());
                 };
                 let linear = match target.hook {
                     Hook::Copy { .. } => 0,
                     _ => r.below(frame.len() + 1),
                 };
-                check(&Scene {
-                    bytes: &frame,
-                    linear,
-                    tag: None,
-                });
-                check(&Scene {
-                    bytes: &frame,
-                    linear: frame.len(),
-                    tag: None,
-                });
+                check(&Scene { bytes: &frame, linear, tag: None });
+                check(&Scene { bytes: &frame, linear: frame.len(), tag: None });
                 if target.vlan_out_of_band && frame.len() >= 18 {
                     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
                     let stripped = [&frame[..12], &frame[16..]].concat();
                     for linear in [stripped.len(), r.below(stripped.len() + 1)] {
                         let tag = Some((word(12), word(14)));
-                        check(&Scene {
-                            bytes: &stripped,
-                            linear,
-                            tag,
-                        });
+                        check(&Scene { bytes: &stripped, linear, tag });
                     }
                 }
             }
@@ -119,11 +95,7 @@ fn either_packet_matches() {
                     _ => r.below(frame.len() + 1),
                 };
                 for linear in [linear, frame.len()] {
-                    let scene = Scene {
-                        bytes: &frame,
-                        linear,
-                        tag: None,
-                    };
+                    let scene = Scene { bytes: &frame, linear, tag: None };
                     let result = run(block, target, &scene);
                     assert_eq!(result, Ok(expected), "{expression} {target:?} {scene:02x?}");
                 }
@@ -137,19 +109,12 @@ fn either_packet_matches() {
 fn a_copy_too_small_for_a_far_inner_packet_finds_none() {
     let target = Target::copy(64);
     let all = Classic::parse("1,6 0 0 1").unwrap();
-    let inner = Inner {
-        ethernet: all.clone(),
-        raw: all,
-    };
+    let inner = Inner { ethernet: all.clone(), raw: all };
     let block = lower_inner(&inner, &target).unwrap().insns;
     let mut r = Random::new(1);
     for _ in 0..300 {
         let frame = tunnel_frame(&mut r);
-        let scene = Scene {
-            bytes: &frame,
-            linear: 0,
-            tag: None,
-        };
+        let scene = Scene { bytes: &frame, linear: 0, tag: None };
         run(&block, &target, &scene).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Random expressions that repeat the same few conditions in all orders: the optimiser's gathering, threading and removal
-//! must not change an answer, least of all on short packets.
+//! Random expressions that repeat the same few conditions in all orders: the optimiser's gathering, threading and
+//! removal must not change an answer, least of all on short packets.
 
 use crate::agreement::Readers;
 use crate::support::compile;
@@ -7,51 +7,23 @@ use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
 use trawl_filter::{Classic, CompilerOptions, FilterError};
 
-const ADDRESSES: [&str; 5] = [
-    "10.0.0.1",
-    "10.0.0.2",
-    "192.168.1.2",
-    "255.255.255.255",
-    "10.1.2.3",
-];
+const ADDRESSES: [&str; 5] = ["10.0.0.1", "10.0.0.2", "192.168.1.2", "255.255.255.255", "10.1.2.3"];
 const PORTS: [u16; 6] = [53, 80, 443, 22, 100, 4789];
-const FIELDS: [&str; 8] = [
-    "ip[8]",
-    "ip[9]",
-    "ip[6:2]",
-    "tcp[13]",
-    "udp[4:2]",
-    "ether[12:2]",
-    "ip6[6]",
-    "len",
-];
+const FIELDS: [&str; 8] = ["ip[8]", "ip[9]", "ip[6:2]", "tcp[13]", "udp[4:2]", "ether[12:2]", "ip6[6]", "len"];
 
 pub fn primitive(r: &mut Random) -> String {
     let side = r.pick(&["", "src ", "dst "]);
     match r.below(14) {
         0..=3 => format!("{side}host {}", r.pick(&ADDRESSES)),
         4..=6 => format!("{side}port {}", r.pick(&PORTS)),
-        7 => format!(
-            "{side}portrange {}-{}",
-            r.pick(&[22, 50, 80]),
-            r.pick(&[80, 100, 443])
-        ),
-        8 => format!(
-            "{side}net {}",
-            r.pick(&["10.0.0.0/8", "10.0.0.0/31", "192.168.0.0/16", "10.0.0.0/30"])
-        ),
-        9 => r
-            .pick(&["tcp", "udp", "icmp", "sctp", "arp", "ip", "ip6", "icmp6"])
-            .to_owned(),
+        7 => format!("{side}portrange {}-{}", r.pick(&[22, 50, 80]), r.pick(&[80, 100, 443])),
+        8 => format!("{side}net {}", r.pick(&["10.0.0.0/8", "10.0.0.0/31", "192.168.0.0/16", "10.0.0.0/30"])),
+        9 => r.pick(&["tcp", "udp", "icmp", "sctp", "arp", "ip", "ip6", "icmp6"]).to_owned(),
         10 => format!("ip proto {}", r.pick(&[1, 6, 17, 132])),
         11 => format!("{} {}", r.pick(&["less", "greater"]), r.pick(&[40, 60, 80])),
         12 => {
             let test = r.pick(&["=", "!=", ">", "<", ">=", "<="]);
-            format!(
-                "{} {test} {}",
-                r.pick(&FIELDS),
-                r.pick(&[1, 6, 17, 33, 64, 0x800])
-            )
+            format!("{} {test} {}", r.pick(&FIELDS), r.pick(&[1, 6, 17, 33, 64, 0x800]))
         }
         _ => {
             let mask = r.pick(&["& 0x1fff", "& 0xf0", "& 2", "- 1", "/ 4"]);
@@ -65,9 +37,7 @@ fn expression(r: &mut Random, depth: usize) -> String {
         return primitive(r);
     }
     let word = r.pick(&[" or ", " or ", " and "]);
-    let parts: Vec<String> = (0..2 + r.below(4))
-        .map(|_| expression(r, depth - 1))
-        .collect();
+    let parts: Vec<String> = (0..2 + r.below(4)).map(|_| expression(r, depth - 1)).collect();
     let whole = parts.join(word);
     match r.below(8) {
         0 => format!("not ({whole})"),
@@ -86,10 +56,7 @@ fn compiled(text: &str) -> Option<Classic> {
 
 #[test]
 fn random_expressions_agree_with_libpcap() {
-    let count = std::env::var("TRAWL_FILTER_EXPRESSIONS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(400);
+    let count = std::env::var("TRAWL_FILTER_EXPRESSIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
     let (mut pairs, mut taken) = (0, 0);
     for seed in 0..count {
         let mut r = Random::new(seed);

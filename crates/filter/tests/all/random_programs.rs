@@ -1,5 +1,5 @@
-//! Random classic programs: for every program that the checker accepts, the lowered block agrees with the interpreter, and
-//! the interpreter with libpcap's rules.
+//! Random classic programs: for every program that the checker accepts, the lowered block agrees with the interpreter,
+//! and the interpreter with libpcap's rules.
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, frames};
@@ -42,30 +42,17 @@ fn constant() -> impl Strategy<Value = u32> {
 
 /// Generates an instruction other than a jump; jumps are inserted with distances that fit.
 fn operation() -> impl Strategy<Value = Instruction> {
-    let loads = (
-        prop::sample::select(vec![0x20u16, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1]),
-        offset(),
-    );
-    let constants = (
-        prop::sample::select(vec![0x00u16, 0x01, 0x80, 0x81, 0x07, 0x87, 0x84]),
-        constant(),
-    );
-    let memory = (
-        prop::sample::select(vec![0x02u16, 0x03, 0x60, 0x61]),
-        0u32..16,
-    );
+    let loads = (prop::sample::select(vec![0x20u16, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1]), offset());
+    let constants = (prop::sample::select(vec![0x00u16, 0x01, 0x80, 0x81, 0x07, 0x87, 0x84]), constant());
+    let memory = (prop::sample::select(vec![0x02u16, 0x03, 0x60, 0x61]), 0u32..16);
     let arithmetic = (
         prop::sample::select(vec![
-            0x04u16, 0x14, 0x24, 0x44, 0x54, 0xa4, 0x0c, 0x1c, 0x2c, 0x3c, 0x4c, 0x5c, 0x6c, 0x7c,
-            0x9c, 0xac,
+            0x04u16, 0x14, 0x24, 0x44, 0x54, 0xa4, 0x0c, 0x1c, 0x2c, 0x3c, 0x4c, 0x5c, 0x6c, 0x7c, 0x9c, 0xac,
         ]),
         constant(),
     );
     let shifts = (prop::sample::select(vec![0x64u16, 0x74]), 0u32..32);
-    let divisions = (
-        prop::sample::select(vec![0x34u16, 0x94]),
-        constant().prop_map(|k| k.max(1)),
-    );
+    let divisions = (prop::sample::select(vec![0x34u16, 0x94]), constant().prop_map(|k| k.max(1)));
     prop_oneof![8 => loads, 3 => constants, 3 => memory, 4 => arithmetic, 2 => shifts, 1 => divisions]
         .prop_map(|(code, k)| Instruction::new(code, 0, 0, k))
 }
@@ -96,8 +83,8 @@ fn load_at_x(set_x: &[(u16, u32)], code: u16, k: u32) -> Classic {
     Classic::new(insns.collect()).expect("a program")
 }
 
-/// Guards offsets beyond 2^32, which wrap around in the kernel: with X as a constant, as the length of the packet, and as
-/// bytes of the packet minus or plus a constant.
+/// Guards offsets beyond 2^32, which wrap around in the kernel: with X as a constant, as the length of the packet, and
+/// as bytes of the packet minus or plus a constant.
 #[test]
 fn offsets_wrap_as_in_the_kernel() {
     for k in [
@@ -170,10 +157,7 @@ fn programs(longest: usize) -> impl Strategy<Value = Classic> {
 fn agree(program: &Classic, seed: u64) {
     let targets = [
         Target::xdp(),
-        Target {
-            load_helper: false,
-            ..Target::xdp()
-        },
+        Target { load_helper: false, ..Target::xdp() },
         Target::tc(),
         Target::socket(),
         Target::copy(64),
@@ -202,56 +186,21 @@ fn agree(program: &Classic, seed: u64) {
             let linear = match target.hook {
                 Hook::Copy { buffer } => {
                     let seen = &frame[..frame.len().min(buffer.into())];
-                    check(
-                        &Scene {
-                            bytes: &frame,
-                            linear: 0,
-                            tag: None,
-                        },
-                        program.run(seen, length),
-                    );
+                    check(&Scene { bytes: &frame, linear: 0, tag: None }, program.run(seen, length));
                     continue;
                 }
                 _ if target.load_helper => r.below(frame.len() + 1),
                 _ => frame.len(),
             };
-            check(
-                &Scene {
-                    bytes: &frame,
-                    linear,
-                    tag: None,
-                },
-                expected,
-            );
-            check(
-                &Scene {
-                    bytes: &frame,
-                    linear: frame.len(),
-                    tag: None,
-                },
-                expected,
-            );
+            check(&Scene { bytes: &frame, linear, tag: None }, expected);
+            check(&Scene { bytes: &frame, linear: frame.len(), tag: None }, expected);
             if target.vlan_out_of_band && frame.len() >= 18 {
                 let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
                 let tag = Some((word(12), word(14)));
                 let stripped = [&frame[..12], &frame[16..]].concat();
                 let linear = r.below(stripped.len() + 1);
-                check(
-                    &Scene {
-                        bytes: &stripped,
-                        linear,
-                        tag,
-                    },
-                    expected,
-                );
-                check(
-                    &Scene {
-                        bytes: &stripped,
-                        linear: stripped.len(),
-                        tag,
-                    },
-                    expected,
-                );
+                check(&Scene { bytes: &stripped, linear, tag }, expected);
+                check(&Scene { bytes: &stripped, linear: stripped.len(), tag }, expected);
             }
         }
     }

@@ -72,10 +72,7 @@ impl Notes {
     }
 
     pub fn all(&self) -> Vec<String> {
-        self.0
-            .lock()
-            .map(|said| said.all.clone())
-            .unwrap_or_default()
+        self.0.lock().map(|said| said.all.clone()).unwrap_or_default()
     }
 }
 
@@ -98,11 +95,7 @@ fn sending(interface: &str) -> Result<XdpSending> {
 }
 
 /// Opens an engine for an interface of the calling thread's namespace.
-pub fn open(
-    interface: &str,
-    source: &mut dyn Source,
-    options: &EngineOptions,
-) -> Result<Box<dyn Engine>> {
+pub fn open(interface: &str, source: &mut dyn Source, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let mut chooser = Chooser {
         interface: interface.to_owned(),
         options: options.clone(),
@@ -167,9 +160,7 @@ impl Source for Trial<'_> {
 
 impl Chooser {
     fn refuse(&self, one: EngineChoice, why: &dyn std::fmt::Display) {
-        self.options
-            .notes
-            .say(format!("not the {} engine: {why}", one.name()));
+        self.options.notes.say(format!("not the {} engine: {why}", one.name()));
     }
 
     /// Opens an engine, and makes the device ready for it.
@@ -204,9 +195,7 @@ impl Chooser {
                 notes.say(xsk.copy_mode().to_owned());
                 Box::new(xsk)
             }
-            EngineChoice::Auto | EngineChoice::Packet => {
-                Box::new(Packet::open(interface, source.longest())?)
-            }
+            EngineChoice::Auto | EngineChoice::Packet => Box::new(Packet::open(interface, source.longest())?),
         })
     }
 
@@ -216,10 +205,7 @@ impl Chooser {
         let mut last: Option<Error> = None;
         while let Some(one) = self.left.first().copied() {
             if one == EngineChoice::Live && source.pattern().is_none() && !only {
-                self.refuse(
-                    one,
-                    &"these frames do not follow a pattern that the kernel could make",
-                );
+                self.refuse(one, &"these frames do not follow a pattern that the kernel could make");
                 self.left.remove(0);
                 continue;
             }
@@ -280,30 +266,20 @@ impl Chooser {
             let sent = if is_live {
                 engine.send(source, now, 1)?
             } else {
-                let mut trial = Trial {
-                    held: &mut self.held,
-                    source,
-                    given: engine.has_frames(),
-                };
+                let mut trial = Trial { held: &mut self.held, source, given: engine.has_frames() };
                 engine.send(&mut trial, now, 1)?
             };
             if sent.frames > 0 {
                 let counted = self.options.device.calibrate(&self.interface, &before)?;
                 // Without any count, the kernel would not report that the driver accepts no frame.
-                if !counted
-                    && !engine.counts_refused()
-                    && sending(&self.interface)? != XdpSending::Always
-                {
+                if !counted && !engine.counts_refused() && sending(&self.interface)? != XdpSending::Always {
                     again(source);
                     return Ok(None);
                 }
                 self.options.device.keep_programs();
                 self.held = None;
                 self.chosen = Some(engine);
-                return Ok(Some(Sent {
-                    later: None,
-                    ..sent
-                }));
+                return Ok(Some(Sent { later: None, ..sent }));
             }
             // A source without a frame proves nothing about the engine.
             let nothing_given = match is_live {
@@ -336,9 +312,7 @@ impl Chooser {
 impl Engine for Chooser {
     fn name(&self) -> &'static str {
         let requested = self.options.choice.name();
-        self.chosen
-            .as_ref()
-            .map_or(requested, |engine| engine.name())
+        self.chosen.as_ref().map_or(requested, |engine| engine.name())
     }
 
     fn prepare(&mut self, source: &mut dyn Source) -> Result<Sent> {
@@ -357,17 +331,11 @@ impl Engine for Chooser {
     }
 
     fn suspicion(&self) -> &'static str {
-        self.chosen
-            .as_ref()
-            .map_or("check that it and its other end are up", |engine| {
-                engine.suspicion()
-            })
+        self.chosen.as_ref().map_or("check that it and its other end are up", |engine| engine.suspicion())
     }
 
     fn has_frames(&self) -> bool {
-        self.chosen
-            .as_ref()
-            .is_some_and(|engine| engine.has_frames())
+        self.chosen.as_ref().is_some_and(|engine| engine.has_frames())
     }
 
     fn finish(&mut self) -> Result<Sent> {

@@ -68,11 +68,7 @@ impl Reading {
     /// Reads the counters of an interface of the calling thread's namespace.
     pub fn now(interface: &str) -> Result<Self> {
         let statistics = Netlink::current()?.link(interface)?.statistics;
-        Ok(Self {
-            packets: statistics.tx_packets,
-            dropped: statistics.tx_dropped,
-            xdp: xdp_frames(interface),
-        })
+        Ok(Self { packets: statistics.tx_packets, dropped: statistics.tx_dropped, xdp: xdp_frames(interface) })
     }
 
     fn of(&self, counter: Counter) -> u64 {
@@ -147,18 +143,10 @@ impl Device {
     }
 
     /// Compares the number of frames reported since `before` with the device's counters.
-    pub(crate) fn verify(
-        &self,
-        interface: &str,
-        before: &Reading,
-        frames: u64,
-    ) -> Result<Verified> {
+    pub(crate) fn verify(&self, interface: &str, before: &Reading, frames: u64) -> Result<Verified> {
         let (counter, is_known) = {
             let state = self.state();
-            (
-                state.counter.unwrap_or(Counter::Packets),
-                state.counter.is_some() && !state.uncounted,
-            )
+            (state.counter.unwrap_or(Counter::Packets), state.counter.is_some() && !state.uncounted)
         };
         let begun = before.of(counter);
         let mut last = (Instant::now(), begun);
@@ -166,9 +154,7 @@ impl Device {
             let now = Reading::now(interface)?;
             let count = now.of(counter);
             if count < begun {
-                return Ok(Verified::Unknown(
-                    "the driver reset its counters during the run",
-                ));
+                return Ok(Verified::Unknown("the driver reset its counters during the run"));
             }
             let counted = count - begun;
             if counted >= frames {
@@ -182,9 +168,7 @@ impl Device {
                 continue;
             }
             if !is_known {
-                return Ok(Verified::Unknown(
-                    "they do not show the frames of this engine",
-                ));
+                return Ok(Verified::Unknown("they do not show the frames of this engine"));
             }
             let dropped = match now.dropped.saturating_sub(before.dropped) {
                 0 => String::new(),
@@ -192,16 +176,13 @@ impl Device {
             };
             return Err(Error::failed(
                 format!("{frames} frames were handed to {interface}"),
-                format!(
-                    "the device sent {counted} of them by its counter {}{dropped}",
-                    counter.name()
-                ),
+                format!("the device sent {counted} of them by its counter {}{dropped}", counter.name()),
             ));
         }
     }
 
-    /// Attaches a program that passes every packet to the device itself, for the duration of the run: some drivers accept
-    /// frames only while they have a program. Threads of the run share it.
+    /// Attaches a program that passes every packet to the device itself, for the duration of the run: some drivers
+    /// accept frames only while they have a program. Threads of the run share it.
     pub(super) fn make_driver_accept(&self, interface: &str, notes: &Notes) -> Result<()> {
         let mut state = self.state();
         if state.own.is_some() {
@@ -219,8 +200,7 @@ impl Device {
                 ),
             ));
         }
-        let effects = CardEffects::of_attaching(&site, None)
-            .map_or_else(String::new, |effects| format!("; {effects}"));
+        let effects = CardEffects::of_attaching(&site, None).map_or_else(String::new, |effects| format!("; {effects}"));
         notes.say(format!(
             "{interface}: attaching an XDP program that passes every packet for this run, because the driver ({driver}) sends \
              such frames only while it has one{effects}"
@@ -232,8 +212,8 @@ impl Device {
 
     /// Makes the other end of a veth accept XDP frames, if it does not; an error is the reason why it cannot.
     ///
-    /// A veth accepts XDP frames only if its other end has an XDP program or GRO. If it has neither, a program that passes
-    /// every packet is attached there for the duration of the run.
+    /// A veth accepts XDP frames only if its other end has an XDP program or GRO. If it has neither, a program that
+    /// passes every packet is attached there for the duration of the run.
     pub(super) fn make_peer_accept(&self, interface: &str, notes: &Notes) -> Result<()> {
         let mut state = self.state();
         if state.peer.is_some() {
@@ -249,13 +229,11 @@ impl Device {
         };
         let label = peer.label();
         if !peer.link.is_up() {
-            return Err(
-                Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
-                    "{}ip link set {} up",
-                    peer.exec_prefix(),
-                    word(&peer.link.name)
-                )),
-            );
+            return Err(Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
+                "{}ip link set {} up",
+                peer.exec_prefix(),
+                word(&peer.link.name)
+            )));
         }
         let native = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
         if native || has_gro(&peer) {
@@ -266,11 +244,7 @@ impl Device {
                 format!("its other end, {label}, has neither native XDP nor GRO"),
                 format!("a program that passes every packet could not be attached: {why}"),
             )
-            .fix(format!(
-                "{}ethtool -K {} gro on",
-                peer.exec_prefix(),
-                word(&peer.link.name)
-            ))
+            .fix(format!("{}ethtool -K {} gro on", peer.exec_prefix(), word(&peer.link.name)))
         };
         let site = Site::named(peer.namespace.clone(), &peer.link.name)?;
         let held = hold_passing(&site).map_err(|error| cannot(error.why()))?;
@@ -286,11 +260,7 @@ const GRO: &str = "rx-gro";
 
 fn has_gro(peer: &Peer) -> bool {
     let ethtool = Ethtool::open(peer.namespace.as_ref(), &peer.link.name);
-    ethtool
-        .and_then(|ethtool| ethtool.feature(GRO))
-        .ok()
-        .flatten()
-        == Some(true)
+    ethtool.and_then(|ethtool| ethtool.feature(GRO)).ok().flatten() == Some(true)
 }
 
 #[cfg(test)]
@@ -322,10 +292,7 @@ mod tests {
                 netlink.set_up(index)?;
             }
             let device = Device::default();
-            let (mut engine, mut source) = (
-                Packet::open("veth0", 60)?,
-                InTurn::new(vec![vec![0xff; 60]]),
-            );
+            let (mut engine, mut source) = (Packet::open("veth0", 60)?, InTurn::new(vec![vec![0xff; 60]]));
             let before = Reading::now("veth0")?;
             let mut sent = 0;
             while sent < 10 {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use trawl_bpf::layout::send::{
-    SEND_EDITS, SEND_HEADER_WORDS, SEND_REACH, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum,
-    SendVariant,
+    SEND_EDITS, SEND_HEADER_WORDS, SEND_REACH, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum, SendVariant,
 };
 use trawl_io::send::{LivePlan, made};
 use trawl_sys::{Error, Result};
@@ -21,12 +20,7 @@ pub struct Tables {
     frame: Vec<u8>,
 }
 
-const NO_SUM: SendSum = SendSum {
-    offset: 0,
-    start: 0,
-    never_zero: 0,
-    padding: 0,
-};
+const NO_SUM: SendSum = SendSum { offset: 0, start: 0, never_zero: 0, padding: 0 };
 
 impl Tables {
     /// Returns the tables. Fails with the reason for patterns that the kernel cannot make.
@@ -39,18 +33,14 @@ impl Tables {
         let header = Header::of(pattern, &frame);
         if header.words > SEND_HEADER_WORDS {
             let reach = SEND_HEADER_WORDS * 8;
-            return Err(cannot(format!(
-                "they differ after their first {reach} bytes"
-            )));
+            return Err(cannot(format!("they differ after their first {reach} bytes")));
         }
         for variant in &pattern.variants {
             if variant.edits.len() > SEND_EDITS {
                 return Err(cannot(format!("more than {SEND_EDITS} fields change")));
             }
             if variant.edits.iter().any(|e| e.offset() + 8 > SEND_REACH) {
-                return Err(cannot(format!(
-                    "a field lies after the first {SEND_REACH} bytes"
-                )));
+                return Err(cannot(format!("a field lies after the first {SEND_REACH} bytes")));
             }
             variants.push(in_kernel(variant, &frame, &header, &mut lists));
         }
@@ -92,10 +82,7 @@ impl Tables {
             variants: &self.variants,
             schedule: &self.schedule,
             lists: &self.lists,
-            state: SendState {
-                number: source.number,
-                stride: source.stride,
-            },
+            state: SendState { number: source.number, stride: source.stride },
         }
     }
 
@@ -116,24 +103,19 @@ struct Header {
 }
 
 impl Header {
-    /// Finds the length up to which the frames differ from the kernel's first one, and the headers in any case: a router or
-    /// a balancer on the path rewrites addresses and TTL in the very page that the kernel sends again. A stamp that a
-    /// shorter frame leaves after its end lies where all frames have zeroes, or else they would differ there: it changes no
-    /// checksum.
+    /// Finds the length up to which the frames differ from the kernel's first one, and the headers in any case: a
+    /// router or a balancer on the path rewrites addresses and TTL in the very page that the kernel sends again. A
+    /// stamp that a shorter frame leaves after its end lies where all frames have zeroes, or else they would differ
+    /// there: it changes no checksum.
     fn of(pattern: &Pattern, frame: &[u8]) -> Self {
         let differing = |variant: &Variant| {
             let mut pairs = variant.bytes.iter().zip(frame);
-            pairs
-                .rposition(|(one, other)| one != other)
-                .map_or(0, |last| last + 1)
+            pairs.rposition(|(one, other)| one != other).map_or(0, |last| last + 1)
         };
         let differing = pattern.variants.iter().map(differing).max().unwrap_or(0);
         let differing = differing.max(frame.len().min(REWRITTEN_IN_TRANSIT));
         let (words, whole) = (differing.div_ceil(8), frame.len() / 8);
-        Self {
-            words: words.min(whole),
-            tail: if words > whole { frame.len() - 8 } else { 0 },
-        }
+        Self { words: words.min(whole), tail: if words > whole { frame.len() - 8 } else { 0 } }
     }
 }
 
@@ -147,10 +129,7 @@ struct Lists {
 impl Lists {
     /// Returns the rule of an edit, with the position of its list.
     fn add(&mut self, edit: &Edit) -> SendEdit {
-        let known = self
-            .known
-            .iter()
-            .find(|(one, _)| Arc::ptr_eq(one, &edit.list));
+        let known = self.known.iter().find(|(one, _)| Arc::ptr_eq(one, &edit.list));
         let list = match known {
             _ if edit.list.is_empty() => 0,
             Some((_, at)) => *at,
@@ -215,30 +194,12 @@ mod tests {
                 list.clone().at(22, 2, 0, 16),
                 Edit::number(1).at(32, 8, 0, 64),
             ];
-            let cover = |offset, range, never_zero| Cover {
-                offset,
-                ranges: vec![range],
-                constant: 17,
-                never_zero,
-            };
-            Variant::new(
-                bytes,
-                edits,
-                &[cover(24, 16..30, false), cover(26, 14..length, true)],
-            )
+            let cover = |offset, range, never_zero| Cover { offset, ranges: vec![range], constant: 17, never_zero };
+            Variant::new(bytes, edits, &[cover(24, 16..30, false), cover(26, 14..length, true)])
         };
-        let variants = vec![
-            variant(60, 1),
-            variant(64, 2),
-            variant(61, 3),
-            variant(60, 4),
-            variant(64, 5),
-            variant(61, 6),
-        ];
-        let exception = Exception {
-            every: 5,
-            further: 3,
-        };
+        let variants =
+            vec![variant(60, 1), variant(64, 2), variant(61, 3), variant(60, 4), variant(64, 5), variant(61, 6)];
+        let exception = Exception { every: 5, further: 3 };
         Pattern::new(variants, vec![0, 1, 0, 2], Some(7), Some(exception))
     }
 
@@ -297,10 +258,7 @@ mod tests {
     fn frames_that_differ_far_in_are_refused() {
         let mut other = vec![0; 1000];
         other[999] = 1;
-        let variants = vec![
-            Variant::new(vec![0; 1000], Vec::new(), &[]),
-            Variant::new(other, Vec::new(), &[]),
-        ];
+        let variants = vec![Variant::new(vec![0; 1000], Vec::new(), &[]), Variant::new(other, Vec::new(), &[])];
         let pattern = Pattern::new(variants, vec![0, 1], None, None);
         assert!(Tables::of(&pattern).is_err());
     }

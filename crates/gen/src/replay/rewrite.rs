@@ -16,15 +16,11 @@ const VLAN: [u8; 2] = [0x81, 0x00];
 impl Rewrite {
     /// Returns the largest growth of a frame.
     pub fn growth(&self) -> usize {
-        if matches!(self.tag, Some(TagChange::Set(_))) {
-            TAG
-        } else {
-            0
-        }
+        if matches!(self.tag, Some(TagChange::Set(_))) { TAG } else { 0 }
     }
 
-    /// Changes a frame; `room` begins with it and has [`Self::growth`] bytes more. Returns its new length. Fields that are
-    /// missing, because the frame is short or of another kind, are not changed.
+    /// Changes a frame; `room` begins with it and has [`Self::growth`] bytes more. Returns its new length. Fields that
+    /// are missing, because the frame is short or of another kind, are not changed.
     pub fn apply(&self, room: &mut [u8], length: usize) -> usize {
         if self.is_empty() || length < TAG_AT + 2 {
             return length;
@@ -221,13 +217,8 @@ pub fn headers(frame: &[u8]) -> Option<Headers> {
     Some(Headers::Ip(Ip {
         at,
         version: if is_v4 { 4 } else { 6 },
-        checksum: is_v4.then_some(Checksum {
-            at: at + 10,
-            zero_is_none: false,
-        }),
-        transport: walked
-            .transport_at
-            .and_then(|at| transport(ip.protocol, at)),
+        checksum: is_v4.then_some(Checksum { at: at + 10, zero_is_none: false }),
+        transport: walked.transport_at.and_then(|at| transport(ip.protocol, at)),
         routed_on: ip.routed_on,
     }))
 }
@@ -241,10 +232,7 @@ fn transport(protocol: u8, at: usize) -> Option<Checksum> {
         ICMPV6 => (2, false),
         _ => return None,
     };
-    Some(Checksum {
-        at: at + offset,
-        zero_is_none,
-    })
+    Some(Checksum { at: at + offset, zero_is_none })
 }
 
 // The changes, as requested.
@@ -340,14 +328,10 @@ impl Prefix {
 
     fn holds(&self, address: IpAddr) -> bool {
         let alike = |one: u128, other: u128, bits: u32| {
-            (one ^ other)
-                .checked_shr(bits - u32::from(self.length))
-                .is_none_or(|rest| rest == 0)
+            (one ^ other).checked_shr(bits - u32::from(self.length)).is_none_or(|rest| rest == 0)
         };
         match (self.address, address) {
-            (IpAddr::V4(one), IpAddr::V4(other)) => {
-                alike(one.to_bits().into(), other.to_bits().into(), 32)
-            }
+            (IpAddr::V4(one), IpAddr::V4(other)) => alike(one.to_bits().into(), other.to_bits().into(), 32),
             (IpAddr::V6(one), IpAddr::V6(other)) => alike(one.to_bits(), other.to_bits(), 128),
             _ => false,
         }
@@ -387,9 +371,7 @@ impl FromStr for Prefix {
             None => most,
         };
         if length > most {
-            return Err(format!(
-                "'{text}': a prefix of this kind has at most {most} bits"
-            ));
+            return Err(format!("'{text}': a prefix of this kind has at most {most} bits"));
         }
         Ok(Self { address, length })
     }

@@ -45,12 +45,7 @@ fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     pcap::file_header(&mut bytes, link_type, 0);
     for (time, frame) in packets {
-        let words = [
-            time / SECOND,
-            time % SECOND,
-            frame.len() as u64,
-            frame.len() as u64,
-        ];
+        let words = [time / SECOND, time % SECOND, frame.len() as u64, frame.len() as u64];
         bytes.extend(words.map(|word| (word as u32).to_le_bytes()).concat());
         bytes.extend(frame);
     }
@@ -58,10 +53,7 @@ fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
 }
 
 fn numbered(marks: &[(u64, u8)]) -> Vec<u8> {
-    let packets: Vec<_> = marks
-        .iter()
-        .map(|(time, mark)| (*time, frame(*mark, 60)))
-        .collect();
+    let packets: Vec<_> = marks.iter().map(|(time, mark)| (*time, frame(*mark, 60))).collect();
     recording(1, &packets)
 }
 
@@ -105,14 +97,8 @@ fn replayed(options: ReplayOptions) -> (Vec<u8>, Vec<u64>, ReplayAccount) {
 #[test]
 fn frames_come_when_they_are_due() {
     let files = Files::new();
-    let file = files.file(
-        "a",
-        &numbered(&[(5 * SECOND, 1), (5 * SECOND + 7, 2), (6 * SECOND, 3)]),
-    );
-    let (marks, times, outcome) = replayed(ReplayOptions {
-        speed: Speed::Times(2.0),
-        ..options(&[&file])
-    });
+    let file = files.file("a", &numbered(&[(5 * SECOND, 1), (5 * SECOND + 7, 2), (6 * SECOND, 3)]));
+    let (marks, times, outcome) = replayed(ReplayOptions { speed: Speed::Times(2.0), ..options(&[&file]) });
     assert_eq!((marks, times), (vec![1, 2, 3], vec![0, 3, SECOND / 2]));
     assert_eq!(outcome.gaps.expect("measured").percentiles().max, 0);
     assert!(outcome.problems.is_empty());
@@ -125,11 +111,7 @@ fn frames_come_when_they_are_due() {
 fn time_begins_when_the_engine_continues() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (1000, 2), (3000, 3)]));
-    let mut replay = Replay::open(ReplayOptions {
-        speed: Speed::Times(1.0),
-        ..options(&[&file])
-    })
-    .expect("a replay");
+    let mut replay = Replay::open(ReplayOptions { speed: Speed::Times(1.0), ..options(&[&file]) }).expect("a replay");
     let mut room = vec![0; replay.longest()];
     let mut next = |now| replay.next(now, &mut room).expect("no failure");
     assert_eq!(next(50), Next::Frame(60));
@@ -143,18 +125,12 @@ fn time_begins_when_the_engine_continues() {
 fn rounds() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (10, 2)]));
-    let (marks, times, outcome) = replayed(ReplayOptions {
-        rounds: Some(3),
-        speed: Speed::Times(1.0),
-        ..options(&[&file])
-    });
+    let (marks, times, outcome) =
+        replayed(ReplayOptions { rounds: Some(3), speed: Speed::Times(1.0), ..options(&[&file]) });
     assert_eq!(marks, [1, 2, 1, 2, 1, 2]);
     assert_eq!(times, [0, 10, 20, 30, 40, 50]);
     assert_eq!(outcome.rounds, 3);
-    let (marks, ..) = replayed(ReplayOptions {
-        rounds: None,
-        ..options(&[&file])
-    });
+    let (marks, ..) = replayed(ReplayOptions { rounds: None, ..options(&[&file]) });
     assert_eq!(marks.len(), 100);
 }
 
@@ -163,18 +139,11 @@ fn several_files_one_after_the_other_or_by_time() {
     let files = Files::new();
     let one = files.file("a", &numbered(&[(10, 1), (30, 3), (30, 4)]));
     let other = files.file("b", &numbered(&[(0, 5), (20, 6), (30, 7)]));
-    let in_time = ReplayOptions {
-        speed: Speed::Times(1.0),
-        ..options(&[&one, &other])
-    };
+    let in_time = ReplayOptions { speed: Speed::Times(1.0), ..options(&[&one, &other]) };
     let (marks, times, _) = replayed(in_time.clone());
     assert_eq!(marks, [1, 3, 4, 5, 6, 7]);
     assert_eq!(times, [0, 20, 20, 20, 40, 50]);
-    let (marks, times, _) = replayed(ReplayOptions {
-        merge: true,
-        rounds: Some(2),
-        ..in_time
-    });
+    let (marks, times, _) = replayed(ReplayOptions { merge: true, rounds: Some(2), ..in_time });
     assert_eq!(marks, [5, 1, 6, 3, 4, 7, 5, 1, 6, 3, 4, 7]);
     assert_eq!(times[..6], [0, 10, 20, 30, 30, 30]);
 }
@@ -187,10 +156,7 @@ fn good_part_of_a_damaged_file_is_sent() {
     let cut = files.file("cut", &bytes);
     let whole = files.file("whole", &numbered(&[(0, 9)]));
     let empty = files.file("empty", &[]);
-    let (marks, _, outcome) = replayed(ReplayOptions {
-        rounds: Some(2),
-        ..options(&[&cut, &empty, &whole])
-    });
+    let (marks, _, outcome) = replayed(ReplayOptions { rounds: Some(2), ..options(&[&cut, &empty, &whole]) });
     assert_eq!(marks, [1, 2, 9, 1, 2, 9]);
     assert_eq!(outcome.problems.len(), 2, "{:?}", outcome.problems);
     assert!(outcome.problems[0].contains("cut: after 2 packets: the capture file is cut"));
@@ -203,11 +169,7 @@ fn compressed_recordings_are_replayed() {
     let files = Files::new();
     let plain = numbered(&[(0, 1), (10, 2), (20, 3)]);
     let path = files.file("plain", &plain);
-    let gzip = std::process::Command::new("gzip")
-        .arg("-c")
-        .arg(&path)
-        .output()
-        .expect("gzip runs");
+    let gzip = std::process::Command::new("gzip").arg("-c").arg(&path).output().expect("gzip runs");
     let mut zstd = trawl_packet::seekable::Writer::new(Vec::new(), 1);
     zstd.push(&plain).expect("memory");
     let (zstd, _) = zstd.finish().expect("memory");
@@ -245,10 +207,7 @@ fn nothing_to_send_is_refused_with_the_reason() {
 fn round_that_sends_nothing_is_the_last() {
     let files = Files::new();
     let file = files.file("a", &recording(1, &[(0, frame(1, 5000)), (1, frame(2, 6))]));
-    let (marks, _, outcome) = replayed(ReplayOptions {
-        rounds: None,
-        ..options(&[&file])
-    });
+    let (marks, _, outcome) = replayed(ReplayOptions { rounds: None, ..options(&[&file]) });
     assert!(marks.is_empty());
     assert_eq!((outcome.too_long, outcome.too_short), (1, 1));
 }
@@ -261,14 +220,7 @@ fn only_frames_that_fit_the_interface_are_sent() {
     let mut longer = tagged.clone();
     longer[0] = 4;
     longer.push(0);
-    let packets = [
-        frame(1, 1514),
-        frame(2, 1515),
-        tagged,
-        longer,
-        frame(5, 14),
-        frame(6, 13),
-    ];
+    let packets = [frame(1, 1514), frame(2, 1515), tagged, longer, frame(5, 14), frame(6, 13)];
     let packets: Vec<_> = packets.into_iter().map(|frame| (0, frame)).collect();
     let file = files.file("a", &recording(1, &packets));
     let (marks, _, outcome) = replayed(options(&[&file]));
@@ -281,10 +233,7 @@ fn speeds_that_never_end_are_refused() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1)]));
     for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let options = ReplayOptions {
-            speed: Speed::Times(speed),
-            ..options(&[&file])
-        };
+        let options = ReplayOptions { speed: Speed::Times(speed), ..options(&[&file]) };
         assert!(Replay::open(options).is_err());
     }
 }
@@ -302,9 +251,7 @@ fn file(name: &str, bytes: &[u8]) -> File {
 
 #[test]
 fn all_bytes_come_in_order() {
-    let bytes: Vec<u8> = (0..PIECE as u32 * 3 + 17)
-        .map(|n| (n % 251) as u8)
-        .collect();
+    let bytes: Vec<u8> = (0..PIECE as u32 * 3 + 17).map(|n| (n % 251) as u8).collect();
     let mut read = Vec::new();
     let mut ahead = Ahead::new(file("order", &bytes));
     ahead.read_to_end(&mut read).expect("read");
@@ -315,9 +262,7 @@ fn all_bytes_come_in_order() {
 #[test]
 fn empty_and_partly_read_files_end_cleanly() {
     let mut none = Vec::new();
-    Ahead::new(file("empty", &[]))
-        .read_to_end(&mut none)
-        .expect("read");
+    Ahead::new(file("empty", &[])).read_to_end(&mut none).expect("read");
     assert!(none.is_empty());
     let mut ahead = Ahead::new(file("left", &vec![1; PIECE * 20]));
     ahead.read_exact(&mut [0; 10]).expect("read");
@@ -360,10 +305,7 @@ fn clock_set_back_does_not_stop_the_replay() {
 #[test]
 fn files_follow_each_other_and_rounds_keep_the_rate() {
     let mut timing = Timing::new(1.0);
-    assert_eq!(
-        [0, 10, 20].map(|time| timing.due(START + time)),
-        [0, 10, 20]
-    );
+    assert_eq!([0, 10, 20].map(|time| timing.due(START + time)), [0, 10, 20]);
     timing.next_file();
     assert_eq!([3, 13].map(|time| timing.due(time)), [20, 30]);
     timing.next_round();

@@ -1,7 +1,7 @@
 //! Values of a field in text form: one value, a range, a prefix, a list, or random ones.
 //!
-//! `1000`, `1000-2000`, `1000-2000/10` (in steps of ten), `10.0.0.0/24`, `1,5,7`, and `random:` in front of a range or a
-//! prefix. Ranges, prefixes and lists are used in order.
+//! `1000`, `1000-2000`, `1000-2000/10` (in steps of ten), `10.0.0.0/24`, `1,5,7`, and `random:` in front of a range or
+//! a prefix. Ranges, prefixes and lists are used in order.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -64,9 +64,7 @@ impl FieldKind {
                 Ok(u128::from(number))
             }
             Self::Dscp => dscp(text),
-            Self::Mac => {
-                mac(text).map(|mac| mac.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)))
-            }
+            Self::Mac => mac(text).map(|mac| mac.iter().fold(0, |all, byte| all << 8 | u128::from(*byte))),
             Self::V4 => match text.parse::<Ipv4Addr>() {
                 Ok(address) => Ok(u128::from(u32::from(address))),
                 Err(_) => Err(format!("'{text}' is not an IPv4 address")),
@@ -88,13 +86,9 @@ impl FieldKind {
         }
         if rest.contains(',') {
             if random {
-                return Err(
-                    "a list is gone through in order; 'random:' takes a range or a prefix"
-                        .to_owned(),
-                );
+                return Err("a list is gone through in order; 'random:' takes a range or a prefix".to_owned());
             }
-            let values: Result<Vec<u128>, String> =
-                rest.split(',').map(|one| self.value(one)).collect();
+            let values: Result<Vec<u128>, String> = rest.split(',').map(|one| self.value(one)).collect();
             return values.map(FieldValues::List);
         }
         if let Some((first, rest)) = rest.split_once('-') {
@@ -113,18 +107,10 @@ impl FieldKind {
 
     fn whole(self) -> Result<FieldValues, String> {
         match self {
-            Self::V4 | Self::V6 => {
-                Err("addresses take a prefix: for example random:10.0.0.0/8".to_owned())
-            }
+            Self::V4 | Self::V6 => Err("addresses take a prefix: for example random:10.0.0.0/8".to_owned()),
             // Random MAC addresses are unicast and locally administered.
-            Self::Mac => Ok(FieldValues::Random {
-                first: 0x0200_0000_0000,
-                count: 1 << 40,
-            }),
-            _ => Ok(FieldValues::Random {
-                first: 0,
-                count: 1 << self.bits(),
-            }),
+            Self::Mac => Ok(FieldValues::Random { first: 0x0200_0000_0000, count: 1 << 40 }),
+            _ => Ok(FieldValues::Random { first: 0, count: 1 << self.bits() }),
         }
     }
 
@@ -146,10 +132,7 @@ impl FieldKind {
                 return Err("random values have no step".to_owned());
             }
             if count > 1 << 32 && !count.is_power_of_two() {
-                return Err(
-                    "a range to choose from has at most 2^32 values; a prefix may have more"
-                        .to_owned(),
-                );
+                return Err("a range to choose from has at most 2^32 values; a prefix may have more".to_owned());
             }
             return Ok(FieldValues::Random { first, count });
         }
@@ -166,9 +149,7 @@ impl FieldKind {
         let length = match length.parse::<u32>() {
             Ok(length) if length <= bits => length,
             _ => {
-                return Err(format!(
-                    "'/{length}' is not a prefix length; they go up to {bits}"
-                ));
+                return Err(format!("'/{length}' is not a prefix length; they go up to {bits}"));
             }
         };
         let address = self.value(address)?;
@@ -185,11 +166,7 @@ impl FieldKind {
         Ok(if random {
             FieldValues::Random { first, count }
         } else {
-            FieldValues::Step {
-                first,
-                step: 1,
-                count: u64::try_from(count).unwrap_or(0),
-            }
+            FieldValues::Step { first, step: 1, count: u64::try_from(count).unwrap_or(0) }
         })
     }
 }
@@ -219,26 +196,21 @@ impl FieldValues {
         Some(match self {
             Self::Fixed(_) => return None,
             Self::Step { first, step, count } => Edit::step(*first as u64, *step as u64, *count),
-            Self::Random { first, count } => {
-                Edit::random(*first as u64, u64::try_from(*count).unwrap_or(0), seed)
-            }
+            Self::Random { first, count } => Edit::random(*first as u64, u64::try_from(*count).unwrap_or(0), seed),
             Self::List(values) => Edit::list(values.iter().map(|v| *v as u64).collect()),
         })
     }
 
-    /// Returns the edits that vary an IPv6 address at this offset. Steps carry nothing into the upper half: 2^64 addresses are
-    /// more than any run counts.
+    /// Returns the edits that vary an IPv6 address at this offset. Steps carry nothing into the upper half: 2^64
+    /// addresses are more than any run counts.
     pub fn edits_v6(&self, offset: usize, seed: u64) -> Vec<Edit> {
-        let high =
-            match self {
-                Self::Random { first, count } if *count == 0 || count >> 64 > 1 => Some(
-                    Edit::random((first >> 64) as u64, (count >> 64) as u64, !seed),
-                ),
-                Self::List(values) => Some(Edit::list(
-                    values.iter().map(|value| (value >> 64) as u64).collect(),
-                )),
-                _ => None,
-            };
+        let high = match self {
+            Self::Random { first, count } if *count == 0 || count >> 64 > 1 => {
+                Some(Edit::random((first >> 64) as u64, (count >> 64) as u64, !seed))
+            }
+            Self::List(values) => Some(Edit::list(values.iter().map(|value| (value >> 64) as u64).collect())),
+            _ => None,
+        };
         let high = high.map(|edit| edit.at(offset, 8, 0, 64));
         let low = self.edit(seed).map(|edit| edit.at(offset + 8, 8, 0, 64));
         high.into_iter().chain(low).collect()
@@ -264,26 +236,19 @@ pub fn mac(text: &str) -> Result<[u8; 6], String> {
 /// Parses a number, or a name of RFC 2474, 2597, 3246, 5865 or 8622.
 fn dscp(text: &str) -> Result<u128, String> {
     let lower = text.to_ascii_lowercase();
-    let digit = |at: usize| {
-        lower
-            .as_bytes()
-            .get(at)
-            .map(|b| u128::from(b.wrapping_sub(b'0')))
-    };
+    let digit = |at: usize| lower.as_bytes().get(at).map(|b| u128::from(b.wrapping_sub(b'0')));
     match (lower.as_str(), digit(2), digit(3)) {
         ("ef", ..) => Ok(46),
         ("va", ..) => Ok(44),
         ("le", ..) => Ok(1),
         ("be" | "df", ..) => Ok(0),
         (name, Some(class @ 0..=7), None) if name.starts_with("cs") => Ok(class * 8),
-        (name, Some(class @ 1..=4), Some(drop @ 1..=3))
-            if name.starts_with("af") && name.len() == 4 =>
-        {
+        (name, Some(class @ 1..=4), Some(drop @ 1..=3)) if name.starts_with("af") && name.len() == 4 => {
             Ok(class * 8 + drop * 2)
         }
-        _ => FieldKind::Number(6).value(text).map_err(|why| {
-            format!("{why}; a DSCP is a number up to 63 or a name such as ef, cs6, af41")
-        }),
+        _ => FieldKind::Number(6)
+            .value(text)
+            .map_err(|why| format!("{why}; a DSCP is a number up to 63 or a name such as ef, cs6, af41")),
     }
 }
 
@@ -304,60 +269,23 @@ mod tests {
         let random = |first, count| Ok(FieldValues::Random { first, count });
         assert_eq!(PORT.choice("random:1-6"), random(1, 6));
         assert_eq!(PORT.choice("random"), random(0, 65536));
-        assert_eq!(
-            FieldKind::V4.choice("10.0.0.0/24"),
-            step(0x0a00_0001, 1, 254)
-        );
-        assert_eq!(
-            FieldKind::V4.choice("10.0.0.7/32"),
-            Ok(FieldValues::Fixed(0x0a00_0007))
-        );
-        assert_eq!(
-            FieldKind::V4.choice("random:10.0.0.0/8"),
-            random(0x0a00_0001, (1 << 24) - 2)
-        );
+        assert_eq!(FieldKind::V4.choice("10.0.0.0/24"), step(0x0a00_0001, 1, 254));
+        assert_eq!(FieldKind::V4.choice("10.0.0.7/32"), Ok(FieldValues::Fixed(0x0a00_0007)));
+        assert_eq!(FieldKind::V4.choice("random:10.0.0.0/8"), random(0x0a00_0001, (1 << 24) - 2));
         assert_eq!(FieldKind::V6.choice("fd00::/64"), step(0xfd00 << 112, 1, 0));
-        assert_eq!(
-            FieldKind::Mac.choice("02:00:00:00:00:00/40"),
-            step(2 << 40, 1, 256)
-        );
-        assert_eq!(
-            FieldKind::Dscp.choice("ef,cs6,af41,10"),
-            Ok(FieldValues::List(vec![46, 48, 34, 10]))
-        );
+        assert_eq!(FieldKind::Mac.choice("02:00:00:00:00:00/40"), step(2 << 40, 1, 256));
+        assert_eq!(FieldKind::Dscp.choice("ef,cs6,af41,10"), Ok(FieldValues::List(vec![46, 48, 34, 10])));
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for text in [
-            "",
-            "-1",
-            "65536",
-            "5-1",
-            "1-5/0",
-            "random:5",
-            "random:1,2",
-            "a",
-            "1-",
-            "1,,2",
-        ] {
+        for text in ["", "-1", "65536", "5-1", "1-5/0", "random:5", "random:1,2", "a", "1-", "1,,2"] {
             assert!(PORT.choice(text).is_err(), "{text}");
         }
-        for text in [
-            "10.0.0.0/33",
-            "10.0.0",
-            "::1",
-            "random:10.0.0.0-10.0.0.9/2",
-            "random",
-        ] {
+        for text in ["10.0.0.0/33", "10.0.0", "::1", "random:10.0.0.0-10.0.0.9/2", "random"] {
             assert!(FieldKind::V4.choice(text).is_err(), "{text}");
         }
-        for text in [
-            "02:00:00:00:00",
-            "02:00:00:00:00:00:00",
-            "02:00:00:00:00:0g",
-            "2:::::",
-        ] {
+        for text in ["02:00:00:00:00", "02:00:00:00:00:00:00", "02:00:00:00:00:0g", "2:::::"] {
             assert!(FieldKind::Mac.choice(text).is_err(), "{text}");
         }
         assert!(FieldKind::V6.choice("random:fd00::-fd01::").is_err());

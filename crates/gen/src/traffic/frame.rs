@@ -1,5 +1,5 @@
-//! One spec's frames: headers, the offsets of their fields, and the ranges of their checksums. The first part has the link
-//! layer, tags, labels and tunnels.
+//! One spec's frames: headers, the offsets of their fields, and the ranges of their checksums. The first part has the
+//! link layer, tags, labels and tunnels.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -118,31 +118,18 @@ impl Maker {
             edits.push(edit);
         }
         if edits.iter().any(|edit| edit.end() > bytes.len()) {
-            return Err(Misfit::new(
-                "size",
-                "the frame is too short for its varying fields",
-            ));
+            return Err(Misfit::new("size", "the frame is too short for its varying fields"));
         }
         // Inner checksums first.
-        let covers: Vec<Cover> = self
-            .sums
-            .iter()
-            .rev()
-            .map(|sum| sum.cover(bytes.len()))
-            .collect();
+        let covers: Vec<Cover> = self.sums.iter().rev().map(|sum| sum.cover(bytes.len())).collect();
         Ok(Variant::new(bytes, edits, &covers))
     }
 
     fn raw(mut self, spec: &Spec) -> Result<Self, Misfit> {
-        let text = spec
-            .get("hex")
-            .ok_or_else(|| Misfit::new("hex", "a raw frame has to be given"))?;
+        let text = spec.get("hex").ok_or_else(|| Misfit::new("hex", "a raw frame has to be given"))?;
         let bytes = hex(text).map_err(|why| Misfit::new("hex", why))?;
         if bytes.len() < ETHERNET {
-            let why = format!(
-                "{} bytes are no frame: an Ethernet header has {ETHERNET}",
-                bytes.len()
-            );
+            let why = format!("{} bytes are no frame: an Ethernet header has {ETHERNET}", bytes.len());
             return Err(Misfit::new("hex", why));
         }
         self.tagged = matches!(bytes[12..14], [0x81, 0x00] | [0x88, 0xa8]);
@@ -162,8 +149,7 @@ impl Maker {
     /// Records the offset of a field of up to 64 bits, and its edit if it varies.
     fn field(&mut self, offset: usize, width: usize, shift: u32, bits: u32, choice: &FieldValues) {
         let edit = choice.edit(self.next_seed());
-        self.edits
-            .extend(edit.map(|edit| edit.at(offset, width, shift, bits)));
+        self.edits.extend(edit.map(|edit| edit.at(offset, width, shift, bits)));
     }
 
     /// Returns a seed for each field.
@@ -180,10 +166,7 @@ impl Maker {
                 .into_iter()
                 .find(|key| spec.get(key).is_some())
         {
-            return Err(Misfit::new(
-                key,
-                "it requires a tunnel: set its VNI (vxlan)",
-            ));
+            return Err(Misfit::new(key, "it requires a tunnel: set its VNI (vxlan)"));
         }
         let Some(vni) = tunnel else {
             self.ethernet(spec, "src-mac", "dst-mac")?;
@@ -193,52 +176,28 @@ impl Maker {
         self.ethernet(spec, "outer-src-mac", "outer-dst-mac")?;
         self.tags(spec)?;
         let port = match flows {
-            Some(flows) => FieldValues::Step {
-                first: TUNNEL_PORT,
-                step: 1,
-                count: flows.min(TUNNEL_PORTS),
-            },
+            Some(flows) => FieldValues::Step { first: TUNNEL_PORT, step: 1, count: flows.min(TUNNEL_PORTS) },
             None => FieldValues::Fixed(TUNNEL_PORT),
         };
-        self.ip(
-            spec,
-            ["outer-src", "outer-dst"],
-            &FieldValues::Fixed(0),
-            &FieldValues::Fixed(64),
-        )?;
+        self.ip(spec, ["outer-src", "outer-dst"], &FieldValues::Fixed(0), &FieldValues::Fixed(64))?;
         self.udp(&port, &FieldValues::Fixed(u128::from(VXLAN_PORT)));
-        let vni = FieldKind::Number(24)
-            .choice(vni)
-            .map_err(|why| Misfit::new("vxlan", why))?;
+        let vni = FieldKind::Number(24).choice(vni).map_err(|why| Misfit::new("vxlan", why))?;
         self.field(self.length + 4, 4, 8, 24, &vni);
-        self.push(
-            Layer::Vxlan {
-                vni: vni.first() as u32,
-            },
-            8,
-        );
+        self.push(Layer::Vxlan { vni: vni.first() as u32 }, 8);
         self.ethernet(spec, "src-mac", "dst-mac")?;
         self.ethertype(spec)
     }
 
     fn ethernet(&mut self, spec: &Spec, src: &str, dst: &str) -> Result<(), Misfit> {
         let mac = |key: &str| {
-            spec.choice(key, FieldKind::Mac)?
-                .ok_or_else(|| Misfit::new(key, "it is unknown: give the MAC address"))
+            spec.choice(key, FieldKind::Mac)?.ok_or_else(|| Misfit::new(key, "it is unknown: give the MAC address"))
         };
         let (dst, src) = (mac(dst)?, mac(src)?);
         let at = self.length;
         // Whole groups of eight bytes: the bytes after a MAC address are part of it and stay.
         self.field(at, 8, 16, 48, &dst);
         self.field(at + 6, 8, 16, 48, &src);
-        self.push(
-            Layer::Ethernet {
-                src: mac_bytes(&src),
-                dst: mac_bytes(&dst),
-                ethertype: None,
-            },
-            ETHERNET,
-        );
+        self.push(Layer::Ethernet { src: mac_bytes(&src), dst: mac_bytes(&dst), ethertype: None }, ETHERNET);
         Ok(())
     }
 
@@ -285,14 +244,7 @@ impl Maker {
             bytes.extend(entry.to_be_bytes());
         }
         let length = bytes.len();
-        self.push(
-            Layer::Raw {
-                bytes,
-                ethertype: Some(MPLS_ETHERTYPE),
-                protocol: None,
-            },
-            length,
-        );
+        self.push(Layer::Raw { bytes, ethertype: Some(MPLS_ETHERTYPE), protocol: None }, length);
         Ok(())
     }
 }
@@ -307,12 +259,7 @@ impl SumAt {
             constant = protocol + (to - self.from) as u64;
         }
         ranges.push(self.from..to);
-        Cover {
-            offset: self.offset,
-            ranges,
-            constant,
-            never_zero: self.never_zero,
-        }
+        Cover { offset: self.offset, ranges, constant, never_zero: self.never_zero }
     }
 }
 
@@ -337,10 +284,7 @@ impl Maker {
         match spec.protocol {
             Protocol::Udp => {
                 let port = |key, default| spec.choice_or(key, FieldKind::Number(16), default);
-                self.udp(
-                    &port("src-port", SOURCE_PORT)?,
-                    &port("dst-port", DISCARD_PORT)?,
-                );
+                self.udp(&port("src-port", SOURCE_PORT)?, &port("dst-port", DISCARD_PORT)?);
                 Ok(())
             }
             Protocol::Tcp => self.tcp(spec),
@@ -349,17 +293,8 @@ impl Maker {
     }
 
     /// Adds an IP header; returns whether it is IPv6.
-    fn ip(
-        &mut self,
-        spec: &Spec,
-        keys: [&str; 2],
-        dscp: &FieldValues,
-        ttl: &FieldValues,
-    ) -> Result<bool, Misfit> {
-        let text = |key: &str| {
-            spec.get(key)
-                .ok_or_else(|| Misfit::new(key, "the address is unknown: give it"))
-        };
+    fn ip(&mut self, spec: &Spec, keys: [&str; 2], dscp: &FieldValues, ttl: &FieldValues) -> Result<bool, Misfit> {
+        let text = |key: &str| spec.get(key).ok_or_else(|| Misfit::new(key, "the address is unknown: give it"));
         let (src, dst) = (text(keys[0])?, text(keys[1])?);
         let kind = family(dst);
         if family(src) != kind {
@@ -389,19 +324,9 @@ impl Maker {
         self.field(at + 8, 2, 8, 8, ttl);
         self.field(at + 12, 4, 0, 32, &src);
         self.field(at + 16, 4, 0, 32, &dst);
-        self.sums.push(SumAt {
-            offset: at + 10,
-            from: at,
-            to: Some(at + 20),
-            pseudo: None,
-            never_zero: false,
-        });
+        self.sums.push(SumAt { offset: at + 10, from: at, to: Some(at + 20), pseudo: None, never_zero: false });
         let v4 = |choice: &FieldValues| Ipv4Addr::from(choice.first() as u32);
-        let ip = Ipv4 {
-            tos: (dscp.first() as u8) << 2,
-            ttl: ttl.first() as u8,
-            ..Ipv4::new(v4(&src), v4(&dst))
-        };
+        let ip = Ipv4 { tos: (dscp.first() as u8) << 2, ttl: ttl.first() as u8, ..Ipv4::new(v4(&src), v4(&dst)) };
         self.addresses = Some((at + 12..at + 20, false));
         self.push(Layer::Ipv4(ip), 20);
         Ok(false)
@@ -409,29 +334,15 @@ impl Maker {
 
     /// Adds a checksum from here to the end, with the pseudo-header of that protocol.
     fn sum(&mut self, offset: usize, protocol: Option<u64>, never_zero: bool) {
-        let pseudo = self
-            .addresses
-            .clone()
-            .zip(protocol)
-            .map(|((range, _), protocol)| (range, protocol));
-        self.sums.push(SumAt {
-            offset: self.length + offset,
-            from: self.length,
-            to: None,
-            pseudo,
-            never_zero,
-        });
+        let pseudo = self.addresses.clone().zip(protocol).map(|((range, _), protocol)| (range, protocol));
+        self.sums.push(SumAt { offset: self.length + offset, from: self.length, to: None, pseudo, never_zero });
     }
 
     fn udp(&mut self, src: &FieldValues, dst: &FieldValues) {
         self.field(self.length, 2, 0, 16, src);
         self.field(self.length + 2, 2, 0, 16, dst);
         self.sum(6, Some(PROTOCOL_UDP), true);
-        let udp = Udp {
-            src: src.first() as u16,
-            dst: dst.first() as u16,
-            checksum: true,
-        };
+        let udp = Udp { src: src.first() as u16, dst: dst.first() as u16, checksum: true };
         self.push(Layer::Udp(udp), 8);
     }
 
@@ -466,24 +377,14 @@ impl Maker {
         self.field(at + 4, 2, 0, 16, &id);
         self.field(at + 6, 2, 0, 16, &seq);
         self.sum(2, is_v6.then_some(PROTOCOL_ICMPV6), false);
-        let ([a, b], [c, d]) = (
-            (id.first() as u16).to_be_bytes(),
-            (seq.first() as u16).to_be_bytes(),
-        );
+        let ([a, b], [c, d]) = ((id.first() as u16).to_be_bytes(), (seq.first() as u16).to_be_bytes());
         let echo_request = if is_v6 { 128 } else { 8 };
         let icmp = Icmp {
             kind: spec.number_or("type", 8, echo_request)? as u8,
             code: spec.number_or("code", 8, 0)? as u8,
             rest: [a, b, c, d],
         };
-        self.push(
-            if is_v6 {
-                Layer::Icmpv6(icmp)
-            } else {
-                Layer::Icmp(icmp)
-            },
-            8,
-        );
+        self.push(if is_v6 { Layer::Icmpv6(icmp) } else { Layer::Icmp(icmp) }, 8);
         Ok(())
     }
 
@@ -497,10 +398,7 @@ impl Maker {
             "request" | "1" => false,
             "reply" | "2" => true,
             other => {
-                return Err(Misfit::new(
-                    "op",
-                    format!("'{other}' is neither request nor reply"),
-                ));
+                return Err(Misfit::new("op", format!("'{other}' is neither request nor reply")));
             }
         };
         let src_mac = spec.choice_or("src-mac", FieldKind::Mac, 0)?;
@@ -518,11 +416,7 @@ impl Maker {
             operation: if is_reply { 2 } else { 1 },
             sender_mac: mac_bytes(&src_mac),
             sender_ip: v4(&src),
-            target_mac: if is_reply {
-                mac_bytes(&dst_mac)
-            } else {
-                [0; 6]
-            },
+            target_mac: if is_reply { mac_bytes(&dst_mac) } else { [0; 6] },
             target_ip: v4(&dst),
         };
         self.push(Layer::Arp(arp), 28);
@@ -531,10 +425,7 @@ impl Maker {
 
     /// Repeats the MAC address of the Ethernet header.
     fn repeat(&mut self, offset: usize, original: usize) {
-        let header = self
-            .edits
-            .iter()
-            .find(|edit| edit.offset() == original && edit.width() == 8);
+        let header = self.edits.iter().find(|edit| edit.offset() == original && edit.width() == 8);
         let again = header.map(|edit| edit.clone().moved(offset));
         self.edits.extend(again);
     }
@@ -555,8 +446,7 @@ fn tcp_flags(text: &str) -> Result<u8, Misfit> {
             "cwr" => CWR,
             "none" => 0,
             other => {
-                let why =
-                    format!("'{other}' is not one of fin, syn, rst, psh, ack, urg, ece, cwr, none");
+                let why = format!("'{other}' is not one of fin, syn, rst, psh, ack, urg, ece, cwr, none");
                 return Err(Misfit::new("flags", why));
             }
         };

@@ -1,5 +1,5 @@
-//! Frames of every kind of traffic with all kinds of fields: they have the requested length, decode as their kind, and have
-//! right checksums, for any frame of the pattern.
+//! Frames of every kind of traffic with all kinds of fields: they have the requested length, decode as their kind, and
+//! have right checksums, for any frame of the pattern.
 
 use proptest::collection::btree_map;
 use proptest::prelude::*;
@@ -11,62 +11,25 @@ const ETHERNET: u16 = 1;
 const VXLAN_PORT: u16 = 4789;
 
 const ADDRESSES: [&[&str]; 2] = [
-    &[
-        "10.1.1.1",
-        "10.1.0.0/20",
-        "random:10.0.0.0/8",
-        "10.0.0.1,172.16.0.9",
-        "192.0.2.1-192.0.2.77",
-    ],
-    &[
-        "2001:db8::1",
-        "2001:db8::/120",
-        "random:2001:db8::/32",
-        "fe80::1,2001:db8::5",
-    ],
+    &["10.1.1.1", "10.1.0.0/20", "random:10.0.0.0/8", "10.0.0.1,172.16.0.9", "192.0.2.1-192.0.2.77"],
+    &["2001:db8::1", "2001:db8::/120", "random:2001:db8::/32", "fe80::1,2001:db8::5"],
 ];
-const PORTS: &[&str] = &[
-    "53",
-    "1-65535",
-    "random:0-65535",
-    "80,443,8080",
-    "1000-2000/7",
-];
-const MACS: &[&str] = &[
-    "02:00:00:00:00:01",
-    "02:00:00:00:00:01-02:00:00:00:01:ff",
-    "random:02:00:00:00:00:00-02:00:ff:ff:ff:fe",
-];
+const PORTS: &[&str] = &["53", "1-65535", "random:0-65535", "80,443,8080", "1000-2000/7"];
+const MACS: &[&str] =
+    &["02:00:00:00:00:01", "02:00:00:00:00:01-02:00:00:00:01:ff", "random:02:00:00:00:00:00-02:00:ff:ff:ff:fe"];
 
 /// Returns the optional keys of a kind of traffic, and texts for them.
 fn extras(protocol: Protocol) -> Vec<(&'static str, &'static [&'static str])> {
     const WORDS: &[&str] = &["0-65535", "random:0-65535", "7"];
     let mut all: Vec<(&str, &[&str])> = vec![
-        (
-            "size",
-            &[
-                "300",
-                "200-320/3",
-                "random:200-900",
-                "200,300,999",
-                "200:3,400:1",
-            ],
-        ),
+        ("size", &["300", "200-320/3", "random:200-900", "200,300,999", "200:3,400:1"]),
         ("flows", &["1", "3"]),
         ("vlan", &["5", "0-4095", "5,7-90:3", "1,2"]),
     ];
     if protocol != Protocol::Arp {
         all.push((
             "payload",
-            &[
-                "zeros",
-                "text:abc",
-                "hex:0102ff",
-                "fill:0xff",
-                "random",
-                "number",
-                "text:a|text:bcd|random",
-            ],
+            &["zeros", "text:abc", "hex:0102ff", "fill:0xff", "random", "number", "text:a|text:bcd|random"],
         ));
     }
     if protocol.is_ip() {
@@ -85,10 +48,7 @@ fn extras(protocol: Protocol) -> Vec<(&'static str, &'static [&'static str])> {
     }
     if protocol == Protocol::Tcp {
         all.extend([
-            (
-                "flags",
-                &["syn", "fin,psh,urg", "none", "ece,cwr,ack"] as &[&str],
-            ),
+            ("flags", &["syn", "fin,psh,urg", "none", "ece,cwr,ack"] as &[&str]),
             ("seq", &["0-4294967295", "random:0-4294967295"]),
             ("window", &["0", "65535"]),
         ]);
@@ -100,53 +60,41 @@ fn extras(protocol: Protocol) -> Vec<(&'static str, &'static [&'static str])> {
 }
 
 fn spec() -> impl Strategy<Value = Spec> {
-    let kinds = [
-        Protocol::Udp,
-        Protocol::Tcp,
-        Protocol::Icmp,
-        Protocol::Arp,
-        Protocol::Eth,
-    ];
-    (
-        select(kinds.to_vec()),
-        any::<bool>(),
-        any::<bool>(),
-        0..4usize,
-    )
-        .prop_flat_map(|(protocol, v6, tunnel, outer)| {
-            let v6 = v6 && protocol != Protocol::Arp;
-            let extras = extras(protocol);
-            let addresses = ADDRESSES[usize::from(v6)];
-            (
-                (select(MACS), select(MACS)),
-                (select(addresses), select(addresses)),
-                btree_map(0..extras.len(), any::<prop::sample::Index>(), 0..5),
-            )
-                .prop_map(move |((src_mac, dst_mac), (src, dst), chosen)| {
-                    let mut spec = Spec::new(protocol);
-                    let mut set = |key: &str, text: &str| spec.set(key, text).expect(key);
-                    set("src-mac", src_mac);
-                    set("dst-mac", dst_mac);
-                    if protocol.is_ip() || protocol == Protocol::Arp {
-                        set("src", src);
-                        set("dst", dst);
-                    }
-                    if tunnel && protocol.is_ip() {
-                        let outer = ADDRESSES[outer % 2];
-                        set("vxlan", ["77", "1-50"][outer.len() % 2]);
-                        set("outer-src", outer[0]);
-                        set("outer-dst", outer[1]);
-                        set("outer-src-mac", MACS[0]);
-                        set("outer-dst-mac", MACS[1]);
-                    }
-                    for (at, index) in chosen {
-                        let (key, texts) = extras[at];
-                        let text = index.get::<&str>(texts);
-                        set(key, text);
-                    }
-                    spec
-                })
-        })
+    let kinds = [Protocol::Udp, Protocol::Tcp, Protocol::Icmp, Protocol::Arp, Protocol::Eth];
+    (select(kinds.to_vec()), any::<bool>(), any::<bool>(), 0..4usize).prop_flat_map(|(protocol, v6, tunnel, outer)| {
+        let v6 = v6 && protocol != Protocol::Arp;
+        let extras = extras(protocol);
+        let addresses = ADDRESSES[usize::from(v6)];
+        (
+            (select(MACS), select(MACS)),
+            (select(addresses), select(addresses)),
+            btree_map(0..extras.len(), any::<prop::sample::Index>(), 0..5),
+        )
+            .prop_map(move |((src_mac, dst_mac), (src, dst), chosen)| {
+                let mut spec = Spec::new(protocol);
+                let mut set = |key: &str, text: &str| spec.set(key, text).expect(key);
+                set("src-mac", src_mac);
+                set("dst-mac", dst_mac);
+                if protocol.is_ip() || protocol == Protocol::Arp {
+                    set("src", src);
+                    set("dst", dst);
+                }
+                if tunnel && protocol.is_ip() {
+                    let outer = ADDRESSES[outer % 2];
+                    set("vxlan", ["77", "1-50"][outer.len() % 2]);
+                    set("outer-src", outer[0]);
+                    set("outer-dst", outer[1]);
+                    set("outer-src-mac", MACS[0]);
+                    set("outer-dst-mac", MACS[1]);
+                }
+                for (at, index) in chosen {
+                    let (key, texts) = extras[at];
+                    let text = index.get::<&str>(texts);
+                    set(key, text);
+                }
+                spec
+            })
+    })
 }
 
 /// Returns the one's complement sum of the parts.
@@ -270,19 +218,10 @@ proptest! {
 #[test]
 fn frames_that_exceed_the_memory_limit_are_refused() {
     let mut spec = Spec::new(Protocol::Eth);
-    for (key, text) in [
-        ("src-mac", MACS[0]),
-        ("dst-mac", MACS[0]),
-        ("ethertype", "0x88b5"),
-        ("size", "60-65000"),
-    ] {
+    for (key, text) in [("src-mac", MACS[0]), ("dst-mac", MACS[0]), ("ethertype", "0x88b5"), ("size", "60-65000")] {
         spec.set(key, text).expect(key);
     }
-    let limits = Limits {
-        mtu: None,
-        seed: 1,
-        stamp: None,
-    };
+    let limits = Limits { mtu: None, seed: 1, stamp: None };
     let (_, misfit) = pattern(&[(spec, 1)], &limits).expect_err("two gigabytes of frames");
     assert_eq!(misfit.key, "size");
 }

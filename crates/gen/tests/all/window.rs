@@ -1,5 +1,5 @@
-//! The receiving program against a model: it runs on sequences of all kinds, and its counts are compared with a set that
-//! forgets nothing. The program runs in the kernel, on no interface.
+//! The receiving program against a model: it runs on sequences of all kinds, and its counts are compared with a set
+//! that forgets nothing. The program runs in the kernel, on no interface.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -25,12 +25,7 @@ fn program(flows: u32) -> Option<ReceiveProgram> {
 
 fn frame(key: FlowKey, sequence: u32, time: u64, length: usize) -> Vec<u8> {
     let mut frame = vec![0; length];
-    let stamp = Stamp {
-        stream: key.stream,
-        flow: key.flow,
-        sequence,
-        time,
-    };
+    let stamp = Stamp { stream: key.stream, flow: key.flow, sequence, time };
     stamp.write(&mut frame);
     frame
 }
@@ -107,18 +102,12 @@ fn steps() -> impl Strategy<Value = Vec<(i64, bool)>> {
 fn program_counts_like_the_model() {
     let Some(program) = program(2000) else { return };
     let number = Cell::new(0);
-    let mut runner = TestRunner::new(Config {
-        failure_persistence: None,
-        ..Config::with_cases(200)
-    });
+    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(200) });
     // Sequence numbers of all sizes, also ones that wrap around in 32 bits.
     let starts = prop_oneof![Just(0u64), Just(u64::from(u32::MAX) - 100), 0..1u64 << 32];
     let result = runner.run(&(starts, steps()), |(start, steps)| {
         number.set(number.get() + 1);
-        let key = FlowKey {
-            stream: number.get(),
-            flow: 7,
-        };
+        let key = FlowKey { stream: number.get(), flow: 7 };
         // Room below, so that steps back do not go below zero.
         let mut sequence = (1 << 32) + start;
         let mut time = 0;
@@ -132,10 +121,7 @@ fn program_counts_like_the_model() {
             .collect();
         for &(sequence, time) in &packets {
             let frame = frame(key, sequence as u32, time, 60);
-            prop_assert_eq!(
-                program.show(&frame).expect("a test run"),
-                ReceiveVerdict::Drop as u32
-            );
+            prop_assert_eq!(program.show(&frame).expect("a test run"), ReceiveVerdict::Drop as u32);
         }
         let flows = program.flows().expect("the flows");
         let (_, flow) = flows.iter().find(|(k, _)| *k == key).expect("this flow");
@@ -173,17 +159,11 @@ fn packets_without_a_stamp_pass_and_are_counted_separately() {
     let mut trailed = frame(key, 0, 0, 60);
     trailed.push(0);
     for frame in [vec![0; 14], vec![0xff; 60], spoiled, trailed] {
-        assert_eq!(
-            program.show(&frame).expect("a test run"),
-            ReceiveVerdict::Pass as u32
-        );
+        assert_eq!(program.show(&frame).expect("a test run"), ReceiveVerdict::Pass as u32);
     }
     let totals = program.totals().expect("totals");
     assert_eq!(totals.iter().map(|t| t.unstamped).sum::<u64>(), 4);
-    assert_eq!(
-        totals.iter().map(|t| t.unstamped_bytes).sum::<u64>(),
-        14 + 60 + 60 + 61
-    );
+    assert_eq!(totals.iter().map(|t| t.unstamped_bytes).sum::<u64>(), 14 + 60 + 60 + 61);
     assert_eq!(totals.iter().map(|t| t.stamped).sum::<u64>(), 0);
 }
 
@@ -193,16 +173,11 @@ fn stamps_are_found_at_the_end_of_frames_of_all_lengths() {
     let key = FlowKey { stream: 3, flow: 4 };
     let lengths = [18, 19, 60, 61, 1514, 3000, 3519, 4000, 4096, 9000, 9001];
     for (sequence, length) in (0..).zip(lengths) {
-        program
-            .show(&frame(key, sequence, 0, length))
-            .expect("a test run");
+        program.show(&frame(key, sequence, 0, length)).expect("a test run");
     }
     let flows = program.flows().expect("flows");
     assert_eq!(flows[0].1.received, lengths.len() as u64);
-    assert_eq!(
-        flows[0].1.highest - flows[0].1.first,
-        lengths.len() as u64 - 1
-    );
+    assert_eq!(flows[0].1.highest - flows[0].1.first, lengths.len() as u64 - 1);
     assert_eq!(flows[0].1.first, RECEIVE_FIRST_ERA as u64);
 }
 
@@ -211,24 +186,17 @@ fn latencies_are_from_the_stamp_to_now() {
     let Some(program) = program(2) else { return };
     let key = FlowKey { stream: 3, flow: 4 };
     let before = stamp::now();
-    program
-        .show(&frame(key, 0, before, 60))
-        .expect("a test run");
+    program.show(&frame(key, 0, before, 60)).expect("a test run");
     let after = stamp::now();
     // An hour ahead on another clock.
     let later = after + 3_600_000_000_000;
     program.show(&frame(key, 1, later, 60)).expect("a test run");
     // A duplicate has no latency.
-    program
-        .show(&frame(key, 0, before, 60))
-        .expect("a test run");
+    program.show(&frame(key, 0, before, 60)).expect("a test run");
     let latency = program.flows().expect("flows")[0].1.latency;
     assert_eq!((latency.count, latency.negative, latency.least), (2, 1, 0));
     assert!(latency.most <= after - before, "{latency:?}");
-    assert!(
-        latency.most > 0 && latency.sum == latency.most,
-        "{latency:?}"
-    );
+    assert!(latency.most > 0 && latency.sum == latency.most, "{latency:?}");
     assert!(latency.most_negative > 3_500_000_000_000, "{latency:?}");
     let totals = program.totals().expect("totals");
     let both: u64 = totals.iter().map(|t| t.latency.count).sum();

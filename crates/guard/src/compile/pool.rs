@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 
 use trawl_bpf::layout::guard::{
-    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST,
-    GUARD_NARROWEST, GUARD_SERVICE_BITS, GUARD_WIDEST, GUARD_WORD_AT, GUARD_WORD_BRANCH,
-    GUARD_WORD_HALF, GUARD_WORD_KIND, GUARD_WORD_OFFSET, GUARD_WORD_SHIFT,
+    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST, GUARD_NARROWEST,
+    GUARD_SERVICE_BITS, GUARD_WIDEST, GUARD_WORD_AT, GUARD_WORD_BRANCH, GUARD_WORD_HALF, GUARD_WORD_KIND,
+    GUARD_WORD_OFFSET, GUARD_WORD_SHIFT,
 };
 
 use crate::rule::{Action, Services};
@@ -57,9 +57,7 @@ fn found(kind: usize, at: usize) -> u64 {
 /// Returns the line of the rule at which a search ends, if the search ends at a single rule.
 pub fn only_rule(word: u64) -> Option<u32> {
     match word as u32 as usize >> GUARD_WORD_KIND {
-        GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => {
-            Some((word >> GUARD_WORD_AT) as u32)
-        }
+        GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => Some((word >> GUARD_WORD_AT) as u32),
         _ => None,
     }
 }
@@ -76,11 +74,7 @@ fn common(one: u128, other: u128) -> u32 {
 impl Pool {
     /// Creates a pool; `first` is the number of the first word.
     pub fn new(first: usize) -> Self {
-        Self {
-            first,
-            words: Vec::new(),
-            lists: HashMap::new(),
-        }
+        Self { first, words: Vec::new(), lists: HashMap::new() }
     }
 
     pub fn into_words(self) -> Vec<u64> {
@@ -119,20 +113,14 @@ impl Pool {
         while stride < WIDEST && 1 << (stride + 1) <= entries.len() * ROOM {
             stride += 1;
         }
-        let longest = entries
-            .iter()
-            .map(|entry| entry.length)
-            .max()
-            .unwrap_or(BITS);
+        let longest = entries.iter().map(|entry| entry.length).max().unwrap_or(BITS);
         let stride = stride.min(room).min(longest - offset);
         let at = self.table(1 << stride);
         let mut rest = entries;
         let mut before = head;
         for slot in 0..1usize << stride {
-            let key =
-                head.key & !(u128::MAX >> offset) | (slot as u128) << (BITS - offset - stride);
-            let inside =
-                |entry: &PrefixLine| common(entry.key, key) >= entry.length.min(offset + stride);
+            let key = head.key & !(u128::MAX >> offset) | (slot as u128) << (BITS - offset - stride);
+            let inside = |entry: &PrefixLine| common(entry.key, key) >= entry.length.min(offset + stride);
             let (own, others) = rest.split_at(rest.partition_point(inside));
             self.words[at + slot] = match own {
                 [] => {
@@ -166,21 +154,9 @@ impl Pool {
     }
 
     fn service_table(&mut self, candidates: &[Candidate], range: Services, offset: u32) -> u64 {
-        let touches = |one: &Candidate| {
-            one.services
-                .iter()
-                .any(|(a, b)| *a <= range.1 && range.0 <= *b)
-        };
-        let covers = |one: &Candidate| {
-            one.services
-                .iter()
-                .any(|(a, b)| *a <= range.0 && range.1 <= *b)
-        };
-        let mut own: Vec<Candidate> = candidates
-            .iter()
-            .filter(|one| touches(one))
-            .cloned()
-            .collect();
+        let touches = |one: &Candidate| one.services.iter().any(|(a, b)| *a <= range.1 && range.0 <= *b);
+        let covers = |one: &Candidate| one.services.iter().any(|(a, b)| *a <= range.0 && range.1 <= *b);
+        let mut own: Vec<Candidate> = candidates.iter().filter(|one| touches(one)).cloned().collect();
         // A rule that decides all of these services makes the rules after it unreachable.
         if let Some(end) = own.iter().position(|one| one.is_certain && covers(one)) {
             own.truncate(end + 1);
@@ -231,11 +207,7 @@ impl Pool {
         for (number, line) in lines.iter().enumerate() {
             let mark = if number == last { GUARD_LAST as u32 } else { 0 };
             let entry = u64::from(line | mark);
-            let shift = if (number % 2 == 0) == cfg!(target_endian = "little") {
-                0
-            } else {
-                32
-            };
+            let shift = if (number % 2 == 0) == cfg!(target_endian = "little") { 0 } else { 32 };
             self.words[at + number / 2] |= entry << shift;
         }
         self.lists.insert(lines, word);
@@ -287,11 +259,7 @@ mod tests {
         let mask = |length: u32| u128::MAX.checked_shl(128 - length).unwrap_or(0);
         let mut all: Vec<PrefixLine> = prefixes
             .iter()
-            .map(|(key, length)| PrefixLine {
-                key: key & mask(*length),
-                length: *length,
-                line: 0,
-            })
+            .map(|(key, length)| PrefixLine { key: key & mask(*length), length: *length, line: 0 })
             .collect();
         all.sort();
         all.dedup();
@@ -299,11 +267,8 @@ mod tests {
         let begins = |one: &PrefixLine, other: &PrefixLine| {
             one != other && one.length <= other.length && common(one.key, other.key) >= one.length
         };
-        let mut kept: Vec<PrefixLine> = all
-            .iter()
-            .filter(|one| !all.iter().any(|other| begins(one, other)))
-            .copied()
-            .collect();
+        let mut kept: Vec<PrefixLine> =
+            all.iter().filter(|one| !all.iter().any(|other| begins(one, other))).copied().collect();
         for (number, entry) in kept.iter_mut().enumerate() {
             entry.line = number as u32 + 1;
         }
@@ -392,11 +357,7 @@ mod tests {
     #[test]
     fn dense_prefixes_take_few_steps() {
         let all: Vec<PrefixLine> = (0..100_000u32)
-            .map(|number| PrefixLine {
-                key: u128::from(0x0a00_0000 + number) << 96,
-                length: 32,
-                line: number + 1,
-            })
+            .map(|number| PrefixLine { key: u128::from(0x0a00_0000 + number) << 96, length: 32, line: number + 1 })
             .collect();
         let mut pool = Pool::new(0);
         let start = pool.search(&all);

@@ -12,10 +12,7 @@ fn parse(text: &str) -> Result<RuleFile> {
 }
 
 fn shown(file: &RuleFile) -> Vec<String> {
-    file.rules
-        .iter()
-        .map(|rule| rule.draft.clone().numbered(0).to_string())
-        .collect()
+    file.rules.iter().map(|rule| rule.draft.clone().numbered(0).to_string()).collect()
 }
 
 #[test]
@@ -63,24 +60,15 @@ fn every_key_of_a_rule_is_parsed() {
         ]
     );
     let listed = &file.rules[5];
-    assert_eq!(
-        (listed.on.as_deref(), listed.lasts),
-        (Some("eth0"), Some(Duration::from_secs(600)))
-    );
+    assert_eq!((listed.on.as_deref(), listed.lasts), (Some("eth0"), Some(Duration::from_secs(600))));
 }
 
 #[test]
 fn byte_order_mark_is_ignored() {
     let list = |_: &str| Ok("\u{feff}192.0.2.0/24\n".to_owned());
     for (name, text) in [
-        (
-            "a.toml",
-            "\u{feff}[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n",
-        ),
-        (
-            "a",
-            "\u{feff}[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n",
-        ),
+        ("a.toml", "\u{feff}[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n"),
+        ("a", "\u{feff}[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n"),
     ] {
         let file = RuleFile::parse(text, name, list).unwrap();
         assert_eq!(shown(&file), ["deny --src 192.0.2.0/24"], "{name}");
@@ -91,25 +79,14 @@ fn byte_order_mark_is_ignored() {
 #[track_caller]
 fn refused(text: &str, position: &str, reason: &str) {
     let error = parse(text).unwrap_err().to_string();
-    assert!(
-        error.contains("rules in x") && error.contains(position) && error.contains(reason),
-        "{text}: {error}"
-    );
+    assert!(error.contains("rules in x") && error.contains(position) && error.contains(reason), "{text}: {error}");
     assert!(!error.contains('\n'), "{error}");
 }
 
 #[test]
 fn bare_string_entry_names_the_expected_form() {
-    refused(
-        "preset = [\"syn-flood\"]\n",
-        "line 1",
-        "the preset's name, as in `name = \"syn-flood\"`",
-    );
-    refused(
-        "rule = [\"deny\"]\n",
-        "line 1",
-        "names and values of a rule",
-    );
+    refused("preset = [\"syn-flood\"]\n", "line 1", "the preset's name, as in `name = \"syn-flood\"`");
+    refused("rule = [\"deny\"]\n", "line 1", "names and values of a rule");
 }
 
 #[test]
@@ -117,55 +94,19 @@ fn errors_name_their_position() {
     for (text, position, words) in [
         ("default = \"maybe\"", "line 1, column 11", "maybe"),
         ("x = 1", "line 1, column 1", "x"),
-        (
-            "[[rule]]\naction = \"deny\"\nsrc = \"10.0.0.1/8\"",
-            "line 3, column 7",
-            "10.0.0.0/8",
-        ),
-        (
-            "[[rule]]\naction = \"deny\"\nsrc = [\"10.0.0.0/8\",\n  \"nonsense\"]",
-            "line 4, column 3",
-            "nonsense",
-        ),
-        (
-            "[[rule]]\naction = \"deny\"\nport = 70000",
-            "line 3, column 8",
-            "70000",
-        ),
-        (
-            "[[rule]]\naction = \"deny\"\nports = 7",
-            "line 3, column 1",
-            "ports",
-        ),
-        (
-            "[[rule]]\naction = \"deny\"\nsrc = []",
-            "line 3, column 7",
-            "empty",
-        ),
+        ("[[rule]]\naction = \"deny\"\nsrc = \"10.0.0.1/8\"", "line 3, column 7", "10.0.0.0/8"),
+        ("[[rule]]\naction = \"deny\"\nsrc = [\"10.0.0.0/8\",\n  \"nonsense\"]", "line 4, column 3", "nonsense"),
+        ("[[rule]]\naction = \"deny\"\nport = 70000", "line 3, column 8", "70000"),
+        ("[[rule]]\naction = \"deny\"\nports = 7", "line 3, column 1", "ports"),
+        ("[[rule]]\naction = \"deny\"\nsrc = []", "line 3, column 7", "empty"),
         ("[[rule]]\nsrc = \"::1\"", "line 1", "action"),
-        (
-            "\n[[rule]]\naction = \"deny\"\nproto = \"gre\"\nport = 7",
-            "line 2",
-            "no ports",
-        ),
-        (
-            "[[rule]]\naction = \"deny\"\nsrc-file = \"gone\"",
-            "line 1",
-            "no such file",
-        ),
-        (
-            "[[rule]]\naction = \"deny\"\nsyn = true\nestablished = true",
-            "line 1",
-            "both",
-        ),
+        ("\n[[rule]]\naction = \"deny\"\nproto = \"gre\"\nport = 7", "line 2", "no ports"),
+        ("[[rule]]\naction = \"deny\"\nsrc-file = \"gone\"", "line 1", "no such file"),
+        ("[[rule]]\naction = \"deny\"\nsyn = true\nestablished = true", "line 1", "both"),
         ("[[rule]]\naction = \"deny\"\nrate = 0", "line 3", "0"),
         ("[[preset]]\nname = \"flood\"", "line 2", "syn-flood"),
         ("[[rule]\n", "line 1", ""),
-        (
-            "[[rule]]\naction = \"deny\"\n[[rule]]\naction = \"allow\"",
-            "line 3",
-            "same packets",
-        ),
+        ("[[rule]]\naction = \"deny\"\n[[rule]]\naction = \"allow\"", "line 3", "same packets"),
     ] {
         refused(text, position, words);
     }
@@ -192,12 +133,7 @@ const SAMPLE: &str = "default = \"deny\"\n[[preset]]\nname = \"syn-flood\"\nrate
 fn hundred_thousand_rules_are_parsed() {
     let address = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
     let all = |rule: &dyn Fn(u32) -> String| (0..100_000).map(rule).collect::<String>();
-    let toml = all(&|number| {
-        format!(
-            "[[rule]]\naction = \"deny\"\nsrc = \"{}\"\n",
-            address(number)
-        )
-    });
+    let toml = all(&|number| format!("[[rule]]\naction = \"deny\"\nsrc = \"{}\"\n", address(number)));
     let rules = parse(&toml).unwrap().rules;
     assert_eq!(rules.len(), 100_000);
 }
@@ -221,11 +157,7 @@ fn more_combinations_than_a_file_may_have_are_refused() {
         list("10.1"),
         ports.join(",")
     );
-    refused(
-        &text,
-        "line 1",
-        "250 sources, 250 destinations and 1000 ports",
-    );
+    refused(&text, "line 1", "250 sources, 250 destinations and 1000 ports");
 }
 
 #[test]
@@ -272,10 +204,7 @@ fn saved_rules_parse_to_the_same_set() {
     };
     let mut set = RuleSet::default();
     set.replace_all(drafts(&file));
-    let on = On {
-        index: 7,
-        name: "e\u{1b}\"th0".to_owned(),
-    };
+    let on = On { index: 7, name: "e\u{1b}\"th0".to_owned() };
     set.set_default(on.clone(), Action::Deny);
     let saved = parse(&text_of(&set)).unwrap();
     assert_eq!(saved.default, Some(Action::Deny));
@@ -285,16 +214,7 @@ fn saved_rules_parse_to_the_same_set() {
     };
     assert_eq!(sorted(drafts(&saved)), sorted(drafts(&file)));
     assert!(saved.refuse_rules_about_everything().is_ok());
-    set.set_default(
-        On {
-            index: 8,
-            name: "b".to_owned(),
-        },
-        Action::Allow,
-    );
+    set.set_default(On { index: 8, name: "b".to_owned() }, Action::Allow);
     let saved = parse(&text_of(&set)).unwrap();
-    assert_eq!(
-        saved.interfaces,
-        [(on.name, Action::Deny), ("b".to_owned(), Action::Allow)]
-    );
+    assert_eq!(saved.interfaces, [(on.name, Action::Deny), ("b".to_owned(), Action::Allow)]);
 }

@@ -13,33 +13,9 @@ use crate::set::RuleSet;
 use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, UDP};
 
 fn prefix() -> impl Strategy<Value = Prefix> {
-    let v4 = (
-        0..4u32,
-        0..4u32,
-        prop_oneof![
-            Just(0u8),
-            Just(8),
-            Just(14),
-            Just(16),
-            Just(31),
-            Just(32),
-            1..=32u8
-        ],
-    )
+    let v4 = (0..4u32, 0..4u32, prop_oneof![Just(0u8), Just(8), Just(14), Just(16), Just(31), Just(32), 1..=32u8])
         .prop_map(|(a, b, length)| Prefix::new(v4(a, b).into(), length));
-    let v6 = (
-        0..4u32,
-        0..4u32,
-        prop_oneof![
-            Just(0u8),
-            Just(32),
-            Just(63),
-            Just(64),
-            Just(65),
-            Just(128),
-            1..=128u8
-        ],
-    )
+    let v6 = (0..4u32, 0..4u32, prop_oneof![Just(0u8), Just(32), Just(63), Just(64), Just(65), Just(128), 1..=128u8])
         .prop_map(|(a, b, length)| Prefix::new(v6(a, b).into(), length));
     prop_oneof![v4, v6].prop_map(|prefix| prefix.expect("a length that fits"))
 }
@@ -67,41 +43,16 @@ fn mac_prefix() -> impl Strategy<Value = MacPrefix> {
 }
 
 pub(super) fn what() -> impl Strategy<Value = Match> {
-    let protocol = prop_oneof![
-        Just(TCP),
-        Just(UDP),
-        Just(ICMP),
-        Just(ICMPV6),
-        Just(GRE),
-        Just(SCTP)
-    ];
-    let ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports {
-        first: a.min(b),
-        last: a.max(b),
-    });
+    let protocol = prop_oneof![Just(TCP), Just(UDP), Just(ICMP), Just(ICMPV6), Just(GRE), Just(SCTP)];
+    let ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports { first: a.min(b), last: a.max(b) });
     let icmp = prop_oneof![
-        Just(IcmpType {
-            v4: Some(8),
-            v6: Some(128)
-        }),
-        Just(IcmpType {
-            v4: Some(3),
-            v6: Some(3)
-        }),
-        Just(IcmpType {
-            v4: None,
-            v6: Some(2)
-        }),
+        Just(IcmpType { v4: Some(8), v6: Some(128) }),
+        Just(IcmpType { v4: Some(3), v6: Some(3) }),
+        Just(IcmpType { v4: None, v6: Some(2) }),
     ];
-    let source_ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports {
-        first: a.min(b),
-        last: a.max(b),
-    });
+    let source_ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports { first: a.min(b), last: a.max(b) });
     let tcp = prop_oneof![Just(TcpState::Syn), Just(TcpState::Established)];
-    let on = prop_oneof![Just(LOOPBACK), Just(7)].prop_map(|index| On {
-        index,
-        name: format!("if{index}"),
-    });
+    let on = prop_oneof![Just(LOOPBACK), Just(7)].prop_map(|index| On { index, name: format!("if{index}") });
     let maybe = |chance| proptest::bool::weighted(chance);
     (
         (prefix(), maybe(0.5), prefix(), maybe(0.4)),
@@ -145,12 +96,7 @@ pub(super) fn draft() -> impl Strategy<Value = Draft> {
     let action = prop_oneof![Just(Action::Deny), Just(Action::Allow)];
     // No test sends so fast, but the limit's code path runs.
     let rate = prop_oneof![4 => Just(None), 1 => Just(Some(100_000_000))];
-    (action, what(), rate, expiry()).prop_map(|(action, what, rate, expires)| Draft {
-        action,
-        what,
-        rate,
-        expires,
-    })
+    (action, what(), rate, expiry()).prop_map(|(action, what, rate, expires)| Draft { action, what, rate, expires })
 }
 
 /// A packet, its framing, and the length of its first buffer.
@@ -162,18 +108,11 @@ pub(super) struct Sent {
 }
 
 fn port_pair() -> impl Strategy<Value = PortPair> {
-    (0..7u16, 0..7u16).prop_map(|(source, destination)| PortPair {
-        source,
-        destination,
-    })
+    (0..7u16, 0..7u16).prop_map(|(source, destination)| PortPair { source, destination })
 }
 
 pub(super) fn sent() -> impl Strategy<Value = Sent> {
-    let state = prop_oneof![
-        Just(None),
-        Just(Some(TcpState::Syn)),
-        Just(Some(TcpState::Established))
-    ];
+    let state = prop_oneof![Just(None), Just(Some(TcpState::Syn)), Just(Some(TcpState::Established))];
     let transport = prop_oneof![
         4 => (port_pair(), state).prop_map(|(ports, state)| (TCP, Transport::Ports(ports, state))),
         4 => port_pair().prop_map(|ports| (UDP, Transport::Ports(ports, None))),
@@ -186,10 +125,8 @@ pub(super) fn sent() -> impl Strategy<Value = Sent> {
     // Half of the packets are as plain as usual ones.
     let tags = prop_oneof![3 => Just(0usize), 1 => 0..=4usize];
     let options = prop_oneof![3 => Just(0usize), 1 => 0..=3usize];
-    let macs = (0..4u8, 0..4u8).prop_map(|(source, destination)| Macs {
-        source: mac(source),
-        destination: mac(destination),
-    });
+    let macs =
+        (0..4u8, 0..4u8).prop_map(|(source, destination)| Macs { source: mac(source), destination: mac(destination) });
     (any::<bool>(), numbers, transport, tags, options, macs).prop_map(
         |(ipv6, (a, b, c, d), (protocol, transport), tags, options, macs)| {
             let (source, destination): (IpAddr, IpAddr) = match ipv6 {
@@ -198,29 +135,14 @@ pub(super) fn sent() -> impl Strategy<Value = Sent> {
             };
             let icmp = if ipv6 { ICMPV6 } else { ICMP };
             let protocol = if protocol == 0 { icmp } else { protocol };
-            let packet = Packet {
-                source,
-                destination,
-                protocol,
-                transport,
-                macs: Some(macs),
-                on: LOOPBACK,
-            };
-            Sent {
-                packet,
-                tags,
-                options,
-            }
+            let packet = Packet { source, destination, protocol, transport, macs: Some(macs), on: LOOPBACK };
+            Sent { packet, tags, options }
         },
     )
 }
 
 fn raw(bytes: Vec<u8>, protocol: u8) -> Layer {
-    Layer::Raw {
-        bytes,
-        ethertype: None,
-        protocol: Some(protocol),
-    }
+    Layer::Raw { bytes, ethertype: None, protocol: Some(protocol) }
 }
 
 impl Sent {
@@ -229,19 +151,9 @@ impl Sent {
         let mut frame = Template::new().ethernet(macs.source, macs.destination);
         for number in 0..self.tags {
             let service = number == 0 && self.tags > 1;
-            frame = frame.layer(Layer::Vlan(Vlan {
-                id: 9,
-                service,
-                ..Vlan::default()
-            }));
+            frame = frame.layer(Layer::Vlan(Vlan { id: 9, service, ..Vlan::default() }));
         }
-        let Packet {
-            source,
-            destination,
-            protocol,
-            transport,
-            ..
-        } = self.packet;
+        let Packet { source, destination, protocol, transport, .. } = self.packet;
         let is_fragment = transport == Transport::LaterFragment;
         frame = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => frame.layer(Layer::Ipv4(Ipv4 {
@@ -291,29 +203,14 @@ impl Sent {
                 },
                 ..Tcp::default()
             }),
-            Transport::Ports(ports, _) if protocol == UDP => {
-                frame.udp(ports.source, ports.destination)
-            }
+            Transport::Ports(ports, _) if protocol == UDP => frame.udp(ports.source, ports.destination),
             Transport::Ports(ports, _) => frame.layer(raw(
-                [
-                    ports.source.to_be_bytes(),
-                    ports.destination.to_be_bytes(),
-                    [0; 2],
-                    [0; 2],
-                ]
-                .concat(),
+                [ports.source.to_be_bytes(), ports.destination.to_be_bytes(), [0; 2], [0; 2]].concat(),
                 protocol,
             )),
             Transport::IcmpType(number) => {
-                let icmp = Icmp {
-                    kind: number,
-                    ..Icmp::default()
-                };
-                if protocol == ICMP {
-                    frame.icmp(icmp)
-                } else {
-                    frame.icmpv6(icmp)
-                }
+                let icmp = Icmp { kind: number, ..Icmp::default() };
+                if protocol == ICMP { frame.icmp(icmp) } else { frame.icmpv6(icmp) }
             }
             Transport::Other | Transport::LaterFragment => frame.layer(raw(vec![7; 24], protocol)),
         };
@@ -326,19 +223,7 @@ pub(super) fn set(drafts: Vec<Draft>, default: Action) -> RuleSet {
     for draft in drafts {
         set.add(draft);
     }
-    set.set_default(
-        On {
-            index: LOOPBACK,
-            name: "lo".to_owned(),
-        },
-        default,
-    );
-    set.set_default(
-        On {
-            index: 7,
-            name: "if7".to_owned(),
-        },
-        Action::Deny,
-    );
+    set.set_default(On { index: LOOPBACK, name: "lo".to_owned() }, default);
+    set.set_default(On { index: 7, name: "if7".to_owned() }, Action::Deny);
     set
 }

@@ -1,5 +1,5 @@
-//! Adapts objects that libbpf loads to kernels without the features of newer ones: variables that select branches of the
-//! programs, and flags of programs.
+//! Adapts objects that libbpf loads to kernels without the features of newer ones: variables that select branches of
+//! the programs, and flags of programs.
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{DataSec, Var};
@@ -29,8 +29,8 @@ pub fn to_kernel(open: &mut OpenObject) -> Result<()> {
     Ok(())
 }
 
-/// Returns true for an XDP program. One that replaces a function of another (freplace) has another type, and libbpf ignores
-/// the flag in its section's name.
+/// Returns true for an XDP program. One that replaces a function of another (freplace) has another type, and libbpf
+/// ignores the flag in its section's name.
 fn is_xdp(program: &libbpf_rs::OpenProgramMut<'_>) -> bool {
     let pointer = program.as_libbpf_object().as_ptr();
     // SAFETY: the program belongs to an object that is borrowed for as long as this reference lives.
@@ -52,21 +52,13 @@ pub(crate) fn make_linear(program: &mut libbpf_rs::OpenProgramMut<'_>) {
 /// Sets the initial value of a global variable or constant (`const volatile`), by its name in the source.
 pub fn set_variable(open: &mut OpenObject, name: &str, value: &[u8]) -> Result<()> {
     let fail = |why: &str| Error::failed(format!("cannot set the variable {name}"), why);
-    let (section, offset, size) =
-        find_variable(open, name).ok_or_else(|| fail("it is not in the object"))?;
+    let (section, offset, size) = find_variable(open, name).ok_or_else(|| fail("it is not in the object"))?;
     if size != value.len() {
-        return Err(fail(&format!(
-            "it has {size} bytes, the value {}",
-            value.len()
-        )));
+        return Err(fail(&format!("it has {size} bytes, the value {}", value.len())));
     }
     for mut map in open.maps_mut() {
         let is_section = map.name().to_string_lossy().ends_with(&section);
-        if is_section
-            && let Some(bytes) = map
-                .initial_value_mut()
-                .and_then(|all| all.get_mut(offset..offset + size))
-        {
+        if is_section && let Some(bytes) = map.initial_value_mut().and_then(|all| all.get_mut(offset..offset + size)) {
             bytes.copy_from_slice(value);
             return Ok(());
         }

@@ -44,8 +44,7 @@ pub fn wait_for_programs() -> Result<()> {
     // Filling a slot of an array of maps waits for that.
     let map = SharedArray::create(NAME, 8, 1)?;
     let slot = create_slot(NAME, map.as_fd())?;
-    fill_slot(slot.as_fd(), map.as_fd())
-        .map_err(|e| Error::os("cannot wait for the programs that run", e))
+    fill_slot(slot.as_fd(), map.as_fd()).map_err(|e| Error::os("cannot wait for the programs that run", e))
 }
 
 // Arrays whose memory user space has mapped, and slots for such arrays in an array of maps.
@@ -61,13 +60,7 @@ impl SharedArray {
     /// Creates a zeroed array that fits into an array of maps with others of any length.
     pub fn create(name: &str, value_size: u32, entries: u32) -> Result<Self> {
         let flags = libbpf_sys::BPF_F_MMAPABLE | libbpf_sys::BPF_F_INNER_MAP;
-        let fd = map::create(
-            name,
-            libbpf_sys::BPF_MAP_TYPE_ARRAY,
-            (4, value_size),
-            entries,
-            flags,
-        );
+        let fd = map::create(name, libbpf_sys::BPF_MAP_TYPE_ARRAY, (4, value_size), entries, flags);
         let fail = |e| {
             let size = u64::from(value_size) * u64::from(entries);
             Error::os(format!("cannot make the map {name} ({size} bytes)"), e)
@@ -82,8 +75,7 @@ impl SharedArray {
     }
 
     fn of(fd: OwnedFd) -> Result<Self> {
-        let about = info::map(fd.as_fd())
-            .map_err(|e| Error::os("cannot read a shared array's properties", e))?;
+        let about = info::map(fd.as_fd()).map_err(|e| Error::os("cannot read a shared array's properties", e))?;
         let length = (about.value_size as usize).next_multiple_of(8) * about.max_entries as usize;
         let memory = Mapping::of_map(fd.as_fd(), length)?;
         Ok(Self { fd, memory })
@@ -142,10 +134,7 @@ mod tests {
         assert!(map(arena.as_fd()).is_err());
         drop(memory);
         let memory = map(arena.as_fd()).unwrap();
-        assert_eq!(
-            (memory.number(page_size()), memory.number(0)),
-            (Some(7), Some(0))
-        );
+        assert_eq!((memory.number(page_size()), memory.number(0)), (Some(7), Some(0)));
         assert_eq!(memory.number(4 * page_size()), None);
         wait_for_programs().unwrap();
     }
@@ -166,10 +155,7 @@ mod tests {
             assert_eq!(in_slot(slot.as_fd()).unwrap(), Some(id));
         }
         let memory = short.memory();
-        assert_eq!(
-            (memory.length(), memory.number(8), memory.number(64)),
-            (64, Some(7), None)
-        );
+        assert_eq!((memory.length(), memory.number(8), memory.number(64)), (64, Some(7), None));
         assert_eq!(memory.read(8, 8).as_deref(), Some(&7u64.to_ne_bytes()[..]));
         assert_eq!(memory.read(60, 8), None);
     }

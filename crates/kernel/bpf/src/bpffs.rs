@@ -63,13 +63,8 @@ pub fn mounts() -> Vec<PathBuf> {
 /// Mounts a BPF file system at the usual mount point, for root alone.
 fn mount_usual() -> Result<()> {
     mount("bpf", USUAL, "bpf", MountFlags::empty(), Some(c"mode=0700")).map_err(|e| {
-        Error::os(
-            format!("cannot mount a BPF file system on {USUAL}"),
-            e.into(),
-        )
-        .fix(format!(
-            "this requires root (CAP_SYS_ADMIN): mount -t bpf -o mode=0700 bpf {USUAL}"
-        ))
+        Error::os(format!("cannot mount a BPF file system on {USUAL}"), e.into())
+            .fix(format!("this requires root (CAP_SYS_ADMIN): mount -t bpf -o mode=0700 bpf {USUAL}"))
     })
 }
 
@@ -94,9 +89,7 @@ pub fn lasting() -> Option<PathBuf> {
 pub fn outside() -> Vec<PathBuf> {
     let device = |path: &Path| fs::metadata(path).ok().map(|about| about.dev());
     let own = device(Path::new(USUAL));
-    seen_by_ancestors()
-        .filter(|path| is_on_bpffs(path) && device(path) != own)
-        .collect()
+    seen_by_ancestors().filter(|path| is_on_bpffs(path) && device(path) != own).collect()
 }
 
 /// Holds the file system open for a child process that outlives this one's ancestors, by which it could no longer find
@@ -134,11 +127,8 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
         None => mount_usual()?,
     }
     lasting().ok_or_else(|| {
-        Error::failed(
-            "no BPF file system is mounted",
-            format!("{USUAL} is not one, although it could be mounted"),
-        )
-        .fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
+        Error::failed("no BPF file system is mounted", format!("{USUAL} is not one, although it could be mounted"))
+            .fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
     })
 }
 
@@ -173,41 +163,25 @@ fn outer_mounts() -> Option<Mounts> {
     let own = namespace("self").as_ref().and_then(number);
     let seen_by = |process: u32| {
         let root = format!("/proc/{process}/root");
-        Path::new(&format!("{root}{USUAL}"))
-            .is_dir()
-            .then_some(())?;
-        Some(Mounts {
-            namespace: namespace(&process.to_string())?,
-            root: fs::File::open(root).ok()?,
-        })
+        Path::new(&format!("{root}{USUAL}")).is_dir().then_some(())?;
+        Some(Mounts { namespace: namespace(&process.to_string())?, root: fs::File::open(root).ok()? })
     };
-    ancestors()
-        .into_iter()
-        .find_map(seen_by)
-        .filter(|outer| number(&outer.namespace) != own)
+    ancestors().into_iter().find_map(seen_by).filter(|outer| number(&outer.namespace) != own)
 }
 
 /// Does some work inside other mounts, on a thread that ends with it.
 fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let what = "cannot mount a persistent BPF file system";
-    let fail = |e: rustix::io::Errno| {
-        Error::os(what, e.into()).fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
-    };
+    let fail = |e: rustix::io::Errno| Error::os(what, e.into()).fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"));
     let enter = move || {
         // SAFETY: only this thread's root and working directory become its own; it shares no other state by it.
         unsafe { unshare_unsafe(UnshareFlags::FS) }.map_err(fail)?;
-        move_into_link_name_space(outer.namespace.as_fd(), Some(LinkNameSpaceType::Mount))
-            .map_err(fail)?;
+        move_into_link_name_space(outer.namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(fail)?;
         fchdir(&outer.root).map_err(fail)?;
         chroot(".").map_err(fail)?;
         work()
     };
-    thread::scope(|scope| {
-        scope
-            .spawn(enter)
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    thread::scope(|scope| scope.spawn(enter).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// Pins a map, program or link in the BPF file system, which keeps it alive.
@@ -246,14 +220,8 @@ fn open_kind(path: &Path, kind: &str, word: &str) -> Result<OwnedFd> {
     let fd = open(path).map_err(|e| explain(what(), path, e))?;
     match kind_of(&fd) {
         Some(found) if found == kind => Ok(fd),
-        Some(PROGRAM) => Err(Error::failed(
-            what(),
-            format!("a program is pinned there, not a {word}"),
-        )),
-        _ => Err(Error::failed(
-            what(),
-            format!("the pinned object is not a {word}"),
-        )),
+        Some(PROGRAM) => Err(Error::failed(what(), format!("a program is pinned there, not a {word}"))),
+        _ => Err(Error::failed(what(), format!("the pinned object is not a {word}"))),
     }
 }
 
@@ -281,10 +249,7 @@ pub fn pinned() -> Vec<Pinned> {
     }
     files.sort();
     files.dedup();
-    files
-        .into_iter()
-        .filter_map(|path| identify(&path).map(|object| Pinned { path, object }))
-        .collect()
+    files.into_iter().filter_map(|path| identify(&path).map(|object| Pinned { path, object })).collect()
 }
 
 fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) {
@@ -324,9 +289,7 @@ fn kind_of(fd: &OwnedFd) -> Option<&'static str> {
     let target = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     // The kernel has two spellings for links.
     let target = target.to_str()?.replace('_', "-");
-    [MAP, PROGRAM, LINK]
-        .into_iter()
-        .find(|kind| target.contains(kind))
+    [MAP, PROGRAM, LINK].into_iter().find(|kind| target.contains(kind))
 }
 
 fn explain(what: String, path: &Path, error: io::Error) -> Error {
@@ -334,18 +297,15 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
         Some(libc::ENOENT) => {
             let error = Error::failed(what, "no such file");
             match mounts().is_empty() {
-                true => error.fix(format!(
-                    "no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}"
-                )),
+                true => error.fix(format!("no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}")),
                 false => error,
             }
         }
         // The kernel says "not permitted" for files that are not pins.
-        Some(libc::EPERM | libc::EACCES | libc::EINVAL) if !is_on_bpffs(path) => Error::failed(
-            what,
-            "it is not a pinned BPF object, but a file of another file system",
-        )
-        .fix(format!("name a pin under {USUAL}")),
+        Some(libc::EPERM | libc::EACCES | libc::EINVAL) if !is_on_bpffs(path) => {
+            Error::failed(what, "it is not a pinned BPF object, but a file of another file system")
+                .fix(format!("name a pin under {USUAL}"))
+        }
         Some(libc::EPERM) => Error::os(what, error).fix("this requires root (CAP_BPF)"),
         _ => Error::os(what, error),
     }
@@ -353,8 +313,7 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
 
 /// Returns true if a path is in a BPF file system.
 pub fn is_on_bpffs(path: &Path) -> bool {
-    statfs(path)
-        .is_ok_and(|about| u64::try_from(about.f_type).is_ok_and(|kind| kind == BPF_FS_MAGIC))
+    statfs(path).is_ok_and(|about| u64::try_from(about.f_type).is_ok_and(|kind| kind == BPF_FS_MAGIC))
 }
 
 #[cfg(test)]
@@ -382,12 +341,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!(found.as_deref(), Some(path.as_path()));
         assert_eq!(opened.unwrap().id, id);
-        assert!(
-            open_map(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("no such file")
-        );
+        assert!(open_map(&path).unwrap_err().to_string().contains("no such file"));
     }
 
     #[test]

@@ -25,16 +25,10 @@ impl ClassicChecker {
     /// Asks the kernel to accept the program; the error is its errno.
     pub fn check(&self, program: &[Instruction]) -> io::Result<()> {
         let program = libc::sock_fprog {
-            len: u16::try_from(program.len())
-                .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
+            len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
             filter: program.as_ptr().cast_mut(),
         };
-        socket_option::set(
-            &self.socket,
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            &program,
-        )
+        socket_option::set(&self.socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 }
 
@@ -45,12 +39,7 @@ mod tests {
     #[test]
     fn checker_applies_the_kernels_rules() {
         let checker = ClassicChecker::new().expect("a socket");
-        let one = |code, k| Instruction {
-            code,
-            jt: 0,
-            jf: 0,
-            k,
-        };
+        let one = |code, k| Instruction { code, jt: 0, jf: 0, k };
         let good = [one(0x06, 65535)];
         let endless = [one(0x05, u32::MAX), one(0x06, 0)];
         let unfinished = [one(0x20, 0)];

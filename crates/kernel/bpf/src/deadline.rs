@@ -30,8 +30,8 @@ pub(super) fn limit() -> Option<Duration> {
     LIMIT.get()
 }
 
-/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up. It is the thread's own
-/// time, which stands for the verifier's work: other work on the machine takes nothing from it.
+/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up. It is the
+/// thread's own time, which stands for the verifier's work: other work on the machine takes nothing from it.
 pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) -> (T, bool) {
     ignore_wakes();
     let (done, is_done) = channel();
@@ -83,10 +83,7 @@ fn time_of(thread: libc::pthread_t) -> Option<Duration> {
     if unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) } != 0 {
         return None;
     }
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes to `time` alone, and returns an error for a clock that does not exist.
     match unsafe { libc::clock_gettime(clock, &raw mut time) } {
         0 => Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),

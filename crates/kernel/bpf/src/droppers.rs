@@ -32,10 +32,7 @@ impl Droppers {
         object::quiet_libbpf();
         // libbpf searches the types of the kernel's modules too, of which nftables often is one.
         let mut open = ObjectBuilder::default().open_memory(OBJECT).ok()?;
-        let functions: Vec<String> = open
-            .progs()
-            .filter_map(|one| function(one.section()))
-            .collect();
+        let functions: Vec<String> = open.progs().filter_map(|one| function(one.section())).collect();
         let present = symbols.present(&functions);
         if present.is_empty() {
             return None;
@@ -46,14 +43,8 @@ impl Droppers {
         }
         let object = open.load().ok()?;
         let loaded = object.progs().filter(|one| one.autoload());
-        let links: Result<Vec<OwnedFd>, _> = loaded
-            .map(|one| link::attach_tracing(one.as_fd()))
-            .collect();
-        Some(Self {
-            latest: map(&object, LATEST)?,
-            links: links.ok()?,
-            rules: Table::new(map(&object, RULES)?).ok()?,
-        })
+        let links: Result<Vec<OwnedFd>, _> = loaded.map(|one| link::attach_tracing(one.as_fd())).collect();
+        Some(Self { latest: map(&object, LATEST)?, links: links.ok()?, rules: Table::new(map(&object, RULES)?).ok()? })
     }
 }
 

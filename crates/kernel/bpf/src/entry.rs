@@ -14,16 +14,9 @@ pub const NEW_ONLY: u64 = libbpf_sys::BPF_NOEXIST as u64;
 ///
 /// # Safety
 /// Key and value must be as long as the map's.
-pub(crate) unsafe fn update<K, V>(
-    map: BorrowedFd<'_>,
-    key: *const K,
-    value: *const V,
-    flags: u64,
-) -> io::Result<()> {
+pub(crate) unsafe fn update<K, V>(map: BorrowedFd<'_>, key: *const K, value: *const V, flags: u64) -> io::Result<()> {
     // SAFETY: as the caller asserts.
-    let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key.cast(), value.cast(), flags)
-    };
+    let result = unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key.cast(), value.cast(), flags) };
     check(result).map(drop)
 }
 
@@ -31,11 +24,7 @@ pub(crate) unsafe fn update<K, V>(
 ///
 /// # Safety
 /// The key must be as long as the map's, with room for a whole value.
-pub(crate) unsafe fn lookup<K, V>(
-    map: BorrowedFd<'_>,
-    key: *const K,
-    value: *mut V,
-) -> io::Result<bool> {
+pub(crate) unsafe fn lookup<K, V>(map: BorrowedFd<'_>, key: *const K, value: *mut V) -> io::Result<bool> {
     // SAFETY: as the caller asserts.
     exists(unsafe { libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.cast(), value.cast()) })
 }
@@ -44,11 +33,7 @@ pub(crate) unsafe fn lookup<K, V>(
 ///
 /// # Safety
 /// The key must be as long as the map's, with room for a whole value.
-pub(crate) unsafe fn take<K, V>(
-    map: BorrowedFd<'_>,
-    key: *const K,
-    value: *mut V,
-) -> io::Result<bool> {
+pub(crate) unsafe fn take<K, V>(map: BorrowedFd<'_>, key: *const K, value: *mut V) -> io::Result<bool> {
     let (key, value) = (key.cast(), value.cast());
     // SAFETY: as the caller asserts.
     exists(unsafe { libbpf_sys::bpf_map_lookup_and_delete_elem(map.as_raw_fd(), key, value) })

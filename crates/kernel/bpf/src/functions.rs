@@ -36,10 +36,7 @@ pub fn of(program: BorrowedFd<'_>) -> io::Result<Vec<Function>> {
     let types = Btf::from_prog_id(about.id).map_err(io::Error::other)?;
     let function = |record: &libbpf_sys::bpf_func_info| {
         let named: BtfType<'_> = types.type_by_id(record.type_id.into())?;
-        Some(Function {
-            name: named.name()?.to_string_lossy().into_owned(),
-            type_id: record.type_id,
-        })
+        Some(Function { name: named.name()?.to_string_lossy().into_owned(), type_id: record.type_id })
     };
     Ok(records.iter().filter_map(function).collect())
 }

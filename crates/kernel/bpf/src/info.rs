@@ -54,9 +54,7 @@ pub struct LinkInfo {
 
 fn text(name: &[std::os::raw::c_char]) -> String {
     let bytes: Vec<u8> = name.iter().map(|&c| c as u8).chain([0]).collect();
-    CStr::from_bytes_until_nul(&bytes)
-        .map(|c| c.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    CStr::from_bytes_until_nul(&bytes).map(|c| c.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Fills one of the structures with which the kernel describes maps, programs and links. Arrays that it points to must
@@ -64,9 +62,7 @@ fn text(name: &[std::os::raw::c_char]) -> String {
 pub(crate) fn fill<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let mut length = size_of::<T>() as u32;
     // SAFETY: the kernel writes at most `length` bytes into `info`, which is that large, and as many records as fit.
-    let result = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut *info).cast(), &mut length)
-    };
+    let result = unsafe { libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut *info).cast(), &mut length) };
     check(result).map(drop)
 }
 
@@ -90,10 +86,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     fill(fd, &mut raw)?;
     let mut map_ids = vec![0u32; raw.nr_map_ids as usize];
     if !map_ids.is_empty() {
-        let mut again = libbpf_sys::bpf_prog_info {
-            nr_map_ids: raw.nr_map_ids,
-            ..Default::default()
-        };
+        let mut again = libbpf_sys::bpf_prog_info { nr_map_ids: raw.nr_map_ids, ..Default::default() };
         again.map_ids = map_ids.as_mut_ptr() as u64;
         fill(fd, &mut again)?;
         map_ids.truncate(again.nr_map_ids as usize);
@@ -133,13 +126,7 @@ pub fn link(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
         }
         _ => None,
     };
-    Ok(LinkInfo {
-        id: raw.id,
-        kind: raw.type_,
-        program: raw.prog_id,
-        ifindex,
-        function,
-    })
+    Ok(LinkInfo { id: raw.id, kind: raw.type_, program: raw.prog_id, ifindex, function })
 }
 
 /// Returns the name of a kind of map, in bpftool's spelling.
@@ -157,9 +144,7 @@ pub fn map_kind_name(kind: u32) -> String {
 /// Returns the memory that a map uses, if the kernel reports it.
 pub fn map_memory(map: BorrowedFd<'_>) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd())).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("memlock:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("memlock:"))?;
     line.trim().parse().ok()
 }
 

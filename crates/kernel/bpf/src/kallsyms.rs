@@ -50,7 +50,8 @@ impl Symbols {
         Self { modules, ..symbols }
     }
 
-    /// Reads the functions again if modules were loaded or removed since: an address would be taken for one of another module.
+    /// Reads the functions again if modules were loaded or removed since: an address would be taken for one of another
+    /// module.
     pub fn refresh(&mut self) {
         if modules() != self.modules {
             let now = Self::read();
@@ -66,13 +67,8 @@ impl Symbols {
             let (address, rest) = str::split_once(line, ' ')?;
             let (kind, name) = rest.split_once(' ')?;
             let is_code = matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with(PREFIX);
-            let address = u64::from_str_radix(address, 16)
-                .ok()
-                .filter(|at| is_code && *at > 0)?;
-            Some((
-                address,
-                name.split_once('\t').map_or(name, |(name, _)| name),
-            ))
+            let address = u64::from_str_radix(address, 16).ok().filter(|at| is_code && *at > 0)?;
+            Some((address, name.split_once('\t').map_or(name, |(name, _)| name)))
         };
         let mut all: Vec<(u64, &str)> = text.lines().filter_map(symbol).collect();
         // Of several names for one address, the first in the kernel's order is kept.
@@ -96,20 +92,14 @@ impl Symbols {
     pub fn find(&self, address: u64) -> Option<At<'_>> {
         let after = self.addresses.partition_point(|one| *one <= address);
         let at = after.checked_sub(1)?;
-        Some(At {
-            function: self.name(at)?,
-            offset: address - self.addresses[at],
-        })
+        Some(At { function: self.name(at)?, offset: address - self.addresses[at] })
     }
 
-    /// Returns the function that contains the call that returns to an address. If the call is the function's last instruction, the
-    /// address is the next function's.
+    /// Returns the function that contains the call that returns to an address. If the call is the function's last
+    /// instruction, the address is the next function's.
     pub fn caller(&self, address: u64) -> Option<At<'_>> {
         let call = self.find(address.checked_sub(1)?)?;
-        Some(At {
-            offset: call.offset + 1,
-            ..call
-        })
+        Some(At { offset: call.offset + 1, ..call })
     }
 
     /// Returns the address ranges of all functions of these names and their variants, each ending before the next
@@ -121,26 +111,17 @@ impl Symbols {
         };
         let after = self.addresses.iter().skip(1);
         let functions = self.text.lines().zip(self.addresses.iter().zip(after));
-        functions
-            .filter(|(name, _)| is_meant(name))
-            .map(|(_, (from, end))| (*from, *end))
-            .collect()
+        functions.filter(|(name, _)| is_meant(name)).map(|(_, (from, end))| (*from, *end)).collect()
     }
 
     /// Returns the functions in this list that the kernel has.
     pub fn present(&self, names: &[String]) -> Vec<String> {
-        let known = self
-            .text
-            .lines()
-            .filter_map(|one| names.iter().find(|name| *name == one));
+        let known = self.text.lines().filter_map(|one| names.iter().find(|name| *name == one));
         known.cloned().collect()
     }
 
     fn name(&self, at: usize) -> Option<&str> {
-        self.text
-            .get(*self.names.get(at)? as usize..)?
-            .lines()
-            .next()
+        self.text.get(*self.names.get(at)? as usize..)?.lines().next()
     }
 }
 
@@ -163,10 +144,8 @@ pub fn kernel_addresses() -> Option<KernelAddresses> {
         let name = "trawl_addresses";
         let config = TapConfig::zeroed();
         let program = TapProgram::prepare(object::KERNEL_ADDRESSES, name, &config, &[]).ok()?;
-        let loaded = program.load(&LoadOptions {
-            flags: program::SLEEPABLE,
-            ..LoadOptions::new(name, program::SYSCALL)
-        });
+        let loaded =
+            program.load(&LoadOptions { flags: program::SLEEPABLE, ..LoadOptions::new(name, program::SYSCALL) });
         test_run::system(loaded.ok()?.as_fd()).ok()
     })
 }
@@ -196,14 +175,8 @@ ffffffff81000400 T last\t[module]
         assert_eq!(at(0xffffffff81000410).as_deref(), Some("last+0x10"));
         assert_eq!(at(0x1000), None);
         let caller = |address| symbols.caller(address).map(|at| at.to_string());
-        assert_eq!(
-            caller(0xffffffff81000150).as_deref(),
-            Some("veth_poll+0x40")
-        );
-        assert_eq!(
-            caller(0xffffffff81000200).as_deref(),
-            Some("veth_poll+0xf0")
-        );
+        assert_eq!(caller(0xffffffff81000150).as_deref(), Some("veth_poll+0x40"));
+        assert_eq!(caller(0xffffffff81000200).as_deref(), Some("veth_poll+0xf0"));
     }
 
     #[test]
@@ -225,10 +198,7 @@ ffffffff81000400 T last\t[module]
         let symbols = Symbols::parse(TEXT);
         assert_eq!(
             symbols.ranges(&["veth_poll"]),
-            [
-                (0xffffffff81000110, 0xffffffff81000200),
-                (0xffffffff81000200, 0xffffffff81000400)
-            ]
+            [(0xffffffff81000110, 0xffffffff81000200), (0xffffffff81000200, 0xffffffff81000400)]
         );
         assert_eq!(symbols.ranges(&["veth"]), []);
     }
@@ -245,10 +215,7 @@ ffffffff81000400 T last\t[module]
             return;
         };
         for address in [found.first_address, found.first_page] {
-            assert!(
-                address >> 47 == 0x1ffff && address & 0xfff == 0,
-                "{address:#x}"
-            );
+            assert!(address >> 47 == 0x1ffff && address & 0xfff == 0, "{address:#x}");
         }
     }
 }

@@ -138,11 +138,7 @@ impl ForPrograms {
         let mut file = File::from(file);
         file.write_all(&excerpt)?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        Ok(Self {
-            path,
-            _file: file.into(),
-            redirect_info: types.find(VARIABLE, "bpf_redirect_info"),
-        })
+        Ok(Self { path, _file: file.into(), redirect_info: types.find(VARIABLE, "bpf_redirect_info") })
     }
 }
 
@@ -183,18 +179,12 @@ impl KernelTypes {
             let end = begin.checked_add(size)?;
             (end <= bytes.len()).then_some(begin..end)
         };
-        Some(Self {
-            types: section(types, types_length)?,
-            strings: section(strings, strings_length)?,
-            bytes,
-        })
+        Some(Self { types: section(types, types_length)?, strings: section(strings, strings_length)?, bytes })
     }
 
     /// Returns the number of the type of this kind and name.
     fn find(&self, kind: u8, name: &str) -> Option<u32> {
-        self.entries()
-            .find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name))
-            .map(|entry| entry.id)
+        self.entries().find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name)).map(|entry| entry.id)
     }
 
     /// Returns the values of enumerations with this suffix. A module's names are numbered on from the kernel's, `base`.
@@ -205,8 +195,7 @@ impl KernelTypes {
             None => base?.string(offset),
         };
         let is_meant = |entry: &TypeOffset| {
-            self.kind(*entry) == ENUM
-                && name(self.word(entry.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
+            self.kind(*entry) == ENUM && name(self.word(entry.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
         };
         let values = |entry: TypeOffset| {
             (0..self.count(entry)).filter_map(move |number| {
@@ -222,9 +211,7 @@ impl KernelTypes {
     /// one's.
     fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let all: Vec<TypeOffset> = self.entries().collect();
-        let is_meant = |entry: &&TypeOffset| {
-            self.kind(**entry) == STRUCTURE && self.is_called(**entry, structure)
-        };
+        let is_meant = |entry: &&TypeOffset| self.kind(**entry) == STRUCTURE && self.is_called(**entry, structure);
         let mut open = vec![(*all.iter().find(is_meant)?, 0)];
         while let Some((entry, begin)) = open.pop() {
             for number in 0..self.count(entry) {
@@ -256,25 +243,18 @@ impl KernelTypes {
             let id = self.word(entry.at + 2 * WORD);
             all.get((id as usize).checked_sub(1)?).copied()
         };
-        let found = all
-            .iter()
-            .find(|entry| self.kind(**entry) == TYPEDEF && self.is_called(**entry, &name))?;
+        let found = all.iter().find(|entry| self.kind(**entry) == TYPEDEF && self.is_called(**entry, &name))?;
         let prototype = leads_to(&leads_to(found)?)?;
-        Some(Tracepoint {
-            type_id: found.id,
-            arguments: self.count(prototype).checked_sub(1)?,
-        })
+        Some(Tracepoint { type_id: found.id, arguments: self.count(prototype).checked_sub(1)? })
     }
 
-    /// Returns the existing ones of these structures, with all types inside them, as separate type information. Targets of
-    /// pointers are left out, since the offsets of fields do not depend on them.
+    /// Returns the existing ones of these structures, with all types inside them, as separate type information. Targets
+    /// of pointers are left out, since the offsets of fields do not depend on them.
     fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
         let all: Vec<usize> = self.entries().map(|entry| entry.at).collect();
         let mut excerpt = Excerpt::new(self, &all);
         for entry in self.entries() {
-            if self.kind(entry) == STRUCTURE
-                && structures.iter().any(|name| self.is_called(entry, name))
-            {
+            if self.kind(entry) == STRUCTURE && structures.iter().any(|name| self.is_called(entry, name)) {
                 excerpt.add(entry.id)?;
             }
         }
@@ -282,16 +262,10 @@ impl KernelTypes {
     }
 
     fn entries(&self) -> impl Iterator<Item = TypeOffset> {
-        let first = TypeOffset {
-            id: 1,
-            at: self.types.start,
-        };
+        let first = TypeOffset { id: 1, at: self.types.start };
         let is_inside = |entry: &TypeOffset| entry.at + TYPE_LENGTH <= self.types.end;
         std::iter::successors(Some(first).filter(is_inside), move |entry| {
-            let next = TypeOffset {
-                id: entry.id + 1,
-                at: entry.at + self.length(*entry)?,
-            };
+            let next = TypeOffset { id: entry.id + 1, at: entry.at + self.length(*entry)? };
             Some(next).filter(is_inside)
         })
     }
@@ -312,8 +286,7 @@ impl KernelTypes {
     fn length(&self, entry: TypeOffset) -> Option<usize> {
         let count = self.count(entry);
         let after = match self.kind(entry) {
-            POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT
-            | TYPE_TAG => 0,
+            POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT | TYPE_TAG => 0,
             INT | VARIABLE | DECLARATION_TAG => WORD,
             ARRAY => 3 * WORD,
             STRUCTURE | UNION | SECTION | ENUM_64 => count * MEMBER_LENGTH,
@@ -326,8 +299,7 @@ impl KernelTypes {
     fn is_called(&self, entry: TypeOffset, name: &str) -> bool {
         let begin = self.strings.start + self.word(entry.at) as usize;
         let text = self.bytes.get(begin..self.strings.end);
-        text.and_then(|text| text.strip_prefix(name.as_bytes()))
-            .is_some_and(|after| after.first() == Some(&0))
+        text.and_then(|text| text.strip_prefix(name.as_bytes())).is_some_and(|after| after.first() == Some(&0))
     }
 
     fn string(&self, offset: u32) -> Option<&[u8]> {
@@ -358,14 +330,7 @@ struct Excerpt<'a> {
 
 impl<'a> Excerpt<'a> {
     fn new(from: &'a KernelTypes, all: &'a [usize]) -> Self {
-        Self {
-            from,
-            all,
-            numbers: HashMap::new(),
-            open: Vec::new(),
-            types: Vec::new(),
-            strings: vec![0],
-        }
+        Self { from, all, numbers: HashMap::new(), open: Vec::new(), types: Vec::new(), strings: vec![0] }
     }
 
     fn add(&mut self, id: u32) -> Option<()> {
@@ -421,8 +386,7 @@ impl<'a> Excerpt<'a> {
             INT | FORWARD | FLOAT => {}
             _ => return None,
         }
-        self.types
-            .extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        self.types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         Some(())
     }
 
@@ -459,18 +423,14 @@ mod tests {
         let types = KernelTypes::read().ok();
         if types.is_none() {
             let reason = KernelFeature::Btf.reason_to_skip();
-            eprintln!(
-                "SKIPPED: {}",
-                reason.expect("the kernel's types, which are there")
-            );
+            eprintln!("SKIPPED: {}", reason.expect("the kernel's types, which are there"));
         }
         types
     }
 
     impl KernelTypes {
         fn entry(&self, kind: u8, name: &str) -> Option<TypeOffset> {
-            self.entries()
-                .find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name))
+            self.entries().find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name))
         }
 
         /// Returns a structure's size, and the offsets of its members.
@@ -518,9 +478,7 @@ mod tests {
             (VARIABLE, c"no_such_variable"),
         ] {
             // SAFETY: the types are live, and the name outlives the call.
-            let number = unsafe {
-                libbpf_sys::btf__find_by_name_kind(theirs, name.as_ptr(), u32::from(kind))
-            };
+            let number = unsafe { libbpf_sys::btf__find_by_name_kind(theirs, name.as_ptr(), u32::from(kind)) };
             let found = types.find(kind, name.to_str().expect("a name"));
             assert_eq!(found, u32::try_from(number).ok(), "{name:?}");
         }
@@ -546,12 +504,7 @@ mod tests {
         let mut bytes = MAGIC.to_ne_bytes().to_vec();
         bytes.extend([VERSION, 0]);
         let header = [HEADER_LENGTH as u32, 0, length, length, names.len() as u32];
-        bytes.extend(
-            header
-                .iter()
-                .chain(types)
-                .flat_map(|word| word.to_ne_bytes()),
-        );
+        bytes.extend(header.iter().chain(types).flat_map(|word| word.to_ne_bytes()));
         bytes.extend(names);
         KernelTypes::parse(bytes).unwrap()
     }
@@ -562,15 +515,9 @@ mod tests {
         let kind = |count: u32| u32::from(ENUM) << 24 | count;
         let kernel = made(&[1, kind(1), 4, 17, 2], b"\0skb_drop_reason\0NO_SOCKET\0");
         let own = 27;
-        let module = made(
-            &[own, kind(2), 4, own + 16, 3 << 16 | 1, 17, 3 << 16 | 2],
-            b"ovs_drop_reason\0LAST\0",
-        );
+        let module = made(&[own, kind(2), 4, own + 16, 3 << 16 | 1, 17, 3 << 16 | 2], b"ovs_drop_reason\0LAST\0");
         let pair = |name: &str, value| (name.to_owned(), value);
-        assert_eq!(
-            kernel.enumerations("_drop_reason", None),
-            [pair("NO_SOCKET", 2)]
-        );
+        assert_eq!(kernel.enumerations("_drop_reason", None), [pair("NO_SOCKET", 2)]);
         assert_eq!(kernel.enumerations("_other", None), []);
         let found = module.enumerations("_drop_reason", Some(&kernel));
         assert_eq!(found, [pair("LAST", 196_609), pair("NO_SOCKET", 196_610)]);

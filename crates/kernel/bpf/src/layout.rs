@@ -66,8 +66,7 @@ pub fn text_in(words: &[u32]) -> String {
 pub unsafe trait Shared: Copy {
     fn to_bytes(&self) -> Vec<u8> {
         // SAFETY: without padding, all bytes of the value are there to be read.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
-            .to_vec()
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }.to_vec()
     }
 
     /// Returns a value with all bytes zero.
@@ -91,18 +90,12 @@ mod tests {
 
     #[test]
     fn value_survives_a_round_trip() {
-        let counter = Counter {
-            packets: 1,
-            bytes: 0x0102_0304_0506_0708,
-        };
+        let counter = Counter { packets: 1, bytes: 0x0102_0304_0506_0708 };
         let mut bytes = counter.to_bytes();
         assert_eq!(bytes.len(), 16);
         bytes.push(9);
         let again = Counter::from_bytes(&bytes).unwrap();
-        assert_eq!(
-            (again.packets, again.bytes),
-            (counter.packets, counter.bytes)
-        );
+        assert_eq!((again.packets, again.bytes), (counter.packets, counter.bytes));
         assert!(Counter::from_bytes(&bytes[..15]).is_none());
     }
 }

@@ -36,11 +36,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Converts libbpf's results, in which failures are negative errno values.
 pub(crate) fn check(result: i32) -> io::Result<i32> {
-    if result < 0 {
-        Err(io::Error::from_raw_os_error(-result))
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }
 
 /// Returns the descriptor that a libbpf call returned, or its negative errno as an error.
@@ -51,11 +47,8 @@ pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// Returns a name for the kernel, limited to 15 bytes and plain characters.
 fn c_name(name: &str) -> CString {
-    let plain: Vec<u8> = name
-        .bytes()
-        .filter(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
-        .take(15)
-        .collect();
+    let plain: Vec<u8> =
+        name.bytes().filter(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.')).take(15).collect();
     CString::new(plain).unwrap_or_default()
 }
 

@@ -39,12 +39,7 @@ pub fn attach_tcx(
 
 /// Attaches a program to one of netfilter's hooks, in the calling thread's network namespace: `family` is NFPROTO_…,
 /// `hook` NF_INET_…, and programs with lower priorities come first.
-pub fn attach_netfilter(
-    program: BorrowedFd<'_>,
-    family: u32,
-    hook: u32,
-    priority: i32,
-) -> io::Result<OwnedFd> {
+pub fn attach_netfilter(program: BorrowedFd<'_>, family: u32, hook: u32, priority: i32) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
     opts.__bindgen_anon_1.netfilter.pf = family;
     opts.__bindgen_anon_1.netfilter.hooknum = hook;
@@ -53,16 +48,10 @@ pub fn attach_netfilter(
 }
 
 /// Attaches a program to a cgroup and those below it, next to the programs of others.
-pub fn attach_cgroup(
-    program: BorrowedFd<'_>,
-    cgroup: BorrowedFd<'_>,
-    attach_type: u32,
-) -> io::Result<OwnedFd> {
+pub fn attach_cgroup(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<OwnedFd> {
     let opts = opts!(libbpf_sys::bpf_link_create_opts);
     // SAFETY: both descriptors are open and the options live for the call.
-    owned(unsafe {
-        libbpf_sys::bpf_link_create(program.as_raw_fd(), cgroup.as_raw_fd(), attach_type, &opts)
-    })
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), cgroup.as_raw_fd(), attach_type, &opts) })
 }
 
 /// Runs an iterator's program once for each of its objects.
@@ -77,11 +66,7 @@ pub fn iterate(program: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Replaces a function of another program by a program of the extension kind.
-pub fn replace_function(
-    program: BorrowedFd<'_>,
-    target: BorrowedFd<'_>,
-    function: u32,
-) -> io::Result<OwnedFd> {
+pub fn replace_function(program: BorrowedFd<'_>, target: BorrowedFd<'_>, function: u32) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
     opts.target_btf_id = function;
     // SAFETY: both programs are open and the options live for the call.
@@ -108,23 +93,16 @@ fn create(
     opts: &libbpf_sys::bpf_link_create_opts,
 ) -> io::Result<OwnedFd> {
     // SAFETY: the program is open and the options live for the call.
-    owned(unsafe {
-        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts)
-    })
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts) })
 }
 
 /// Exchanges a link's program without a gap. Fails with EPERM if the link's program is not `old`.
-pub fn replace_program(
-    link: BorrowedFd<'_>,
-    program: BorrowedFd<'_>,
-    old: BorrowedFd<'_>,
-) -> io::Result<()> {
+pub fn replace_program(link: BorrowedFd<'_>, program: BorrowedFd<'_>, old: BorrowedFd<'_>) -> io::Result<()> {
     let mut opts = opts!(libbpf_sys::bpf_link_update_opts);
     opts.flags = libbpf_sys::BPF_F_REPLACE;
     opts.old_prog_fd = old.as_raw_fd() as u32;
     // SAFETY: both descriptors are open and the options live for the call.
-    check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), &opts) })
-        .map(drop)
+    check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), &opts) }).map(drop)
 }
 
 /// Ends an attachment even if other processes hold the link open.

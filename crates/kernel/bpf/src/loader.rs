@@ -50,10 +50,9 @@ impl ProgramEntry {
     /// Returns the kind of map that sends packets to it, unless an interface does: its section's name ends with that,
     /// and began with it in libbpf's first versions (`xdp_devmap/egress`).
     pub fn fed_by(&self) -> Option<&'static str> {
-        ["devmap", "cpumap"].into_iter().find(|map| {
-            self.section.ends_with(&format!("/{map}"))
-                || self.section.starts_with(&format!("xdp_{map}/"))
-        })
+        ["devmap", "cpumap"]
+            .into_iter()
+            .find(|map| self.section.ends_with(&format!("/{map}")) || self.section.starts_with(&format!("xdp_{map}/")))
     }
 }
 
@@ -124,11 +123,7 @@ impl ObjectFile {
                 linear: Vec::new(),
                 is_adapted: false,
             }),
-            Err(error) => Err(LoadFailure {
-                error,
-                log: String::new(),
-                warnings,
-            }),
+            Err(error) => Err(LoadFailure { error, log: String::new(), warnings }),
         }
     }
 
@@ -205,12 +200,7 @@ impl ObjectFile {
     }
 
     /// Makes the program a replacement for a function of a loaded one (freplace).
-    pub fn replace_function(
-        &mut self,
-        name: &str,
-        target: BorrowedFd<'_>,
-        function: &str,
-    ) -> io::Result<()> {
+    pub fn replace_function(&mut self, name: &str, target: BorrowedFd<'_>, function: &str) -> io::Result<()> {
         let Some(mut one) = self.program(name) else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -248,17 +238,13 @@ impl ObjectFile {
     /// Uses an existing map instead of the file's own.
     pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
         let mut found = self.map(map)?;
-        found
-            .reuse_fd(existing)
-            .map_err(|e| Error::failed(format!("cannot use an existing map for {map}"), e))
+        found.reuse_fd(existing).map_err(|e| Error::failed(format!("cannot use an existing map for {map}"), e))
     }
 
     /// Pins a map at this path when it is loaded, or uses the map already pinned there.
     pub fn pin_at(&mut self, map: &str, path: &Path) -> Result<()> {
         let mut found = self.map(map)?;
-        found
-            .set_pin_path(path)
-            .map_err(|e| Error::failed(format!("cannot pin the map {map}"), e))
+        found.set_pin_path(path).map_err(|e| Error::failed(format!("cannot pin the map {map}"), e))
     }
 
     /// Returns the path at which the file itself pins a map (`LIBBPF_PIN_BY_NAME`).
@@ -275,12 +261,7 @@ impl ObjectFile {
     }
 
     fn map(&mut self, name: &str) -> Result<libbpf_rs::OpenMapMut<'_>> {
-        let missing = || {
-            Error::failed(
-                format!("cannot set up the map {name}"),
-                "it is not in the object",
-            )
-        };
+        let missing = || Error::failed(format!("cannot set up the map {name}"), "it is not in the object");
         let found = self.open.maps_mut().find(|one| one.name() == name);
         found.ok_or_else(missing)
     }
@@ -314,27 +295,17 @@ impl ObjectFile {
             // SAFETY: the buffer outlives the load below, which is the last that libbpf does to this program with it:
             // a program that has been loaded is not verified again.
             let mut result = unsafe {
-                libbpf_sys::bpf_program__set_log_buf(
-                    program,
-                    log.as_mut_ptr().cast(),
-                    log.len() as libbpf_sys::size_t,
-                )
+                libbpf_sys::bpf_program__set_log_buf(program, log.as_mut_ptr().cast(), log.len() as libbpf_sys::size_t)
             };
             if kept && result == 0 {
                 // SAFETY: the program is live and not loaded.
-                result =
-                    unsafe { libbpf_sys::bpf_program__set_log_level(program, verifier_log::WHOLE) };
+                result = unsafe { libbpf_sys::bpf_program__set_log_level(program, verifier_log::WHOLE) };
             }
-            check(result).map_err(|error| LoadFailure {
-                error,
-                log: String::new(),
-                warnings: Vec::new(),
-            })?;
+            check(result).map_err(|error| LoadFailure { error, log: String::new(), warnings: Vec::new() })?;
         }
         let object = self.open.take_ptr();
         // SAFETY: the object is ours alone.
-        let (loaded, warnings) =
-            listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
+        let (loaded, warnings) = listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
         // The programs after the refused one were not verified.
         let last = logs.iter().rposition(|log| log[0] != 0).unwrap_or(0);
         for (number, name) in wanted.iter().enumerate().take(last + 1) {
@@ -349,11 +320,7 @@ impl ObjectFile {
             Err(error) => {
                 // SAFETY: the object is ours alone and is not used after this.
                 unsafe { libbpf_sys::bpf_object__close(object.as_ptr()) };
-                Err(LoadFailure {
-                    error,
-                    log: end_of_log(&logs[last]),
-                    warnings,
-                })
+                Err(LoadFailure { error, log: end_of_log(&logs[last]), warnings })
             }
         }
     }
@@ -361,10 +328,8 @@ impl ObjectFile {
 
 fn without_attach_type(program: &OpenProgramMut<'_>) -> io::Result<()> {
     // SAFETY: the program belongs to an object that is borrowed for as long as this reference lives.
-    check(unsafe {
-        libbpf_sys::bpf_program__set_expected_attach_type(program.as_libbpf_object().as_ptr(), 0)
-    })
-    .map(drop)
+    check(unsafe { libbpf_sys::bpf_program__set_expected_attach_type(program.as_libbpf_object().as_ptr(), 0) })
+        .map(drop)
 }
 
 impl LoadedFile {
@@ -386,9 +351,7 @@ impl LoadedFile {
     }
 
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.maps()
-            .into_iter()
-            .find_map(|(found, fd)| (found == name).then_some(fd))
+        self.maps().into_iter().find_map(|(found, fd)| (found == name).then_some(fd))
     }
 
     /// Returns all maps, by their names in the source.
@@ -396,9 +359,7 @@ impl LoadedFile {
         let named = |one: libbpf_rs::Map<'_>| {
             let name = one.name().to_string_lossy().into_owned();
             // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
-            (name, unsafe {
-                BorrowedFd::borrow_raw(one.as_fd().as_raw_fd())
-            })
+            (name, unsafe { BorrowedFd::borrow_raw(one.as_fd().as_raw_fd()) })
         };
         self.object.maps().map(named).collect()
     }
@@ -421,19 +382,13 @@ impl ObjectFile {
             return Vec::new();
         };
         let wanted = format!("_{program}");
-        let sections: Vec<DataSec<'_>> = types
-            .type_by_kind()
-            .filter(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section))
-            .collect();
-        let variable = sections
-            .iter()
-            .flat_map(|one| one.iter())
-            .find_map(|entry| {
-                let found: Var<'_> = types.type_by_id(entry.ty)?;
-                (found.name()? == wanted.as_str()).then_some(found)
-            });
-        let Some(numbers) = variable.and_then(|one| Struct::try_from(one.referenced_type()).ok())
-        else {
+        let sections: Vec<DataSec<'_>> =
+            types.type_by_kind().filter(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section)).collect();
+        let variable = sections.iter().flat_map(|one| one.iter()).find_map(|entry| {
+            let found: Var<'_> = types.type_by_id(entry.ty)?;
+            (found.name()? == wanted.as_str()).then_some(found)
+        });
+        let Some(numbers) = variable.and_then(|one| Struct::try_from(one.referenced_type()).ok()) else {
             return Vec::new();
         };
         // The number is the length of an array that the member points to.
@@ -464,10 +419,8 @@ impl ObjectFile {
             return false;
         };
         let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
-        let mut entries = sections
-            .iter()
-            .filter(|one| one.name().is_some_and(|name| name == MAPS))
-            .flat_map(|one| one.iter());
+        let mut entries =
+            sections.iter().filter(|one| one.name().is_some_and(|name| name == MAPS)).flat_map(|one| one.iter());
         entries.any(|entry| {
             let variable: Option<Var<'_>> = types.type_by_id(entry.ty);
             variable
@@ -489,8 +442,7 @@ pub fn variables_of(program: u32, section: &str) -> Option<Vec<Variable>> {
 
 fn variables_in(types: &Btf<'_>, section: &str) -> Option<Vec<Variable>> {
     let mut sections = types.type_by_kind();
-    let found =
-        sections.find(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section))?;
+    let found = sections.find(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section))?;
     let entries = found.iter().filter_map(|entry| {
         let variable: Var<'_> = types.type_by_id(entry.ty)?;
         let name = variable.name()?.to_string_lossy().into_owned();
@@ -524,9 +476,7 @@ unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_voi
     // SAFETY: libbpf gives a format with its arguments, and no more is written than there is room for.
     let length = unsafe { vsnprintf(bytes.as_mut_ptr().cast(), bytes.len(), format, list) };
     let length = usize::try_from(length).unwrap_or(0).min(bytes.len() - 1);
-    let text = String::from_utf8_lossy(&bytes[..length])
-        .trim_end()
-        .to_owned();
+    let text = String::from_utf8_lossy(&bytes[..length]).trim_end().to_owned();
     // A message that arrives while another one is being stored is dropped.
     WARNINGS.with(|all| {
         if let Ok(mut all) = all.try_borrow_mut() {
@@ -540,8 +490,7 @@ unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_voi
 pub(crate) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     // SAFETY: the two types differ in how the C compiler's list of arguments is called only: a pointer on all machines
     // that trawl is built for.
-    let callback =
-        unsafe { std::mem::transmute::<Print, libbpf_sys::libbpf_print_fn_t>(collect as Print) };
+    let callback = unsafe { std::mem::transmute::<Print, libbpf_sys::libbpf_print_fn_t>(collect as Print) };
     // SAFETY: the callback is a function, which is always there.
     unsafe { libbpf_sys::libbpf_set_print(callback) };
     WARNINGS.with_borrow_mut(Vec::clear);

@@ -17,10 +17,7 @@ pub const XSKMAP: u32 = libbpf_sys::BPF_MAP_TYPE_XSKMAP;
 
 /// Returns true if every key of such a map has a value from the start, which is zero then.
 pub fn is_array(kind: u32) -> bool {
-    matches!(
-        kind,
-        libbpf_sys::BPF_MAP_TYPE_ARRAY | libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY
-    )
+    matches!(kind, libbpf_sys::BPF_MAP_TYPE_ARRAY | libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY)
 }
 
 /// Returns true if the keys of such a map can be listed.
@@ -37,13 +34,7 @@ pub fn has_keys(kind: u32) -> bool {
     )
 }
 
-pub(crate) fn create(
-    name: &str,
-    kind: u32,
-    sizes: (u32, u32),
-    entries: u32,
-    flags: u32,
-) -> io::Result<OwnedFd> {
+pub(crate) fn create(name: &str, kind: u32, sizes: (u32, u32), entries: u32, flags: u32) -> io::Result<OwnedFd> {
     create_with(name, kind, sizes, entries, |opts| opts.map_flags = flags)
 }
 
@@ -59,26 +50,13 @@ pub(super) fn create_with(
     fill(&mut opts);
     let name = c_name(name);
     // SAFETY: the name and the options live until the call returns.
-    owned(unsafe {
-        libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts)
-    })
+    owned(unsafe { libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts) })
 }
 
 /// Creates an array whose memory user space can map.
 pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Result<OwnedFd> {
-    create(
-        name,
-        libbpf_sys::BPF_MAP_TYPE_ARRAY,
-        (4, value_size),
-        entries,
-        libbpf_sys::BPF_F_MMAPABLE,
-    )
-    .map_err(|e| {
-        Error::os(
-            format!("cannot create the map {name} ({entries} times {value_size} bytes)"),
-            e,
-        )
-    })
+    create(name, libbpf_sys::BPF_MAP_TYPE_ARRAY, (4, value_size), entries, libbpf_sys::BPF_F_MMAPABLE)
+        .map_err(|e| Error::os(format!("cannot create the map {name} ({entries} times {value_size} bytes)"), e))
 }
 
 /// Creates the map of the lock under which the programs of a capture change shared values.
@@ -104,14 +82,8 @@ pub fn create_lru(name: &str, key_size: u32, value_size: u32, entries: u32) -> R
 
 /// Creates an array of programs to jump to.
 pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
-    create(
-        name,
-        libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY,
-        (4, 4),
-        entries,
-        0,
-    )
-    .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
+    create(name, libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY, (4, 4), entries, 0)
+        .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
 }
 
 /// Creates an array of maps like this one.
@@ -143,11 +115,7 @@ pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
 }
 
 /// Puts a program into a slot, or empties it.
-pub fn put_program(
-    map: BorrowedFd<'_>,
-    slot: u32,
-    program: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+pub fn put_program(map: BorrowedFd<'_>, slot: u32, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
     match program {
         Some(program) => set_program(map, slot, program),
         None => clear_program(map, slot),
@@ -163,11 +131,7 @@ pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
 }
 
 /// Replaces a program wherever it is in an array, or removes it.
-pub fn replace_program(
-    map: BorrowedFd<'_>,
-    own: u32,
-    other: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+pub fn replace_program(map: BorrowedFd<'_>, own: u32, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
     for slot in 0..super::info::map(map)?.max_entries {
         if program_in(map, slot)? == Some(own) {
             put_program(map, slot, other)?;

@@ -16,8 +16,8 @@ use trawl_sys::{Error, Result};
 use super::kernel_types;
 use super::program::{self, LoadOptions};
 use crate::layout::{
-    COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH,
-    RecordConfig, Shared, TapConfig, VERDICT_LENGTH, VERDICT_NONE,
+    COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH, RecordConfig, Shared,
+    TapConfig, VERDICT_LENGTH, VERDICT_NONE,
 };
 use crate::{adapt, droppers, probe};
 
@@ -32,55 +32,30 @@ pub struct Taps {
 }
 
 /// The XDP taps: own program and hook slots.
-pub static XDP: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")),
-    read_kernel: false,
-};
+pub static XDP: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")), read_kernel: false };
 /// The tc taps.
-pub static TC: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")),
-    read_kernel: false,
-};
+pub static TC: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")), read_kernel: false };
 /// The tap at the end of polls.
-pub static POLL: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")),
-    read_kernel: false,
-};
+pub static POLL: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")), read_kernel: false };
 /// The taps at programs that are already attached.
-pub static TRACE: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),
-    read_kernel: true,
-};
+pub static TRACE: Taps =
+    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")), read_kernel: true };
 /// The tap at drops.
-pub static DROP: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
-    read_kernel: true,
-};
+pub static DROP: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")), read_kernel: true };
 /// The counter of drops.
-pub static DROP_COUNTS: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/drop_counts.bpf.o")),
-    read_kernel: true,
-};
+pub static DROP_COUNTS: Taps =
+    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/drop_counts.bpf.o")), read_kernel: true };
 /// The counter of verdicts of an attached XDP program.
-pub static VERDICT_COUNTS: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/verdict_counts.bpf.o")),
-    read_kernel: true,
-};
+pub static VERDICT_COUNTS: Taps =
+    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/verdict_counts.bpf.o")), read_kernel: true };
 /// The taps that follow packets through the network stack.
-pub static FOLLOW: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),
-    read_kernel: true,
-};
+pub static FOLLOW: Taps =
+    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")), read_kernel: true };
 /// The programs that find the owners of sockets.
-pub static OWNERS: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/owners.bpf.o")),
-    read_kernel: true,
-};
+pub static OWNERS: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/owners.bpf.o")), read_kernel: true };
 /// The programs that count the packets of processes.
-pub static TRAFFIC: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/process_traffic.bpf.o")),
-    read_kernel: true,
-};
+pub static TRAFFIC: Taps =
+    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/process_traffic.bpf.o")), read_kernel: true };
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub static DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
@@ -88,8 +63,7 @@ pub static DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dis
 pub static BALANCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_balance.bpf.o"));
 /// The guard, for rules in an arena and for rules in an array.
 pub static GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
-pub static GUARD_IN_ARRAY: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
+pub static GUARD_IN_ARRAY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
 
 /// The programs that send frames, count accepted ones, and count stamped packets.
 pub static SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
@@ -97,10 +71,8 @@ pub static SEND_COUNT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send_co
 pub static RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
 
 /// The program that reads the addresses of the kernel's memory.
-pub(crate) static KERNEL_ADDRESSES: Taps = Taps {
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o")),
-    read_kernel: false,
-};
+pub(crate) static KERNEL_ADDRESSES: Taps =
+    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o")), read_kernel: false };
 
 /// Programs for experiments and tests.
 /// A program that hands packets to AF_XDP sockets.
@@ -130,20 +102,15 @@ pub struct TapProgram {
 
 impl TapProgram {
     /// Picks `program` out of a compiled object, with this configuration and these maps under their names.
-    pub fn prepare(
-        object: Taps,
-        program: &str,
-        config: &TapConfig,
-        maps: &[(&str, BorrowedFd<'_>)],
-    ) -> Result<Self> {
+    pub fn prepare(object: Taps, program: &str, config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Result<Self> {
         let what = || format!("cannot prepare the program {program}");
         let fail = |why: libbpf_rs::Error| explained(what(), why);
         quiet_libbpf();
         let mut builder = ObjectBuilder::default();
         let mut redirect_info = None;
         if object.read_kernel {
-            let types = kernel_types::for_programs()
-                .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+            let types =
+                kernel_types::for_programs().map_err(|e| Error::os("cannot read the kernel's type information", e))?;
             builder.btf_custom_path(&types.path).map_err(fail)?;
             redirect_info = types.redirect_info;
         }
@@ -152,16 +119,13 @@ impl TapProgram {
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
-                map.reuse_fd(*fd)
-                    .map_err(|e| explained(format!("{}: map {name}", what()), e))?;
+                map.reuse_fd(*fd).map_err(|e| explained(format!("{}: map {name}", what()), e))?;
             } else if name == droppers::LATEST
                 || name == CAPTURE_LOCK
-                || !names_processes
-                    && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
+                || !names_processes && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
             {
                 // The instructions that use it are removed below.
-                map.set_autocreate(false)
-                    .map_err(|e| explained(format!("{}: map {name}", what()), e))?;
+                map.set_autocreate(false).map_err(|e| explained(format!("{}: map {name}", what()), e))?;
             }
         }
         for mut one in open.progs_mut() {
@@ -196,13 +160,8 @@ impl TapProgram {
             return Err(Error::failed(what(), "it is not in the object"));
         };
         // SAFETY: both types of an instruction have the kernel's layout.
-        let instructions =
-            unsafe { std::slice::from_raw_parts(prepared.as_ptr().cast(), prepared.len()) };
-        Ok(Self {
-            instructions: instructions.to_vec(),
-            object: open,
-            unreachable: Vec::new(),
-        })
+        let instructions = unsafe { std::slice::from_raw_parts(prepared.as_ptr().cast(), prepared.len()) };
+        Ok(Self { instructions: instructions.to_vec(), object: open, unreachable: Vec::new() })
     }
 
     /// Inserts a filter into the program.
@@ -230,8 +189,7 @@ impl TapProgram {
             return Ok(());
         }
         let far_jumps = probe::has_far_jumps();
-        self.instructions =
-            splice::splice(&self.instructions, mark, block, far_jumps).map_err(unfit)?;
+        self.instructions = splice::splice(&self.instructions, mark, block, far_jumps).map_err(unfit)?;
         Ok(())
     }
 
@@ -274,12 +232,7 @@ pub const OWNERS_MAPS: [&str; 11] = [
 ];
 pub const OWNERS_MAP: &str = "owners";
 /// Maps of a tap's own, for captures that name processes.
-const OF_TAP: [&str; 4] = [
-    "socket_starts",
-    "owned_flows",
-    "flow_lookups",
-    "noted_socket",
-];
+const OF_TAP: [&str; 4] = ["socket_starts", "owned_flows", "flow_lookups", "noted_socket"];
 
 /// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.
 const CONFIG_MARK: i32 = 0x7477;
@@ -290,11 +243,11 @@ fn unfit(why: Unfit) -> Error {
     let fail = |why: String| Error::failed("cannot insert the filter into the program", why);
     match why {
         Unfit::NoMark => fail("it has no insertion point for one".to_owned()),
-        Unfit::TooLong { instructions } => fail(format!(
-            "its {instructions} instructions are more than a jump can pass over"
-        ))
-        .fix("use a shorter expression, or --tap packet")
-        .refused(Refusal::TooLong),
+        Unfit::TooLong { instructions } => {
+            fail(format!("its {instructions} instructions are more than a jump can pass over"))
+                .fix("use a shorter expression, or --tap packet")
+                .refused(Refusal::TooLong)
+        }
     }
 }
 
@@ -321,11 +274,8 @@ fn with_lengths(record: RecordConfig, config: &TapConfig) -> RecordConfig {
 
 /// Writes a configuration's fields into the instructions that name them.
 fn write_config(instructions: &mut [Insn], config: &TapConfig) {
-    let config = TapConfig {
-        first: with_lengths(config.first, config),
-        second: with_lengths(config.second, config),
-        ..*config
-    };
+    let config =
+        TapConfig { first: with_lengths(config.first, config), second: with_lengths(config.second, config), ..*config };
     let bytes = config.to_bytes();
     let mut is_upper_half = false;
     for instruction in instructions {
@@ -351,10 +301,7 @@ const REJECTIONS_MARK: i32 = 0x7477_fffd;
 /// in, holds the offset in the value.
 fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
     for instruction in instructions {
-        if instruction.code == LOAD_IMMEDIATE
-            && instruction.src() == 0
-            && instruction.imm == REJECTIONS_MARK
-        {
+        if instruction.code == LOAD_IMMEDIATE && instruction.src() == 0 && instruction.imm == REJECTIONS_MARK {
             *instruction = instruction.with_src(op::MAP_VALUE);
             instruction.imm = map.as_raw_fd();
         }
@@ -362,11 +309,9 @@ fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
 }
 
 /// Calls of the kernel's functions: the one that asks a driver for its time stamp, HARDWARE_TIME_MARK in
-/// bpf/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in bpf/include/ring.h.
-const MARKED_CALLS: [(i32, &str); 2] = [
-    (0x7477_fffb, "bpf_xdp_metadata_rx_timestamp"),
-    (0x7477_fff9, CAST_FUNCTION),
-];
+/// bpf/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in
+/// bpf/include/ring.h.
+const MARKED_CALLS: [(i32, &str); 2] = [(0x7477_fffb, "bpf_xdp_metadata_rx_timestamp"), (0x7477_fff9, CAST_FUNCTION)];
 const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
 
 /// Returns true if programs at XDP and tc can read the kernel's own structure of a packet: since 6.2.
@@ -431,9 +376,7 @@ const WITHOUT_ATTACH_TYPE: &str = "_old";
 /// Returns an error of libbpf as one of the system call that failed, if one did. Its number is in the text alone.
 pub(crate) fn explained(what: String, why: libbpf_rs::Error) -> Error {
     let text = format!("{why:#}");
-    let number = text
-        .rsplit_once("(os error ")
-        .and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
+    let number = text.rsplit_once("(os error ").and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
     match number {
         Some(errno) => Error::os(what, std::io::Error::from_raw_os_error(errno)),
         None => Error::failed(what, text),
@@ -448,8 +391,7 @@ pub struct Plain {
 
 impl Plain {
     pub fn load(object: &[u8], program: &str) -> Result<Self> {
-        let fail =
-            |why: libbpf_rs::Error| explained(format!("cannot load the program {program}"), why);
+        let fail = |why: libbpf_rs::Error| explained(format!("cannot load the program {program}"), why);
         quiet_libbpf();
         let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
         adapt::to_kernel(&mut open)?;
@@ -459,10 +401,7 @@ impl Plain {
             if wanted && program.ends_with(WITHOUT_ATTACH_TYPE) {
                 // SAFETY: the program belongs to `open`, which is alive and not loaded yet.
                 unsafe {
-                    libbpf_sys::bpf_program__set_expected_attach_type(
-                        one.as_libbpf_object().as_ptr(),
-                        0,
-                    );
+                    libbpf_sys::bpf_program__set_expected_attach_type(one.as_libbpf_object().as_ptr(), 0);
                 }
             }
         }
@@ -470,12 +409,7 @@ impl Plain {
         let program = object
             .progs()
             .find(|one| one.name() == program)
-            .ok_or_else(|| {
-                Error::failed(
-                    format!("cannot load the program {program}"),
-                    "it is not in the object",
-                )
-            })?
+            .ok_or_else(|| Error::failed(format!("cannot load the program {program}"), "it is not in the object"))?
             .as_fd()
             .try_clone_to_owned()
             .map_err(|e| Error::os("cannot hold a program", e))?;
@@ -495,8 +429,6 @@ impl Plain {
 
 impl std::fmt::Debug for Plain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plain")
-            .field("program", &self.program)
-            .finish_non_exhaustive()
+        f.debug_struct("Plain").field("program", &self.program).finish_non_exhaustive()
     }
 }

@@ -17,10 +17,7 @@ impl Owners {
         let mut owners = Self::default();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = process.file_name();
-            if name
-                .to_str()
-                .is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()))
-            {
+            if name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
                 owners.take_process(&process.path());
             }
         }
@@ -37,11 +34,7 @@ impl Owners {
 
     fn take_process(&mut self, process: &Path) {
         let mut label = None;
-        for entry in fs::read_dir(process.join("fdinfo"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        for entry in fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten() {
             let Ok(text) = fs::read_to_string(entry.path()) else {
                 continue;
             };
@@ -62,19 +55,11 @@ impl Owners {
 }
 
 fn field(text: &str, name: &str) -> Option<u32> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))?
-        .trim()
-        .parse()
-        .ok()
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 fn describe(process: &Path) -> String {
-    let pid = process
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let pid = process.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match fs::read_to_string(process.join("comm")) {
         Ok(name) => format!("{} ({pid})", name.trim_end()),
         Err(_) => format!("process {pid}"),
@@ -88,10 +73,7 @@ mod tests {
     #[test]
     fn ids_are_read_from_the_lines_of_a_descriptor() {
         let text = "pos:\t0\nflags:\t02000002\nlink_type:\txdp\nlink_id:\t7\nprog_id:\t42\n";
-        assert_eq!(
-            (field(text, "link_id:"), field(text, "prog_id:")),
-            (Some(7), Some(42))
-        );
+        assert_eq!((field(text, "link_id:"), field(text, "prog_id:")), (Some(7), Some(42)));
         assert_eq!(field("pos:\t0\n", "prog_id:"), None);
     }
 }

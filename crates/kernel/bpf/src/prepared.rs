@@ -67,11 +67,7 @@ impl ObjectFile {
         });
         match prepared {
             Ok(_) => Ok(Prepared { open, linear }),
-            Err(error) => Err(LoadFailure {
-                error,
-                log: String::new(),
-                warnings,
-            }),
+            Err(error) => Err(LoadFailure { error, log: String::new(), warnings }),
         }
     }
 }
@@ -81,14 +77,9 @@ impl Prepared<'_> {
         let c_name = CString::new(name).unwrap_or_default();
         let object = self.open.as_libbpf_object().as_ptr();
         // SAFETY: the object is live and the name ends with a zero.
-        let found =
-            unsafe { libbpf_sys::bpf_object__find_program_by_name(object, c_name.as_ptr()) };
-        NonNull::new(found).ok_or_else(|| {
-            Error::failed(
-                format!("cannot prepare the program {name}"),
-                "it is not in the object",
-            )
-        })
+        let found = unsafe { libbpf_sys::bpf_object__find_program_by_name(object, c_name.as_ptr()) };
+        NonNull::new(found)
+            .ok_or_else(|| Error::failed(format!("cannot prepare the program {name}"), "it is not in the object"))
     }
 
     /// Returns the instructions of the program and then of its subprograms.
@@ -120,8 +111,7 @@ impl Prepared<'_> {
         })?;
         let mut log = vec![0u8; STATISTICS_SIZE];
         // Only the measurement is used: the program's own licence is checked when it is loaded to run.
-        twin.try_load(GPL, Some((&mut log, LOG_STATISTICS)))
-            .map_err(|e| twin.failure(e))?;
+        twin.try_load(GPL, Some((&mut log, LOG_STATISTICS))).map_err(|e| twin.failure(e))?;
         Ok(stack_depths_in(&String::from_utf8_lossy(&log)))
     }
 
@@ -146,8 +136,7 @@ impl Prepared<'_> {
                 instructions.len() as libbpf_sys::size_t,
             )
         };
-        check(result)
-            .map_err(|e| Error::os(format!("cannot replace the instructions of {name}"), e))?;
+        check(result).map_err(|e| Error::os(format!("cannot replace the instructions of {name}"), e))?;
         for function in functions_of(program) {
             function.move_by(&edited.moved);
         }
@@ -202,11 +191,7 @@ impl Twin {
     /// Loads it under the licence of the original, read from its loaded program.
     pub fn load(&self, original: BorrowedFd<'_>) -> Result<OwnedFd, LoadFailure> {
         let about = super::info::program(original).map_err(|e| self.failure(e))?;
-        let license = if about.gpl_compatible {
-            GPL
-        } else {
-            "Proprietary"
-        };
+        let license = if about.gpl_compatible { GPL } else { "Proprietary" };
         self.try_load(license, None).map_err(|e| self.failure(e))
     }
 
@@ -217,9 +202,7 @@ impl Twin {
 
     /// Verifies it without keeping it loaded.
     pub fn verify(&self) -> Result<(), LoadFailure> {
-        self.try_load(GPL, None)
-            .map(drop)
-            .map_err(|e| self.failure(e))
+        self.try_load(GPL, None).map(drop).map_err(|e| self.failure(e))
     }
 
     /// Verifies it once more to get the log.
@@ -231,19 +214,12 @@ impl Twin {
         };
         let _ = self.try_load(GPL, Some((&mut log, level)));
         verifier_log::add(&self.name, Some(&error), &log);
-        LoadFailure {
-            error,
-            log: end_of_log(&log),
-            warnings: Vec::new(),
-        }
+        LoadFailure { error, log: end_of_log(&log), warnings: Vec::new() }
     }
 
     fn try_load(&self, license: &str, log: Option<(&mut Vec<u8>, u32)>) -> io::Result<OwnedFd> {
-        let types = self.btf.as_ref().map(|btf| Types {
-            btf: btf.as_fd(),
-            functions: &self.functions.0,
-            lines: &self.lines.0,
-        });
+        let types =
+            self.btf.as_ref().map(|btf| Types { btf: btf.as_fd(), functions: &self.functions.0, lines: &self.lines.0 });
         let options = LoadOptions {
             license,
             expected_attach_type: self.attach_type,
@@ -294,18 +270,11 @@ fn instructions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p [Insn] 
     // before the object is changed.
     unsafe {
         let count = libbpf_sys::bpf_program__insn_cnt(program.as_ptr()) as usize;
-        slice_of(
-            libbpf_sys::bpf_program__insns(program.as_ptr())
-                .cast_mut()
-                .cast(),
-            count,
-        )
+        slice_of(libbpf_sys::bpf_program__insns(program.as_ptr()).cast_mut().cast(), count)
     }
 }
 
-fn functions_of<'p>(
-    program: NonNull<libbpf_sys::bpf_program>,
-) -> &'p mut [libbpf_sys::bpf_func_info] {
+fn functions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p mut [libbpf_sys::bpf_func_info] {
     // SAFETY: as for the instructions; the records are the object's own, for its users to look at and to change.
     unsafe {
         let count = libbpf_sys::bpf_program__func_info_cnt(program.as_ptr()) as usize;
@@ -333,9 +302,7 @@ unsafe fn slice_of<'s, T>(items: *mut T, count: usize) -> &'s mut [T] {
 }
 
 fn stack_depths_in(log: &str) -> Option<Vec<u32>> {
-    let line = log
-        .lines()
-        .find_map(|line| line.strip_prefix(STACK_DEPTH))?;
+    let line = log.lines().find_map(|line| line.strip_prefix(STACK_DEPTH))?;
     // Kernels since 6.15 may append text.
     let numbers = line.split_whitespace().next()?;
     numbers.split('+').map(|depth| depth.parse().ok()).collect()
@@ -347,8 +314,7 @@ mod tests {
 
     #[test]
     fn stack_depths_are_found_in_the_statistics() {
-        let log =
-            "verification time 61 usec\nstack depth 64+0+128\nprocessed 12 insns (limit 1000000)\n";
+        let log = "verification time 61 usec\nstack depth 64+0+128\nprocessed 12 insns (limit 1000000)\n";
         assert_eq!(stack_depths_in(log), Some(vec![64, 0, 128]));
         assert_eq!(stack_depths_in("stack depth 8 max 16\n"), Some(vec![8]));
         assert_eq!(stack_depths_in("stack depth 8+x\n"), None);
@@ -357,10 +323,7 @@ mod tests {
 
     #[test]
     fn records_follow_their_instructions() {
-        let record = |insn_off| libbpf_sys::bpf_func_info {
-            insn_off,
-            type_id: 7,
-        };
+        let record = |insn_off| libbpf_sys::bpf_func_info { insn_off, type_id: 7 };
         let mut records = Records(vec![record(0), record(2), record(3)]);
         records.move_by(&[4, 5, 6, 20, 21]);
         let offsets: Vec<u32> = records.0.iter().map(|record| record.insn_off).collect();

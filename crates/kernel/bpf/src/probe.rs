@@ -58,16 +58,10 @@ impl ProbeAnswer {
     fn from_error(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(0);
         match errno {
-            libc::EPERM | libc::EACCES => Self::Refused {
-                errno,
-                why: refusal(),
-            },
+            libc::EPERM | libc::EACCES => Self::Refused { errno, why: refusal() },
             libc::ENOSYS => Self::lacking("the kernel has no such system call"),
             libc::EAFNOSUPPORT => Self::lacking("the kernel has no such sockets"),
-            _ => Self::lacking(format!(
-                "the kernel does not support it ({})",
-                error_text(errno)
-            )),
+            _ => Self::lacking(format!("the kernel does not support it ({})", error_text(errno))),
         }
     }
 
@@ -78,20 +72,15 @@ impl ProbeAnswer {
 
 fn error_text(errno: i32) -> String {
     let text = io::Error::from_raw_os_error(errno).to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Explains a refusal: a missing capability, or a policy that overrides them.
 fn refusal() -> String {
-    let missing: Vec<_> = missing_capabilities(&Capability::FOR_BPF)
-        .into_iter()
-        .map(Capability::name)
-        .collect();
+    let missing: Vec<_> = missing_capabilities(&Capability::FOR_BPF).into_iter().map(Capability::name).collect();
     if missing.is_empty() {
-        "not permitted, although no capability is missing: probably a security policy of this host forbids it".to_owned()
+        "not permitted, although no capability is missing: probably a security policy of this host forbids it"
+            .to_owned()
     } else {
         format!("not permitted: {} missing", missing.join(", "))
     }
@@ -133,8 +122,8 @@ pub fn has_large_values() -> bool {
     !is_unwanted("large-values") && KernelFeature::LargeValues.probe().is_supported()
 }
 
-/// Returns the reason if a lockdown forbids the helper that reads the kernel's memory. Tracing programs may then have typed
-/// loads, and programs at XDP and tc have none.
+/// Returns the reason if a lockdown forbids the helper that reads the kernel's memory. Tracing programs may then have
+/// typed loads, and programs at XDP and tc have none.
 pub fn lockdown_of_reads() -> Option<String> {
     typed_reads::is_locked().then(typed_reads::reason)
 }
@@ -142,8 +131,7 @@ pub fn lockdown_of_reads() -> Option<String> {
 /// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
 /// This is for kernels on which the feature is broken, and for testing the fallbacks.
 pub fn is_unwanted(feature: &str) -> bool {
-    std::env::var("TRAWL_WITHOUT")
-        .is_ok_and(|list| list.split(',').any(|one| one.trim() == feature))
+    std::env::var("TRAWL_WITHOUT").is_ok_and(|list| list.split(',').any(|one| one.trim() == feature))
 }
 
 /// Compares the kernel's version, for bugs of some versions that no probe would reveal.
@@ -251,11 +239,9 @@ impl KernelFeature {
         match self.probe() {
             ProbeAnswer::Supported => None,
             ProbeAnswer::Refused { why, .. } => Some(format!("{}: {why}", self.name())),
-            ProbeAnswer::NotSupported { why } if kernel_is_at_least(major, minor) => panic!(
-                "{} is missing from Linux {}, and {major}.{minor} has it: {why}",
-                self.name(),
-                kernel_release()
-            ),
+            ProbeAnswer::NotSupported { why } if kernel_is_at_least(major, minor) => {
+                panic!("{} is missing from Linux {}, and {major}.{minor} has it: {why}", self.name(), kernel_release())
+            }
             ProbeAnswer::NotSupported { why } => Some(format!("{}: {why}", self.name())),
         }
     }
@@ -275,14 +261,8 @@ pub enum Capability {
 }
 
 impl Capability {
-    pub const ALL: [Self; 6] = [
-        Self::Bpf,
-        Self::Perfmon,
-        Self::NetAdmin,
-        Self::NetRaw,
-        Self::SysAdmin,
-        Self::SysResource,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Bpf, Self::Perfmon, Self::NetAdmin, Self::NetRaw, Self::SysAdmin, Self::SysResource];
     /// Capabilities needed to load and attach network programs.
     pub const FOR_BPF: [Self; 3] = [Self::Bpf, Self::Perfmon, Self::NetAdmin];
 
@@ -325,8 +305,7 @@ impl Capability {
 pub fn has_capability(capability: Capability) -> bool {
     let effective = effective();
     let has = |c: Capability| effective >> c.bit() & 1 != 0;
-    has(capability)
-        || matches!(capability, Capability::Bpf | Capability::Perfmon) && has(Capability::SysAdmin)
+    has(capability) || matches!(capability, Capability::Bpf | Capability::Perfmon) && has(Capability::SysAdmin)
 }
 
 pub fn missing_capabilities(of: &[Capability]) -> Vec<Capability> {
@@ -336,16 +315,10 @@ pub fn missing_capabilities(of: &[Capability]) -> Vec<Capability> {
 /// Returns the missing capabilities as a reason and a remedy; `None` if none is missing.
 pub fn lack_of(capabilities: &[Capability]) -> Option<(String, String)> {
     let missing = missing_capabilities(capabilities);
-    let purposes: Vec<String> = missing
-        .iter()
-        .map(|one| format!("{} ({})", one.name(), one.purpose()))
-        .collect();
+    let purposes: Vec<String> = missing.iter().map(|one| format!("{} ({})", one.name(), one.purpose())).collect();
     let names: Vec<&str> = missing.iter().map(|one| one.name()).collect();
     (!missing.is_empty()).then(|| {
-        (
-            format!("this process lacks {}", purposes.join(", ")),
-            format!("run it as root, or with {}", names.join(", ")),
-        )
+        (format!("this process lacks {}", purposes.join(", ")), format!("run it as root, or with {}", names.join(", ")))
     })
 }
 
@@ -355,9 +328,7 @@ fn effective() -> u64 {
 }
 
 fn parse_effective(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
@@ -395,11 +366,7 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        for feature in [
-            KernelFeature::Fentry,
-            KernelFeature::Fexit,
-            KernelFeature::Freplace,
-        ] {
+        for feature in [KernelFeature::Fentry, KernelFeature::Fexit, KernelFeature::Freplace] {
             let answer = feature.probe();
             let sound = match answer {
                 ProbeAnswer::Supported => true,

@@ -1,5 +1,5 @@
-//! Counts the traffic of each process: bpf/process_traffic.bpf.c, attached at the root cgroup next to the programs that find
-//! the owners of sockets.
+//! Counts the traffic of each process: bpf/process_traffic.bpf.c, attached at the root cgroup next to the programs that
+//! find the owners of sockets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,10 +14,8 @@ use crate::program::{CGROUP_SKB, LoadOptions};
 use crate::table::Table;
 
 const MAP: &str = "process_traffic";
-const PROGRAMS: [(&str, u32); 2] = [
-    ("trawl_arrived", libbpf_sys::BPF_CGROUP_INET_INGRESS),
-    ("trawl_left", libbpf_sys::BPF_CGROUP_INET_EGRESS),
-];
+const PROGRAMS: [(&str, u32); 2] =
+    [("trawl_arrived", libbpf_sys::BPF_CGROUP_INET_INGRESS), ("trawl_left", libbpf_sys::BPF_CGROUP_INET_EGRESS)];
 
 /// The attached programs.
 #[derive(Debug)]
@@ -39,10 +37,8 @@ impl ProcessTraffic {
             let mut maps = watch.maps();
             maps.extend(counts.as_ref().map(|map| (MAP, map.as_fd())));
             let ready = TapProgram::prepare(TRAFFIC, name, &TapConfig::zeroed(), &maps)?;
-            let loaded = ready.load(&LoadOptions {
-                expected_attach_type: attach_type,
-                ..LoadOptions::new(name, CGROUP_SKB)
-            })?;
+            let loaded =
+                ready.load(&LoadOptions { expected_attach_type: attach_type, ..LoadOptions::new(name, CGROUP_SKB) })?;
             let link = link::attach_cgroup(loaded.as_fd(), cgroup, attach_type);
             links.push(link.map_err(|e| Error::os("cannot count the packets of processes", e))?);
             if counts.is_none() {
@@ -51,10 +47,7 @@ impl ProcessTraffic {
             }
         }
         let table = counts.ok_or_else(|| fail("a map is missing"))?;
-        Ok(Self {
-            table: Table::new(table).map_err(fail)?,
-            _links: links,
-        })
+        Ok(Self { table: Table::new(table).map_err(fail)?, _links: links })
     }
 
     /// Returns the counts since the last call, of all CPUs together.

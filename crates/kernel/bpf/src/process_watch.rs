@@ -1,5 +1,5 @@
-//! Finds the process that owns each socket: bpf/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps read
-//! its maps.
+//! Finds the process that owns each socket: bpf/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps
+//! read its maps.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -23,7 +23,8 @@ use crate::{info, link, map, probe};
 enum Hook {
     /// The root cgroup: kind of program, attach type, and its name.
     Cgroup(u32, u32, &'static str),
-    /// A tracepoint with the types of its arguments; and, for kernels without it, a program that runs as a function begins.
+    /// A tracepoint with the types of its arguments; and, for kernels without it, a program that runs as a function
+    /// begins.
     Typed(&'static str, Entry),
     Raw(&'static str),
 }
@@ -39,88 +40,21 @@ const PROGRAMS: [(&str, Hook); 18] = [
     ("trawl_soft_begin", Hook::Raw("softirq_entry")),
     ("trawl_soft_end", Hook::Raw("softirq_exit")),
     ("trawl_executed", Hook::Raw("sched_process_exec")),
-    (
-        "trawl_made",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE, "sock_create"),
-    ),
-    (
-        "trawl_closed",
-        Hook::Cgroup(
-            SOCK,
-            libbpf_sys::BPF_CGROUP_INET_SOCK_RELEASE,
-            "sock_release",
-        ),
-    ),
-    (
-        "trawl_bound4",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET4_POST_BIND, "post_bind4"),
-    ),
-    (
-        "trawl_bound6",
-        Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET6_POST_BIND, "post_bind6"),
-    ),
-    (
-        "trawl_connect4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_CONNECT, "connect4"),
-    ),
-    (
-        "trawl_connect6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_CONNECT, "connect6"),
-    ),
-    (
-        "trawl_send4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_SENDMSG, "sendmsg4"),
-    ),
-    (
-        "trawl_send6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_SENDMSG, "sendmsg6"),
-    ),
-    (
-        "trawl_receive4",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_RECVMSG, "recvmsg4"),
-    ),
-    (
-        "trawl_receive6",
-        Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_RECVMSG, "recvmsg6"),
-    ),
-    (
-        "trawl_accept4",
-        Hook::Cgroup(
-            ADDRESS,
-            libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME,
-            "getpeername4",
-        ),
-    ),
-    (
-        "trawl_accept6",
-        Hook::Cgroup(
-            ADDRESS,
-            libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME,
-            "getpeername6",
-        ),
-    ),
-    (
-        "trawl_connection",
-        Hook::Cgroup(
-            libbpf_sys::BPF_PROG_TYPE_SOCK_OPS,
-            libbpf_sys::BPF_CGROUP_SOCK_OPS,
-            "sock_ops",
-        ),
-    ),
-    (
-        "trawl_sent",
-        Hook::Typed(
-            "sock_send_length",
-            ("trawl_sends", "security_socket_sendmsg"),
-        ),
-    ),
-    (
-        "trawl_received",
-        Hook::Typed(
-            "sock_recv_length",
-            ("trawl_receives", "security_socket_recvmsg"),
-        ),
-    ),
+    ("trawl_made", Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE, "sock_create")),
+    ("trawl_closed", Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_RELEASE, "sock_release")),
+    ("trawl_bound4", Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET4_POST_BIND, "post_bind4")),
+    ("trawl_bound6", Hook::Cgroup(SOCK, libbpf_sys::BPF_CGROUP_INET6_POST_BIND, "post_bind6")),
+    ("trawl_connect4", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_CONNECT, "connect4")),
+    ("trawl_connect6", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_CONNECT, "connect6")),
+    ("trawl_send4", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_SENDMSG, "sendmsg4")),
+    ("trawl_send6", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_SENDMSG, "sendmsg6")),
+    ("trawl_receive4", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP4_RECVMSG, "recvmsg4")),
+    ("trawl_receive6", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_UDP6_RECVMSG, "recvmsg6")),
+    ("trawl_accept4", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME, "getpeername4")),
+    ("trawl_accept6", Hook::Cgroup(ADDRESS, libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME, "getpeername6")),
+    ("trawl_connection", Hook::Cgroup(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS, libbpf_sys::BPF_CGROUP_SOCK_OPS, "sock_ops")),
+    ("trawl_sent", Hook::Typed("sock_send_length", ("trawl_sends", "security_socket_sendmsg"))),
+    ("trawl_received", Hook::Typed("sock_recv_length", ("trawl_receives", "security_socket_recvmsg"))),
 ];
 /// The program that looks at the sockets that exist, and the kernel's function that it runs for.
 const EXISTING: &str = "trawl_existing";
@@ -144,9 +78,7 @@ pub struct ProcessWatch {
 
 impl fmt::Debug for ProcessWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProcessWatch")
-            .field("missing", &self.missing)
-            .finish_non_exhaustive()
+        f.debug_struct("ProcessWatch").field("missing", &self.missing).finish_non_exhaustive()
     }
 }
 
@@ -156,9 +88,7 @@ fn fail(error: impl fmt::Display) -> Error {
 
 fn of_name<'m>(maps: &'m [(&'static str, OwnedFd)], name: &str) -> Result<&'m OwnedFd> {
     let found = maps.iter().find(|(one, _)| *one == name);
-    found
-        .map(|(_, map)| map)
-        .ok_or_else(|| fail(format!("no map {name}")))
+    found.map(|(_, map)| map).ok_or_else(|| fail(format!("no map {name}")))
 }
 
 /// A hook of the root cgroup at which a program of another admits none next to it.
@@ -191,9 +121,7 @@ impl ProcessWatch {
         let first = TapProgram::prepare(OWNERS, PROGRAMS[0].0, &TapConfig::zeroed(), &[])?;
         let maps = OWNERS_MAPS
             .map(|name| {
-                let map = first
-                    .map(name)
-                    .ok_or_else(|| fail(format!("no map {name}")))?;
+                let map = first.map(name).ok_or_else(|| fail(format!("no map {name}")))?;
                 Ok((name, map.try_clone_to_owned().map_err(fail)?))
             })
             .into_iter()
@@ -212,13 +140,7 @@ impl ProcessWatch {
             })
             .map_err(fail)?;
         let events = builder.build().map_err(fail)?;
-        let mut watch = Self {
-            maps,
-            events,
-            found,
-            missing: Vec::new(),
-            links: Vec::new(),
-        };
+        let mut watch = Self { maps, events, found, missing: Vec::new(), links: Vec::new() };
         for (name, hook) in PROGRAMS {
             watch.add(name, hook, cgroup)?;
         }
@@ -247,18 +169,13 @@ impl ProcessWatch {
                 };
                 options.kind = program::TRACING;
                 options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
-                options.traced = Some(Traced {
-                    program: None,
-                    function: known.type_id,
-                });
+                options.traced = Some(Traced { program: None, function: known.type_id });
             }
             Hook::Raw(_) => {}
         }
         let loaded = self.prepare(name)?.load(&options)?;
         let link = match hook {
-            Hook::Cgroup(_, attach_type, _) => {
-                link::attach_cgroup(loaded.as_fd(), cgroup, attach_type)
-            }
+            Hook::Cgroup(_, attach_type, _) => link::attach_cgroup(loaded.as_fd(), cgroup, attach_type),
             Hook::Typed(..) => link::attach_tracing(loaded.as_fd()),
             Hook::Raw(tracepoint) => link::attach_raw_tracepoint(loaded.as_fd(), tracepoint),
         };
@@ -279,10 +196,7 @@ impl ProcessWatch {
         let function = kernel_types::find(kernel_types::FUNCTION, function).ok()??;
         let options = LoadOptions {
             expected_attach_type: program::ATTACH_FENTRY,
-            traced: Some(Traced {
-                program: None,
-                function,
-            }),
+            traced: Some(Traced { program: None, function }),
             ..LoadOptions::new(name, program::TRACING)
         };
         let loaded = self.prepare(name).ok()?.load(&options).ok()?;
@@ -296,10 +210,7 @@ impl ProcessWatch {
         };
         let loaded = self.prepare(EXISTING)?.load(&LoadOptions {
             expected_attach_type: program::ATTACH_ITERATOR,
-            traced: Some(Traced {
-                program: None,
-                function,
-            }),
+            traced: Some(Traced { program: None, function }),
             ..LoadOptions::new(EXISTING, program::TRACING)
         })?;
         link::iterate(loaded.as_fd()).map_err(fail)
@@ -307,10 +218,7 @@ impl ProcessWatch {
 
     /// Returns the maps that taps share, by their names in the sources.
     pub fn maps(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
-        self.maps
-            .iter()
-            .map(|(name, map)| (*name, map.as_fd()))
-            .collect()
+        self.maps.iter().map(|(name, map)| (*name, map.as_fd())).collect()
     }
 
     /// Makes the selected processes stop as they begin a program in a network namespace that is not among these, until
@@ -363,9 +271,7 @@ const STOPPING: u32 = 0;
 impl KnownNamespaces {
     /// Adds a namespace by its inode.
     pub fn add(&self, inode: u32) -> Result<()> {
-        self.0
-            .update(&inode.to_ne_bytes(), &0u32.to_ne_bytes(), 0)
-            .map_err(fail)
+        self.0.update(&inode.to_ne_bytes(), &0u32.to_ne_bytes(), 0).map_err(fail)
     }
 
     /// Makes processes stop no more. After this call, no program sends another stop signal.

@@ -60,16 +60,7 @@ pub struct LoadOptions<'a> {
 impl<'a> LoadOptions<'a> {
     /// Returns options with a licence for all helpers, for any attach type that suits the kind.
     pub fn new(name: &'a str, kind: u32) -> Self {
-        Self {
-            name,
-            kind,
-            license: "GPL",
-            expected_attach_type: 0,
-            flags: 0,
-            ifindex: 0,
-            traced: None,
-            types: None,
-        }
+        Self { name, kind, license: "GPL", expected_attach_type: 0, flags: 0, ifindex: 0, traced: None, types: None }
     }
 
     /// Loads a small program that is known to be valid; the error is the kernel's errno.
@@ -121,19 +112,14 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
     }
     let loaded = match deadline::limit() {
         Some(limit) => {
-            let (loaded, is_late) =
-                deadline::within(limit, || try_load(instructions, options, None));
+            let (loaded, is_late) = deadline::within(limit, || try_load(instructions, options, None));
             if loaded.is_err() && is_late {
                 let what = format!("cannot load the program {}", options.name);
-                let why =
-                    format!("the verifier did not finish within {limit:.1?} of processor time");
+                let why = format!("the verifier did not finish within {limit:.1?} of processor time");
                 return Err(Error::failed(what, why).refused(Refusal::TooSlow));
             }
             // Writing the verifier's log takes as long again, and it would only say that the program is too large.
-            if loaded
-                .as_ref()
-                .is_err_and(|e| e.raw_os_error() == Some(libc::E2BIG))
-            {
+            if loaded.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::E2BIG)) {
                 let what = format!("cannot load the program {}", options.name);
                 let why = "the program is too large for the verifier";
                 return Err(Error::failed(what, why).refused(Refusal::TooLong));
@@ -172,16 +158,7 @@ pub(super) fn load_as_is(
     options: &LoadOptions<'_>,
     log: Option<(&mut Vec<u8>, u32)>,
 ) -> io::Result<OwnedFd> {
-    let LoadOptions {
-        name,
-        kind,
-        license,
-        expected_attach_type,
-        flags,
-        ifindex,
-        traced,
-        types,
-    } = *options;
+    let LoadOptions { name, kind, license, expected_attach_type, flags, ifindex, traced, types } = *options;
     let mut opts = opts!(libbpf_sys::bpf_prog_load_opts);
     opts.expected_attach_type = expected_attach_type;
     opts.prog_flags = flags;
@@ -206,8 +183,8 @@ pub(super) fn load_as_is(
     }
     let name = c_name(name);
     let license = CString::new(license)?;
-    // SAFETY: an Insn has the layout of struct bpf_insn; instructions, records and log stay alive for the call, and have
-    // the counts and sizes given.
+    // SAFETY: an Insn has the layout of struct bpf_insn; instructions, records and log stay alive for the call, and
+    // have the counts and sizes given.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
             kind,
@@ -231,9 +208,7 @@ fn reason_in(log: &[u8]) -> Option<String> {
         None => text.replace('\0', ""),
     };
     let reason = text.lines().rfind(|line| {
-        !line.trim().is_empty()
-            && !line.starts_with("processed ")
-            && !line.starts_with("verification time")
+        !line.trim().is_empty() && !line.starts_with("processed ") && !line.starts_with("verification time")
     });
     reason.map(str::to_owned)
 }
@@ -245,18 +220,15 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     let reason = reason_in(log);
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {
-        (Some(libc::EPERM), None) => {
-            os.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
-        }
+        (Some(libc::EPERM), None) => os.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)"),
         (_, Some(reason)) if reason.contains("bpf_probe_read") && typed_reads::is_locked() => {
             let why = typed_reads::reason();
             Error::failed(format!("cannot load the program {name}"), why)
         }
-        (_, Some(reason)) => Error::failed(
-            format!("cannot load the program {name}"),
-            format!("the verifier says: {reason}"),
-        )
-        .refused(Refusal::Verifier),
+        (_, Some(reason)) => {
+            Error::failed(format!("cannot load the program {name}"), format!("the verifier says: {reason}"))
+                .refused(Refusal::Verifier)
+        }
         _ if os.errno() == Some(libc::E2BIG) => os.refused(Refusal::TooLong),
         _ => os,
     }
@@ -278,8 +250,7 @@ pub fn id(program: &OwnedFd) -> io::Result<u32> {
 pub fn bind_map(program: &OwnedFd, map: &OwnedFd) -> io::Result<()> {
     let opts = opts!(libbpf_sys::bpf_prog_bind_opts);
     // SAFETY: both descriptors are open, the options live for the call.
-    check(unsafe { libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), &opts) })
-        .map(drop)
+    check(unsafe { libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), &opts) }).map(drop)
 }
 
 #[cfg(test)]
@@ -288,16 +259,12 @@ mod tests {
 
     #[test]
     fn reason_is_found_despite_removed_lines() {
-        let stale: &[u8] =
-            b"0: exit\nR0 !read_ok\nprocessed 2 insns (limit 1000000)\n\0from 1 to 9: safe\n\0\0\0";
+        let stale: &[u8] = b"0: exit\nR0 !read_ok\nprocessed 2 insns (limit 1000000)\n\0from 1 to 9: safe\n\0\0\0";
         assert_eq!(reason_in(stale).as_deref(), Some("R0 !read_ok"));
         let later: &[u8] = b"0: r1 = r0\n\0\0R0 !read_ok\nprocessed 1 insns\n\0";
         assert_eq!(reason_in(later).as_deref(), Some("R0 !read_ok"));
         let unfinished: &[u8] = b"back-edge from insn 3 to 1\n\0\0";
-        assert_eq!(
-            reason_in(unfinished).as_deref(),
-            Some("back-edge from insn 3 to 1")
-        );
+        assert_eq!(reason_in(unfinished).as_deref(), Some("back-edge from insn 3 to 1"));
         assert_eq!(reason_in(&[0; 16]), None);
     }
 }

@@ -63,13 +63,9 @@ pub struct RedirectEvents {
 impl RedirectEvents {
     /// Begins to count.
     pub fn watch() -> Result<Self> {
-        let fail = |why: &dyn std::fmt::Display| {
-            Error::failed("cannot watch the XDP tracepoints", why.to_string())
-        };
+        let fail = |why: &dyn std::fmt::Display| Error::failed("cannot watch the XDP tracepoints", why.to_string());
         object::quiet_libbpf();
-        let open = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .map_err(|e| fail(&e))?;
+        let open = ObjectBuilder::default().open_memory(OBJECT).map_err(|e| fail(&e))?;
         let object = open.load().map_err(|e| fail(&e))?;
         let map = object.maps().find(|map| map.name() == "events");
         let map = map.ok_or_else(|| fail(&"a map is missing"))?;
@@ -86,10 +82,7 @@ impl RedirectEvents {
                 Err(error) => return Err(fail(&error)),
             }
         }
-        Ok(Self {
-            table,
-            _links: links,
-        })
+        Ok(Self { table, _links: links })
     }
 
     /// Returns all counts so far, for each source by CPU.
@@ -118,13 +111,7 @@ fn source(key: &XdpEventKey) -> Option<EventSource> {
         layout::XDP_EVENT_CPUMAP_KTHREAD => RedirectEvent::CpumapKthread(key.detail),
         _ => return None,
     };
-    Some(EventSource {
-        kind,
-        map: key.map,
-        netns: key.netns,
-        from: text_in(&key.from),
-        to: text_in(&key.to),
-    })
+    Some(EventSource { kind, map: key.map, netns: key.netns, from: text_in(&key.from), to: text_in(&key.to) })
 }
 
 #[cfg(test)]

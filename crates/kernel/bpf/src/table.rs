@@ -24,11 +24,7 @@ impl Table {
             true => (about.value_size as usize).next_multiple_of(8) * possible_cpus()?,
             false => about.value_size as usize,
         };
-        Ok(Self {
-            fd,
-            about,
-            value_length,
-        })
+        Ok(Self { fd, about, value_length })
     }
 
     pub fn open_by_id(id: u32) -> io::Result<Self> {
@@ -48,8 +44,7 @@ impl Table {
     /// Creates an empty hash map.
     pub fn hash(name: &str, (key, value): (usize, usize), entries: u32) -> io::Result<Self> {
         let sizes = (key as u32, value as u32);
-        super::map::create(name, libbpf_sys::BPF_MAP_TYPE_HASH, sizes, entries, 0)
-            .and_then(Self::new)
+        super::map::create(name, libbpf_sys::BPF_MAP_TYPE_HASH, sizes, entries, 0).and_then(Self::new)
     }
 
     pub fn about(&self) -> &MapInfo {
@@ -113,13 +108,8 @@ impl Table {
         let mut next = vec![0u8; self.about.key_size as usize];
         let last = last.map_or(std::ptr::null(), |key| key.as_ptr());
         // SAFETY: the last key is null or of full length, and the next one has room for it.
-        let result = unsafe {
-            libbpf_sys::bpf_map_get_next_key(
-                self.fd.as_raw_fd(),
-                last.cast(),
-                next.as_mut_ptr().cast(),
-            )
-        };
+        let result =
+            unsafe { libbpf_sys::bpf_map_get_next_key(self.fd.as_raw_fd(), last.cast(), next.as_mut_ptr().cast()) };
         Ok(exists(result)?.then_some(next))
     }
 
@@ -165,18 +155,12 @@ mod tests {
             return;
         }
         let table = Table::holding("trawl_test", b"hello").unwrap();
-        assert_eq!(
-            table.lookup(&[0; 4]).unwrap().as_deref(),
-            Some(&b"hello"[..])
-        );
+        assert_eq!(table.lookup(&[0; 4]).unwrap().as_deref(), Some(&b"hello"[..]));
         assert!(table.lookup(&[0; 3]).is_err());
         assert!(table.update(&[0; 4], b"longer", ANY).is_err());
         assert_eq!(table.keys().unwrap(), [[0; 4]]);
         let again = Table::open_by_id(table.about().id).unwrap();
         again.update(&[0; 4], b"world", ANY).unwrap();
-        assert_eq!(
-            table.lookup(&[0; 4]).unwrap().as_deref(),
-            Some(&b"world"[..])
-        );
+        assert_eq!(table.lookup(&[0; 4]).unwrap().as_deref(), Some(&b"world"[..]));
     }
 }

@@ -24,32 +24,17 @@ pub struct Answer {
 /// The kernel accepts no frame shorter than an Ethernet header. Bytes beyond a page are put into fragments; so are all
 /// after the first `linear` bytes if that is given (kernel 6.18 and later; an older one answers EINVAL). The kernel
 /// does not check that the program was loaded for fragments.
-pub fn xdp(
-    program: BorrowedFd<'_>,
-    frame: &[u8],
-    linear: Option<usize>,
-    repeat: u32,
-) -> io::Result<Answer> {
-    let context = libbpf_sys::xdp_md {
-        data_end: linear.unwrap_or(frame.len()).min(frame.len()) as u32,
-        ..Default::default()
-    };
+pub fn xdp(program: BorrowedFd<'_>, frame: &[u8], linear: Option<usize>, repeat: u32) -> io::Result<Answer> {
+    let context =
+        libbpf_sys::xdp_md { data_end: linear.unwrap_or(frame.len()).min(frame.len()) as u32, ..Default::default() };
     // Without a context the kernel chooses one, which kernels of all versions can.
     run(program, frame, linear.map(|_| &context), repeat, &mut []).map(|(answer, _)| answer)
 }
 
 /// Runs an XDP program once on a frame that claims to have arrived by an interface of the calling thread's namespace,
 /// which must have a program for that; returns also the frame as the program left it. Redirected frames are not sent.
-pub fn xdp_from(
-    program: BorrowedFd<'_>,
-    frame: &[u8],
-    interface: u32,
-) -> io::Result<(Answer, Vec<u8>)> {
-    let context = libbpf_sys::xdp_md {
-        data_end: frame.len() as u32,
-        ingress_ifindex: interface,
-        ..Default::default()
-    };
+pub fn xdp_from(program: BorrowedFd<'_>, frame: &[u8], interface: u32) -> io::Result<(Answer, Vec<u8>)> {
+    let context = libbpf_sys::xdp_md { data_end: frame.len() as u32, ingress_ifindex: interface, ..Default::default() };
     let mut left = vec![0u8; frame.len() + ROOM_TO_GROW];
     let (answer, length) = run(program, frame, Some(&context), 1, &mut left)?;
     left.truncate(length);
@@ -72,8 +57,7 @@ const GROWTH: usize = 4096;
 /// Runs an XDP program on a frame once, and returns the frame as the program left it.
 pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunAnswer> {
     let context = libbpf_sys::xdp_md {
-        data_end: u32::try_from(frame.len())
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
+        data_end: u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
         ..Default::default()
     };
     let mut after = libbpf_sys::xdp_md::default();
@@ -91,11 +75,7 @@ pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunA
     // SAFETY: what is read and what is written is given with its true size and outlives the call.
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
     bytes.truncate(opts.data_size_out as usize);
-    Ok(TestRunAnswer {
-        value: opts.retval,
-        bytes,
-        metadata: after.data,
-    })
+    Ok(TestRunAnswer { value: opts.retval, bytes, metadata: after.data })
 }
 
 /// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag outside the
@@ -126,8 +106,7 @@ fn run(
 ) -> io::Result<(Answer, usize)> {
     let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
     opts.data_in = frame.as_ptr().cast();
-    opts.data_size_in =
-        u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    opts.data_size_in = u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     opts.repeat = repeat.try_into().unwrap_or(i32::MAX);
     if let Some(context) = context {
         opts.ctx_in = std::ptr::from_ref(context).cast();
@@ -135,16 +114,12 @@ fn run(
     }
     if !left.is_empty() {
         opts.data_out = left.as_mut_ptr().cast();
-        opts.data_size_out =
-            u32::try_from(left.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        opts.data_size_out = u32::try_from(left.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     }
     // SAFETY: frame and context are only read, with their true sizes, and outlive the call; so does the place for
     // output, whose size the kernel knows.
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
-    let answer = Answer {
-        value: opts.retval,
-        duration: Duration::from_nanos(opts.duration.into()),
-    };
+    let answer = Answer { value: opts.retval, duration: Duration::from_nanos(opts.duration.into()) };
     Ok((answer, opts.data_size_out as usize))
 }
 
@@ -159,12 +134,9 @@ mod tests {
 
     fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {
         let instructions = returning(value);
-        LoadOptions {
-            flags,
-            ..LoadOptions::new("trawl_test", kind)
-        }
-        .load(&instructions)
-        .expect("a program of two instructions")
+        LoadOptions { flags, ..LoadOptions::new("trawl_test", kind) }
+            .load(&instructions)
+            .expect("a program of two instructions")
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads of the kernel's memory under a lockdown for confidentiality, which takes `bpf_probe_read_kernel` away from all
-//! programs: loads through a pointer to one of the kernel's structures stay possible, and `bpf_rdonly_cast` makes such a
-//! pointer of any address. A load from an address that is not mapped yields zero.
+//! programs: loads through a pointer to one of the kernel's structures stay possible, and `bpf_rdonly_cast` makes such
+//! a pointer of any address. A load from an address that is not mapped yields zero.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -26,10 +26,7 @@ pub fn answer() -> ProbeAnswer {
     if !is_locked() || numbers().is_ok() {
         return ProbeAnswer::Supported;
     }
-    ProbeAnswer::Refused {
-        errno: libc::EPERM,
-        why: reason(),
-    }
+    ProbeAnswer::Refused { errno: libc::EPERM, why: reason() }
 }
 
 /// Returns the reason for which a program cannot read the kernel's memory.
@@ -55,8 +52,9 @@ fn lockdown() -> Option<String> {
     })
 }
 
-/// Returns true if the kernel refuses the helper, which it has since 5.5, or the user disables it. Tried once: a lockdown can be raised while a
-/// process runs, and never lowered, so a later load may fail with the kernel's own words.
+/// Returns true if the kernel refuses the helper, which it has since 5.5, or the user disables it. Tried once: a
+/// lockdown can be raised while a process runs, and never lowered, so a later load may fail with the kernel's own
+/// words.
 pub(crate) fn is_locked() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -74,8 +72,7 @@ pub(crate) fn is_locked() -> bool {
         ];
         let loaded = LoadOptions::new("trawl_probe", RAW_TRACEPOINT).load(&program);
         let refused = loaded.err();
-        refused.is_some_and(|error| error.raw_os_error() == Some(libc::EINVAL))
-            && kernel_is_at_least(5, 5)
+        refused.is_some_and(|error| error.raw_os_error() == Some(libc::EINVAL)) && kernel_is_at_least(5, 5)
     })
 }
 
@@ -121,16 +118,12 @@ pub(crate) fn instead_of_helpers(program: &[Insn]) -> Option<Vec<Insn>> {
     if reads.is_empty() || !is_locked() {
         return None;
     }
-    numbers()
-        .ok()
-        .map(|numbers| rewritten(program, &reads, numbers))
+    numbers().ok().map(|numbers| rewritten(program, &reads, numbers))
 }
 
 /// Returns the helper calls, and the function for each. Text of unknown length stays: the kernel refuses the program.
 fn reads(program: &[Insn]) -> Vec<(usize, Read)> {
-    let targets: HashSet<usize> = starts(program)
-        .filter_map(|at| target(program, at))
-        .collect();
+    let targets: HashSet<usize> = starts(program).filter_map(|at| target(program, at)).collect();
     let mut found = Vec::new();
     // The length in r2, since the last place where paths meet or part.
     let mut length = None;
@@ -234,8 +227,8 @@ impl Numbers {
         code.extend([op::alu_imm(op::MOV, 0, 0), op::exit()]);
     }
 
-    /// Copies characters until the first zero byte, and zeroes after it; returns the number of bytes with one zero. It has
-    /// no branches, each of which would be a path for the verifier.
+    /// Copies characters until the first zero byte, and zeroes after it; returns the number of bytes with one zero. It
+    /// has no branches, each of which would be a path for the verifier.
     fn text(self, code: &mut Vec<Insn>, length: usize) {
         // One while no zero was read, and the number of other characters.
         let (goes_on, count) = (OFFSET, LAST);
@@ -262,11 +255,12 @@ impl Numbers {
         code.extend([op::mov(0, count), op::alu_imm(op::ADD, 0, 1), op::exit()]);
     }
 
-    /// Copies in chunks, of which the last may overlap the one before; fewer bytes than a chunk one by one. The verifier
-    /// checks a loop by the kernel's iterator once, not once for each iteration.
+    /// Copies in chunks, of which the last may overlap the one before; fewer bytes than a chunk one by one. The
+    /// verifier checks a loop by the kernel's iterator once, not once for each iteration.
     fn variable(self, code: &mut Vec<Insn>) {
         code.extend([
-            // The result of an operation: what the loops find out about it, they do not find out about the caller's copy.
+            // The result of an operation: what the loops find out about it, they do not find out about the caller's
+            // copy.
             op::mov(OFFSET, 2),
             op::alu_imm(op::AND, OFFSET, LENGTH_MASK),
             op::jump_if(op::JNE, OFFSET, 0, 2),
@@ -340,13 +334,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    const NUMBERS: Numbers = Numbers {
-        words: 1,
-        cast: 2,
-        new: 3,
-        next: 4,
-        destroy: 5,
-    };
+    const NUMBERS: Numbers = Numbers { words: 1, cast: 2, new: 3, next: 4, destroy: 5 };
 
     fn read() -> Insn {
         op::call(helper::PROBE_READ_KERNEL)
@@ -366,23 +354,13 @@ mod tests {
             read(),
             op::exit(),
         ];
-        let expected = [
-            (2, Read::Constant(8)),
-            (4, Read::Variable),
-            (7, Read::Variable),
-        ];
+        let expected = [(2, Read::Constant(8)), (4, Read::Variable), (7, Read::Variable)];
         assert_eq!(reads(&program), expected);
     }
 
     #[test]
     fn equal_reads_share_a_function() {
-        let program = [
-            op::alu_imm(op::MOV, 2, 8),
-            read(),
-            op::alu_imm(op::MOV, 2, 8),
-            read(),
-            op::exit(),
-        ];
+        let program = [op::alu_imm(op::MOV, 2, 8), read(), op::alu_imm(op::MOV, 2, 8), read(), op::exit()];
         let found = rewritten(&program, &reads(&program), NUMBERS);
         assert_eq!(target(&found, 1), Some(program.len()));
         assert_eq!(target(&found, 3), Some(program.len()));

@@ -83,7 +83,5 @@ fn load(types: &[u32], names: &Names) -> io::Result<OwnedFd> {
     blob.extend(words.flat_map(|word| word.to_ne_bytes()));
     blob.extend_from_slice(&names.0);
     // SAFETY: the bytes are given with their length, no options.
-    owned(unsafe {
-        libbpf_sys::bpf_btf_load(blob.as_ptr().cast(), blob.len() as _, std::ptr::null_mut())
-    })
+    owned(unsafe { libbpf_sys::bpf_btf_load(blob.as_ptr().cast(), blob.len() as _, std::ptr::null_mut()) })
 }

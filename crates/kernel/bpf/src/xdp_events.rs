@@ -16,21 +16,11 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/watch_xdp.bpf.o"
 const MAP: &str = "xdp_events";
 /// The functions that run programs of veth on socket buffers, and programs in skb mode.
 const VETH_ON_BUFFERS: &str = "veth_xdp_rcv_skb";
-const IN_SKB_MODE: [&str; 3] = [
-    "do_xdp_generic",
-    "netif_receive_generic_xdp",
-    "bpf_prog_run_generic_xdp",
-];
+const IN_SKB_MODE: [&str; 3] = ["do_xdp_generic", "netif_receive_generic_xdp", "bpf_prog_run_generic_xdp"];
 /// Map fields of a redirect without a map.
 const NO_MAP: [u32; 2] = [0, i32::MAX as u32];
 /// Functions of the tracepoint itself.
-const OF_TRACEPOINT: [&str; 5] = [
-    "bpf_prog_",
-    "bpf_trace_run",
-    "__bpf_trace_",
-    "__traceiter_",
-    "trace_",
-];
+const OF_TRACEPOINT: [&str; 5] = ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_", "trace_"];
 
 /// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,16 +76,13 @@ impl XdpEvents {
             let what = "cannot count the packets that XDP loses";
             // libbpf loads these programs as they are.
             match probe::lockdown_of_reads() {
-                Some(lockdown) if why.kind() == ErrorKind::InvalidInput => {
-                    Error::failed(what, lockdown)
-                }
-                _ => explained(what.to_owned(), why)
-                    .fix("this requires root (CAP_BPF and CAP_PERFMON)"),
+                Some(lockdown) if why.kind() == ErrorKind::InvalidInput => Error::failed(what, lockdown),
+                _ => explained(what.to_owned(), why).fix("this requires root (CAP_BPF and CAP_PERFMON)"),
             }
         };
         super::object::quiet_libbpf();
-        let types = kernel_types::for_programs()
-            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+        let types =
+            kernel_types::for_programs().map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         let mut builder = ObjectBuilder::default();
         builder.btf_custom_path(&types.path).map_err(fail)?;
         let open = builder.open_memory(OBJECT).map_err(fail)?;
@@ -104,11 +91,7 @@ impl XdpEvents {
         for program in object.progs_mut() {
             links.push(program.attach().map_err(fail)?);
         }
-        Ok(Self {
-            object,
-            _links: links,
-            symbols: Symbols::read(),
-        })
+        Ok(Self { object, _links: links, symbols: Symbols::read() })
     }
 
     /// Returns the counts so far.
@@ -138,18 +121,12 @@ impl XdpEvents {
     fn event(&self, key: &[u8]) -> Option<Event> {
         let event = XdpEvent::from_bytes(key)?;
         let what = match event.what as usize {
-            XDP_EVENT_EXCEPTION => XdpOutcome::Exception {
-                verdict: event.code,
-            },
-            XDP_EVENT_REDIRECT => XdpOutcome::Redirect {
-                errno: event.code,
-                map: (!NO_MAP.contains(&event.map)).then_some(event.map),
-            },
+            XDP_EVENT_EXCEPTION => XdpOutcome::Exception { verdict: event.code },
+            XDP_EVENT_REDIRECT => {
+                XdpOutcome::Redirect { errno: event.code, map: (!NO_MAP.contains(&event.map)).then_some(event.map) }
+            }
             XDP_EVENT_DEVMAP => XdpOutcome::Devmap { errno: event.code },
-            XDP_EVENT_CPUMAP => XdpOutcome::Cpumap {
-                map: event.map,
-                cpu: event.code,
-            },
+            XDP_EVENT_CPUMAP => XdpOutcome::Cpumap { map: event.map, cpu: event.code },
             _ => return None,
         };
         let led_there = event.stack.iter().take_while(|address| **address != 0);

@@ -1,5 +1,5 @@
-//! Direct writes to a file, past the page cache: whole units of memory that the kernel hands to the disk. Writes are done in
-//! order, several in flight at a time, by io_uring if it is allowed and otherwise by a thread.
+//! Direct writes to a file, past the page cache: whole units of memory that the kernel hands to the disk. Writes are
+//! done in order, several in flight at a time, by io_uring if it is allowed and otherwise by a thread.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,10 +27,7 @@ pub struct Aligned {
 
 impl Aligned {
     pub fn new(size: usize) -> Result<Self> {
-        Ok(Self {
-            memory: Mapping::anonymous(size.next_multiple_of(UNIT))?,
-            length: 0,
-        })
+        Ok(Self { memory: Mapping::anonymous(size.next_multiple_of(UNIT))?, length: 0 })
     }
 
     /// Returns the number of bytes that still fit.
@@ -144,12 +141,7 @@ impl Disk {
 
     /// Reserves space beyond the file's end, without changing its length.
     pub fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
-        Ok(fallocate(
-            &self.file,
-            FallocateFlags::KEEP_SIZE,
-            offset,
-            length,
-        )?)
+        Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, length)?)
     }
 }
 
@@ -157,10 +149,7 @@ impl Disk {
 /// still uses the page cache.
 pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let file = OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)?;
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
     let about = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let is_refused = |about: Statx| {
         let is_known = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::DIOALIGN);
@@ -183,10 +172,7 @@ fn addresses(writes: &[Write]) -> Vec<libc::iovec> {
         .iter()
         .map(|write| {
             let bytes = write.piece.bytes();
-            libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            }
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
         })
         .collect()
 }
@@ -208,8 +194,8 @@ fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> V
         .collect()
 }
 
-// Direct writes by io_uring: a batch is a chain of vectored writes. Each begins when the previous one is done, so that the
-// file never has a hole.
+// Direct writes by io_uring: a batch is a chain of vectored writes. Each begins when the previous one is done, so that
+// the file never has a hole.
 
 /// Most writes of a batch.
 const DEPTH: u32 = 32;
@@ -239,10 +225,7 @@ unsafe impl Send for Batch {}
 
 impl Uring {
     fn new() -> io::Result<Self> {
-        Ok(Self {
-            ring: IoUring::new(DEPTH)?,
-            batch: None,
-        })
+        Ok(Self { ring: IoUring::new(DEPTH)?, batch: None })
     }
 
     fn is_idle(&self) -> bool {
@@ -253,22 +236,13 @@ impl Uring {
         let addresses = addresses(&writes);
         let groups = addresses.chunks(TOGETHER).count();
         assert!(groups <= DEPTH as usize, "a batch fits into the ring");
-        let batch = self.batch.insert(Batch {
-            writes,
-            addresses,
-            results: vec![0; groups],
-            pending: groups,
-        });
+        let batch = self.batch.insert(Batch { writes, addresses, results: vec![0; groups], pending: groups });
         for (index, group) in batch.addresses.chunks(TOGETHER).enumerate() {
             let offset = batch.writes[index * TOGETHER].offset;
-            let mut entry = opcode::Writev::new(
-                types::Fd(file.as_raw_fd()),
-                group.as_ptr(),
-                group.len() as u32,
-            )
-            .offset(offset)
-            .build()
-            .user_data(index as u64);
+            let mut entry = opcode::Writev::new(types::Fd(file.as_raw_fd()), group.as_ptr(), group.len() as u32)
+                .offset(offset)
+                .build()
+                .user_data(index as u64);
             if index + 1 < groups {
                 entry = entry.flags(squeue::Flags::IO_LINK);
             }
@@ -327,22 +301,15 @@ impl Worker {
     fn start(file: File) -> io::Result<Self> {
         let (batches, to_write) = channel::<Vec<Write>>();
         let (written, results) = channel();
-        let thread = std::thread::Builder::new()
-            .name("trawl-direct".to_owned())
-            .spawn(move || {
-                while let Ok(batch) = to_write.recv() {
-                    // The receiver is dropped only with the worker.
-                    if written.send(write_all(&file, batch)).is_err() {
-                        break;
-                    }
+        let thread = std::thread::Builder::new().name("trawl-direct".to_owned()).spawn(move || {
+            while let Ok(batch) = to_write.recv() {
+                // The receiver is dropped only with the worker.
+                if written.send(write_all(&file, batch)).is_err() {
+                    break;
                 }
-            })?;
-        Ok(Self {
-            batches: Some(batches),
-            results,
-            thread: Some(thread),
-            busy: false,
-        })
+            }
+        })?;
+        Ok(Self { batches: Some(batches), results, thread: Some(thread), busy: false })
     }
 
     fn is_idle(&self) -> bool {
@@ -397,12 +364,7 @@ fn write_group(file: &File, group: &[Write]) -> usize {
     loop {
         // SAFETY: the addresses point to pieces that are borrowed for the call.
         let written = unsafe {
-            libc::pwritev(
-                file.as_raw_fd(),
-                addresses.as_ptr(),
-                addresses.len() as i32,
-                group[0].offset as i64,
-            )
+            libc::pwritev(file.as_raw_fd(), addresses.as_ptr(), addresses.len() as i32, group[0].offset as i64)
         };
         match usize::try_from(written) {
             Ok(written) => return written,
@@ -424,10 +386,7 @@ mod tests {
             .map(|number| {
                 let mut buffer = Aligned::new(2 * UNIT).expect("memory");
                 buffer.extend(&vec![number as u8; 2 * UNIT]);
-                Write {
-                    offset: (number * 2 * UNIT) as u64,
-                    piece: Piece::Buffer(buffer),
-                }
+                Write { offset: (number * 2 * UNIT) as u64, piece: Piece::Buffer(buffer) }
             })
             .collect()
     }
@@ -436,10 +395,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("trawl-disk-{name}-{}", std::process::id()));
         let plain = File::create(&path).expect("a file");
         let Ok(mut disk) = Disk::open(plain.as_fd()) else {
-            eprintln!(
-                "SKIPPED: the file system of {} takes no direct writes",
-                path.display()
-            );
+            eprintln!("SKIPPED: the file system of {} takes no direct writes", path.display());
             return;
         };
         disk.engine = engine(&disk.file);

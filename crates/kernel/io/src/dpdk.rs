@@ -1,5 +1,5 @@
-//! The helper process `trawl-dpdk`, and the memory shared with it: a ring of blocks that the helper writes and trawl reads.
-//! The protocol is described in dpdk/exchange.h.
+//! The helper process `trawl-dpdk`, and the memory shared with it: a ring of blocks that the helper writes and trawl
+//! reads. The protocol is described in dpdk/exchange.h.
 
 use std::env;
 use std::fs::File;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::dpdk::{
-    COMMAND_GO, COMMAND_STOP, EXCHANGE_ALIGN, EXCHANGE_ALL_QUEUES, EXCHANGE_FILTER_MAX,
-    EXCHANGE_HEADER, EXCHANGE_PORTS, Exchange, ExchangeInstruction, ExchangePort,
+    COMMAND_GO, COMMAND_STOP, EXCHANGE_ALIGN, EXCHANGE_ALL_QUEUES, EXCHANGE_FILTER_MAX, EXCHANGE_HEADER,
+    EXCHANGE_PORTS, Exchange, ExchangeInstruction, ExchangePort,
 };
 use trawl_sys::helper::{self, Duty, HelperAnswer};
 use trawl_sys::memory::Mapping;
@@ -28,9 +28,7 @@ use trawl_sys::process::companion;
 use trawl_sys::{Error, Result, events};
 
 use crate::packet_socket::Instruction;
-pub use trawl_bpf::layout::dpdk::{
-    DIRECTION_RECEIVED, DIRECTION_SENT, EXCHANGE_ABI, EXCHANGE_PORTS as PORTS,
-};
+pub use trawl_bpf::layout::dpdk::{DIRECTION_RECEIVED, DIRECTION_SENT, EXCHANGE_ABI, EXCHANGE_PORTS as PORTS};
 
 const POLL: Duration = Duration::from_millis(20);
 /// Last lines of DPDK's log that an error quotes.
@@ -62,10 +60,7 @@ pub struct DpdkLine {
 impl DpdkLine {
     fn parse(text: &str) -> Self {
         let mut fields = text.split('\t').map(str::to_owned);
-        Self {
-            word: fields.next().unwrap_or_default(),
-            rest: fields.collect(),
-        }
+        Self { word: fields.next().unwrap_or_default(), rest: fields.collect() }
     }
 
     pub fn field(&self, number: usize) -> &str {
@@ -106,17 +101,8 @@ impl Helper {
             .process_group(0)
             .spawn()
             .map_err(|e| Error::os(what(), e))?;
-        let pipe = child
-            .stdout
-            .take()
-            .ok_or_else(|| Error::failed(what(), "its output cannot be read"))?;
-        Ok(Self {
-            child,
-            log,
-            said: Said::new(pipe)?,
-            exchange: Arc::new(mapping),
-            ring_bytes,
-        })
+        let pipe = child.stdout.take().ok_or_else(|| Error::failed(what(), "its output cannot be read"))?;
+        Ok(Self { child, log, said: Said::new(pipe)?, exchange: Arc::new(mapping), ring_bytes })
     }
 
     /// Returns the next line; `None` if the helper has ended or no line came in time.
@@ -170,11 +156,7 @@ impl Helper {
     }
 
     pub fn blocks(&self) -> Blocks {
-        Blocks {
-            exchange: Arc::clone(&self.exchange),
-            ring_bytes: self.ring_bytes,
-            tail: 0,
-        }
+        Blocks { exchange: Arc::clone(&self.exchange), ring_bytes: self.ring_bytes, tail: 0 }
     }
 
     /// Waits for the helper to end; kills it after this time.
@@ -200,8 +182,8 @@ impl Drop for Helper {
     }
 }
 
-/// A fully privileged process that can remove the remains of a killed helper from an application, for a capture that has
-/// given up the right to run programs.
+/// A fully privileged process that can remove the remains of a killed helper from an application, for a capture that
+/// has given up the right to run programs.
 #[derive(Debug)]
 pub struct Cleaner(helper::Helper);
 
@@ -215,10 +197,7 @@ impl Cleaner {
     /// Removes the remains now, and returns the helper's output.
     pub fn clear(&self) -> Vec<DpdkLine> {
         let said = self.0.ask(b"clear").map(|answer| answer.bytes);
-        String::from_utf8_lossy(&said.unwrap_or_default())
-            .lines()
-            .map(DpdkLine::parse)
-            .collect()
+        String::from_utf8_lossy(&said.unwrap_or_default()).lines().map(DpdkLine::parse).collect()
     }
 }
 
@@ -235,10 +214,7 @@ impl Duty for Clear<'_> {
             .stderr(Stdio::null())
             .process_group(0)
             .output();
-        HelperAnswer {
-            bytes: output.map(|output| output.stdout).unwrap_or_default(),
-            file: None,
-        }
+        HelperAnswer { bytes: output.map(|output| output.stdout).unwrap_or_default(), file: None }
     }
 }
 
@@ -252,13 +228,8 @@ struct Said {
 
 impl Said {
     fn new(pipe: ChildStdout) -> Result<Self> {
-        rustix::io::ioctl_fionbio(&pipe, true)
-            .map_err(|e| Error::os("cannot read from trawl-dpdk", e.into()))?;
-        Ok(Self {
-            pipe,
-            bytes: Vec::new(),
-            ended: false,
-        })
+        rustix::io::ioctl_fionbio(&pipe, true).map_err(|e| Error::os("cannot read from trawl-dpdk", e.into()))?;
+        Ok(Self { pipe, bytes: Vec::new(), ended: false })
     }
 
     fn next(&mut self) -> Option<DpdkLine> {
@@ -279,8 +250,7 @@ impl Said {
 }
 
 fn shared_file(name: &str, bytes: u64) -> Result<OwnedFd> {
-    let os =
-        |e: rustix::io::Errno| Error::os("cannot make memory to share with trawl-dpdk", e.into());
+    let os = |e: rustix::io::Errno| Error::os("cannot make memory to share with trawl-dpdk", e.into());
     let file = memfd_create(name, MemfdFlags::CLOEXEC).map_err(os)?;
     ftruncate(&file, bytes).map_err(os)?;
     Ok(file)
@@ -324,22 +294,14 @@ pub fn presence() -> Presence {
     match find() {
         Ok(Some(program)) => presence_of(program),
         Ok(None) => Presence::NotThere,
-        Err(error) => Presence::DoesNotRun {
-            program: PROGRAM.into(),
-            said: error.to_string(),
-        },
+        Err(error) => Presence::DoesNotRun { program: PROGRAM.into(), said: error.to_string() },
     }
 }
 
 fn presence_of(program: PathBuf) -> Presence {
-    let output = Command::new(&program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .output();
+    let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
     let said = match output {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Presence::DoesNotRun { program, said };
@@ -350,16 +312,13 @@ fn presence_of(program: PathBuf) -> Presence {
         }
     };
     match said.strip_prefix(&format!("{PROGRAM} {EXCHANGE_ABI} ")) {
-        Some(dpdk) => Presence::Ready {
-            dpdk: dpdk.to_owned(),
-            program,
-        },
+        Some(dpdk) => Presence::Ready { dpdk: dpdk.to_owned(), program },
         None => Presence::OtherBuild { program },
     }
 }
 
-// The memory that is shared with the helper: a first page with the request and the state, and a ring of finished blocks. The
-// protocol is described in dpdk/exchange.h.
+// The memory that is shared with the helper: a first page with the request and the state, and a ring of finished
+// blocks. The protocol is described in dpdk/exchange.h.
 
 const BLOCK_ENHANCED_PACKET: u32 = 6;
 /// Shortest block: a header and the trailing length.
@@ -402,8 +361,7 @@ impl Blocks {
     }
 
     pub fn counts(&self, port: usize) -> Counts {
-        let base =
-            offset_of!(Exchange, ports) + size_of::<ExchangePort>() * (port % EXCHANGE_PORTS);
+        let base = offset_of!(Exchange, ports) + size_of::<ExchangePort>() * (port % EXCHANGE_PORTS);
         let of = |offset| word(&self.exchange, base + offset).load(Ordering::Acquire);
         Counts {
             accepted: of(offset_of!(ExchangePort, accepted)),
@@ -455,8 +413,8 @@ impl Blocks {
         word(&self.exchange, offset_of!(Exchange, tail)).store(self.tail, Ordering::Release);
     }
 
-    /// Returns the length of the block at this offset, of which `finished` bytes are written; 0 if the rest of the ring is
-    /// left empty.
+    /// Returns the length of the block at this offset, of which `finished` bytes are written; 0 if the rest of the ring
+    /// is left empty.
     fn length(&self, at: u64, finished: u64) -> Result<u64, Broken> {
         let offset = EXCHANGE_HEADER + at as usize;
         if finished < EXCHANGE_ALIGN as u64 {
@@ -503,27 +461,15 @@ fn stop(exchange: &Mapping) {
 /// Writes the request into the shared memory.
 fn fill(exchange: &mut Mapping, request: &DpdkRequest<'_>, ring_bytes: u64) -> Result<()> {
     if request.filter.len() > EXCHANGE_FILTER_MAX {
-        let why = format!(
-            "it has {} instructions, and DPDK takes {EXCHANGE_FILTER_MAX}",
-            request.filter.len()
-        );
-        return Err(Error::failed(
-            "cannot use this filter with the dpdk tap",
-            why,
-        ));
+        let why = format!("it has {} instructions, and DPDK takes {EXCHANGE_FILTER_MAX}", request.filter.len());
+        return Err(Error::failed("cannot use this filter with the dpdk tap", why));
     }
     exchange.write(offset_of!(Exchange, ring_bytes), &ring_bytes.to_ne_bytes());
     let mut number = |offset, value: u32| exchange.write(offset, &value.to_ne_bytes());
     number(offset_of!(Exchange, snaplen), request.snaplen);
-    number(
-        offset_of!(Exchange, queue),
-        request.queue.unwrap_or(EXCHANGE_ALL_QUEUES as u32),
-    );
+    number(offset_of!(Exchange, queue), request.queue.unwrap_or(EXCHANGE_ALL_QUEUES as u32));
     number(offset_of!(Exchange, directions), request.directions);
-    number(
-        offset_of!(Exchange, filter_length),
-        request.filter.len() as u32,
-    );
+    number(offset_of!(Exchange, filter_length), request.filter.len() as u32);
     for (index, one) in request.filter.iter().enumerate() {
         let instruction = ExchangeInstruction {
             operation: u32::from(one.code) | u32::from(one.jt) << 16 | u32::from(one.jf) << 24,

@@ -1,8 +1,8 @@
 //! libpcap, loaded at run time: the system's library, or any build that the user names.
 //!
-//! A capture uses a library's own devices through [`Handle`], and filters are compiled by a library. Nothing of libpcap is
-//! linked, so that the library may be netmap's or PF_RING's build, or newer than the distribution's, and is not required
-//! without a filter.
+//! A capture uses a library's own devices through [`Handle`], and filters are compiled by a library. Nothing of libpcap
+//! is linked, so that the library may be netmap's or PF_RING's build, or newer than the distribution's, and is not
+//! required without a filter.
 
 mod filters;
 mod handle;
@@ -17,9 +17,7 @@ use std::sync::Arc;
 use trawl_filter::Instruction;
 use trawl_sys::{Error, Result};
 
-pub use filters::{
-    CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters,
-};
+pub use filters::{CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters};
 pub use handle::{CaptureDirection, Handle, Opened, PcapFigures, PcapFilter, PcapRequest, Rest};
 pub use handle::{Packet, Precision};
 
@@ -56,8 +54,7 @@ pub(crate) struct PcapStatistics {
     dropped_by_interface: c_uint,
 }
 
-pub(crate) type Callback =
-    unsafe extern "C" fn(user: *mut c_void, header: *const PacketHeader, bytes: *const u8);
+pub(crate) type Callback = unsafe extern "C" fn(user: *mut c_void, header: *const PacketHeader, bytes: *const u8);
 
 /// Declares the library's functions: required and optional ones.
 macro_rules! functions {
@@ -183,8 +180,8 @@ pub struct Library {
     _open: Open,
 }
 
-// SAFETY: the handle of dlopen and pointers to functions may be used from any thread. The libpcap functions used here keep
-// no state outside the handle that they receive.
+// SAFETY: the handle of dlopen and pointers to functions may be used from any thread. The libpcap functions used here
+// keep no state outside the handle that they receive.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
@@ -226,7 +223,8 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
     Ok((Open(std::ptr::null_mut()), "the libpcap inside".into()))
 }
 
-/// Lets glibc look up names in files and DNS alone: for other services it would load libraries of another glibc, its host's.
+/// Lets glibc look up names in files and DNS alone: for other services it would load libraries of another glibc, its
+/// host's.
 #[cfg(feature = "static")]
 fn look_up_in_files() {
     unsafe extern "C" {
@@ -256,24 +254,20 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
             Err(said) => why = said,
         }
     }
-    Err(Error::failed("cannot load libpcap", why)
-        .fix("apt install libpcap0.8, or name a library with --libpcap PATH"))
+    Err(Error::failed("cannot load libpcap", why).fix("apt install libpcap0.8, or name a library with --libpcap PATH"))
 }
 
 fn open_named(path: &Path) -> Result<Open> {
     let what = || format!("cannot load libpcap from {}", path.display());
     if cfg!(feature = "static") {
         let why = "this trawl is a static binary, which has its own libpcap and loads no other";
-        return Err(
-            Error::failed(what(), why).fix("install the package, or build trawl on this machine")
-        );
+        return Err(Error::failed(what(), why).fix("install the package, or build trawl on this machine"));
     }
     // The linker searches its directories for a name without a slash.
     if path.as_os_str().as_encoded_bytes().contains(&b'/') {
         check(path).map_err(|(why, fix)| Error::failed(what(), why).fix(fix))?;
     }
-    open(path)
-        .map_err(|why| Error::failed(what(), why).fix("ldd lists the libraries that it needs"))
+    open(path).map_err(|why| Error::failed(what(), why).fix("ldd lists the libraries that it needs"))
 }
 
 fn open(path: &Path) -> Result<Open, String> {
@@ -307,8 +301,8 @@ unsafe fn text(from: *const c_char) -> Option<String> {
     (!plain.is_empty()).then_some(plain)
 }
 
-// Checks that a file can be a shared library for this machine, so that an error names the reason: the dynamic linker reports
-// a library for another processor as a missing file.
+// Checks that a file can be a shared library for this machine, so that an error names the reason: the dynamic linker
+// reports a library for another processor as a missing file.
 
 /// Length of the header up to the machine: magic, class, byte order and the rest of the identification; type; machine.
 const HEADER: usize = 20;
@@ -318,8 +312,8 @@ const ORDER: usize = 5;
 const TYPE: usize = 16;
 const MACHINE: usize = 18;
 const SHARED: u16 = 3;
-/// Offsets in a 64-bit file: the position, size and number of the program headers; in each, the part of the file that it
-/// loads.
+/// Offsets in a 64-bit file: the position, size and number of the program headers; in each, the part of the file that
+/// it loads.
 const PARTS: u64 = 32;
 const PART_SIZE: u64 = 54;
 const PART_OFFSET: u64 = 8;
@@ -331,10 +325,7 @@ const FIX: &str = "name a libpcap.so that was built for this machine";
 /// Checks that a file can be the library; an error is the reason, and the fix.
 pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     let unreadable = |e: io::Error| match e.kind() {
-        ErrorKind::NotFound => (
-            "there is no such file".to_owned(),
-            "ldconfig -p | grep libpcap lists the system's",
-        ),
+        ErrorKind::NotFound => ("there is no such file".to_owned(), "ldconfig -p | grep libpcap lists the system's"),
         _ => (Error::os("", e).why().to_owned(), FIX),
     };
     // Before the file is opened: opening a FIFO would block.
@@ -352,10 +343,7 @@ pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     let machine = u16::from_ne_bytes([header[MACHINE], header[MACHINE + 1]]);
     if (header[CLASS], header[ORDER], machine) != (own.class, own.order, own.machine) {
         let other = architecture(&header, &own);
-        return Err((
-            format!("it is for {other}, and trawl is for {}", own.name),
-            FIX,
-        ));
+        return Err((format!("it is for {other}, and trawl is for {}", own.name), FIX));
     }
     if u16::from_ne_bytes([header[TYPE], header[TYPE + 1]]) != SHARED {
         return Err(("it is not a shared library".to_owned(), FIX));
@@ -384,8 +372,7 @@ fn is_cut_off(file: &File) -> bool {
     let missing = || {
         let first = word(PARTS)?;
         let sizes = word(PART_SIZE)?.to_ne_bytes();
-        let [size, count] =
-            [0, 2].map(|at| u64::from(u16::from_ne_bytes([sizes[at], sizes[at + 1]])));
+        let [size, count] = [0, 2].map(|at| u64::from(u16::from_ne_bytes([sizes[at], sizes[at + 1]])));
         let mut parts = (0..count).map(|number| first.checked_add(number * size));
         // An unreadable header is missing too.
         Some(parts.any(|part| part.and_then(part_is_missing).unwrap_or(true)))
@@ -471,9 +458,7 @@ mod tests {
             ("/etc/passwd", "it is not a shared library"),
             ("/", "it is a directory"),
         ] {
-            let error = Library::load(Some(Path::new(path)))
-                .unwrap_err()
-                .to_string();
+            let error = Library::load(Some(Path::new(path))).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
     }
@@ -482,14 +467,7 @@ mod tests {
     #[test]
     fn non_file_is_refused_before_it_is_opened() {
         let path = std::env::temp_dir().join(format!("trawl-elf-{}-fifo", std::process::id()));
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RWXU,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
         let why = check(&path).err().map(|(why, _)| why);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(why.as_deref(), Some("it is not a regular file"));
@@ -511,20 +489,10 @@ mod tests {
     #[test]
     fn other_processors_are_named() {
         assert_eq!(refusal("own", |_| ()), None);
-        let arm = refusal("arm", |bytes| {
-            bytes[MACHINE] = if cfg!(target_arch = "aarch64") {
-                62
-            } else {
-                183
-            }
-        });
+        let arm = refusal("arm", |bytes| bytes[MACHINE] = if cfg!(target_arch = "aarch64") { 62 } else { 183 });
         assert!(arm.unwrap().starts_with("it is for "));
         let small = refusal("small", |bytes| (bytes[CLASS], bytes[MACHINE]) = (1, 3));
-        assert!(
-            small
-                .unwrap()
-                .starts_with("it is for 32-bit x86, and trawl is for ")
-        );
+        assert!(small.unwrap().starts_with("it is for 32-bit x86, and trawl is for "));
         let same = refusal("same", |bytes| bytes[CLASS] = 1);
         assert!(same.unwrap().contains(" with 32-bit pointers, and trawl"));
         let order = refusal("order", |bytes| {

@@ -1,9 +1,9 @@
-//! Packet sockets for capture: AF_PACKET with memory that the kernel fills block by block (TPACKET_V3), one socket for each
-//! CPU.
+//! Packet sockets for capture: AF_PACKET with memory that the kernel fills block by block (TPACKET_V3), one socket for
+//! each CPU.
 //!
-//! The sockets share the packets by PACKET_FANOUT_CPU: each CPU fills its own ring, so that CPUs do not contend for a lock,
-//! and each ring is in order of time. Fanout by flow or queue would mix CPUs in one ring and lose both; so would rolling
-//! over to a neighbour's ring, which is off.
+//! The sockets share the packets by PACKET_FANOUT_CPU: each CPU fills its own ring, so that CPUs do not contend for a
+//! lock, and each ring is in order of time. Fanout by flow or queue would mix CPUs in one ring and lose both; so would
+//! rolling over to a neighbour's ring, which is off.
 
 mod filter;
 mod program;
@@ -31,8 +31,8 @@ pub use program::Rejected;
 const BLOCK_SIZE: usize = 256 << 10;
 /// With fewer blocks, one being read and one being written, none would be left to absorb a delay.
 const BLOCKS_MIN: usize = 4;
-/// Time after which a partly filled block is handed over. Live output may be 10 ms late: this leaves time for the merge to
-/// wake up.
+/// Time after which a partly filled block is handed over. Live output may be 10 ms late: this leaves time for the merge
+/// to wake up.
 const RETIRE_AFTER_MS: u32 = 2;
 /// Limit of sockets: more only multiply the threads that read them. Several CPUs then share one.
 pub const SOCKETS_MAX: usize = 16;
@@ -65,8 +65,8 @@ pub enum PacketSource {
     Gone,
 }
 
-/// Opens the sockets, which all begin to receive when the last one is ready. On an interface that is down, kernels before
-/// 6.12 allow one socket only, so the result may be shorter than requested.
+/// Opens the sockets, which all begin to receive when the last one is ready. On an interface that is down, kernels
+/// before 6.12 allow one socket only, so the result may be shorter than requested.
 pub fn open(namespace: Option<&Namespace>, request: &PacketRequest<'_>) -> Result<Opened> {
     let fail = |e| explain(request.name, e);
     let (mut counting, mut refusal) = (None, None);
@@ -113,11 +113,7 @@ pub fn open(namespace: Option<&Namespace>, request: &PacketRequest<'_>) -> Resul
         Some(libc::ENOMEM) => too_large(request).unwrap_or_else(|| fail(e)),
         _ => fail(e),
     })?;
-    Ok(Opened {
-        sockets,
-        rejected: counting.map(|(_, rejected)| rejected),
-        refusal,
-    })
+    Ok(Opened { sockets, rejected: counting.map(|(_, rejected)| rejected), refusal })
 }
 
 /// Puts an interface into promiscuous mode until the descriptor is closed.
@@ -130,8 +126,9 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
     run_maybe_in(namespace, set)?.map_err(|e| {
         let what = format!("cannot put interface number {interface} into promiscuous mode");
         match e.raw_os_error() {
-            Some(libc::EPERM) => Error::os(what, e)
-                .fix("run as root, or with CAP_NET_RAW; or leave the mode as it is: -p"),
+            Some(libc::EPERM) => {
+                Error::os(what, e).fix("run as root, or with CAP_NET_RAW; or leave the mode as it is: -p")
+            }
             _ => Error::os(what, e).fix("leave the mode as it is: -p"),
         }
     })
@@ -148,11 +145,7 @@ pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result
 impl PacketSocket {
     /// Opens a bound socket that rejects all packets at first.
     fn open(request: &PacketRequest<'_>) -> io::Result<Self> {
-        let kind = if request.network_layer {
-            libc::SOCK_DGRAM
-        } else {
-            libc::SOCK_RAW
-        };
+        let kind = if request.network_layer { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         let descriptor = raw_socket(kind)?;
         let blocks = (request.ring_size / BLOCK_SIZE).max(BLOCKS_MIN);
         attach_filter(&descriptor, &filter::NOTHING)?;
@@ -167,12 +160,7 @@ impl PacketSocket {
         let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
             .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
         bind(&descriptor, request.interface)?;
-        Ok(Self {
-            descriptor,
-            ring,
-            blocks,
-            current: 0,
-        })
+        Ok(Self { descriptor, ring, blocks, current: 0 })
     }
 
     /// Returns the next block that the kernel has handed over. Dropping it returns it to the kernel.
@@ -203,10 +191,7 @@ impl PacketSocket {
     pub fn wait(&self, at_most: Duration) -> Result<PacketSource> {
         let fail = |e| Error::os("cannot wait for packets", e);
         let mut set = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        let timeout = Timespec {
-            tv_sec: at_most.as_secs() as i64,
-            tv_nsec: i64::from(at_most.subsec_nanos()) as _,
-        };
+        let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
         match poll(&mut set, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(fail(e.into())),
@@ -218,11 +203,7 @@ impl PacketSocket {
             // The interface went down. It may come up again, unless it was removed.
             Err(rustix::io::Errno::NETDOWN) => {
                 let gone = is_unbound(&self.descriptor).map_err(fail)?;
-                Ok(if gone {
-                    PacketSource::Gone
-                } else {
-                    PacketSource::There
-                })
+                Ok(if gone { PacketSource::Gone } else { PacketSource::There })
             }
             Err(e) => Err(fail(e.into())),
             Ok(()) => Ok(PacketSource::There),
@@ -230,8 +211,8 @@ impl PacketSocket {
     }
 }
 
-/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. Only the
-/// benchmark uses one, for comparison.
+/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. Only
+/// the benchmark uses one, for comparison.
 pub fn without_ring(interface: u32) -> Result<File> {
     let open = || {
         let socket = raw_socket(libc::SOCK_RAW | libc::SOCK_NONBLOCK)?;
@@ -274,12 +255,8 @@ fn explain(name: &str, error: io::Error) -> Error {
     let fix: Advice = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "this requires root (CAP_NET_RAW)".into(),
         Some(libc::ENOMEM) => "choose a smaller --ring-size".into(),
-        Some(libc::EAFNOSUPPORT) => {
-            "the kernel lacks packet sockets (CONFIG_PACKET): modprobe af_packet".into()
-        }
-        Some(libc::ENODEV | libc::ENXIO) => {
-            "the interface was removed; ip link lists the others".into()
-        }
+        Some(libc::EAFNOSUPPORT) => "the kernel lacks packet sockets (CONFIG_PACKET): modprobe af_packet".into(),
+        Some(libc::ENODEV | libc::ENXIO) => "the interface was removed; ip link lists the others".into(),
         _ => return Error::os(format!("cannot open a packet socket on {name}"), error),
     };
     Error::os(format!("cannot open a packet socket on {name}"), error).fix(fix)
@@ -294,19 +271,10 @@ const TPACKET_V3: c_int = 2;
 const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
 
 fn check(result: c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn make_ring(
-    socket: &OwnedFd,
-    block_size: usize,
-    blocks: usize,
-    retire_after_ms: u32,
-) -> io::Result<()> {
+fn make_ring(socket: &OwnedFd, block_size: usize, blocks: usize, retire_after_ms: u32) -> io::Result<()> {
     // Packets are packed in a block; the kernel still requires a frame size that divides the block.
     const FRAME_SIZE: usize = 2048;
     set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V3)?;
@@ -324,8 +292,7 @@ fn make_ring(
 
 fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> io::Result<()> {
     let program = libc::sock_fprog {
-        len: u16::try_from(program.len())
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
+        len: u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
         filter: program.as_ptr().cast_mut().cast(),
     };
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
@@ -349,23 +316,13 @@ fn ignore_sent(socket: &OwnedFd) -> io::Result<()> {
 
 pub fn be_promiscuous(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let request = promiscuity_of(interface);
-    set(
-        socket,
-        libc::SOL_PACKET,
-        libc::PACKET_ADD_MEMBERSHIP,
-        &request,
-    )
+    set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
 /// Ends the promiscuous mode that this socket requested.
 fn be_selective(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let request = promiscuity_of(interface);
-    set(
-        socket,
-        libc::SOL_PACKET,
-        libc::PACKET_DROP_MEMBERSHIP,
-        &request,
-    )
+    set(socket, libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP, &request)
 }
 
 fn promiscuity_of(interface: u32) -> libc::packet_mreq {
@@ -408,23 +365,13 @@ fn is_unbound(socket: &OwnedFd) -> io::Result<bool> {
     let mut address = no_address();
     let mut length = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the kernel writes `length` bytes at most to the address.
-    check(unsafe {
-        libc::getsockname(
-            socket.as_raw_fd(),
-            (&raw mut address).cast(),
-            &raw mut length,
-        )
-    })?;
+    check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut length) })?;
     Ok(address.sll_ifindex <= 0)
 }
 
 /// Returns the number of packets that found the ring full, and resets it to zero.
 pub fn drops(socket: &OwnedFd) -> Result<u64> {
-    let nothing = libc::tpacket_stats_v3 {
-        tp_packets: 0,
-        tp_drops: 0,
-        tp_freeze_q_cnt: 0,
-    };
+    let nothing = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
     get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, nothing)
         .map(|figures| figures.tp_drops.into())
         .map_err(|e| Error::os("cannot read a packet socket's figures", e))
@@ -504,8 +451,8 @@ impl PacketType {
 
 /// Returns a field of a block's header, which the kernel changes at any time.
 fn word<'a>(start: *mut u8, offset: usize) -> &'a AtomicU32 {
-    // SAFETY: callers pass the start of a block inside a live mapping; it is aligned to pages, and the offsets belong to u32
-    // members of its header.
+    // SAFETY: callers pass the start of a block inside a live mapping; it is aligned to pages, and the offsets belong
+    // to u32 members of its header.
     unsafe { AtomicU32::from_ptr(start.wrapping_add(offset).cast()) }
 }
 
@@ -518,12 +465,7 @@ fn is_open_and_empty(ring: &Mapping, offset: usize) -> bool {
 
 impl<'a> Block<'a> {
     /// Returns the block at the offset, if the kernel has handed it over.
-    fn take(
-        socket: &'a OwnedFd,
-        ring: &'a mut Mapping,
-        offset: usize,
-        size: usize,
-    ) -> Option<Self> {
+    fn take(socket: &'a OwnedFd, ring: &'a mut Mapping, offset: usize, size: usize) -> Option<Self> {
         let start = ring.at(offset);
         assert!(offset + size <= ring.length());
         let status = word(start, STATUS).load(Ordering::Acquire);
@@ -555,11 +497,7 @@ impl<'a> Block<'a> {
         // holds, and the kernel does not write to it before it is handed back.
         let bytes = unsafe { std::slice::from_raw_parts(self.start, self.size) };
         let first = word(self.start, FIRST).load(Ordering::Relaxed);
-        Frames {
-            bytes,
-            next: first as usize,
-            left: self.packets,
-        }
+        Frames { bytes, next: first as usize, left: self.packets }
     }
 }
 

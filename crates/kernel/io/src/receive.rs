@@ -30,7 +30,8 @@ pub struct FlowKey {
     pub flow: u16,
 }
 
-/// The loaded program with its counters. Its attachment ends when it is dropped, and when the process ends for any reason.
+/// The loaded program with its counters. Its attachment ends when it is dropped, and when the process ends for any
+/// reason.
 pub struct ReceiveProgram {
     // Keeps the maps and the program alive.
     object: libbpf_rs::Object,
@@ -41,9 +42,7 @@ pub struct ReceiveProgram {
 
 impl std::fmt::Debug for ReceiveProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReceiveProgram")
-            .field("link", &self.link)
-            .finish_non_exhaustive()
+        f.debug_struct("ReceiveProgram").field("link", &self.link).finish_non_exhaustive()
     }
 }
 
@@ -54,22 +53,16 @@ impl ReceiveProgram {
             let error = Error::failed("cannot load the receiving program", &why);
             match why.kind() {
                 // The kernel also denies a program that the verifier rejects.
-                libbpf_rs::ErrorKind::PermissionDenied
-                    if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
-                {
+                libbpf_rs::ErrorKind::PermissionDenied if !missing_capabilities(&Capability::FOR_BPF).is_empty() => {
                     error.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
                 }
-                libbpf_rs::ErrorKind::OutOfMemory => {
-                    error.fix("choose fewer flows with --max-flows")
-                }
+                libbpf_rs::ErrorKind::OutOfMemory => error.fix("choose fewer flows with --max-flows"),
                 _ => error,
             }
         };
         object::quiet_libbpf();
         let cpus = libbpf_rs::num_possible_cpus().map_err(fail)?;
-        let mut open = ObjectBuilder::default()
-            .open_memory(object::RECEIVE)
-            .map_err(fail)?;
+        let mut open = ObjectBuilder::default().open_memory(object::RECEIVE).map_err(fail)?;
         for mut program in open.progs_mut() {
             program.set_autoload(true);
         }
@@ -90,23 +83,12 @@ impl ReceiveProgram {
             MapHandle::try_from(&found).map_err(fail)
         };
         let (flows, totals) = (map("flows")?, map("totals")?);
-        Ok(Self {
-            object,
-            flows,
-            totals,
-            link: None,
-        })
+        Ok(Self { object, flows, totals, link: None })
     }
 
     pub fn program(&self) -> io::Result<OwnedFd> {
-        let program = self
-            .object
-            .progs()
-            .find(|program| program.name() == PROGRAM);
-        program
-            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?
-            .as_fd()
-            .try_clone_to_owned()
+        let program = self.object.progs().find(|program| program.name() == PROGRAM);
+        program.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.as_fd().try_clone_to_owned()
     }
 
     /// Keeps the link that attaches the program.
@@ -123,9 +105,7 @@ impl ReceiveProgram {
 
     /// Returns whether the attached interface was removed.
     pub fn is_orphaned(&self) -> bool {
-        self.link
-            .as_ref()
-            .is_some_and(|link| info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0))
+        self.link.as_ref().is_some_and(|link| info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0))
     }
 
     /// Runs the program on a frame as if it had been received. The frame stays in the counts.
@@ -138,13 +118,11 @@ impl ReceiveProgram {
         let fail = |why| Error::failed("cannot read what was received", why);
         let cpus = libbpf_rs::num_possible_cpus().map_err(fail)? as u32;
         let read = |cpu: u32| self.totals.lookup(&cpu.to_ne_bytes(), MapFlags::ANY);
-        (0..cpus)
-            .filter_map(|cpu| read(cpu).transpose())
-            .map(|value| Ok(totals_from(&value.map_err(fail)?)))
-            .collect()
+        (0..cpus).filter_map(|cpu| read(cpu).transpose()).map(|value| Ok(totals_from(&value.map_err(fail)?))).collect()
     }
 
-    /// Returns the counts of each flow, in no order. The values of a flow are consistent: they are copied under its lock.
+    /// Returns the counts of each flow, in no order. The values of a flow are consistent: they are copied under its
+    /// lock.
     pub fn flows(&self) -> Result<Vec<(FlowKey, Box<ReceiveFlow>)>> {
         let fail = |why| Error::failed("cannot read what was received", why);
         let mut flows = Vec::new();
@@ -153,10 +131,7 @@ impl ReceiveProgram {
                 continue;
             };
             let number = key.first_chunk().map_or(0, |key| u32::from_ne_bytes(*key));
-            let key = FlowKey {
-                stream: (number >> 16) as u16,
-                flow: number as u16,
-            };
+            let key = FlowKey { stream: (number >> 16) as u16, flow: number as u16 };
             flows.push((key, flow_from(&value)));
         }
         Ok(flows)
@@ -172,19 +147,13 @@ fn configuration(verdict: ReceiveVerdict) -> ReceiveConfig {
 }
 
 fn totals_from(value: &[u8]) -> ReceiveTotals {
-    assert!(
-        value.len() >= size_of::<ReceiveTotals>(),
-        "a value of this map"
-    );
+    assert!(value.len() >= size_of::<ReceiveTotals>(), "a value of this map");
     // SAFETY: the bytes suffice, and any bytes are valid for a struct of plain numbers.
     unsafe { value.as_ptr().cast::<ReceiveTotals>().read_unaligned() }
 }
 
 fn flow_from(value: &[u8]) -> Box<ReceiveFlow> {
-    assert!(
-        value.len() >= size_of::<ReceiveEntry>(),
-        "a value of this map"
-    );
+    assert!(value.len() >= size_of::<ReceiveEntry>(), "a value of this map");
     // SAFETY: as above.
     let entry = unsafe { value.as_ptr().cast::<ReceiveEntry>().read_unaligned() };
     Box::new(entry.flow)

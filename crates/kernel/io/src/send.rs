@@ -38,9 +38,7 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set).map_err(|e| match e {
-        rustix::io::Errno::INVAL => {
-            Error::failed(what, "there is no such CPU, or it is not allowed here")
-        }
+        rustix::io::Errno::INVAL => Error::failed(what, "there is no such CPU, or it is not allowed here"),
         e => Error::os(what, e.into()),
     })
 }
@@ -49,8 +47,7 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
 pub(crate) fn down_or_gone(what: String, name: &str) -> Error {
     match Netlink::current().and_then(|mut netlink| netlink.find_link(name)) {
         Ok(None) => Error::failed(what, "the interface is gone"),
-        _ => Error::failed(what, "the interface is down")
-            .fix(format!("ip link set {} up", word(name))),
+        _ => Error::failed(what, "the interface is down").fix(format!("ip link set {} up", word(name))),
     }
 }
 
@@ -82,26 +79,18 @@ impl PacketSender {
         let sender = Self::queued(name)?;
         let on: libc::c_int = 1;
         // A refusal only means that frames go through the qdisc.
-        let _ = socket_option::set(
-            &sender.socket,
-            libc::SOL_PACKET,
-            libc::PACKET_QDISC_BYPASS,
-            &on,
-        );
+        let _ = socket_option::set(&sender.socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
         Ok(sender)
     }
 
     /// Opens a socket that sends through the queueing discipline, which is the default of the kernel.
     pub fn queued(name: &str) -> Result<Self> {
         let index = Netlink::current()?.link(name)?.index;
-        Ok(Self {
-            socket: bound(name, index)?,
-            name: name.to_owned(),
-        })
+        Ok(Self { socket: bound(name, index)?, name: name.to_owned() })
     }
 
-    /// Offers up to [`PACKET_BATCH`] frames with one call, and returns the number accepted before one was refused for want
-    /// of room.
+    /// Offers up to [`PACKET_BATCH`] frames with one call, and returns the number accepted before one was refused for
+    /// want of room.
     pub fn offer(&self, frames: &[&[u8]]) -> Result<usize> {
         let frames = &frames[..frames.len().min(PACKET_BATCH)];
         // SAFETY: all zeroes are a valid iovec.
@@ -117,8 +106,7 @@ impl PacketSender {
         let count = frames.len() as u32;
         // SAFETY: `count` messages are passed, each points to its own iovec that outlives the call, and the kernel only
         // reads the frames behind them.
-        let taken =
-            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+        let taken = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         if taken >= 0 {
             return Ok(taken as usize);
         }
@@ -139,11 +127,7 @@ fn bound(name: &str, index: u32) -> Result<OwnedFd> {
     let os = |error: io::Error| {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("cannot open a packet socket on {name}"), error);
-        if privileges {
-            error.fix("this requires root (CAP_NET_RAW)")
-        } else {
-            error
-        }
+        if privileges { error.fix("this requires root (CAP_NET_RAW)") } else { error }
     };
     // Protocol 0: a socket that only sends is not to see every packet of the machine.
     // SAFETY: no pointers are passed.
@@ -158,13 +142,7 @@ fn bound(name: &str, index: u32) -> Result<OwnedFd> {
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_ifindex = index as i32;
     // SAFETY: the address is a whole sockaddr_ll and its size is given.
-    let bound = unsafe {
-        libc::bind(
-            fd,
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
-    };
+    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t) };
     if bound < 0 {
         return Err(os(io::Error::last_os_error()));
     }

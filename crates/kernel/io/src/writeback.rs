@@ -1,5 +1,5 @@
-//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not pile up until the kernel blocks
-//! the writer. It also learns of the disk's errors: write(2) succeeds once the page cache has the bytes.
+//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not pile up until the kernel
+//! blocks the writer. It also learns of the disk's errors: write(2) succeeds once the page cache has the bytes.
 
 use std::fs::File;
 use std::io;
@@ -55,23 +55,14 @@ impl Writeback {
     pub fn of(file: BorrowedFd<'_>) -> Result<Self> {
         let what = "cannot start the thread that writes the file to the disk";
         let file = file.try_clone_to_owned().map_err(|e| Error::os(what, e))?;
-        let disk = Arc::new(Disk {
-            file: File::from(file),
-            state: Mutex::default(),
-            failed: AtomicBool::new(false),
-        });
+        let disk = Arc::new(Disk { file: File::from(file), state: Mutex::default(), failed: AtomicBool::new(false) });
         let (ends, portions) = channel();
         let its_disk = Arc::clone(&disk);
         let thread = std::thread::Builder::new()
             .name("trawl-disk".to_owned())
             .spawn(move || work(&its_disk, &portions))
             .map_err(|e| Error::os(what, e))?;
-        Ok(Self {
-            disk,
-            ends: Some(ends),
-            thread: Some(thread),
-            handed_over: 0,
-        })
+        Ok(Self { disk, ends: Some(ends), thread: Some(thread), handed_over: 0 })
     }
 
     /// Announces the number of bytes written so far. An error concerns bytes that were written before.
@@ -130,8 +121,8 @@ impl Disk {
         }
     }
 
-    /// Waits for the next part of the begun range, and evicts it from the page cache, which others need. Returns whether a
-    /// part was left.
+    /// Waits for the next part of the begun range, and evicts it from the page cache, which others need. Returns
+    /// whether a part was left.
     fn advance(&self) -> bool {
         let mut state = self.lock();
         let (taken, length) = (state.taken, (state.asked - state.taken).min(STEP));
@@ -161,10 +152,7 @@ impl State {
             return Ok(());
         };
         let again = error.raw_os_error().map(io::Error::from_raw_os_error);
-        Err(NotOnDisk {
-            from: self.taken,
-            error: again.unwrap_or_else(|| io::Error::other(error.to_string())),
-        })
+        Err(NotOnDisk { from: self.taken, error: again.unwrap_or_else(|| io::Error::other(error.to_string())) })
     }
 }
 
@@ -180,9 +168,7 @@ fn work(disk: &Disk, ends: &Receiver<u64>) {
 
 /// Waits until a part of a file is on the disk; without a length, the rest of the file.
 pub fn wait_for(file: &File, from: u64, length: u64) -> io::Result<()> {
-    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     sync_range(file, from, length, all)
 }
 

@@ -68,9 +68,7 @@ impl XskSender {
             reported: transmit.consumed(),
             transmit,
             completed: Consumer::new(rings.completed, SLOTS),
-            free: (0..u64::from(SLOTS))
-                .map(|slot| slot * ROOM as u64)
-                .collect(),
+            free: (0..u64::from(SLOTS)).map(|slot| slot * ROOM as u64).collect(),
             name: name.to_owned(),
             queue,
             socket,
@@ -88,12 +86,9 @@ impl XskSender {
         self.transmit.waiting()
     }
 
-    /// Calls `write` to fill a free slot with a frame, whose length it returns, and queues it. Returns `None` if it wrote
-    /// none, or no slot is free.
-    pub fn queue<E>(
-        &mut self,
-        write: impl FnOnce(&mut [u8]) -> Result<Option<usize>, E>,
-    ) -> Result<Option<usize>, E> {
+    /// Calls `write` to fill a free slot with a frame, whose length it returns, and queues it. Returns `None` if it
+    /// wrote none, or no slot is free.
+    pub fn queue<E>(&mut self, write: impl FnOnce(&mut [u8]) -> Result<Option<usize>, E>) -> Result<Option<usize>, E> {
         if self.free.is_empty() {
             let completed = &mut self.completed;
             self.free.extend(std::iter::from_fn(|| completed.take()));
@@ -109,11 +104,7 @@ impl XskSender {
         let room = unsafe { std::slice::from_raw_parts_mut(start, ROOM) };
         match write(room) {
             Ok(Some(length)) => {
-                self.transmit.put(libc::xdp_desc {
-                    addr: frame,
-                    len: length as u32,
-                    options: 0,
-                });
+                self.transmit.put(libc::xdp_desc { addr: frame, len: length as u32, options: 0 });
                 Ok(Some(length))
             }
             other => {
@@ -123,8 +114,8 @@ impl XskSender {
         }
     }
 
-    /// Hands the queued frames to the kernel, which sends them until the device accepts no more. Without copying, the driver
-    /// takes them later, and the next call reports them.
+    /// Hands the queued frames to the kernel, which sends them until the device accepts no more. Without copying, the
+    /// driver takes them later, and the next call reports them.
     pub fn kick(&mut self) -> Result<Kicked> {
         self.transmit.publish();
         let mut kicked = Kicked::default();
@@ -157,8 +148,8 @@ impl XskSender {
         Ok(kicked)
     }
 
-    /// Returns whether the driver sends frames from this socket now: without copying, some do so only while an XDP program
-    /// is attached.
+    /// Returns whether the driver sends frames from this socket now: without copying, some do so only while an XDP
+    /// program is attached.
     pub fn is_served(&self) -> bool {
         match self.wake() {
             Err(e) => !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENXIO)),
@@ -184,20 +175,9 @@ impl XskSender {
     fn wake(&self) -> io::Result<()> {
         // SAFETY: no data and no address are passed.
         let result = unsafe {
-            libc::sendto(
-                self.socket.as_raw_fd(),
-                std::ptr::null(),
-                0,
-                libc::MSG_DONTWAIT,
-                std::ptr::null(),
-                0,
-            )
+            libc::sendto(self.socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
         };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Returns the number of slots that the kernel holds: sent, or queued.
@@ -225,21 +205,17 @@ fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error 
     let what = format!("cannot {doing} {name}");
     match error.raw_os_error() {
         Some(libc::EPERM) => Error::os(what, error).fix("this requires root (CAP_NET_RAW)"),
-        Some(libc::EAFNOSUPPORT) => {
-            Error::failed(what, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
-        }
+        Some(libc::EAFNOSUPPORT) => Error::failed(what, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)"),
         Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
         Some(libc::ENETDOWN) => crate::send::down_or_gone(what, name),
         Some(libc::EINVAL) if queues(name).is_none_or(|queues| queue >= queues) => {
             Error::failed(what, format!("it has no queue {queue}"))
         }
-        Some(libc::EINVAL) => Error::failed(
-            what,
-            format!("the driver refuses AF_XDP at queue {queue}: {error}"),
-        ),
+        Some(libc::EINVAL) => Error::failed(what, format!("the driver refuses AF_XDP at queue {queue}: {error}")),
         Some(libc::EBUSY) => Error::failed(what, format!("another socket has its queue {queue}")),
-        Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)
-            .fix("the limit of locked memory may be too low: ulimit -l unlimited"),
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            Error::os(what, error).fix("the limit of locked memory may be too low: ulimit -l unlimited")
+        }
         _ => Error::os(what, error),
     }
 }
@@ -291,11 +267,7 @@ fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> io::Result<
 
 fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
     // A socket that does not receive still requires a ring for memory to receive into.
-    for ring in [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_TX_RING,
-    ] {
+    for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_TX_RING] {
         set(socket, libc::SOL_XDP, ring, &size)?;
     }
     let offsets = offsets(socket)?;
@@ -308,11 +280,7 @@ fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
 
 fn make_receiving_rings(socket: &OwnedFd, size: u32) -> io::Result<ReceivingRings> {
     // The memory requires a ring for sent frames, although none are sent.
-    for ring in [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_RX_RING,
-    ] {
+    for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
         set(socket, libc::SOL_XDP, ring, &size)?;
     }
     let offsets = offsets(socket)?;
@@ -326,18 +294,9 @@ fn make_receiving_rings(socket: &OwnedFd, size: u32) -> io::Result<ReceivingRing
 fn map<T>(socket: &OwnedFd, at: &libc::xdp_ring_offset, size: u32, page: i64) -> io::Result<Ring> {
     let entries = at.desc as usize;
     let length = entries + size as usize * size_of::<T>();
-    let memory = Mapping::of_file(socket.as_fd(), length, page as u64).map_err(|e| {
-        e.errno().map_or_else(
-            || io::Error::other(e.to_string()),
-            io::Error::from_raw_os_error,
-        )
-    })?;
-    Ok(Ring {
-        memory,
-        producer: at.producer as usize,
-        consumer: at.consumer as usize,
-        entries,
-    })
+    let memory = Mapping::of_file(socket.as_fd(), length, page as u64)
+        .map_err(|e| e.errno().map_or_else(|| io::Error::other(e.to_string()), io::Error::from_raw_os_error))?;
+    Ok(Ring { memory, producer: at.producer as usize, consumer: at.consumer as usize, entries })
 }
 
 /// Returns the kernel's counts of a receiving socket.
@@ -360,10 +319,7 @@ fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
 
 /// Returns whether copying mode would fail in the same way.
 fn is_final(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EBUSY | libc::ENETDOWN | libc::ENODEV | libc::ENXIO | libc::EPERM)
-    )
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENETDOWN | libc::ENODEV | libc::ENXIO | libc::EPERM))
 }
 
 fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Result<()> {
@@ -376,17 +332,9 @@ fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Res
     };
     // SAFETY: the address is a whole sockaddr_xdp, and its size is given.
     let result = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
     };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
@@ -409,8 +357,8 @@ struct Ring {
 impl Ring {
     fn word(&self, offset: usize) -> &AtomicU32 {
         let at: *mut u32 = self.memory.at(offset).cast();
-        // SAFETY: the kernel reported this offset of an aligned u32 in the mapping, which lives as long as the borrow; both
-        // sides access it only atomically.
+        // SAFETY: the kernel reported this offset of an aligned u32 in the mapping, which lives as long as the borrow;
+        // both sides access it only atomically.
         unsafe { AtomicU32::from_ptr(at) }
     }
 }
@@ -435,12 +383,7 @@ struct Producer<T> {
 impl<T: Entry> Producer<T> {
     pub fn new(ring: Ring, size: u32) -> Self {
         let written = ring.word(ring.producer).load(Ordering::Relaxed);
-        Self {
-            ring,
-            size,
-            written,
-            entry: PhantomData,
-        }
+        Self { ring, size, written, entry: PhantomData }
     }
 
     /// Returns the number of entries that the kernel has consumed, modulo 2^32.
@@ -484,12 +427,7 @@ struct Consumer<T> {
 impl<T: Entry> Consumer<T> {
     pub fn new(ring: Ring, size: u32) -> Self {
         let read = ring.word(ring.consumer).load(Ordering::Relaxed);
-        Self {
-            ring,
-            size,
-            read,
-            entry: PhantomData,
-        }
+        Self { ring, size, read, entry: PhantomData }
     }
 
     pub fn take(&mut self) -> Option<T> {
@@ -503,9 +441,7 @@ impl<T: Entry> Consumer<T> {
         // SAFETY: the entry lies in the mapping, aligned, and the kernel has published it.
         let entry = unsafe { from.read() };
         self.read = self.read.wrapping_add(1);
-        self.ring
-            .word(self.ring.consumer)
-            .store(self.read, Ordering::Release);
+        self.ring.word(self.ring.consumer).store(self.read, Ordering::Release);
         Some(entry)
     }
 }
@@ -549,13 +485,7 @@ impl XskReceiver {
             fill.put(slot * ROOM as u64);
         }
         fill.publish();
-        Ok(Self {
-            fill,
-            received: Consumer::new(rings.received, RECEIVE_SLOTS),
-            name: name.to_owned(),
-            socket,
-            memory,
-        })
+        Ok(Self { fill, received: Consumer::new(rings.received, RECEIVE_SLOTS), name: name.to_owned(), socket, memory })
     }
 
     /// Shows each received frame, returns its slot, and counts the frames.
@@ -581,8 +511,8 @@ impl XskReceiver {
     }
 
     pub fn missed(&self) -> Result<Missed> {
-        let counted = statistics(&self.socket)
-            .map_err(|e| explain("read the AF_XDP drop counters of", &self.name, 0, e))?;
+        let counted =
+            statistics(&self.socket).map_err(|e| explain("read the AF_XDP drop counters of", &self.name, 0, e))?;
         Ok(Missed {
             // A frame without a slot is counted among the dropped ones.
             full: counted.rx_ring_full,

@@ -12,7 +12,8 @@ pub struct Observation {
     offset: u32,
     /// True if a record is being written: its time is not known yet, but not before `last_time`.
     pub in_flight: bool,
-    /// True in the middle of a poll: the next record may be stamped just after `last_time`, without a reading of the clock.
+    /// True in the middle of a poll: the next record may be stamped just after `last_time`, without a reading of the
+    /// clock.
     pub counts_on: bool,
     /// Time stamp of the last finished record.
     pub last_time: u64,
@@ -44,7 +45,8 @@ impl Consumer {
 
     pub fn observe(&self) -> Observation {
         let control = self.rings.control(self.ring);
-        // The time comes first: if the position were read first, the time could belong to a later record than it covers.
+        // The time comes first: if the position were read first, the time could belong to a later record than it
+        // covers.
         let last_time = control.last_time().load(Ordering::Acquire);
         let position = control.position().load(Ordering::Acquire);
         let since_poll = control.since_poll().load(Ordering::Acquire);
@@ -65,13 +67,10 @@ impl Consumer {
         };
         let length = end.saturating_sub(self.offset) as usize;
         let start = self.rings.bytes(held.segment, self.offset as usize);
-        assert!(
-            self.offset as usize + length <= self.rings.geometry.segment_size,
-            "a ring's position is broken"
-        );
-        // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with acquire
-        // ordering, and the producer does not write to it again before it is free, which it is not while it is held; the
-        // segment after it is released by `consume`, which requires the borrow to have ended.
+        assert!(self.offset as usize + length <= self.rings.geometry.segment_size, "a ring's position is broken");
+        // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with
+        // acquire ordering, and the producer does not write to it again before it is free, which it is not while it is
+        // held; the segment after it is released by `consume`, which requires the borrow to have ended.
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 
@@ -111,15 +110,13 @@ impl Consumer {
         self.offset += bytes as u32;
     }
 
-    /// Returns true once everything up to `until` was consumed. A segment that was just opened and is still empty does not
-    /// count.
+    /// Returns true once everything up to `until` was consumed. A segment that was just opened and is still empty does
+    /// not count.
     pub fn is_drained(&self, until: &Observation) -> bool {
         if self.ordinal == until.ordinal {
             return self.offset >= until.offset;
         }
-        until.offset == 0
-            && self.ordinal.wrapping_add(1) == until.ordinal
-            && self.offset >= self.used()
+        until.offset == 0 && self.ordinal.wrapping_add(1) == until.ordinal && self.offset >= self.used()
     }
 
     /// Returns the length of the current segment's contents, which the producer has left.
@@ -181,8 +178,9 @@ impl Lease {
 
     pub fn bytes(&self) -> &[u8] {
         let start = self.held.rings.bytes(self.held.segment, 0);
-        // SAFETY: the range lies within the segment, whose producer has left it; no side writes to it before the segment is
-        // free, which it is not while it is held. The one lease of it lets `fill` write only after these bytes.
+        // SAFETY: the range lies within the segment, whose producer has left it; no side writes to it before the
+        // segment is free, which it is not while it is held. The one lease of it lets `fill` write only after these
+        // bytes.
         unsafe { std::slice::from_raw_parts(start, self.length) }
     }
 

@@ -1,5 +1,5 @@
-//! The rings that carry finished blocks from the taps to the merge: their maps and memory, and the pool of segments. The
-//! protocol is described in bpf/include/layout.h.
+//! The rings that carry finished blocks from the taps to the merge: their maps and memory, and the pool of segments.
+//! The protocol is described in bpf/include/layout.h.
 
 mod consumer;
 mod pool;
@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use trawl_bpf::layout::drop::{KNOWN_MAX, KnownPacket};
 use trawl_bpf::layout::{
-    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, PointCounters, PoolState, RING_CONTROL_SIZE,
-    RING_MAX_POINTS, Rejections, RingControl, SEGMENT_NONE,
+    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, PointCounters, PoolState, RING_CONTROL_SIZE, RING_MAX_POINTS,
+    Rejections, RingControl, SEGMENT_NONE,
 };
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{map, object, probe};
@@ -28,8 +28,8 @@ const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
 const NO_SEGMENT: u32 = SEGMENT_NONE as u32;
 
-/// One ring for each CPU (or each producing thread), with the accounts of all hook points, and the pool that supplies their
-/// segments.
+/// One ring for each CPU (or each producing thread), with the accounts of all hook points, and the pool that supplies
+/// their segments.
 #[derive(Debug)]
 pub struct Rings {
     geometry: Geometry,
@@ -74,8 +74,8 @@ pub struct RingMaps {
 
 /// Name of the table of packets in bpf/include/link.h.
 const KNOWN: &str = "known_packets";
-/// Position of the CPU number in a packet's identifier: the CPU that saw it first. This bit marks the rings of programs that
-/// may interrupt the others.
+/// Position of the CPU number in a packet's identifier: the CPU that saw it first. This bit marks the rings of programs
+/// that may interrupt the others.
 const PACKET_ID_SHIFT: u32 = 48;
 pub const APART: u64 = 1 << 63;
 
@@ -86,8 +86,8 @@ fn control_size(points: usize) -> usize {
 }
 
 impl Rings {
-    /// Makes rings in BPF maps, one for each of `cpus` CPUs or more, with accounts of that many hook points. With `knows_again`,
-    /// programs recognise packets that others of them have seen. The programs also share `others`.
+    /// Makes rings in BPF maps, one for each of `cpus` CPUs or more, with accounts of that many hook points. With
+    /// `knows_again`, programs recognise packets that others of them have seen. The programs also share `others`.
     pub fn in_maps(
         geometry: Geometry,
         cpus: usize,
@@ -104,15 +104,13 @@ impl Rings {
             true => geometry,
             false => geometry.in_small_values(),
         };
-        let shared =
-            map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
-                .map_err(|e| explain_refused_pool(e, geometry))?;
+        let shared = map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
+            .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
         if !probe::has_atomics() {
             others.push((object::CAPTURE_LOCK, map::create_lock("trawl_lock")?));
         }
-        let (map, pool) =
-            Pool::in_maps(geometry, cpus, &state).map_err(|e| explain_refused_pool(e, geometry))?;
+        let (map, pool) = Pool::in_maps(geometry, cpus, &state).map_err(|e| explain_refused_pool(e, geometry))?;
         let size = control_size(points);
         let others = Arc::new(others);
         Self::over((cpus, size), (map, pool), (state, shared), others, 0)
@@ -121,15 +119,9 @@ impl Rings {
     /// Makes that many rings for further programs, out of the same pool and under the same limits of records and rate.
     pub fn further(&self, count: usize) -> Result<Arc<Self>> {
         let maps = self.maps().ok_or_else(|| {
-            Error::failed(
-                "cannot make rings for more programs",
-                "the other rings are not in BPF maps",
-            )
+            Error::failed("cannot make rings for more programs", "the other rings are not in BPF maps")
         })?;
-        let hold = |map: &OwnedFd| {
-            map.try_clone()
-                .map_err(|e| Error::os("cannot hold a map", e))
-        };
+        let hold = |map: &OwnedFd| map.try_clone().map_err(|e| Error::os("cannot hold a map", e));
         let pool = (hold(&maps.pool)?, Arc::clone(&self.pool));
         let common = (hold(&maps.state)?, hold(&maps.shared)?);
         let controls = (count, self.control_size);
@@ -152,11 +144,7 @@ impl Rings {
             pool: pool_map,
             state,
             shared,
-            rejections: map::create_mmapable_array(
-                "trawl_rejected",
-                (size_of::<Rejections>() * possible) as u32,
-                1,
-            )?,
+            rejections: map::create_mmapable_array("trawl_rejected", (size_of::<Rejections>() * possible) as u32, 1)?,
             others,
         };
         let map = |map: &OwnedFd, bytes: usize| {
@@ -204,13 +192,8 @@ impl Rings {
         for ring in 0..self.count {
             let control = self.control(ring);
             store32(control.open_segment(), NO_SEGMENT);
-            control
-                .position()
-                .store(self.geometry.segment_room() as u64, Ordering::Relaxed);
-            control.last_packet_id().store(
-                first_id | (ring as u64) << PACKET_ID_SHIFT,
-                Ordering::Relaxed,
-            );
+            control.position().store(self.geometry.segment_room() as u64, Ordering::Relaxed);
+            control.last_packet_id().store(first_id | (ring as u64) << PACKET_ID_SHIFT, Ordering::Relaxed);
         }
     }
 
@@ -225,10 +208,7 @@ impl Rings {
             }
             let below = state.below(segment).load(Ordering::Relaxed);
             let rest = next_turn(free) | u64::from(below);
-            match state
-                .free()
-                .compare_exchange(free, rest, Ordering::AcqRel, Ordering::Acquire)
-            {
+            match state.free().compare_exchange(free, rest, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     state.in_use().fetch_add(1, Ordering::Relaxed);
                     return Some(segment);
@@ -245,7 +225,8 @@ impl Rings {
         state.in_use().fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the longest time between two readings of the clock with records in between: the largest error of a stamp.
+    /// Returns the longest time between two readings of the clock with records in between: the largest error of a
+    /// stamp.
     pub fn largest_gap(&self) -> u64 {
         let gap = |ring| self.control(ring).largest_gap().load(Ordering::Relaxed);
         (0..self.count).map(gap).max().unwrap_or(0)
@@ -276,25 +257,19 @@ impl Rings {
 
     /// Returns the mask of CPU numbers by which a program finds its rejections.
     pub fn cpu_mask(&self) -> u32 {
-        self.programs
-            .as_ref()
-            .map_or(0, |programs| programs.cpus as u32 - 1)
+        self.programs.as_ref().map_or(0, |programs| programs.cpus as u32 - 1)
     }
 
     /// Returns the ticket counter of the tap programs, if they have one.
     pub(crate) fn tickets(&self) -> Option<&AtomicU64> {
         let offset = std::mem::offset_of!(CaptureShared, tickets);
-        self.programs
-            .as_ref()
-            .map(|programs| atomic64(programs.shared.at(offset)))
+        self.programs.as_ref().map(|programs| atomic64(programs.shared.at(offset)))
     }
 
     /// Sets the offset from the programs' clock to the wall clock.
     pub fn set_clock_offset(&self, offset: u64) {
         for ring in 0..self.count {
-            self.control(ring)
-                .clock_offset()
-                .store(offset, Ordering::Relaxed);
+            self.control(ring).clock_offset().store(offset, Ordering::Relaxed);
         }
     }
 
@@ -306,9 +281,7 @@ impl Rings {
     /// Stops the capture: from now on, programs pass packets without counting them.
     pub fn stop(&self) {
         for ring in 0..self.count {
-            self.control(ring)
-                .stopped()
-                .store(STOPPED, Ordering::SeqCst);
+            self.control(ring).stopped().store(STOPPED, Ordering::SeqCst);
         }
     }
 
@@ -335,9 +308,7 @@ impl Rings {
         for ring in 0..self.count {
             let stopped = self.control(ring);
             // A capture that was stopped meanwhile stays stopped.
-            let _ = stopped
-                .stopped()
-                .compare_exchange(HELD, 0, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = stopped.stopped().compare_exchange(HELD, 0, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
@@ -357,10 +328,7 @@ impl Rings {
 
     pub(crate) fn bytes(&self, segment: u32, offset: usize) -> *mut u8 {
         let segment = segment as usize % self.geometry.segments();
-        assert!(
-            offset <= self.geometry.segment_size,
-            "offset {offset} is past a segment's end"
-        );
+        assert!(offset <= self.geometry.segment_size, "offset {offset} is past a segment's end");
         self.pool.at(segment, offset)
     }
 }
@@ -370,12 +338,12 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
         Some(libc::EPERM) => match lack_of(&Capability::FOR_BPF) {
             Some((why, how)) => Error::failed("cannot create the rings for packets", why).fix(how),
             // Kernels before 5.11 count maps as locked memory.
-            None => error.fix("if the limit on locked memory is low: ulimit -l unlimited, or run it as root with CAP_SYS_RESOURCE"),
+            None => error.fix(
+                "if the limit on locked memory is low: ulimit -l unlimited, or run it as root with CAP_SYS_RESOURCE",
+            ),
         },
-        _ => error.fix(format!(
-            "{} KiB may be too much here: choose less with --memory",
-            geometry.pool_size as u64 >> 10
-        )),
+        _ => error
+            .fix(format!("{} KiB may be too much here: choose less with --memory", geometry.pool_size as u64 >> 10)),
     }
 }
 
@@ -403,18 +371,12 @@ pub(crate) struct Control(*mut u8);
 macro_rules! word {
     ($name:ident, u64) => {
         pub(crate) fn $name<'a>(self) -> &'a AtomicU64 {
-            atomic64(
-                self.0
-                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
-            )
+            atomic64(self.0.wrapping_add(std::mem::offset_of!(RingControl, $name)))
         }
     };
     ($name:ident, u32) => {
         pub(crate) fn $name<'a>(self) -> &'a AtomicU32 {
-            atomic32(
-                self.0
-                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
-            )
+            atomic32(self.0.wrapping_add(std::mem::offset_of!(RingControl, $name)))
         }
     };
 }
@@ -431,8 +393,7 @@ impl Control {
     word!(since_poll, u32);
 
     pub(crate) fn point(self, point: usize) -> *mut PointCounters {
-        let at = std::mem::offset_of!(RingControl, points)
-            + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
+        let at = std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
         self.0.wrapping_add(at).cast()
     }
 
@@ -461,10 +422,7 @@ impl State {
     }
 
     pub(crate) fn segments<'a>(self) -> &'a AtomicU64 {
-        atomic64(
-            self.0
-                .wrapping_add(std::mem::offset_of!(PoolState, segments)),
-        )
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, segments)))
     }
 
     /// Returns true if programs take segments under a lock, from a queue that user space only adds to.
@@ -473,10 +431,7 @@ impl State {
     }
 
     fn queue_flag<'a>(self) -> &'a AtomicU64 {
-        atomic64(
-            self.0
-                .wrapping_add(std::mem::offset_of!(PoolState, is_queue)),
-        )
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, is_queue)))
     }
 
     /// Adds a segment to the free ones.
@@ -500,10 +455,7 @@ impl State {
         loop {
             store32(self.below(segment), free as u32);
             let with = next_turn(free) | u64::from(segment);
-            match self
-                .free()
-                .compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire)
-            {
+            match self.free().compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => free = now,
             }
@@ -512,10 +464,7 @@ impl State {
 
     pub(crate) fn below<'a>(self, segment: u32) -> &'a AtomicU32 {
         let within = 4 * (segment as usize % POOL_MAX_SEGMENTS);
-        atomic32(
-            self.0
-                .wrapping_add(std::mem::offset_of!(PoolState, below) + within),
-        )
+        atomic32(self.0.wrapping_add(std::mem::offset_of!(PoolState, below) + within))
     }
 
     pub(crate) fn used<'a>(self, segment: u32) -> &'a AtomicU32 {
@@ -530,8 +479,7 @@ impl State {
 
     fn closed(self, segment: u32) -> *mut u8 {
         let within = size_of::<ClosedSegment>() * (segment as usize % POOL_MAX_SEGMENTS);
-        self.0
-            .wrapping_add(std::mem::offset_of!(PoolState, closed) + within)
+        self.0.wrapping_add(std::mem::offset_of!(PoolState, closed) + within)
     }
 }
 
@@ -549,8 +497,8 @@ fn load(word: &AtomicU64) -> u64 {
 }
 
 fn atomic64<'a>(at: *mut u8) -> &'a AtomicU64 {
-    // SAFETY: callers pass addresses of aligned u64 counters inside a live mapping, which outlives every Control made from
-    // it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
+    // SAFETY: callers pass addresses of aligned u64 counters inside a live mapping, which outlives every Control made
+    // from it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
     unsafe { AtomicU64::from_ptr(at.cast()) }
 }
 
@@ -609,9 +557,7 @@ impl Rings {
     /// Clears the unreported losses of a hook point that takes over the counts of another.
     pub fn forget_unreported_losses(&self, point: u32) {
         for ring in 0..self.count {
-            self.control(ring)
-                .losses_unreported(point as usize)
-                .store(0, Ordering::Relaxed);
+            self.control(ring).losses_unreported(point as usize).store(0, Ordering::Relaxed);
         }
     }
 
@@ -629,8 +575,7 @@ impl Rings {
             sum.truncated += counters.truncated;
         }
         if let Some(programs) = &self.programs {
-            let offset = std::mem::offset_of!(CaptureShared, no_ring)
-                + 8 * (point as usize % RING_MAX_POINTS);
+            let offset = std::mem::offset_of!(CaptureShared, no_ring) + 8 * (point as usize % RING_MAX_POINTS);
             sum.lost_no_ring = load(atomic64(programs.shared.at(offset)));
             for cpu in 0..programs.cpus {
                 let at = size_of::<Rejections>() * cpu + rejected_offset(point) as usize;
@@ -661,12 +606,8 @@ mod tests {
         state.queue_flag().store(1, Ordering::Relaxed);
         state.free().store(0, Ordering::Relaxed);
         (0..POOL_MAX_SEGMENTS as u32).for_each(|place| store32(state.below(place), 0));
-        [3, 1, 2]
-            .into_iter()
-            .for_each(|segment| rings.free_segment(segment));
-        let places: Vec<u32> = (0..4)
-            .map(|place| state.below(place).load(Ordering::Relaxed))
-            .collect();
+        [3, 1, 2].into_iter().for_each(|segment| rings.free_segment(segment));
+        let places: Vec<u32> = (0..4).map(|place| state.below(place).load(Ordering::Relaxed)).collect();
         assert_eq!(places, [4, 2, 3, 0]);
     }
 
@@ -678,11 +619,7 @@ mod tests {
         assert_eq!(taken.len(), geometry.segments());
         rings.free_segment(taken[2]);
         rings.free_segment(taken[0]);
-        let again = [
-            rings.take_segment(),
-            rings.take_segment(),
-            rings.take_segment(),
-        ];
+        let again = [rings.take_segment(), rings.take_segment(), rings.take_segment()];
         assert_eq!(again, [Some(taken[0]), Some(taken[2]), None]);
     }
 }

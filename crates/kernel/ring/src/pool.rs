@@ -1,5 +1,5 @@
-//! The memory of the segments. A pool that grows has a map for each bank: a separate process keeps the right to make maps,
-//! which a capture gives up, and adds some whenever half of the segments are in use.
+//! The memory of the segments. A pool that grows has a map for each bank: a separate process keeps the right to make
+//! maps, which a capture gives up, and adds some whenever half of the segments are in use.
 
 use std::io;
 use std::ops::Range;
@@ -42,11 +42,7 @@ impl Pool {
     }
 
     /// Creates the pool of programs, and the map that they use. All of its segments are free.
-    pub(super) fn in_maps(
-        geometry: Geometry,
-        rings: usize,
-        state: &OwnedFd,
-    ) -> Result<(OwnedFd, Arc<Self>)> {
+    pub(super) fn in_maps(geometry: Geometry, rings: usize, state: &OwnedFd) -> Result<(OwnedFd, Arc<Self>)> {
         let size = size_of::<PoolState>().div_ceil(PAGE) * PAGE;
         let shared = Mapping::of_map(state.as_fd(), size)?;
         let state = State(shared.at(0));
@@ -56,11 +52,7 @@ impl Pool {
         let banks = geometry.banks_at_first(rings);
         let (map, memory, grower) = match geometry.grows_from.is_some() {
             false => {
-                let map = map::create_mmapable_array(
-                    "trawl_pool",
-                    geometry.stride() as u32,
-                    geometry.banks() as u32,
-                )?;
+                let map = map::create_mmapable_array("trawl_pool", geometry.stride() as u32, geometry.banks() as u32)?;
                 let bytes = geometry.stride() * geometry.banks();
                 let memory = Mapping::of_map(map.as_fd(), bytes)?.not_for_children();
                 (map, memory, None)
@@ -68,11 +60,7 @@ impl Pool {
             true => {
                 let memory = Mapping::reserved(geometry.stride() * geometry.banks())?;
                 let first = new_bank(geometry)?;
-                let map = map::create_array_of_maps(
-                    "trawl_pool",
-                    first.as_fd(),
-                    geometry.banks() as u32,
-                )?;
+                let map = map::create_array_of_maps("trawl_pool", first.as_fd(), geometry.banks() as u32)?;
                 let rest = (1..banks).map(|_| new_bank(geometry));
                 for (bank, made) in std::iter::once(Ok(first)).chain(rest).enumerate() {
                     let made = made?;
@@ -86,12 +74,7 @@ impl Pool {
             }
         };
         free(state, 0..banks * per_bank(geometry));
-        let pool = Self {
-            geometry,
-            memory,
-            banks: AtomicUsize::new(banks),
-            grower,
-        };
+        let pool = Self { geometry, memory, banks: AtomicUsize::new(banks), grower };
         Ok((map, Arc::new(pool)))
     }
 
@@ -106,8 +89,7 @@ impl Pool {
         if bank >= self.banks.load(Ordering::Acquire) {
             self.map_up_to(bank);
         }
-        self.memory
-            .at(bank * self.geometry.stride() + within * self.geometry.segment_size + offset)
+        self.memory.at(bank * self.geometry.stride() + within * self.geometry.segment_size + offset)
     }
 
     /// Maps the banks that were added, each of which was sent before its segments were free.
@@ -118,11 +100,7 @@ impl Pool {
             let next = self.banks.load(Ordering::Acquire);
             let mapped = grower.receive().and_then(|map| {
                 self.memory
-                    .map_at(
-                        next * self.geometry.stride(),
-                        map.as_fd(),
-                        self.geometry.stride(),
-                    )
+                    .map_at(next * self.geometry.stride(), map.as_fd(), self.geometry.stride())
                     .map_err(io::Error::other)
             });
             assert!(mapped.is_ok(), "memory of the pool is missing: {mapped:?}");
@@ -146,9 +124,7 @@ pub(super) fn free(state: State, segments: Range<usize>) {
     }
     let count = segments.len() as u64;
     state.segments().fetch_add(count, Ordering::Relaxed);
-    segments
-        .rev()
-        .for_each(|segment| state.push_free(segment as u32));
+    segments.rev().for_each(|segment| state.push_free(segment as u32));
 }
 
 /// Runs the process that adds memory, until the pool is complete or the capture is over.
@@ -166,20 +142,15 @@ fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_f
         }
         let next = geometry.banks().min(banks * 2);
         for bank in banks..next {
-            let added = new_bank(geometry)
-                .map_err(io::Error::other)
-                .and_then(|map| {
-                    map::set_program(pool.as_fd(), bank as u32, map.as_fd())?;
-                    helper::send(socket, b"bank", Some(&map))
-                });
+            let added = new_bank(geometry).map_err(io::Error::other).and_then(|map| {
+                map::set_program(pool.as_fd(), bank as u32, map.as_fd())?;
+                helper::send(socket, b"bank", Some(&map))
+            });
             // The machine has no more memory, or the capture is over.
             if added.is_err() {
                 return;
             }
-            free(
-                state,
-                bank * per_bank(geometry)..(bank + 1) * per_bank(geometry),
-            );
+            free(state, bank * per_bank(geometry)..(bank + 1) * per_bank(geometry));
         }
         banks = next;
     }
@@ -224,8 +195,8 @@ fn usual_bank_max() -> usize {
 }
 
 impl Geometry {
-    /// Returns a layout of at most `bytes` for the rings of this many CPUs: sizes are rounded down so as not to exceed the
-    /// limit.
+    /// Returns a layout of at most `bytes` for the rings of this many CPUs: sizes are rounded down so as not to exceed
+    /// the limit.
     pub fn for_total(bytes: u64, cpus: usize) -> Result<Self> {
         let cpus = cpus.max(1) as u64;
         let least = SHARE_MIN * cpus;
@@ -240,12 +211,10 @@ impl Geometry {
             return Err(Error::usage(what(), why).fix(fix));
         }
         if bytes > MEMORY_MAX {
-            return Err(
-                Error::usage(what(), "BPF programs cannot address a ring of this size").fix(fix),
-            );
+            return Err(Error::usage(what(), "BPF programs cannot address a ring of this size").fix(fix));
         }
-        // Large enough for the largest packet if the memory allows it; small enough that a handful stay cached, and that the
-        // open segments of all CPUs are a quarter of the pool.
+        // Large enough for the largest packet if the memory allows it; small enough that a handful stay cached, and
+        // that the open segments of all CPUs are a quarter of the pool.
         let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
         let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
         let bank = BANK_MAX as u64;
@@ -263,47 +232,33 @@ impl Geometry {
 
     /// Returns the same layout with banks for kernels with a low limit on the size of a map's value.
     pub(super) fn in_small_values(self) -> Self {
-        Self {
-            bank_max: SMALL_BANK_MAX,
-            ..self
-        }
+        Self { bank_max: SMALL_BANK_MAX, ..self }
     }
 
     /// Returns the default layout: 256 MiB for any number of CPUs, less on machines with little memory.
     pub fn by_default(cpus: usize, available: u64) -> Result<Self> {
         let least = SHARE_MIN * cpus.max(1) as u64;
-        Self::for_total(
-            (available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)),
-            cpus,
-        )
+        Self::for_total((available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)), cpus)
     }
 
-    /// Returns the same layout, of which only `bytes` are allocated at first and the rest on demand. A capture that may end
-    /// with its first packets starts sooner that way.
+    /// Returns the same layout, of which only `bytes` are allocated at first and the rest on demand. A capture that may
+    /// end with its first packets starts sooner that way.
     pub fn growing_from(self, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let first = bytes.max(self.least_bank());
-        Self {
-            grows_from: (self.pool_size > first).then_some(first),
-            ..self
-        }
+        Self { grows_from: (self.pool_size > first).then_some(first), ..self }
     }
 
     /// Returns the number of banks that a pool has at first: each ring can open a segment.
     fn banks_at_first(&self, rings: usize) -> usize {
         match self.grows_from {
-            Some(first) => first
-                .max((rings + 1) * self.segment_size)
-                .div_ceil(self.bank_size())
-                .min(self.banks()),
+            Some(first) => first.max((rings + 1) * self.segment_size).div_ceil(self.bank_size()).min(self.banks()),
             None => self.banks(),
         }
     }
 
     fn least_bank(&self) -> usize {
-        GROWING_BANK
-            .max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two())
-            .min(self.bank_max)
+        GROWING_BANK.max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two()).min(self.bank_max)
     }
 
     /// Returns a layout with this size for each CPU.
@@ -322,8 +277,7 @@ impl Geometry {
 
     /// Returns the largest number of bytes of one packet that a record can hold.
     pub fn max_captured(&self) -> u32 {
-        ((self.segment_room() - RECORD_OVERHEAD) as u32)
-            .min(trawl_bpf::layout::RECORD_MAX_CAPTURED as u32)
+        ((self.segment_room() - RECORD_OVERHEAD) as u32).min(trawl_bpf::layout::RECORD_MAX_CAPTURED as u32)
     }
 
     /// Returns the size of a bank in bytes.
@@ -352,13 +306,7 @@ mod tests {
 
     #[test]
     fn memory_outside_the_bounds_is_refused() {
-        for (bytes, cpus) in [
-            (0, 1),
-            (SHARE_MIN - 1, 1),
-            (SHARE_MIN * 8 - 1, 8),
-            (MEMORY_MAX + 1, 1),
-            (u64::MAX, 2),
-        ] {
+        for (bytes, cpus) in [(0, 1), (SHARE_MIN - 1, 1), (SHARE_MIN * 8 - 1, 8), (MEMORY_MAX + 1, 1), (u64::MAX, 2)] {
             let error = Geometry::for_total(bytes, cpus).expect_err("refused");
             assert_eq!(error.kind(), trawl_sys::error::ErrorKind::Usage);
         }

@@ -75,11 +75,7 @@ pub struct Tickets {
 
 impl Tickets {
     pub fn new(limit: Option<u64>) -> Self {
-        Self {
-            limit,
-            own: AtomicU64::new(0),
-            programs: OnceLock::new(),
-        }
+        Self { limit, own: AtomicU64::new(0), programs: OnceLock::new() }
     }
 
     /// Shares the tap programs' ticket counter. Called before a ticket is taken.
@@ -89,21 +85,16 @@ impl Tickets {
     }
 
     fn counter(&self) -> &AtomicU64 {
-        self.programs
-            .get()
-            .and_then(|rings| rings.tickets())
-            .unwrap_or(&self.own)
+        self.programs.get().and_then(|rings| rings.tickets()).unwrap_or(&self.own)
     }
 
     fn take(&self) -> bool {
-        self.limit
-            .is_none_or(|limit| self.counter().fetch_add(1, Ordering::Relaxed) < limit)
+        self.limit.is_none_or(|limit| self.counter().fetch_add(1, Ordering::Relaxed) < limit)
     }
 
     /// Returns whether all tickets have been taken.
     pub fn exhausted(&self) -> bool {
-        self.limit
-            .is_some_and(|limit| self.counter().load(Ordering::Relaxed) >= limit)
+        self.limit.is_some_and(|limit| self.counter().load(Ordering::Relaxed) >= limit)
     }
 }
 
@@ -137,9 +128,7 @@ impl Producer {
                 horizon: now,
                 unreported: 0,
             };
-            control
-                .last_packet_id()
-                .store(next_identity(), Ordering::Relaxed);
+            control.last_packet_id().store(next_identity(), Ordering::Relaxed);
             control.last_time().store(now, Ordering::Release);
             producer.publish(control);
             producer
@@ -186,27 +175,21 @@ impl Producer {
     /// Counts a packet that was seen and is not wanted.
     pub fn filtered_out(&mut self, point: u32) {
         if !self.tickets.exhausted() {
-            Counters::of(self.rings.control(self.ring), point)
-                .filtered_out
-                .add(1);
+            Counters::of(self.rings.control(self.ring), point).filtered_out.add(1);
         }
     }
 
     /// Counts a packet that exceeds the rate limit.
     pub fn rate_limited(&mut self, point: u32) {
         if !self.tickets.exhausted() {
-            Counters::of(self.rings.control(self.ring), point)
-                .lost_rate_limit
-                .add(1);
+            Counters::of(self.rings.control(self.ring), point).lost_rate_limit.add(1);
         }
     }
 
     /// Writes one record, or counts the loss.
     pub fn record(&mut self, sight: &Sighting<'_>) -> Noted {
         let at_hand: usize = sight.bytes.iter().map(|piece| piece.len()).sum();
-        let captured = at_hand
-            .min(sight.snaplen as usize)
-            .min(self.rings.geometry().max_captured() as usize);
+        let captured = at_hand.min(sight.snaplen as usize).min(self.rings.geometry().max_captured() as usize);
         let account = Counters::of(self.rings.control(self.ring), sight.point);
         let drop_count = account.losses_unreported.get() + self.unreported;
         let options = options_length(sight, drop_count);
@@ -224,12 +207,7 @@ impl Producer {
         }
         account.tell_losses();
         self.unreported = 0;
-        let words = Words {
-            drop_count,
-            packet_id: self.next_packet_id(),
-            captured,
-            size: size as u32,
-        };
+        let words = Words { drop_count, packet_id: self.next_packet_id(), captured, size: size as u32 };
         fill(self.free_bytes(size), sight, &words);
         if sight.hardware_stamped {
             account.hardware_stamped.add(1);
@@ -279,9 +257,7 @@ impl Producer {
     }
 
     fn publish(&self, control: Control) {
-        control
-            .position()
-            .store(self.position | IN_FLIGHT, Ordering::Release);
+        control.position().store(self.position | IN_FLIGHT, Ordering::Release);
     }
 
     /// Returns the next `size` bytes of the open segment, which `make_room` has found.
@@ -304,8 +280,8 @@ impl Drop for Producer {
     }
 }
 
-/// Returns the next identifier. Programs number packets from their CPU number in the upper 16 bits; producers use the other
-/// end of that range, so that no two packets of a capture share an identifier.
+/// Returns the next identifier. Programs number packets from their CPU number in the upper 16 bits; producers use the
+/// other end of that range, so that no two packets of a capture share an identifier.
 fn next_identity() -> u64 {
     static PRODUCERS: AtomicU32 = AtomicU32::new(0);
     let number = PRODUCERS.fetch_add(1, Ordering::Relaxed);
@@ -421,8 +397,8 @@ impl Counters<'_> {
         let account = control.point(point as usize);
         let counter = |offset| {
             let at = account.cast::<u8>().wrapping_add(offset).cast();
-            // SAFETY: the offset belongs to an aligned u64 member of the account, which lies within the control block; the
-            // calling Producer keeps the mapping alive.
+            // SAFETY: the offset belongs to an aligned u64 member of the account, which lies within the control block;
+            // the calling Producer keeps the mapping alive.
             Counter(unsafe { AtomicU64::from_ptr(at) })
         };
         Self {

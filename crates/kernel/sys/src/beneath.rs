@@ -1,4 +1,5 @@
-//! Files below a directory, opened without following links: another user who may write to the directory cannot redirect them.
+//! Files below a directory, opened without following links: another user who may write to the directory cannot redirect
+//! them.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -10,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs,
-    linkat, mkdirat, openat, openat2, readlinkat, renameat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, linkat, mkdirat, openat,
+    openat2, readlinkat, renameat, unlinkat,
 };
 
 use crate::{Error, Result, errno, run};
@@ -19,7 +20,8 @@ use crate::{Error, Result, errno, run};
 /// Most links in a path, as in the kernel.
 const LINKS: usize = 40;
 
-/// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not followed.
+/// A directory held by its descriptor: names below it lead to the same files after it is moved, and links are not
+/// followed.
 #[derive(Debug)]
 pub struct Directory(OwnedFd);
 
@@ -30,10 +32,10 @@ impl Directory {
         Ok(Self(openat(CWD, path, flags, Mode::empty())?))
     }
 
-    /// Opens a directory that no other user can replace: it and all directories above it belong to this user or root, and
-    /// others may not rename their contents. Links are followed if they belong to this user or root. With `create`, makes
-    /// the missing directories, for this user alone. The kernel's own links to what a process has open, or sees as its root,
-    /// lead to that directory itself, whose parents do not count.
+    /// Opens a directory that no other user can replace: it and all directories above it belong to this user or root,
+    /// and others may not rename their contents. Links are followed if they belong to this user or root. With `create`,
+    /// makes the missing directories, for this user alone. The kernel's own links to what a process has open, or sees
+    /// as its root, lead to that directory itself, whose parents do not count.
     pub fn open_own(path: &Path, create: bool) -> Result<Self> {
         let failed = |e: io::Error| Error::os(run::unusable(path), e);
         let whole = std::path::absolute(path).map_err(failed)?;
@@ -50,12 +52,10 @@ impl Directory {
         while let Some(name) = rest.pop_front() {
             let open = || openat(&at.0, &name, flags, Mode::empty());
             let opened = match open() {
-                Err(error) if create && error == rustix::io::Errno::NOENT => {
-                    match mkdirat(&at.0, &name, Mode::RWXU) {
-                        Err(error) if error != rustix::io::Errno::EXIST => Err(error),
-                        _ => open(),
-                    }
-                }
+                Err(error) if create && error == rustix::io::Errno::NOENT => match mkdirat(&at.0, &name, Mode::RWXU) {
+                    Err(error) if error != rustix::io::Errno::EXIST => Err(error),
+                    _ => open(),
+                },
                 opened => opened,
             };
             let entry = opened.map_err(|e| failed(e.into()))?;
@@ -99,13 +99,12 @@ impl Directory {
     }
 
     fn within(&self, below: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.0, below, flags | OFlags::CLOEXEC, mode, resolve).map_err(|error| match error
-            == rustix::io::Errno::LOOP
-        {
-            true => io::Error::new(io::ErrorKind::PermissionDenied, followed(below)),
-            false => error.into(),
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.0, below, flags | OFlags::CLOEXEC, mode, resolve).map_err(|error| {
+            match error == rustix::io::Errno::LOOP {
+                true => io::Error::new(io::ErrorKind::PermissionDenied, followed(below)),
+                false => error.into(),
+            }
         })
     }
 
@@ -118,7 +117,8 @@ impl Directory {
         Ok(Self(self.within(below, flags, Mode::empty())?))
     }
 
-    /// Makes the missing directories of a path below this one; returns all of them, the last one first, and this one last.
+    /// Makes the missing directories of a path below this one; returns all of them, the last one first, and this one
+    /// last.
     pub fn make_folders(&self, below: &Path) -> io::Result<Vec<Self>> {
         let mut folders = vec![self.folder(Path::new(""))?];
         for name in names(below) {
@@ -177,8 +177,8 @@ impl Directory {
         File::from(self.readable()?).sync_all()
     }
 
-    /// Returns all regular files below a directory below this one, by their paths below this one. Files that are removed
-    /// meanwhile are missing.
+    /// Returns all regular files below a directory below this one, by their paths below this one. Files that are
+    /// removed meanwhile are missing.
     pub fn files(&self, below: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
         let mut found = Vec::new();
         let mut open = vec![below.to_owned()];
@@ -222,18 +222,13 @@ impl AsFd for Directory {
 }
 
 fn followed(path: &Path) -> String {
-    format!(
-        "trawl follows no links here, and {} has one",
-        path.display()
-    )
+    format!("trawl follows no links here, and {} has one", path.display())
 }
 
 /// Returns the names in a path.
 /// Returns whether a link is one of /proc to an object, not to a path: `root`, `cwd`, a descriptor.
 fn is_kernels_link(link: &OwnedFd, name: &OsStr) -> bool {
-    let is_path = ["self", "thread-self", "mounts", "net"]
-        .iter()
-        .any(|path| name == *path);
+    let is_path = ["self", "thread-self", "mounts", "net"].iter().any(|path| name == *path);
     !is_path && fstatfs(link).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC)
 }
 
@@ -306,10 +301,7 @@ mod tests {
         mode(0o777);
         let error = open("real/store").unwrap_err().to_string();
         assert!(error.contains("other users may write to"), "{error}");
-        assert!(
-            error.contains("real/store") && error.contains("go-w"),
-            "{error}"
-        );
+        assert!(error.contains("real/store") && error.contains("go-w"), "{error}");
         mode(0o755);
         if crate::testing::root_or_skip() {
             lchown(directory.join("link"), Some(65_534), None).unwrap();
@@ -331,10 +323,7 @@ mod tests {
         assert_eq!(folders.len(), 3);
         folders[0].new_file(OsStr::new("file")).unwrap();
         assert!(base.join("moved/a/b/file").exists());
-        assert_eq!(
-            held.files(Path::new("")).unwrap()[0].0,
-            Path::new("a/b/file")
-        );
+        assert_eq!(held.files(Path::new("")).unwrap()[0].0, Path::new("a/b/file"));
         assert_eq!(fs::read_dir(base.join("victim")).unwrap().count(), 0);
         symlink(base.join("victim"), base.join("moved/c")).unwrap();
         assert!(held.make_folders(Path::new("c/d")).is_err());

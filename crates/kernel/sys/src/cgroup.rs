@@ -20,8 +20,8 @@ use crate::{mounts, netns};
 pub struct Root(OwnedFd);
 
 impl Root {
-    /// Opens the root by a mount of its own, which nobody else sees: `ip netns exec` hides the host's. A service that may not
-    /// mount uses the host's.
+    /// Opens the root by a mount of its own, which nobody else sees: `ip netns exec` hides the host's. A service that
+    /// may not mount uses the host's.
     pub fn open() -> io::Result<Self> {
         Self::mount().or_else(|error| {
             let mounts = mounts::of_kind("cgroup2", "self");
@@ -67,9 +67,7 @@ impl Root {
     /// Opens all cgroups.
     pub fn directories(&self) -> Vec<File> {
         let all = directories(&self.path());
-        all.into_iter()
-            .filter_map(|path| File::open(path).ok())
-            .collect()
+        all.into_iter().filter_map(|path| File::open(path).ok()).collect()
     }
 
     /// Returns the paths of all cgroups below the root, by the kernel's numbers.
@@ -81,10 +79,7 @@ impl Root {
             let below = directory.strip_prefix(&root).ok()?;
             Some((number, format!("/{}", below.to_string_lossy())))
         };
-        directories(&root)
-            .into_iter()
-            .filter_map(numbered)
-            .collect()
+        directories(&root).into_iter().filter_map(numbered).collect()
     }
 }
 
@@ -94,8 +89,8 @@ impl AsFd for Root {
     }
 }
 
-/// Runs a function on a thread in the cgroup namespace of the first process, if this one may enter it: a container's own one
-/// has only the container's cgroups.
+/// Runs a function on a thread in the cgroup namespace of the first process, if this one may enter it: a container's
+/// own one has only the container's cgroups.
 fn in_first_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let open = |process: u32| File::open(format!("/proc/{process}/ns/cgroup")).ok();
     let inside = || {
@@ -116,8 +111,7 @@ pub fn path_of(process: u32) -> io::Result<String> {
     let path = format!("/proc/{process}/cgroup");
     let text = in_first_namespace(|| fs::read_to_string(path))?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"));
-    path.map(str::to_owned)
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
+    path.map(str::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Name of the file with a cgroup's processes; a process that writes its number, or zero, moves there.
@@ -141,11 +135,7 @@ impl Group {
         let process = std::process::id();
         let own = path_of(process)?;
         let own = own.trim_matches('/');
-        let mut made = Self {
-            root: root.0.try_clone()?,
-            name: format!("{own}/trawl-{process}"),
-            number: 0,
-        };
+        let mut made = Self { root: root.0.try_clone()?, name: format!("{own}/trawl-{process}"), number: 0 };
         // An earlier process with this number may have left one, if its warden was killed as well.
         for other in 2..=MOST_LEFT {
             match fs::create_dir(made.path()) {
@@ -200,10 +190,7 @@ impl Group {
             let removed = directories(&path).iter().rev().try_for_each(fs::remove_dir);
             match removed {
                 // A process that has ended stays in its cgroup for a moment.
-                Err(error)
-                    if error.kind() == io::ErrorKind::ResourceBusy
-                        && began.elapsed() < TO_LEAVE =>
-                {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && began.elapsed() < TO_LEAVE => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 other => return other,

@@ -67,11 +67,7 @@ pub fn date_of(ns: u64) -> String {
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
     format!("{:04}-{month:02}-{day:02}", year + era * 400 + next)
 }
 
@@ -95,9 +91,7 @@ const STEP_NS: i64 = 1_000_000;
 
 impl StepDetector {
     pub fn new() -> Self {
-        Self {
-            distance: distance(),
-        }
+        Self { distance: distance() }
     }
 
     pub fn stepped(&mut self) -> bool {
@@ -194,15 +188,10 @@ const WORST_ERROR_US: i64 = 16_000_000;
 
 impl ClockState {
     pub fn read() -> Self {
-        let source = std::fs::read_to_string(
-            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
-        );
+        let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let source = source.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
         let Ok((state, time)) = ask() else {
-            return Self {
-                source,
-                ..Self::default()
-            };
+            return Self { source, ..Self::default() };
         };
         let synchronised = state != libc::TIME_ERROR && time.status & libc::STA_UNSYNC == 0;
         // phc2sys sets the error to zero, which is impossible.

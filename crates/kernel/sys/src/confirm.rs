@@ -1,5 +1,5 @@
-//! Changes that are reverted unless they are confirmed in time. A separate process waits; it needs neither the terminal nor
-//! the command that made the change.
+//! Changes that are reverted unless they are confirmed in time. A separate process waits; it needs neither the terminal
+//! nor the command that made the change.
 //!
 //! A change has a file under /run/trawl/pending while it can still be reverted. The process that removes the file first
 //! decides: either the confirming command, or the process whose wait is over. The latter leaves a file under
@@ -50,22 +50,16 @@ impl fmt::Display for Reverted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = clock::strftime_at("%H:%M:%S", self.at);
         match &self.error {
-            None => write!(
-                f,
-                "'{}' was not confirmed and was reverted at {time}",
-                self.command
-            ),
-            Some(error) => write!(
-                f,
-                "'{}' was not confirmed, and could not be reverted at {time}: {error}",
-                self.command
-            ),
+            None => write!(f, "'{}' was not confirmed and was reverted at {time}", self.command),
+            Some(error) => {
+                write!(f, "'{}' was not confirmed, and could not be reverted at {time}: {error}", self.command)
+            }
         }
     }
 }
 
-/// A change in progress. If the command dies before [`Pending::applied`], the change is reverted at once. If the command
-/// drops this, nothing is reverted: the change was refused, and the command itself undoes its parts.
+/// A change in progress. If the command dies before [`Pending::applied`], the change is reverted at once. If the
+/// command drops this, nothing is reverted: the change was refused, and the command itself undoes its parts.
 #[derive(Debug)]
 pub struct Pending {
     path: PathBuf,
@@ -77,24 +71,17 @@ pub struct Pending {
 /// [`crate::warden::Warden::watch`].
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
-    let path = path_of(scope)?.ok_or_else(|| {
-        Error::failed(what, "the process that reverts it requires root").fix("this requires root")
-    })?;
+    let path = path_of(scope)?
+        .ok_or_else(|| Error::failed(what, "the process that reverts it requires root").fix("this requires root"))?;
     refuse_if_pending(scope)?;
     let report = Report::prepare(scope, command)?;
     let fail = |e: std::io::Error| Error::os(what, e);
     let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
     let _ = fs::remove_file(&path);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(fail)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(fail)?;
     writeln!(file, "{deadline}\n{command}").map_err(fail)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| fail(e.into()))?;
-    let (watched, lifeline) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
+    let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
     let mut keep = undo.descriptors();
     keep.extend([watched.as_raw_fd(), file.as_raw_fd()]);
     keep.extend(report.terminal.iter().map(AsRawFd::as_raw_fd));
@@ -113,18 +100,14 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
             // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
         }
-        _ => Ok(Pending {
-            path,
-            lifeline: Some(lifeline),
-        }),
+        _ => Ok(Pending { path, lifeline: Some(lifeline) }),
     }
 }
 
 impl Pending {
     /// Starts the change's time limit, once the change is made.
     pub fn applied(mut self) -> Result<()> {
-        self.tell(APPLIED)
-            .map_err(|e| Error::os("cannot reach the process that reverts the change", e))
+        self.tell(APPLIED).map_err(|e| Error::os("cannot reach the process that reverts the change", e))
     }
 
     fn tell(&mut self, word: u8) -> std::io::Result<()> {
@@ -162,31 +145,17 @@ impl Report {
         }
         let path = directory.join(scope);
         let _ = fs::remove_file(&path);
-        let terminal = fs::OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK)
-            .open("/dev/tty");
-        Ok(Self {
-            path,
-            command: command.to_owned(),
-            terminal: terminal.ok(),
-        })
+        let terminal =
+            fs::OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK).open("/dev/tty");
+        Ok(Self { path, command: command.to_owned(), terminal: terminal.ok() })
     }
 
     /// Writes to the record, the terminal and the system's log; none of them needs to exist.
     fn publish(mut self, outcome: Result<()>) {
-        let reverted = Reverted {
-            command: self.command,
-            at: clock::wall(),
-            error: outcome.err().map(|error| error.to_string()),
-        };
+        let reverted =
+            Reverted { command: self.command, at: clock::wall(), error: outcome.err().map(|error| error.to_string()) };
         let error = reverted.error.as_deref().unwrap_or_default();
-        let record = format!(
-            "{}\n{}\n{}\n",
-            reverted.at,
-            error.replace('\n', " "),
-            reverted.command
-        );
+        let record = format!("{}\n{}\n{}\n", reverted.at, error.replace('\n', " "), reverted.command);
         let _ = fs::write(&self.path, record);
         if let Some(terminal) = &mut self.terminal {
             let _ = write!(terminal, "\r\ntrawl: {reverted}\r\n");
@@ -206,10 +175,9 @@ pub fn forget_reverted(scope: &str) -> Result<()> {
         return Ok(());
     };
     match fs::remove_file(directory.join(scope)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::os(
-            "cannot forget the change that was reverted",
-            error,
-        )),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::os("cannot forget the change that was reverted", error))
+        }
         _ => Ok(()),
     }
 }
@@ -270,9 +238,7 @@ fn stand_by(
 
 /// Returns the unconfirmed change of a scope.
 pub fn pending(scope: &str) -> Result<Option<About>> {
-    Ok(look(scope)?
-        .filter(|(_, is_watched)| *is_watched)
-        .map(|(about, _)| about))
+    Ok(look(scope)?.filter(|(_, is_watched)| *is_watched).map(|(about, _)| about))
 }
 
 /// Returns every scope with an unconfirmed change.
@@ -280,8 +246,7 @@ pub fn all() -> Result<Vec<(String, About)>> {
     let Some(directory) = run::directory("pending")? else {
         return Ok(Vec::new());
     };
-    let entries = fs::read_dir(&directory)
-        .map_err(|e| Error::os(format!("cannot read {}", directory.display()), e))?;
+    let entries = fs::read_dir(&directory).map_err(|e| Error::os(format!("cannot read {}", directory.display()), e))?;
     let mut found = Vec::new();
     for entry in entries.flatten() {
         let scope = entry.file_name().to_string_lossy().into_owned();
@@ -298,11 +263,7 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
     match pending(scope)? {
         Some(about) => Err(Error::failed(
             "cannot make another change",
-            format!(
-                "'{}' is not confirmed; it is reverted in {} s",
-                about.command,
-                about.left.as_secs()
-            ),
+            format!("'{}' is not confirmed; it is reverted in {} s", about.command, about.left.as_secs()),
         )
         .fix("confirm it first, or wait")),
         None => Ok(()),
@@ -312,14 +273,12 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
 /// Confirms the change of a scope.
 pub fn confirm(scope: &str) -> Result<About> {
     let none = || match reverted(scope) {
-        Ok(Some(reverted)) => Error::failed("cannot confirm", reverted.to_string())
-            .fix("make the change again with a longer --confirm"),
+        Ok(Some(reverted)) => {
+            Error::failed("cannot confirm", reverted.to_string()).fix("make the change again with a longer --confirm")
+        }
         _ => Error::failed("cannot confirm", "no change is unconfirmed"),
     };
-    let privileges = || {
-        Error::failed("cannot confirm", "unconfirmed changes belong to root")
-            .fix("this requires root")
-    };
+    let privileges = || Error::failed("cannot confirm", "unconfirmed changes belong to root").fix("this requires root");
     let path = path_of(scope)?.ok_or_else(privileges)?;
     let (about, is_watched) = look(scope)?.ok_or_else(none)?;
     // Removed by the other process: the change was reverted at this very moment.
@@ -388,10 +347,7 @@ mod tests {
         let long = Duration::from_secs(3600);
 
         let kept = scope("kept");
-        begin(&kept, "kept", long, &touch)
-            .unwrap()
-            .applied()
-            .unwrap();
+        begin(&kept, "kept", long, &touch).unwrap().applied().unwrap();
         assert_eq!(pending(&kept).unwrap().unwrap().command, "kept");
         let error = begin(&kept, "other", long, &touch).unwrap_err().to_string();
         assert!(error.contains("'kept' is not confirmed"), "{error}");
@@ -406,20 +362,12 @@ mod tests {
         assert!(!mark.exists());
 
         let late = scope("late");
-        begin(&late, "late", short, &touch)
-            .unwrap()
-            .applied()
-            .unwrap();
-        wait_until("the revert is recorded", || {
-            reverted(&late).unwrap().is_some()
-        });
+        begin(&late, "late", short, &touch).unwrap().applied().unwrap();
+        wait_until("the revert is recorded", || reverted(&late).unwrap().is_some());
         assert!(mark.exists());
         assert_eq!(pending(&late).unwrap(), None);
         let error = confirm(&late).unwrap_err().to_string();
-        assert!(
-            error.contains("'late' was not confirmed and was reverted at "),
-            "{error}"
-        );
+        assert!(error.contains("'late' was not confirmed and was reverted at "), "{error}");
         assert_eq!(reverted(&kept).unwrap(), None);
         fs::remove_file(&mark).unwrap();
     }

@@ -10,9 +10,7 @@ use crate::netlink::{self, Netlink};
 use crate::netns::{Namespace, run_in};
 
 /// Parts of the names of a device's counters that count undelivered packets.
-const LOST: [&str; 7] = [
-    "drop", "discard", "missed", "no_buf", "nobuf", "overrun", "_err",
-];
+const LOST: [&str; 7] = ["drop", "discard", "missed", "no_buf", "nobuf", "overrun", "_err"];
 
 /// Name of the counter of packets that connection tracking drops.
 const TRACKING: &str = "ConntrackDrop";
@@ -32,9 +30,7 @@ pub type Counters = BTreeMap<CounterKey, u64>;
 
 /// Returns the name of a namespace among counters.
 pub fn label(namespace: &Namespace) -> String {
-    namespace
-        .name()
-        .map_or_else(|| namespace.identity().1.to_string(), str::to_owned)
+    namespace.name().map_or_else(|| namespace.identity().1.to_string(), str::to_owned)
 }
 
 /// Reads the counters of a namespace's protocols, under the names that `nstat` uses.
@@ -59,27 +55,17 @@ pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
     })?;
     let keyed = found.into_iter().map(|(name, value)| {
         let netns = Some(netns.clone());
-        (
-            CounterKey {
-                netns,
-                device: None,
-                name,
-            },
-            value,
-        )
+        (CounterKey { netns, device: None, name }, value)
     });
     Ok(keyed.collect())
 }
 
-/// Returns the number of packets that connection tracking dropped in the calling thread's namespace, because its table was full
-/// or had no place for a connection. `None` if nothing is tracked.
+/// Returns the number of packets that connection tracking dropped in the calling thread's namespace, because its table
+/// was full or had no place for a connection. `None` if nothing is tracked.
 pub fn dropped_by_tracking() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/net/stat/nf_conntrack").ok()?;
     let mut lines = text.lines();
-    let column = lines
-        .next()?
-        .split_whitespace()
-        .position(|name| name == "drop")?;
+    let column = lines.next()?.split_whitespace().position(|name| name == "drop")?;
     let of_cpu = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
     Some(lines.filter_map(of_cpu).sum())
 }
@@ -94,45 +80,30 @@ pub fn of_cpus() -> Counters {
         });
         values.sum()
     };
-    [
-        ("SoftnetDropped", column(1)),
-        ("SoftnetFlowLimit", column(10)),
-    ]
-    .into_iter()
-    .map(|(name, value)| {
-        let name = name.to_owned();
-        (
-            CounterKey {
-                name,
-                ..CounterKey::default()
-            },
-            value,
-        )
-    })
-    .collect()
+    [("SoftnetDropped", column(1)), ("SoftnetFlowLimit", column(10))]
+        .into_iter()
+        .map(|(name, value)| {
+            let name = name.to_owned();
+            (CounterKey { name, ..CounterKey::default() }, value)
+        })
+        .collect()
 }
 
-/// Counts the packets that devices of a namespace did not deliver, by the counters of their drivers; of all devices, or of
-/// one.
+/// Counts the packets that devices of a namespace did not deliver, by the counters of their drivers; of all devices, or
+/// of one.
 pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters> {
     let mut counters = Counters::new();
     for link in Netlink::open(Some(namespace))?.links()? {
         if only.is_some_and(|only| only != link.name) {
             continue;
         }
-        let Ok(statistics) =
-            Ethtool::open(Some(namespace), &link.name).and_then(|device| device.statistics())
-        else {
+        let Ok(statistics) = Ethtool::open(Some(namespace), &link.name).and_then(|device| device.statistics()) else {
             // The device has no counters, or is gone.
             continue;
         };
         for (name, value) in statistics {
             if LOST.iter().any(|part| name.contains(part)) {
-                let key = CounterKey {
-                    netns: Some(label(namespace)),
-                    device: Some(link.name.clone()),
-                    name,
-                };
+                let key = CounterKey { netns: Some(label(namespace)), device: Some(link.name.clone()), name };
                 counters.insert(key, value);
             }
         }
@@ -140,15 +111,11 @@ pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters>
     Ok(counters)
 }
 
-/// Counts the packets that switches and smart cards dropped or could not handle, by the traps of devlink. Empty if the kernel
-/// has none.
+/// Counts the packets that switches and smart cards dropped or could not handle, by the traps of devlink. Empty if the
+/// kernel has none.
 pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
     let traps = netlink::traps(namespace)?.into_iter().map(|trap| {
-        let key = CounterKey {
-            netns: Some(label(namespace)),
-            device: Some(trap.device),
-            name: trap.name,
-        };
+        let key = CounterKey { netns: Some(label(namespace)), device: Some(trap.device), name: trap.name };
         (key, trap.packets)
     });
     Ok(traps.collect())
@@ -172,9 +139,7 @@ fn headed(text: &str, counters: &mut BTreeMap<String, u64>) {
         };
         let values = values.split_once(':').map_or("", |(_, values)| values);
         let pairs = names.split_whitespace().zip(values.split_whitespace());
-        counters.extend(
-            pairs.filter_map(|(name, value)| Some((format!("{group}{name}"), value.parse().ok()?))),
-        );
+        counters.extend(pairs.filter_map(|(name, value)| Some((format!("{group}{name}"), value.parse().ok()?))));
     }
 }
 
@@ -187,20 +152,12 @@ mod tests {
         let mut counters = BTreeMap::new();
         headed("Udp: InDatagrams NoPorts\nUdp: 5 7\n", &mut counters);
         let expected = [("UdpInDatagrams", 5), ("UdpNoPorts", 7)];
-        assert_eq!(
-            counters,
-            expected
-                .map(|(name, value)| (name.to_owned(), value))
-                .into()
-        );
+        assert_eq!(counters, expected.map(|(name, value)| (name.to_owned(), value)).into());
     }
 
     #[test]
     fn counters_without_an_increase_are_no_difference() {
-        let key = |name: &str| CounterKey {
-            name: name.to_owned(),
-            ..CounterKey::default()
-        };
+        let key = |name: &str| CounterKey { name: name.to_owned(), ..CounterKey::default() };
         let before = Counters::from([(key("a"), 4), (key("b"), 7), (key("c"), 9)]);
         let after = Counters::from([(key("a"), 7), (key("b"), 7), (key("c"), 8), (key("d"), 1)]);
         let expected = Counters::from([(key("a"), 3), (key("d"), 1)]);

@@ -10,20 +10,12 @@ const READABLE: u32 = 0o666;
 
 /// Creates a file that must not exist yet.
 pub fn new_file(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
+    OpenOptions::new().write(true).create_new(true).mode(mode).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// Opens an existing file, without following a link.
 pub fn existing_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
+    OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// Makes new files and directories of this process private to its user.
@@ -33,23 +25,16 @@ pub fn private_umask() {
 
 /// Creates a file without a name, which is gone when it is closed.
 pub fn unnamed_in(directory: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .mode(0o600)
-        .custom_flags(libc::O_TMPFILE)
-        .open(directory)
+    OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(directory)
 }
 
 /// Opens the file of this name, so that its space is not freed before this is closed.
 pub fn hold(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
-        .open(path)
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)
 }
 
-/// Replaces the content of a file atomically. A file planted under the draft's name is not written to, and a link under the
-/// file's own name is replaced.
+/// Replaces the content of a file atomically. A file planted under the draft's name is not written to, and a link under
+/// the file's own name is replaced.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
@@ -60,9 +45,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         _ => {}
     }
     let mut file = new_file(draft, READABLE)?;
-    let done = file
-        .write_all(bytes)
-        .and_then(|()| std::fs::rename(draft, path));
+    let done = file.write_all(bytes).and_then(|()| std::fs::rename(draft, path));
     if done.is_err() {
         let _ = std::fs::remove_file(draft);
     }

@@ -1,8 +1,8 @@
 //! The errno values that callers distinguish.
 
 pub use libc::{
-    E2BIG, EACCES, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, EIO, ELOOP, ENODEV, ENOENT, ENOLINK,
-    ENOSPC, EOPNOTSUPP, EPERM, EPIPE, ERANGE, ESRCH,
+    E2BIG, EACCES, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, EIO, ELOOP, ENODEV, ENOENT, ENOLINK, ENOSPC, EOPNOTSUPP,
+    EPERM, EPIPE, ERANGE, ESRCH,
 };
 
 /// Returns the name of an error that the kernel's XDP code gives; the number of any other.

@@ -70,22 +70,16 @@ impl Error {
         if let Some(cut) = text.find(" (os error") {
             text.truncate(cut);
         }
-        Self {
-            errno,
-            fix: lacks_files(errno).then_some(Cow::Borrowed(MORE_FILES)),
-            ..Self::failed(what, text)
-        }
+        Self { errno, fix: lacks_files(errno).then_some(Cow::Borrowed(MORE_FILES)), ..Self::failed(what, text) }
     }
 
     /// Creates the error of a request that can never work as it was given.
     pub fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self {
-            kind: ErrorKind::Usage,
-            ..Self::failed(what, why)
-        }
+        Self { kind: ErrorKind::Usage, ..Self::failed(what, why) }
     }
 
-    /// Adds the remedy, usually a command. It does not replace the one for a lack of open files, which any call may meet.
+    /// Adds the remedy, usually a command. It does not replace the one for a lack of open files, which any call may
+    /// meet.
     #[must_use]
     pub fn fix(mut self, how: impl Into<Advice>) -> Self {
         if !lacks_files(self.errno) {
@@ -151,9 +145,7 @@ mod tests {
     fn lack_of_open_files_keeps_its_remedy() {
         let error = |errno| {
             let error = std::io::Error::from_raw_os_error(errno);
-            Error::os("cannot look", error)
-                .fix("this requires root")
-                .to_string()
+            Error::os("cannot look", error).fix("this requires root").to_string()
         };
         assert!(error(libc::EMFILE).ends_with("ulimit -n"));
         assert!(error(libc::EPERM).ends_with("this requires root"));

@@ -90,24 +90,13 @@ pub struct Ethtool {
 impl Ethtool {
     pub fn open(namespace: Option<&Namespace>, interface: &str) -> Result<Self> {
         if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
-            return Err(Error::failed(
-                format!("interface {interface:?}"),
-                "the name is not valid",
-            ));
+            return Err(Error::failed(format!("interface {interface:?}"), "the name is not valid"));
         }
         let socket = run_maybe_in(namespace, || {
-            socket_with(
-                AddressFamily::INET,
-                SocketType::DGRAM,
-                SocketFlags::CLOEXEC,
-                None,
-            )
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         })?
         .map_err(|e| Error::os("cannot open a socket", e.into()))?;
-        Ok(Self {
-            socket,
-            name: interface.to_owned(),
-        })
+        Ok(Self { socket, name: interface.to_owned() })
     }
 
     pub fn driver(&self) -> Result<DriverInfo> {
@@ -128,48 +117,32 @@ impl Ethtool {
         let mut block = Block::new(ETHTOOL_GFEATURES, 8 + blocks * 16);
         block.set(1, blocks as u32);
         self.ask(&mut block, "the features")?;
-        let bit = |index: usize, word: usize| {
-            block.get(2 + index / 32 * 4 + word) >> (index % 32) & 1 != 0
-        };
-        let features = names
-            .into_iter()
-            .enumerate()
-            .map(|(index, name)| EthtoolFeature {
-                name,
-                on: bit(index, 2),
-                // Available to be changed, and not fixed.
-                changeable: bit(index, 0) && !bit(index, 3),
-            });
+        let bit = |index: usize, word: usize| block.get(2 + index / 32 * 4 + word) >> (index % 32) & 1 != 0;
+        let features = names.into_iter().enumerate().map(|(index, name)| EthtoolFeature {
+            name,
+            on: bit(index, 2),
+            // Available to be changed, and not fixed.
+            changeable: bit(index, 0) && !bit(index, 3),
+        });
         Ok(features.filter(|f| !f.name.is_empty()).collect())
     }
 
     /// Returns true if the feature is on; `None` if the kernel does not know it.
     pub fn feature(&self, name: &str) -> Result<Option<bool>> {
-        Ok(self
-            .features()?
-            .into_iter()
-            .find(|f| f.name == name)
-            .map(|f| f.on))
+        Ok(self.features()?.into_iter().find(|f| f.name == name).map(|f| f.on))
     }
 
     pub fn set_feature(&self, name: &str, on: bool) -> Result<()> {
         let refused = |why| {
             let wanted = if on { "on" } else { "off" };
-            Error::failed(
-                format!("cannot turn the feature {name} of {} {wanted}", self.name),
-                why,
-            )
+            Error::failed(format!("cannot turn the feature {name} of {} {wanted}", self.name), why)
         };
         let names = self.strings(ETH_SS_FEATURES)?;
         let Some(index) = names.iter().position(|n| n == name) else {
             return Err(refused("the kernel has no such feature"));
         };
         let fixed = || refused("the driver does not let it change");
-        if !self
-            .features()?
-            .iter()
-            .any(|f| f.name == name && f.changeable)
-        {
+        if !self.features()?.iter().any(|f| f.name == name && f.changeable) {
             return Err(fixed());
         }
         let blocks = names.len().div_ceil(32);
@@ -180,11 +153,7 @@ impl Ethtool {
         block.set(word + 1, u32::from(on) << (index % 32));
         self.ask(&mut block, "the features")?;
         // A driver may silently keep a feature that another one depends on.
-        if self.feature(name)? == Some(on) {
-            Ok(())
-        } else {
-            Err(fixed())
-        }
+        if self.feature(name)? == Some(on) { Ok(()) } else { Err(fixed()) }
     }
 
     pub fn channels(&self) -> Result<Channels> {
@@ -214,20 +183,12 @@ impl Ethtool {
     pub fn rings(&self) -> Result<Rings> {
         let mut block = Block::new(ETHTOOL_GRINGPARAM, 36);
         self.ask(&mut block, "the ring sizes")?;
-        Ok(Rings {
-            max_rx: block.get(1),
-            max_tx: block.get(4),
-            rx: block.get(5),
-            tx: block.get(8),
-        })
+        Ok(Rings { max_rx: block.get(1), max_tx: block.get(4), rx: block.get(5), tx: block.get(8) })
     }
 
     /// Returns the link's speed in Mbit/s; `None` if it is unknown or the link is down.
     pub fn speed(&self) -> Option<u64> {
-        let mut block = Block::new(
-            ETHTOOL_GLINKSETTINGS,
-            LINK_SETTINGS_LENGTH + LINK_MODE_MASKS_MAX,
-        );
+        let mut block = Block::new(ETHTOOL_GLINKSETTINGS, LINK_SETTINGS_LENGTH + LINK_MODE_MASKS_MAX);
         // The first call returns the length of the link mode masks, as a negative number.
         self.ioctl(&mut block).ok()?;
         let words = block.byte(LINK_MODE_WORDS) as i8;
@@ -246,14 +207,8 @@ impl Ethtool {
         let mut block = Block::new(ETHTOOL_GSTATS, 8 + names.len() * 8);
         block.set(1, names.len() as u32);
         self.ask(&mut block, "the counters")?;
-        let value = |index: usize| {
-            u64::from(block.get(2 + index * 2)) | u64::from(block.get(3 + index * 2)) << 32
-        };
-        Ok(names
-            .into_iter()
-            .enumerate()
-            .map(|(index, name)| (name, value(index)))
-            .collect())
+        let value = |index: usize| u64::from(block.get(2 + index * 2)) | u64::from(block.get(3 + index * 2)) << 32;
+        Ok(names.into_iter().enumerate().map(|(index, name)| (name, value(index))).collect())
     }
 
     pub fn timestamping(&self) -> Result<Timestamping> {
@@ -282,9 +237,7 @@ impl Ethtool {
         block.set(1, set);
         block.set(2, count as u32);
         self.ask(&mut block, "the names")?;
-        Ok((0..count)
-            .map(|i| block.text(12 + i * STRING_LENGTH, STRING_LENGTH))
-            .collect())
+        Ok((0..count).map(|i| block.text(12 + i * STRING_LENGTH, STRING_LENGTH)).collect())
     }
 
     fn ask(&self, block: &mut Block, what: &str) -> Result<()> {
@@ -294,11 +247,7 @@ impl Ethtool {
     fn error(&self, what: &str, error: std::io::Error) -> Error {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("ethtool: {what} of {}", self.name), error);
-        if privileges {
-            error.fix("this requires root (CAP_NET_ADMIN)")
-        } else {
-            error
-        }
+        if privileges { error.fix("this requires root (CAP_NET_ADMIN)") } else { error }
     }
 
     /// Returns the netmask of the interface's first IPv4 address, if it has one.
@@ -309,8 +258,7 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         // SAFETY: the kernel reads the name and writes the address, both within the request.
-        let answer =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFNETMASK, &mut request) };
+        let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFNETMASK, &mut request) };
         if answer < 0 {
             return None;
         }
@@ -318,12 +266,7 @@ impl Ethtool {
         let bytes = unsafe { request.ifr_ifru.ifru_netmask.sa_data };
         // Two bytes of port precede the address.
         let octet = |at: usize| bytes[2 + at] as u8;
-        Some(std::net::Ipv4Addr::new(
-            octet(0),
-            octet(1),
-            octet(2),
-            octet(3),
-        ))
+        Some(std::net::Ipv4Addr::new(octet(0), octet(1), octet(2), octet(3)))
     }
 
     fn ioctl(&self, block: &mut Block) -> std::io::Result<()> {
@@ -333,24 +276,12 @@ impl Ethtool {
         }
         let mut request = libc::ifreq {
             ifr_name: name,
-            ifr_ifru: libc::__c_anonymous_ifr_ifru {
-                ifru_data: block.words.as_mut_ptr().cast(),
-            },
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: block.words.as_mut_ptr().cast() },
         };
-        // SAFETY: ifr_data points to a block at least as long as its command reads and writes: each command's length is given
-        // with it above, plus slack (see Block::new).
-        let result = unsafe {
-            libc::ioctl(
-                self.socket.as_raw_fd(),
-                libc::SIOCETHTOOL as _,
-                &raw mut request,
-            )
-        };
-        if result < 0 {
-            Err(std::io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        // SAFETY: ifr_data points to a block at least as long as its command reads and writes: each command's length is
+        // given with it above, plus slack (see Block::new).
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+        if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
@@ -387,10 +318,7 @@ impl Block {
     }
 
     fn text(&self, at: usize, length: usize) -> String {
-        let bytes: Vec<u8> = (at..at + length)
-            .map(|i| self.byte(i))
-            .take_while(|b| *b != 0)
-            .collect();
+        let bytes: Vec<u8> = (at..at + length).map(|i| self.byte(i)).take_while(|b| *b != 0).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
@@ -444,10 +372,7 @@ mod tests {
         }
         assert_eq!(ethtool.feature("no-such-feature").unwrap(), None);
         assert!(ethtool.set_feature("no-such-feature", true).is_err());
-        let error = ethtool
-            .set_feature("vlan-challenged", true)
-            .unwrap_err()
-            .to_string();
+        let error = ethtool.set_feature("vlan-challenged", true).unwrap_err().to_string();
         assert!(error.contains("does not let it change"), "{error}");
     }
 
@@ -459,22 +384,13 @@ mod tests {
         let (_scratch, ethtool) = veth();
         let statistics = ethtool.statistics().unwrap();
         assert_eq!(statistics.get("rx_queue_0_xdp_drops"), Some(&0));
-        assert!(
-            statistics.contains_key("tx_queue_1_xdp_xmit"),
-            "{statistics:?}"
-        );
+        assert!(statistics.contains_key("tx_queue_1_xdp_xmit"), "{statistics:?}");
     }
 
     #[test]
     fn a_missing_interface_is_an_error() {
         let missing = Ethtool::open(None, "trawl-missing").unwrap();
-        assert!(
-            missing
-                .driver()
-                .unwrap_err()
-                .to_string()
-                .contains("trawl-missing")
-        );
+        assert!(missing.driver().unwrap_err().to_string().contains("trawl-missing"));
         assert_eq!(missing.speed(), None);
         assert!(Ethtool::open(None, "much-too-long-for-a-name").is_err());
     }

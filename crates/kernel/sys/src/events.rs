@@ -52,16 +52,16 @@ impl Signals {
 
     fn watch_all(watched: &[(i32, Signal)]) -> Result<Self> {
         let fail = |e| Error::os("cannot watch for signals", e);
-        // SAFETY: a plain call. Exceeding the limit of file sizes then becomes an error of the write instead of a silent
-        // death.
+        // SAFETY: a plain call. Exceeding the limit of file sizes then becomes an error of the write instead of a
+        // silent death.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         // SAFETY: the set is plain memory that sigemptyset fills before it is read.
         let descriptor = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for &(number, _) in watched {
-                // `nohup` deliberately ignores the hang-up before it starts a program. Shells ignore interrupts for jobs in
-                // the background, but `kill -INT` must end those too, as it ends tcpdump.
+                // `nohup` deliberately ignores the hang-up before it starts a program. Shells ignore interrupts for
+                // jobs in the background, but `kill -INT` must end those too, as it ends tcpdump.
                 if number != libc::SIGHUP || !is_ignored(number) {
                     libc::sigaddset(&mut set, number);
                 }
@@ -84,11 +84,7 @@ impl Signals {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         let read = rustix::io::read(&self.descriptor, &mut info).ok()?;
         let number = i32::try_from(u32::from_ne_bytes(*info.get(..read)?.first_chunk()?)).ok()?;
-        WATCHED
-            .iter()
-            .chain([&TRIGGER])
-            .find(|(n, _)| *n == number)
-            .map(|(_, signal)| *signal)
+        WATCHED.iter().chain([&TRIGGER]).find(|(n, _)| *n == number).map(|(_, signal)| *signal)
     }
 }
 
@@ -104,9 +100,7 @@ pub fn signal_is_pending() -> bool {
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigpending(&mut set) == 0
-            && WATCHED
-                .iter()
-                .any(|(number, signal)| signal.ends() && libc::sigismember(&set, *number) == 1)
+            && WATCHED.iter().any(|(number, signal)| signal.ends() && libc::sigismember(&set, *number) == 1)
     }
 }
 
@@ -117,8 +111,8 @@ pub struct Wake(Arc<OwnedFd>);
 impl Wake {
     pub fn new() -> Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let descriptor = eventfd(0, flags)
-            .map_err(|e| Error::os("cannot make an event that wakes a thread", e.into()))?;
+        let descriptor =
+            eventfd(0, flags).map_err(|e| Error::os("cannot make an event that wakes a thread", e.into()))?;
         Ok(Self(Arc::new(descriptor)))
     }
 
@@ -144,8 +138,7 @@ fn is_ignored(signal: i32) -> bool {
     // SAFETY: with a null new action the call only reads the present one into `old`.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut old) == 0
-            && old.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
     }
 }
 
@@ -161,21 +154,11 @@ pub fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
 }
 
 /// Waits like [`wait`], but also ends once `outlet` is writable.
-pub fn wait_also(
-    descriptors: &[BorrowedFd<'_>],
-    outlet: Option<BorrowedFd<'_>>,
-    at_most: Duration,
-) -> Result<()> {
+pub fn wait_also(descriptors: &[BorrowedFd<'_>], outlet: Option<BorrowedFd<'_>>, at_most: Duration) -> Result<()> {
     let read = descriptors.iter().map(|fd| (*fd, PollFlags::IN));
     let written = outlet.into_iter().map(|fd| (fd, PollFlags::OUT));
-    let mut set: Vec<PollFd<'_>> = read
-        .chain(written)
-        .map(|(fd, what)| PollFd::from_borrowed_fd(fd, what))
-        .collect();
-    let timeout = Timespec {
-        tv_sec: at_most.as_secs() as i64,
-        tv_nsec: i64::from(at_most.subsec_nanos()) as _,
-    };
+    let mut set: Vec<PollFd<'_>> = read.chain(written).map(|(fd, what)| PollFd::from_borrowed_fd(fd, what)).collect();
+    let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
     match poll(&mut set, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(Error::os("cannot wait for packets", e.into())),
@@ -185,14 +168,8 @@ pub fn wait_also(
 /// Waits that long. Returns false if the descriptor becomes readable meanwhile, or the other end was closed.
 pub fn is_quiet(descriptor: BorrowedFd<'_>, duration: Duration) -> bool {
     let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-    let timeout = Timespec {
-        tv_sec: duration.as_secs() as i64,
-        tv_nsec: i64::from(duration.subsec_nanos()) as _,
-    };
-    matches!(
-        poll(&mut set, Some(&timeout)),
-        Ok(0) | Err(rustix::io::Errno::INTR)
-    )
+    let timeout = Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) as _ };
+    matches!(poll(&mut set, Some(&timeout)), Ok(0) | Err(rustix::io::Errno::INTR))
 }
 
 /// Lets sleeps of this thread end on time instead of up to 50 microseconds late.
@@ -205,12 +182,7 @@ pub fn precise_sleeps() {
 pub fn wait_for_running_programs() {
     // SAFETY: a plain system call. If it is not available, a pause far longer than any program runs does as well.
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_membarrier,
-            1, /* MEMBARRIER_CMD_GLOBAL */
-            0,
-            0,
-        )
+        libc::syscall(libc::SYS_membarrier, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
     };
     if done != 0 {
         std::thread::sleep(Duration::from_millis(20));
@@ -235,12 +207,7 @@ pub fn possible_cpus() -> usize {
 fn one_past_the_last(list: &str) -> usize {
     let highest = std::fs::read_to_string(format!("/sys/devices/system/cpu/{list}"))
         .ok()
-        .and_then(|text| {
-            text.trim()
-                .rsplit([',', '-'])
-                .next()
-                .and_then(|last| last.parse::<usize>().ok())
-        });
+        .and_then(|text| text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok()));
     match highest {
         Some(last) => last + 1,
         None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),

@@ -25,8 +25,9 @@ pub struct HeldCommand {
 }
 
 impl HeldCommand {
-    /// Starts a child process that belongs to a cgroup, by the cgroup's file of processes, and that runs the command as another
-    /// user, if one is given. It is terminated when the starting thread ends. Must be called before threads are started.
+    /// Starts a child process that belongs to a cgroup, by the cgroup's file of processes, and that runs the command as
+    /// another user, if one is given. It is terminated when the starting thread ends. Must be called before threads are
+    /// started.
     pub fn start(words: &[String], group: BorrowedFd<'_>, user: Option<&User>) -> Result<Self> {
         let name = words.first().cloned().unwrap_or_default();
         let fail = |e| Error::os(format!("cannot run {name}"), e);
@@ -42,14 +43,14 @@ impl HeldCommand {
             .map(|word| CString::new(word.as_str()))
             .collect::<std::result::Result<_, _>>()
             .map_err(|e| fail(e.into()))?;
-        let mut pointers: Vec<*const libc::c_char> =
-            words.iter().map(|word| word.as_ptr()).collect();
+        let mut pointers: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
         pointers.push(std::ptr::null());
         let (watched, gate) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
         let (refusal, refuses) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
         let other_ends = [gate.as_raw_fd(), refusal.as_raw_fd()];
         let parent = std::process::id();
-        // SAFETY: this process has one thread, so that the child may call what its parent may. It runs the command or ends.
+        // SAFETY: this process has one thread, so that the child may call what its parent may. It runs the command or
+        // ends.
         match unsafe { libc::fork() } {
             -1 => Err(fail(io::Error::last_os_error())),
             0 => {
@@ -58,13 +59,7 @@ impl HeldCommand {
                 // SAFETY: ends the child at once, without running the parent's exit handlers.
                 unsafe { libc::_exit(127) }
             }
-            process => Ok(Self {
-                name,
-                process,
-                gate: Some(gate),
-                refusal,
-                status: None,
-            }),
+            process => Ok(Self { name, process, gate: Some(gate), refusal, status: None }),
         }
     }
 
@@ -78,9 +73,7 @@ impl HeldCommand {
         let mut number = [0; size_of::<i32>()];
         match rustix::io::read(&self.refusal, &mut number) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(fail(io::Error::from_raw_os_error(i32::from_ne_bytes(
-                number,
-            )))),
+            Ok(_) => Err(fail(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
             Err(error) => Err(fail(error.into())),
         }
     }

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::thread::set_name;
 
@@ -35,10 +35,7 @@ impl HelperAnswer {
         let mut file = File::from(file);
         file.write_all(bytes)?;
         file.rewind()?;
-        Ok(Self {
-            bytes: b"long".to_vec(),
-            file: Some(file.into()),
-        })
+        Ok(Self { bytes: b"long".to_vec(), file: Some(file.into()) })
     }
 
     /// Returns the bytes of a long answer.
@@ -65,8 +62,8 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts a helper with the privileges to keep, or with all of this process. It keeps the standard descriptors and no
-    /// others; no other thread may be running.
+    /// Starts a helper with the privileges to keep, or with all of this process. It keeps the standard descriptors and
+    /// no others; no other thread may be running.
     pub fn start(name: &CStr, kept: Option<&KeptPrivileges>, duty: &mut dyn Duty) -> Result<Self> {
         Self::run(name, kept, &[], |socket| serve(socket, duty))
     }
@@ -79,13 +76,8 @@ impl Helper {
         run: impl FnOnce(&OwnedFd),
     ) -> Result<Self> {
         let fail = |e| Error::os(format!("cannot start {}", name.to_string_lossy()), e);
-        let (own, other) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(|e| fail(e.into()))?;
+        let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|e| fail(e.into()))?;
         // SAFETY: the child runs only the code below and never returns into the caller. No other thread runs that could
         // hold a lock.
         match unsafe { libc::fork() } {
@@ -103,10 +95,7 @@ impl Helper {
                 // SAFETY: ends the child at once, without running the parent's exit handlers.
                 unsafe { libc::_exit(0) }
             }
-            process => Ok(Self {
-                process,
-                socket: Some(own),
-            }),
+            process => Ok(Self { process, socket: Some(own) }),
         }
     }
 
@@ -167,12 +156,7 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Resul
         beside.push(SendAncillaryMessage::ScmRights(&files));
     }
     let bytes = &bytes[..bytes.len().min(MOST)];
-    sendmsg(
-        socket,
-        &[IoSlice::new(bytes)],
-        &mut beside,
-        SendFlags::NOSIGNAL,
-    )?;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -212,10 +196,7 @@ mod tests {
                 rustix::io::write(&file, request).ok()?;
                 Some(file)
             });
-            HelperAnswer {
-                bytes: b"made".to_vec(),
-                file,
-            }
+            HelperAnswer { bytes: b"made".to_vec(), file }
         }
     }
 

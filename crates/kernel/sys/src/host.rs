@@ -18,11 +18,7 @@ pub fn describe() -> Description {
             Some(line.split_once(':')?.1.trim().to_owned())
         })
         .map_or_else(|| machine.clone(), |model| format!("{model} ({machine})"));
-    let os = format!(
-        "{} {}",
-        name.sysname().to_string_lossy(),
-        name.release().to_string_lossy()
-    );
+    let os = format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy());
     Description { os, hardware }
 }
 
@@ -46,9 +42,7 @@ pub fn boot_id() -> String {
 /// Returns the bytes of memory available without swapping; 0 if the kernel does not say.
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.map_or(0, |kib| kib << 10)
 }
@@ -56,11 +50,7 @@ pub fn available_memory() -> u64 {
 /// Returns one more than the highest number of a CPU that is online.
 pub fn cpus() -> u32 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let last = list
-        .trim()
-        .rsplit([',', '-'])
-        .next()
-        .and_then(|number| number.parse::<u32>().ok());
+    let last = list.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u32>().ok());
     let counted = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     last.map_or_else(counted, |last| last + 1)
 }

@@ -87,12 +87,7 @@ impl Interface {
         let loopback = link.is_loopback();
         Self {
             index: link.index,
-            mac: link
-                .mac
-                .as_slice()
-                .try_into()
-                .ok()
-                .filter(|mac| *mac != [0; 6]),
+            mac: link.mac.as_slice().try_into().ok().filter(|mac| *mac != [0; 6]),
             mtu: link.mtu,
             speed_bits: speed.map(|megabits| megabits * 1_000_000),
             link_type: link_type(link.hardware_type),
@@ -111,8 +106,8 @@ impl Interface {
         }
     }
 
-    /// Returns false if the driver copies AF_XDP frames although it reports that it need not: virtio_net does unless the
-    /// device reaches the memory by the kernel's DMA interface (VIRTIO_F_ACCESS_PLATFORM).
+    /// Returns false if the driver copies AF_XDP frames although it reports that it need not: virtio_net does unless
+    /// the device reaches the memory by the kernel's DMA interface (VIRTIO_F_ACCESS_PLATFORM).
     pub fn shares_memory(&self) -> bool {
         const ACCESS_PLATFORM: usize = 33;
         self.driver.as_deref() != Some("virtio_net")
@@ -123,9 +118,9 @@ impl Interface {
                 .is_some_and(|bits| bits.as_bytes().get(ACCESS_PLATFORM) == Some(&b'1'))
     }
 
-    /// Returns the number that the kernel adds to the queue noted on a received packet. Drivers make it add one, so that zero
-    /// can mean that no queue was noted. Packets out of a veth or netkit still carry the queue that the other end sent them
-    /// by, which is also the queue that receives them.
+    /// Returns the number that the kernel adds to the queue noted on a received packet. Drivers make it add one, so
+    /// that zero can mean that no queue was noted. Packets out of a veth or netkit still carry the queue that the other
+    /// end sent them by, which is also the queue that receives them.
     pub fn received_queue_offset(&self) -> u32 {
         match self.kind.as_deref() {
             Some("veth" | "netkit") => 0,
@@ -210,10 +205,7 @@ mod tests {
     #[test]
     fn loopback_is_ethernet_without_an_address() {
         let lo = Interface::find(None, "lo").unwrap();
-        assert_eq!(
-            (lo.index, lo.link_type, lo.mac, lo.loopback),
-            (1, 1, None, true)
-        );
+        assert_eq!((lo.index, lo.link_type, lo.mac, lo.loopback), (1, 1, None, true));
         assert_eq!(lo.xdp_attached(None).unwrap(), None);
         assert_eq!(lo.hardware_text(), "loopback");
     }
@@ -235,14 +227,8 @@ mod tests {
         let mac = [2, 0, 0, 0, 0, 7];
         create_veth(&end("red0", Some(mac)), &end("red1", None)).unwrap();
         let found = Interface::find(Some(&scratch.namespace), "red0").unwrap();
-        assert_eq!(
-            (found.mac, found.mtu, found.speed_bits),
-            (Some(mac), 9000, Some(10_000_000_000))
-        );
-        assert_eq!(
-            (found.driver.as_deref(), found.kind.as_deref()),
-            (Some("veth"), Some("veth"))
-        );
+        assert_eq!((found.mac, found.mtu, found.speed_bits), (Some(mac), 9000, Some(10_000_000_000)));
+        assert_eq!((found.driver.as_deref(), found.kind.as_deref()), (Some("veth"), Some("veth")));
         assert_eq!((found.rx_queues, found.tx_queues, found.up), (2, 2, false));
         assert_eq!(found.hardware_text(), "veth 1.0");
         assert!(Interface::find(None, "red0").is_err());

@@ -2,17 +2,13 @@
 
 use std::io;
 
-use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
-};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::{Error, Result};
 
 /// Returns the columns and rows of the terminal on standard output.
 pub fn window() -> Option<(usize, usize)> {
-    let size = tcgetwinsize(io::stdout())
-        .or_else(|_| tcgetwinsize(io::stderr()))
-        .ok()?;
+    let size = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stderr())).ok()?;
     let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));
     (columns > 0 && rows > 0).then_some((columns, rows))
 }
@@ -31,15 +27,11 @@ impl Keyboard {
             return Ok(Self { before: None });
         };
         let mut raw = before.clone();
-        raw.local_modes
-            .remove(LocalModes::ICANON | LocalModes::ECHO);
+        raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
         raw.special_codes[SpecialCodeIndex::VMIN] = 0;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
-        tcsetattr(&stdin, OptionalActions::Now, &raw)
-            .map_err(|e| Error::os("cannot read single keys", e.into()))?;
-        Ok(Self {
-            before: Some(before),
-        })
+        tcsetattr(&stdin, OptionalActions::Now, &raw).map_err(|e| Error::os("cannot read single keys", e.into()))?;
+        Ok(Self { before: Some(before) })
     }
 
     /// Returns the next key that was typed, without waiting.

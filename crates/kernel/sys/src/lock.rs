@@ -13,8 +13,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{Error, Result, run};
 
-/// The object of a lock, in the order of locking: a thread that holds one waits only for later ones. All commands keep to
-/// this order, so no two wait for each other.
+/// The object of a lock, in the order of locking: a thread that holds one waits only for later ones. All commands keep
+/// to this order, so no two wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// The chain slots of captures at the programs of a namespace.
@@ -46,8 +46,8 @@ thread_local! {
     static HELD: RefCell<Vec<Weak<Rank>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A lock that is held until it is dropped or, if its process is killed, until the last process that inherited its descriptor
-/// ends.
+/// A lock that is held until it is dropped or, if its process is killed, until the last process that inherited its
+/// descriptor ends.
 #[derive(Debug)]
 pub struct Lock {
     /// `None` if the user may create no files under /run, and so coordinates with no other command.
@@ -91,8 +91,8 @@ impl Lock {
         Ok(Self::new(rank, Some(file), None))
     }
 
-    /// Waits for the lock of a directory that exists only while a command needs it; `make` makes it if it is missing. All
-    /// processes that see the directory see the lock, whatever their /run is.
+    /// Waits for the lock of a directory that exists only while a command needs it; `make` makes it if it is missing.
+    /// All processes that see the directory see the lock, whatever their /run is.
     pub fn of_directory(rank: Rank, path: &Path, make: impl Fn() -> Result<()>) -> Result<Self> {
         assert_order(rank);
         loop {
@@ -140,11 +140,7 @@ impl Lock {
             all.retain(|one| one.strong_count() > 0);
             all.push(Arc::downgrade(&rank));
         });
-        Self {
-            file,
-            path,
-            _rank: rank,
-        }
+        Self { file, path, _rank: rank }
     }
 
     /// Returns the descriptor that a process must keep open to hold the lock.
@@ -179,10 +175,7 @@ fn assert_order(rank: Rank) {
         let alive = all.iter().filter_map(Weak::upgrade);
         alive.map(|one| *one).collect()
     });
-    debug_assert!(
-        held.iter().all(|one| *one < rank),
-        "the order of locks: {rank:?} is taken while {held:?} are held"
-    );
+    debug_assert!(held.iter().all(|one| *one < rank), "the order of locks: {rank:?} is taken while {held:?} are held");
 }
 
 fn path_of(name: &str) -> Result<Option<PathBuf>> {
@@ -227,27 +220,20 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
         }
         if !is_reported && began.elapsed() >= SILENCE {
             is_reported = true;
-            let _ = writeln!(
-                io::stderr().lock(),
-                "trawl: waiting for the lock {}: {}",
-                path.display(),
-                holder(file)
-            );
+            let _ = writeln!(io::stderr().lock(), "trawl: waiting for the lock {}: {}", path.display(), holder(file));
         }
         std::thread::sleep(if is_reported { LONG_PAUSE } else { PAUSE });
     }
 }
 
-/// Returns true if a signal to end is pending: commands that read their signals from a descriptor block them. In others it
-/// ends the process at once.
+/// Returns true if a signal to end is pending: commands that read their signals from a descriptor block them. In others
+/// it ends the process at once.
 fn asked_to_end() -> bool {
     // SAFETY: sigpending fills the set that it is given, and sigismember reads it.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigpending(&mut set) == 0
-            && [libc::SIGINT, libc::SIGTERM, libc::SIGHUP]
-                .iter()
-                .any(|signal| libc::sigismember(&set, *signal) == 1)
+            && [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].iter().any(|signal| libc::sigismember(&set, *signal) == 1)
     }
 }
 
@@ -273,7 +259,8 @@ fn holder(file: &File) -> String {
     }
 }
 
-/// Finds the process that holds a lock of this file, not one that waits, in `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
+/// Finds the process that holds a lock of this file, not one that waits, in `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0
+/// EOF`.
 fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -283,18 +270,14 @@ fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
         let mut parts = file_id.split(':');
         let major = u64::from_str_radix(parts.next()?, 16).ok()?;
         let minor = u64::from_str_radix(parts.next()?, 16).ok()?;
-        let is_it = (major, minor)
-            == (
-                u64::from(libc::major(device)),
-                u64::from(libc::minor(device)),
-            )
+        let is_it = (major, minor) == (u64::from(libc::major(device)), u64::from(libc::minor(device)))
             && parts.next()?.parse() == Ok(inode);
         is_it.then(|| process.parse().ok()).flatten()
     })
 }
 
-/// Returns true if the opened file is still the file at the path: the holder of the lock removes it, and another command may
-/// have created it anew.
+/// Returns true if the opened file is still the file at the path: the holder of the lock removes it, and another
+/// command may have created it anew.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |about: fs::Metadata| (about.dev(), about.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -320,10 +303,7 @@ mod tests {
         let held = Lock::take(Rank::Guard, &name).unwrap();
         assert!(Lock::try_take(Rank::Guard, &name).is_none());
         let text = holder(held.file.as_ref().unwrap());
-        assert!(
-            text.starts_with(&format!("process {} (", std::process::id())),
-            "{text}"
-        );
+        assert!(text.starts_with(&format!("process {} (", std::process::id())), "{text}");
         drop(held);
         assert!(!path.exists());
         assert!(Lock::try_take(Rank::Guard, &name).is_some());
@@ -349,11 +329,7 @@ mod tests {
             assert!(is_at(again.file.as_ref().unwrap(), &path));
         });
         fs::remove_dir(&path).unwrap();
-        assert!(
-            Lock::of_existing_directory(Rank::Guard, &path)
-                .unwrap()
-                .is_none()
-        );
+        assert!(Lock::of_existing_directory(Rank::Guard, &path).unwrap().is_none());
     }
 
     /// Returns true if a thread has opened the directory a second time.

@@ -15,8 +15,8 @@ pub struct Mapping {
     length: usize,
 }
 
-// SAFETY: the mapping is plain shared memory; the ring's protocol governs access to each part, not the thread that created
-// it.
+// SAFETY: the mapping is plain shared memory; the ring's protocol governs access to each part, not the thread that
+// created it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; all access goes through raw pointers and atomics.
 unsafe impl Sync for Mapping {}
@@ -31,14 +31,7 @@ impl Mapping {
     pub fn of_file(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no existing memory.
         let start = unsafe {
-            mmap(
-                ptr::null_mut(),
-                length,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                offset,
-            )
+            mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, offset)
         };
         Self::from_result(start, length)
     }
@@ -46,13 +39,7 @@ impl Mapping {
     /// Excludes the mapping from child processes, for which the kernel would have to walk all of its pages.
     pub fn not_for_children(self) -> Self {
         // SAFETY: the range is this mapping. Children do not have it, and get no reference to it.
-        let advised = unsafe {
-            madvise(
-                self.start.as_ptr().cast(),
-                self.length,
-                Advice::LinuxDontFork,
-            )
-        };
+        let advised = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontFork) };
         // If the kernel refuses, children inherit it and fork takes longer.
         let _ = advised;
         self
@@ -77,14 +64,8 @@ impl Mapping {
     /// Maps memory of this process only, zeroed; pages are allocated on first access.
     pub fn anonymous(length: usize) -> Result<Self> {
         // SAFETY: as in `of_file`.
-        let start = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                length,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-            )
-        };
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED) };
         Self::from_result(start, length)
     }
 
@@ -92,12 +73,7 @@ impl Mapping {
     pub fn reserved(length: usize) -> Result<Self> {
         // SAFETY: as in `of_file`.
         let start = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                length,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
+            mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
         };
         Self::from_result(start, length)
     }
@@ -116,26 +92,13 @@ impl Mapping {
                 0,
             )
         };
-        start.map(drop).map_err(|e| {
-            Error::os(
-                format!("cannot map {length} bytes of shared memory"),
-                e.into(),
-            )
-        })
+        start.map(drop).map_err(|e| Error::os(format!("cannot map {length} bytes of shared memory"), e.into()))
     }
 
-    fn from_result(
-        start: rustix::io::Result<*mut core::ffi::c_void>,
-        length: usize,
-    ) -> Result<Self> {
-        let start = start.map_err(|e| {
-            Error::os(
-                format!("cannot map {length} bytes of shared memory"),
-                e.into(),
-            )
-        })?;
-        let start = NonNull::new(start.cast())
-            .ok_or_else(|| Error::failed("cannot map shared memory", "null address"))?;
+    fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, length: usize) -> Result<Self> {
+        let start = start.map_err(|e| Error::os(format!("cannot map {length} bytes of shared memory"), e.into()))?;
+        let start =
+            NonNull::new(start.cast()).ok_or_else(|| Error::failed("cannot map shared memory", "null address"))?;
         Ok(Self { start, length })
     }
 
@@ -145,11 +108,7 @@ impl Mapping {
 
     /// Returns a pointer `offset` bytes into the mapping. Panics if it lies outside: offsets are trawl's own.
     pub fn at(&self, offset: usize) -> *mut u8 {
-        assert!(
-            offset <= self.length,
-            "offset {offset} lies outside a mapping of {} bytes",
-            self.length
-        );
+        assert!(offset <= self.length, "offset {offset} lies outside a mapping of {} bytes", self.length);
         // SAFETY: the offset was just checked to lie within the mapping or one past its end.
         unsafe { self.start.as_ptr().add(offset) }
     }
@@ -197,8 +156,8 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
     }
 
-    /// Returns a 32-bit number that others read at this moment, along with all earlier writes; panics for an offset outside
-    /// or unaligned.
+    /// Returns a 32-bit number that others read at this moment, along with all earlier writes; panics for an offset
+    /// outside or unaligned.
     pub fn short(&self, offset: usize) -> &AtomicU32 {
         assert!(
             offset.is_multiple_of(4) && offset + 4 <= self.length,

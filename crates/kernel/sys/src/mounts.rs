@@ -21,10 +21,7 @@ fn parse(table: &str, kind: &str) -> Vec<Mount> {
     let one = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
         let mut fields = before.split(' ').skip(3);
-        let mount = Mount {
-            part: unescape(fields.next()?),
-            mount_point: PathBuf::from(unescape(fields.next()?)),
-        };
+        let mount = Mount { part: unescape(fields.next()?), mount_point: PathBuf::from(unescape(fields.next()?)) };
         (after.split(' ').next()? == kind).then_some(mount)
     };
     table.lines().filter_map(one).collect()
@@ -32,16 +29,9 @@ fn parse(table: &str, kind: &str) -> Vec<Mount> {
 
 /// Decodes blanks and backslashes, which the table holds as octal numbers.
 fn unescape(text: &str) -> String {
-    [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ]
-    .iter()
-    .fold(text.to_owned(), |text, (code, plain)| {
-        text.replace(code, plain)
-    })
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
 #[cfg(test)]
@@ -55,10 +45,7 @@ mod tests {
                      32 24 0:29 / /mnt/a\\040b rw shared:1 - bpf none rw\n\
                      33 24 0:4 net:[4026532199] /run/netns/red rw shared:2 - nsfs nsfs rw\n\
                      garbage\n";
-        let mount = |part: &str, mount_point: &str| Mount {
-            part: part.to_owned(),
-            mount_point: mount_point.into(),
-        };
+        let mount = |part: &str, mount_point: &str| Mount { part: part.to_owned(), mount_point: mount_point.into() };
         let bpf = [mount("/", "/sys/fs/bpf"), mount("/", "/mnt/a b")];
         assert_eq!(parse(table, "bpf"), bpf);
         let namespaces = [mount("net:[4026532199]", "/run/netns/red")];

@@ -46,11 +46,7 @@ pub struct Selector(Vec<Term>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Term {
     Name(String),
-    Label {
-        key: String,
-        value: String,
-        equal: bool,
-    },
+    Label { key: String, value: String, equal: bool },
 }
 
 impl Term {
@@ -58,18 +54,9 @@ impl Term {
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Name(pattern), Self::Name(asked)) => covers(pattern, asked),
-            (
-                Self::Label {
-                    key,
-                    value,
-                    equal: true,
-                },
-                Self::Label {
-                    key: asked_key,
-                    value: asked,
-                    equal: true,
-                },
-            ) => key == asked_key && covers(value, asked),
+            (Self::Label { key, value, equal: true }, Self::Label { key: asked_key, value: asked, equal: true }) => {
+                key == asked_key && covers(value, asked)
+            }
             _ => self == other,
         }
     }
@@ -86,19 +73,14 @@ impl Selector {
             match pair {
                 _ if text.is_empty() => None,
                 Some(("", _)) => None,
-                Some((key, value)) => Some(Term::Label {
-                    key: key.to_owned(),
-                    value: value.to_owned(),
-                    equal,
-                }),
+                Some((key, value)) => Some(Term::Label { key: key.to_owned(), value: value.to_owned(), equal }),
                 None => Some(Term::Name(text.to_owned())),
             }
         };
         let terms: Option<Vec<Term>> = text.split(',').map(term).collect();
         terms.map(Self).ok_or_else(|| {
             let what = format!("cannot understand the selector '{text}'");
-            Error::usage(what, "a term is empty")
-                .fix("write for example 'web*', role=edge or 'web*,role=edge'")
+            Error::usage(what, "a term is empty").fix("write for example 'web*', role=edge or 'web*,role=edge'")
         })
     }
 
@@ -120,9 +102,7 @@ impl Selector {
     /// Returns true if this one surely selects everything that the other selects.
     pub fn covers(&self, other: &Self) -> bool {
         let all = Term::Name("*".to_owned());
-        self.0
-            .iter()
-            .all(|term| *term == all || other.0.iter().any(|one| term.covers(one)))
+        self.0.iter().all(|term| *term == all || other.0.iter().any(|one| term.covers(one)))
     }
 }
 

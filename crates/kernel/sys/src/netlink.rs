@@ -1,4 +1,5 @@
-//! Interfaces, addresses, routes and tc over routing netlink; driver abilities over generic netlink; traces of nftables.
+//! Interfaces, addresses, routes and tc over routing netlink; driver abilities over generic netlink; traces of
+//! nftables.
 //!
 //! A [`Netlink`] stays in the namespace it was opened in: it may be used from any thread.
 
@@ -49,11 +50,7 @@ impl Netlink {
             Some(namespace) => format!(" (namespace {})", namespace.label()),
             None => String::new(),
         };
-        Ok(Self {
-            socket: Socket::route(namespace)?,
-            namespace: namespace.cloned(),
-            scope,
-        })
+        Ok(Self { socket: Socket::route(namespace)?, namespace: namespace.cloned(), scope })
     }
 }
 
@@ -98,8 +95,8 @@ impl Peer {
     }
 }
 
-/// Finds the other end of a veth in the namespaces that can be found; `None` if it is in none of them, or the interface has
-/// no other end.
+/// Finds the other end of a veth in the namespaces that can be found; `None` if it is in none of them, or the interface
+/// has no other end.
 pub fn veth_peer(namespace: Option<&Namespace>, interface: &LinkRecord) -> Result<Option<Peer>> {
     veth_peer_in(&mut NamespaceSearch::default(), namespace, interface)
 }
@@ -116,10 +113,7 @@ pub fn veth_peer_in(
     let mut here = Netlink::open(namespace)?;
     let Some(wanted) = interface.peer_namespace_id else {
         let link = here.find_link_by_index(index)?;
-        return Ok(link.map(|link| Peer {
-            link,
-            namespace: namespace.cloned(),
-        }));
+        return Ok(link.map(|link| Peer { link, namespace: namespace.cloned() }));
     };
     let mut failure = None;
     let is_there = |candidate: &Namespace| match here.namespace_id(candidate) {
@@ -133,8 +127,5 @@ pub fn veth_peer_in(
         return failure.map_or(Ok(None), Err);
     };
     let link = Netlink::inside(&there)?.find_link_by_index(index)?;
-    Ok(link.map(|link| Peer {
-        link,
-        namespace: Some(there),
-    }))
+    Ok(link.map(|link| Peer { link, namespace: Some(there) }))
 }

@@ -20,8 +20,8 @@ use std::vec;
 
 use rustix::fs::{AtFlags, fstatfs, statat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, UnmountFlags,
-    fsconfig_create, fsmount, fsopen, mount_bind, mount_bind_recursive, mount_change, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
+    mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde::{Deserialize, Serialize};
@@ -54,19 +54,14 @@ impl Namespace {
     pub fn open(text: &str) -> Result<Self> {
         if text == CURRENT {
             let here = Self::current()?;
-            let mut named = list()
-                .into_iter()
-                .filter_map(|name| Self::by_name(&name).ok());
+            let mut named = list().into_iter().filter_map(|name| Self::by_name(&name).ok());
             let found = named.find(|one| one.identity == here.identity);
             return Ok(found.unwrap_or(here));
         }
         if text.contains('/') {
             return Self::from_path(Path::new(text));
         }
-        if let Some(pid) = text
-            .strip_prefix("pid:")
-            .and_then(|pid| pid.parse::<u32>().ok())
-        {
+        if let Some(pid) = text.strip_prefix("pid:").and_then(|pid| pid.parse::<u32>().ok()) {
             return Err(Error::usage(
                 format!("namespace {text}"),
                 "the namespace of a process is named by the process id alone",
@@ -97,10 +92,7 @@ impl Namespace {
         let fix = if known.is_empty() {
             format!("make it with: ip netns add {name}")
         } else {
-            format!(
-                "existing namespaces: {}; make it with: ip netns add {name}",
-                known.join(", ")
-            )
+            format!("existing namespaces: {}; make it with: ip netns add {name}", known.join(", "))
         };
         Err(Error::failed(format!("namespace {name}"), "it does not exist").fix(fix))
     }
@@ -113,14 +105,9 @@ impl Namespace {
         if u64::try_from(kind.f_type).ok() != Some(NSFS_MAGIC) {
             let error = Error::failed(what(), "it is not a namespace");
             // Only files in these directories stand for nothing else.
-            let is_left = [NAMED, NAMED_OLD]
-                .map(Path::new)
-                .contains(&path.parent().unwrap_or(path));
+            let is_left = [NAMED, NAMED_OLD].map(Path::new).contains(&path.parent().unwrap_or(path));
             return Err(match is_left {
-                true => error.fix(format!(
-                    "if it was left behind by a crash: rm {}",
-                    path_word(path)
-                )),
+                true => error.fix(format!("if it was left behind by a crash: rm {}", path_word(path))),
                 false => error,
             });
         }
@@ -128,10 +115,7 @@ impl Namespace {
         let named = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let named = named.unwrap_or_default().display().to_string();
         if named.contains(":[") && !named.starts_with("net:[") {
-            return Err(Error::failed(
-                what(),
-                "it is a namespace, but not one of networks",
-            ));
+            return Err(Error::failed(what(), "it is a namespace, but not one of networks"));
         }
         Self::held(file, path)
     }
@@ -160,11 +144,8 @@ impl Namespace {
             if Path::new(&format!("/proc/{pid}")).exists() {
                 return error;
             }
-            Error::failed(
-                format!("namespace {pid}"),
-                "no namespace has that name, and no process that id",
-            )
-            .fix("ip netns list shows the names")
+            Error::failed(format!("namespace {pid}"), "no namespace has that name, and no process that id")
+                .fix("ip netns list shows the names")
         })
     }
 
@@ -186,7 +167,8 @@ impl Namespace {
         self.name.as_deref()
     }
 
-    /// Returns true if its name no longer stands for it: the name was deleted, and an open descriptor keeps the namespace.
+    /// Returns true if its name no longer stands for it: the name was deleted, and an open descriptor keeps the
+    /// namespace.
     pub fn has_lost_its_name(&self) -> bool {
         let now = self.name.as_deref().map(identity_of);
         now.is_some_and(|identity| identity != Some(self.identity))
@@ -231,9 +213,9 @@ impl PartialEq for Namespace {
 
 impl Eq for Namespace {}
 
-/// Runs `work` inside the namespace and returns its result. The work runs on a new thread that enters the namespace and ends
-/// with the work, so no thread can be left behind in the wrong namespace. Sockets opened in it stay in the namespace for
-/// their whole life.
+/// Runs `work` inside the namespace and returns its result. The work runs on a new thread that enters the namespace and
+/// ends with the work, so no thread can be left behind in the wrong namespace. Sockets opened in it stay in the
+/// namespace for their whole life.
 pub fn run_in<R, F>(namespace: &Namespace, work: F) -> Result<R>
 where
     F: FnOnce() -> R + Send,
@@ -287,10 +269,7 @@ fn cannot_open(path: &Path) -> String {
 }
 
 fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
-    let error = Error::os(
-        format!("cannot enter the namespace {}", namespace.label),
-        errno.into(),
-    );
+    let error = Error::os(format!("cannot enter the namespace {}", namespace.label), errno.into());
     if errno == rustix::io::Errno::PERM {
         return error.fix("this requires root (CAP_SYS_ADMIN)");
     }
@@ -312,12 +291,12 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 
 // A search for network namespaces: among their names, mounts, and the processes that live in them.
 
-/// The namespaces that can be found, each once: first those with a name, then the namespace of the calling thread, those kept
-/// by a mount elsewhere, and those of processes.
+/// The namespaces that can be found, each once: first those with a name, then the namespace of the calling thread,
+/// those kept by a mount elsewhere, and those of processes.
 ///
-/// The search is lazy: no process is inspected if a name already leads to the wanted namespace. All found namespaces are held
-/// open. A held inode's number is not reused, so the number identifies further links to the same namespace, which are
-/// skipped. Namespaces created during the search may be missed.
+/// The search is lazy: no process is inspected if a name already leads to the wanted namespace. All found namespaces
+/// are held open. A held inode's number is not reused, so the number identifies further links to the same namespace,
+/// which are skipped. Namespaces created during the search may be missed.
 #[derive(Debug)]
 pub struct NamespaceSearch {
     found: Vec<Namespace>,
@@ -386,10 +365,7 @@ impl NamespaceSearch {
                 let Some(among) = self.later.next() else {
                     return false;
                 };
-                self.finders = self
-                    .unless_cut(among.finders())
-                    .unwrap_or_default()
-                    .into_iter();
+                self.finders = self.unless_cut(among.finders()).unwrap_or_default().into_iter();
                 continue;
             };
             let is_known = |number| self.numbers.contains(&number);
@@ -403,7 +379,8 @@ impl NamespaceSearch {
         }
     }
 
-    /// Ignores processes that ended, deleted names and links that may not be read; any other failure may hide namespaces.
+    /// Ignores processes that ended, deleted names and links that may not be read; any other failure may hide
+    /// namespaces.
     fn unless_cut<T>(&mut self, result: Result<T>) -> Option<T> {
         const WANTS: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
         let wants = |e: &Error| e.errno().is_some_and(|errno| WANTS.contains(&errno));
@@ -417,17 +394,11 @@ impl Among {
         Ok(match self {
             Self::Names => list().into_iter().map(FoundBy::Name).collect(),
             Self::Own => vec![FoundBy::Own],
-            Self::Mounts => mounts::of_kind("nsfs", "self")
-                .into_iter()
-                .map(FoundBy::Mount)
-                .collect(),
+            Self::Mounts => mounts::of_kind("nsfs", "self").into_iter().map(FoundBy::Mount).collect(),
             Self::Processes => {
-                let entries = fs::read_dir("/proc")
-                    .map_err(|e| Error::os("cannot look through the processes", e))?;
+                let entries = fs::read_dir("/proc").map_err(|e| Error::os("cannot look through the processes", e))?;
                 let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-                names
-                    .filter_map(|name| name.parse().ok().map(FoundBy::Process))
-                    .collect()
+                names.filter_map(|name| name.parse().ok().map(FoundBy::Process)).collect()
             }
         })
     }
@@ -440,9 +411,7 @@ impl FoundBy {
             Self::Name(name) => Namespace::by_name(&name).map(Some),
             Self::Own => Namespace::current().map(Some),
             Self::Mount(mount) => match number(&mount.part) {
-                Some(number) if !is_known(number) => {
-                    Namespace::from_path(&mount.mount_point).map(Some)
-                }
+                Some(number) if !is_known(number) => Namespace::from_path(&mount.mount_point).map(Some),
                 _ => Ok(None),
             },
             Self::Process(id) => {
@@ -457,8 +426,7 @@ impl FoundBy {
 }
 
 fn number_at(link: &Path) -> Result<Option<u64>> {
-    let text =
-        fs::read_link(link).map_err(|e| Error::os(format!("cannot read {}", link.display()), e))?;
+    let text = fs::read_link(link).map_err(|e| Error::os(format!("cannot read {}", link.display()), e))?;
     Ok(text.to_str().and_then(number))
 }
 
@@ -475,19 +443,11 @@ pub fn create(name: &str) -> Result<Namespace> {
     let what = || format!("cannot make the namespace {name}");
     share_directory().map_err(|e| Error::os(what(), e).fix("this requires root"))?;
     let path = Path::new(NAMED).join(name);
-    let reserved = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o000)
-        .open(&path);
+    let reserved = fs::OpenOptions::new().write(true).create_new(true).mode(0o000).open(&path);
     if let Err(e) = reserved {
         let exists = e.kind() == std::io::ErrorKind::AlreadyExists;
         let error = Error::os(what(), e);
-        return Err(if exists {
-            error.fix(format!("ip netns del {name}"))
-        } else {
-            error
-        });
+        return Err(if exists { error.fix(format!("ip netns del {name}")) } else { error });
     }
     let made = on_a_thread(|| {
         // SAFETY: only the network namespace is left, no file descriptor table or memory is unshared.
@@ -534,33 +494,20 @@ pub fn list() -> Vec<String> {
 }
 
 fn check_name(name: &str) -> Result<()> {
-    if name.is_empty()
-        || name == "."
-        || name == ".."
-        || name.contains(['/', '\0'])
-        || name.len() > 255
-    {
-        return Err(Error::usage(
-            format!("namespace {name:?}"),
-            "the name is not valid",
-        ));
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > 255 {
+        return Err(Error::usage(format!("namespace {name:?}"), "the name is not valid"));
     }
     Ok(())
 }
 
-/// Makes the directory a shared mount of itself: a mount in /run/netns must be seen in every mount namespace, and a deletion
-/// as well, or a namespace would live on in some service's private copy.
+/// Makes the directory a shared mount of itself: a mount in /run/netns must be seen in every mount namespace, and a
+/// deletion as well, or a namespace would live on in some service's private copy.
 fn share_directory() -> std::io::Result<()> {
     fs::create_dir_all(NAMED)?;
     // Two commands at once would mount it twice; iproute2 uses the same lock.
-    let _lock = Lock::shared_with_others(Rank::Names, Path::new(NAMED))
-        .map_err(|e| std::io::Error::other(e.to_string()))?;
-    let shared = || {
-        mount_change(
-            NAMED,
-            MountPropagationFlags::SHARED | MountPropagationFlags::REC,
-        )
-    };
+    let _lock =
+        Lock::shared_with_others(Rank::Names, Path::new(NAMED)).map_err(|e| std::io::Error::other(e.to_string()))?;
+    let shared = || mount_change(NAMED, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     if shared() == Err(rustix::io::Errno::INVAL) {
         mount_bind_recursive(NAMED, NAMED)?;
         shared()?;
@@ -570,9 +517,9 @@ fn share_directory() -> std::io::Result<()> {
 
 // Identity of a network namespace in notes that may outlive it.
 
-/// An identity that no other namespace has, until the machine starts anew. The kernel reuses the inode number of a deleted
-/// namespace, so that number alone identifies only namespaces that are held open. The cookie is never reused, but it can be
-/// read only inside the namespace.
+/// An identity that no other namespace has, until the machine starts anew. The kernel reuses the inode number of a
+/// deleted namespace, so that number alone identifies only namespaces that are held open. The cookie is never reused,
+/// but it can be read only inside the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     inode: u64,
@@ -591,8 +538,7 @@ impl Mark {
     }
 
     fn is_of(&self, namespace: &Namespace) -> bool {
-        namespace.identity().1 == self.inode
-            && cookie(Some(namespace)).is_ok_and(|cookie| cookie == self.cookie)
+        namespace.identity().1 == self.inode && cookie(Some(namespace)).is_ok_and(|cookie| cookie == self.cookie)
     }
 
     /// Returns the namespace, if it can be found.
@@ -601,9 +547,9 @@ impl Mark {
         self.is_of(one).then(|| one.clone())
     }
 
-    /// Returns true if the namespace certainly no longer exists: it is none of those that can be found, and nothing hides
-    /// others. A container may see notes about namespaces that it does not see. The look must have begun after the note was
-    /// made.
+    /// Returns true if the namespace certainly no longer exists: it is none of those that can be found, and nothing
+    /// hides others. A container may see notes about namespaces that it does not see. The look must have begun after
+    /// the note was made.
     pub fn is_gone(&self, look: &mut NamespaceSearch) -> bool {
         if let Some(one) = look.numbered(self.inode) {
             return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
@@ -612,9 +558,7 @@ impl Mark {
             return false;
         }
         // An unreachable mount keeps the namespace too, as does a mount created while processes were inspected.
-        let mut mounts = ["self", "1"]
-            .into_iter()
-            .flat_map(|process| mounts::of_kind("nsfs", process));
+        let mut mounts = ["self", "1"].into_iter().flat_map(|process| mounts::of_kind("nsfs", process));
         mounts.all(|mount| number(&mount.part) != Some(self.inode))
     }
 }
@@ -636,15 +580,12 @@ impl FromStr for Mark {
     fn from_str(text: &str) -> std::result::Result<Self, NoMark> {
         let (inode, cookie) = text.split_once('_').ok_or(NoMark)?;
         let number = |text: &str| text.parse().map_err(|_| NoMark);
-        Ok(Self {
-            inode: number(inode)?,
-            cookie: number(cookie)?,
-        })
+        Ok(Self { inode: number(inode)?, cookie: number(cookie)? })
     }
 }
 
-/// Returns a number for the namespace (`None`: the calling thread's) that is never reused: the kernel's own, or the number
-/// of its loopback interface before Linux 5.14.
+/// Returns a number for the namespace (`None`: the calling thread's) that is never reused: the kernel's own, or the
+/// number of its loopback interface before Linux 5.14.
 pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
     const WHAT: &str = "cannot identify the network namespace";
     let known = namespace.map(|namespace| &*namespace.cookie);
@@ -652,8 +593,8 @@ pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
         return Ok(*cookie);
     }
     let ask = || {
-        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
-            .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let socket =
+            UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
         socket_option::get(&socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0u64)
     };
     let asked = match run_maybe_in(namespace, ask)? {
@@ -671,17 +612,13 @@ pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
     Ok(known.map_or(asked, |known| *known.get_or_init(|| asked)))
 }
 
-/// Returns the number by which sysfs knows the loopback interface of this thread's namespace. Every namespace has one such
-/// interface, which cannot leave it, and sysfs gives no number twice.
+/// Returns the number by which sysfs knows the loopback interface of this thread's namespace. Every namespace has one
+/// such interface, which cannot leave it, and sysfs gives no number twice.
 fn loopback_number() -> std::io::Result<u64> {
     // Each mounted sysfs shows the interfaces of one namespace, and nothing says of which. This one is mounted nowhere.
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
-    let root = fsmount(
-        &context,
-        FsMountFlags::FSMOUNT_CLOEXEC,
-        MountAttrFlags::MOUNT_ATTR_RDONLY,
-    )?;
+    let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
     let loopback = statat(&root, "devices/virtual/net/lo", AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(loopback.st_ino)
 }
@@ -695,17 +632,9 @@ mod tests {
 
     #[test]
     fn a_missing_name_shows_the_command_to_create_it() {
-        let error = Namespace::open("trawl-no-such-namespace")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("namespace trawl-no-such-namespace: it does not exist"),
-            "{error}"
-        );
-        assert!(
-            error.contains("ip netns add trawl-no-such-namespace"),
-            "{error}"
-        );
+        let error = Namespace::open("trawl-no-such-namespace").unwrap_err().to_string();
+        assert!(error.contains("namespace trawl-no-such-namespace: it does not exist"), "{error}");
+        assert!(error.contains("ip netns add trawl-no-such-namespace"), "{error}");
     }
 
     #[test]
@@ -718,14 +647,10 @@ mod tests {
 
     #[test]
     fn an_ordinary_file_is_not_a_namespace() {
-        let error = Namespace::from_path(Path::new("/etc/passwd"))
-            .unwrap_err()
-            .to_string();
+        let error = Namespace::from_path(Path::new("/etc/passwd")).unwrap_err().to_string();
         assert!(error.contains("it is not a namespace"), "{error}");
         assert!(!error.contains("rm "), "{error}");
-        let error = Namespace::open("/proc/self/ns/mnt")
-            .unwrap_err()
-            .to_string();
+        let error = Namespace::open("/proc/self/ns/mnt").unwrap_err().to_string();
         assert!(error.contains("not one of networks"), "{error}");
         assert!(Namespace::open("/proc/self/ns/net").is_ok());
     }
@@ -744,12 +669,7 @@ mod tests {
         assert!(list().contains(&scratch.name));
         let there = cookie(Some(&scratch.namespace)).unwrap();
         assert_ne!(there, cookie(None).unwrap());
-        assert_eq!(
-            there,
-            run_in(&scratch.namespace, || cookie(None))
-                .unwrap()
-                .unwrap()
-        );
+        assert_eq!(there, run_in(&scratch.namespace, || cookie(None)).unwrap().unwrap());
         for expected in [&scratch.namespace, &before] {
             let mut found = Vec::new();
             NamespaceSearch::default().find(|one| {
@@ -769,11 +689,7 @@ mod tests {
         let mut seen = HashSet::new();
         for _ in 0..20 {
             let scratch = ScratchNamespace::create();
-            let there = || {
-                run_in(&scratch.namespace, loopback_number)
-                    .unwrap()
-                    .unwrap()
-            };
+            let there = || run_in(&scratch.namespace, loopback_number).unwrap().unwrap();
             let number = there();
             assert_eq!(number, there());
             assert!(seen.insert(number), "{number} is used twice");
@@ -792,11 +708,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         mount_bind(Path::new(NAMED).join(&scratch.name), &file).unwrap();
         delete(&scratch.name).unwrap();
-        let is_found = || {
-            NamespaceSearch::default()
-                .find(|one| *one == scratch.namespace)
-                .is_some()
-        };
+        let is_found = || NamespaceSearch::default().find(|one| *one == scratch.namespace).is_some();
         let was_found = is_found();
         let there = Mark::of(Some(&scratch.namespace)).unwrap();
         assert!(!there.is_gone(&mut NamespaceSearch::default()));

@@ -21,32 +21,17 @@ impl Outlet {
     pub fn new(file: File) -> Self {
         let kind = file.metadata().map(|about| about.file_type());
         if kind.as_ref().is_ok_and(|kind| kind.is_file()) {
-            return Self {
-                file,
-                may_block: false,
-            };
+            return Self { file, may_block: false };
         }
         // A reopened descriptor has flags of its own. Sockets cannot be reopened, and foreign pipes need not be.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = kind
             .is_ok_and(|kind| kind.is_fifo() || kind.is_char_device())
-            .then(|| {
-                OpenOptions::new()
-                    .write(true)
-                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-                    .open(path)
-                    .ok()
-            })
+            .then(|| OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok())
             .flatten();
         match again {
-            Some(file) => Self {
-                file,
-                may_block: false,
-            },
-            None => Self {
-                file,
-                may_block: true,
-            },
+            Some(file) => Self { file, may_block: false },
+            None => Self { file, may_block: true },
         }
     }
 
@@ -57,11 +42,7 @@ impl Outlet {
             if self.may_block && !self.is_ready() {
                 break;
             }
-            let most = if self.may_block {
-                TAKEN_AT_ONCE
-            } else {
-                usize::MAX
-            };
+            let most = if self.may_block { TAKEN_AT_ONCE } else { usize::MAX };
             let end = bytes.len().min(done.saturating_add(most));
             match self.file.write(&bytes[done..end]) {
                 Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
@@ -92,10 +73,7 @@ impl AsFd for Outlet {
 pub struct Patient<W>(pub W);
 
 impl<W: AsFd> Patient<W> {
-    fn until_taken<T>(
-        &mut self,
-        mut attempt: impl FnMut(&mut W) -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn until_taken<T>(&mut self, mut attempt: impl FnMut(&mut W) -> io::Result<T>) -> io::Result<T> {
         loop {
             match attempt(&mut self.0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -1,11 +1,12 @@
-//! Giving up privileges that a command does not need after its setup: another user, no capabilities, no means to gain any.
+//! Giving up privileges that a command does not need after its setup: another user, no capabilities, no means to gain
+//! any.
 
 use std::ffi::{CStr, CString};
 
 pub use rustix::thread::CapabilitySet as Capabilities;
 use rustix::thread::{
-    CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_keep_capabilities, set_no_new_privs,
+    CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs,
 };
 
 use crate::{Error, Result};
@@ -23,23 +24,17 @@ impl User {
     pub fn find(name: &str) -> Result<Self> {
         let what = || format!("cannot change to user {name}");
         let name = CString::new(name).map_err(|e| Error::usage(what(), e))?;
-        // SAFETY: the name is a C string, and the result points into static memory of libc's that stays unchanged until the
-        // next such call; no other thread makes one. It is copied at once.
+        // SAFETY: the name is a C string, and the result points into static memory of libc's that stays unchanged until
+        // the next such call; no other thread makes one. It is copied at once.
         let (uid, gid, home) = unsafe {
             let entry = libc::getpwnam(name.as_ptr());
             if entry.is_null() {
-                return Err(Error::usage(what(), "no such user exists")
-                    .fix("'getent passwd' lists the users"));
+                return Err(Error::usage(what(), "no such user exists").fix("'getent passwd' lists the users"));
             }
             let home = CStr::from_ptr((*entry).pw_dir).to_owned();
             ((*entry).pw_uid, (*entry).pw_gid, home)
         };
-        Ok(Self {
-            name,
-            uid,
-            gid,
-            home,
-        })
+        Ok(Self { name, uid, gid, home })
     }
 
     /// Returns the numbers of the user and its group.
@@ -51,15 +46,11 @@ impl User {
         (self.uid, self.gid)
     }
 
-    /// Changes to this user as a login does: with its groups, and its home in the environment. The process must have one
-    /// thread.
+    /// Changes to this user as a login does: with its groups, and its home in the environment. The process must have
+    /// one thread.
     pub(crate) fn log_in(&self) -> Result<()> {
         self.become_it()?;
-        for (name, value) in [
-            (c"HOME", &self.home),
-            (c"USER", &self.name),
-            (c"LOGNAME", &self.name),
-        ] {
+        for (name, value) in [(c"HOME", &self.home), (c"USER", &self.name), (c"LOGNAME", &self.name)] {
             // SAFETY: both are C strings, which the call copies; no other thread reads the environment.
             unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
         }
@@ -74,11 +65,7 @@ impl User {
                 && libc::setgid(self.gid) == 0
                 && libc::setuid(self.uid) == 0
         };
-        if changed {
-            Ok(())
-        } else {
-            Err(self.cannot_become(std::io::Error::last_os_error()))
-        }
+        if changed { Ok(()) } else { Err(self.cannot_become(std::io::Error::last_os_error())) }
     }
 }
 
@@ -145,22 +132,15 @@ fn cannot_give_up(error: rustix::io::Errno) -> Error {
     Error::os("cannot give up privileges", error.into())
 }
 
-/// Gives up all capabilities but these for good, for this thread and all it starts later: no program executed from now on has
-/// more.
+/// Gives up all capabilities but these for good, for this thread and all it starts later: no program executed from now
+/// on has more.
 pub fn keep_only(capabilities: Capabilities) -> Result<()> {
     set_no_new_privs(true).map_err(cannot_give_up)?;
     let held = rustix::thread::capabilities(None).map_err(cannot_give_up)?;
     let kept = capabilities & held.permitted;
     bound(kept);
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: kept,
-            permitted: kept,
-            inheritable: Capabilities::empty(),
-        },
-    )
-    .map_err(cannot_give_up)
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: Capabilities::empty() })
+        .map_err(cannot_give_up)
 }
 
 /// Limits the bounding set. Without CAP_SETPCAP it stays, but no_new_privs keeps any of it from being gained.
@@ -210,30 +190,20 @@ const BEYOND_FILES: [libc::c_long; 30] = [
     libc::SYS_open_by_handle_at,
 ];
 
-/// Forbids this process from executing programs, opening sockets, tracing others, mounting, and loading BPF programs and
-/// modules.
+/// Forbids this process from executing programs, opening sockets, tracing others, mounting, and loading BPF programs
+/// and modules.
 pub fn forbid_all_but_files() {
-    let sockets = [
-        libc::SYS_socket,
-        libc::SYS_socketpair,
-        libc::SYS_setns,
-        libc::SYS_unshare,
-        libc::SYS_bpf,
-    ];
+    let sockets = [libc::SYS_socket, libc::SYS_socketpair, libc::SYS_setns, libc::SYS_unshare, libc::SYS_bpf];
     forbid(&[&BEYOND_FILES[..], &sockets].concat());
 }
 
 /// The kernel's number for native system calls: other architectures number theirs differently.
-const NATIVE: u32 = if cfg!(target_arch = "aarch64") {
-    0xc000_00b7
-} else {
-    0xc000_003e
-};
+const NATIVE: u32 = if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
 /// The bit that marks the numbers of x86-64's x32 calls.
 const X32: u32 = 0x4000_0000;
 
-/// Makes these calls fail with EPERM in all threads of the process. A kernel without seccomp filters restricts nothing, which
-/// is not an error.
+/// Makes these calls fail with EPERM in all threads of the process. A kernel without seccomp filters restricts nothing,
+/// which is not an error.
 fn forbid(calls: &[libc::c_long]) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -254,10 +224,7 @@ fn forbid(calls: &[libc::c_long]) {
     program.push(insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
     let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     program.push(insn(RETURN, 0, 0, refusal));
-    let filter = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the structure and the program that it points to outlive the call, which copies them.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -288,10 +255,7 @@ mod tests {
         if std::env::var_os(ALONE).is_none() {
             let own = std::env::current_exe().expect("its path");
             let tried = std::process::Command::new(own)
-                .args([
-                    "--exact",
-                    "privilege::tests::privileges_that_were_given_up_stay_lost",
-                ])
+                .args(["--exact", "privilege::tests::privileges_that_were_given_up_stay_lost"])
                 .env(ALONE, "yes")
                 .output()
                 .expect("it runs");
@@ -303,9 +267,6 @@ mod tests {
         forbid_all_but_files();
         let shell = std::process::Command::new("/bin/true").status();
         assert!(shell.is_err(), "no program can be executed");
-        assert!(
-            std::fs::read("/proc/self/stat").is_ok(),
-            "files can be read"
-        );
+        assert!(std::fs::read("/proc/self/stat").is_ok(), "files can be read");
     }
 }

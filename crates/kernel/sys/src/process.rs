@@ -18,12 +18,7 @@ fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process)
         .ok()
         .and_then(Pid::from_raw)
-        .ok_or_else(|| {
-            Error::failed(
-                format!("cannot find process {process}"),
-                "that is no process id",
-            )
-        })
+        .ok_or_else(|| Error::failed(format!("cannot find process {process}"), "that is no process id"))
 }
 
 /// Returns the binary that this process runs.
@@ -39,8 +34,8 @@ pub fn trawl_binary() -> Result<PathBuf> {
     })
 }
 
-/// Finds another program of trawl's: next to this one, or in the directories of packages. Refuses, for root, one that another
-/// user could have planted.
+/// Finds another program of trawl's: next to this one, or in the directories of packages. Refuses, for root, one that
+/// another user could have planted.
 pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     let own = own_binary()?;
     let directory = own.parent().unwrap_or(Path::new("/"));
@@ -57,7 +52,8 @@ pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     Ok(found)
 }
 
-/// Refuses a program that anyone but root and the owner of trawl's own binary may write or replace. The path has no links.
+/// Refuses a program that anyone but root and the owner of trawl's own binary may write or replace. The path has no
+/// links.
 fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
     let what = || format!("cannot run {}", program.display());
     let about = |path: &Path| std::fs::metadata(path).map_err(|e| Error::os(what(), e));
@@ -73,9 +69,8 @@ fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
             }
             _ => continue,
         };
-        return Err(Error::failed(what(), why).fix(
-            "install trawl and its programs in a directory that only root may write (make install)",
-        ));
+        return Err(Error::failed(what(), why)
+            .fix("install trawl and its programs in a directory that only root may write (make install)"));
     }
     Ok(())
 }
@@ -84,20 +79,15 @@ fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
 pub fn pin(process: u32, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(Some(pid(process)?), &set).map_err(|e| {
-        Error::os(
-            format!("cannot keep process {process} on CPU {cpu}"),
-            e.into(),
-        )
-    })
+    sched_setaffinity(Some(pid(process)?), &set)
+        .map_err(|e| Error::os(format!("cannot keep process {process} on CPU {cpu}"), e.into()))
 }
 
 /// Keeps the calling thread on one CPU.
 pub fn pin_thread(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(None, &set)
-        .map_err(|e| Error::os(format!("cannot keep a thread on CPU {cpu}"), e.into()))
+    sched_setaffinity(None, &set).map_err(|e| Error::os(format!("cannot keep a thread on CPU {cpu}"), e.into()))
 }
 
 /// Interrupts a process, like the interrupt key.
@@ -187,10 +177,11 @@ pub fn is_program(command: &str) -> bool {
     }
 }
 
-/// Unblocks all signals of this process, which has just been forked: what one thread blocks stays blocked in its children,
-/// and a program unaware of that could not be interrupted.
+/// Unblocks all signals of this process, which has just been forked: what one thread blocks stays blocked in its
+/// children, and a program unaware of that could not be interrupted.
 pub(crate) fn unblock_signals() -> std::io::Result<()> {
-    // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork and exec.
+    // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork and
+    // exec.
     let result = unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
@@ -202,8 +193,8 @@ pub(crate) fn unblock_signals() -> std::io::Result<()> {
     }
 }
 
-/// Makes this process, which has just been forked, get a signal when the parent's starting thread ends, for any reason. This
-/// persists in a program that gives up privileges later.
+/// Makes this process, which has just been forked, get a signal when the parent's starting thread ends, for any reason.
+/// This persists in a program that gives up privileges later.
 pub(crate) fn end_with_parent(parent: u32, signal: libc::c_int) -> std::io::Result<()> {
     // SAFETY: the call takes numbers only, and a system call is safe between fork and exec.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } != 0 {
@@ -234,8 +225,7 @@ pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::proces
 
 /// Stops a process until it goes on.
 pub fn stop(process: u32) -> Result<()> {
-    kill_process(pid(process)?, Signal::STOP)
-        .map_err(|e| Error::os(format!("cannot stop process {process}"), e.into()))
+    kill_process(pid(process)?, Signal::STOP).map_err(|e| Error::os(format!("cannot stop process {process}"), e.into()))
 }
 
 /// Resumes a stopped process.
@@ -246,14 +236,12 @@ pub fn resume(process: u32) -> Result<()> {
 
 /// Ends a process at once.
 pub fn kill(process: u32) -> Result<()> {
-    kill_process(pid(process)?, Signal::KILL)
-        .map_err(|e| Error::os(format!("cannot kill process {process}"), e.into()))
+    kill_process(pid(process)?, Signal::KILL).map_err(|e| Error::os(format!("cannot kill process {process}"), e.into()))
 }
 
 /// Waits until all code that the kernel ran without blocking when this was called has ended: BPF programs, above all.
 pub fn wait_for_kernel_readers() -> Result<()> {
-    membarrier(MembarrierCommand::Global)
-        .map_err(|e| Error::os("cannot wait for running BPF programs", e.into()))
+    membarrier(MembarrierCommand::Global).map_err(|e| Error::os("cannot wait for running BPF programs", e.into()))
 }
 
 /// Gives a process or thread priority over others on its CPU.

@@ -1,5 +1,5 @@
-//! Trawl's own directory under /run: locks and changes that wait to be confirmed. Only root can access it, so no other user
-//! can block a command or confirm a change.
+//! Trawl's own directory under /run: locks and changes that wait to be confirmed. Only root can access it, so no other
+//! user can block a command or confirm a change.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -16,8 +16,8 @@ const DIRECTORY: &str = "/run/trawl";
 pub(super) const OTHERS_WRITE: u32 = 0o022;
 pub(super) const STICKY: u32 = 0o1000;
 
-/// Returns a directory below trawl's own, created if it is missing; `None` if this process is not root, and may not create
-/// it.
+/// Returns a directory below trawl's own, created if it is missing; `None` if this process is not root, and may not
+/// create it.
 pub fn directory(name: &str) -> Result<Option<PathBuf>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -47,8 +47,8 @@ pub(super) fn unusable(path: &Path) -> String {
     format!("cannot use {}", path.display())
 }
 
-/// Refuses a directory that another user owns or may write, or that is below such a directory: that user could move or replace
-/// its contents, or the directory itself.
+/// Refuses a directory that another user owns or may write, or that is below such a directory: that user could move or
+/// replace its contents, or the directory itself.
 pub fn check_owner(path: &Path) -> Result<()> {
     Directory::open_own(path, false).map(drop)
 }
@@ -62,10 +62,7 @@ pub fn make_own(path: &Path) -> Result<()> {
 pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32) -> Result<()> {
     let shown = directory.display();
     if FileType::from_raw_mode(mode) != FileType::Directory {
-        return Err(Error::failed(
-            unusable(path),
-            format!("{shown} is not a directory"),
-        ));
+        return Err(Error::failed(unusable(path), format!("{shown} is not a directory")));
     }
     let it = match directory == path {
         true => "it".to_owned(),
@@ -81,12 +78,8 @@ pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
     }
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
         let mode = mode & 0o7777;
-        let why = format!(
-            "other users may write to {it} (mode {mode:04o}), and could move trawl's files in it"
-        );
-        return Err(
-            Error::failed(unusable(path), why).fix(format!("chmod go-w {}", path_word(directory)))
-        );
+        let why = format!("other users may write to {it} (mode {mode:04o}), and could move trawl's files in it");
+        return Err(Error::failed(unusable(path), why).fix(format!("chmod go-w {}", path_word(directory))));
     }
     Ok(())
 }

@@ -14,12 +14,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns the session of this command, as the SSH server reports it. sudo and others hide its variable from a command:
-    /// it is then read from the processes that started this one, as far as permitted.
+    /// Returns the session of this command, as the SSH server reports it. sudo and others hide its variable from a
+    /// command: it is then read from the processes that started this one, as far as permitted.
     pub fn of_this_command() -> Option<Self> {
         let own = std::env::var(VARIABLE).ok();
-        own.or_else(of_an_ancestor)
-            .and_then(|text| text.parse().ok())
+        own.or_else(of_an_ancestor).and_then(|text| text.parse().ok())
     }
 }
 
@@ -58,17 +57,8 @@ mod tests {
         assert_eq!(session.client, "10.0.0.1:50000".parse().expect("an end"));
         assert_eq!(session.server, "10.0.0.2:22".parse().expect("an end"));
         let session: Session = "fe80::1%eth0 1 fe80::2%eth0 22".parse().expect("one");
-        assert_eq!(
-            session.client.ip(),
-            "fe80::1".parse::<IpAddr>().expect("an address")
-        );
-        for text in [
-            "",
-            "10.0.0.1 1 10.0.0.2",
-            "a b c d",
-            "10.0.0.1 1 10.0.0.2 99999",
-            "10.0.0.1 1 10.0.0.2 22 33",
-        ] {
+        assert_eq!(session.client.ip(), "fe80::1".parse::<IpAddr>().expect("an address"));
+        for text in ["", "10.0.0.1 1 10.0.0.2", "a b c d", "10.0.0.1 1 10.0.0.2 99999", "10.0.0.1 1 10.0.0.2 22 33"] {
             assert_eq!(text.parse::<Session>(), Err(()), "{text}");
         }
     }

@@ -11,44 +11,19 @@ pub fn set<T>(socket: &impl AsFd, level: c_int, option: c_int, value: &T) -> io:
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes at most from the value, which outlives the call.
     let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            option,
-            std::ptr::from_ref(value).cast(),
-            length,
-        )
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), length)
     };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Reads an option. `T` must be valid for any bit pattern: the kernel fills it, or the first part of it.
-pub fn get<T: Copy>(
-    socket: &impl AsFd,
-    level: c_int,
-    option: c_int,
-    mut value: T,
-) -> io::Result<T> {
+pub fn get<T: Copy>(socket: &impl AsFd, level: c_int, option: c_int, mut value: T) -> io::Result<T> {
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes `length` bytes at most to the value, of types made of plain integers.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            option,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(socket.as_fd().as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length)
     };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(value)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
 /// Makes the kernel end a TCP connection whose other host does not answer for about a minute.

@@ -11,8 +11,8 @@ pub struct Process {
     pub name: String,
 }
 
-/// Returns the processes by the sockets that they have open, as far as they may be inspected. A shared socket belongs to the
-/// process with the lowest number.
+/// Returns the processes by the sockets that they have open, as far as they may be inspected. A shared socket belongs
+/// to the process with the lowest number.
 pub fn look() -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     let mut ids: Vec<u32> = fs::read_dir("/proc")
@@ -25,25 +25,15 @@ pub fn look() -> HashMap<u64, Process> {
     for id in ids {
         let directory = format!("/proc/{id}");
         let mut name = None;
-        for entry in fs::read_dir(format!("{directory}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let Some(inode) = fs::read_link(entry.path())
-                .ok()
-                .and_then(|to| socket_inode(&to))
-            else {
+        for entry in fs::read_dir(format!("{directory}/fd")).into_iter().flatten().flatten() {
+            let Some(inode) = fs::read_link(entry.path()).ok().and_then(|to| socket_inode(&to)) else {
                 continue;
             };
             let name = name.get_or_insert_with(|| {
                 let name = fs::read_to_string(format!("{directory}/comm")).unwrap_or_default();
                 name.trim_end().to_owned()
             });
-            owners.entry(inode).or_insert_with(|| Process {
-                id,
-                name: name.clone(),
-            });
+            owners.entry(inode).or_insert_with(|| Process { id, name: name.clone() });
         }
     }
     owners

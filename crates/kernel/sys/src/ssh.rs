@@ -22,7 +22,8 @@ pub fn word(text: &str) -> String {
 }
 
 impl Ssh {
-    /// Returns a command that runs this script on the host, whatever the user's own shell is. It never asks for a password.
+    /// Returns a command that runs this script on the host, whatever the user's own shell is. It never asks for a
+    /// password.
     pub fn script(&self, script: &str) -> Command {
         let mut words = self.program.iter();
         let mut ssh = Command::new(words.next().map_or("ssh", String::as_str));
@@ -85,10 +86,7 @@ mod tests {
     fn words_survive_a_remote_shell() {
         let text = "it's $HOME; `id`";
         let script = format!("printf %s {}", word(text));
-        let output = Command::new("sh")
-            .args(["-c", &script])
-            .output()
-            .expect("sh");
+        let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
         assert_eq!(String::from_utf8_lossy(&output.stdout), text);
     }
 }

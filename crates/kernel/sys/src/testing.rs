@@ -22,11 +22,7 @@ pub struct ScratchNamespace {
 impl ScratchNamespace {
     pub fn create() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "trawl-test-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name = format!("trawl-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let namespace = netns::create(&name).expect("a namespace for the test");
         Self { name, namespace }
     }

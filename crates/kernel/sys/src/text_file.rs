@@ -19,18 +19,12 @@ pub fn read(path: &Path) -> Result<String> {
 /// Reads a text to its end; an error names `what` as the failed action.
 pub fn read_from(source: impl Read, what: &str) -> Result<String> {
     let mut text = String::new();
-    source
-        .take(LARGEST + 1)
-        .read_to_string(&mut text)
-        .map_err(|e| match e.kind() {
-            ErrorKind::InvalidData => Error::failed(what, "it is not text"),
-            _ => Error::os(what, e),
-        })?;
+    source.take(LARGEST + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
+        ErrorKind::InvalidData => Error::failed(what, "it is not text"),
+        _ => Error::os(what, e),
+    })?;
     match text.len() as u64 > LARGEST {
-        true => Err(Error::failed(
-            what,
-            format!("it is larger than {} MiB", LARGEST >> 20),
-        )),
+        true => Err(Error::failed(what, format!("it is larger than {} MiB", LARGEST >> 20))),
         false => Ok(text),
     }
 }

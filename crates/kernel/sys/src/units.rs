@@ -18,9 +18,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(format!("'{unit}' is not a unit of time; use ms, s, m or h")),
     };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
+    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
     let total = number * seconds;
     if total > LONGEST {
         return Err(format!("{text} is longer than {LONGEST} s"));
@@ -51,12 +49,7 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
     above_zero(number, unit, text, why)
 }
 
-fn above_zero(
-    number: &str,
-    unit: &str,
-    text: &str,
-    why: impl Fn() -> String,
-) -> Result<f64, String> {
+fn above_zero(number: &str, unit: &str, text: &str, why: impl Fn() -> String) -> Result<f64, String> {
     let factor = match unit {
         "" => 1.0,
         "k" | "K" => 1e3,
@@ -65,43 +58,29 @@ fn above_zero(
         _ => return Err(why()),
     };
     let total = number.parse::<f64>().map_err(|_| why())? * factor;
-    if total > 0.0 && total <= 1e15 {
-        Ok(total)
-    } else {
-        Err(format!("{text} is not above zero, or above 1e15"))
-    }
+    if total > 0.0 && total <= 1e15 { Ok(total) } else { Err(format!("{text} is not above zero, or above 1e15")) }
 }
 
 /// Splits a text into the number and its unit.
 fn split(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     (text[..end].trim(), text[end..].trim())
 }
 
 /// Parses bytes: a number with an optional unit. K, M, G and T are powers of 1024, with or without `iB` or `B`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
-    let factor: u64 = match unit
-        .to_ascii_lowercase()
-        .trim_end_matches('b')
-        .trim_end_matches('i')
-    {
+    let factor: u64 = match unit.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
         "" => 1,
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
         "t" => 1 << 40,
         _ => {
-            return Err(format!(
-                "'{unit}' is not a unit of size; use KiB, MiB or GiB"
-            ));
+            return Err(format!("'{unit}' is not a unit of size; use KiB, MiB or GiB"));
         }
     };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is not a size; write for example 64MiB"))?;
+    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64MiB"))?;
     let total = number * factor as f64;
     if total < 0.0 || total > u64::MAX as f64 {
         return Err(format!("{text} is out of range"));
@@ -122,9 +101,7 @@ pub fn one_in(text: &str) -> Result<u32, String> {
 pub fn file_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err(format!(
-            "'{text}' is not a file's mode; write for example 640"
-        )),
+        _ => Err(format!("'{text}' is not a file's mode; write for example 640")),
     }
 }
 
@@ -153,10 +130,7 @@ pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Er
 }
 
 /// Serializes an optional number like [`rounded`].
-pub fn rounded_option<S: Serializer>(
-    value: &Option<f64>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+pub fn rounded_option<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => rounded(value, serializer),
         None => serializer.serialize_none(),

@@ -1,5 +1,5 @@
-//! The warden: a child process that outlives a killed trawl for a moment, to undo state that the kernel would keep: slots of
-//! foreign hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
+//! The warden: a child process that outlives a killed trawl for a moment, to undo state that the kernel would keep:
+//! slots of foreign hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -117,18 +117,15 @@ impl Warden {
         self.tasks.retain(|task| !task.is_over());
         self.tasks.extend(tasks);
         let before = self.child.take();
-        self.child = Some(
-            self.start()
-                .map_err(|e| Error::os("cannot start the process that cleans up", e))?,
-        );
+        self.child = Some(self.start().map_err(|e| Error::os("cannot start the process that cleans up", e))?);
         if let Some(before) = before {
             before.dismiss();
         }
         Ok(())
     }
 
-    /// Makes the child undo all tasks now, and waits for it: it may still have rights that this process has given up. No task
-    /// is left then.
+    /// Makes the child undo all tasks now, and waits for it: it may still have rights that this process has given up.
+    /// No task is left then.
     pub fn carry_out(&mut self) {
         if let Some(child) = self.child.take() {
             child.leave_to_it();
@@ -147,15 +144,11 @@ impl Warden {
 
     fn start(&self) -> io::Result<Child> {
         let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let mut keep: Vec<RawFd> = self
-            .tasks
-            .iter()
-            .flat_map(|task| task.descriptors())
-            .collect();
+        let mut keep: Vec<RawFd> = self.tasks.iter().flat_map(|task| task.descriptors()).collect();
         keep.push(watched.as_raw_fd());
-        // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts threads
-        // of its own, except to replace a child that was killed: the calls below take no lock but the allocator's, which
-        // fork(3) leaves usable in the child.
+        // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
+        // threads of its own, except to replace a child that was killed: the calls below take no lock but the
+        // allocator's, which fork(3) leaves usable in the child.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -219,10 +212,7 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
 
 /// Gives up privileges that a waiting process does not need. On failure it keeps them.
 pub fn confine(capabilities: Capabilities) {
-    let kept = KeptPrivileges {
-        user: None,
-        capabilities,
-    };
+    let kept = KeptPrivileges { user: None, capabilities };
     let _ = kept.confine();
 }
 
@@ -258,7 +248,5 @@ pub(crate) fn close_all_but(keep: &mut [RawFd]) {
 
 /// Duplicates a descriptor, for a task to hold.
 pub fn hold(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
-    descriptor
-        .try_clone_to_owned()
-        .map_err(|e| Error::os("cannot hold a descriptor twice", e))
+    descriptor.try_clone_to_owned().map_err(|e| Error::os("cannot hold a descriptor twice", e))
 }

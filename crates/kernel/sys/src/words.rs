@@ -1,5 +1,5 @@
-//! Names from outside in text: of interfaces, namespaces, tables, processes, hosts and files. Others choose them, also inside
-//! containers.
+//! Names from outside in text: of interfaces, namespaces, tables, processes, hosts and files. Others choose them, also
+//! inside containers.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -33,8 +33,8 @@ pub fn path_word(path: &Path) -> String {
     word(&path.to_string_lossy()).into_owned()
 }
 
-/// Returns a name for a sentence: characters that control a terminal, the line or the direction of the text are escaped as
-/// `\u001b`, which JSON understands too.
+/// Returns a name for a sentence: characters that control a terminal, the line or the direction of the text are escaped
+/// as `\u001b`, which JSON understands too.
 pub fn shown(name: &str) -> Cow<'_, str> {
     if !name.chars().any(steers) {
         return Cow::Borrowed(name);

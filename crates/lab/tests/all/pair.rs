@@ -10,8 +10,7 @@ use trawl_lab::{Pair, PairOptions, Station, list};
 use trawl_sys::netns;
 
 fn root_or_skip() -> bool {
-    let root =
-        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     if !root {
         eprintln!("SKIPPED: not root");
     }
@@ -27,13 +26,7 @@ fn frame(length: usize) -> Vec<u8> {
 }
 
 fn received(station: &Station) -> u64 {
-    station
-        .netlink()
-        .unwrap()
-        .link(&station.interface)
-        .unwrap()
-        .statistics
-        .rx_packets
+    station.netlink().unwrap().link(&station.interface).unwrap().statistics.rx_packets
 }
 
 /// Waits for the receiving side, which may still be busy after the last frame was sent.
@@ -46,13 +39,8 @@ fn wait_for(station: &Station, expected: u64) {
 }
 
 fn socket_on(station: &Station, address: IpAddr) -> UdpSocket {
-    let socket = netns::run_in(&station.namespace, || {
-        UdpSocket::bind((address, 0)).unwrap()
-    })
-    .unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    let socket = netns::run_in(&station.namespace, || UdpSocket::bind((address, 0)).unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket
 }
 
@@ -62,24 +50,15 @@ fn both_families_reach_the_other_side_without_noise() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
-    let families: [(IpAddr, IpAddr); 2] = [
-        (pair.a.ipv4.into(), pair.b.ipv4.into()),
-        (pair.a.ipv6.into(), pair.b.ipv6.into()),
-    ];
+    let families: [(IpAddr, IpAddr); 2] =
+        [(pair.a.ipv4.into(), pair.b.ipv4.into()), (pair.a.ipv6.into(), pair.b.ipv6.into())];
     for (from, to) in families {
         let (client, server) = (socket_on(&pair.a, from), socket_on(&pair.b, to));
         let mut buffer = [0; 64];
         for _ in 0..3 {
-            client
-                .send_to(b"question", server.local_addr().unwrap())
-                .unwrap();
-            let (length, asker) = server
-                .recv_from(&mut buffer)
-                .unwrap_or_else(|e| panic!("{to}: {e}"));
-            assert_eq!(
-                (&buffer[..length], asker),
-                (&b"question"[..], client.local_addr().unwrap())
-            );
+            client.send_to(b"question", server.local_addr().unwrap()).unwrap();
+            let (length, asker) = server.recv_from(&mut buffer).unwrap_or_else(|e| panic!("{to}: {e}"));
+            assert_eq!((&buffer[..length], asker), (&b"question"[..], client.local_addr().unwrap()));
             server.send_to(b"answer", asker).unwrap();
             assert_eq!(client.recv(&mut buffer).unwrap(), 6);
         }
@@ -96,11 +75,7 @@ fn both_engines_send_exactly_the_requested_frames() {
     let pair = Pair::new(&PairOptions::default()).unwrap();
     let frames = [frame(64)];
     let mut expected = 0;
-    for (engine, count) in [
-        (Engine::Live, 100_000),
-        (Engine::Packet, 10_000),
-        (Engine::Live, 1),
-    ] {
+    for (engine, count) in [(Engine::Live, 100_000), (Engine::Packet, 10_000), (Engine::Live, 1)] {
         let job = Job {
             namespace: Some(&pair.a.namespace),
             interface: &pair.a.interface,
@@ -122,11 +97,7 @@ fn peer_that_refuses_xdp_frames_is_reported() {
     if !root_or_skip() {
         return;
     }
-    let pair = Pair::new(&PairOptions {
-        gro: false,
-        ..PairOptions::default()
-    })
-    .unwrap();
+    let pair = Pair::new(&PairOptions { gro: false, ..PairOptions::default() }).unwrap();
     let frames = [frame(64)];
     let job = Job {
         namespace: Some(&pair.a.namespace),
@@ -141,32 +112,12 @@ fn peer_that_refuses_xdp_frames_is_reported() {
     assert!(error.contains("gro on"), "{error}");
     let short = [vec![0; 13]];
     for engine in [Engine::Live, Engine::Packet] {
-        assert!(
-            send(&Job {
-                frames: &short,
-                engine,
-                ..job.clone()
-            })
-            .is_err()
-        );
+        assert!(send(&Job { frames: &short, engine, ..job.clone() }).is_err());
     }
     let jumbo = [frame(4000)];
-    let error = send(&Job {
-        frames: &jumbo,
-        engine: Engine::Packet,
-        ..job.clone()
-    })
-    .unwrap_err();
-    assert!(
-        error.to_string().contains("raise the interface's MTU"),
-        "{error}"
-    );
-    let error = send(&Job {
-        cpu: Some(100_000),
-        ..job.clone()
-    })
-    .unwrap_err()
-    .to_string();
+    let error = send(&Job { frames: &jumbo, engine: Engine::Packet, ..job.clone() }).unwrap_err();
+    assert!(error.to_string().contains("raise the interface's MTU"), "{error}");
+    let error = send(&Job { cpu: Some(100_000), ..job.clone() }).unwrap_err().to_string();
     assert!(error.contains("no such CPU"), "{error}");
 }
 
@@ -175,11 +126,7 @@ fn jumbo_frames_pass_where_the_mtu_allows() {
     if !root_or_skip() {
         return;
     }
-    let pair = Pair::new(&PairOptions {
-        mtu: 9000,
-        ..PairOptions::default()
-    })
-    .unwrap();
+    let pair = Pair::new(&PairOptions { mtu: 9000, ..PairOptions::default() }).unwrap();
     let frames = [frame(9014)];
     let job = Job {
         namespace: Some(&pair.a.namespace),
@@ -193,10 +140,7 @@ fn jumbo_frames_pass_where_the_mtu_allows() {
     assert_eq!(send(&job).unwrap().packets, 20);
     assert_eq!(pair.a.describe().unwrap().mtu, 9000);
     let statistics = pair.a.netlink().unwrap().link("veth0").unwrap().statistics;
-    assert_eq!(
-        (statistics.tx_packets, statistics.tx_bytes),
-        (20, 20 * 9014)
-    );
+    assert_eq!((statistics.tx_packets, statistics.tx_bytes), (20, 20 * 9014));
 }
 
 #[test]
@@ -205,10 +149,7 @@ fn lab_is_gone_when_dropped_and_stays_when_kept() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
-    let (id, names) = (
-        pair.id().to_owned(),
-        [pair.a.name.clone(), pair.b.name.clone()],
-    );
+    let (id, names) = (pair.id().to_owned(), [pair.a.name.clone(), pair.b.name.clone()]);
     assert!(names.iter().all(|name| netns::list().contains(name)));
     let error = Pair::named(&id, &PairOptions::default()).unwrap_err();
     let advice = format!("trawl lab down {id}");
@@ -218,23 +159,12 @@ fn lab_is_gone_when_dropped_and_stays_when_kept() {
     assert!(list().expect("the book").iter().all(|lab| lab.id != id));
 
     let id = format!("{id}-kept");
-    Pair::named(&id, &PairOptions::default())
-        .unwrap()
-        .keep()
-        .unwrap();
-    let lab = list()
-        .expect("the book")
-        .into_iter()
-        .find(|lab| lab.id == id)
-        .unwrap();
+    Pair::named(&id, &PairOptions::default()).unwrap().keep().unwrap();
+    let lab = list().expect("the book").into_iter().find(|lab| lab.id == id).unwrap();
     assert!(lab.in_use() && lab.owner.is_none());
     let removed = trawl_lab::remove(&id).unwrap();
     assert_eq!(removed.namespaces, lab.namespaces);
-    assert!(
-        netns::list()
-            .iter()
-            .all(|name| !lab.namespaces.contains(name))
-    );
+    assert!(netns::list().iter().all(|name| !lab.namespaces.contains(name)));
     assert!(trawl_lab::remove(&id).is_err());
 }
 
@@ -243,20 +173,9 @@ fn lab_that_cannot_be_made_leaves_nothing() {
     if !root_or_skip() {
         return;
     }
-    let interfaces = [
-        "veth0".to_owned(),
-        "a name that no interface can have".to_owned(),
-    ];
+    let interfaces = ["veth0".to_owned(), "a name that no interface can have".to_owned()];
     let id = format!("broken-{}", std::process::id());
-    let error = Pair::named(
-        &id,
-        &PairOptions {
-            interfaces,
-            ..PairOptions::default()
-        },
-    )
-    .unwrap_err()
-    .to_string();
+    let error = Pair::named(&id, &PairOptions { interfaces, ..PairOptions::default() }).unwrap_err().to_string();
     assert!(error.contains("veth"), "{error}");
     assert!(list().expect("the book").iter().all(|lab| lab.id != id));
     assert!(netns::list().iter().all(|name| !name.contains(&id)));
@@ -284,28 +203,14 @@ fn leftovers_are_cleaned_and_labs_in_use_are_kept() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let id = lines
-        .map_while(Result::ok)
-        .find_map(|line| line.strip_prefix("lab ").map(str::to_owned))
-        .unwrap();
+    let id = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("lab ").map(str::to_owned)).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let left = list()
-        .expect("the book")
-        .into_iter()
-        .find(|lab| lab.id == id)
-        .unwrap();
+    let left = list().expect("the book").into_iter().find(|lab| lab.id == id).unwrap();
     assert!(!left.in_use());
 
     let cleaned = trawl_lab::clean(false).unwrap();
-    assert!(
-        cleaned.removed.contains(&id) && cleaned.kept.contains(&pair.id().to_owned()),
-        "{cleaned:?}"
-    );
-    assert!(
-        netns::list()
-            .iter()
-            .all(|name| !left.namespaces.contains(name))
-    );
+    assert!(cleaned.removed.contains(&id) && cleaned.kept.contains(&pair.id().to_owned()), "{cleaned:?}");
+    assert!(netns::list().iter().all(|name| !left.namespaces.contains(name)));
     assert!(netns::list().contains(&pair.a.name));
 }

@@ -1,8 +1,8 @@
 //! Replacement of addresses under a key, as in Crypto-PAn: two addresses with k equal leading bits have exactly k equal
 //! leading bits afterwards. SHA-256 under the key decides for each prefix whether the next bit is inverted.
 //!
-//! Bits that tell what kind of an address it is stay: loopback, multicast (with its scope), link-local and global addresses
-//! remain what they are. Addresses that name no host stay as a whole.
+//! Bits that tell what kind of an address it is stay: loopback, multicast (with its scope), link-local and global
+//! addresses remain what they are. Addresses that name no host stay as a whole.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -33,11 +33,7 @@ struct Class<const N: usize> {
 
 impl<const N: usize> Class<N> {
     const fn new(prefix: [u8; N], length: usize, stays: bool) -> Self {
-        Self {
-            prefix,
-            length,
-            stays,
-        }
+        Self { prefix, length, stays }
     }
 
     /// Returns whether the bit at this position belongs to the class, and stays.
@@ -53,11 +49,7 @@ const fn class_v4(prefix: [u8; 4], length: usize, stays: bool) -> Class<4> {
 
 const fn class_v6(prefix: [u16; 8], length: usize, stays: bool) -> Class<16> {
     let [a, b, c, d, e, f, g, h] = prefix;
-    Class::new(
-        Ipv6Addr::new(a, b, c, d, e, f, g, h).octets(),
-        length,
-        stays,
-    )
+    Class::new(Ipv6Addr::new(a, b, c, d, e, f, g, h).octets(), length, stays)
 }
 
 const CLASSES_V4: [Class<4>; 6] = [
@@ -106,12 +98,7 @@ impl Addresses {
         let key = key.strip_suffix(b"\n").unwrap_or(key);
         let mut block = [0; HASH_BLOCK];
         block[..32].copy_from_slice(&Sha256::digest(key));
-        Ok(Self {
-            keyed: Sha256::new_with_prefix(block),
-            v4: HashMap::new(),
-            v6: HashMap::new(),
-            macs: HashMap::new(),
-        })
+        Ok(Self { keyed: Sha256::new_with_prefix(block), v4: HashMap::new(), v6: HashMap::new(), macs: HashMap::new() })
     }
 
     pub fn ip(&mut self, address: IpAddr) -> IpAddr {
@@ -169,9 +156,7 @@ impl Addresses {
     /// Returns the new MAC address of a frame to an IP address: a group's belongs to the new group.
     pub fn mac_to(&mut self, address: [u8; 6], to: Option<IpAddr>) -> [u8; 6] {
         match to {
-            Some(group) if mac_of_group(group) == Some(address) => {
-                mac_of_group(self.ip(group)).unwrap_or(address)
-            }
+            Some(group) if mac_of_group(group) == Some(address) => mac_of_group(self.ip(group)).unwrap_or(address),
             _ => self.mac(address),
         }
     }
@@ -184,13 +169,9 @@ impl Addresses {
     }
 }
 
-/// Inverts bits of an address, except those that stay. The 256 bits of a hash over the preceding octets decide for each of
-/// the 255 prefixes within an octet.
-fn permuted<const N: usize>(
-    keyed: &Sha256,
-    address: [u8; N],
-    keeps: impl Fn(usize) -> bool,
-) -> [u8; N] {
+/// Inverts bits of an address, except those that stay. The 256 bits of a hash over the preceding octets decide for each
+/// of the 255 prefixes within an octet.
+fn permuted<const N: usize>(keyed: &Sha256, address: [u8; N], keeps: impl Fn(usize) -> bool) -> [u8; N] {
     let mut new = address;
     for (at, octet) in address.iter().enumerate() {
         let before = keyed.clone().chain_update([N as u8, at as u8]);
@@ -204,11 +185,7 @@ fn permuted<const N: usize>(
     new
 }
 
-fn remembered<A: Copy + Eq + Hash>(
-    known: &mut HashMap<A, A>,
-    address: A,
-    make: impl FnOnce(A) -> A,
-) -> A {
+fn remembered<A: Copy + Eq + Hash>(known: &mut HashMap<A, A>, address: A, make: impl FnOnce(A) -> A) -> A {
     if known.len() >= REMEMBERED {
         known.clear();
     }
@@ -293,16 +270,8 @@ mod tests {
     #[test]
     fn constants_stay_and_others_change() {
         let mut map = addresses(1);
-        for constant in [
-            "0.0.0.0",
-            "255.255.255.255",
-            "127.0.0.1",
-            "224.0.0.251",
-            "::",
-            "::1",
-            "ff02::1",
-            "ff05::1:3",
-        ] {
+        for constant in ["0.0.0.0", "255.255.255.255", "127.0.0.1", "224.0.0.251", "::", "::1", "ff02::1", "ff05::1:3"]
+        {
             let address: IpAddr = constant.parse().expect("an address");
             assert_eq!(map.ip(address), address);
         }

@@ -100,9 +100,7 @@ impl Change<'_> {
     /// Replaces a prefix of IPv6 addresses.
     fn prefix(&mut self, range: Range<usize>, bits: u8) {
         self.address(range.clone());
-        let mask = u128::MAX
-            .checked_shl(128 - u32::from(bits.min(128)))
-            .unwrap_or(0);
+        let mask = u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0);
         for (octet, mask) in self.after[range].iter_mut().zip(mask.to_be_bytes()) {
             *octet &= mask;
         }

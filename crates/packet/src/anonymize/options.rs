@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use super::Change;
-use crate::checksum::{
-    HOME_ADDRESS, SOURCE_ROUTES, extensions_v6, options_v4, options_v6, routed_v6,
-};
+use crate::checksum::{HOME_ADDRESS, SOURCE_ROUTES, extensions_v6, options_v4, options_v6, routed_v6};
 use crate::walk::{DESTINATION, HOP_BY_HOP, Headers, ROUTING, UDP};
 
 const END: u8 = 0;
@@ -87,9 +85,7 @@ impl Change<'_> {
     fn route(&mut self, header: Range<usize>) {
         let addresses = routed_v6(self.before, &header);
         let end = addresses.last().map_or(header.start + 8, |last| last.end);
-        addresses
-            .into_iter()
-            .for_each(|address| self.address(address));
+        addresses.into_iter().for_each(|address| self.address(address));
         self.after[end.min(header.end)..header.end].fill(0);
     }
 

@@ -79,15 +79,8 @@ fn packet(shape: usize, who: &Who, payload: &[u8]) -> (Vec<u8>, usize) {
     let frame = || Template::new().ethernet(macs[0], macs[1]);
     let over_v4 = || frame().ipv4(v4[0], v4[1]);
     let over_v6 = || frame().ipv6(v6[0], v6[1]);
-    let error = Icmp {
-        kind: 3,
-        code: 1,
-        rest: [0; 4],
-    };
-    let solicitation = Icmp {
-        kind: 135,
-        ..Icmp::default()
-    };
+    let error = Icmp { kind: 3, code: 1, rest: [0; 4] };
+    let solicitation = Icmp { kind: 135, ..Icmp::default() };
     let mut body = payload.to_vec();
     let template = match shape {
         0 => over_v4().tcp(tcp()),
@@ -96,29 +89,16 @@ fn packet(shape: usize, who: &Who, payload: &[u8]) -> (Vec<u8>, usize) {
         3 => over_v6().udp(1, 2),
         4 => over_v4().icmp(Icmp::echo_request(1, 2)),
         5 => over_v6().icmpv6(Icmp::echo_request_v6(1, 2)),
-        6 => frame()
-            .vlan(7)
-            .arp(Arp::reply(macs[2], v4[2], macs[3], v4[3])),
-        7 => over_v4()
-            .udp(5, 4789)
-            .vxlan(99)
-            .ethernet(macs[2], macs[3])
-            .ipv6(v6[2], v6[3])
-            .tcp(tcp()),
+        6 => frame().vlan(7).arp(Arp::reply(macs[2], v4[2], macs[3], v4[3])),
+        7 => over_v4().udp(5, 4789).vxlan(99).ethernet(macs[2], macs[3]).ipv6(v6[2], v6[3]).tcp(tcp()),
         8 => over_v6().ipv4(v4[2], v4[3]).udp(5, 6),
         9 => {
-            let quoted = Template::new()
-                .ipv4(v4[2], v4[3])
-                .udp(7, 8)
-                .payload(payload);
+            let quoted = Template::new().ipv4(v4[2], v4[3]).udp(7, 8).payload(payload);
             body = quoted.build();
             over_v4().icmp(error)
         }
         10 => {
-            let quoted = Template::new()
-                .ipv6(v6[2], v6[3])
-                .tcp(tcp())
-                .payload(payload);
+            let quoted = Template::new().ipv6(v6[2], v6[3]).tcp(tcp()).payload(payload);
             body = quoted.build();
             over_v6().icmpv6(Icmp { kind: 1, ..error })
         }
@@ -129,25 +109,13 @@ fn packet(shape: usize, who: &Who, payload: &[u8]) -> (Vec<u8>, usize) {
         }
         12 => {
             let route = [&[7, 11, 12][..], &v4[2].octets(), &v4[3].octets(), &[0]].concat();
-            frame()
-                .layer(Layer::Ipv4(Ipv4 {
-                    options: route,
-                    ..Ipv4::new(v4[0], v4[1])
-                }))
-                .udp(5, 6)
+            frame().layer(Layer::Ipv4(Ipv4 { options: route, ..Ipv4::new(v4[0], v4[1]) })).udp(5, 6)
         }
         _ => {
             // GRE with a checksum that is not set.
             let bytes = vec![0x20, 0, 8, 0, 0, 0, 0, 9];
             let (ethertype, protocol) = (None, Some(47));
-            over_v4()
-                .layer(Layer::Raw {
-                    bytes,
-                    ethertype,
-                    protocol,
-                })
-                .ipv4(v4[2], v4[3])
-                .udp(7, 8)
+            over_v4().layer(Layer::Raw { bytes, ethertype, protocol }).ipv4(v4[2], v4[3]).udp(7, 8)
         }
     };
     let headers = template.build().len();
@@ -201,11 +169,7 @@ proptest! {
 #[test]
 fn bytes_of_unknown_packets_are_left_out() {
     let mut anonymizer = anonymizer(1);
-    let lldp = [
-        &[1, 0x80, 0xc2, 0, 0, 14, 2, 0, 0, 0, 0, 1, 0x88, 0xcc][..],
-        &[7; 40],
-    ]
-    .concat();
+    let lldp = [&[1, 0x80, 0xc2, 0, 0, 14, 2, 0, 0, 0, 0, 1, 0x88, 0xcc][..], &[7; 40]].concat();
     let after = anonymizer.packet(ETHERNET, &lldp, usize::MAX);
     assert_eq!((after.bytes.len(), after.is_known), (14, false));
     let after = anonymizer.packet(105, &lldp, usize::MAX);
@@ -220,20 +184,10 @@ fn later_fragments_and_unknown_protocols_keep_the_ip_header() {
         frame.layer(Layer::Ipv4(ip)).payload([0x41; 80]).build()
     };
     let ip = Ipv4::new(source.into(), destination.into());
-    let fragment = Ipv4 {
-        fragment_offset: 1480,
-        protocol: Some(6),
-        ..ip.clone()
-    };
+    let fragment = Ipv4 { fragment_offset: 1480, protocol: Some(6), ..ip.clone() };
     for ip in [fragment, ip] {
         let mut anonymizer = anonymizer(1);
-        assert_eq!(
-            anonymizer
-                .packet(ETHERNET, &with(ip), usize::MAX)
-                .bytes
-                .len(),
-            34
-        );
+        assert_eq!(anonymizer.packet(ETHERNET, &with(ip), usize::MAX).bytes.len(), 34);
     }
 }
 
@@ -241,27 +195,16 @@ fn later_fragments_and_unknown_protocols_keep_the_ip_header() {
 #[test]
 fn options_with_addresses_are_replaced_or_padded() {
     let announced = [30, 8, 0x34, 1, 10, 9, 8, 7];
-    let frame = Template::new()
-        .ethernet([2; 6], [4; 6])
-        .ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
-    let frame = frame.tcp(Tcp {
-        options: announced.to_vec(),
-        ..tcp()
-    });
+    let frame = Template::new().ethernet([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
+    let frame = frame.tcp(Tcp { options: announced.to_vec(), ..tcp() });
     let mut anonymizer = anonymizer(1);
     let after = anonymizer.packet(ETHERNET, &frame.build(), usize::MAX);
     assert_eq!(after.bytes[54..], [1; 8]);
 
     let home: Ipv6Addr = "2001:db8::77".parse().expect("an address");
     let extension = [&[17, 2, 1, 2, 0, 0, 201, 16][..], &home.octets()].concat();
-    let frame = Template::new()
-        .ethernet([2; 6], [4; 6])
-        .ipv6([1; 8], [2; 8]);
-    let frame = frame.layer(Layer::Raw {
-        bytes: extension,
-        ethertype: None,
-        protocol: Some(60),
-    });
+    let frame = Template::new().ethernet([2; 6], [4; 6]).ipv6([1; 8], [2; 8]);
+    let frame = frame.layer(Layer::Raw { bytes: extension, ethertype: None, protocol: Some(60) });
     let frame = frame.udp(5, 6).payload([0x41; 9]).build();
     let new = anonymizer.addresses.v6(home);
     let after = anonymizer.packet(ETHERNET, &frame, usize::MAX);
@@ -281,11 +224,7 @@ fn checksum_of_a_routed_packet_stays_right() {
         let datagram = Template::new().ipv6(source, last).udp(5, 6);
         let datagram = datagram.payload(payload).build().split_off(40);
         let frame = Template::new().ethernet([2; 6], [4; 6]).ipv6(source, next);
-        let frame = frame.layer(Layer::Raw {
-            bytes: route,
-            ethertype: None,
-            protocol: Some(43),
-        });
+        let frame = frame.layer(Layer::Raw { bytes: route, ethertype: None, protocol: Some(43) });
         frame.payload(datagram).build()
     };
     let mut anonymizer = anonymizer(1);

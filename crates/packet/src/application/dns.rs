@@ -15,8 +15,9 @@ const TOP_BIT: u16 = 0x8000;
 /// Characters with a meaning in master files.
 const SPECIAL: &[u8] = b"\"$().;@\\";
 
-/// Returns the name in the first question of a DNS query or answer: in lower case, with the escapes of a master file, and without
-/// the last dot, except for the root, which is `.`. DNS is recognised by its ports, those of multicast DNS and LLMNR too.
+/// Returns the name in the first question of a DNS query or answer: in lower case, with the escapes of a master file,
+/// and without the last dot, except for the root, which is `.`. DNS is recognised by its ports, those of multicast DNS
+/// and LLMNR too.
 pub fn dns_name(headers: &Headers<'_>) -> Option<String> {
     let message = message(headers)?;
     let questions = half(message, 4)?;

@@ -20,12 +20,7 @@ fn udp(src: u16, dst: u16, payload: &[u8]) -> Vec<u8> {
 
 fn tcp(dst: u16, payload: &[u8]) -> Vec<u8> {
     let template = Template::new().ethernet([2; 6], [4; 6]);
-    let segment = Tcp {
-        src: 40_000,
-        dst,
-        flags: flags::ACK | flags::PSH,
-        ..Tcp::default()
-    };
+    let segment = Tcp { src: 40_000, dst, flags: flags::ACK | flags::PSH, ..Tcp::default() };
     let template = template.ipv6([1; 8], [2; 8]).tcp(segment);
     template.payload(payload).build()
 }
@@ -130,19 +125,10 @@ fn other_protocols_on_the_ports_of_dns_have_no_name() {
 #[test]
 fn the_host_of_an_http_request() {
     let get = |fields: &str| host_in(&format!("GET /a?b HTTP/1.1\r\n{fields}\r\n\r\n"));
-    assert_eq!(
-        get("Accept: */*\r\nHost: Example.com:8080").unwrap(),
-        "Example.com:8080"
-    );
-    assert_eq!(
-        get("hOST:\t[2001:db8::1]:80  ").unwrap(),
-        "[2001:db8::1]:80"
-    );
+    assert_eq!(get("Accept: */*\r\nHost: Example.com:8080").unwrap(), "Example.com:8080");
+    assert_eq!(get("hOST:\t[2001:db8::1]:80  ").unwrap(), "[2001:db8::1]:80");
     assert_eq!(get("Host: a\r\nHost: b").unwrap(), "a");
-    assert_eq!(
-        get("Host: b\u{e4}\\\u{1b}[m").unwrap(),
-        r"b\195\164\\\027[m"
-    );
+    assert_eq!(get("Host: b\u{e4}\\\u{1b}[m").unwrap(), r"b\195\164\\\027[m");
     assert_eq!(get("Host:"), None);
     assert_eq!(get("X-Host: a\r\n\r\nHost: b"), None);
     let at_most = "a".repeat(255);
@@ -224,13 +210,7 @@ fn all(frame: &[u8]) -> usize {
 
 /// Returns frames with this payload on every port and protocol that matters.
 fn frames(payload: &[u8]) -> [Vec<u8>; 5] {
-    [
-        udp(1, 53, payload),
-        tcp(53, payload),
-        tcp(80, payload),
-        udp(1, 4789, payload),
-        udp(1, 6081, payload),
-    ]
+    [udp(1, 53, payload), tcp(53, payload), tcp(80, payload), udp(1, 4789, payload), udp(1, 6081, payload)]
 }
 
 fn label() -> impl Strategy<Value = Vec<u8>> {
@@ -293,9 +273,8 @@ fn unescaped(name: &str) -> Vec<Vec<u8>> {
             b'\\' => match bytes.next().expect("an escape") {
                 digit @ b'0'..=b'9' => {
                     let rest = bytes.by_ref().take(2);
-                    let number = rest.fold(u16::from(digit - b'0'), |number, digit| {
-                        number * 10 + u16::from(digit - b'0')
-                    });
+                    let number =
+                        rest.fold(u16::from(digit - b'0'), |number, digit| number * 10 + u16::from(digit - b'0'));
                     u8::try_from(number).expect("a byte")
                 }
                 special => special,

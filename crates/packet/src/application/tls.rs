@@ -37,10 +37,7 @@ pub fn client_hello(headers: &Headers<'_>) -> Option<ClientHello> {
     let body = message.get(MESSAGE_HEADER_LEN..)?;
     let whole = message.get(MESSAGE_HEADER_LEN..len);
     let hello = Hello::read(whole.unwrap_or(body))?;
-    Some(ClientHello {
-        server_name: hello.server_name(),
-        ja4: whole.and_then(|_| hello.ja4()),
-    })
+    Some(ClientHello { server_name: hello.server_name(), ja4: whole.and_then(|_| hello.ja4()) })
 }
 
 /// Returns a ClientHello message, which can be split among records.
@@ -147,19 +144,12 @@ impl<'a> Hello<'a> {
             };
             extensions.push(extension);
         }
-        Some(Self {
-            version,
-            ciphers,
-            extensions,
-            is_complete,
-        })
+        Some(Self { version, ciphers, extensions, is_complete })
     }
 
     fn extension(&self, kind: u16) -> Option<Parts<'a>> {
         let mut known = self.extensions.iter();
-        known
-            .find(|extension| extension.0 == kind)
-            .map(|extension| Parts(extension.1))
+        known.find(|extension| extension.0 == kind).map(|extension| Parts(extension.1))
     }
 
     fn server_name(&self) -> Option<String> {
@@ -179,11 +169,7 @@ impl<'a> Hello<'a> {
         let kinds = self.extensions.iter().map(|extension| extension.0);
         let mut kinds: Vec<u16> = kinds.filter(|kind| !is_grease(*kind)).collect();
         kinds.sort_unstable();
-        let named = if kinds.contains(&SERVER_NAME) {
-            'd'
-        } else {
-            'i'
-        };
+        let named = if kinds.contains(&SERVER_NAME) { 'd' } else { 'i' };
         let mut text = format!(
             "t{}{named}{:02}{:02}{}_{}_",
             self.version_text(),
@@ -267,9 +253,5 @@ fn hashed(list: &str) -> String {
         return "0".repeat(12);
     }
     let digest = Sha256::digest(list);
-    digest
-        .iter()
-        .take(6)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,5 +1,5 @@
-//! Positions of the addresses that a transport checksum covers. IP options and extension headers may hold other addresses than
-//! the fixed header.
+//! Positions of the addresses that a transport checksum covers. IP options and extension headers may hold other
+//! addresses than the fixed header.
 
 use std::ops::Range;
 
@@ -37,19 +37,13 @@ impl Ends {
 }
 
 fn ends_v4(bytes: &[u8], network: usize, end: usize) -> Ends {
-    let mut ends = Ends {
-        source: network + 12..network + 16,
-        destination: network + 16..network + 20,
-    };
+    let mut ends = Ends { source: network + 12..network + 16, destination: network + 16..network + 20 };
     let options = network + V4_FIXED..end;
     for (kind, place) in options_v4(bytes, options).0 {
         let pointer = bytes.get(place.start + 2).copied().map(usize::from);
         let addresses = place.len().saturating_sub(3) / 4;
         // The packet has not reached the last address of its route.
-        if SOURCE_ROUTES.contains(&kind)
-            && addresses > 0
-            && pointer.is_some_and(|at| at <= place.len())
-        {
+        if SOURCE_ROUTES.contains(&kind) && addresses > 0 && pointer.is_some_and(|at| at <= place.len()) {
             let last = place.start + 3 + (addresses - 1) * 4;
             ends.destination = last..last + 4;
         }
@@ -79,17 +73,12 @@ pub(crate) fn options_v4(bytes: &[u8], range: Range<usize>) -> (Vec<(u8, Range<u
 }
 
 fn ends_v6(bytes: &[u8], network: usize, end: usize) -> Ends {
-    let mut ends = Ends {
-        source: network + 8..network + 24,
-        destination: network + 24..network + 40,
-    };
+    let mut ends = Ends { source: network + 8..network + 24, destination: network + 24..network + 40 };
     for (kind, place) in extensions_v6(bytes, network, end) {
         match kind {
             DESTINATION => {
                 let options = options_v6(bytes, place.start + 2..place.end);
-                for (_, value) in options
-                    .into_iter()
-                    .filter(|(kind, value)| *kind == HOME_ADDRESS && value.len() == 16)
+                for (_, value) in options.into_iter().filter(|(kind, value)| *kind == HOME_ADDRESS && value.len() == 16)
                 {
                     ends.source = value;
                 }
@@ -131,8 +120,8 @@ pub(crate) fn extensions_v6(bytes: &[u8], network: usize, end: usize) -> Vec<(u8
     found
 }
 
-/// Returns the options in a range of an IPv6 extension header: kinds and positions of their values, without padding of one
-/// byte.
+/// Returns the options in a range of an IPv6 extension header: kinds and positions of their values, without padding of
+/// one byte.
 pub(crate) fn options_v6(bytes: &[u8], range: Range<usize>) -> Vec<(u8, Range<usize>)> {
     let mut found = Vec::new();
     let mut at = range.start;
@@ -157,11 +146,7 @@ pub(crate) fn routed_v6(bytes: &[u8], header: &Range<usize>) -> Vec<Range<usize>
         SEGMENTS => whole.min(usize::from(bytes[header.start + 4]) + 1),
         _ => 0,
     };
-    (first..)
-        .step_by(16)
-        .take(count)
-        .map(|at| at..at + 16)
-        .collect()
+    (first..).step_by(16).take(count).map(|at| at..at + 16).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Checksums of packets whose payload was left out. A checksum over the payload gives a short payload away, because all its
-//! other terms are in the file, so it is computed as if the bytes left out were zeroes. A checksum that was wrong differs from
-//! that by one bit. Fields that only the sender can compute (AH, signatures in TCP options) become zeroes.
+//! Checksums of packets whose payload was left out. A checksum over the payload gives a short payload away, because all
+//! its other terms are in the file, so it is computed as if the bytes left out were zeroes. A checksum that was wrong
+//! differs from that by one bit. Fields that only the sender can compute (AH, signatures in TCP options) become zeroes.
 
 use std::ops::Range;
 
@@ -8,8 +8,7 @@ use super::ends::{Ends, extensions_v6, options_v4};
 use super::{Sum, crc32c};
 use crate::pcapng::block;
 use crate::walk::{
-    AUTHENTICATION, DCCP, GRE, Headers, ICMP, ICMPV6, IGMP, MAX_DEPTH, SCTP, TCP, UDP, UDP_LITE,
-    half, walk,
+    AUTHENTICATION, DCCP, GRE, Headers, ICMP, ICMPV6, IGMP, MAX_DEPTH, SCTP, TCP, UDP, UDP_LITE, half, walk,
 };
 
 /// The bit by which a wrong checksum differs from the right one.
@@ -27,8 +26,8 @@ const TCP_MULTIPATH: u8 = 30;
 const MULTIPATH_CAPABLE: u8 = 0;
 const MULTIPATH_DATA: u8 = 2;
 
-/// Computes the checksums in `after`, the kept beginning of the packet `before`, as if the bytes left out were zeroes. Bytes of
-/// `after` may differ, but their positions do not. `link_type` is a LINKTYPE_ value.
+/// Computes the checksums in `after`, the kept beginning of the packet `before`, as if the bytes left out were zeroes.
+/// Bytes of `after` may differ, but their positions do not. `link_type` is a LINKTYPE_ value.
 pub fn cover_kept(link_type: u16, before: &[u8], after: &mut [u8]) {
     let headers = walk(link_type, before);
     Kept { before, after }.packet(0, &headers, 0);
@@ -52,17 +51,10 @@ impl Covered {
     /// Returns the first part with a length that a transport header of at least 8 bytes states.
     fn first(self, length: usize) -> Self {
         if length < 8 || length > self.length {
-            return Self {
-                is_unclear: true,
-                ..self
-            };
+            return Self { is_unclear: true, ..self };
         }
         let Range { start, end } = self.captured;
-        Self {
-            captured: start..end.min(start + length),
-            length,
-            ..self
-        }
+        Self { captured: start..end.min(start + length), length, ..self }
     }
 
     fn can_be_verified(&self) -> bool {
@@ -85,19 +77,12 @@ impl Kept<'_> {
             self.ipv4_header(network);
         }
         self.authentication(network, end);
-        let Some(ends) = headers
-            .transport_at
-            .and(Ends::of(self.before, network, end))
-        else {
+        let Some(ends) = headers.transport_at.and(Ends::of(self.before, network, end)) else {
             return;
         };
         let payload_end = at + headers.payload_at + headers.payload.len();
         let length = at + headers.payload_at + headers.payload_len - end;
-        let message = Covered {
-            captured: end..payload_end,
-            length,
-            is_unclear: ip.fragment,
-        };
+        let message = Covered { captured: end..payload_end, length, is_unclear: ip.fragment };
         self.inside(at, headers, &message, depth);
         let pseudo = |length: usize| Some((&ends, ip.protocol, length));
         match ip.protocol {
@@ -134,7 +119,8 @@ impl Kept<'_> {
         }
     }
 
-    /// Computes the checksums of the packet inside a tunnel or an error message, and clears signatures in options of TCP.
+    /// Computes the checksums of the packet inside a tunnel or an error message, and clears signatures in options of
+    /// TCP.
     fn inside(&mut self, at: usize, headers: &Headers<'_>, message: &Covered, depth: u8) {
         if let Some((inner_at, inner)) = headers.inner_at(depth) {
             return self.packet(at + inner_at, &inner, depth + 1);
@@ -157,11 +143,7 @@ impl Kept<'_> {
     fn ipv4_header(&mut self, network: usize) {
         let length = usize::from(self.byte(network) & 0xf) * 4;
         let end = self.before.len().min(network + length);
-        let header = Covered {
-            captured: network..end,
-            length,
-            is_unclear: false,
-        };
+        let header = Covered { captured: network..end, length, is_unclear: false };
         if length >= IPV4_FIXED {
             self.internet(10, &header, None, false);
         }
@@ -171,10 +153,7 @@ impl Kept<'_> {
     fn authentication(&mut self, network: usize, end: usize) {
         let places = match self.byte(network) >> 4 {
             4 if self.byte(network + 9) == AUTHENTICATION => {
-                vec![(
-                    AUTHENTICATION,
-                    network + usize::from(self.byte(network) & 0xf) * 4..end,
-                )]
+                vec![(AUTHENTICATION, network + usize::from(self.byte(network) & 0xf) * 4..end)]
             }
             6 => extensions_v6(self.before, network, end),
             _ => Vec::new(),
@@ -194,26 +173,16 @@ impl Kept<'_> {
                 (TCP_CHECKSUM | TCP_MD5, _) => place.start + 2,
                 (TCP_AUTHENTICATION, _) => place.start + 4,
                 (TCP_MULTIPATH, Some(MULTIPATH_CAPABLE)) if place.len() == 24 => place.end - 2,
-                (TCP_MULTIPATH, Some(MULTIPATH_DATA))
-                    if place.len() == data_sequence_len(flags) + 2 =>
-                {
-                    place.end - 2
-                }
+                (TCP_MULTIPATH, Some(MULTIPATH_DATA)) if place.len() == data_sequence_len(flags) + 2 => place.end - 2,
                 _ => continue,
             };
             self.clear(sum..place.end);
         }
     }
 
-    /// Computes an Internet checksum at an offset from the start of the covered part. The pseudo-header is of addresses, a
-    /// protocol and a length.
-    fn internet(
-        &mut self,
-        offset: usize,
-        covered: &Covered,
-        pseudo: Option<(&Ends, u8, usize)>,
-        zero_is_none: bool,
-    ) {
+    /// Computes an Internet checksum at an offset from the start of the covered part. The pseudo-header is of
+    /// addresses, a protocol and a length.
+    fn internet(&mut self, offset: usize, covered: &Covered, pseudo: Option<(&Ends, u8, usize)>, zero_is_none: bool) {
         let at = covered.captured.start + offset;
         let Some(stored) = half(self.before, at) else {
             return self.clear(at..at + 2);
@@ -222,16 +191,10 @@ impl Kept<'_> {
             return self.clear(at..at + 2);
         }
         let sum = |bytes: &[u8]| {
-            let part = |range: &Range<usize>| {
-                bytes
-                    .get(range.start..range.end.min(bytes.len()))
-                    .unwrap_or_default()
-            };
+            let part = |range: &Range<usize>| bytes.get(range.start..range.end.min(bytes.len())).unwrap_or_default();
             let sum = match pseudo {
                 Some((ends, protocol, length)) => {
-                    let sum = Sum::default()
-                        .add(part(&ends.source))
-                        .add(part(&ends.destination));
+                    let sum = Sum::default().add(part(&ends.source)).add(part(&ends.destination));
                     sum.add_u32(u32::from(protocol)).add_u32(length as u32)
                 }
                 None => Sum::default(),
@@ -284,17 +247,12 @@ impl Kept<'_> {
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         let room = self.after.get_mut(at..).unwrap_or_default();
-        room.iter_mut()
-            .zip(bytes)
-            .for_each(|(room, byte)| *room = *byte);
+        room.iter_mut().zip(bytes).for_each(|(room, byte)| *room = *byte);
     }
 
     fn clear(&mut self, range: Range<usize>) {
         let end = range.end.min(self.after.len());
-        self.after
-            .get_mut(range.start..end)
-            .unwrap_or_default()
-            .fill(0);
+        self.after.get_mut(range.start..end).unwrap_or_default().fill(0);
     }
 }
 

@@ -179,9 +179,7 @@ impl<'a> Block<'a> {
 
     /// Returns the block as an Enhanced Packet Block, if it is a well-formed one.
     pub fn enhanced_packet(&self) -> Option<EnhancedPacket<'a>> {
-        (self.kind == ENHANCED_PACKET)
-            .then(|| EnhancedPacket::parse(self.body, ByteOrder::Little))
-            .flatten()
+        (self.kind == ENHANCED_PACKET).then(|| EnhancedPacket::parse(self.body, ByteOrder::Little)).flatten()
     }
 
     /// Returns true if it names addresses, unlike a block of names that only carries a comment.
@@ -199,13 +197,11 @@ pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
         let bytes = block.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     };
-    let cut = word(CAPTURED)
-        .filter(|captured| *captured > most)
-        .and_then(|captured| {
-            let options = block.get(DATA + captured.next_multiple_of(4) as usize..)?;
-            let data = block.get(DATA..DATA + most as usize)?;
-            Some((data, options))
-        });
+    let cut = word(CAPTURED).filter(|captured| *captured > most).and_then(|captured| {
+        let options = block.get(DATA + captured.next_multiple_of(4) as usize..)?;
+        let data = block.get(DATA..DATA + most as usize)?;
+        Some((data, options))
+    });
     let Some((data, options)) = cut else {
         out.extend_from_slice(block);
         return;
@@ -332,11 +328,7 @@ mod tests {
         assert_eq!(packet.timestamp, 0x1234_5678_9abc_def0);
         assert_eq!(packet.captured, &[1, 2, 3, 4, 5]);
         assert_eq!(packet.original_len, 60);
-        assert!(
-            packet
-                .options()
-                .any(|o| o.code == EPB_QUEUE && o.value == [3, 0, 0, 0])
-        );
+        assert!(packet.options().any(|o| o.code == EPB_QUEUE && o.value == [3, 0, 0, 0]));
         assert!(walk.next().is_none());
         assert!(walk.rest().is_empty());
     }

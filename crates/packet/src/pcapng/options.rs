@@ -14,8 +14,8 @@ pub struct RawOption<'a> {
     pub value: &'a [u8],
 }
 
-/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an option whose length does not fit:
-/// readers differ on those, and the packet itself is intact.
+/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an option whose length
+/// does not fit: readers differ on those, and the packet itself is intact.
 #[derive(Debug, Clone)]
 pub struct OptionList<'a> {
     rest: &'a [u8],
@@ -105,10 +105,7 @@ pub fn verdict(value: &[u8], order: ByteOrder) -> Option<Verdict<'_>> {
 
 fn process(value: &[u8], order: ByteOrder) -> Option<PacketProcess> {
     let (id, thread) = value.split_first_chunk()?;
-    let process = PacketProcess {
-        id: order.u32(*id),
-        thread: order.u32(thread.try_into().ok()?),
-    };
+    let process = PacketProcess { id: order.u32(*id), thread: order.u32(thread.try_into().ok()?) };
     // Zero stands for an unknown process.
     (process.id != 0).then_some(process)
 }
@@ -129,7 +126,8 @@ pub struct Names {
     pub ipv6: u64,
 }
 
-/// An Interface Statistics Block: the interface's number in its section, and the packets that did not get into the file.
+/// An Interface Statistics Block: the interface's number in its section, and the packets that did not get into the
+/// file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InterfaceCounts {
     pub interface: u32,
@@ -187,10 +185,7 @@ impl InterfaceCounts {
     pub fn parse(block: &[u8], order: ByteOrder) -> Option<Self> {
         const FIXED_LEN: usize = 12;
         let body = body(block);
-        let mut counts = Self {
-            interface: order.u32_at(body, 0)?,
-            ..Self::default()
-        };
+        let mut counts = Self { interface: order.u32_at(body, 0)?, ..Self::default() };
         for RawOption { code, value } in OptionList::new(body.get(FIXED_LEN..)?, order) {
             let count = value.try_into().ok().map(|bytes| order.u64(bytes));
             // High half first.
@@ -224,20 +219,12 @@ mod tests {
     fn list_may_end_without_a_mark_and_stops_before_a_bad_length() {
         let bytes = [2, 0, 4, 0, 1, 0, 0, 0, 6, 0, 200, 0, 1, 2, 3, 4];
         let options: Vec<_> = OptionList::new(&bytes, ByteOrder::Little).collect();
-        assert_eq!(
-            options,
-            [RawOption {
-                code: 2,
-                value: &[1, 0, 0, 0]
-            }]
-        );
+        assert_eq!(options, [RawOption { code: 2, value: &[1, 0, 0, 0] }]);
     }
 
     #[test]
     fn big_endian_values() {
-        let bytes = [
-            0, 6, 0, 4, 0, 0, 0, 9, 0, 7, 0, 9, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
-        ];
+        let bytes = [0, 6, 0, 4, 0, 0, 0, 9, 0, 7, 0, 9, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
         let parsed = PacketOptions::parse(OptionList::new(&bytes, ByteOrder::Big));
         assert_eq!(parsed.queue, Some(9));
         assert_eq!(parsed.verdict, Some(Verdict::Xdp(1)));
@@ -248,13 +235,7 @@ mod tests {
         let bytes = [6, 0, 2, 0, 9, 9, 0, 0, 7, 0, 2, 0, 2, 1, 0, 0];
         let parsed = PacketOptions::parse(OptionList::new(&bytes, ByteOrder::Little));
         assert_eq!(parsed.queue, None);
-        assert_eq!(
-            parsed.verdict,
-            Some(Verdict::Other {
-                kind: 2,
-                value: &[1]
-            })
-        );
+        assert_eq!(parsed.verdict, Some(Verdict::Other { kind: 2, value: &[1] }));
     }
 
     #[test]
@@ -277,11 +258,7 @@ mod tests {
         out.clear();
         write::interface_statistics(
             &mut out,
-            &write::InterfaceStatistics {
-                interface_id: 3,
-                if_dropped: Some(7),
-                ..Default::default()
-            },
+            &write::InterfaceStatistics { interface_id: 3, if_dropped: Some(7), ..Default::default() },
         );
         let counts = InterfaceCounts::parse(&out, ByteOrder::Little).unwrap();
         assert_eq!((counts.interface, counts.interface_dropped), (3, Some(7)));

@@ -40,8 +40,7 @@ impl Processes {
             block::CUSTOM => wireshark(body, order),
             DARWIN_PROCESS => {
                 let process = darwin(body, order);
-                self.darwin
-                    .extend(process.as_ref().map(|process| process.id));
+                self.darwin.extend(process.as_ref().map(|process| process.id));
                 process
             }
             _ => None,
@@ -58,11 +57,7 @@ impl Processes {
     }
 
     /// Returns the process of a packet, which an option or a comment names.
-    pub fn of_packet<'a>(
-        &'a self,
-        options: &PacketOptions<'a>,
-        time_ns: u64,
-    ) -> Option<NamedProcess<'a>> {
+    pub fn of_packet<'a>(&'a self, options: &PacketOptions<'a>, time_ns: u64) -> Option<NamedProcess<'a>> {
         let commented = options.comments.iter().find_map(commented);
         let by_order = || {
             let id = *self.darwin.get(options.darwin_process? as usize)?;
@@ -89,8 +84,7 @@ impl Processes {
     pub fn find(&self, id: u32, time_ns: u64) -> Option<&Process> {
         let by_start = self.by_id.get(&id)?;
         let last = by_start.range(..=Some(time_ns)).next_back();
-        last.or(by_start.first_key_value())
-            .map(|(_, process)| process)
+        last.or(by_start.first_key_value()).map(|(_, process)| process)
     }
 }
 
@@ -113,17 +107,12 @@ fn commented<'a>(comment: &Cow<'a, str>) -> Option<NamedProcess<'a>> {
 fn wireshark(body: &[u8], order: ByteOrder) -> Option<Process> {
     // The contents are little-endian in files of either order.
     const OWN: ByteOrder = ByteOrder::Little;
-    if order.u32_at(body, 0)? != block::WIRESHARK
-        || OWN.u32_at(body, 4)? != block::WIRESHARK_PROCESS
-    {
+    if order.u32_at(body, 0)? != block::WIRESHARK || OWN.u32_at(body, 4)? != block::WIRESHARK_PROCESS {
         return None;
     }
     let length = OWN.u32_at(body, 8)? as usize;
     let entry = body.get(12..)?.get(..length)?;
-    let mut process = Process {
-        id: OWN.u32_at(entry, 0)?,
-        ..Process::default()
-    };
+    let mut process = Process { id: OWN.u32_at(entry, 0)?, ..Process::default() };
     for option in OptionList::new(entry.get(4..)?, OWN) {
         let text = || Some(String::from_utf8_lossy(option.value).into_owned());
         let number = || OWN.u32_at(option.value, 0);
@@ -149,11 +138,7 @@ fn darwin(body: &[u8], order: ByteOrder) -> Option<Process> {
     let name = OptionList::new(body.get(4..)?, order)
         .find(|option| option.code == DARWIN_NAME)
         .map(|option| String::from_utf8_lossy(option.value).into_owned());
-    Some(Process {
-        id,
-        name,
-        ..Process::default()
-    })
+    Some(Process { id, name, ..Process::default() })
 }
 
 #[cfg(test)]
@@ -193,25 +178,13 @@ mod tests {
     #[test]
     fn container_is_the_most_specific_name() {
         for (comment, container) in [
-            (
-                "container=0123456789ab pod=8a6e cgroup=/x/y inner_pid=3",
-                Some("0123456789ab"),
-            ),
+            ("container=0123456789ab pod=8a6e cgroup=/x/y inner_pid=3", Some("0123456789ab")),
             ("pod=8a6e cgroup=/x/y", Some("8a6e")),
-            (
-                "cgroup=/system.slice/ssh.service inner_pid=3",
-                Some("ssh.service"),
-            ),
-            (
-                "cgroup=/forged container=0123456789ab",
-                Some("forged container=0123456789ab"),
-            ),
+            ("cgroup=/system.slice/ssh.service inner_pid=3", Some("ssh.service")),
+            ("cgroup=/forged container=0123456789ab", Some("forged container=0123456789ab")),
             ("inner_pid=3", None),
         ] {
-            let process = Process {
-                comment: Some(comment.to_owned()),
-                ..Process::default()
-            };
+            let process = Process { comment: Some(comment.to_owned()), ..Process::default() };
             assert_eq!(process.container(), container, "{comment}");
         }
         assert_eq!(Process::default().container(), None);
@@ -229,28 +202,11 @@ mod tests {
             ..Process::default()
         };
         write::process(&mut out, &described);
-        let words: Vec<u32> = out
-            .chunks_exact(4)
-            .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
-            .collect();
+        let words: Vec<u32> =
+            out.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect();
         let curl = u32::from_le_bytes(*b"curl");
         let option = |code: u32, length: u32| length << 16 | code;
-        let expected = [
-            0xbad,
-            56,
-            32622,
-            3,
-            32,
-            1234,
-            option(2, 4),
-            curl,
-            option(5, 4),
-            1,
-            option(6, 4),
-            1000,
-            0,
-            56,
-        ];
+        let expected = [0xbad, 56, 32622, 3, 32, 1234, option(2, 4), curl, option(5, 4), 1, option(6, 4), 1000, 0, 56];
         assert_eq!(words, expected);
     }
 
@@ -262,10 +218,7 @@ mod tests {
         body.extend([0; 4]);
         let mut processes = Processes::default();
         processes.add(DARWIN_PROCESS, &body, ByteOrder::Little);
-        let options = PacketOptions {
-            darwin_process: Some(0),
-            ..PacketOptions::default()
-        };
+        let options = PacketOptions { darwin_process: Some(0), ..PacketOptions::default() };
         let found = processes.of_packet(&options, 0).expect("a process");
         assert_eq!((found.id, found.name), (99, Some("ssh")));
     }

@@ -23,11 +23,7 @@ pub(crate) struct Sections {
 
 impl Default for Sections {
     fn default() -> Self {
-        Self {
-            order: ByteOrder::Little,
-            first_interface: 0,
-            pending: 0,
-        }
+        Self { order: ByteOrder::Little, first_interface: 0, pending: 0 }
     }
 }
 
@@ -73,11 +69,7 @@ impl Sections {
         self.pending = len;
         let body = &bytes[HEADER_LEN..len - TRAILER_LEN];
         let known = interfaces.get(self.first_interface..).unwrap_or_default();
-        let packet = Body {
-            bytes: body,
-            order: self.order,
-            offset,
-        };
+        let packet = Body { bytes: body, order: self.order, offset };
         let found = match kind {
             block::INTERFACE_DESCRIPTION => {
                 let interface = packet.interface()?;
@@ -89,18 +81,11 @@ impl Sections {
             block::OBSOLETE_PACKET => packet.obsolete(known)?,
             _ => return Ok(Some(Step::Other { kind })),
         };
-        Ok(Some(Step::Packet(Found {
-            interface: self.first_interface + found.interface,
-            ..found
-        })))
+        Ok(Some(Step::Packet(Found { interface: self.first_interface + found.interface, ..found })))
     }
 
     /// Returns a block's type and length. A section header sets the byte order of both.
-    fn header(
-        &mut self,
-        input: &mut Input<'_>,
-        interfaces: usize,
-    ) -> Result<(u32, usize), ReadError> {
+    fn header(&mut self, input: &mut Input<'_>, interfaces: usize) -> Result<(u32, usize), ReadError> {
         let offset = input.offset();
         let malformed = |what| Err(ReadError::Malformed { offset, what });
         let [kind, len] = {
@@ -123,11 +108,7 @@ impl Sections {
             self.first_interface = interfaces;
         }
         let (kind, len) = (self.order.u32(kind), self.order.u32(len));
-        let shortest = if is_section {
-            SECTION_HEADER_MIN_LEN
-        } else {
-            MIN_BLOCK_LEN
-        };
+        let shortest = if is_section { SECTION_HEADER_MIN_LEN } else { MIN_BLOCK_LEN };
         if (len as usize) < shortest {
             return malformed("a block shorter than its own header");
         }
@@ -136,12 +117,7 @@ impl Sections {
         }
         let limit = block::MAX_BLOCK_LEN;
         if len > limit {
-            return Err(ReadError::TooLong {
-                offset,
-                what: BLOCK,
-                len,
-                limit,
-            });
+            return Err(ReadError::TooLong { offset, what: BLOCK, len, limit });
         }
         Ok((kind, len as usize))
     }
@@ -156,22 +132,15 @@ struct Body<'a> {
 
 impl Body<'_> {
     fn malformed<T>(&self, what: &'static str) -> Result<T, ReadError> {
-        Err(ReadError::Malformed {
-            offset: self.offset,
-            what,
-        })
+        Err(ReadError::Malformed { offset: self.offset, what })
     }
 
     fn u16(&self, at: usize) -> Result<u16, ReadError> {
-        self.order
-            .u16_at(self.bytes, at)
-            .map_or_else(|| self.malformed("a block too short for its type"), Ok)
+        self.order.u16_at(self.bytes, at).map_or_else(|| self.malformed("a block too short for its type"), Ok)
     }
 
     fn u32(&self, at: usize) -> Result<u32, ReadError> {
-        self.order
-            .u32_at(self.bytes, at)
-            .map_or_else(|| self.malformed("a block too short for its type"), Ok)
+        self.order.u32_at(self.bytes, at).map_or_else(|| self.malformed("a block too short for its type"), Ok)
     }
 
     /// Returns the range of `len` bytes from `at` on in the block, which must have them.
@@ -190,13 +159,11 @@ impl Body<'_> {
     }
 
     fn describe<'i>(&self, known: &'i [Interface], id: u32) -> Result<&'i Interface, ReadError> {
-        known.get(id as usize).ok_or(ReadError::UnknownInterface {
-            offset: self.offset,
-            id,
-        })
+        known.get(id as usize).ok_or(ReadError::UnknownInterface { offset: self.offset, id })
     }
 
-    /// Reads the common fields of enhanced and obsolete packet blocks: time, lengths and the packet, after interface `id`.
+    /// Reads the common fields of enhanced and obsolete packet blocks: time, lengths and the packet, after interface
+    /// `id`.
     fn timed(&self, known: &[Interface], id: u32) -> Result<Found, ReadError> {
         let interface = self.describe(known, id)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
@@ -208,10 +175,7 @@ impl Body<'_> {
             interface: id as usize,
             original_len: self.u32(16)?,
             stored_end: captured.end,
-            options: OptionsAt::List {
-                at: self.options(block::EPB_FIXED_LEN, captured.len()),
-                order: self.order,
-            },
+            options: OptionsAt::List { at: self.options(block::EPB_FIXED_LEN, captured.len()), order: self.order },
             captured,
         })
     }
@@ -224,11 +188,7 @@ impl Body<'_> {
         const DATA: usize = 4;
         let interface = self.describe(known, 0)?;
         let original_len = self.u32(0)?;
-        let snaplen = if interface.snaplen == 0 {
-            u32::MAX
-        } else {
-            interface.snaplen
-        };
+        let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
         // The block does not hold the captured length: as much as fits.
         let room = self.bytes.len().saturating_sub(DATA);
         let captured_len = (original_len.min(snaplen) as usize).min(room);
@@ -297,14 +257,8 @@ impl Body<'_> {
 impl Interface {
     /// Reads a finished Interface Description Block; `None` for any other block.
     pub fn from_block(block: &block::Block<'_>) -> Option<Self> {
-        let body = Body {
-            bytes: block.body,
-            order: ByteOrder::Little,
-            offset: 0,
-        };
-        (block.kind == block::INTERFACE_DESCRIPTION)
-            .then(|| body.interface().ok())
-            .flatten()
+        let body = Body { bytes: block.body, order: ByteOrder::Little, offset: 0 };
+        (block.kind == block::INTERFACE_DESCRIPTION).then(|| body.interface().ok()).flatten()
     }
 }
 
@@ -316,9 +270,7 @@ fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, Option<TimeFlaw>) {
     let ns = if interface.tsresol & block::TSRESOL_IS_BINARY != 0 {
         scaled.checked_shr(exponent).unwrap_or(0)
     } else {
-        10u128
-            .checked_pow(exponent)
-            .map_or(0, |ticks_a_second| scaled / ticks_a_second)
+        10u128.checked_pow(exponent).map_or(0, |ticks_a_second| scaled / ticks_a_second)
     };
     // Below 2^94: the sum cannot overflow.
     let offset = i128::from(interface.tsoffset) * NANOSECONDS as i128;
@@ -333,14 +285,7 @@ mod tests {
     use super::*;
 
     fn at(ticks: u64, tsresol: u8, tsoffset: i64) -> (u64, Option<TimeFlaw>) {
-        nanoseconds(
-            ticks,
-            &Interface {
-                tsresol,
-                tsoffset,
-                ..Interface::default()
-            },
-        )
+        nanoseconds(ticks, &Interface { tsresol, tsoffset, ..Interface::default() })
     }
 
     #[test]
@@ -352,10 +297,7 @@ mod tests {
         assert_eq!(at(1 << 40, 0x80 | 40, 0), (1_000_000_000, None));
         assert_eq!(at(5, 9, 2), (2_000_000_005, None));
         assert_eq!(at(5, 9, -2), (0, Some(TimeFlaw::Beyond)));
-        assert_eq!(
-            at(u64::MAX, 0, i64::MAX),
-            (u64::MAX, Some(TimeFlaw::Beyond))
-        );
+        assert_eq!(at(u64::MAX, 0, i64::MAX), (u64::MAX, Some(TimeFlaw::Beyond)));
         assert_eq!(at(u64::MAX, 127, 0), (0, None));
         assert_eq!(at(u64::MAX, 255, 0), (0, None));
     }

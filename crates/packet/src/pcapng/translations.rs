@@ -35,17 +35,10 @@ pub struct TranslationNews {
 
 impl fmt::Display for TranslationNews {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Translation {
-            protocol,
-            original: [from, to],
-            reply: [back_from, back_to],
-        } = self.translation;
+        let Translation { protocol, original: [from, to], reply: [back_from, back_to] } = self.translation;
         let word = if self.ended { ENDED } else { BEGUN };
         let time = self.time_ns;
-        write!(
-            f,
-            "{word}={protocol} {from}>{to} {back_from}>{back_to} {time}"
-        )
+        write!(f, "{word}={protocol} {from}>{to} {back_from}>{back_to} {time}")
     }
 }
 
@@ -63,11 +56,7 @@ impl FromStr for TranslationNews {
             };
             let (original, reply) = (pair()?, pair()?);
             Some(Self {
-                translation: Translation {
-                    protocol,
-                    original,
-                    reply,
-                },
+                translation: Translation { protocol, original, reply },
                 time_ns: parts.next()?.parse().ok()?,
                 ended: match word {
                     BEGUN => false,
@@ -114,25 +103,18 @@ impl Translations {
         if news.ended {
             return;
         }
-        let Translation {
-            protocol,
-            original,
-            reply,
-        } = news.translation;
+        let Translation { protocol, original, reply } = news.translation;
         let back = |[from, to]: [SocketAddr; 2]| [to, from];
-        for (one, other) in [
-            (original, back(reply)),
-            (back(reply), original),
-            (reply, back(original)),
-            (back(original), reply),
-        ] {
+        for (one, other) in
+            [(original, back(reply)), (back(reply), original), (reply, back(original)), (back(original), reply)]
+        {
             let by_time = self.0.entry((protocol, one)).or_default();
             by_time.insert(news.time_ns, other);
         }
     }
 
-    /// Returns source and destination of a packet on the other side of its translation. The first packet of a connection may
-    /// be older than the news of it.
+    /// Returns source and destination of a packet on the other side of its translation. The first packet of a
+    /// connection may be older than the news of it.
     pub fn of(&self, protocol: u8, ends: [SocketAddr; 2], time_ns: u64) -> Option<[SocketAddr; 2]> {
         let by_time = self.0.get(&(protocol, ends))?;
         let last = by_time.range(..=time_ns).next_back();
@@ -148,11 +130,7 @@ mod tests {
     fn news(original: [&str; 2], reply: [&str; 2], time_ns: u64) -> TranslationNews {
         let parsed = |ends: [&str; 2]| ends.map(|end| end.parse().expect("an address"));
         TranslationNews {
-            translation: Translation {
-                protocol: 17,
-                original: parsed(original),
-                reply: parsed(reply),
-            },
+            translation: Translation { protocol: 17, original: parsed(original), reply: parsed(reply) },
             time_ns,
             ended: false,
         }
@@ -160,32 +138,14 @@ mod tests {
 
     #[test]
     fn both_directions_have_their_other_side() {
-        let one = news(
-            ["10.0.0.2:4000", "192.0.2.1:53"],
-            ["192.0.2.1:53", "198.51.100.1:4001"],
-            100,
-        );
-        let later = news(
-            ["10.0.0.2:4000", "192.0.2.1:53"],
-            ["192.0.2.1:53", "198.51.100.1:4002"],
-            200,
-        );
-        let v6 = TranslationNews {
-            ended: true,
-            ..news(
-                ["[fd00::1]:7", "[fd00::2]:8"],
-                ["[fd00::3]:8", "[fd00::1]:7"],
-                5,
-            )
-        };
+        let one = news(["10.0.0.2:4000", "192.0.2.1:53"], ["192.0.2.1:53", "198.51.100.1:4001"], 100);
+        let later = news(["10.0.0.2:4000", "192.0.2.1:53"], ["192.0.2.1:53", "198.51.100.1:4002"], 200);
+        let v6 =
+            TranslationNews { ended: true, ..news(["[fd00::1]:7", "[fd00::2]:8"], ["[fd00::3]:8", "[fd00::1]:7"], 5) };
         let mut bytes = Vec::new();
-        [one, later, v6]
-            .iter()
-            .for_each(|one| one.write(&mut bytes));
+        [one, later, v6].iter().for_each(|one| one.write(&mut bytes));
         write::remark(&mut bytes, "nat=17 nonsense");
-        let read: Vec<_> = blocks(&bytes)
-            .filter_map(|block| TranslationNews::from_block(&block))
-            .collect();
+        let read: Vec<_> = blocks(&bytes).filter_map(|block| TranslationNews::from_block(&block)).collect();
         assert_eq!(read, [one, later, v6]);
         let mut all = Translations::default();
         read.iter().for_each(|one| all.add(one));
@@ -198,23 +158,11 @@ mod tests {
         let (inside, outside) = ("10.0.0.2:4000", "192.0.2.1:53");
         for (time, port) in [(90, 4001), (150, 4001), (250, 4002)] {
             let address = format!("198.51.100.1:{port}");
-            assert_eq!(
-                of(inside, outside, time),
-                is(&format!("{address}>{outside}"))
-            );
-            assert_eq!(
-                of(outside, inside, time),
-                is(&format!("{outside}>{address}"))
-            );
+            assert_eq!(of(inside, outside, time), is(&format!("{address}>{outside}")));
+            assert_eq!(of(outside, inside, time), is(&format!("{outside}>{address}")));
         }
-        assert_eq!(
-            of("198.51.100.1:4001", outside, 150),
-            is("10.0.0.2:4000>192.0.2.1:53")
-        );
-        assert_eq!(
-            of(outside, "198.51.100.1:4002", 150),
-            is("192.0.2.1:53>10.0.0.2:4000")
-        );
+        assert_eq!(of("198.51.100.1:4001", outside, 150), is("10.0.0.2:4000>192.0.2.1:53"));
+        assert_eq!(of(outside, "198.51.100.1:4002", 150), is("192.0.2.1:53>10.0.0.2:4000"));
         assert_eq!(of("10.0.0.3:4000", outside, 150), None);
         assert_eq!(of("[fd00::1]:7", "[fd00::2]:8", 9), None);
     }

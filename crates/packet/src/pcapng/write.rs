@@ -51,12 +51,7 @@ pub struct InterfaceStatistics<'a> {
 }
 
 pub fn section_header(out: &mut Vec<u8>, section: &SectionHeader<'_>) {
-    let SectionHeader {
-        hardware,
-        os,
-        userappl,
-        comment,
-    } = *section;
+    let SectionHeader { hardware, os, userappl, comment } = *section;
     let mut block = Open::new(out, block::SECTION_HEADER);
     block.u32(block::BYTE_ORDER_MAGIC);
     block.u16(1);
@@ -167,10 +162,7 @@ pub fn interface_statistics(out: &mut Vec<u8>, statistics: &InterfaceStatistics<
     let mut block = Open::new(out, block::INTERFACE_STATISTICS);
     block.u32(interface_id);
     block.timestamp(timestamp_ns);
-    for (code, time) in [
-        (block::ISB_STARTTIME, start_ns),
-        (block::ISB_ENDTIME, end_ns),
-    ] {
+    for (code, time) in [(block::ISB_STARTTIME, start_ns), (block::ISB_ENDTIME, end_ns)] {
         if let Some(time) = time {
             // High half first, unlike the other 64-bit options.
             block.option(code, &time.rotate_left(32).to_le_bytes());
@@ -185,8 +177,8 @@ pub fn interface_statistics(out: &mut Vec<u8>, statistics: &InterfaceStatistics<
     block.finish();
 }
 
-/// Turns all of `room` into one block of a local type that readers skip; `room` is empty or holds at least 12 bytes, a multiple
-/// of four.
+/// Turns all of `room` into one block of a local type that readers skip; `room` is empty or holds at least 12 bytes, a
+/// multiple of four.
 pub fn filling(room: &mut [u8]) {
     let length = (room.len() as u32).to_le_bytes();
     room.fill(0);
@@ -222,18 +214,13 @@ fn with_option(
     without: Option<u16>,
     first: impl FnOnce(&mut Open<'_>, block::EnhancedPacket<'_>),
 ) {
-    let Some(parsed) = block::blocks(packet)
-        .next()
-        .and_then(|one| one.enhanced_packet())
-    else {
+    let Some(parsed) = block::blocks(packet).next().and_then(|one| one.enhanced_packet()) else {
         out.extend_from_slice(packet);
         return;
     };
     let options = block::HEADER_LEN + block::EPB_FIXED_LEN + padded(parsed.captured_len());
     let mut block = Open::new(out, block::ENHANCED_PACKET);
-    block
-        .out
-        .extend_from_slice(&packet[block::HEADER_LEN..options]);
+    block.out.extend_from_slice(&packet[block::HEADER_LEN..options]);
     first(&mut block, parsed);
     for option in parsed.options().filter(|one| Some(one.code) != without) {
         block.option(option.code, option.value);
@@ -261,25 +248,15 @@ pub fn with_deliveries(out: &mut Vec<u8>, statistics: &Block<'_>, delivered: u64
     block.finish();
 }
 
-/// Appends an Enhanced Packet Block whose process a comment names, and no number: in this file, the number stands for another
-/// host's process.
+/// Appends an Enhanced Packet Block whose process a comment names, and no number: in this file, the number stands for
+/// another host's process.
 pub fn with_process_in_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
     with_comment(out, packet, comment, Some(block::EPB_PROCESS));
 }
 
 /// Appends a description of a process, as Wireshark lays it out: little-endian in files of either order.
 pub fn process(out: &mut Vec<u8>, process: &Process) {
-    let Process {
-        id,
-        name,
-        path,
-        command,
-        parent,
-        user_id,
-        user,
-        start_ns,
-        comment,
-    } = process;
+    let Process { id, name, path, command, parent, user_id, user, start_ns, comment } = process;
     let mut block = Open::new(out, block::CUSTOM);
     block.u32(block::WIRESHARK);
     block.u32(block::WIRESHARK_PROCESS);
@@ -350,11 +327,7 @@ impl<'a> Open<'a> {
         let start = out.len();
         out.extend_from_slice(&kind.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
-        Self {
-            out,
-            start,
-            has_options: false,
-        }
+        Self { out, start, has_options: false }
     }
 
     fn u16(&mut self, value: u16) {
@@ -376,8 +349,7 @@ impl<'a> Open<'a> {
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
-        self.out
-            .extend_from_slice(&[0; 3][..padded(bytes.len()) - bytes.len()]);
+        self.out.extend_from_slice(&[0; 3][..padded(bytes.len()) - bytes.len()]);
     }
 
     fn option(&mut self, code: u16, value: &[u8]) {
@@ -449,9 +421,8 @@ mod tests {
             },
         );
         let expected: &[u8] = &[
-            6, 0, 0, 0, 60, 0, 0, 0, 1, 0, 0, 0, 4, 3, 2, 1, 8, 7, 6, 5, 5, 0, 0, 0, 64, 0, 0, 0,
-            b'a', b'b', b'c', b'd', b'e', 0, 0, 0, 7, 0, 9, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            0, 0, 0, 0, 60, 0, 0, 0,
+            6, 0, 0, 0, 60, 0, 0, 0, 1, 0, 0, 0, 4, 3, 2, 1, 8, 7, 6, 5, 5, 0, 0, 0, 64, 0, 0, 0, b'a', b'b', b'c',
+            b'd', b'e', 0, 0, 0, 7, 0, 9, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0,
         ];
         assert_eq!(out, expected);
     }
@@ -459,13 +430,7 @@ mod tests {
     #[test]
     fn packet_without_options_has_no_end_mark() {
         let mut out = Vec::new();
-        enhanced_packet(
-            &mut out,
-            &EnhancedPacket {
-                captured: &[0; 60],
-                ..Default::default()
-            },
-        );
+        enhanced_packet(&mut out, &EnhancedPacket { captured: &[0; 60], ..Default::default() });
         assert_eq!(out.len(), block::MIN_BLOCK_LEN + block::EPB_FIXED_LEN + 60);
     }
 
@@ -473,12 +438,8 @@ mod tests {
     fn losses_are_added_to_those_of_a_packet() {
         for before in [None, Some(2)] {
             let mut plain = Vec::new();
-            let packet = EnhancedPacket {
-                captured: b"abcde",
-                queue: Some(3),
-                drop_count: before,
-                ..Default::default()
-            };
+            let packet =
+                EnhancedPacket { captured: b"abcde", queue: Some(3), drop_count: before, ..Default::default() };
             enhanced_packet(&mut plain, &packet);
             let mut out = Vec::new();
             with_drop_count(&mut out, &plain, 40);
@@ -505,11 +466,7 @@ mod tests {
         let block = block::blocks(&whole).next().unwrap();
         with_deliveries(&mut out, &block, 60, 35);
         let mut expected = Vec::new();
-        let of_reader = InterfaceStatistics {
-            if_dropped: Some(40),
-            user_delivered: Some(60),
-            ..statistics
-        };
+        let of_reader = InterfaceStatistics { if_dropped: Some(40), user_delivered: Some(60), ..statistics };
         interface_statistics(&mut expected, &of_reader);
         assert_eq!(out, expected);
     }
@@ -518,13 +475,8 @@ mod tests {
     fn comment_is_added_to_a_packet() {
         for queue in [None, Some(3)] {
             let mut plain = Vec::new();
-            let packet = EnhancedPacket {
-                timestamp_ns: 7,
-                captured: b"abcde",
-                original_len: 64,
-                queue,
-                ..Default::default()
-            };
+            let packet =
+                EnhancedPacket { timestamp_ns: 7, captured: b"abcde", original_len: 64, queue, ..Default::default() };
             enhanced_packet(&mut plain, &packet);
             let mut out = Vec::new();
             with_comment(&mut out, &plain, "why", None);
@@ -543,13 +495,8 @@ mod tests {
     fn comment_replaces_the_number_of_a_process() {
         for process in [None, Some(PacketProcess { id: 7, thread: 9 })] {
             let mut plain = Vec::new();
-            let packet = EnhancedPacket {
-                captured: b"abcde",
-                original_len: 5,
-                queue: Some(3),
-                process,
-                ..Default::default()
-            };
+            let packet =
+                EnhancedPacket { captured: b"abcde", original_len: 5, queue: Some(3), process, ..Default::default() };
             enhanced_packet(&mut plain, &packet);
             let mut out = Vec::new();
             with_process_in_comment(&mut out, &plain, "process=curl[7]");
@@ -566,16 +513,9 @@ mod tests {
     fn text_too_long_for_an_option_is_cut_at_a_character() {
         let comment = "ä".repeat(40_000);
         let mut out = Vec::new();
-        section_header(
-            &mut out,
-            &SectionHeader {
-                comment: Some(&comment),
-                ..Default::default()
-            },
-        );
+        section_header(&mut out, &SectionHeader { comment: Some(&comment), ..Default::default() });
         let block = block::blocks(&out).next().unwrap();
-        let options =
-            super::super::options::OptionList::new(&block.body[16..], block::ByteOrder::Little);
+        let options = super::super::options::OptionList::new(&block.body[16..], block::ByteOrder::Little);
         let value = options.last().unwrap().value;
         assert_eq!(value.len(), 65_534);
         assert!(std::str::from_utf8(value).is_ok());

@@ -1,5 +1,5 @@
-//! Capture files compressed by gzip, zstd or lz4, recognised by their first bytes. Several consecutive members or frames are one
-//! file, and frames without data, such as the table of a seekable file, are skipped.
+//! Capture files compressed by gzip, zstd or lz4, recognised by their first bytes. Several consecutive members or
+//! frames are one file, and frames without data, such as the table of a seekable file, are skipped.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -49,15 +49,10 @@ impl Compression {
 }
 
 /// Returns a reader of a file's decompressed bytes, and the compression.
-pub fn open<'a>(
-    mut source: impl Read + Send + 'a,
-) -> io::Result<(Box<dyn Read + Send + 'a>, Compression)> {
+pub fn open<'a>(mut source: impl Read + Send + 'a) -> io::Result<(Box<dyn Read + Send + 'a>, Compression)> {
     let mut start = Vec::with_capacity(4);
     loop {
-        match (&mut source)
-            .take(4 - start.len() as u64)
-            .read_to_end(&mut start)
-        {
+        match (&mut source).take(4 - start.len() as u64).read_to_end(&mut start) {
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -144,9 +139,7 @@ mod tests {
     use super::*;
 
     fn text() -> Vec<u8> {
-        (0..100_000u32)
-            .flat_map(|n| (n / 7).to_le_bytes())
-            .collect()
+        (0..100_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect()
     }
 
     fn read(bytes: &[u8]) -> io::Result<(Vec<u8>, Compression)> {
@@ -160,11 +153,8 @@ mod tests {
     fn parts(compress: impl Fn(&[u8]) -> Vec<u8>, skippable: bool) -> Vec<u8> {
         let text = text();
         let (first, second) = text.split_at(1234);
-        let none = if skippable {
-            [&SKIPPABLE.to_le_bytes()[..], &3u32.to_le_bytes(), b"abc"].concat()
-        } else {
-            Vec::new()
-        };
+        let none =
+            if skippable { [&SKIPPABLE.to_le_bytes()[..], &3u32.to_le_bytes(), b"abc"].concat() } else { Vec::new() };
         [compress(first), none.clone(), compress(second), none].concat()
     }
 
@@ -197,11 +187,7 @@ mod tests {
 
     #[test]
     fn cut_file_is_an_error_and_a_short_one_is_not() {
-        for file in [
-            gzip(&text()),
-            zstd::encode_all(&text()[..], 1).unwrap(),
-            lz4(&text()),
-        ] {
+        for file in [gzip(&text()), zstd::encode_all(&text()[..], 1).unwrap(), lz4(&text())] {
             let error = read(&file[..file.len() / 2]).unwrap_err();
             assert!(error.to_string().contains("cut or damaged"), "{error}");
         }

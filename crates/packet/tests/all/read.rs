@@ -1,4 +1,5 @@
-//! Reads capture files: written files round-trip, other programs' files are understood, and damage is reported without a panic.
+//! Reads capture files: written files round-trip, other programs' files are understood, and damage is reported without
+//! a panic.
 
 use crate::common::{Scratch, have};
 use crate::packets;
@@ -44,11 +45,7 @@ fn read(bytes: &[u8]) -> (Vec<Owned>, Option<ReadError>, Vec<Interface>) {
                     Some(Verdict::Xdp(action)) => Some(action),
                     _ => None,
                 },
-                comment: packet
-                    .options
-                    .comments
-                    .first()
-                    .map(|comment| comment.to_string()),
+                comment: packet.options.comments.first().map(|comment| comment.to_string()),
             }),
             Ok(None) => break None,
             Err(error) => break Some(error),
@@ -218,10 +215,7 @@ fn big_section() -> Vec<u8> {
     let body = [&0x1a2b_3c4du32.to_be_bytes()[..], &[0, 1, 0, 0], &[0xff; 8]].concat();
     let mut section = big(block::SECTION_HEADER, &body);
     // Milliseconds.
-    section.extend(big(
-        1,
-        &[0, 1, 0, 0, 0, 0, 0, 8, 0, 9, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0],
-    ));
+    section.extend(big(1, &[0, 1, 0, 0, 0, 0, 0, 8, 0, 9, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0]));
     section
 }
 
@@ -241,61 +235,27 @@ fn sections_of_both_orders_with_every_kind_of_packet() {
     };
     let mut file = write_file(&[Interface::default(), Interface::default()], &[packet]);
     file.extend(big_section());
-    let words = |words: &[u32]| {
-        words
-            .iter()
-            .flat_map(|word| word.to_be_bytes())
-            .collect::<Vec<_>>()
-    };
-    let enhanced = [
-        words(&[0, 0, 1500, 5, 9]),
-        b"hello\0\0\0".to_vec(),
-        words(&[0x0002_0004, 1, 0]),
-    ];
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
+    let enhanced = [words(&[0, 0, 1500, 5, 9]), b"hello\0\0\0".to_vec(), words(&[0x0002_0004, 1, 0])];
     file.extend(big(6, &enhanced.concat()));
     for skipped in [4, 5, 0x0a, 0xbad, 0x4000_0bad, 0x1234] {
         file.extend(big(skipped, &[9; 16]));
     }
     file.extend(big(3, &[words(&[20]), vec![7; 12]].concat()));
-    file.extend(big(
-        2,
-        &[
-            words(&[17, 0, 2500, 4, 4]),
-            b"old!".to_vec(),
-            words(&[0x0002_0004, 2, 0]),
-        ]
-        .concat(),
-    ));
+    file.extend(big(2, &[words(&[17, 0, 2500, 4, 4]), b"old!".to_vec(), words(&[0x0002_0004, 2, 0])].concat()));
     let (packets, error, interfaces) = read(&file);
     assert!(error.is_none(), "{error:?}");
     assert_eq!(interfaces.len(), 3);
     assert_eq!(interfaces[2].tsresol, 3);
-    let [first, enhanced, simple, obsolete] = &packets[..] else {
-        panic!("{packets:?}")
-    };
+    let [first, enhanced, simple, obsolete] = &packets[..] else { panic!("{packets:?}") };
     assert_eq!((first.interface, first.timestamp_ns), (0, 7));
-    assert_eq!(
-        (enhanced.interface, enhanced.timestamp_ns),
-        (2, 1_500_000_000)
-    );
-    assert_eq!(
-        (&enhanced.captured[..], enhanced.original_len),
-        (&b"hello"[..], 9)
-    );
+    assert_eq!((enhanced.interface, enhanced.timestamp_ns), (2, 1_500_000_000));
+    assert_eq!((&enhanced.captured[..], enhanced.original_len), (&b"hello"[..], 9));
     assert_eq!(enhanced.flags, Some(Direction::In.flags()));
     // The interface's snapshot length is 8.
-    assert_eq!(
-        (&simple.captured[..], simple.original_len),
-        (&[7; 8][..], 20)
-    );
-    assert_eq!(
-        (obsolete.timestamp_ns, &obsolete.captured[..]),
-        (2_500_000_000, &b"old!"[..])
-    );
-    assert_eq!(
-        (obsolete.drop_count, obsolete.flags),
-        (Some(17), Some(Direction::Out.flags()))
-    );
+    assert_eq!((&simple.captured[..], simple.original_len), (&[7; 8][..], 20));
+    assert_eq!((obsolete.timestamp_ns, &obsolete.captured[..]), (2_500_000_000, &b"old!"[..]));
+    assert_eq!((obsolete.drop_count, obsolete.flags), (Some(17), Some(Direction::Out.flags())));
 }
 
 /// Versions and link types that libpcap refuses, too.
@@ -329,25 +289,14 @@ fn unknown_versions_and_link_types_are_refused() {
 
 #[test]
 fn pcap_of_all_four_magics() {
-    for (magic, ns) in [
-        (0xa1b2_c3d4u32, 5_000_000_006_000),
-        (0xa1b2_3c4d, 5_000_000_006),
-    ] {
+    for (magic, ns) in [(0xa1b2_c3d4u32, 5_000_000_006_000), (0xa1b2_3c4d, 5_000_000_006)] {
         for swap in [false, true] {
             let number = |value: u32| {
-                if swap {
-                    value.to_be_bytes()
-                } else {
-                    value.to_le_bytes()
-                }
+                if swap { value.to_be_bytes() } else { value.to_le_bytes() }
             };
             let mut file = number(magic).to_vec();
             let half = |value: u16| {
-                if swap {
-                    value.to_be_bytes()
-                } else {
-                    value.to_le_bytes()
-                }
+                if swap { value.to_be_bytes() } else { value.to_le_bytes() }
             };
             file.extend([half(2), half(4)].concat());
             file.extend([0; 12]);
@@ -358,24 +307,12 @@ fn pcap_of_all_four_magics() {
             let (packets, error, interfaces) = read(&file);
             assert!(error.is_none(), "{error:?}");
             assert_eq!(interfaces[0].link_type, 101);
-            let ns = if ns > 5_000_000_000_000 {
-                5_000_006_000
-            } else {
-                ns
-            };
+            let ns = if ns > 5_000_000_000_000 { 5_000_006_000 } else { ns };
             assert_eq!((packets[0].timestamp_ns, packets[0].original_len), (ns, 60));
             assert_eq!(packets[0].captured, [1, 2, 3, 4]);
             let (packets, error, _) = read(&file[..file.len() - 1]);
             assert!(packets.is_empty());
-            assert!(matches!(
-                error,
-                Some(ReadError::Truncated {
-                    offset: 24,
-                    expected: 20,
-                    found: 19,
-                    ..
-                })
-            ));
+            assert!(matches!(error, Some(ReadError::Truncated { offset: 24, expected: 20, found: 19, .. })));
         }
     }
 }
@@ -444,10 +381,7 @@ fn pcap_variants_are_found_in_pieces_and_cut_files() {
     // Also if the rest is as long as the extra bytes of another variant in the header of a single record.
     for cut in 24..file.len() {
         let (packets, error, _) = read(&file[..cut]);
-        assert_eq!(
-            packets.len(),
-            ends.iter().filter(|end| **end <= cut).count() - 1
-        );
+        assert_eq!(packets.len(), ends.iter().filter(|end| **end <= cut).count() - 1);
         match error {
             None => assert!(ends.contains(&cut), "{cut}"),
             Some(error) => assert!(matches!(error, ReadError::Truncated { .. }), "{error}"),
@@ -455,8 +389,8 @@ fn pcap_variants_are_found_in_pieces_and_cut_files() {
     }
 }
 
-/// Guards packets of files that lack some bytes: the zeroes or parts of packets after the gap looked like records of a variant
-/// with longer headers.
+/// Guards packets of files that lack some bytes: the zeroes or parts of packets after the gap looked like records of a
+/// variant with longer headers.
 #[test]
 fn lost_bytes_are_not_taken_for_a_variant() {
     for filling in [0, 1, 0xff] {
@@ -471,11 +405,7 @@ fn lost_bytes_are_not_taken_for_a_variant() {
             for at in (40..100).chain(116..160) {
                 let damaged = [&file[..at], &file[at + lost..]].concat();
                 let (packets, _, _) = read(&damaged);
-                assert_eq!(
-                    packets[0].captured[..],
-                    damaged[40..100],
-                    "{filling}, {records}, {lost}, {at}"
-                );
+                assert_eq!(packets[0].captured[..], damaged[40..100], "{filling}, {records}, {lost}, {at}");
             }
         }
     }
@@ -488,25 +418,13 @@ fn errors_name_defect_and_position() {
     assert!(error(b"PK\x03\x04 and more").contains("504b0304"));
     let file = write_file(&[], &[]);
     let mut unknown = file.clone();
-    let packet = write::EnhancedPacket {
-        interface_id: 3,
-        ..Default::default()
-    };
+    let packet = write::EnhancedPacket { interface_id: 3, ..Default::default() };
     write::enhanced_packet(&mut unknown, &packet);
     let text = error(&unknown);
-    assert!(
-        text.contains(&format!("byte {}", file.len())) && text.contains("interface 3"),
-        "{text}"
-    );
+    assert!(text.contains(&format!("byte {}", file.len())) && text.contains("interface 3"), "{text}");
     let mut long = file.clone();
     long.extend([6, 0, 0, 0, 0, 0, 0, 0xf0]);
-    assert!(matches!(
-        read(&long).1,
-        Some(ReadError::TooLong {
-            len: 0xf000_0000,
-            ..
-        })
-    ));
+    assert!(matches!(read(&long).1, Some(ReadError::TooLong { len: 0xf000_0000, .. })));
     let mut differs = write_file(&[Interface::default()], &[]);
     *differs.last_mut().unwrap() ^= 1;
     assert!(error(&differs).contains("lengths differ"));
@@ -533,11 +451,7 @@ fn slow_source_yields_large_packets() {
     let mut file = write_file(&[Interface::default()], &[]);
     let large = vec![5; 300_000];
     for captured in [&large[..], &[1], &large] {
-        let packet = write::EnhancedPacket {
-            captured,
-            original_len: 300_000,
-            ..Default::default()
-        };
+        let packet = write::EnhancedPacket { captured, original_len: 300_000, ..Default::default() };
         write::enhanced_packet(&mut file, &packet);
     }
     let mut reader = CaptureReader::new(Slow(&file, false)).unwrap();
@@ -556,17 +470,9 @@ fn files_of_wireshark_are_read() {
     }
     let mut file = Vec::new();
     pcap::file_header(&mut file, 1, 0);
-    let cases: Vec<_> = packets::all()
-        .into_iter()
-        .filter(|case| case.link_type == 1)
-        .collect();
+    let cases: Vec<_> = packets::all().into_iter().filter(|case| case.link_type == 1).collect();
     for (index, case) in cases.iter().enumerate() {
-        pcap::record(
-            &mut file,
-            1_000 * index as u64,
-            &case.bytes,
-            case.original_len as u32,
-        );
+        pcap::record(&mut file, 1_000 * index as u64, &case.bytes, case.original_len as u32);
     }
     let scratch = Scratch::new("editcap");
     let path = scratch.write("in.pcap", &file);

@@ -50,10 +50,7 @@ fn file() -> Vec<u8> {
         packet_id: Some(0x0102_0304_0506_0708),
         drop_count: Some(17),
         verdict: Some(Verdict::Xdp(1)),
-        process: Some(PacketProcess {
-            id: 1234,
-            thread: 0,
-        }),
+        process: Some(PacketProcess { id: 1234, thread: 0 }),
         comment: Some("a packet"),
     };
     write::enhanced_packet(&mut out, &packet);
@@ -126,10 +123,7 @@ fn tshark_knows_the_names_of_addresses() {
     }
     let addresses = ["10.1.2.3", "2001:db8::7"].map(|text| text.parse().expect("an address"));
     let mut out = file();
-    write::names(
-        &mut out,
-        addresses.map(|address| (address, "default/web-0")),
-    );
+    write::names(&mut out, addresses.map(|address| (address, "default/web-0")));
     let scratch = Scratch::new("names");
     let path = scratch.write("names.pcapng", &out);
     let text = run("tshark", &["-q", "-z", "hosts", "-r"], &path);
@@ -171,9 +165,6 @@ fn capinfos_shows_section_interfaces_and_statistics() {
         "Number of stat entries = 1",
         "Number of packets = 1",
     ] {
-        assert!(
-            text.contains(expected),
-            "capinfos does not show {expected:?}:\n{text}"
-        );
+        assert!(text.contains(expected), "capinfos does not show {expected:?}:\n{text}");
     }
 }

@@ -62,10 +62,7 @@ impl RedirectTarget {
         let names: Vec<&String> = match self {
             Self::One(name, _) => vec![name],
             Self::All { interfaces, .. } => interfaces.iter().collect(),
-            Self::Cpus {
-                then: FarVerdict::Redirect(name),
-                ..
-            } => vec![name],
+            Self::Cpus { then: FarVerdict::Redirect(name), .. } => vec![name],
             Self::Cpus { .. } => Vec::new(),
         };
         if names.len() > REDIRECT_MAX_TARGETS {
@@ -80,11 +77,7 @@ impl RedirectTarget {
     /// Returns the interfaces by which a packet that arrived on this one may leave.
     fn others(&self, site: &Site) -> Result<Vec<Site>> {
         let mut targets = self.interfaces(site)?;
-        if let Self::All {
-            exclude_ingress: true,
-            ..
-        } = self
-        {
+        if let Self::All { exclude_ingress: true, .. } = self {
             targets.retain(|one| one.index() != site.index());
         }
         Ok(targets)
@@ -131,10 +124,7 @@ impl RedirectTarget {
                     true => ", and in skb mode the others may not get it either",
                     false => "",
                 };
-                caveats.push(format!(
-                    "{} is down: packets sent to it are lost until it is up{others}",
-                    target.label()
-                ));
+                caveats.push(format!("{} is down: packets sent to it are lost until it is up{others}", target.label()));
             }
         }
         if let Self::Cpus { then, .. } = self
@@ -153,9 +143,7 @@ impl RedirectTarget {
     pub(super) fn fill(&self, program: &Program, site: &Site) -> Result<()> {
         match self {
             Self::Cpus { cpus, queue, then } => fill_cpus(program, cpus, *queue, then),
-            Self::One(..) | Self::All { .. } => {
-                fill_targets(program, site, &self.interfaces(site)?)
-            }
+            Self::One(..) | Self::All { .. } => fill_targets(program, site, &self.interfaces(site)?),
         }
     }
 }
@@ -175,9 +163,7 @@ pub(super) fn far_function(then: &FarVerdict) -> &'static str {
 }
 
 pub(super) fn possible_cpus() -> Result<u32> {
-    table::possible_cpus()
-        .map(|count| count as u32)
-        .map_err(|e| Error::os("cannot count the CPUs", e))
+    table::possible_cpus().map(|count| count as u32).map_err(|e| Error::os("cannot count the CPUs", e))
 }
 
 pub(super) fn check_cpus(cpus: &[u32]) -> Result<()> {
@@ -191,21 +177,13 @@ pub(super) fn check_cpus(cpus: &[u32]) -> Result<()> {
         return Err(Error::usage(what(), why));
     }
     match cpus.iter().find(|cpu| **cpu >= there_are) {
-        Some(_) => Err(Error::usage(
-            what(),
-            format!("the CPUs are 0 to {}", there_are - 1),
-        )),
+        Some(_) => Err(Error::usage(what(), format!("the CPUs are 0 to {}", there_are - 1))),
         None => Ok(()),
     }
 }
 
 fn map<'a>(program: &'a Program, name: &str) -> Result<BorrowedFd<'a>> {
-    program.map(name).ok_or_else(|| {
-        Error::failed(
-            format!("cannot fill the map {name}"),
-            "it is not in the object",
-        )
-    })
+    program.map(name).ok_or_else(|| Error::failed(format!("cannot fill the map {name}"), "it is not in the object"))
 }
 
 pub(crate) fn open_table(fd: BorrowedFd<'_>, name: &str) -> Result<Table> {
@@ -240,23 +218,19 @@ fn fill_targets(program: &Program, site: &Site, interfaces: &[Site]) -> Result<(
 fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &FarVerdict) -> Result<()> {
     let function = far_function(then);
     let what = || format!("cannot use {function} on the other CPUs");
-    let far = program
-        .other(function)
-        .ok_or_else(|| Error::failed(what(), "it was not loaded"))?;
+    let far = program.other(function).ok_or_else(|| Error::failed(what(), "it was not loaded"))?;
     let table = open_table(map(program, CPUS)?, CPUS)?;
     for cpu in cpus {
         // struct bpf_cpumap_val: the length of the queue, and the program.
         let value = [queue.to_ne_bytes(), far.as_fd().as_raw_fd().to_ne_bytes()].concat();
-        table
-            .update(&cpu.to_ne_bytes(), &value, table::ANY)
-            .map_err(|e| {
-                let refused = e.raw_os_error();
-                let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
-                match refused == Some(ENODEV) {
-                    true => error.fix("is the CPU on line?"),
-                    false => error,
-                }
-            })?;
+        table.update(&cpu.to_ne_bytes(), &value, table::ANY).map_err(|e| {
+            let refused = e.raw_os_error();
+            let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
+            match refused == Some(ENODEV) {
+                true => error.fix("is the CPU on line?"),
+                false => error,
+            }
+        })?;
     }
     Ok(())
 }

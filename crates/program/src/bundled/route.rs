@@ -8,11 +8,10 @@ use trawl_attach::AttachRequest;
 use trawl_attach::site::Site;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::bundled::{
-    ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF,
-    ROUTE_IN_PIECES, ROUTE_LOCAL, ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST,
-    ROUTE_NO_NEIGHBOUR, ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS,
-    ROUTE_OTHER_PORT, ROUTE_REFRESH, ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN,
-    ROUTE_UNREACHABLE, RouteArrival, RouteArrivalKey, RouteConfig, RouteTags,
+    ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF, ROUTE_IN_PIECES, ROUTE_LOCAL,
+    ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST, ROUTE_NO_NEIGHBOUR, ROUTE_NO_ROOM, ROUTE_NOT_IP,
+    ROUTE_NOT_OURS, ROUTE_OPTIONS, ROUTE_OTHER_PORT, ROUTE_REFRESH, ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL,
+    ROUTE_UNKNOWN_VLAN, ROUTE_UNREACHABLE, RouteArrival, RouteArrivalKey, RouteConfig, RouteTags,
 };
 use trawl_bpf::object;
 use trawl_bpf::table::{self, Table};
@@ -79,11 +78,10 @@ impl Port {
     pub fn at(site: Site) -> Result<Self> {
         match installed_on(&site)? {
             Some(installed) => Ok(Self { site, installed }),
-            None => Err(Error::failed(
-                format!("{} is not a port of a router", site.label()),
-                "the program is not on it",
-            )
-            .fix(format!("trawl route load {}", word(site.label())))),
+            None => {
+                Err(Error::failed(format!("{} is not a port of a router", site.label()), "the program is not on it")
+                    .fix(format!("trawl route load {}", word(site.label()))))
+            }
         }
     }
 
@@ -132,28 +130,22 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     let _turn = first.lock_namespace()?;
     let links = Netlink::open(namespace)?.links()?;
     let mut all = ports(namespace)?;
-    let is_port =
-        |all: &[Port], site: &Site| all.iter().any(|port| port.site.index() == site.index());
+    let is_port = |all: &[Port], site: &Site| all.iter().any(|port| port.site.index() == site.index());
     let new: Vec<&Site> = sites.iter().filter(|site| !is_port(&all, site)).collect();
     for site in &new {
         check_port(site, &links)?;
     }
     if all.len() + new.len() > ROUTE_MAX_PORTS {
-        return Err(Error::usage(
-            "cannot route",
-            format!("the maximum is {ROUTE_MAX_PORTS} ports"),
-        ));
+        return Err(Error::usage("cannot route", format!("the maximum is {ROUTE_MAX_PORTS} ports")));
     }
     let is_wanted = |site: &Site| sites.iter().any(|one| one.index() == site.index());
     let closed = |port: &Port| port.installed.map(HOOK).is_err();
     let again: Vec<Port> = match request.tappable {
-        true => ports(namespace)?
-            .into_iter()
-            .filter(|port| is_wanted(&port.site) && closed(port))
-            .collect(),
+        true => ports(namespace)?.into_iter().filter(|port| is_wanted(&port.site) && closed(port)).collect(),
         false => Vec::new(),
     };
-    // The kernel drops what a native program sends to a driver that sends no XDP frames: with such a port, all run in skb mode.
+    // The kernel drops what a native program sends to a driver that sends no XDP frames: with such a port, all run in
+    // skb mode.
     let is_native = |port: &Port| port.installed.mode() == Some(XdpMode::Native);
     let some_native = all.iter().any(is_native);
     let mut in_stack = false;
@@ -173,16 +165,10 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     let mut ready = Readiness::default();
     let by_stack = request.mode == Some(XdpMode::Skb);
     if !by_stack || some_native {
-        for site in new
-            .iter()
-            .copied()
-            .chain(again.iter().map(|port| &port.site))
-        {
+        for site in new.iter().copied().chain(again.iter().map(|port| &port.site)) {
             let made_ready = match by_stack {
                 true => ready.for_sending_as_is(site),
-                false => ready
-                    .for_sending_on(site)
-                    .and_then(|()| ready.for_sending_with_program(site)),
+                false => ready.for_sending_on(site).and_then(|()| ready.for_sending_with_program(site)),
             };
             made_ready.map_err(|error| match some_native {
                 true => beside_native(error),
@@ -217,10 +203,7 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
             Ok(installed)
         });
         match put {
-            Ok(installed) => all.push(Port {
-                site: site.clone(),
-                installed,
-            }),
+            Ok(installed) => all.push(Port { site: site.clone(), installed }),
             Err(error) => {
                 for port in all.drain(known..) {
                     let _ = port.installed.detach(&port.site);
@@ -232,17 +215,8 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     let vlans = refresh(&all, &links)?;
     let notices = ready.notices();
     ready.keep();
-    let warnings = all
-        .iter()
-        .map(|port| warnings(&port.site))
-        .collect::<Result<Vec<_>>>()?
-        .concat();
-    Ok(Loaded {
-        vlans: vlans.names(),
-        ports: all,
-        notices,
-        warnings,
-    })
+    let warnings = all.iter().map(|port| warnings(&port.site)).collect::<Result<Vec<_>>>()?.concat();
+    Ok(Loaded { vlans: vlans.names(), ports: all, notices, warnings })
 }
 
 /// Advises one mode for all ports: those in native mode cannot send by the stack.
@@ -283,23 +257,13 @@ fn check_port(site: &Site, links: &[LinkRecord]) -> Result<()> {
     }
     if link.vlan.is_some() {
         let below = named(link.peer_index).map_or("the one below", |below| &below.name);
-        return Err(Error::failed(
-            what(),
-            format!("it is a VLAN of {below}, where XDP sees its packets"),
-        )
-        .fix(format!(
-            "trawl route load {} routes all VLANs on it too",
-            word(below)
-        )));
+        return Err(Error::failed(what(), format!("it is a VLAN of {below}, where XDP sees its packets"))
+            .fix(format!("trawl route load {} routes all VLANs on it too", word(below))));
     }
     match named(link.master) {
-        Some(master) if master.kind.as_deref() != Some("vrf") => Err(Error::failed(
-            what(),
-            format!(
-                "it is a port of {}, to which its packets belong",
-                master.name
-            ),
-        )),
+        Some(master) if master.kind.as_deref() != Some("vrf") => {
+            Err(Error::failed(what(), format!("it is a port of {}, to which its packets belong", master.name)))
+        }
         _ => Ok(()),
     }
 }
@@ -338,25 +302,12 @@ fn refresh(ports: &[Port], links: &[LinkRecord]) -> Result<Vlans> {
             vlans: vlans.names().len() as u32,
             whole_only: whole_only.into(),
         };
-        own.update(&0u32.to_ne_bytes(), &config.to_bytes(), table::ANY)
-            .map_err(|e| cannot_fill(OWN, e))?;
+        own.update(&0u32.to_ne_bytes(), &config.to_bytes(), table::ANY).map_err(|e| cannot_fill(OWN, e))?;
     }
-    replace_all(
-        &open(&first.installed, ARRIVALS)?,
-        ARRIVALS,
-        vlans.arrivals(),
-    )?;
-    replace_all(
-        &open(&first.installed, DEPARTURES)?,
-        DEPARTURES,
-        vlans.departures(),
-    )?;
+    replace_all(&open(&first.installed, ARRIVALS)?, ARRIVALS, vlans.arrivals())?;
+    replace_all(&open(&first.installed, DEPARTURES)?, DEPARTURES, vlans.departures())?;
     let devices = open(&first.installed, PORTS)?;
-    let wanted: Vec<(u32, u32)> = indices
-        .iter()
-        .map(|index| (*index, *index))
-        .chain(vlans.ports())
-        .collect();
+    let wanted: Vec<(u32, u32)> = indices.iter().map(|index| (*index, *index)).chain(vlans.ports()).collect();
     for key in devices.keys().map_err(|e| cannot_fill(PORTS, e))? {
         if !wanted.iter().any(|(index, _)| key == index.to_ne_bytes()) {
             devices.delete(&key).map_err(|e| cannot_fill(PORTS, e))?;
@@ -415,10 +366,8 @@ fn warnings(site: &Site) -> Result<Vec<String>> {
         }
     }
     if reverse.iter().any(|value| *value != 0) {
-        warnings.push(format!(
-            "{}: rp_filter is set, but XDP forwarding bypasses the reverse-path filter",
-            site.label()
-        ));
+        warnings
+            .push(format!("{}: rp_filter is set, but XDP forwarding bypasses the reverse-path filter", site.label()));
     }
     Ok(warnings)
 }
@@ -477,14 +426,7 @@ impl Vlans {
                     (port, outer.vlan?, Some(tag))
                 }
             };
-            Some(Vlan {
-                name: link.name.clone(),
-                index: link.index,
-                mac: Mac::of(link),
-                port,
-                outer,
-                inner,
-            })
+            Some(Vlan { name: link.name.clone(), index: link.index, mac: Mac::of(link), port, outer, inner })
         };
         Self(links.iter().filter(is_routed).filter_map(find).collect())
     }
@@ -500,16 +442,9 @@ impl Vlans {
 
     pub fn arrivals(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let entry = |vlan: &Vlan| {
-            let key = RouteArrivalKey {
-                port: vlan.port,
-                outer: number(vlan.outer),
-                inner: vlan.inner.map_or(0, number),
-            };
-            let arrival = RouteArrival {
-                ifindex: vlan.index,
-                mac_first: vlan.mac.first,
-                mac_last: vlan.mac.last,
-            };
+            let key =
+                RouteArrivalKey { port: vlan.port, outer: number(vlan.outer), inner: vlan.inner.map_or(0, number) };
+            let arrival = RouteArrival { ifindex: vlan.index, mac_first: vlan.mac.first, mac_last: vlan.mac.last };
             (key.to_bytes(), arrival.to_bytes())
         };
         self.0.iter().map(entry).collect()
@@ -517,10 +452,7 @@ impl Vlans {
 
     pub fn departures(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let entry = |vlan: &Vlan| {
-            let tags = RouteTags {
-                outer: number(vlan.outer),
-                inner: vlan.inner.map_or(0, number),
-            };
+            let tags = RouteTags { outer: number(vlan.outer), inner: vlan.inner.map_or(0, number) };
             (vlan.index.to_ne_bytes().to_vec(), tags.to_bytes())
         };
         self.0.iter().map(entry).collect()
@@ -566,28 +498,14 @@ mod tests {
             vlan(4, "double", 3, 0x8100, 9),
             vlan(5, "triple", 4, 0x8100, 10),
             vlan(6, "elsewhere", 99, 0x8100, 11),
-            LinkRecord {
-                flags: 0,
-                ..vlan(7, "down", 1, 0x8100, 12)
-            },
-            LinkRecord {
-                master: Some(9),
-                ..vlan(8, "bridged", 1, 0x8100, 13)
-            },
-            LinkRecord {
-                kind: Some("bridge".to_owned()),
-                ..link(9, "bridge")
-            },
+            LinkRecord { flags: 0, ..vlan(7, "down", 1, 0x8100, 12) },
+            LinkRecord { master: Some(9), ..vlan(8, "bridged", 1, 0x8100, 13) },
+            LinkRecord { kind: Some("bridge".to_owned()), ..link(9, "bridge") },
         ];
         let vlans = Vlans::on(&[1], &links);
         assert_eq!(vlans.names(), ["single", "service", "double"]);
         assert_eq!(vlans.ports().collect::<Vec<_>>(), [(2, 1), (3, 1), (4, 1)]);
-        let words = |numbers: &[u32]| -> Vec<u8> {
-            numbers
-                .iter()
-                .flat_map(|number| number.to_ne_bytes())
-                .collect()
-        };
+        let words = |numbers: &[u32]| -> Vec<u8> { numbers.iter().flat_map(|number| number.to_ne_bytes()).collect() };
         let (key, arrival) = &vlans.arrivals()[2];
         assert_eq!(*key, words(&[1, 0x88a8_0008, 0x8100_0009]));
         assert_eq!(arrival[..4], 4u32.to_ne_bytes());
@@ -598,10 +516,7 @@ mod tests {
 
     #[test]
     fn address_is_in_the_order_of_the_frame() {
-        let mac = Mac::of(&LinkRecord {
-            mac: vec![1, 2, 3, 4, 5, 6],
-            ..LinkRecord::default()
-        });
+        let mac = Mac::of(&LinkRecord { mac: vec![1, 2, 3, 4, 5, 6], ..LinkRecord::default() });
         assert_eq!(mac.first.to_ne_bytes(), [1, 2, 3, 4]);
         assert_eq!((mac.last as u16).to_ne_bytes(), [5, 6]);
     }

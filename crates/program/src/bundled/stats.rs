@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::bundled::{
-    COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IN_PIECES, COUNT_IPV4, COUNT_IPV6,
-    COUNT_OTHER, COUNT_QUEUES, COUNT_TARGET_GONE, COUNT_UNPARSED, COUNTERS as COUNTERS_OF_QUEUE,
-    Counter,
+    COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IN_PIECES, COUNT_IPV4, COUNT_IPV6, COUNT_OTHER,
+    COUNT_QUEUES, COUNT_TARGET_GONE, COUNT_UNPARSED, COUNTERS as COUNTERS_OF_QUEUE, Counter,
 };
 use trawl_bpf::table::Table;
 use trawl_sys::{Error, Result};
@@ -155,12 +154,7 @@ impl ProgramAccount {
         let read = |named: &[Named]| -> Result<Vec<NamedCount>> {
             let one = |(index, name, text): &Named| {
                 let counter = sum(&table, columns.of(*index)).map_err(|e| Error::os(what(), e))?;
-                Ok(NamedCount {
-                    name,
-                    text,
-                    packets: counter.packets,
-                    bytes: counter.bytes,
-                })
+                Ok(NamedCount { name, text, packets: counter.packets, bytes: counter.bytes })
             };
             named.iter().map(one).collect()
         };
@@ -219,10 +213,7 @@ impl ProgramAccount {
         }
         let seconds = took.as_secs_f64();
         let a_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        Some(Rate {
-            packets: a_second(self.packets, before.packets),
-            bytes: a_second(self.bytes, before.bytes),
-        })
+        Some(Rate { packets: a_second(self.packets, before.packets), bytes: a_second(self.bytes, before.bytes) })
     }
 }
 
@@ -242,10 +233,7 @@ impl QueueColumns {
     fn new(table: &Table, of_queue: usize) -> Self {
         // A program of an earlier trawl has one set of counters.
         let queues = (table.about().max_entries as usize).checked_div(of_queue);
-        Self {
-            of_queue,
-            queues: queues.unwrap_or(1).max(1),
-        }
+        Self { of_queue, queues: queues.unwrap_or(1).max(1) }
     }
 
     fn of_index(&self, index: usize, queue: usize) -> usize {
@@ -259,10 +247,7 @@ impl QueueColumns {
 
 /// Adds up counters over all CPUs.
 fn sum(table: &Table, indices: impl IntoIterator<Item = usize>) -> std::io::Result<Counter> {
-    let mut sum = Counter {
-        packets: 0,
-        bytes: 0,
-    };
+    let mut sum = Counter { packets: 0, bytes: 0 };
     for index in indices {
         for one in each_cpu(table, index)? {
             sum.packets += one.packets;
@@ -273,27 +258,16 @@ fn sum(table: &Table, indices: impl IntoIterator<Item = usize>) -> std::io::Resu
 }
 
 /// Adds up all outcomes for each queue that received packets; returns nothing if the program does not count by queue.
-fn by_queue(
-    table: &Table,
-    columns: &QueueColumns,
-    outcomes: &[Named],
-) -> std::io::Result<Vec<QueueCount>> {
+fn by_queue(table: &Table, columns: &QueueColumns, outcomes: &[Named]) -> std::io::Result<Vec<QueueCount>> {
     let mut queues = Vec::new();
     if columns.queues == 1 {
         return Ok(queues);
     }
     for queue in 0..columns.queues {
-        let indices = outcomes
-            .iter()
-            .map(|(index, ..)| columns.of_index(*index, queue));
+        let indices = outcomes.iter().map(|(index, ..)| columns.of_index(*index, queue));
         let Counter { packets, bytes } = sum(table, indices)?;
         if packets > 0 {
-            queues.push(QueueCount {
-                queue,
-                and_above: queue == COUNT_QUEUES - 1,
-                packets,
-                bytes,
-            });
+            queues.push(QueueCount { queue, and_above: queue == COUNT_QUEUES - 1, packets, bytes });
         }
     }
     Ok(queues)
@@ -308,20 +282,12 @@ fn each_cpu(table: &Table, index: usize) -> std::io::Result<Vec<Counter>> {
 }
 
 /// Adds up all outcomes for each CPU that counted any.
-fn by_cpu(
-    table: &Table,
-    columns: &QueueColumns,
-    outcomes: &[Named],
-) -> std::io::Result<Vec<CpuCount>> {
+fn by_cpu(table: &Table, columns: &QueueColumns, outcomes: &[Named]) -> std::io::Result<Vec<CpuCount>> {
     let mut cpus: Vec<CpuCount> = Vec::new();
     for index in outcomes.iter().flat_map(|(index, ..)| columns.of(*index)) {
         for (cpu, counter) in each_cpu(table, index)?.into_iter().enumerate() {
             if cpus.len() <= cpu {
-                cpus.push(CpuCount {
-                    cpu,
-                    packets: 0,
-                    bytes: 0,
-                });
+                cpus.push(CpuCount { cpu, packets: 0, bytes: 0 });
             }
             cpus[cpu].packets += counter.packets;
             cpus[cpu].bytes += counter.bytes;
@@ -353,10 +319,7 @@ mod tests {
     #[test]
     fn rates_compare_two_readings_of_the_same_program() {
         let rate = account(1, 300).since(&account(1, 100), Duration::from_millis(500));
-        let expected = Rate {
-            packets: 400.0,
-            bytes: 25_600.0,
-        };
+        let expected = Rate { packets: 400.0, bytes: 25_600.0 };
         assert_eq!(rate, Some(expected));
         let other = account(2, 300).since(&account(1, 100), Duration::from_secs(1));
         assert_eq!(other, None);

@@ -1,6 +1,6 @@
-//! Building and removal of libxdp's dispatchers: a new dispatcher for a new set of programs is exchanged for the old one,
-//! so that either the whole old chain or the whole new one is on the interface. Pins hold the programs behind it, in the
-//! paths that libxdp expects.
+//! Building and removal of libxdp's dispatchers: a new dispatcher for a new set of programs is exchanged for the old
+//! one, so that either the whole old chain or the whole new one is on the interface. Pins hold the programs behind it,
+//! in the paths that libxdp expects.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,8 +15,7 @@ use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::{
-    Dispatcher, DispatcherConfig, DispatcherMember, DispatcherSlot, NAME, SLOTS, VERSION,
-    function_of,
+    Dispatcher, DispatcherConfig, DispatcherMember, DispatcherSlot, NAME, SLOTS, VERSION, function_of,
 };
 use crate::explain;
 use crate::load::{Program, Role, Source};
@@ -52,11 +51,7 @@ impl Part {
     fn order(&self) -> (u32, String, bool) {
         let priority = self.slot().priority;
         match self {
-            Self::Present { program, .. } => (
-                priority,
-                functions::name_of(program.as_fd()).unwrap_or_default(),
-                false,
-            ),
+            Self::Present { program, .. } => (priority, functions::name_of(program.as_fd()).unwrap_or_default(), false),
             Self::New { name, .. } => (priority, name.clone(), true),
         }
     }
@@ -78,20 +73,13 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
     if dispatcher.members.len() != dispatcher.config.slots.len() {
         return Err(Error::failed(
             what,
-            format!(
-                "of its {} programs only {} can be found",
-                dispatcher.config.slots.len(),
-                dispatcher.members.len()
-            ),
+            format!("of its {} programs only {} can be found", dispatcher.config.slots.len(), dispatcher.members.len()),
         ));
     }
     let part = |member: &DispatcherMember| {
         let program = program::open_by_id(member.program)
             .map_err(|e| Error::os(format!("cannot open program {}", member.program), e))?;
-        Ok(Part::Present {
-            program,
-            slot: dispatcher.config.slots[member.slot],
-        })
+        Ok(Part::Present { program, slot: dispatcher.config.slots[member.slot] })
     };
     dispatcher.members.iter().map(part).collect()
 }
@@ -133,17 +121,13 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result
     parts.sort_by_cached_key(Part::order);
     let config = DispatcherConfig {
         version: VERSION,
-        frags: parts
-            .iter()
-            .all(|part| part.slot().flags & program::HAS_FRAGS != 0),
+        frags: parts.iter().all(|part| part.slot().flags & program::HAS_FRAGS != 0),
         slots: parts.iter().map(Part::slot).collect(),
     };
     let dispatcher = load(&config)?;
-    let id = info::program(dispatcher.as_fd())
-        .map_err(|e| Error::os("cannot read the dispatcher's properties", e))?
-        .id;
-    let functions = functions::of(dispatcher.as_fd())
-        .map_err(|e| Error::os("cannot read the dispatcher's functions", e))?;
+    let id = info::program(dispatcher.as_fd()).map_err(|e| Error::os("cannot read the dispatcher's properties", e))?.id;
+    let functions =
+        functions::of(dispatcher.as_fd()).map_err(|e| Error::os("cannot read the dispatcher's functions", e))?;
     let pins = DispatcherPins::new(lock.of(site, id))?;
     let mut added = None;
     for (slot, part) in parts.into_iter().enumerate() {
@@ -151,35 +135,20 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result
         let function = functions
             .iter()
             .find(|one| one.name == name)
-            .ok_or_else(|| {
-                Error::failed(
-                    "cannot build a chain",
-                    format!("the function {name} is missing"),
-                )
-            })?;
+            .ok_or_else(|| Error::failed("cannot build a chain", format!("the function {name} is missing")))?;
         let program = match part {
             Part::Present { program, .. } => program,
             Part::New { source, .. } => {
-                let role = Role::Instead {
-                    of: dispatcher.as_fd(),
-                    function: &name,
-                };
+                let role = Role::Instead { of: dispatcher.as_fd(), function: &name };
                 let program = added.insert(source.load_as(site, role)?);
-                program
-                    .as_fd()
-                    .try_clone_to_owned()
-                    .map_err(|e| Error::os("cannot hold a program", e))?
+                program.as_fd().try_clone_to_owned().map_err(|e| Error::os("cannot hold a program", e))?
             }
         };
         let link = link::replace_function(program.as_fd(), dispatcher.as_fd(), function.type_id)
             .map_err(|e| Error::os(format!("cannot replace {name} by a program"), e))?;
         pins.add(slot, &program, &link)?;
     }
-    Ok(Built {
-        program: added,
-        dispatcher,
-        pins,
-    })
+    Ok(Built { program: added, dispatcher, pins })
 }
 
 /// Removes a whole dispatcher, and releases all of its programs.
@@ -191,21 +160,16 @@ pub fn remove(site: &Site, attachment: XdpAttachment, lock: &DispatcherLock) -> 
 }
 
 fn load(config: &DispatcherConfig) -> Result<OwnedFd> {
-    let mut file =
-        ObjectFile::open(NAME, object::DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
+    let mut file = ObjectFile::open(NAME, object::DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
     file.want(&[NAME]);
     if config.frags {
         file.set_flags(NAME, program::HAS_FRAGS);
     }
     file.set_variable("conf", &config.bytes())?;
-    let loaded = file
-        .load()
-        .map_err(|e| explain::cannot_load("the chain of programs", NAME, &e))?;
-    let fd = loaded
-        .program(NAME)
-        .ok_or_else(|| Error::failed("cannot build a chain", "the dispatcher was left out"))?;
-    fd.try_clone_to_owned()
-        .map_err(|e| Error::os("cannot hold the dispatcher", e))
+    let loaded = file.load().map_err(|e| explain::cannot_load("the chain of programs", NAME, &e))?;
+    let fd =
+        loaded.program(NAME).ok_or_else(|| Error::failed("cannot build a chain", "the dispatcher was left out"))?;
+    fd.try_clone_to_owned().map_err(|e| Error::os("cannot hold the dispatcher", e))
 }
 
 /// Exclusive right to change dispatchers of any tool.
@@ -223,16 +187,12 @@ impl DispatcherLock {
         };
         let directory = mount.join(DIRECTORY);
         make_directory(&directory)?;
-        Ok(Self {
-            _lock: lock::Lock::shared_with_others(Rank::Dispatchers, &directory)?,
-            directory,
-        })
+        Ok(Self { _lock: lock::Lock::shared_with_others(Rank::Dispatchers, &directory)?, directory })
     }
 
     /// Returns the directory of a dispatcher's pins.
     pub fn of(&self, site: &Site, dispatcher: u32) -> PathBuf {
-        self.directory
-            .join(format!("dispatch-{}-{dispatcher}", site.index()))
+        self.directory.join(format!("dispatch-{}-{dispatcher}", site.index()))
     }
 }
 
@@ -246,10 +206,7 @@ pub struct DispatcherPins {
 impl DispatcherPins {
     pub fn new(directory: PathBuf) -> Result<Self> {
         make_directory(&directory)?;
-        Ok(Self {
-            directory,
-            kept: false,
-        })
+        Ok(Self { directory, kept: false })
     }
 
     pub fn add(&self, slot: usize, program: &OwnedFd, link: &OwnedFd) -> Result<()> {

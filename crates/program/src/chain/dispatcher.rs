@@ -47,11 +47,7 @@ impl Dispatcher {
             return None;
         }
         let config = about.map_ids.iter().find_map(|map| read_config(*map))?;
-        Some(Self {
-            id,
-            members: members(id, fd.as_fd(), config.slots.len()),
-            config,
-        })
+        Some(Self { id, members: members(id, fd.as_fd(), config.slots.len()), config })
     }
 
     /// Returns the numbers of the programs that it runs.
@@ -94,11 +90,7 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<DispatcherM
             return None;
         }
         let (slot, whole) = slot_of(function)?;
-        Some(DispatcherMember {
-            slot,
-            program: about.program,
-            whole,
-        })
+        Some(DispatcherMember { slot, program: about.program, whole })
     };
     let links = link::all_ids();
     let open = links.into_iter().filter_map(|id| link::open_by_id(id).ok());
@@ -138,9 +130,7 @@ pub struct DispatcherConfig {
 impl DispatcherConfig {
     /// Parses the configuration that a dispatcher was loaded with; `None` if it is not a dispatcher's.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| -> Option<u32> {
-            Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-        };
+        let word = |at: usize| -> Option<u32> { Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?)) };
         let (version, count, frags) = match (bytes.len(), bytes.first()?) {
             (LENGTH, &MAGIC) => (bytes[1], bytes[2], bytes[3] != 0),
             (LENGTH_1, count) => (1, *count, false),
@@ -157,11 +147,7 @@ impl DispatcherConfig {
                 flags: if version > 1 { row(2)? } else { 0 },
             })
         };
-        Some(Self {
-            version,
-            frags,
-            slots: (0..usize::from(count)).map(slot).collect::<Option<_>>()?,
-        })
+        Some(Self { version, frags, slots: (0..usize::from(count)).map(slot).collect::<Option<_>>()? })
     }
 
     /// Encodes the configuration for the load of a dispatcher.
@@ -172,12 +158,7 @@ impl DispatcherConfig {
             words[1][index] = slot.priority;
             words[2][index] = slot.flags;
         }
-        let mut bytes = vec![
-            MAGIC,
-            VERSION,
-            self.slots.len().min(SLOTS) as u8,
-            u8::from(self.frags),
-        ];
+        let mut bytes = vec![MAGIC, VERSION, self.slots.len().min(SLOTS) as u8, u8::from(self.frags)];
         bytes.extend(words.iter().flatten().flat_map(|word| word.to_ne_bytes()));
         bytes
     }
@@ -188,16 +169,8 @@ mod tests {
     use super::*;
 
     fn config() -> DispatcherConfig {
-        let slot = |priority| DispatcherSlot {
-            actions: Actions::DEFAULT,
-            priority,
-            flags: 32,
-        };
-        DispatcherConfig {
-            version: VERSION,
-            frags: true,
-            slots: vec![slot(10), slot(50)],
-        }
+        let slot = |priority| DispatcherSlot { actions: Actions::DEFAULT, priority, flags: 32 };
+        DispatcherConfig { version: VERSION, frags: true, slots: vec![slot(10), slot(50)] }
     }
 
     #[test]

@@ -40,12 +40,7 @@ pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Inst
 }
 
 fn next_map_of(program: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
-    next_map(program).ok_or_else(|| {
-        Error::failed(
-            what(),
-            format!("program {program} has no slot for a next program"),
-        )
-    })
+    next_map(program).ok_or_else(|| Error::failed(what(), format!("program {program} has no slot for a next program")))
 }
 
 /// Adds a program to the chain on the interface.
@@ -60,10 +55,7 @@ pub(crate) fn join(
     let (Some(mode), Some(seat)) = (chain.first().and_then(Installed::mode), program.seat()) else {
         return Err(Error::failed(what(), "it is gone"));
     };
-    let mut looks = vec![CaptureCounts {
-        tappable: program.is_tappable(),
-        ..CaptureCounts::default()
-    }];
+    let mut looks = vec![CaptureCounts { tappable: program.is_tappable(), ..CaptureCounts::default() }];
     for one in &chain {
         looks.push(looks_at(one)?);
     }
@@ -75,10 +67,7 @@ pub(crate) fn join(
         );
         return Err(Error::failed(what(), why).fix("end a capture first"));
     }
-    let goes_before = |one: &Installed| {
-        one.seat()
-            .is_some_and(|other| other.priority > seat.priority)
-    };
+    let goes_before = |one: &Installed| one.seat().is_some_and(|other| other.priority > seat.priority);
     let at = chain.iter().position(goes_before).unwrap_or(chain.len());
     let (before, after) = chain.split_at(at);
     let unfollowable = match (before.last(), after.first()) {
@@ -98,20 +87,13 @@ pub(crate) fn join(
     }
     safety::check_session(site, request, program.name(), program.as_fd(), &[])?;
     let pinned = program.pin(lock, false)?;
-    let attachment = XdpAttachment {
-        mode,
-        program_id: id,
-    };
+    let attachment = XdpAttachment { mode, program_id: id };
     let Some(last) = before.last() else {
         let head = &after[0];
         if let Some(link) = head.link() {
             pinned.holds(link)?;
         }
-        return match take_head(
-            site,
-            head,
-            program.as_fd().try_clone_to_owned().map_err(fail)?,
-        )? {
+        return match take_head(site, head, program.as_fd().try_clone_to_owned().map_err(fail)?)? {
             Some(link) => {
                 let installed = pinned.attached_by(link, attachment)?;
                 head.drop_link();
@@ -162,8 +144,7 @@ fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<O
     let held = head.link();
     let link = held.map(|link| link.try_clone_to_owned()).transpose();
     let link = link.map_err(|e| Error::os(what(), e))?;
-    apply::exchange(site, mode, held, old.as_fd(), program.as_fd())
-        .map_err(|refusal| refusal.about(what()))?;
+    apply::exchange(site, mode, held, old.as_fd(), program.as_fd()).map_err(|refusal| refusal.about(what()))?;
     Ok(link)
 }
 
@@ -172,10 +153,7 @@ fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<O
 pub(crate) fn settle(site: &Site) {
     let Ok(link) = site.link() else { return };
     for head in link.xdp {
-        let chain = from(
-            Some(head.program_id),
-            Installed::all(site).unwrap_or_default(),
-        );
+        let chain = from(Some(head.program_id), Installed::all(site).unwrap_or_default());
         for (at, one) in chain.iter().enumerate() {
             let slots = one.seat().map(|seat| seat.slots()).unwrap_or_default();
             let Some(map) = next_map(one.id()) else {
@@ -216,9 +194,7 @@ pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
     match (at.checked_sub(1), next_program) {
         (Some(before), next) => {
             let map = next_map_of(order[before], what)?;
-            let leads_here = |slot: &u32| {
-                map::program_in(map.as_fd(), *slot).is_ok_and(|id| id == Some(leaving.id()))
-            };
+            let leads_here = |slot: &u32| map::program_in(map.as_fd(), *slot).is_ok_and(|id| id == Some(leaving.id()));
             let slots: Vec<u32> = (0..ACTIONS).filter(leads_here).collect();
             lead(&map, &slots, next.as_ref()).map_err(fail)?;
         }

@@ -31,15 +31,8 @@ pub fn condense(log: &str) -> Option<Refusal> {
     let lines: Vec<&str> = lines.filter(|line| !is_bookkeeping(line)).collect();
     let at = lines.iter().rposition(|line| !is_state(line))?;
     // A message may span several lines: the last ones that are neither code nor state.
-    let first = lines[..=at]
-        .iter()
-        .rposition(|line| is_state(line))
-        .map_or(0, |before| before + 1);
-    let reason = lines[first..=at]
-        .iter()
-        .map(|line| line.trim())
-        .collect::<Vec<_>>()
-        .join("; ");
+    let first = lines[..=at].iter().rposition(|line| is_state(line)).map_or(0, |before| before + 1);
+    let reason = lines[first..=at].iter().map(|line| line.trim()).collect::<Vec<_>>().join("; ");
     let before = &lines[..first];
     let instruction = before.iter().rev().find(|line| is_instruction(line));
     Some(Refusal {
@@ -58,9 +51,7 @@ fn apart(line: &str) -> impl Iterator<Item = &str> {
         true => (line, ""),
         false => (instruction, rest.trim()),
     };
-    [instruction, message]
-        .into_iter()
-        .filter(|part| !part.is_empty())
+    [instruction, message].into_iter().filter(|part| !part.is_empty())
 }
 
 /// Returns the end of a jump that is an instruction's last part: `12: (55) if r1 != 0x3 goto pc-5`
@@ -84,9 +75,7 @@ fn source_line(line: &str) -> Option<String> {
 /// Matches `12: (71) r1 = *(u8 *)(r2 +0)`.
 fn is_instruction(line: &str) -> bool {
     line.split_once(": (").is_some_and(|(number, rest)| {
-        !number.is_empty()
-            && number.bytes().all(|b| b.is_ascii_digit())
-            && rest.as_bytes().get(2) == Some(&b')')
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && rest.as_bytes().get(2) == Some(&b')')
     })
 }
 
@@ -99,9 +88,7 @@ fn without_state(line: &str) -> &str {
 fn is_state(line: &str) -> bool {
     let line = line.trim_start();
     let begins_with_number = || {
-        line.split_once(':').is_some_and(|(number, _)| {
-            !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
-        })
+        line.split_once(':').is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
     };
     let begins = |phrases: &[&str]| phrases.iter().any(|phrase| line.starts_with(phrase));
     line.starts_with("; ")
@@ -143,22 +130,12 @@ fn is_register_dump(line: &str) -> bool {
 /// Returns true for statistics at the log's end.
 fn is_bookkeeping(line: &str) -> bool {
     let begins = |phrases: &[&str]| phrases.iter().any(|phrase| line.starts_with(phrase));
-    line.trim().is_empty()
-        || begins(&[
-            "processed ",
-            "verification time",
-            "stack depth",
-            "max_states",
-            "insns_state",
-        ])
+    line.trim().is_empty() || begins(&["processed ", "verification time", "stack depth", "max_states", "insns_state"])
 }
 
 /// Texts in the verifier's message, and the advice for them. The first match counts.
 const VERIFIER: &[(&[&str], &str)] = &[
-    (
-        &["GPL-restricted", "GPL compatible"],
-        "say in its source: char LICENSE[] SEC(\"license\") = \"GPL\";",
-    ),
+    (&["GPL-restricted", "GPL compatible"], "say in its source: char LICENSE[] SEC(\"license\") = \"GPL\";"),
     (
         // libbpf writes this number for a relocation that it cannot resolve.
         &["unknown#195896080"],
@@ -171,10 +148,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
         "this line calls a function that this kernel does not have, or has with other arguments than declared here \
          (vmlinux.h declares it as it is): ask before, by bpf_ksym_exists()",
     ),
-    (
-        &["missing btf func_info", "BTF is required"],
-        "compile it with -g: the verifier needs its types here",
-    ),
+    (&["missing btf func_info", "BTF is required"], "compile it with -g: the verifier needs its types here"),
     (
         &["args while"],
         "a program in a dispatcher must take exactly one argument, the context: int program(struct xdp_md *context)",
@@ -217,29 +191,16 @@ const VERIFIER: &[(&[&str], &str)] = &[
          return XDP_PASS; or n &= MASK;",
     ),
     (
-        &[
-            "infinite loop",
-            "jumps is too complex",
-            "program is too large",
-            "back-edge",
-        ],
+        &["infinite loop", "jumps is too complex", "program is too large", "back-edge"],
         "the verifier goes through each round of a loop, a million instructions at most: give the loop a constant limit \
          that is small enough, or let bpf_loop() make the rounds",
     ),
     (
-        &[
-            "combined stack size",
-            "stack size of",
-            "invalid write to stack",
-            "call stack of previous frames",
-        ],
+        &["combined stack size", "stack size of", "invalid write to stack", "call stack of previous frames"],
         "a program has 512 bytes of stack, with the functions that it is in the middle of calling: keep what is large in \
          a per-CPU array",
     ),
-    (
-        &["frames is too deep", "recursive call"],
-        "functions call each other at most eight deep, and never themselves",
-    ),
+    (&["frames is too deep", "recursive call"], "functions call each other at most eight deep, and never themselves"),
     (
         &["Unreleased reference", "reference leak"],
         "release acquired resources on every path: bpf_ringbuf_submit() or bpf_ringbuf_discard(), bpf_sk_release(), …",
@@ -249,26 +210,13 @@ const VERIFIER: &[(&[&str], &str)] = &[
         "call bpf_spin_unlock() on every path, and nothing but arithmetic before it",
     ),
     (
-        &[
-            "unknown func",
-            "invalid func",
-            "cannot use helper",
-            "program of this type",
-        ],
+        &["unknown func", "invalid func", "cannot use helper", "program of this type"],
         "this kernel has no such function for XDP programs: uname -r tells its version, and bpftool feature probe the \
          functions that each kind of program can call",
     ),
+    (&["R0 !read_ok", "At program exit"], "each path out of the program needs a verdict: return XDP_PASS;"),
     (
-        &["R0 !read_ok", "At program exit"],
-        "each path out of the program needs a verdict: return XDP_PASS;",
-    ),
-    (
-        &[
-            "!read_ok",
-            "invalid read from stack",
-            "invalid indirect read",
-            "read from stack",
-        ],
+        &["!read_ok", "invalid read from stack", "invalid indirect read", "read from stack"],
         "it is read before it was written: set it first (struct key key = {};)",
     ),
     (
@@ -279,22 +227,13 @@ const VERIFIER: &[(&[&str], &str)] = &[
         &["expected=fp", "expected=map_"],
         "this argument has to be a pointer to memory: the address of a variable on the stack, or a map's value",
     ),
-    (
-        &["unreachable insn"],
-        "unreachable instructions are not allowed: remove them",
-    ),
+    (&["unreachable insn"], "unreachable instructions are not allowed: remove them"),
 ];
 
 /// libbpf's names of the errors by which the kernel refuses a map, and the advice for them.
 const MAP: &[(&[&str], &str)] = &[
-    (
-        &["E2BIG"],
-        "the map is too large: reduce max_entries or the value size",
-    ),
-    (
-        &["ENOMEM"],
-        "memory is short: fewer entries, or map_flags BPF_F_NO_PREALLOC for a hash",
-    ),
+    (&["E2BIG"], "the map is too large: reduce max_entries or the value size"),
+    (&["ENOMEM"], "memory is short: fewer entries, or map_flags BPF_F_NO_PREALLOC for a hash"),
     (
         &["EPERM"],
         "on kernels before 5.11 it counts as locked memory: ulimit -l unlimited; on newer ones it requires root",
@@ -410,10 +349,7 @@ mod tests {
     #[test]
     fn log_without_a_refusal_gives_none() {
         assert_eq!(condense(""), None);
-        assert_eq!(
-            condense("processed 3 insns (limit 1000000)\nverification time 5 usec\n"),
-            None
-        );
+        assert_eq!(condense("processed 3 insns (limit 1000000)\nverification time 5 usec\n"), None);
     }
 
     proptest::proptest! {
@@ -433,16 +369,12 @@ mod tests {
         assert!(advice("R3 !read_ok").contains("set it first"));
         assert!(advice("R0 invalid mem access 'map_value_or_null'").contains("NULL"));
         assert!(advice("R6 invalid mem access 'scalar'").contains("ctx->data"));
-        let sum =
-            "math between map_value pointer and register with unbounded min value is not allowed";
+        let sum = "math between map_value pointer and register with unbounded min value is not allowed";
         assert!(advice(sum).contains("n &= MASK"));
         assert!(advice("unknown func bpf_nothing#999").contains("no such function"));
         let bound = "metadata kfuncs require device-bound program";
         assert!(advice(bound).contains("xdpmeta_dev"));
-        assert!(
-            advice("own() has 0 args while xdp_dispatcher() has 1 args")
-                .contains("xdp_md *context")
-        );
+        assert!(advice("own() has 0 args while xdp_dispatcher() has 1 args").contains("xdp_md *context"));
         assert_eq!(on_verifier("an unknown message"), None);
     }
 

@@ -101,8 +101,8 @@ impl Succession {
         let own = program.own_maps();
         let mut used = Vec::new();
         for (name, fd) in &own {
-            let about = info::map(*fd)
-                .map_err(|e| Error::os(format!("cannot read the properties of map {name}"), e))?;
+            let about =
+                info::map(*fd).map_err(|e| Error::os(format!("cannot read the properties of map {name}"), e))?;
             used.push((name.as_str(), *fd, about));
         }
         let is_used = |about: &MapInfo| used.iter().any(|(.., one)| one.id == about.id);
@@ -116,10 +116,7 @@ impl Succession {
             if about.kind == map::PROG_ARRAY
                 && !old.maps.iter().any(|(_, one)| one.id == about.id)
                 && let Some((array, _)) = old.maps.iter().find(|(_, one)| {
-                    let new = MapShape {
-                        name,
-                        ..shape(about)
-                    };
+                    let new = MapShape { name, ..shape(about) };
                     new.fits(&shape(one))
                 })
             {
@@ -130,9 +127,7 @@ impl Succession {
         let is_old = |about: &MapInfo| old.maps.iter().any(|(_, one)| one.id == about.id);
         let is_hook = |name: &str| [HOOK, ENTRY, NEXT].contains(&name);
         let names = |wanted: bool| {
-            let chosen = used
-                .iter()
-                .filter(|(name, _, about)| is_old(about) == wanted && (wanted || !is_hook(name)));
+            let chosen = used.iter().filter(|(name, _, about)| is_old(about) == wanted && (wanted || !is_hook(name)));
             chosen.map(|(name, ..)| (*name).to_owned()).collect()
         };
         let others = self.others.iter().flat_map(|one| &one.maps);
@@ -143,25 +138,16 @@ impl Succession {
             same_program: same_program(old, program),
             kept: names(true),
             new: names(false),
-            without_match: left
-                .filter(|(_, about)| !is_used(about))
-                .map(|(_, about)| text_of(about))
-                .collect(),
+            without_match: left.filter(|(_, about)| !is_used(about)).map(|(_, about)| text_of(about)).collect(),
         }))
     }
 
     /// Refuses to lose contents without consent.
-    fn check_contents(
-        &self,
-        program: &Program,
-        used: &[(&str, BorrowedFd<'_>, MapInfo)],
-    ) -> Result<()> {
+    fn check_contents(&self, program: &Program, used: &[(&str, BorrowedFd<'_>, MapInfo)]) -> Result<()> {
         let is_shared = |about: &MapInfo| used.iter().any(|(.., one)| one.id == about.id);
         let losing = self.others.iter().filter(|one| !one.is_bundled);
-        let maps: Vec<(String, &OwnedFd, &MapInfo)> = losing
-            .flat_map(|one| &one.maps)
-            .map(|(fd, about)| (text_of(about), fd, about))
-            .collect();
+        let maps: Vec<(String, &OwnedFd, &MapInfo)> =
+            losing.flat_map(|one| &one.maps).map(|(fd, about)| (text_of(about), fd, about)).collect();
         let old = maps.iter().map(|(text, fd, about)| OldMap {
             text,
             is_shared: is_shared(about),
@@ -172,12 +158,9 @@ impl Succession {
         });
         let maps: Vec<OldMap<'_>> = old.collect();
         let programs = self.others.iter();
-        let programs: Vec<String> = programs
-            .map(|one| format!("{} (id {})", one.name, one.id))
-            .collect();
-        check_contents(&self.request, &programs, &maps).map_err(|conflict| {
-            explain::conflict(&self.site, program.name(), self.is_from_file, conflict)
-        })
+        let programs: Vec<String> = programs.map(|one| format!("{} (id {})", one.name, one.id)).collect();
+        check_contents(&self.request, &programs, &maps)
+            .map_err(|conflict| explain::conflict(&self.site, program.name(), self.is_from_file, conflict))
     }
 }
 
@@ -247,14 +230,7 @@ impl Running {
                 maps.push((fd, about));
             }
         }
-        Ok(Some(Self {
-            id,
-            name,
-            tag: about.tag,
-            maps,
-            has_hooks,
-            is_bundled,
-        }))
+        Ok(Some(Self { id, name, tag: about.tag, maps, has_hooks, is_bundled }))
     }
 }
 
@@ -353,19 +329,14 @@ fn has_contents(fd: &OwnedFd, about: &MapInfo) -> bool {
 
 /// Returns true if variables differ from the new program's initial values. Constants of the old program matter only if
 /// the new one has the same.
-fn differs_from_source(
-    old: BorrowedFd<'_>,
-    about: &MapInfo,
-    used: &[(&str, BorrowedFd<'_>, MapInfo)],
-) -> bool {
+fn differs_from_source(old: BorrowedFd<'_>, about: &MapInfo, used: &[(&str, BorrowedFd<'_>, MapInfo)]) -> bool {
     let read = |fd: BorrowedFd<'_>| {
         let table = fd.try_clone_to_owned().and_then(Table::new).ok()?;
         table.lookup(&[0; 4]).ok()?
     };
     let contents = read(old);
-    let counterpart = used
-        .iter()
-        .find(|(name, _, new)| same_name(name, &about.name) && new.value_size == about.value_size);
+    let counterpart =
+        used.iter().find(|(name, _, new)| same_name(name, &about.name) && new.value_size == about.value_size);
     match counterpart {
         Some((_, new, _)) => contents.is_none() || contents != read(*new),
         None if section_of(&about.name).starts_with(CONSTANTS) => false,
@@ -417,10 +388,7 @@ impl MapShape<'_> {
 
     /// Returns the only map that fits; `None` if several do, since the choice would be arbitrary.
     pub fn only_fitting<'m>(&self, old: impl IntoIterator<Item = MapShape<'m>>) -> Option<usize> {
-        let mut fitting = old
-            .into_iter()
-            .enumerate()
-            .filter(|(_, one)| self.fits(one));
+        let mut fitting = old.into_iter().enumerate().filter(|(_, one)| self.fits(one));
         match (fitting.next(), fitting.next()) {
             (Some((at, _)), None) => Some(at),
             _ => None,
@@ -447,11 +415,7 @@ pub fn same_name(source: &str, kernel: &str) -> bool {
 
 /// Returns the running program whose maps the new program `name` gets: the only one, which it replaces, or else the one
 /// with its name.
-pub fn predecessor(
-    running: &[&str],
-    name: &str,
-    request: &AttachRequest,
-) -> Result<Option<usize>, Conflict> {
+pub fn predecessor(running: &[&str], name: &str, request: &AttachRequest) -> Result<Option<usize>, Conflict> {
     if request.maps != OldMaps::Keep || running.is_empty() {
         return Ok(None);
     }
@@ -459,24 +423,17 @@ pub fn predecessor(
         return Ok(Some(0));
     }
     let named = running.iter().position(|one| *one == name);
-    named.map(Some).ok_or_else(|| Conflict::NoPredecessor {
-        running: running.iter().map(|one| (*one).to_owned()).collect(),
-    })
+    named
+        .map(Some)
+        .ok_or_else(|| Conflict::NoPredecessor { running: running.iter().map(|one| (*one).to_owned()).collect() })
 }
 
 /// Refuses to lose contents without consent.
-pub fn check_contents(
-    request: &AttachRequest,
-    replaced: &[String],
-    maps: &[OldMap<'_>],
-) -> Result<(), Conflict> {
+pub fn check_contents(request: &AttachRequest, replaced: &[String], maps: &[OldMap<'_>]) -> Result<(), Conflict> {
     let lost = maps.iter().filter(|one| one.has_contents && !one.is_shared);
     let lost: Vec<String> = lost.map(|one| one.text.to_owned()).collect();
     match request.maps == OldMaps::Ask && !lost.is_empty() {
-        true => Err(Conflict::ContentsLost {
-            programs: replaced.to_vec(),
-            maps: lost,
-        }),
+        true => Err(Conflict::ContentsLost { programs: replaced.to_vec(), maps: lost }),
         false => Ok(()),
     }
 }
@@ -485,20 +442,10 @@ pub fn check_contents(
 mod tests {
     use super::*;
 
-    const TABLE: MapShape<'_> = MapShape {
-        name: "table",
-        kind: 1,
-        key_size: 4,
-        value_size: 8,
-        max_entries: 16,
-    };
+    const TABLE: MapShape<'_> = MapShape { name: "table", kind: 1, key_size: 4, value_size: 8, max_entries: 16 };
 
     fn keeps(replace: bool) -> AttachRequest {
-        AttachRequest {
-            replace,
-            maps: OldMaps::Keep,
-            ..AttachRequest::default()
-        }
+        AttachRequest { replace, maps: OldMaps::Keep, ..AttachRequest::default() }
     }
 
     #[test]
@@ -518,46 +465,22 @@ mod tests {
         assert!(TABLE.fits(&TABLE));
         for other in [
             MapShape { kind: 2, ..TABLE },
-            MapShape {
-                key_size: 8,
-                ..TABLE
-            },
-            MapShape {
-                value_size: 4,
-                ..TABLE
-            },
-            MapShape {
-                max_entries: 17,
-                ..TABLE
-            },
-            MapShape {
-                name: "tables",
-                ..TABLE
-            },
+            MapShape { key_size: 8, ..TABLE },
+            MapShape { value_size: 4, ..TABLE },
+            MapShape { max_entries: 17, ..TABLE },
+            MapShape { name: "tables", ..TABLE },
         ] {
             assert!(!TABLE.fits(&other), "{other:?}");
         }
-        let per_cpu = MapShape {
-            max_entries: 0,
-            ..TABLE
-        };
+        let per_cpu = MapShape { max_entries: 0, ..TABLE };
         assert!(per_cpu.fits(&TABLE), "the number of CPUs");
-        let kernel = MapShape {
-            name: "one.kconfig",
-            ..TABLE
-        };
-        assert!(
-            !kernel.fits(&kernel),
-            "the kernel's configuration is created anew"
-        );
+        let kernel = MapShape { name: "one.kconfig", ..TABLE };
+        assert!(!kernel.fits(&kernel), "the kernel's configuration is created anew");
     }
 
     #[test]
     fn ambiguous_map_is_created_anew() {
-        let other = MapShape {
-            name: "ports",
-            ..TABLE
-        };
+        let other = MapShape { name: "ports", ..TABLE };
         assert_eq!(TABLE.only_fitting([other, TABLE]), Some(1));
         assert_eq!(TABLE.only_fitting([TABLE, TABLE]), None);
         assert_eq!(TABLE.only_fitting([other]), None);
@@ -568,48 +491,23 @@ mod tests {
         assert_eq!(predecessor(&["old"], "new", &keeps(true)), Ok(Some(0)));
         assert_eq!(predecessor(&[], "new", &keeps(true)), Ok(None));
         assert_eq!(predecessor(&["a", "new"], "new", &keeps(true)), Ok(Some(1)));
-        assert_eq!(
-            predecessor(&["a", "new"], "new", &keeps(false)),
-            Ok(Some(1))
-        );
+        assert_eq!(predecessor(&["a", "new"], "new", &keeps(false)), Ok(Some(1)));
         let running = vec!["old".to_owned()];
         let nobody = Err(Conflict::NoPredecessor { running });
         assert_eq!(predecessor(&["old"], "new", &keeps(false)), nobody);
-        assert_eq!(
-            predecessor(&["old"], "new", &AttachRequest::default()),
-            Ok(None)
-        );
+        assert_eq!(predecessor(&["old"], "new", &AttachRequest::default()), Ok(None));
     }
 
     #[test]
     fn contents_are_lost_only_with_consent() {
-        let map = OldMap {
-            text: "table (hash, id 3)",
-            is_shared: false,
-            has_contents: true,
-        };
+        let map = OldMap { text: "table (hash, id 3)", is_shared: false, has_contents: true };
         let old = ["filter (id 7)".to_owned()];
-        let ask = AttachRequest {
-            maps: OldMaps::Ask,
-            ..AttachRequest::default()
-        };
-        let lost = Conflict::ContentsLost {
-            programs: old.to_vec(),
-            maps: vec![map.text.to_owned()],
-        };
+        let ask = AttachRequest { maps: OldMaps::Ask, ..AttachRequest::default() };
+        let lost = Conflict::ContentsLost { programs: old.to_vec(), maps: vec![map.text.to_owned()] };
         assert_eq!(check_contents(&ask, &old, &[map]), Err(lost));
-        let shared = OldMap {
-            is_shared: true,
-            ..map
-        };
-        let empty = OldMap {
-            has_contents: false,
-            ..map
-        };
+        let shared = OldMap { is_shared: true, ..map };
+        let empty = OldMap { has_contents: false, ..map };
         assert_eq!(check_contents(&ask, &old, &[shared, empty]), Ok(()));
-        assert_eq!(
-            check_contents(&AttachRequest::default(), &old, &[map]),
-            Ok(())
-        );
+        assert_eq!(check_contents(&AttachRequest::default(), &old, &[map]), Ok(()));
     }
 }

@@ -1,9 +1,9 @@
 //! The frames of compressed files and the tables after them.
 //!
-//! A table is a list of the frames' lengths, compressed and uncompressed, each four bytes. For zstd and lz4 it is in a frame
-//! that readers skip, like zstd's "seekable format", and ends with the number of frames, a zero byte and a magic number. For
-//! gzip it is in the extra field of empty members (subfield `TW`), each of which ends with the number of its entries before
-//! ten bytes of empty data.
+//! A table is a list of the frames' lengths, compressed and uncompressed, each four bytes. For zstd and lz4 it is in a
+//! frame that readers skip, like zstd's "seekable format", and ends with the number of frames, a zero byte and a magic
+//! number. For gzip it is in the extra field of empty members (subfield `TW`), each of which ends with the number of
+//! its entries before ten bytes of empty data.
 
 use std::io::Write;
 
@@ -124,9 +124,7 @@ mod tests {
         };
         let count = word(end) as usize;
         let start = end - 8 * count;
-        (0..count)
-            .map(|entry| (word(start + 8 * entry), word(start + 8 * entry + 4)))
-            .collect()
+        (0..count).map(|entry| (word(start + 8 * entry), word(start + 8 * entry + 4))).collect()
     }
 
     #[test]
@@ -135,11 +133,8 @@ mod tests {
             let lengths = [10_000, 400_000, 1 << 20, 70_000, 3];
             let parts: Vec<Vec<u8>> = lengths.iter().map(|length| vec![7; *length]).collect();
             let packed: Vec<Vec<u8>> = parts.iter().map(|part| pack(compression, part)).collect();
-            let frames: Vec<(u32, u32)> = packed
-                .iter()
-                .zip(&parts)
-                .map(|(packed, part)| (packed.len() as u32, part.len() as u32))
-                .collect();
+            let frames: Vec<(u32, u32)> =
+                packed.iter().zip(&parts).map(|(packed, part)| (packed.len() as u32, part.len() as u32)).collect();
             let mut file = packed.concat();
             file.extend(super::table(compression, &frames));
             let found = table(compression, &file);

@@ -8,8 +8,8 @@ use trawl_sys::heap;
 /// Largest queue of a reader.
 pub(super) const MOST_WAITING: usize = 32 << 20;
 
-/// The memory of all readers' queues; clones share it. Each reader has an equal share, so that slow ones do not use up the
-/// room of others.
+/// The memory of all readers' queues; clones share it. Each reader has an equal share, so that slow ones do not use up
+/// the room of others.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Shares>);
 

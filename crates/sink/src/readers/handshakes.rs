@@ -1,5 +1,5 @@
-//! Connections that have not shown a certificate yet. They are few, and the oldest gives way to a newer one: connections that
-//! stall keep no reader out.
+//! Connections that have not shown a certificate yet. They are few, and the oldest gives way to a newer one:
+//! connections that stall keep no reader out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +22,8 @@ struct Handshake {
 pub(super) struct Handshakes(Mutex<(u64, VecDeque<Handshake>)>);
 
 impl Handshakes {
-    /// Adds a connection, and closes the oldest one if there are too many: of its own address first. Returns its number.
+    /// Adds a connection, and closes the oldest one if there are too many: of its own address first. Returns its
+    /// number.
     pub(super) fn begin(&self, stream: &TcpStream, from: IpAddr) -> io::Result<u64> {
         let (stream, from) = (stream.try_clone()?, from.to_canonical());
         let (next, open) = &mut *self.0.lock();
@@ -35,11 +36,7 @@ impl Handshakes {
             let _ = oldest.stream.shutdown(Shutdown::Both);
         }
         *next += 1;
-        open.push_back(Handshake {
-            number: *next,
-            from,
-            stream,
-        });
+        open.push_back(Handshake { number: *next, from, stream });
         Ok(*next)
     }
 
@@ -69,17 +66,13 @@ mod tests {
             client
         };
         let is_closed = |mut client: &TcpStream| matches!(client.read(&mut [0]), Ok(0));
-        let one: Vec<TcpStream> = (0..MOST_OF_ADDRESS)
-            .map(|_| begin([192, 0, 2, 1]))
-            .collect();
+        let one: Vec<TcpStream> = (0..MOST_OF_ADDRESS).map(|_| begin([192, 0, 2, 1])).collect();
         let other = begin([192, 0, 2, 2]);
         assert!(!one.iter().any(is_closed));
         let newer = begin([192, 0, 2, 1]);
         assert!(is_closed(&one[0]) && !one[1..].iter().any(is_closed));
         // Too many of all addresses.
-        let _many: Vec<TcpStream> = (0..MOST as u8)
-            .map(|last| begin([198, 51, 100, last]))
-            .collect();
+        let _many: Vec<TcpStream> = (0..MOST as u8).map(|last| begin([198, 51, 100, last])).collect();
         assert!(one.iter().chain([&newer, &other]).all(is_closed));
     }
 }

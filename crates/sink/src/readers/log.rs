@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Maximum number of readers in the summary, and of messages: readers that come and go for weeks must not fill the memory.
+/// Maximum number of readers in the summary, and of messages: readers that come and go for weeks must not fill the
+/// memory.
 const MOST_LISTED: usize = 1000;
 
 /// An event of a reader.

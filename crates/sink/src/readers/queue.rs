@@ -1,5 +1,5 @@
-//! The packets that wait for a reader. All readers share a batch; the thread of a reader that lost packets before it makes a
-//! copy that says so.
+//! The packets that wait for a reader. All readers share a batch; the thread of a reader that lost packets before it
+//! makes a copy that says so.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,10 +33,8 @@ impl Encoded {
     }
 
     fn end_unit(&mut self, block: &Block<'_>) {
-        self.units.push(Unit {
-            end: self.bytes.len(),
-            interface: block.enhanced_packet().map(|packet| packet.interface_id),
-        });
+        self.units
+            .push(Unit { end: self.bytes.len(), interface: block.enhanced_packet().map(|packet| packet.interface_id) });
     }
 
     /// Returns the number of packets that are not whole in the first bytes.
@@ -49,8 +47,7 @@ impl Encoded {
     fn has_statistics(&self) -> bool {
         // Statistics come last, after all packets.
         let is_packet = |unit: &Unit| unit.interface.is_some();
-        !self.units.last().is_none_or(is_packet)
-            && blocks(&self.bytes).any(|block| block.kind == INTERFACE_STATISTICS)
+        !self.units.last().is_none_or(is_packet) && blocks(&self.bytes).any(|block| block.kind == INTERFACE_STATISTICS)
     }
 }
 
@@ -205,17 +202,13 @@ struct Queue {
 
 impl Reader {
     pub(super) fn new(is_pcapng: bool, begin: Vec<u8>) -> Result<Self> {
-        let reader = Self {
-            wake: Wake::new()?,
-            is_pcapng,
-            queue: Mutex::default(),
-        };
+        let reader = Self { wake: Wake::new()?, is_pcapng, queue: Mutex::default() };
         reader.describe(begin);
         Ok(reader)
     }
 
-    /// Queues a batch, or counts its packets as lost. The caller is the capture, so this takes the same short time for every
-    /// batch. The queue may hold `share` bytes.
+    /// Queues a batch, or counts its packets as lost. The caller is the capture, so this takes the same short time for
+    /// every batch. The queue may hold `share` bytes.
     pub(super) fn offer(&self, batch: &Arc<Batch>, share: usize) {
         let mut queue = self.queue.lock();
         if !queue.is_over {
@@ -267,14 +260,12 @@ impl Reader {
         queue.is_over || queue.bytes == 0
     }
 
-    /// Empties the queue for good, and returns the numbers of packets that were sent and lost. `taken` is the batch at hand,
-    /// with the number of its bytes that were sent.
+    /// Empties the queue for good, and returns the numbers of packets that were sent and lost. `taken` is the batch at
+    /// hand, with the number of its bytes that were sent.
     pub(super) fn end(&self, taken: Option<(Item, usize)>) -> (u64, u64) {
         let mut queue = self.queue.lock();
         let waiting = std::mem::take(&mut queue.items);
-        let at_hand = taken
-            .iter()
-            .map(|(item, done)| item.encoded().packets_after(*done));
+        let at_hand = taken.iter().map(|(item, done)| item.encoded().packets_after(*done));
         let behind = waiting.iter().map(|item| item.encoded().packets_after(0));
         let unsent = at_hand.chain(behind).sum::<usize>() as u64;
         drop((taken, waiting));
@@ -287,11 +278,7 @@ impl Reader {
 impl Queue {
     fn push(&mut self, batch: Arc<Batch>, lost_before: Counts) {
         self.bytes += batch.size();
-        self.items.push_back(Item {
-            batch,
-            lost_before,
-            own: None,
-        });
+        self.items.push_back(Item { batch, lost_before, own: None });
     }
 
     /// Drops the newest batches of a queue whose share has become smaller, as another reader has joined.
@@ -356,11 +343,7 @@ mod tests {
             write::interface_description(&mut bytes, &Interface::default());
         }
         for _ in 0..packets {
-            let packet = write::EnhancedPacket {
-                interface_id: 1,
-                captured: &[0; LONG],
-                ..Default::default()
-            };
+            let packet = write::EnhancedPacket { interface_id: 1, captured: &[0; LONG], ..Default::default() };
             write::enhanced_packet(&mut bytes, &packet);
         }
         let (mut all, mut descriptions) = (Encoded::default(), Encoded::default());
@@ -434,10 +417,7 @@ mod tests {
             item.note_sent(item.bytes().len());
             reader.sent(item);
         }
-        assert!(
-            (2 * per_batch..=3 * per_batch).contains(&packets),
-            "{packets}"
-        );
+        assert!((2 * per_batch..=3 * per_batch).contains(&packets), "{packets}");
         assert_eq!(descriptions, 9);
         let lost = 9 * per_batch - packets;
         assert_eq!(reader.end(None), (packets as u64, lost as u64));

@@ -32,14 +32,7 @@ struct Tls {
 fn at_once<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-            ) =>
-        {
-            Ok(None)
-        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -51,10 +44,7 @@ impl Socket {
         keep_alive(&stream)?;
         limit_unsent(&stream, UNSENT)?;
         let connection = config.map(ServerConnection::new).transpose();
-        let tls = connection.map_err(io::Error::other)?.map(|connection| Tls {
-            connection,
-            encrypted: 0,
-        });
+        let tls = connection.map_err(io::Error::other)?.map(|connection| Tls { connection, encrypted: 0 });
         Ok(Self { stream, tls })
     }
 
@@ -79,9 +69,7 @@ impl Socket {
 
     /// Returns true if encrypted bytes wait to be sent.
     pub(super) fn wants_write(&self) -> bool {
-        self.tls
-            .as_ref()
-            .is_some_and(|tls| tls.connection.wants_write())
+        self.tls.as_ref().is_some_and(|tls| tls.connection.wants_write())
     }
 
     /// Reads what the reader sends, which has no meaning except for TLS. Returns false once it sends nothing more.
@@ -105,9 +93,7 @@ impl Socket {
                 let _ = tls.connection.write_tls(&mut self.stream);
                 io::Error::other(error)
             })?;
-            while at_once(tls.connection.reader().read(&mut scratch))?.is_some_and(|read| read > 0)
-            {
-            }
+            while at_once(tls.connection.reader().read(&mut scratch))?.is_some_and(|read| read > 0) {}
             if state.peer_has_closed() {
                 return Ok(false);
             }
@@ -128,8 +114,8 @@ impl Socket {
         Ok(true)
     }
 
-    /// Sends from the front of `bytes`, and returns the number of bytes that the kernel accepted; 0 if the caller must wait,
-    /// and offer the same bytes again.
+    /// Sends from the front of `bytes`, and returns the number of bytes that the kernel accepted; 0 if the caller must
+    /// wait, and offer the same bytes again.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             return Ok(at_once(self.stream.write(bytes))?.unwrap_or(0));
@@ -157,7 +143,8 @@ impl Socket {
         if let Some(tls) = &mut self.tls {
             tls.connection.send_close_notify();
         }
-        // A reader that is gone has no use for the end. Bytes from the reader that nobody read would turn it into a reset.
+        // A reader that is gone has no use for the end. Bytes from the reader that nobody read would turn it into a
+        // reset.
         let _ = self.push();
         let _ = self.hear();
         let _ = self.stream.shutdown(Shutdown::Write);

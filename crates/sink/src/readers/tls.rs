@@ -14,11 +14,7 @@ use trawl_sys::{Error, Result};
 
 /// Reads the files of a plan.
 pub(super) fn config(plan: &TlsPlan) -> Result<Arc<ServerConfig>> {
-    let TlsPlan {
-        cert,
-        key,
-        client_ca,
-    } = plan;
+    let TlsPlan { cert, key, client_ca } = plan;
     let chain = certificates(cert)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, e))?;
     let mut roots = RootCertStore::empty();
@@ -35,9 +31,7 @@ pub(super) fn config(plan: &TlsPlan) -> Result<Arc<ServerConfig>> {
             let config = config.with_client_cert_verifier(verifier);
             config.with_single_cert(chain, secret)
         });
-    config
-        .map(Arc::new)
-        .map_err(|e| unusable(cert, e).fix(format!("check that {} is its key", key.display())))
+    config.map(Arc::new).map_err(|e| unusable(cert, e).fix(format!("check that {} is its key", key.display())))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {

@@ -38,12 +38,7 @@ pub(super) struct Transmission<'h> {
 
 impl<'h> Transmission<'h> {
     /// Serves a connection to its end.
-    pub(super) fn run(
-        hub: &'h Hub,
-        stream: TcpStream,
-        address: SocketAddr,
-        handshake: Option<u64>,
-    ) {
+    pub(super) fn run(hub: &'h Hub, stream: TcpStream, address: SocketAddr, handshake: Option<u64>) {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let admitted = Socket::new(stream, hub.tls.clone())
             .and_then(|mut socket| begin(&mut socket, &hub.closing).map(|()| socket));
@@ -91,12 +86,7 @@ impl<'h> Transmission<'h> {
         }
         let (sent, lost) = reader.end(transmission.taken);
         hub.remove(&reader);
-        let fate = ReaderFate {
-            reader: address,
-            sent,
-            lost,
-            left: left.as_ref().err().map(reason),
-        };
+        let fate = ReaderFate { reader: address, sent, lost, left: left.as_ref().err().map(reason) };
         hub.log.leave(fate, !hub.is_ending());
         socket.close();
     }
@@ -115,13 +105,8 @@ impl<'h> Transmission<'h> {
                 return Ok(());
             }
             if self.hub.is_ending() && self.taken.is_some() {
-                let (since, patience) = self
-                    .farewell
-                    .get_or_insert_with(|| (Instant::now(), Patience::begin()));
-                if since.elapsed() > FAREWELL
-                    || patience.is_over_at(self.sent)
-                    || self.hub.is_closed()
-                {
+                let (since, patience) = self.farewell.get_or_insert_with(|| (Instant::now(), Patience::begin()));
+                if since.elapsed() > FAREWELL || patience.is_over_at(self.sent) || self.hub.is_closed() {
                     return Err(io::Error::other("it did not read the rest in time"));
                 }
             }
@@ -228,9 +213,7 @@ fn begin(socket: &mut Socket, closing: &Wake) -> io::Result<()> {
 /// Returns the reason for which a reader left, for people.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-            "it closed the connection".to_owned()
-        }
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => "it closed the connection".to_owned(),
         io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable => "its host is gone".to_owned(),
         _ => error.to_string(),
     }

@@ -61,11 +61,7 @@ fn digit(value: u8) -> char {
 }
 
 fn visible(byte: u8) -> char {
-    if byte.is_ascii_graphic() {
-        char::from(byte)
-    } else {
-        '.'
-    }
+    if byte.is_ascii_graphic() { char::from(byte) } else { '.' }
 }
 
 /// Appends text as it is, without the carriage returns that end a line.

@@ -1,5 +1,5 @@
-//! State from earlier packets: the first sequence numbers of TCP conversations, so that later ones can be shown relative, and
-//! calls of NFS, which determine how their replies are read.
+//! State from earlier packets: the first sequence numbers of TCP conversations, so that later ones can be shown
+//! relative, and calls of NFS, which determine how their replies are read.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -56,52 +56,29 @@ impl Flows {
     /// Returns version and procedure of the latest call with this number.
     pub fn call(&self, client: IpAddr, server: IpAddr, id: u32) -> Option<(u32, u32)> {
         let mut calls = self.calls.iter();
-        let call =
-            calls.find(|call| call.id == id && call.client == client && call.server == server)?;
+        let call = calls.find(|call| call.id == id && call.client == client && call.server == server)?;
         Some((call.version, call.procedure))
     }
 
-    /// Returns the bases for a segment with an acknowledgement. The first one seen of a conversation, and every SYN, is shown
-    /// absolute and sets the bases for the others.
+    /// Returns the bases for a segment with an acknowledgement. The first one seen of a conversation, and every SYN, is
+    /// shown absolute and sets the bases for the others.
     pub fn base(&mut self, src: End, dst: End, seq: u32, ack: u32, syn: bool) -> Base {
         let forward = src <= dst;
         let key = if forward { (src, dst) } else { (dst, src) };
         let known = self.starts.get(&key).copied().filter(|_| !syn);
         let start = known.unwrap_or({
             let peer = ack.wrapping_sub(1);
-            if forward {
-                Start {
-                    low: seq,
-                    high: peer,
-                }
-            } else {
-                Start {
-                    low: peer,
-                    high: seq,
-                }
-            }
+            if forward { Start { low: seq, high: peer } } else { Start { low: peer, high: seq } }
         });
-        let (own, peer) = if forward {
-            (start.low, start.high)
-        } else {
-            (start.high, start.low)
-        };
+        let (own, peer) = if forward { (start.low, start.high) } else { (start.high, start.low) };
         if known.is_some() {
-            return Base {
-                seq: own,
-                ack: peer,
-                sack: peer,
-            };
+            return Base { seq: own, ack: peer, sack: peer };
         }
         if self.starts.len() >= MAX_FLOWS {
             self.starts.clear();
         }
         self.starts.insert(key, start);
-        Base {
-            seq: 0,
-            ack: 0,
-            sack: peer,
-        }
+        Base { seq: 0, ack: 0, sack: peer }
     }
 }
 
@@ -121,14 +98,7 @@ mod tests {
             let first = flows.base(server, client, 500, 101, true);
             assert_eq!((first.seq, first.ack), (0, 0));
             let next = flows.base(client, server, 101, 501, false);
-            assert_eq!(
-                next,
-                Base {
-                    seq: 100,
-                    ack: 500,
-                    sack: 500
-                }
-            );
+            assert_eq!(next, Base { seq: 100, ack: 500, sack: 500 });
         }
     }
 

@@ -42,24 +42,17 @@ pub struct Line<'a> {
 
 impl<'a> Line<'a> {
     pub fn new(out: &'a mut String, options: &'a PrintOptions, flows: &'a mut Flows) -> Self {
-        Self {
-            out,
-            options,
-            flows,
-            protocol: "",
-            link_header_len: 0,
-            depth: 0,
-        }
+        Self { out, options, flows, protocol: "", link_header_len: 0, depth: 0 }
     }
 
     pub fn verbose(&self) -> bool {
         self.options.verbosity > 0
     }
 
-    /// Appends text with fields of the data in it, nothing if one of them was not captured. A field is `{form at}`: a form
-    /// (`u16` decimal, `x16` hexadecimal of full width, `h16` without leading zeros, `n8` and `f8` the name of a value and
-    /// the names of flags by a table, `ip4`, `ip6`, `mac`) and the position of its first byte; `>>4` and `&f` after the
-    /// position shift and mask the value.
+    /// Appends text with fields of the data in it, nothing if one of them was not captured. A field is `{form at}`: a
+    /// form (`u16` decimal, `x16` hexadecimal of full width, `h16` without leading zeros, `n8` and `f8` the name of a
+    /// value and the names of flags by a table, `ip4`, `ip6`, `mac`) and the position of its first byte; `>>4` and `&f`
+    /// after the position shift and mask the value.
     pub fn show(&mut self, data: Data<'_>, template: &str) -> Printed {
         let start = self.out.len();
         let mut rest = template;
@@ -211,27 +204,17 @@ impl<'a> Data<'a> {
 
     /// Returns `len` captured bytes from `at` on.
     pub fn slice(&self, at: usize, len: usize) -> Result<&'a [u8], Stop> {
-        self.bytes
-            .get(at..)
-            .and_then(|rest| rest.get(..len))
-            .ok_or(Stop::Cut)
+        self.bytes.get(at..).and_then(|rest| rest.get(..len)).ok_or(Stop::Cut)
     }
 
     /// Fails unless the first `len` bytes were captured.
     pub fn need(&self, len: usize) -> Printed {
-        if self.bytes.len() < len {
-            Err(Stop::Cut)
-        } else {
-            Ok(())
-        }
+        if self.bytes.len() < len { Err(Stop::Cut) } else { Ok(()) }
     }
 
     /// Returns the data after the first `count` bytes.
     pub fn skip(&self, count: usize) -> Self {
-        Self {
-            bytes: self.bytes.get(count..).unwrap_or_default(),
-            len: self.len.saturating_sub(count),
-        }
+        Self { bytes: self.bytes.get(count..).unwrap_or_default(), len: self.len.saturating_sub(count) }
     }
 
     /// Returns the same bytes as a list of `len` bytes, however many are captured.
@@ -241,10 +224,7 @@ impl<'a> Data<'a> {
 
     /// Returns the same bytes, limited to the `len` that a header of their own claims.
     pub fn claimed(&self, len: usize) -> Self {
-        Self {
-            bytes: &self.bytes[..self.bytes.len().min(len)],
-            len,
-        }
+        Self { bytes: &self.bytes[..self.bytes.len().min(len)], len }
     }
 }
 
@@ -257,9 +237,7 @@ impl<'a> From<&'a [u8]> for Data<'a> {
 
 /// Returns the bytes as a big-endian number; of more than eight the last.
 pub fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 /// The head of an option, TLV, attribute and the like.
@@ -276,32 +254,16 @@ pub struct Layout {
 
 impl Layout {
     /// Kind and length of one byte each; the length counts the whole.
-    pub const BYTES: Self = Self {
-        kind: 1,
-        len: 1,
-        whole: true,
-        align: 1,
-    };
+    pub const BYTES: Self = Self { kind: 1, len: 1, whole: true, align: 1 };
     /// Kind and length of two bytes each; the length counts the value.
-    pub const WORDS: Self = Self {
-        kind: 2,
-        len: 2,
-        whole: false,
-        align: 1,
-    };
+    pub const WORDS: Self = Self { kind: 2, len: 2, whole: false, align: 1 };
 
     pub const fn of_value(self) -> Self {
-        Self {
-            whole: false,
-            ..self
-        }
+        Self { whole: false, ..self }
     }
 
     pub const fn of_whole(self) -> Self {
-        Self {
-            whole: true,
-            ..self
-        }
+        Self { whole: true, ..self }
     }
 
     pub const fn aligned(self, align: usize) -> Self {
@@ -346,17 +308,9 @@ impl<'a> Tlvs<'a> {
 
     /// Returns the next option; fails if the bytes end in its kind or length.
     pub fn take(&mut self) -> Result<Tlv<'a>, Stop> {
-        let Layout {
-            kind,
-            len,
-            whole,
-            align,
-        } = self.layout;
+        let Layout { kind, len, whole, align } = self.layout;
         let head = kind + len;
-        let (kind, len) = (
-            self.rest.number(0, kind)? as u16,
-            self.rest.number(kind, len)? as usize,
-        );
+        let (kind, len) = (self.rest.number(0, kind)? as u16, self.rest.number(kind, len)? as usize);
         let total = if whole { len } else { len + head };
         let tlv = Tlv {
             kind,
@@ -387,8 +341,7 @@ fn split(text: &str, letter: u8) -> (&str, &str) {
 }
 
 fn decimal(text: &str) -> usize {
-    text.bytes()
-        .fold(0, |sum, digit| sum * 10 + usize::from(digit & 0xf))
+    text.bytes().fold(0, |sum, digit| sum * 10 + usize::from(digit & 0xf))
 }
 
 /// A MAC address.

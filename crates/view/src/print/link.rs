@@ -166,11 +166,7 @@ fn null(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const FAMILY_LEN: usize = 4;
     line.protocol = "null";
     let stored = data.u32(0)?;
-    let family = if stored & 0xffff_0000 == 0 {
-        stored
-    } else {
-        stored.swap_bytes()
-    };
+    let family = if stored & 0xffff_0000 == 0 { stored } else { stored.swap_bytes() };
     // AF_INET6 is 24, 28 and 30 on the BSDs and macOS, 10 on Linux.
     let name = match family {
         2 => Some("IPv4"),

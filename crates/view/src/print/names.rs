@@ -1,7 +1,8 @@
 //! Names of values, as tcpdump prints them, and the numbers of ethertypes and IP protocols that have a printer.
 //!
-//! `names.txt` holds the names, a table to a paragraph: `table: 1 One | 2-4 Few | 0x10 Many | * Unknown`. The name of `*`
-//! stands for all other values; in it `%` is the value, `%2` and `%4` its hexadecimal form with that number of digits.
+//! `names.txt` holds the names, a table to a paragraph: `table: 1 One | 2-4 Few | 0x10 Many | * Unknown`. The name of
+//! `*` stands for all other values; in it `%` is the value, `%2` and `%4` its hexadecimal form with that number of
+//! digits.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -92,10 +93,7 @@ pub fn is_table(name: &str) -> bool {
 }
 
 pub fn table(name: &str) -> &'static Table {
-    static NONE: Table = Table {
-        names: Vec::new(),
-        other: "",
-    };
+    static NONE: Table = Table { names: Vec::new(), other: "" };
     let table = TABLES.get(name);
     debug_assert!(table.is_some(), "no table {name}");
     table.unwrap_or(&NONE)
@@ -249,10 +247,7 @@ mod tests {
         assert_eq!(text("bgp.router", 10u8), "unknown (0x0a)");
         assert_eq!(text("dns.type", 300u16), "Type300");
         assert_eq!(find("mpls.label", 9u8), Some("rsvd"));
-        assert_eq!(
-            flags("gre.flags", 0xa000u16),
-            "checksum present, key present"
-        );
+        assert_eq!(flags("gre.flags", 0xa000u16), "checksum present, key present");
         assert_eq!(flags("gre.flags", 0u16), "none");
     }
 }

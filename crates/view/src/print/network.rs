@@ -43,12 +43,7 @@ impl Ip {
     }
 
     /// Shows `10.0.0.1.1234 > 10.0.0.2.80: `, or only the ports if the addresses are already shown.
-    pub fn put_ports(
-        &self,
-        line: &mut Line<'_>,
-        protocol: u8,
-        data: Data<'_>,
-    ) -> Result<(u16, u16), Stop> {
+    pub fn put_ports(&self, line: &mut Line<'_>, protocol: u8, data: Data<'_>) -> Result<(u16, u16), Stop> {
         let ports = data.u16(0).and_then(|src| Ok((src, data.u16(2)?)));
         let (from, to) = (self.src, self.dst);
         match (ports, self.protocol == protocol) {
@@ -108,12 +103,7 @@ fn eigrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "eigrp";
     let (version, code) = (data.u8(0)?, data.u8(1)?);
     match version {
-        2 => put!(
-            line,
-            "EIGRP {}, length: {}",
-            names::text("eigrp", code),
-            data.len
-        ),
+        2 => put!(line, "EIGRP {}, length: {}", names::text("eigrp", code), data.len),
         _ => put!(line, "EIGRP version {version} packet not supported"),
     }
     Ok(())
@@ -127,9 +117,7 @@ fn wrong_version(line: &mut Line<'_>, number: u8, version: u8) -> Printed {
 
 /// Returns the name of a protocol that is not decoded.
 fn named_only(number: u8) -> Option<&'static str> {
-    matches!(number, 8 | 9 | names::DCCP | 46 | 55 | 108 | 113 | 135)
-        .then(|| names::protocol(number))
-        .flatten()
+    matches!(number, 8 | 9 | names::DCCP | 46 | 55 | 108 | 113 | 135).then(|| names::protocol(number)).flatten()
 }
 
 fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {

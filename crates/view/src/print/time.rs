@@ -27,14 +27,8 @@ pub fn delta(out: &mut String, ns: u64, since: u64, precision: Precision) {
 
 /// Returns seconds in the largest units that they fill: `5m1s`.
 pub fn span(mut seconds: u32) -> String {
-    const UNITS: [(u32, &str); 6] = [
-        (31_536_000, "y"),
-        (604_800, "w"),
-        (86_400, "d"),
-        (3600, "h"),
-        (60, "m"),
-        (1, "s"),
-    ];
+    const UNITS: [(u32, &str); 6] =
+        [(31_536_000, "y"), (604_800, "w"), (86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     if seconds == 0 {
         return "0s".to_owned();
     }
@@ -108,16 +102,11 @@ fn civil(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     (year, month as u32, day as u32)
 }
@@ -135,33 +124,15 @@ mod tests {
     #[test]
     fn dates_over_leap_days_and_offsets() {
         let leap = 1_709_164_799_000_000_001; // 2024-02-28 23:59:59 UTC
-        assert_eq!(
-            text(|o| date(o, leap, 0, Precision::Nano)),
-            "2024-02-28 23:59:59.000000001 "
-        );
-        assert_eq!(
-            text(|o| date(o, leap, 3600, Precision::Nano)),
-            "2024-02-29 00:59:59.000000001 "
-        );
-        assert_eq!(
-            text(|o| date(o, 0, -3600, Precision::Nano)),
-            "1969-12-31 23:00:00.000000000 "
-        );
-        assert_eq!(
-            text(|o| time_of_day(o, leap, -86_400, Precision::Nano)),
-            "23:59:59.000000001 "
-        );
+        assert_eq!(text(|o| date(o, leap, 0, Precision::Nano)), "2024-02-28 23:59:59.000000001 ");
+        assert_eq!(text(|o| date(o, leap, 3600, Precision::Nano)), "2024-02-29 00:59:59.000000001 ");
+        assert_eq!(text(|o| date(o, 0, -3600, Precision::Nano)), "1969-12-31 23:00:00.000000000 ");
+        assert_eq!(text(|o| time_of_day(o, leap, -86_400, Precision::Nano)), "23:59:59.000000001 ");
     }
 
     #[test]
     fn a_time_before_the_last_is_negative() {
-        assert_eq!(
-            text(|o| delta(o, 5, 1_500_000_005, Precision::Nano)),
-            "-00:00:01.500000000 "
-        );
-        assert_eq!(
-            text(|o| delta(o, 5, 5, Precision::Nano)),
-            " 00:00:00.000000000 "
-        );
+        assert_eq!(text(|o| delta(o, 5, 1_500_000_005, Precision::Nano)), "-00:00:01.500000000 ");
+        assert_eq!(text(|o| delta(o, 5, 5, Precision::Nano)), " 00:00:00.000000000 ");
     }
 }

@@ -1,5 +1,5 @@
-//! Transport protocols, and the applications behind their ports, with tcpdump's text for every protocol that it decodes. TLS,
-//! QUIC, WireGuard and GTP-U, which tcpdump does not decode, follow its own text.
+//! Transport protocols, and the applications behind their ports, with tcpdump's text for every protocol that it
+//! decodes. TLS, QUIC, WireGuard and GTP-U, which tcpdump does not decode, follow its own text.
 
 pub mod mptcp;
 pub mod sctp;
@@ -9,8 +9,7 @@ pub mod udp;
 use super::line::{Data, Line, Printed, Stop, put};
 use super::network::Ip;
 use super::{
-    Datagrams, bfd, bgp, dhcp, dhcp6, dns, http, nfs, ntp, radius, snmp, syslog, tftp, tls, tunnel,
-    vpn, vrrp,
+    Datagrams, bfd, bgp, dhcp, dhcp6, dns, http, nfs, ntp, radius, snmp, syslog, tftp, tls, tunnel, vpn, vrrp,
 };
 
 type Application = fn(&mut Line<'_>, Data<'_>) -> Printed;

@@ -18,8 +18,8 @@ const IF_SPEEDS: [u16; 2] = [16, 17];
 /// Numbers of a packet's process and thread.
 const EPB_PROCESS: u16 = 8;
 
-/// Appends an enhanced packet block of interface `id`, with another time if that interface has other units. Returns false,
-/// and appends nothing, for any other block.
+/// Appends an enhanced packet block of interface `id`, with another time if that interface has other units. Returns
+/// false, and appends nothing, for any other block.
 pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: Option<u64>) -> bool {
     let Some(body) = body(raw, block::ENHANCED_PACKET) else {
         return false;
@@ -60,8 +60,8 @@ pub(super) fn interface(out: &mut Vec<u8>, raw: &[u8]) -> bool {
     true
 }
 
-/// Appends the statistics of interface `id`, in the units of its description as stored. Appends nothing if the block holds
-/// none.
+/// Appends the statistics of interface `id`, in the units of its description as stored. Appends nothing if the block
+/// holds none.
 pub(super) fn statistics(out: &mut Vec<u8>, raw: &[u8], id: u32) {
     let Some(body) = body(raw, block::INTERFACE_STATISTICS) else {
         return;
@@ -154,8 +154,7 @@ fn secrets(out: &mut Vec<u8>, body: &[u8]) -> bool {
 /// Returns the body of a block of this type, between head and tail.
 fn body(raw: &[u8], kind: u32) -> Option<&[u8]> {
     let is_its = raw.starts_with(&kind.to_be_bytes());
-    raw.get(HEADER_LEN..raw.len().checked_sub(TRAILER_LEN)?)
-        .filter(|_| is_its)
+    raw.get(HEADER_LEN..raw.len().checked_sub(TRAILER_LEN)?).filter(|_| is_its)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -180,10 +179,7 @@ fn packet_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {
         block::EPB_FLAGS | block::EPB_QUEUE | EPB_PROCESS => Some((0, 4)),
         block::EPB_DROPCOUNT | block::EPB_PACKETID => Some((0, 8)),
         block::EPB_VERDICT
-            if matches!(
-                option.value.first(),
-                Some(&block::VERDICT_EBPF_TC | &block::VERDICT_EBPF_XDP)
-            ) =>
+            if matches!(option.value.first(), Some(&block::VERDICT_EBPF_TC | &block::VERDICT_EBPF_XDP)) =>
         {
             Some((1, 8))
         }

@@ -1,5 +1,5 @@
-//! Blocks without the parts that are not to be passed on: payload alone, or also addresses and the names of hosts, processes
-//! and users. Every block stays; of a block whose contents trawl does not know, only type and length.
+//! Blocks without the parts that are not to be passed on: payload alone, or also addresses and the names of hosts,
+//! processes and users. Every block stays; of a block whose contents trawl does not know, only type and length.
 
 use trawl_packet::anonymize::{Addresses, Anonymizer};
 use trawl_packet::checksum::cover_kept;
@@ -21,15 +21,7 @@ const IF_IPV6: u16 = 5;
 /// Options without a name of a host, its builds, an address or free text.
 const SECTION_KEPT: [u16; 1] = [block::SHB_USERAPPL];
 /// Also resolution, zone, frame check length and the speeds of both directions.
-const INTERFACE_KEPT: [u16; 7] = [
-    block::IF_SPEED,
-    block::IF_TSRESOL,
-    10,
-    13,
-    block::IF_TSOFFSET,
-    16,
-    17,
-];
+const INTERFACE_KEPT: [u16; 7] = [block::IF_SPEED, block::IF_TSRESOL, 10, 13, block::IF_TSOFFSET, 16, 17];
 const PACKET_KEPT: [u16; 6] = [
     block::EPB_FLAGS,
     block::EPB_DROPCOUNT,
@@ -81,11 +73,7 @@ pub struct Privacy {
 
 impl Privacy {
     pub fn new(cuts: bool, addresses: Option<Addresses>) -> Self {
-        Self {
-            cuts,
-            anonymizer: addresses.map(Anonymizer::new),
-            left_out: LeftOut::default(),
-        }
+        Self { cuts, anonymizer: addresses.map(Anonymizer::new), left_out: LeftOut::default() }
     }
 
     pub fn left_out(&self) -> LeftOut {
@@ -119,13 +107,7 @@ impl Privacy {
     }
 
     /// Changes the blocks that were appended to `out`; `packet` belongs to a packet block among them.
-    pub(super) fn blocks(
-        &mut self,
-        out: &mut Vec<u8>,
-        from: usize,
-        order: ByteOrder,
-        packet: Option<Written<'_>>,
-    ) {
+    pub(super) fn blocks(&mut self, out: &mut Vec<u8>, from: usize, order: ByteOrder, packet: Option<Written<'_>>) {
         let written = out.split_off(from);
         let mut rest = &written[..];
         while let Some([kind, len]) = words(rest, order) {
@@ -138,14 +120,7 @@ impl Privacy {
         }
     }
 
-    fn block(
-        &mut self,
-        out: &mut Vec<u8>,
-        order: ByteOrder,
-        kind: u32,
-        body: &[u8],
-        packet: Option<Written<'_>>,
-    ) {
+    fn block(&mut self, out: &mut Vec<u8>, order: ByteOrder, kind: u32, body: &[u8], packet: Option<Written<'_>>) {
         let mut block = Open::new(out, order, kind);
         match (kind, packet) {
             (block::SECTION_HEADER, _) => self.section(&mut block, body),
@@ -279,15 +254,11 @@ impl Privacy {
             let addresses = &mut anonymizer.addresses;
             let (address, names) = match record.code {
                 block::NRB_IPV4 => match value.split_first_chunk::<4>() {
-                    Some((address, names)) => {
-                        (addresses.v4((*address).into()).octets().to_vec(), names)
-                    }
+                    Some((address, names)) => (addresses.v4((*address).into()).octets().to_vec(), names),
                     None => continue,
                 },
                 block::NRB_IPV6 => match value.split_first_chunk::<16>() {
-                    Some((address, names)) => {
-                        (addresses.v6((*address).into()).octets().to_vec(), names)
-                    }
+                    Some((address, names)) => (addresses.v6((*address).into()).octets().to_vec(), names),
                     None => continue,
                 },
                 _ => continue,
@@ -339,10 +310,7 @@ impl Privacy {
             // Verdicts of other programs than XDP's and tc's are of any contents.
             let is_opaque = option.code == block::EPB_VERDICT
                 && kept.contains(&block::EPB_VERDICT)
-                && !matches!(
-                    option.value,
-                    [block::VERDICT_EBPF_TC | block::VERDICT_EBPF_XDP, ..]
-                );
+                && !matches!(option.value, [block::VERDICT_EBPF_TC | block::VERDICT_EBPF_XDP, ..]);
             if is_kept && !is_opaque {
                 block.option(option.code, option.value);
                 any = true;
@@ -353,7 +321,8 @@ impl Privacy {
     }
 }
 
-/// Returns the position of the number in a name such as `\Device\NPF_{GUID}`, which Windows gives to one device of one host.
+/// Returns the position of the number in a name such as `\Device\NPF_{GUID}`, which Windows gives to one device of one
+/// host.
 fn device_number(name: &[u8]) -> Option<std::ops::Range<usize>> {
     let start = name.iter().position(|byte| *byte == b'{')? + 1;
     let length = name.get(start..)?.iter().position(|byte| *byte == b'}')?;
@@ -375,10 +344,7 @@ fn without_hash(block: &mut Open<'_>, options: &[u8]) {
 /// Returns the beginning of a description that a capture of trawl wrote; what follows may name a device.
 fn hook_and_clock(description: &[u8]) -> Option<&[u8]> {
     let text = std::str::from_utf8(description).ok()?;
-    let interface = Interface {
-        description: Some(text.to_owned()),
-        ..Interface::default()
-    };
+    let interface = Interface { description: Some(text.to_owned()), ..Interface::default() };
     let clock = interface.hook().and_then(|_| text.find(" clock"))?;
     description.get(..clock + " clock".len())
 }
@@ -389,12 +355,7 @@ fn time_of_entry(entry: &[u8]) -> Vec<u8> {
     let time = lines.find_map(|line| line.strip_prefix(JOURNAL_TIME));
     let digits = time.unwrap_or(b"0").iter().copied();
     let digits = digits.take_while(u8::is_ascii_digit);
-    JOURNAL_TIME
-        .iter()
-        .copied()
-        .chain(digits)
-        .chain([b'\n'])
-        .collect()
+    JOURNAL_TIME.iter().copied().chain(digits).chain([b'\n']).collect()
 }
 
 fn split(body: &[u8], at: usize) -> (&[u8], &[u8]) {

@@ -88,9 +88,7 @@ impl FromStr for Field {
 
     fn from_str(text: &str) -> Result<Self, UnknownField> {
         let found = NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|(_, field)| *field).ok_or_else(|| UnknownField {
-            text: text.to_owned(),
-        })
+        found.map(|(_, field)| *field).ok_or_else(|| UnknownField { text: text.to_owned() })
     }
 }
 
@@ -128,9 +126,7 @@ impl Field {
             Self::Vlan => headers.vlan_numbers().first().map(u16::to_string),
             Self::Ttl => ip.map(|ip| ip.ttl.to_string()),
             Self::Dscp => ip.map(|ip| (ip.tos >> 2).to_string()),
-            Self::Flags => headers
-                .tcp
-                .map(|tcp| trawl_packet::build::flags::text(tcp.flags)),
+            Self::Flags => headers.tcp.map(|tcp| trawl_packet::build::flags::text(tcp.flags)),
             Self::Length => Some(packet.original_len.to_string()),
             Self::Interface => packet.interface.map(str::to_owned),
             Self::Direction => packet.direction.map(|direction| {
@@ -143,10 +139,7 @@ impl Field {
             Self::Hook => packet.hook.map(str::to_owned),
             Self::Verdict => packet.verdict.map(verdict::text),
             Self::Queue => packet.queue.map(|queue| queue.to_string()),
-            Self::Reason => packet
-                .comment
-                .and_then(Drop::parse)
-                .map(|drop| drop.reason.to_owned()),
+            Self::Reason => packet.comment.and_then(Drop::parse).map(|drop| drop.reason.to_owned()),
             Self::Family => ip.map(|ip| if ip.src.is_ipv4() { "ipv4" } else { "ipv6" }.to_owned()),
             Self::Ecn => ip.map(|ip| (ip.tos & 3).to_string()),
             Self::Mpls => headers.mpls_label.map(|label| label.to_string()),
@@ -163,10 +156,7 @@ impl Field {
                     None => format!("{name}[{}]", process.id),
                 }
             }),
-            Self::Container => packet
-                .process
-                .and_then(|process| process.described?.container())
-                .map(str::to_owned),
+            Self::Container => packet.process.and_then(|process| process.described?.container()).map(str::to_owned),
         };
         value.unwrap_or_else(|| "-".to_owned())
     }

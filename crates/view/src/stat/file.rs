@@ -158,11 +158,7 @@ impl FileFigures {
         let limit = |interface: &Interface| (interface.snaplen > 0).then_some(interface.snaplen);
         // One limit for the file only if all interfaces have the same, as in capinfos.
         let first = interfaces.first().and_then(limit);
-        let snaplen = first.filter(|first| {
-            interfaces
-                .iter()
-                .all(|interface| limit(interface) == Some(*first))
-        });
+        let snaplen = first.filter(|first| interfaces.iter().all(|interface| limit(interface) == Some(*first)));
         FileReport {
             facts,
             encapsulations: self.encapsulations(interfaces),
@@ -194,11 +190,7 @@ impl FileFigures {
         if kinds.is_empty() {
             kinds.extend(interfaces.iter().map(|i| (i.link_type, Count::default())));
         }
-        counted(
-            kinds
-                .into_iter()
-                .map(|(kind, count)| (link_type::described(kind), count)),
-        )
+        counted(kinds.into_iter().map(|(kind, count)| (link_type::described(kind), count)))
     }
 }
 
@@ -217,11 +209,7 @@ fn described(interface: &Interface, seen: Seen) -> InterfaceReport {
         tsoffset: _,
         comments,
     } = interface.clone();
-    let base: u64 = if tsresol & block::TSRESOL_IS_BINARY == 0 {
-        10
-    } else {
-        2
-    };
+    let base: u64 = if tsresol & block::TSRESOL_IS_BINARY == 0 { 10 } else { 2 };
     let exponent = u32::from(tsresol & !block::TSRESOL_IS_BINARY);
     InterfaceReport {
         name,

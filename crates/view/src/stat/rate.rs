@@ -1,5 +1,5 @@
-//! The time span of packets, and the rate over that time, in slots whose width doubles as time goes on, so that memory does
-//! not grow with it.
+//! The time span of packets, and the rate over that time, in slots whose width doubles as time goes on, so that memory
+//! does not grow with it.
 
 /// Most slots.
 const SLOTS: usize = 256;
@@ -15,11 +15,7 @@ pub struct Rate {
 
 impl Default for Rate {
     fn default() -> Self {
-        Self {
-            start_ns: None,
-            width_ns: FIRST_WIDTH_NS,
-            slots: Vec::new(),
-        }
+        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, slots: Vec::new() }
     }
 }
 
@@ -30,12 +26,8 @@ impl Rate {
         let since = time_ns.saturating_sub(start);
         while since / self.width_ns >= SLOTS as u64 {
             let halves = self.slots.chunks(2);
-            self.slots = halves
-                .map(|pair| {
-                    pair.iter()
-                        .fold((0, 0), |sum, slot| (sum.0 + slot.0, sum.1 + slot.1))
-                })
-                .collect();
+            self.slots =
+                halves.map(|pair| pair.iter().fold((0, 0), |sum, slot| (sum.0 + slot.0, sum.1 + slot.1))).collect();
             self.width_ns = self.width_ns.saturating_mul(2);
         }
         let index = (since / self.width_ns) as usize;
@@ -71,10 +63,7 @@ impl Rate {
 pub fn plot(values: &[u64], width: usize) -> String {
     const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let together = values.len().div_ceil(width.max(1)).max(1);
-    let sums: Vec<u64> = values
-        .chunks(together)
-        .map(|values| values.iter().sum())
-        .collect();
+    let sums: Vec<u64> = values.chunks(together).map(|values| values.iter().sum()).collect();
     let most = sums.iter().copied().max().unwrap_or(0).max(1);
     let block = |value: &u64| BLOCKS[(value * 8).div_ceil(most) as usize];
     sums.iter().map(block).collect()

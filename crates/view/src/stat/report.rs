@@ -177,33 +177,13 @@ impl Statistics {
             figures: Figures::new(self.total, &self.span),
             smallest: if seen { self.smallest } else { 0 },
             largest: self.largest,
-            encapsulations: counted(
-                self.link_types
-                    .iter()
-                    .map(|(kind, count)| (link_type::described(*kind), *count)),
-            ),
-            interfaces: most(
-                self.interfaces
-                    .iter()
-                    .map(|((interface, hook), count)| (row(interface, hook), *count)),
-            ),
-            verdicts: most(
-                self.verdicts
-                    .iter()
-                    .map(|((hook, verdict, reason), count)| {
-                        let judged = Interface {
-                            verdict: verdict.clone(),
-                            reason: reason.clone(),
-                            ..row("", hook)
-                        };
-                        (judged, *count)
-                    }),
-            ),
-            protocols: counted(
-                self.protocols
-                    .iter()
-                    .map(|(name, count)| ((*name).to_owned(), *count)),
-            ),
+            encapsulations: counted(self.link_types.iter().map(|(kind, count)| (link_type::described(*kind), *count))),
+            interfaces: most(self.interfaces.iter().map(|((interface, hook), count)| (row(interface, hook), *count))),
+            verdicts: most(self.verdicts.iter().map(|((hook, verdict, reason), count)| {
+                let judged = Interface { verdict: verdict.clone(), reason: reason.clone(), ..row("", hook) };
+                (judged, *count)
+            })),
+            protocols: counted(self.protocols.iter().map(|(name, count)| ((*name).to_owned(), *count))),
             talkers: self.talkers(top),
             flows: self.flows_by(top, |key, count| (std::cmp::Reverse(count.bytes), *key)),
             flow_count: self.flows.len(),
@@ -217,10 +197,7 @@ impl Statistics {
             gaps: self
                 .gaps
                 .iter()
-                .map(|(gap, after)| Gap {
-                    seconds: *gap as f64 / 1e9,
-                    after: epoch(*after),
-                })
+                .map(|(gap, after)| Gap { seconds: *gap as f64 / 1e9, after: epoch(*after) })
                 .collect(),
             rate: RateReport {
                 slot_seconds: self.rate.width_seconds(),
@@ -236,9 +213,7 @@ impl Statistics {
 
     fn talkers(&self, top: usize) -> Vec<Talker> {
         let mut all: Vec<_> = self.talkers.iter().collect();
-        all.sort_by_key(|(address, (sent, received))| {
-            (std::cmp::Reverse(sent.bytes + received.bytes), **address)
-        });
+        all.sort_by_key(|(address, (sent, received))| (std::cmp::Reverse(sent.bytes + received.bytes), **address));
         let talker = |(address, (sent, received)): (&std::net::IpAddr, &(Count, Count))| Talker {
             address: address.to_string(),
             sent_packets: sent.packets,
@@ -275,12 +250,7 @@ impl Statistics {
         let mut from = 0;
         let classes = SIZES.iter().zip(&self.sizes).map(|(end, count)| {
             let start = std::mem::replace(&mut from, end.saturating_add(1));
-            Size {
-                from: start,
-                to: (*end != u32::MAX).then_some(*end),
-                packets: count.packets,
-                bytes: count.bytes,
-            }
+            Size { from: start, to: (*end != u32::MAX).then_some(*end), packets: count.packets, bytes: count.bytes }
         });
         classes.collect()
     }
@@ -299,48 +269,22 @@ impl Statistics {
 
 fn row(interface: &str, hook: &str) -> Interface {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Interface {
-        interface: text(interface),
-        hook: text(hook),
-        verdict: None,
-        reason: None,
-        packets: 0,
-        bytes: 0,
-    }
+    Interface { interface: text(interface), hook: text(hook), verdict: None, reason: None, packets: 0, bytes: 0 }
 }
 
 pub(super) fn counted(entries: impl Iterator<Item = (String, Count)>) -> Vec<Counted> {
-    let mut all: Vec<Counted> = entries
-        .map(|(name, count)| Counted {
-            name,
-            packets: count.packets,
-            bytes: count.bytes,
-        })
-        .collect();
+    let mut all: Vec<Counted> =
+        entries.map(|(name, count)| Counted { name, packets: count.packets, bytes: count.bytes }).collect();
     all.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.name.cmp(&b.name)));
     all
 }
 
 fn most(entries: impl Iterator<Item = (Interface, Count)>) -> Vec<Interface> {
-    let mut all: Vec<Interface> = entries
-        .map(|(row, count)| Interface {
-            packets: count.packets,
-            bytes: count.bytes,
-            ..row
-        })
-        .collect();
+    let mut all: Vec<Interface> =
+        entries.map(|(row, count)| Interface { packets: count.packets, bytes: count.bytes, ..row }).collect();
     all.sort_by(|a, b| {
-        let name = |row: &Interface| {
-            (
-                row.interface.clone(),
-                row.hook.clone(),
-                row.verdict.clone(),
-                row.reason.clone(),
-            )
-        };
-        b.packets
-            .cmp(&a.packets)
-            .then_with(|| name(a).cmp(&name(b)))
+        let name = |row: &Interface| (row.interface.clone(), row.hook.clone(), row.verdict.clone(), row.reason.clone());
+        b.packets.cmp(&a.packets).then_with(|| name(a).cmp(&name(b)))
     });
     all
 }

@@ -1,11 +1,11 @@
-//! TCP segments that are retransmitted, out of order, or follow missing ones, classified by the rules of Wireshark's analysis
-//! of sequence numbers.
+//! TCP segments that are retransmitted, out of order, or follow missing ones, classified by the rules of Wireshark's
+//! analysis of sequence numbers.
 
 use trawl_packet::build::flags;
 use trawl_packet::walk::Tcp;
 
-/// A late segment is out of order if it comes this soon after the one that should follow it, while the connection's first
-/// round trip is not known.
+/// A late segment is out of order if it comes this soon after the one that should follow it, while the connection's
+/// first round trip is not known.
 const SOON_NS: u64 = 3_000_000;
 /// A segment requested by duplicate acknowledgements is a fast retransmission within this time.
 const FAST_NS: u64 = 20_000_000;
@@ -43,13 +43,7 @@ fn is_before(a: u32, b: u32) -> bool {
 
 impl Direction {
     /// Classifies a segment of this direction and records it. `reverse` is the other direction as far as it is known.
-    pub fn segment(
-        &mut self,
-        tcp: &Tcp,
-        payload: u32,
-        now: u64,
-        reverse: impl FnOnce() -> Option<Self>,
-    ) -> Standing {
+    pub fn segment(&mut self, tcp: &Tcp, payload: u32, now: u64, reverse: impl FnOnce() -> Option<Self>) -> Standing {
         let has = |flag: u8| tcp.flags & flag != 0;
         let takes_one = has(flags::SYN | flags::FIN);
         let len = payload.wrapping_add(u32::from(takes_one));
@@ -74,26 +68,14 @@ impl Direction {
         order
     }
 
-    fn again(
-        &self,
-        seq: u32,
-        end: u32,
-        next: u32,
-        late_ns: u64,
-        now: u64,
-        reverse: Option<Self>,
-    ) -> Standing {
+    fn again(&self, seq: u32, end: u32, next: u32, late_ns: u64, now: u64, reverse: Option<Self>) -> Standing {
         let reverse = reverse.unwrap_or_default();
         let is_asked_for = reverse.repeated >= ASKS_AGAIN
             && reverse.acknowledged == Some(seq)
             && now.saturating_sub(reverse.repeated_ns) < FAST_NS;
         let round_trip = self.first_round_trip_ns.or(reverse.first_round_trip_ns);
         let is_soon = late_ns < round_trip.unwrap_or(SOON_NS);
-        if is_asked_for || !is_soon || end == next {
-            Standing::Retransmission
-        } else {
-            Standing::OutOfOrder
-        }
+        if is_asked_for || !is_soon || end == next { Standing::Retransmission } else { Standing::OutOfOrder }
     }
 
     fn acknowledgement(&mut self, tcp: &Tcp, payload: u32, now: u64) {
@@ -130,12 +112,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn data(seq: u32) -> Tcp {
-        Tcp {
-            seq,
-            ack: 1,
-            flags: flags::ACK,
-            window: 100,
-        }
+        Tcp { seq, ack: 1, flags: flags::ACK, window: 100 }
     }
 
     fn order(direction: &mut Direction, seq: u32, at_ms: u64) -> Standing {
@@ -157,12 +134,7 @@ mod tests {
     #[test]
     fn first_round_trip_replaces_the_three_milliseconds() {
         let mut one = Direction::default();
-        let syn = Tcp {
-            seq: 0xffff_ffff,
-            ack: 0,
-            flags: flags::SYN,
-            window: 100,
-        };
+        let syn = Tcp { seq: 0xffff_ffff, ack: 0, flags: flags::SYN, window: 100 };
         one.segment(&syn, 0, 0, || None);
         assert_eq!(one.segment(&data(0), 0, 50 * MS, || None), Standing::Next);
         order(&mut one, 0, 60);
@@ -179,12 +151,7 @@ mod tests {
         order(&mut one, 0, 0);
         order(&mut one, 200, 1);
         for _ in 0..3 {
-            let ask = Tcp {
-                seq: 1,
-                ack: 100,
-                flags: flags::ACK,
-                window: 7,
-            };
+            let ask = Tcp { seq: 1, ack: 100, flags: flags::ACK, window: 7 };
             other.segment(&ask, 0, MS, || None);
         }
         let again = one.segment(&data(100), 100, 2 * MS, || Some(other));

@@ -29,21 +29,12 @@ impl Report {
             let _ = writeln!(out, "{name:<18}{value}");
         };
         line("packets", self.packets.to_string());
-        line(
-            "bytes",
-            format!(
-                "{} on the wire, {} captured",
-                self.bytes, self.captured_bytes
-            ),
-        );
+        line("bytes", format!("{} on the wire, {} captured", self.bytes, self.captured_bytes));
         if self.cut > 0 {
             line("cut", format!("{} packets", self.cut));
         }
         if self.dropped > 0 {
-            line(
-                "lost",
-                format!("{} packets, by the file's own counts", self.dropped),
-            );
+            line("lost", format!("{} packets, by the file's own counts", self.dropped));
         }
         let lengths = format!(", {} to {}", self.smallest, self.largest);
         self.figures.write(&mut line, &lengths, &time);
@@ -106,10 +97,7 @@ impl Report {
             return;
         }
         let width = |column: usize| {
-            let values = self
-                .groups
-                .iter()
-                .filter_map(|group| group.values.get(column));
+            let values = self.groups.iter().filter_map(|group| group.values.get(column));
             let header = self.by.get(column).map_or(0, |name| name.chars().count());
             widest(header, values.map(String::as_str))
         };
@@ -133,19 +121,12 @@ impl Report {
         if self.talkers.is_empty() {
             return;
         }
-        let _ = writeln!(
-            out,
-            "\n       sent         bytes   received         bytes  talker"
-        );
+        let _ = writeln!(out, "\n       sent         bytes   received         bytes  talker");
         for talker in &self.talkers {
             let _ = writeln!(
                 out,
                 "{:>11}{:>14}{:>11}{:>14}  {}",
-                talker.sent_packets,
-                talker.sent_bytes,
-                talker.received_packets,
-                talker.received_bytes,
-                talker.address
+                talker.sent_packets, talker.sent_bytes, talker.received_packets, talker.received_bytes, talker.address
             );
         }
         let _ = writeln!(
@@ -154,14 +135,8 @@ impl Report {
             self.flow_count, self.tcp_retransmissions, self.tcp_out_of_order, self.tcp_missing
         );
         for flow in &self.flows {
-            let _ = writeln!(
-                out,
-                "{:>11}{:>14}{:>17}  {}",
-                flow.packets,
-                flow.bytes,
-                flow.retransmissions,
-                flow.label()
-            );
+            let _ =
+                writeln!(out, "{:>11}{:>14}{:>17}  {}", flow.packets, flow.bytes, flow.retransmissions, flow.label());
         }
         others(out, "flows", self.other_flows);
         others(out, "talkers", self.other_talkers);
@@ -193,12 +168,7 @@ impl Report {
 
 impl Figures {
     /// Writes the lines of times and rates; `lengths` follows the average.
-    fn write(
-        &self,
-        line: &mut impl FnMut(&str, String),
-        lengths: &str,
-        time: &impl Fn(&str) -> String,
-    ) {
+    fn write(&self, line: &mut impl FnMut(&str, String), lengths: &str, time: &impl Fn(&str) -> String) {
         if let (Some(first), Some(last)) = (&self.first_time, &self.last_time) {
             line("first packet", time(first));
             line("last packet", time(last));
@@ -232,10 +202,7 @@ impl Flow {
         if self.src_port == 0 && self.dst_port == 0 {
             return format!("{} > {} {protocol}", self.src, self.dst);
         }
-        format!(
-            "{}.{} > {}.{} {protocol}",
-            self.src, self.src_port, self.dst, self.dst_port
-        )
+        format!("{}.{} > {}.{} {protocol}", self.src, self.src_port, self.dst, self.dst_port)
     }
 }
 
@@ -255,21 +222,13 @@ impl FileReport {
             let _ = writeln!(out, "{name:<18}{value}");
         };
         line("file", self.facts.name.clone());
-        let compressed = self
-            .facts
-            .compression
-            .map(|how| format!(", compressed by {how}"));
-        line(
-            "type",
-            self.facts.format.to_owned() + &compressed.unwrap_or_default(),
-        );
+        let compressed = self.facts.compression.map(|how| format!(", compressed by {how}"));
+        line("type", self.facts.format.to_owned() + &compressed.unwrap_or_default());
         for kind in &self.encapsulations {
             let packets = format!("{}: {} packets", kind.name, kind.packets);
             line("encapsulation", packets);
         }
-        let limit = self
-            .snaplen
-            .map_or("not set".to_owned(), |limit| format!("{limit} bytes"));
+        let limit = self.snaplen.map_or("not set".to_owned(), |limit| format!("{limit} bytes"));
         let inferred = match (self.inferred_limit_min, self.inferred_limit_max) {
             (Some(least), Some(most)) if least == most => format!(", inferred: {least} bytes"),
             (Some(least), Some(most)) => format!(", inferred: {least} to {most} bytes"),
@@ -303,19 +262,13 @@ impl FileReport {
             }
         }
         if self.resolved_ipv4 + self.resolved_ipv6 > 0 {
-            line(
-                "resolved names",
-                format!("{} IPv4, {} IPv6", self.resolved_ipv4, self.resolved_ipv6),
-            );
+            line("resolved names", format!("{} IPv4, {} IPv6", self.resolved_ipv4, self.resolved_ipv6));
         }
         if self.decryption_secrets > 0 {
             line("secrets", self.decryption_secrets.to_string());
         }
         for (index, interface) in self.interfaces.iter().enumerate() {
-            line(
-                &format!("interface {index}"),
-                continued(&interface.details()),
-            );
+            line(&format!("interface {index}"), continued(&interface.details()));
         }
         if let Some(error) = &self.facts.error {
             line("read until", error.clone());
@@ -342,10 +295,7 @@ impl InterfaceReport {
             text("", &self.os),
             text("filter ", &self.filter),
             number(self.ticks_per_second, "ticks a second"),
-            Some(format!(
-                "{} packets, {} received, {} sent",
-                self.packets, self.received, self.sent
-            )),
+            Some(format!("{} packets, {} received, {} sent", self.packets, self.received, self.sent)),
             Some(count(self.statistics_blocks, "block") + " of statistics"),
             number(self.dropped, "dropped"),
         ];
@@ -357,17 +307,13 @@ impl InterfaceReport {
 
 /// Returns the width of the longest text, at least `least`.
 fn widest<'a>(least: usize, texts: impl Iterator<Item = &'a str>) -> usize {
-    texts
-        .map(|text| text.chars().count())
-        .fold(least, usize::max)
+    texts.map(|text| text.chars().count()).fold(least, usize::max)
 }
 
 /// Returns cells of these widths, without spaces at the end.
 fn padded(cells: &[String], widths: &[usize]) -> String {
     let cells = cells.iter().zip(widths);
-    let padded: String = cells
-        .map(|(cell, width)| format!("  {cell:<width$}"))
-        .collect();
+    let padded: String = cells.map(|(cell, width)| format!("  {cell:<width$}")).collect();
     padded.trim_end().to_owned()
 }
 
@@ -398,10 +344,7 @@ fn share(part: u64, whole: u64) -> String {
 pub fn bits(value: f64) -> String {
     let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
     let unit = units.iter().find(|(size, _)| value >= *size);
-    unit.map_or_else(
-        || format!("{value:.0} bit/s"),
-        |(size, name)| format!("{:.3} {name}", value / size),
-    )
+    unit.map_or_else(|| format!("{value:.0} bit/s"), |(size, name)| format!("{:.3} {name}", value / size))
 }
 
 #[cfg(test)]
@@ -413,26 +356,16 @@ mod tests {
     fn long_values_continue_below_their_beginning() {
         let value = "trawl-lab-b:veth0; ".repeat(20);
         let text = continued(value.trim_end());
-        assert!(
-            text.lines().all(|line| line.chars().count() <= LINE_WIDTH),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= LINE_WIDTH), "{text}");
         assert_eq!(text.split_whitespace().count(), 20);
         let later = text.lines().nth(1).expect("a second line");
-        assert!(
-            later.starts_with(&format!("{:NAME_WIDTH$}trawl", "")),
-            "{text}"
-        );
+        assert!(later.starts_with(&format!("{:NAME_WIDTH$}trawl", "")), "{text}");
         assert_eq!(continued("short"), "short");
     }
 
     #[test]
     fn columns_of_tables_are_as_wide_as_their_longest_cell() {
-        let group = |values: [&str; 2]| Group {
-            values: values.map(str::to_owned).to_vec(),
-            packets: 1,
-            bytes: 60,
-        };
+        let group = |values: [&str; 2]| Group { values: values.map(str::to_owned).to_vec(), packets: 1, bytes: 60 };
         let row = |interface: &str| Interface {
             interface: Some(interface.to_owned()),
             hook: None,
@@ -463,9 +396,6 @@ mod tests {
                 at - text[..at].rfind('\n').map_or(0, |line| line + 1)
             })
             .to_vec();
-        assert!(
-            starts.iter().all(|start| *start == starts[0]),
-            "{starts:?}\n{text}"
-        );
+        assert!(starts.iter().all(|start| *start == starts[0]), "{starts:?}\n{text}");
     }
 }

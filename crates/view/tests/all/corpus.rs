@@ -6,9 +6,7 @@ use std::path::Path;
 mod capture;
 
 fn replay(target: &str, run: impl Fn(&[u8])) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&root)
         .unwrap_or_else(|error| panic!("{}: {error}", root.display()))
         .map(|entry| entry.expect("a directory entry").path());

@@ -11,44 +11,22 @@ const LINK_TYPES: [u16; 8] = [0, 1, 101, 107, 113, 276, 2, 65_535];
 /// Returns options from the tersest to the most verbose.
 fn all_options() -> [PrintOptions; 3] {
     let plain = PrintOptions::default();
-    let dump = Some(Dump {
-        form: DumpForm::Ascii,
-        link_header: false,
-    });
+    let dump = Some(Dump { form: DumpForm::Ascii, link_header: false });
     [
         plain,
-        PrintOptions {
-            verbosity: 1,
-            dump,
-            timestamp: Timestamp::DeltaFirst,
-            ..plain
-        },
-        PrintOptions {
-            verbosity: 3,
-            link_header: true,
-            timestamp: Timestamp::Date,
-            ..plain
-        },
+        PrintOptions { verbosity: 1, dump, timestamp: Timestamp::DeltaFirst, ..plain },
+        PrintOptions { verbosity: 3, link_header: true, timestamp: Timestamp::Date, ..plain },
     ]
 }
 
 fn show(printers: &mut [Printer], link_type: u16, captured: &[u8], original_len: u32) {
-    let view = PacketView {
-        link_type,
-        captured,
-        original_len,
-        ..PacketView::default()
-    };
+    let view = PacketView { link_type, captured, original_len, ..PacketView::default() };
     for printer in printers {
         let mut out = String::new();
         printer.line(&mut out, &view);
         assert!(out.ends_with('\n'));
         // No byte of a packet reaches the terminal as a control character.
-        assert!(
-            out.chars()
-                .all(|c| c == '\n' || c == '\t' || !c.is_control()),
-            "{out:?}"
-        );
+        assert!(out.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()), "{out:?}");
     }
     decode::summary(link_type, captured);
 }
@@ -62,18 +40,8 @@ fn every_packet_cut_at_every_byte() {
     let mut printers = printers();
     for case in packets::all() {
         for cut in 0..=case.bytes.len() {
-            show(
-                &mut printers,
-                case.link_type,
-                &case.bytes[..cut],
-                case.original_len as u32,
-            );
-            show(
-                &mut printers,
-                case.link_type,
-                &case.bytes[..cut],
-                cut as u32,
-            );
+            show(&mut printers, case.link_type, &case.bytes[..cut], case.original_len as u32);
+            show(&mut printers, case.link_type, &case.bytes[..cut], cut as u32);
         }
     }
 }
@@ -87,12 +55,7 @@ fn every_packet_with_every_byte_changed() {
             let stored = bytes[at];
             for value in [0, 1, 0x7f, 0x80, 0xff, stored ^ 1, stored ^ 0x10] {
                 bytes[at] = value;
-                show(
-                    &mut printers,
-                    case.link_type,
-                    &bytes,
-                    case.original_len as u32,
-                );
+                show(&mut printers, case.link_type, &bytes, case.original_len as u32);
             }
             bytes[at] = stored;
         }

@@ -19,28 +19,19 @@ fn tcpdump(args: &[&str], cases: &[&Case]) -> Vec<String> {
     }
     let scratch = Scratch::new(&format!("tcpdump{}-{}", args.join(""), cases[0].link_type));
     let path = scratch.write("cases.pcap", &file);
-    let text = run(
-        "tcpdump",
-        &[&["-n", "--nano"], args, &["-r"]].concat(),
-        &path,
-    );
+    let text = run("tcpdump", &[&["-n", "--nano"], args, &["-r"]].concat(), &path);
     // Every packet begins with its own time, whatever lines follow it.
     let mut starts = Vec::new();
     let mut from = 0;
     for index in 0..cases.len() {
         let time = START + index as u64 * STEP;
         let mark = format!("{}.{:09} ", time / 1_000_000_000, time % 1_000_000_000);
-        let at = text[from..]
-            .find(&mark)
-            .unwrap_or_else(|| panic!("no {mark} in {text}"));
+        let at = text[from..].find(&mark).unwrap_or_else(|| panic!("no {mark} in {text}"));
         starts.push(from + at);
         from += at;
     }
     starts.push(text.len());
-    starts
-        .windows(2)
-        .map(|range| same_line_inside_vxlan(&text[range[0]..range[1]]))
-        .collect()
+    starts.windows(2).map(|range| same_line_inside_vxlan(&text[range[0]..range[1]])).collect()
 }
 
 /// Undoes the one difference in layout: tcpdump breaks the line in front of a frame inside VXLAN.
@@ -75,35 +66,23 @@ fn compare(args: &[&str], options: PrintOptions, different: &[&str]) {
     }
     // A name that ends with a space stands for all names with this prefix.
     let is_meant = |name: &str, list: &[&str]| {
-        list.iter()
-            .any(|meant| name == *meant || meant.ends_with(' ') && name.starts_with(meant))
+        list.iter().any(|meant| name == *meant || meant.ends_with(' ') && name.starts_with(meant))
     };
     let always = [&ALWAYS[..], &BRIEF].concat();
     let expected_to_differ = |name: &str| is_meant(name, &always) || is_meant(name, different);
     let all = packets::all();
     let mut failures = Vec::new();
     for link_type in [1, 101, 107, 113, 276, 0] {
-        let cases: Vec<_> = all
-            .iter()
-            .filter(|case| case.link_type == link_type)
-            .collect();
+        let cases: Vec<_> = all.iter().filter(|case| case.link_type == link_type).collect();
         let expected = tcpdump(args, &cases);
         for ((case, theirs), ours) in cases.iter().zip(&expected).zip(&ours(options, &cases)) {
             if (theirs == ours) == expected_to_differ(case.name) {
-                failures.push(format!(
-                    "{}:\n  tcpdump {theirs:?}\n  ours    {ours:?}",
-                    case.name
-                ));
+                failures.push(format!("{}:\n  tcpdump {theirs:?}\n  ours    {ours:?}", case.name));
             }
         }
     }
     let count = failures.len();
-    assert!(
-        failures.is_empty(),
-        "{count} of {} differ:\n{}",
-        all.len(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{count} of {} differ:\n{}", all.len(), failures.join("\n"));
 }
 
 const EPOCH: PrintOptions = PrintOptions {
@@ -204,8 +183,8 @@ const VERBOSE: [&str; 7] = [
     "IKE ",
 ];
 
-/// Packets shown by name, of which tcpdump shows more with `-v`: the parts that 802.1, 802.3 and DCBX add to LLDP, opaque
-/// advertisements of OSPF, PIM version 1.
+/// Packets shown by name, of which tcpdump shows more with `-v`: the parts that 802.1, 802.3 and DCBX add to LLDP,
+/// opaque advertisements of OSPF, PIM version 1.
 const BRIEF_VERBOSE: [&str; 11] = [
     "LLDP EVB",
     "LLDP CDCP",
@@ -241,24 +220,14 @@ fn plain() {
 fn link_header() {
     // tcpdump leaves out the ethertype of a frame that is cut in its VLAN tag.
     let different = [BEHIND_EXTENSION, "cut in a VLAN tag"];
-    compare(
-        &["-tt", "-e"],
-        PrintOptions {
-            link_header: true,
-            ..EPOCH
-        },
-        &different,
-    );
+    compare(&["-tt", "-e"], PrintOptions { link_header: true, ..EPOCH }, &different);
 }
 
 #[test]
 fn verbose() {
     compare(
         &["-tt", "-v"],
-        PrintOptions {
-            verbosity: 1,
-            ..EPOCH
-        },
+        PrintOptions { verbosity: 1, ..EPOCH },
         &[&VERBOSE[..], &BRIEF_VERBOSE, &BRIEF_ONCE_VERBOSE].concat(),
     );
 }
@@ -280,50 +249,26 @@ fn very_verbose() {
         "OSPF link of traffic engineering",
     ];
     let different = [&VERBOSE[..], &BRIEF_VERBOSE, &with_bytes].concat();
-    compare(
-        &["-tt", "-vv"],
-        PrintOptions {
-            verbosity: 2,
-            ..EPOCH
-        },
-        &different,
-    );
+    compare(&["-tt", "-vv"], PrintOptions { verbosity: 2, ..EPOCH }, &different);
 }
 
 #[test]
 fn verbose_with_link_header() {
-    let options = PrintOptions {
-        verbosity: 1,
-        link_header: true,
-        ..EPOCH
-    };
-    let different = [
-        &VERBOSE[..],
-        &BRIEF_VERBOSE,
-        &BRIEF_ONCE_VERBOSE,
-        &["cut in a VLAN tag"],
-    ]
-    .concat();
+    let options = PrintOptions { verbosity: 1, link_header: true, ..EPOCH };
+    let different = [&VERBOSE[..], &BRIEF_VERBOSE, &BRIEF_ONCE_VERBOSE, &["cut in a VLAN tag"]].concat();
     compare(&["-tt", "-v", "-e"], options, &different);
 }
 
 #[test]
 fn dumps_with_link_header() {
     for (arg, form) in [("-xx", DumpForm::Hex), ("-XX", DumpForm::HexAscii)] {
-        let dump = Some(Dump {
-            form,
-            link_header: true,
-        });
-        compare(
-            &["-tt", arg],
-            PrintOptions { dump, ..EPOCH },
-            &[BEHIND_EXTENSION],
-        );
+        let dump = Some(Dump { form, link_header: true });
+        compare(&["-tt", arg], PrintOptions { dump, ..EPOCH }, &[BEHIND_EXTENSION]);
     }
 }
 
-/// tcpdump shows the link header of some cut packets too, or nothing at all, depending on the position of the cut; here it is
-/// the same for all packets.
+/// tcpdump shows the link header of some cut packets too, or nothing at all, depending on the position of the cut; here
+/// it is the same for all packets.
 #[test]
 fn dumps_without_link_header() {
     let different = [
@@ -342,21 +287,14 @@ fn dumps_without_link_header() {
         // tcpdump leaves out the tag of MACsec, which is a part of the frame.
         "MACsec signed",
     ];
-    for (arg, form) in [
-        ("-x", DumpForm::Hex),
-        ("-X", DumpForm::HexAscii),
-        ("-A", DumpForm::Ascii),
-    ] {
-        let dump = Some(Dump {
-            form,
-            link_header: false,
-        });
+    for (arg, form) in [("-x", DumpForm::Hex), ("-X", DumpForm::HexAscii), ("-A", DumpForm::Ascii)] {
+        let dump = Some(Dump { form, link_header: false });
         compare(&["-tt", arg], PrintOptions { dump, ..EPOCH }, &different);
     }
 }
 
-/// Frames cut at every byte: nearly all marks of a cut are at tcpdump's positions. The others are names of the innermost
-/// header, options whose start was captured, and stray brackets of tcpdump's.
+/// Frames cut at every byte: nearly all marks of a cut are at tcpdump's positions. The others are names of the
+/// innermost header, options whose start was captured, and stray brackets of tcpdump's.
 #[test]
 fn cuts_at_every_byte() {
     if !have("tcpdump") {
@@ -382,17 +320,9 @@ fn cuts_at_every_byte() {
         .collect();
     let cuts: Vec<_> = cuts.iter().collect();
     let (theirs, ours) = (tcpdump(&["-tt"], &cuts), ours(EPOCH, &cuts));
-    let different: Vec<_> = theirs
-        .iter()
-        .zip(&ours)
-        .filter(|(theirs, ours)| theirs != ours)
-        .collect();
+    let different: Vec<_> = theirs.iter().zip(&ours).filter(|(theirs, ours)| theirs != ours).collect();
     let (differ, all) = (different.len(), cuts.len());
-    assert!(
-        differ * 100 < all * 4,
-        "{differ} of {all} differ: {:#?}",
-        &different[..differ.min(40)]
-    );
+    assert!(differ * 100 < all * 4, "{differ} of {all} differ: {:#?}", &different[..differ.min(40)]);
 }
 
 /// The lines of packets that tcpdump does not look into.
@@ -400,14 +330,8 @@ fn cuts_at_every_byte() {
 fn own_protocols_are_read_to_their_end() {
     let all = packets::all();
     for (name, end) in [
-        (
-            "TLS client hello",
-            ": TLS client hello, name a.com, versions 1.3 1.2, protocols h2",
-        ),
-        (
-            "TLS second client hello",
-            ": TLS client hello, name a.com, versions 1.3 1.2, protocols h2",
-        ),
+        ("TLS client hello", ": TLS client hello, name a.com, versions 1.3 1.2, protocols h2"),
+        ("TLS second client hello", ": TLS client hello, name a.com, versions 1.3 1.2, protocols h2"),
         // The first of two fragments of 136 and 64 bytes.
         (
             "GTP-U in fragments",
@@ -426,16 +350,8 @@ fn times() {
     if !have("tcpdump") {
         return;
     }
-    let case = packets::all()
-        .into_iter()
-        .find(|case| case.name == "UDP")
-        .expect("there is one");
-    let stamps = [
-        5_000_000_001,
-        86_400_999_999_999,
-        3_600_000_000_000,
-        7_200_000_000_001,
-    ];
+    let case = packets::all().into_iter().find(|case| case.name == "UDP").expect("there is one");
+    let stamps = [5_000_000_001, 86_400_999_999_999, 3_600_000_000_000, 7_200_000_000_001];
     let mut file = Vec::new();
     pcap::file_header(&mut file, 1, 0);
     for time in stamps {
@@ -451,11 +367,7 @@ fn times() {
         (&["-tttt"], Timestamp::Date),
         (&["-ttttt"], Timestamp::DeltaFirst),
     ] {
-        let theirs = run(
-            "tcpdump",
-            &[&["-n", "--nano"], args, &["-r"]].concat(),
-            &path,
-        );
+        let theirs = run("tcpdump", &[&["-n", "--nano"], args, &["-r"]].concat(), &path);
         let mut printer = Printer::new(PrintOptions { timestamp, ..EPOCH });
         let mut ours = String::new();
         for timestamp_ns in stamps {

@@ -21,11 +21,7 @@ impl Incidents {
     /// Restores the incidents that a previous agent has frozen.
     pub fn remembered(reports: Vec<IncidentReport>) -> Self {
         let entries = reports.into_iter().map(|report| {
-            let entry = Entry {
-                report,
-                is_desired: false,
-                is_pushed: false,
-            };
+            let entry = Entry { report, is_desired: false, is_pushed: false };
             (entry.report.id.clone(), entry)
         });
         Self(entries.collect())
@@ -36,8 +32,7 @@ impl Incidents {
         for entry in self.0.values_mut() {
             entry.is_desired = incidents.iter().any(|one| one.id == entry.report.id);
         }
-        self.0
-            .retain(|_, entry| entry.is_desired || !entry.report.phase.is_over());
+        self.0.retain(|_, entry| entry.is_desired || !entry.report.phase.is_over());
         let mut actions = Vec::new();
         for incident in incidents {
             if self.0.contains_key(&incident.id) {
@@ -49,11 +44,7 @@ impl Incidents {
                 frozen: Frozen::default(),
                 error: None,
             };
-            let entry = Entry {
-                report,
-                is_desired: true,
-                is_pushed: false,
-            };
+            let entry = Entry { report, is_desired: true, is_pushed: false };
             self.0.insert(incident.id.clone(), entry);
             actions.push(Action::Freeze(Box::new(incident.clone())));
         }

@@ -12,17 +12,11 @@ fn capture(name: &str) -> Capture {
 }
 
 fn desired(captures: &[Capture]) -> Desired {
-    Desired {
-        captures: captures.to_vec(),
-        ..Desired::default()
-    }
+    Desired { captures: captures.to_vec(), ..Desired::default() }
 }
 
 fn at(seconds: u64) -> Now {
-    Now {
-        monotonic: seconds * SECOND,
-        wall: (1_000_000 + seconds) * SECOND,
-    }
+    Now { monotonic: seconds * SECOND, wall: (1_000_000 + seconds) * SECOND }
 }
 
 struct Host {
@@ -34,11 +28,7 @@ struct Host {
 impl Host {
     fn new(policy: &str, memory: Vec<Memory>) -> Self {
         let policy = Policy::parse(policy).unwrap();
-        let mut host = Self {
-            machine: Machine::new(policy, memory, Vec::new()),
-            now: 0,
-            revision: 0,
-        };
+        let mut host = Self { machine: Machine::new(policy, memory, Vec::new()), now: 0, revision: 0 };
         assert_eq!(host.step(Event::Tick), [Action::Push]);
         host.step(Event::Pushed { all: true });
         host
@@ -55,10 +45,7 @@ impl Host {
     }
 
     fn end(&mut self, run: u64, end: End) -> Vec<Action> {
-        let counts = Counts {
-            recorded: 10,
-            ..Counts::default()
-        };
+        let counts = Counts { recorded: 10, ..Counts::default() };
         self.step(Event::Ended { run, end, counts })
     }
 
@@ -69,19 +56,11 @@ impl Host {
 }
 
 fn start(run: u64, capture: &Capture) -> Action {
-    Action::Start {
-        run,
-        capture: Box::new(capture.clone()),
-        kept: Kept::First,
-    }
+    Action::Start { run, capture: Box::new(capture.clone()), kept: Kept::First }
 }
 
 fn start_again(run: u64, capture: &Capture) -> Action {
-    Action::Start {
-        run,
-        capture: Box::new(capture.clone()),
-        kept: Kept::Again,
-    }
+    Action::Start { run, capture: Box::new(capture.clone()), kept: Kept::Again }
 }
 
 fn stop(run: u64) -> Action {
@@ -109,10 +88,7 @@ fn older_revision_changes_nothing() {
     let a = capture("a");
     host.desire(std::slice::from_ref(&a));
     host.desire(&[]);
-    let echo = Event::Desired {
-        revision: 1,
-        desired: desired(&[a]),
-    };
+    let echo = Event::Desired { revision: 1, desired: desired(&[a]) };
     assert_eq!(host.step(echo), []);
     assert_eq!(host.phases(), [Phase::Stopping]);
 }
@@ -121,10 +97,7 @@ fn older_revision_changes_nothing() {
 fn changed_capture_starts_after_the_old_one_has_ended() {
     let mut host = Host::new("", Vec::new());
     let old = capture("a");
-    let new = Capture {
-        filter: "tcp".to_owned(),
-        ..capture("a")
-    };
+    let new = Capture { filter: "tcp".to_owned(), ..capture("a") };
     host.desire(&[old]);
     assert_eq!(host.desire(std::slice::from_ref(&new)), [stop(1)]);
     assert_eq!(host.end(1, End::Well), [start(2, &new)]);
@@ -154,23 +127,13 @@ fn failures_back_off_by_doubling() {
 #[test]
 fn bounds_count_over_all_starts() {
     let mut host = Host::new("", Vec::new());
-    let a = Capture {
-        duration_seconds: Some(100),
-        packets: Some(25),
-        size_bytes: Some(5000),
-        ..capture("a")
-    };
+    let a = Capture { duration_seconds: Some(100), packets: Some(25), size_bytes: Some(5000), ..capture("a") };
     host.desire(std::slice::from_ref(&a));
     host.now = 30;
     host.end(1, End::Failed("killed".to_owned()));
     host.now = 40;
     let actions = host.step(Event::Tick);
-    let rest = Capture {
-        duration_seconds: Some(60),
-        packets: Some(15),
-        size_bytes: Some(5000),
-        ..capture("a")
-    };
+    let rest = Capture { duration_seconds: Some(60), packets: Some(15), size_bytes: Some(5000), ..capture("a") };
     assert!(actions.contains(&start_again(2, &rest)), "{actions:?}");
     // An agent that restarts later continues with these counts.
     let mut memory = host.machine.memory();
@@ -196,25 +159,15 @@ fn bounds_count_over_all_starts() {
 fn wall_clock_does_not_bound_captures() {
     for step in [-3600_i64, 0, 3600] {
         let mut host = Host::new("", Vec::new());
-        let a = Capture {
-            duration_seconds: Some(100),
-            ..capture("a")
-        };
+        let a = Capture { duration_seconds: Some(100), ..capture("a") };
         host.desire(std::slice::from_ref(&a));
         let mut now = at(40);
         now.wall = now.wall.saturating_add_signed(step * SECOND as i64);
-        let failed = Event::Ended {
-            run: 1,
-            end: End::Failed("killed".to_owned()),
-            counts: Counts::default(),
-        };
+        let failed = Event::Ended { run: 1, end: End::Failed("killed".to_owned()), counts: Counts::default() };
         host.machine.step(now, failed);
         now.monotonic += SECOND;
         let actions = host.machine.step(now, Event::Tick);
-        let rest = Capture {
-            duration_seconds: Some(59),
-            ..a
-        };
+        let rest = Capture { duration_seconds: Some(59), ..a };
         assert!(actions.contains(&start_again(2, &rest)), "{actions:?}");
     }
 }
@@ -238,19 +191,12 @@ fn capture_held_by_another_process_is_retried_soon() {
     let a = capture("a");
     host.desire(std::slice::from_ref(&a));
     let nothing = Counts::default();
-    let held = Event::Ended {
-        run: 1,
-        end: End::Held,
-        counts: nothing,
-    };
+    let held = Event::Ended { run: 1, end: End::Held, counts: nothing };
     assert_eq!(host.step(held), []);
     host.now = 1;
     assert_eq!(host.step(Event::Tick), [start(2, &a)]);
     let report = host.machine.report("h", "0", at(0));
-    assert_eq!(
-        (report.captures[0].starts, report.captures[0].failures),
-        (1, 0)
-    );
+    assert_eq!((report.captures[0].starts, report.captures[0].failures), (1, 0));
 }
 
 #[test]
@@ -261,10 +207,7 @@ fn capture_that_does_not_end_is_killed_once() {
     host.now = 59;
     assert_eq!(host.step(Event::Tick), []);
     host.now = 60;
-    let force = Action::Stop {
-        run: 1,
-        force: true,
-    };
+    let force = Action::Stop { run: 1, force: true };
     assert_eq!(host.step(Event::Tick), [force]);
     assert_eq!(host.step(Event::Tick), []);
     assert!(!host.machine.is_over());
@@ -288,20 +231,14 @@ fn refused_captures_never_start_and_running_ones_stop() {
 #[test]
 fn finished_captures_leave_room_for_others() {
     let mut host = Host::new("max_captures = 1", Vec::new());
-    let a = Capture {
-        packets: Some(10),
-        ..capture("a")
-    };
+    let a = Capture { packets: Some(10), ..capture("a") };
     let b = capture("b");
     host.desire(&[a.clone(), b.clone()]);
     assert_eq!(host.phases(), [Phase::Starting, Phase::Refused]);
     assert_eq!(host.end(1, End::Well), [start(2, &b)]);
     assert_eq!(host.phases(), [Phase::Finished, Phase::Starting]);
     // A third one has no room, and neither has one of the finished when it changes.
-    let changed = Capture {
-        packets: Some(20),
-        ..a.clone()
-    };
+    let changed = Capture { packets: Some(20), ..a.clone() };
     assert_eq!(host.desire(&[b.clone(), changed, capture("c")]), []);
     let expected = [Phase::Refused, Phase::Starting, Phase::Refused];
     assert_eq!(host.phases(), expected);

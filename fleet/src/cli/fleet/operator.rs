@@ -1,4 +1,5 @@
-//! The operator's side: the hosts' desired states and reports as the server has them, their changes, and the answers of agents.
+//! The operator's side: the hosts' desired states and reports as the server has them, their changes, and the answers of
+//! agents.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
@@ -12,8 +13,7 @@ use trawl_view::text::steers;
 
 use super::{Change, Fleet, Host, LOOK, NANOSECONDS, not_heard, phase_text, refusal_text};
 use crate::agent::{
-    CaptureReport, Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase,
-    RateEvent, Selector,
+    CaptureReport, Desired, HostReport, Incident, IncidentPhase, IncidentReport, Labels, Phase, RateEvent, Selector,
 };
 use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
 use crate::bus::{Config, News, shown};
@@ -95,9 +95,7 @@ impl Known {
                 let since = not_heard(self.age_ns());
                 format!("{since}; {then} when its agent is back")
             }
-            Some(HostReport {
-                error: Some(error), ..
-            }) => error.clone(),
+            Some(HostReport { error: Some(error), .. }) => error.clone(),
             Some(_) => "the agent does not follow: operators in its policy must list the key that \
                         trawl fleet key shows, and its trawl may be too old"
                 .to_owned(),
@@ -124,10 +122,7 @@ impl Operator {
             refused: None,
             is_over: false,
         };
-        while !matches!(
-            operator.next(Instant::now() + PATIENCE)?,
-            Some(Answer::Listed)
-        ) {}
+        while !matches!(operator.next(Instant::now() + PATIENCE)?, Some(Answer::Listed)) {}
         Ok(operator)
     }
 
@@ -140,9 +135,7 @@ impl Operator {
                 let what = format!("cannot ask {}", self.url);
                 return Err(Error::failed(what, "it does not answer"));
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                News::Ended("the connection is closed".to_owned())
-            }
+            Err(RecvTimeoutError::Disconnected) => News::Ended("the connection is closed".to_owned()),
         };
         match news {
             News::Ended(why) => {
@@ -156,11 +149,7 @@ impl Operator {
             News::Refused(why) => self.refused = Some(why),
             News::Connected | News::Disconnected => {}
             News::Message(Answer::Desired { host, entry }) => self.known(&host).desired = entry,
-            News::Message(Answer::State {
-                host,
-                value,
-                heard_ns,
-            }) => {
+            News::Message(Answer::State { host, value, heard_ns }) => {
                 let known = self.known(&host);
                 known.state = parsed_report(&value);
                 known.unreadable = known.state.is_none();
@@ -193,43 +182,31 @@ impl Operator {
 
     pub fn fleet(&self, wanted: &Selector) -> Fleet {
         let host = |(name, known): (&String, &Known)| {
-            let Entry {
-                revision,
-                value,
-                refused,
-                ..
-            } = &known.desired;
+            let Entry { revision, value, refused, .. } = &known.desired;
             let revision = *revision;
             let desired = match refused {
                 Some(why) => Err(why.clone()),
                 None if known.unreadable => Err(UNREADABLE.to_owned()),
                 None => Desired::parse(value).map_err(|error| error.to_string()),
             };
-            let mut labels = desired
-                .as_ref()
-                .map_or_else(|_| Labels::new(), |desired| desired.labels.clone());
+            let mut labels = desired.as_ref().map_or_else(|_| Labels::new(), |desired| desired.labels.clone());
             labels.extend(known.state.iter().flat_map(|state| state.labels.clone()));
             wanted.selects(name, &labels).then(|| Host {
                 host: name.clone(),
                 labels,
                 revision,
-                follows: known
-                    .state
-                    .as_ref()
-                    .is_some_and(|state| state.revision == revision),
+                follows: known.state.as_ref().is_some_and(|state| state.revision == revision),
                 error: desired.err(),
                 age_ns: known.age_ns(),
                 silent: known.is_silent(),
                 state: known.current_state(),
             })
         };
-        Fleet {
-            hosts: self.hosts.iter().filter_map(host).collect(),
-        }
+        Fleet { hosts: self.hosts.iter().filter_map(host).collect() }
     }
 
-    /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that operator's
-    /// state. A state that is unsigned or no document is replaced; one of a newer trawl is not.
+    /// Changes the desired states of hosts, all at once; if another operator was faster, the change applies to that
+    /// operator's state. A state that is unsigned or no document is replaced; one of a newer trawl is not.
     pub fn change(
         &mut self,
         hosts: &[String],
@@ -255,20 +232,14 @@ impl Operator {
             while !sent.is_empty() {
                 let answered = match self.next(until)? {
                     Some(Answer::Stored { host, number }) => sent.remove(&host).map(|put| {
-                        self.known(&host).desired = Entry {
-                            number,
-                            revision: put.revision,
-                            value: put.value,
-                            refused: None,
-                        };
+                        self.known(&host).desired =
+                            Entry { number, revision: put.revision, value: put.value, refused: None };
                         done.insert(host, Ok(put.revision));
                     }),
                     Some(Answer::Failed { host, why }) => sent.remove(&host).map(|_| {
                         done.insert(host, Err(why));
                     }),
-                    Some(Answer::Conflict { host }) => {
-                        sent.remove(&host).map(|put| conflicts.push(put))
-                    }
+                    Some(Answer::Conflict { host }) => sent.remove(&host).map(|put| conflicts.push(put)),
                     _ => None,
                 };
                 if answered.is_some() {
@@ -292,19 +263,13 @@ impl Operator {
     }
 
     /// Returns the changed state of a host.
-    fn changed(
-        &mut self,
-        host: &str,
-        change: &dyn Fn(&str, &mut Desired),
-    ) -> Result<std::result::Result<Put, String>> {
+    fn changed(&mut self, host: &str, change: &dyn Fn(&str, &mut Desired)) -> Result<std::result::Result<Put, String>> {
         let entry = &self.known(host).desired;
         let mut desired = match Desired::parse(&entry.value) {
             Ok(desired) => desired,
             Err(error) if is_document(&entry.value) => {
                 let why = error.why();
-                return Ok(Err(format!(
-                    "its desired state may be a newer trawl's, and is not changed: {why}"
-                )));
+                return Ok(Err(format!("its desired state may be a newer trawl's, and is not changed: {why}")));
             }
             Err(_) => Desired::default(),
         };
@@ -320,12 +285,7 @@ impl Operator {
     }
 
     /// Waits until each changed host has accepted or refused the capture, and with `wait` until it runs or has ended.
-    pub fn await_start(
-        &mut self,
-        changes: &mut [Change],
-        name: &str,
-        wait: Option<Duration>,
-    ) -> Result<()> {
+    pub fn await_start(&mut self, changes: &mut [Change], name: &str, wait: Option<Duration>) -> Result<()> {
         let patience = wait.unwrap_or(ANSWER);
         let until = Instant::now() + patience;
         loop {
@@ -356,17 +316,11 @@ impl Operator {
         }
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             change.error = match change.phase {
-                None => Some(
-                    self.known(&change.host)
-                        .why_unanswered("the capture starts"),
-                ),
+                None => Some(self.known(&change.host).why_unanswered("the capture starts")),
                 Some(Phase::Running | Phase::Finished) => None,
                 Some(phase) if wait.is_some() => {
                     let seconds = patience.as_secs_f64();
-                    Some(format!(
-                        "the capture is still {} after {seconds} s",
-                        phase_text(phase)
-                    ))
+                    Some(format!("the capture is still {} after {seconds} s", phase_text(phase)))
                 }
                 Some(_) => None,
             };
@@ -410,16 +364,13 @@ impl Operator {
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             let seconds = patience.as_secs();
             change.error = match change.incident.as_ref().map(|one| one.phase) {
-                None => Some(
-                    self.known(&change.host)
-                        .why_unanswered("the incident is stored"),
-                ),
+                None => Some(self.known(&change.host).why_unanswered("the incident is stored")),
                 Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => {
                     Some(format!("its packets are not frozen after {seconds} s"))
                 }
-                Some(IncidentPhase::Frozen) if wait.is_some() => Some(format!(
-                    "its packets are frozen, but not stored after {seconds} s"
-                )),
+                Some(IncidentPhase::Frozen) if wait.is_some() => {
+                    Some(format!("its packets are frozen, but not stored after {seconds} s"))
+                }
                 Some(_) => None,
             };
         }
@@ -454,8 +405,8 @@ fn is_document(text: &str) -> bool {
     serde_json::from_str(text).is_ok_and(|value: Value| value.is_object())
 }
 
-/// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or control
-/// the terminal, lists are cut.
+/// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or
+/// control the terminal, lists are cut.
 fn parsed_report(text: &str) -> Option<HostReport> {
     let mut report = bounded(serde_json::from_str(text).ok()?);
     let captures = report.get_mut("captures").and_then(Value::as_array_mut);
@@ -478,9 +429,7 @@ fn without_unknown(capture: &Value) -> Value {
 
 fn bounded(value: Value) -> Value {
     let text = |text: String| -> String {
-        let plain = text
-            .chars()
-            .map(|letter| if steers(letter) { '.' } else { letter });
+        let plain = text.chars().map(|letter| if steers(letter) { '.' } else { letter });
         plain.take(LONGEST_TEXT).collect()
     };
     match value {
@@ -488,11 +437,7 @@ fn bounded(value: Value) -> Value {
         Value::Array(all) => all.into_iter().take(MOST_ENTRIES).map(bounded).collect(),
         Value::Object(all) => {
             let entries = all.into_iter().take(MOST_ENTRIES);
-            Value::Object(
-                entries
-                    .map(|(key, value)| (text(key), bounded(value)))
-                    .collect(),
-            )
+            Value::Object(entries.map(|(key, value)| (text(key), bounded(value))).collect())
         }
         other => other,
     }
@@ -513,8 +458,7 @@ mod tests {
 
     #[test]
     fn report_of_a_newer_agent_is_shown() {
-        let account =
-            json!({ "seen": 9, "filtered_out": 0, "recorded": 7, "lost": {}, "sampled": 2 });
+        let account = json!({ "seen": 9, "filtered_out": 0, "recorded": 7, "lost": {}, "sampled": 2 });
         let capture = |name: &str, phase: &str, more: Value| {
             let mut capture = json!({
                 "name": name, "interfaces": ["eth0"], "store": "file:///s", "phase": phase, "starts": 1, "failures": 0,
@@ -535,19 +479,11 @@ mod tests {
         });
         let read = parsed_report(&report.to_string()).expect("a report");
         let phases: Vec<Phase> = read.captures.iter().map(|one| one.phase).collect();
-        let expected = [
-            Phase::Running,
-            Phase::Unknown,
-            Phase::Refused,
-            Phase::Running,
-        ];
+        let expected = [Phase::Running, Phase::Unknown, Phase::Refused, Phase::Running];
         assert_eq!(phases, expected);
         assert!(read.captures.iter().all(|one| one.account.recorded == 7));
         let refused = read.captures[2].refused.as_ref().map(refusal_text);
-        assert_eq!(
-            refused.as_deref(),
-            Some("policy: a reason of a newer trawl")
-        );
+        assert_eq!(refused.as_deref(), Some("policy: a reason of a newer trawl"));
         let error = read.captures[3].error.as_deref().unwrap_or_default();
         assert!(error.contains("update it"), "{error}");
     }
@@ -567,16 +503,9 @@ mod tests {
             captures: Vec::new(),
             answers_key: None,
         };
-        let known = Known {
-            state: Some(state),
-            heard_ns: clock::since_boot().cast_signed(),
-            ..Known::default()
-        };
+        let known = Known { state: Some(state), heard_ns: clock::since_boot().cast_signed(), ..Known::default() };
         assert_eq!(known.answer(2, "a"), None);
         let why = known.why_unanswered("the capture starts");
-        assert!(
-            why.contains("colour") && why.contains("newer trawl"),
-            "{why}"
-        );
+        assert!(why.contains("colour") && why.contains("newer trawl"), "{why}");
     }
 }

@@ -24,8 +24,8 @@ use crate::agent::{Desired, Incident, IncidentPhase, Selector};
 /// Stores the last packets of many hosts as one incident, which trawl store query --incident shows
 ///
 /// The captures of the hosts keep their packets with --packets-at host. Each host protects the packets of the time from
-/// removal at once, and then stores them. Fails if a host does not answer within 10 s, or keeps no packets. With --on-event
-/// or --listen, the command goes on and waits for events.
+/// removal at once, and then stores them. Fails if a host does not answer within 10 s, or keeps no packets. With
+/// --on-event or --listen, the command goes on and waits for events.
 #[derive(Debug, clap::Args)]
 pub struct Trigger {
     /// Hosts to select, as for fleet start
@@ -46,17 +46,19 @@ pub struct Trigger {
     /// Wait until the packets are stored, at most this time
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "60s", value_parser = units::duration)]
     wait: Option<Duration>,
-    /// Wait for events of these hosts (--event-rate of fleet start), and trigger an incident at each [default: all hosts]
+    /// Wait for events of these hosts (--event-rate of fleet start), and trigger an incident at each [default: all
+    /// hosts]
     #[arg(long, value_name = "SELECTOR", num_args = 0..=1, require_equals = true, default_missing_value = "*")]
     on_event: Option<String>,
-    /// Wait for POST requests at this address, and trigger an incident at each; the first line of a request is the reason
+    /// Wait for POST requests at this address, and trigger an incident at each; the first line of a request is the
+    /// reason
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// File with the token of these requests: Authorization: Bearer TOKEN
     #[arg(long, value_name = "FILE", requires = "listen")]
     token: Option<PathBuf>,
-    /// Least time between two incidents of a host's events, and of an address's requests: events in it trigger one incident at
-    /// its end
+    /// Least time between two incidents of a host's events, and of an address's requests: events in it trigger one
+    /// incident at its end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pause: Duration,
     #[command(flatten)]
@@ -123,10 +125,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
         }
     }
     if let Some(event) = pauses.rest() {
-        let text = format!(
-            "an event within --pause has triggered nothing: {}",
-            event.text()
-        );
+        let text = format!("an event within --pause has triggered nothing: {}", event.text());
         terminal::say(&text);
     }
     operator.end();
@@ -141,9 +140,7 @@ fn now_as_id() -> String {
 fn different(id: String, last: &str) -> String {
     let number = match last.strip_prefix(&id) {
         None => return id,
-        Some(end) => end
-            .strip_prefix('-')
-            .and_then(|end| end.parse::<u32>().ok()),
+        Some(end) => end.strip_prefix('-').and_then(|end| end.parse::<u32>().ok()),
     };
     format!("{id}-{}", number.unwrap_or(1) + 1)
 }
@@ -168,12 +165,7 @@ struct Event {
 impl Event {
     fn now(why: String) -> Self {
         let now = clock::wall();
-        Self {
-            why,
-            more: 0,
-            first_ns: now,
-            last_ns: now,
-        }
+        Self { why, more: 0, first_ns: now, last_ns: now }
     }
 
     /// Adds another event.
@@ -201,11 +193,7 @@ struct Pauses {
 
 impl Pauses {
     fn of(pause: Duration) -> Self {
-        Self {
-            pause,
-            until: HashMap::new(),
-            waiting: BTreeMap::new(),
-        }
+        Self { pause, until: HashMap::new(), waiting: BTreeMap::new() }
     }
 
     fn add(&mut self, source: Source, event: Event) {
@@ -218,9 +206,7 @@ impl Pauses {
     /// Removes and returns, as one, the events of the sources without a pause, whose pauses begin now.
     fn due(&mut self, now: Instant) -> Option<Event> {
         self.until.retain(|_, until| *until > now);
-        let due = self
-            .waiting
-            .extract_if(.., |source, _| !self.until.contains_key(source));
+        let due = self.waiting.extract_if(.., |source, _| !self.until.contains_key(source));
         let due: Vec<(Source, Event)> = due.collect();
         let (sources, events): (Vec<Source>, Vec<Event>) = due.into_iter().unzip();
         let ends = sources.into_iter().map(|source| (source, now + self.pause));
@@ -261,18 +247,10 @@ fn new_events(
 
 impl Trigger {
     /// Triggers an incident, and shows its outcome; returns whether all hosts take part.
-    fn trigger(
-        &self,
-        operator: &mut Operator,
-        wanted: &Selector,
-        id: &str,
-        event: &Event,
-    ) -> Result<bool> {
+    fn trigger(&self, operator: &mut Operator, wanted: &Selector, id: &str, event: &Event) -> Result<bool> {
         let after = nanoseconds(self.next.unwrap_or_default());
         let fleet = operator.fleet(wanted).hosts;
-        let heard = fleet
-            .iter()
-            .filter(|host| !host.silent && host.state.is_some());
+        let heard = fleet.iter().filter(|host| !host.silent && host.state.is_some());
         let told: HashSet<String> = heard.take(TOLD).map(|host| host.host.clone()).collect();
         let hosts: Vec<String> = fleet.into_iter().map(|host| host.host).collect();
         if hosts.is_empty() {
@@ -288,10 +266,7 @@ impl Trigger {
             hosts: Vec::new(),
         };
         // A state that no agent could read is refused here.
-        let alone = Desired {
-            incidents: vec![incident.clone()],
-            ..Desired::default()
-        };
+        let alone = Desired { incidents: vec![incident.clone()], ..Desired::default() };
         alone.check_form()?;
         let changed = operator.change(&hosts, &|host, desired| {
             let incidents = &mut desired.incidents;
@@ -306,9 +281,7 @@ impl Trigger {
             let surplus = incidents.len().saturating_sub(Desired::INCIDENTS);
             incidents.drain(..surplus);
         })?;
-        let changes = changed
-            .into_iter()
-            .map(|(host, put)| Change::new(host, put));
+        let changes = changed.into_iter().map(|(host, put)| Change::new(host, put));
         let mut changes: Vec<Change> = changes.collect();
         operator.await_incident(&mut changes, &incident, self.wait)?;
         let all = changes.iter().all(|one| one.error.is_none());
@@ -422,12 +395,7 @@ mod tests {
     use super::*;
 
     fn event(why: &str, at: u64) -> Event {
-        Event {
-            why: why.to_owned(),
-            more: 0,
-            first_ns: at,
-            last_ns: at,
-        }
+        Event { why: why.to_owned(), more: 0, first_ns: at, last_ns: at }
     }
 
     #[test]
@@ -445,10 +413,7 @@ mod tests {
         pauses.add(Source::Host("beta".to_owned()), event("b", 11));
         pauses.add(Source::Address([127, 0, 0, 1].into()), event("c", 12));
         let other = pauses.due(at(11)).expect("theirs");
-        assert_eq!(
-            (other.text().as_str(), other.first_ns),
-            ("b (and 1 more event)", 11)
-        );
+        assert_eq!((other.text().as_str(), other.first_ns), ("b (and 1 more event)", 11));
         assert_eq!(pauses.due(at(59)), None);
         let real = pauses.due(at(60)).expect("the second");
         assert_eq!(real.text(), "the real one (and 1 more event)");
@@ -465,9 +430,6 @@ mod tests {
         let second = different(id(), &id());
         assert_eq!(second, "20260131-143000-2");
         assert_eq!(different(id(), &second), "20260131-143000-3");
-        assert_eq!(
-            different("20260131-143001".to_owned(), &second),
-            "20260131-143001"
-        );
+        assert_eq!(different("20260131-143001".to_owned(), &second), "20260131-143001");
     }
 }

@@ -1,5 +1,5 @@
-//! The interfaces of a cell: two wires, each with a near end under test and a far end in a namespace of its own, which sends
-//! and counts.
+//! The interfaces of a cell: two wires, each with a near end under test and a far end in a namespace of its own, which
+//! sends and counts.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -49,15 +49,10 @@ impl Cell {
     /// Sets the interfaces up, and waits for their links.
     pub fn open(card: &str) -> Self {
         // No packets but those of the features.
-        fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
-            .expect("IPv6 can be switched off");
-        fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
-            .expect("IPv6 can be switched off");
+        fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("IPv6 can be switched off");
+        fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("IPv6 can be switched off");
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("forwarding can be switched on");
-        Self {
-            wires: [0, 1].map(|number| Wire::open(card, number)),
-            directory: Directory::new(),
-        }
+        Self { wires: [0, 1].map(|number| Wire::open(card, number)), directory: Directory::new() }
     }
 
     pub fn near(&self) -> &Port {
@@ -101,14 +96,9 @@ impl Cell {
             cpu: None,
         };
         send(&job).map_err(|e| Problem::Failed(format!("the far end cannot send: {e}")))?;
-        wait_until("the far end's driver has sent the frames", || {
-            far.counters().sent - before >= count
-        });
+        wait_until("the far end's driver has sent the frames", || far.counters().sent - before >= count);
         let sent = far.counters().sent - before;
-        check!(
-            sent == count,
-            "the far end sent {sent} frames instead of {count}"
-        );
+        check!(sent == count, "the far end sent {sent} frames instead of {count}");
         Ok(())
     }
 
@@ -118,18 +108,12 @@ impl Cell {
     }
 
     pub fn long_datagram(&self, port: u16, mark: u8, number: usize, length: usize) -> Vec<u8> {
-        self.template()
-            .udp(40_000, port)
-            .payload(payload(mark, number))
-            .frame_len(length)
-            .build()
+        self.template().udp(40_000, port).payload(payload(mark, number)).frame_len(length).build()
     }
 
     pub fn template(&self) -> Template {
         let (near, far) = (self.near(), self.far());
-        Template::new()
-            .ethernet(far.mac, near.mac)
-            .ipv4(far.ip, near.ip)
+        Template::new().ethernet(far.mac, near.mac).ipv4(far.ip, near.ip)
     }
 
     /// Removes what a feature left on the near ends, and describes it.
@@ -187,10 +171,7 @@ impl Wire {
         run("ip", &["link", "set", &far, "netns", &far]);
         for which in ["all", "default"] {
             let setting = format!("net.ipv6.conf.{which}.disable_ipv6=1");
-            run(
-                "ip",
-                &["netns", "exec", &far, "sysctl", "-q", "-w", &setting],
-            );
+            run("ip", &["netns", "exec", &far, "sysctl", "-q", "-w", &setting]);
         }
         let near = Port::open(None, near, Ipv4Addr::new(10, 9, number, 1));
         let far = Port::open(Some(&far), far.clone(), Ipv4Addr::new(10, 9, number, 2));
@@ -209,9 +190,7 @@ fn name_card(number: u8, name: &str) {
     let address = format!("52:54:00:00:00:{number:02x}");
     let links: Value = serde_json::from_str(&run("ip", &["-j", "link"])).expect("JSON of ip");
     let has_address = |link: &&Value| link["address"] == address.as_str();
-    let link = links
-        .as_array()
-        .and_then(|links| links.iter().find(has_address));
+    let link = links.as_array().and_then(|links| links.iter().find(has_address));
     let link = link.unwrap_or_else(|| panic!("there is no card with the address {address}"));
     let old = link["ifname"].as_str().expect("a name");
     run("ip", &["link", "set", old, "name", name]);
@@ -220,27 +199,17 @@ fn name_card(number: u8, name: &str) {
 impl Port {
     fn open(namespace: Option<&str>, interface: String, ip: Ipv4Addr) -> Self {
         let mut port = Self {
-            namespace: namespace
-                .map(|name| Namespace::by_name(name).expect("a namespace just made")),
+            namespace: namespace.map(|name| Namespace::by_name(name).expect("a namespace just made")),
             interface,
             mac: [0; 6],
             ip,
         };
-        let address = port.link()["address"]
-            .as_str()
-            .expect("an Ethernet address")
-            .to_owned();
+        let address = port.link()["address"].as_str().expect("an Ethernet address").to_owned();
         for (byte, text) in port.mac.iter_mut().zip(address.split(':')) {
             *byte = u8::from_str_radix(text, 16).expect("an Ethernet address");
         }
         port.ip(&["link", "set", &port.interface, "up"]);
-        port.ip(&[
-            "address",
-            "add",
-            &format!("{ip}/24"),
-            "dev",
-            &port.interface,
-        ]);
+        port.ip(&["address", "add", &format!("{ip}/24"), "dev", &port.interface]);
         port
     }
 
@@ -270,10 +239,7 @@ impl Port {
     pub fn counters(&self) -> Counters {
         let stats = &self.link()["stats64"];
         let packets = |way: &str| stats[way]["packets"].as_u64().expect("a counter");
-        Counters {
-            received: packets("rx"),
-            sent: packets("tx"),
-        }
+        Counters { received: packets("rx"), sent: packets("tx") }
     }
 
     pub fn set_mtu(&self, mtu: u32) {
@@ -281,20 +247,9 @@ impl Port {
     }
 
     fn knows(&self, other: &Self) {
-        let address = other.link()["address"]
-            .as_str()
-            .expect("an Ethernet address")
-            .to_owned();
+        let address = other.link()["address"].as_str().expect("an Ethernet address").to_owned();
         let ip = other.ip.to_string();
-        self.ip(&[
-            "neigh",
-            "replace",
-            &ip,
-            "lladdr",
-            &address,
-            "dev",
-            &self.interface,
-        ]);
+        self.ip(&["neigh", "replace", &ip, "lladdr", &address, "dev", &self.interface]);
     }
 
     fn wait_link(&self) {
@@ -310,11 +265,7 @@ impl Port {
         let received = || self.counters().received - before.received;
         wait_at_most(|| received() >= count);
         let received = received();
-        check!(
-            received == count,
-            "{} received {received} frames instead of {count}",
-            self.interface
-        );
+        check!(received == count, "{} received {received} frames instead of {count}", self.interface);
         Ok(())
     }
 }
@@ -333,8 +284,6 @@ pub fn datagrams_to_no_port() -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
     let mut both = names.split(' ').zip(values.split(' '));
-    let (_, value) = both
-        .find(|(name, _)| *name == "NoPorts")
-        .expect("a counter NoPorts");
+    let (_, value) = both.find(|(name, _)| *name == "NoPorts").expect("a counter NoPorts");
     value.parse().expect("a number")
 }

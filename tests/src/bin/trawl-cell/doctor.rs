@@ -25,23 +25,14 @@ use Subject::{Interface, Kernel};
 
 const CLAIMS: &[Claim] = &[
     claim(&[Kernel("fexit"), Kernel("kernel memory")], &["tap-fexit"]),
-    claim(
-        &[Kernel("drop reasons"), Kernel("kernel memory")],
-        &["tap-drop", "why", "follow"],
-    ),
+    claim(&[Kernel("drop reasons"), Kernel("kernel memory")], &["tap-drop", "why", "follow"]),
     claim(&[Kernel("bpf_loop")], &["guard"]),
     claim(&[Kernel("AF_PACKET TPACKET_V3")], &["tap-packet"]),
     claim(&[Kernel("AF_XDP sockets")], &["gen-xsk"]),
     claim(&[Kernel("process")], &["process"]),
-    claim(
-        &[Kernel("live XDP frames"), Interface("XDP sending")],
-        &["gen-live"],
-    ),
+    claim(&[Kernel("live XDP frames"), Interface("XDP sending")], &["gen-live"]),
     claim(&[Interface("tap xdp")], &["tap-xdp"]),
-    claim(
-        &[Interface("tap tc")],
-        &["tap-tc", "tap-tc-beside-skb-xdp", "vlan-tc"],
-    ),
+    claim(&[Interface("tap tc")], &["tap-tc", "tap-tc-beside-skb-xdp", "vlan-tc"]),
     claim(&[Interface("tap packet")], &["tap-packet", "vlan-packet"]),
 ];
 
@@ -65,10 +56,8 @@ pub fn judge(cell: &Cell, outcomes: &BTreeMap<&'static str, Outcome>) -> Result<
     let near = &cell.near().interface;
     let report = json(cell, &["doctor", "-i", near, "--json"])?;
     let findings = report["findings"].as_array().cloned().unwrap_or_default();
-    let mut wrong: Vec<String> = CLAIMS
-        .iter()
-        .flat_map(|claim| wrong_claim(claim, &findings, near, outcomes))
-        .collect();
+    let mut wrong: Vec<String> =
+        CLAIMS.iter().flat_map(|claim| wrong_claim(claim, &findings, near, outcomes)).collect();
     wrong.extend(wrong_mode(&findings, near, outcomes));
     wrong.extend(wrong_ability(&findings, near, outcomes));
     wrong.extend(silent_loss(&findings, near, outcomes));
@@ -126,75 +115,46 @@ fn wrong_taps(report: &Value, outcomes: &BTreeMap<&'static str, Outcome>) -> Vec
 }
 
 /// Compares the mode that doctor names for the xdp tap with the one of the capture.
-fn wrong_mode(
-    findings: &[Value],
-    near: &str,
-    outcomes: &BTreeMap<&'static str, Outcome>,
-) -> Option<String> {
+fn wrong_mode(findings: &[Value], near: &str, outcomes: &BTreeMap<&'static str, Outcome>) -> Option<String> {
     let Some(Outcome::Works(mode)) = outcomes.get("tap-xdp") else {
         return None;
     };
-    let finding = findings
-        .iter()
-        .find(|one| one["area"] == near && one["subject"] == "tap xdp")?;
+    let finding = findings.iter().find(|one| one["area"] == near && one["subject"] == "tap xdp")?;
     let text = finding["text"].as_str()?;
     let is_native = text.contains("native");
-    (is_native != (mode == "native"))
-        .then(|| format!("says of tap xdp: {text}; but its mode is {mode}"))
+    (is_native != (mode == "native")).then(|| format!("says of tap xdp: {text}; but its mode is {mode}"))
 }
 
-/// Returns a complaint if attaching or detaching a program loses frames, and doctor does not say that the card is reset.
-fn silent_loss(
-    findings: &[Value],
-    near: &str,
-    outcomes: &BTreeMap<&'static str, Outcome>,
-) -> Option<String> {
+/// Returns a complaint if attaching or detaching a program loses frames, and doctor does not say that the card is
+/// reset.
+fn silent_loss(findings: &[Value], near: &str, outcomes: &BTreeMap<&'static str, Outcome>) -> Option<String> {
     // Fewer are lost by a busy machine.
     const MANY: u64 = 50;
     let Some(Outcome::Works(text)) = outcomes.get("attach") else {
         return None;
     };
     let counts = text.split_once("/s: ")?.1.split(", ");
-    let lost: u64 = counts
-        .filter_map(|one| one.split(' ').next()?.parse::<u64>().ok())
-        .sum();
-    let about = findings
-        .iter()
-        .find(|one| one["area"] == near && one["subject"] == "XDP attach");
+    let lost: u64 = counts.filter_map(|one| one.split(' ').next()?.parse::<u64>().ok()).sum();
+    let about = findings.iter().find(|one| one["area"] == near && one["subject"] == "XDP attach");
     let warns = about.is_some_and(|one| !one["why"].is_null());
-    (lost > MANY && !warns)
-        .then(|| format!("does not say that attaching loses frames; but attach: {text}"))
+    (lost > MANY && !warns).then(|| format!("does not say that attaching loses frames; but attach: {text}"))
 }
 
 /// Compares the abilities that doctor lists of the driver with the features that need them.
-fn wrong_ability(
-    findings: &[Value],
-    near: &str,
-    outcomes: &BTreeMap<&'static str, Outcome>,
-) -> Vec<String> {
-    let native = findings
-        .iter()
-        .find(|one| one["area"] == near && one["subject"] == "native XDP");
-    let text = native
-        .and_then(|one| one["text"].as_str())
-        .unwrap_or_default();
+fn wrong_ability(findings: &[Value], near: &str, outcomes: &BTreeMap<&'static str, Outcome>) -> Vec<String> {
+    let native = findings.iter().find(|one| one["area"] == near && one["subject"] == "native XDP");
+    let text = native.and_then(|one| one["text"].as_str()).unwrap_or_default();
     let wrong = |(ability, feature): (&str, &'static str)| {
         let outcome = outcomes.get(feature)?;
         let is_listed = text.split(", ").any(|one| one == ability);
-        (is_listed && !outcome.works())
-            .then(|| format!("lists {ability}; but {feature}: {outcome}"))
+        (is_listed && !outcome.works()).then(|| format!("lists {ability}; but {feature}: {outcome}"))
     };
-    let copies =
-        matches!(outcomes.get("gen-xsk"), Some(Outcome::Works(how)) if how != "without copying");
+    let copies = matches!(outcomes.get("gen-xsk"), Some(Outcome::Works(how)) if how != "without copying");
     if copies && text.contains("AF_XDP without copying") {
         return vec!["lists AF_XDP without copying; but gen-xsk copies".to_owned()];
     }
-    [
-        ("redirect", "load-redirect"),
-        ("hardware time stamps", "time-hw"),
-        ("jumbo frames in several buffers", "jumbo"),
-    ]
-    .into_iter()
-    .filter_map(wrong)
-    .collect()
+    [("redirect", "load-redirect"), ("hardware time stamps", "time-hw"), ("jumbo frames in several buffers", "jumbo")]
+        .into_iter()
+        .filter_map(wrong)
+        .collect()
 }

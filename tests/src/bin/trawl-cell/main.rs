@@ -1,7 +1,8 @@
-//! Measures one cell of the table of kernels and cards: `trawl-cell CARD [FEATURE]...`, inside a virtual machine with two pairs
-//! of interfaces (scripts/test-cells starts it). CARD is the model of the cards under test; `veth` and `netkit` make their own
-//! pairs. Each feature of trawl prints one line: its name, a tab, and `works`, `refused: MESSAGE` or `failed: REASON`; after
-//! `works`, a further tab and a detail. The frames of a feature are counted by the far end, never by trawl alone.
+//! Measures one cell of the table of kernels and cards: `trawl-cell CARD [FEATURE]...`, inside a virtual machine with
+//! two pairs of interfaces (scripts/test-cells starts it). CARD is the model of the cards under test; `veth` and
+//! `netkit` make their own pairs. Each feature of trawl prints one line: its name, a tab, and `works`, `refused:
+//! MESSAGE` or `failed: REASON`; after `works`, a further tab and a detail. The frames of a feature are counted by the
+//! far end, never by trawl alone.
 
 mod cell;
 mod doctor;
@@ -46,9 +47,7 @@ fn main() -> ExitCode {
         outcomes.insert(name, outcome);
     }
     if is_wanted("doctor") {
-        let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| {
-            doctor::judge(&cell, &outcomes)
-        })));
+        let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| doctor::judge(&cell, &outcomes))));
         println!("doctor\t{outcome}");
     }
     ExitCode::SUCCESS

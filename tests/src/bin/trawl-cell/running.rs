@@ -43,11 +43,7 @@ impl Running {
             .stderr(create(&stderr))
             .spawn()
             .expect("trawl starts");
-        Self {
-            child,
-            stdout,
-            stderr,
-        }
+        Self { child, stdout, stderr }
     }
 
     fn said(&self) -> String {
@@ -58,20 +54,11 @@ impl Running {
     pub fn ready(mut self, text: &str) -> Result<Self> {
         let deadline = Instant::now() + patience();
         while !self.said().contains(text) {
-            if self
-                .child
-                .try_wait()
-                .expect("a child of this process")
-                .is_some()
-            {
+            if self.child.try_wait().expect("a child of this process").is_some() {
                 self.end()?;
                 return Err(Problem::Failed(format!("it ended without saying {text:?}")));
             }
-            check!(
-                Instant::now() < deadline,
-                "it did not say {text:?} in time, but: {}",
-                self.said()
-            );
+            check!(Instant::now() < deadline, "it did not say {text:?} in time, but: {}", self.said());
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(self)
@@ -93,9 +80,7 @@ impl Running {
         match status.and_then(|status| status.code()) {
             Some(0) => Ok(Ended { stdout, stderr }),
             Some(1 | 2) => Err(Problem::Refused(message(&stderr))),
-            _ => Err(Problem::Failed(format!(
-                "trawl ended by {status:?}: {stderr}"
-            ))),
+            _ => Err(Problem::Failed(format!("trawl ended by {status:?}: {stderr}"))),
         }
     }
 
@@ -109,12 +94,7 @@ impl Running {
     pub fn end_or_stop(&mut self, limit: Duration) -> Result<Ended> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
-            if self
-                .child
-                .try_wait()
-                .expect("a child of this process")
-                .is_some()
-            {
+            if self.child.try_wait().expect("a child of this process").is_some() {
                 return self.end();
             }
             std::thread::sleep(LOOK_EVERY);
@@ -133,13 +113,8 @@ impl Drop for Running {
 /// Returns the error of a command's standard error, without progress.
 fn message(stderr: &str) -> String {
     let lines = stderr.lines().filter(|line| !line.contains("using tap"));
-    let lines: Vec<String> = lines
-        .map(|line| error_in_json(line).unwrap_or_else(|| line.to_owned()))
-        .collect();
-    let lines: Vec<&str> = lines
-        .iter()
-        .map(|line| line.trim_start_matches("trawl: "))
-        .collect();
+    let lines: Vec<String> = lines.map(|line| error_in_json(line).unwrap_or_else(|| line.to_owned())).collect();
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim_start_matches("trawl: ")).collect();
     lines.join(" / ")
 }
 
@@ -147,11 +122,7 @@ fn message(stderr: &str) -> String {
 fn error_in_json(line: &str) -> Option<String> {
     let value: Value = serde_json::from_str(line).ok()?;
     let error = &value["error"];
-    Some(format!(
-        "{}: {}",
-        error["what"].as_str()?,
-        error["why"].as_str()?
-    ))
+    Some(format!("{}: {}", error["what"].as_str()?, error["why"].as_str()?))
 }
 
 /// Runs trawl to its end, and returns its standard output.

@@ -19,8 +19,7 @@ pub fn json(output: &std::process::Output) -> Value {
 /// Starts a capture on these hosts that keeps its packets there, and waits until it runs.
 pub fn start(nats: &Nats, lab: &Lab, hosts: &str, more: &[&str]) {
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
-    let base =
-        args!("start {hosts} -i {receiver} --tap packet --store {store} --packets-at host --wait");
+    let base = args!("start {hosts} -i {receiver} --tap packet --store {store} --packets-at host --wait");
     let started = nats.fleet(&[&base[..], more].concat());
     assert!(started.status.success(), "{started:?}");
 }
@@ -39,9 +38,7 @@ fn part<'a>(document: &'a Value, host: &str) -> &'a Value {
 /// Returns the account of a store: recorded, stored, on hosts.
 pub fn account(lab: &Lab) -> [u64; 3] {
     let store = format!("file://{}", lab.file("store"));
-    let listing = json(&trawl(&args!(
-        "store ls --json {store} --spool /nonexistent"
-    )));
+    let listing = json(&trawl(&args!("store ls --json {store} --spool /nonexistent")));
     ["recorded", "stored", "on_host"].map(|name| listing["total"][name].as_u64().expect("a number"))
 }
 
@@ -52,9 +49,7 @@ fn minute_before_is_stored_on_all_hosts() {
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let beta = nats.agent(&lab, "beta", "beta");
-    wait_until("both have reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
-    });
+    wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
     start(&nats, &lab, "*", &["udp"]);
     send(&lab, 300);
     wait_until("both have counted", || {
@@ -67,10 +62,7 @@ fn minute_before_is_stored_on_all_hosts() {
     let document = json(&triggered);
     for host in ["alpha", "beta"] {
         let incident = &part(&document, host)["incident"];
-        assert_eq!(
-            (&incident["phase"], &incident["packets"]),
-            (&"stored".into(), &300.into())
-        );
+        assert_eq!((&incident["phase"], &incident["packets"]), (&"stored".into(), &300.into()));
     }
     let store = format!("file://{}", lab.file("store"));
     let found = lab.file("found.pcapng");
@@ -91,10 +83,7 @@ fn minute_before_is_stored_on_all_hosts() {
             let seen = (&part["stored"], &part["recorded"], &part["seen"]["packets"]);
             assert_eq!(seen, (&true.into(), &300.into(), &300.into()), "{document}");
             // The captures began in the window.
-            assert!(
-                part["since_ns"].as_u64() > document["from_ns"].as_u64(),
-                "{document}"
-            );
+            assert!(part["since_ns"].as_u64() > document["from_ns"].as_u64(), "{document}");
         }
         let timeline = document["timeline"].as_array().expect("a list");
         let frozen = timeline.iter().filter(|moment| moment["event"] == "frozen");
@@ -107,9 +96,7 @@ fn minute_before_is_stored_on_all_hosts() {
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.starts_with("incident one: a test\n"), "{shown}");
     assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
-    let listed = json(&trawl(&args!(
-        "store ls --json {store} --spool /nonexistent"
-    )));
+    let listed = json(&trawl(&args!("store ls --json {store} --spool /nonexistent")));
     let both = serde_json::json!({ "one": ["alpha", "beta"] });
     assert_eq!(listed["incidents"], both, "{listed}");
     let none = query(&["--incident", "other"]);
@@ -117,26 +104,17 @@ fn minute_before_is_stored_on_all_hosts() {
     // A host that does not answer is in the account.
     beta.kill();
     send(&lab, 20);
-    wait_until("alpha has counted", || {
-        recorded(&nats.status("*"), "alpha") == 320
-    });
+    wait_until("alpha has counted", || recorded(&nats.status("*"), "alpha") == 320);
     let triggered = nats.fleet(&args!("trigger * --id two --wait=10s"));
     assert_eq!(triggered.status.code(), Some(1), "{triggered:?}");
     let said = String::from_utf8_lossy(&triggered.stderr).into_owned();
     assert!(said.contains("beta: "), "{said}");
     let document = json(&query(&["--incident", "two", "--json"]));
     assert_eq!(part(&document, "beta")["stored"], false, "{document}");
-    assert_eq!(
-        part(&document, "alpha")["seen"]["packets"],
-        320,
-        "{document}"
-    );
+    assert_eq!(part(&document, "alpha")["seen"]["packets"], 320, "{document}");
     let said = query(&["--incident", "two", "--packets", &found]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(
-        said.contains("host beta: nothing of it is in the store"),
-        "{said}"
-    );
+    assert!(said.contains("host beta: nothing of it is in the store"), "{said}");
     // A restarted agent does not freeze it again, or the one that it missed for good.
     assert_eq!(alpha.stop().status.code(), Some(0));
     let alpha = nats.agent(&lab, "alpha", "alpha");
@@ -144,10 +122,7 @@ fn minute_before_is_stored_on_all_hosts() {
     wait_until("it runs again", || phases(&report(&path)) == ["running"]);
     let incidents = report(&path)["incidents"].clone();
     let phases: Vec<_> = incidents.as_array().expect("a list").iter().collect();
-    assert!(
-        phases.iter().all(|one| one["phase"] == "stored"),
-        "{incidents}"
-    );
+    assert!(phases.iter().all(|one| one["phase"] == "stored"), "{incidents}");
     assert_eq!(alpha.stop().status.code(), Some(0));
     let verified = json(&trawl(&["store", "verify", "--json", &store]));
     let findings = verified["findings"].as_array().expect("a list");
@@ -161,16 +136,11 @@ fn host_without_such_a_capture_says_so() {
     let Some(nats) = Nats::up(&lab) else { return };
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
-    wait_until("it has reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1)
-    });
+    wait_until("it has reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1));
     let triggered = nats.fleet(&["trigger", "alpha"]);
     assert_eq!(triggered.status.code(), Some(1), "{triggered:?}");
     let said = String::from_utf8_lossy(&triggered.stderr).into_owned();
-    assert!(
-        said.contains("alpha: no capture of this host keeps its packets"),
-        "{said}"
-    );
+    assert!(said.contains("alpha: no capture of this host keeps its packets"), "{said}");
     let unknown = nats.fleet(&["trigger", "gamma"]);
     assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
     let wrong = nats.fleet(&["trigger", "alpha", "--id", "../x"]);
@@ -195,9 +165,7 @@ fn events_and_requests_trigger_incidents() {
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let beta = nats.agent(&lab, "beta", "beta");
-    wait_until("both have reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
-    });
+    wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
     start(&nats, &lab, "*", &["udp port 9"]);
     // An event is a second with a packet to this port at one host.
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
@@ -209,9 +177,7 @@ fn events_and_requests_trigger_incidents() {
     std::fs::write(&token, "secret\n").expect("a file");
     let place = nats.place("operator");
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
-    let base = args!(
-        "fleet trigger * --on-event=alpha --listen 127.0.0.1:0 --token {token} --pause 1s --json"
-    );
+    let base = args!("fleet trigger * --on-event=alpha --listen 127.0.0.1:0 --token {token} --pause 1s --json");
     let waiting = Running::start(&[&base[..], &place[..]].concat(), "waiting for events");
     let said = waiting.said();
     let address = said.split_once("http://").expect("an address").1;
@@ -219,33 +185,23 @@ fn events_and_requests_trigger_incidents() {
     lab.send(&[frames::udp_to(9, b"x")], 50);
     let incidents = || -> Vec<Value> {
         let shown = waiting.shown();
-        let lines = shown
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
+        let lines = shown.lines().filter_map(|line| serde_json::from_str(line).ok());
         lines.collect()
     };
-    wait_until("the event has triggered an incident", || {
-        incidents().len() == 1
-    });
+    wait_until("the event has triggered an incident", || incidents().len() == 1);
     let first = incidents()[0].clone();
     let why = first["why"].as_str().expect("text");
     assert!(why.starts_with("alpha: 'port9' recorded "), "{first}");
     assert_eq!(part(&first, "beta")["incident"]["packets"], 50, "{first}");
     for (head, status) in [
         ("POST / HTTP/1.1", "HTTP/1.1 401 Unauthorized"),
-        (
-            "GET / HTTP/1.1\r\nAuthorization: Bearer secret",
-            "HTTP/1.1 405 Method Not Allowed",
-        ),
+        ("GET / HTTP/1.1\r\nAuthorization: Bearer secret", "HTTP/1.1 405 Method Not Allowed"),
     ] {
         assert_eq!(post(&address, head, "no"), status);
     }
     wait_until("a request triggers another", || {
         let head = "POST / HTTP/1.1\r\nAuthorization: Bearer secret";
-        assert_eq!(
-            post(&address, head, "alert fired\nmore"),
-            "HTTP/1.1 202 Accepted"
-        );
+        assert_eq!(post(&address, head, "alert fired\nmore"), "HTTP/1.1 202 Accepted");
         incidents().len() > 1
     });
     assert_eq!(incidents()[1]["why"], "alert fired");
@@ -257,7 +213,8 @@ fn events_and_requests_trigger_incidents() {
     }
 }
 
-/// Runs captures of an agent that report each second with a packet as an event. `send` returns the names of those that should.
+/// Runs captures of an agent that report each second with a packet as an event. `send` returns the names of those that
+/// should.
 fn events_of(lab: &Lab, captures: &[(&str, &str)], send: impl FnOnce() -> &'static str) {
     let (receiver, store) = (lab.receiver(), lab.file("store"));
     let capture = |(name, more): &(&str, &str)| {
@@ -276,9 +233,7 @@ fn events_of(lab: &Lab, captures: &[(&str, &str)], send: impl FnOnce() -> &'stat
         let all = report(&path)["captures"].as_array().cloned();
         let all = all.unwrap_or_default().into_iter();
         let named = all.filter(|one| one["event"]["packets_per_second"].as_u64() > Some(0));
-        named
-            .filter_map(|one| Some(one["name"].as_str()?.to_owned()))
-            .collect()
+        named.filter_map(|one| Some(one["name"].as_str()?.to_owned())).collect()
     };
     assert_eq!(events(), Vec::<String>::new());
     let expected = send();
@@ -293,10 +248,7 @@ fn verdict_of_a_program_is_an_event() {
     }
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
-    let captures = [
-        ("aborts", "verdicts = [\"aborted\"]"),
-        ("drops", "verdicts = [\"drop\"]"),
-    ];
+    let captures = [("aborts", "verdicts = [\"aborted\"]"), ("drops", "verdicts = [\"drop\"]")];
     events_of(&lab, &captures, || {
         lab.send(&[frames::choosing(1)], 30);
         "drops"

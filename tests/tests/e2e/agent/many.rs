@@ -1,4 +1,5 @@
-//! Twenty agents with one store, through a killed server and killed agents: what each host sent to the store is what it saw.
+//! Twenty agents with one store, through a killed server and killed agents: what each host sent to the store is what it
+//! saw.
 
 use serde_json::Value;
 use trawl_tests::generator::generate;
@@ -41,9 +42,7 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     let start = |nats: &Nats, number| Some(nats.agent(&lab, &name(number), "operator"));
     let mut agents: Vec<_> = (0..AGENTS).map(|number| start(&nats, number)).collect();
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
-    wait_until("all have reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(AGENTS)
-    });
+    wait_until("all have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(AGENTS));
     let started = nats.fleet(&args!(
         "start * -i {receiver} --tap packet --store {store} --chunk-time 1s --memory 8MiB --wait=2m udp port 9"
     ));
@@ -54,9 +53,7 @@ fn every_packet_of_many_hosts_is_accounted_for() {
         generate(&lab, "udp", &more);
     };
     send();
-    wait_until("all have the first packets", || {
-        recorded(&nats.status("*")) == [PACKETS; AGENTS]
-    });
+    wait_until("all have the first packets", || recorded(&nats.status("*")) == [PACKETS; AGENTS]);
     // Without the server, captures go on; with their agents, captures end.
     nats.kill();
     for agent in agents.iter_mut().take(KILLED) {
@@ -69,10 +66,7 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     }
     wait_until("the others have the second packets", || {
         let counts = recorded(&nats.status("*"));
-        counts
-            .iter()
-            .skip(KILLED)
-            .all(|count| *count == 2 * PACKETS)
+        counts.iter().skip(KILLED).all(|count| *count == 2 * PACKETS)
     });
     wait_until("the killed ones run again", || {
         let status = nats.status("*");
@@ -82,26 +76,17 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     send();
     wait_until("all have the last packets", || {
         let counts = recorded(&nats.status("*"));
-        counts
-            .iter()
-            .enumerate()
-            .all(|(number, count)| match number < KILLED {
-                // What an agent had not counted before it was killed is in the store alone.
-                true => *count >= PACKETS,
-                false => *count == 3 * PACKETS,
-            })
+        counts.iter().enumerate().all(|(number, count)| match number < KILLED {
+            // What an agent had not counted before it was killed is in the store alone.
+            true => *count >= PACKETS,
+            false => *count == 3 * PACKETS,
+        })
     });
     assert!(nats.fleet(&["stop", "*"]).status.success());
-    let is_stopped = |host: &Value| {
-        host["state"]["captures"]
-            .as_array()
-            .is_some_and(Vec::is_empty)
-    };
+    let is_stopped = |host: &Value| host["state"]["captures"].as_array().is_some_and(Vec::is_empty);
     wait_until("all have stopped", || {
         let status = nats.status("*");
-        status["hosts"]
-            .as_array()
-            .is_some_and(|hosts| hosts.iter().all(is_stopped))
+        status["hosts"].as_array().is_some_and(|hosts| hosts.iter().all(is_stopped))
     });
     for agent in agents.into_iter().flatten() {
         assert_eq!(agent.stop().status.code(), Some(0));
@@ -130,8 +115,5 @@ fn every_packet_of_many_hosts_is_accounted_for() {
     }
     let verified = json(&args!("store verify {store} --json"));
     let findings = verified["findings"].as_array().expect("a list");
-    assert!(
-        findings.iter().all(|one| one["problem"] == "end_missing"),
-        "{findings:?}"
-    );
+    assert!(findings.iter().all(|one| one["problem"] == "end_missing"), "{findings:?}");
 }

@@ -30,14 +30,10 @@ fn packets_are_fetched_from_their_hosts() {
     let Some(nats) = Nats::up(&lab) else { return };
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
-    wait_until("it has reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1)
-    });
+    wait_until("it has reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1));
     start(&nats, &lab, "alpha", &["--chunk-time", "1s", "udp"]);
     lab.send(&[frames::udp_to(9, b"x")], 400);
-    wait_until("all are indexed in the store", || {
-        account(&lab) == [400, 0, 400]
-    });
+    wait_until("all are indexed in the store", || account(&lab) == [400, 0, 400]);
     assert_eq!(chunks(&lab.file("store")), 0, "no packets are in it");
     assert!(chunks(&lab.file("spool-alpha")) > 0);
     let store = format!("file://{}", lab.file("store"));
@@ -45,10 +41,7 @@ fn packets_are_fetched_from_their_hosts() {
         let base = args!("store query --store {store} --spool /nonexistent");
         trawl(&[&base[..], more].concat())
     };
-    let counted = query(&[
-        "--json",
-        "SELECT count(*) AS n FROM packets WHERE dport = 9",
-    ]);
+    let counted = query(&["--json", "SELECT count(*) AS n FROM packets WHERE dport = 9"]);
     let counted: Value = serde_json::from_slice(&counted.stdout).expect("JSON");
     assert_eq!(counted["rows"][0]["n"], 400, "{counted}");
     let found = lab.file("found.pcapng");
@@ -56,24 +49,13 @@ fn packets_are_fetched_from_their_hosts() {
     // Nobody asks the host.
     let answer = query(&packets);
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
-    assert!(
-        said.contains("400 packets that may match stay on host alpha"),
-        "{said}"
-    );
+    assert!(said.contains("400 packets that may match stay on host alpha"), "{said}");
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 0);
     let by_bus = nats.place("operator");
-    let by_bus: Vec<&str> = by_bus
-        .iter()
-        .map(|word| if word == "--nats" { "--hosts" } else { word })
-        .collect();
+    let by_bus: Vec<&str> = by_bus.iter().map(|word| if word == "--nats" { "--hosts" } else { word }).collect();
     let answer = query(&[&packets[..], &by_bus[..]].concat());
     assert!(answer.status.success(), "{answer:?}");
-    assert_eq!(
-        String::from_utf8_lossy(&answer.stderr)
-            .matches("stay on")
-            .count(),
-        0
-    );
+    assert_eq!(String::from_utf8_lossy(&answer.stderr).matches("stay on").count(), 0);
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 400);
     // By ssh, whose program runs on this host here.
     let ssh = lab.file("ssh");
@@ -87,20 +69,12 @@ fn packets_are_fetched_from_their_hosts() {
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("a file");
     let by_ssh = |hosts: &str| query(&[&packets[..], &["--hosts", hosts, "--ssh", &ssh]].concat());
     // Only listed hosts are asked, by plain names.
-    for hosts in [
-        "ssh",
-        "ssh:root@alpha",
-        "ssh:-oProxyCommand=x",
-        "ssh:alpha:22",
-    ] {
+    for hosts in ["ssh", "ssh:root@alpha", "ssh:-oProxyCommand=x", "ssh:alpha:22"] {
         assert_eq!(by_ssh(hosts).status.code(), Some(2), "{hosts}");
     }
     let answer = by_ssh("ssh:beta");
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
-    assert!(
-        said.contains("stay on host alpha: --hosts does not list it"),
-        "{said}"
-    );
+    assert!(said.contains("stay on host alpha: --hosts does not list it"), "{said}");
     let answer = by_ssh("ssh:beta,alpha");
     assert!(answer.status.success(), "{answer:?}");
     assert_eq!(tshark(&found, &["udp.dstport"]).len(), 400);
@@ -109,35 +83,20 @@ fn packets_are_fetched_from_their_hosts() {
         let done = trawl(&[&["store", "index", &store], more].concat());
         assert!(done.status.success(), "{done:?}");
         let counted = query(&["--csv", "SELECT count(*) FROM packets"]);
-        assert!(
-            String::from_utf8_lossy(&counted.stdout).contains("\n400\n"),
-            "{counted:?}"
-        );
+        assert!(String::from_utf8_lossy(&counted.stdout).contains("\n400\n"), "{counted:?}");
         assert_eq!(account(&lab), [400, 0, 400]);
     }
     // An agent that is gone, which is said once for its packets.
     assert_eq!(alpha.stop().status.code(), Some(0));
     let answer = query(&[&packets[..], &by_bus[..]].concat());
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
-    assert!(
-        said.contains("stay on host alpha: it does not answer"),
-        "{said}"
-    );
+    assert!(said.contains("stay on host alpha: it does not answer"), "{said}");
     // The index of old packets is pruned like packets.
-    let pruned = trawl(&args!(
-        "store prune {store} --keep 1s --json --spool /nonexistent"
-    ));
+    let pruned = trawl(&args!("store prune {store} --keep 1s --json --spool /nonexistent"));
     let pruned: Value = serde_json::from_slice(&pruned.stdout).expect("JSON");
-    assert_eq!(
-        (&pruned["packets"], &pruned["bytes"]),
-        (&400.into(), &0.into()),
-        "{pruned}"
-    );
+    assert_eq!((&pruned["packets"], &pruned["bytes"]), (&400.into(), &0.into()), "{pruned}");
     let counted = query(&["--csv", "SELECT count(*) FROM packets"]);
-    assert!(
-        String::from_utf8_lossy(&counted.stdout).contains("\n0\n"),
-        "{counted:?}"
-    );
+    assert!(String::from_utf8_lossy(&counted.stdout).contains("\n0\n"), "{counted:?}");
     assert_eq!(account(&lab), [400, 0, 0]);
 }
 
@@ -153,9 +112,7 @@ fn newest_packets_stay_across_runs() {
             "-i {receiver} --tap packet --store file://{store} --spool {spool} --packets-at host --chunk-size 2KiB --spool-size {size}"
         );
         let capture = Capture::start(&lab, &base);
-        let frames: Vec<_> = (0..count as u32)
-            .map(|n| frames::numbered(n, 400))
-            .collect();
+        let frames: Vec<_> = (0..count as u32).map(|n| frames::numbered(n, 400)).collect();
         lab.send(&frames, count);
         capture.wait_recorded(count);
         capture
@@ -178,19 +135,10 @@ fn newest_packets_stay_across_runs() {
     let last = chunks(&spool);
     assert!(last > 0 && last < first, "{last} of {first}");
     let runs = fs::read_dir(&spool).expect("a directory").flatten();
-    let runs: Vec<_> = runs
-        .filter(|entry| entry.path().join("target.json").exists())
-        .collect();
-    assert_eq!(
-        runs.len(),
-        1,
-        "directories of earlier runs are gone: {runs:?}"
-    );
+    let runs: Vec<_> = runs.filter(|entry| entry.path().join("target.json").exists()).collect();
+    assert_eq!(runs.len(), 1, "directories of earlier runs are gone: {runs:?}");
     let [recorded, stored, on_host] = account(&lab);
-    assert!(
-        stored == 0 && recorded == on_host && recorded > 200,
-        "{recorded} {on_host}"
-    );
+    assert!(stored == 0 && recorded == on_host && recorded > 200, "{recorded} {on_host}");
     assert!(Path::new(&store).join("new").exists());
 }
 
@@ -201,13 +149,9 @@ fn agent_counts_packets_that_stay() {
     let Some(nats) = Nats::up(&lab) else { return };
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent_within(&lab, "alpha", "alpha", "index = false");
-    wait_until("it has reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1)
-    });
+    wait_until("it has reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(1));
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
-    let refused = nats.fleet(&args!(
-        "start alpha -i {receiver} --tap packet --store {store} --packets-at host"
-    ));
+    let refused = nats.fleet(&args!("start alpha -i {receiver} --tap packet --store {store} --packets-at host"));
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("policy: no index"), "{said}");

@@ -26,17 +26,12 @@ fn private_key(seed: &str) -> Vec<u8> {
 fn signed(nats: &Nats, host: &str, revision: u64, desired: &str) -> String {
     let file = |name: &str| format!("{}/{name}", nats.directory);
     // The head of an Ed25519 key in PKCS 8.
-    let head = [
-        0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
-    ];
+    let head = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
     let key = [&head[..], &private_key(OPERATOR[0])].concat();
     fs::write(file("operator.der"), key).expect("a file");
     let text = format!("trawl desired state\n{host}\n{revision}\n{desired}");
     fs::write(file("text"), text).expect("a file");
-    openssl(
-        &nats.directory,
-        "pkeyutl -sign -rawin -inkey operator.der -keyform DER -in text -out signature",
-    );
+    openssl(&nats.directory, "pkeyutl -sign -rawin -inkey operator.der -keyform DER -in text -out signature");
     let signature = fs::read(file("signature")).expect("a signature");
     let digits: String = signature.iter().map(|byte| format!("{byte:02x}")).collect();
     json!({ "revision": revision, "operator": OPERATOR[1], "signature": digits, "desired": desired }).to_string()
@@ -73,10 +68,7 @@ fn newer_operators_and_agents_are_named() {
     let stopped = nats.fleet(&["stop", "alpha"]);
     let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert_eq!(stopped.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("newer trawl") && said.contains("not changed") && said.contains("colour"),
-        "{said}"
-    );
+    assert!(said.contains("newer trawl") && said.contains("not changed") && said.contains("colour"), "{said}");
     assert_eq!(revision_of(&nats, "alpha"), revision);
     // A report with an unknown phase, and one of an unknown form.
     let account = json!({ "seen": 9, "filtered_out": 0, "recorded": 7 });
@@ -99,9 +91,6 @@ fn newer_operators_and_agents_are_named() {
     let capture = &status["hosts"][0]["state"]["captures"][0];
     assert_eq!(capture["account"]["recorded"], 7, "{status}");
     let error: &Value = &nats.status("gamma")["hosts"][0]["error"];
-    assert!(
-        error.as_str().is_some_and(|why| why.contains("update")),
-        "{error}"
-    );
+    assert!(error.as_str().is_some_and(|why| why.contains("update")), "{error}");
     assert_eq!(alpha.stop().status.code(), Some(0));
 }

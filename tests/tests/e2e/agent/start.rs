@@ -18,9 +18,7 @@ fn start_fails_with_the_reason_of_each_host() {
     assert!(nats.fleet(&["status"]).status.success());
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let beta = nats.agent_within(&lab, "beta", "beta", "interfaces = [\"eth*\"]");
-    wait_until("both have reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
-    });
+    wait_until("both have reported", || nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2));
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
     let start = |selector: &str, interface: &str, more: &[&str]| {
         let base = args!("start {selector} -i {interface} --tap packet --store {store} --json");
@@ -36,9 +34,7 @@ fn start_fails_with_the_reason_of_each_host() {
     let why = format!("refused by its policy: interface {receiver}");
     assert_eq!(host(&document, "beta")["error"], why, "{document}");
     // The same without waiting, and for people.
-    let again = nats.fleet(&args!(
-        "start beta -i {receiver} --tap packet --store {store}"
-    ));
+    let again = nats.fleet(&args!("start beta -i {receiver} --tap packet --store {store}"));
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(said.contains(&format!("beta: {why}")), "{said}");
@@ -78,43 +74,30 @@ fn killed_agent_is_shown_and_its_pause_counted() {
     assert!(age.expect("an age") < 10_000_000_000, "{status}");
     alpha.kill();
     let killed = "the agent is not heard";
-    wait_until(killed, || {
-        host(&nats.status("alpha"), "alpha")["silent"] == true
-    });
+    wait_until(killed, || host(&nats.status("alpha"), "alpha")["silent"] == true);
     assert_eq!(phase_of(&nats.status("alpha"), "alpha"), "unknown");
     let shown = nats.fleet(&["status"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(
-        shown.contains("not heard for 1") && !shown.contains("running"),
-        "{shown}"
-    );
+    assert!(shown.contains("not heard for 1") && !shown.contains("running"), "{shown}");
     let refused = start(&["--name", "other"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("alpha: not heard for "), "{said}");
     let pauses = || {
         let spool = lab.file("spool-alpha");
-        let answer = trawl(&args!(
-            "store query --json --store {store} --spool {spool} 'SELECT count(*) FROM packets'"
-        ));
+        let answer = trawl(&args!("store query --json --store {store} --spool {spool} 'SELECT count(*) FROM packets'"));
         let answer: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
         answer["coverage"][0].clone()
     };
     let open = pauses();
     assert_eq!(open["host"], "alpha", "{open}");
     let pause = open["not_recording"][0].clone();
-    assert_eq!(
-        (&pause["capture"], &pause["to_ns"]),
-        (&"fleet".into(), &Value::Null),
-        "{open}"
-    );
+    assert_eq!((&pause["capture"], &pause["to_ns"]), (&"fleet".into(), &Value::Null), "{open}");
     // The restarted agent ends the pause.
     let path = lab.file("report-alpha");
     std::fs::remove_file(&path).expect("a report");
     let alpha = nats.agent(&lab, "alpha", "alpha");
-    wait_until("it runs again", || {
-        phases(&report(&path)) == ["running", "running"]
-    });
+    wait_until("it runs again", || phases(&report(&path)) == ["running", "running"]);
     let closed = pauses()["not_recording"].clone();
     assert_eq!(closed.as_array().map(Vec::len), Some(1), "{closed}");
     assert_eq!(closed[0]["from_ns"], pause["from_ns"], "{closed}");

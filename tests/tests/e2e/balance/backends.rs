@@ -37,12 +37,7 @@ const SIT: &str = "type sit remote any";
 const IP6: &str = "type ip6tnl mode any remote any";
 
 const fn way(forward: &'static str, device: &'static str, outside: Family, inside: Family) -> Way {
-    Way {
-        forward,
-        device,
-        outside,
-        inside,
-    }
+    Way { forward, device, outside, inside }
 }
 
 impl Way {
@@ -67,10 +62,7 @@ impl Way {
             let output = output("ip", &[&["-n", &line.b.name][..], &all].concat());
             match output.status.success() {
                 true => Ok(()),
-                false => Err(format!(
-                    "ip {words}: {}",
-                    String::from_utf8_lossy(&output.stderr).trim()
-                )),
+                false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())),
             }
         };
         let (device, local) = (self.device, self.backend(line));
@@ -79,11 +71,7 @@ impl Way {
             inside("link set tunnel0 up")?;
         }
         if self.forward == "gue" {
-            let family = if self.outside == Family::V6 {
-                " -6"
-            } else {
-                ""
-            };
+            let family = if self.outside == Family::V6 { " -6" } else { "" };
             inside(&format!("fou add port {GUE_PORT} gue{family}"))?;
         }
         inside(&format!("address add {} dev lo", self.vip()))?;
@@ -162,9 +150,7 @@ fn served_by(way: Way) {
             IpAddr::V6(vip) => format!("{protocol}:[{vip}]:{PORT}"),
         };
         let forward = way.forward;
-        done(&args!(
-            "balance vip add {vip} --forward {forward} --on {left}"
-        ));
+        done(&args!("balance vip add {vip} --forward {forward} --on {left}"));
         done(&["balance", "backend", "add", &vip, &backend, "--on", &left]);
     }
     serves(line, way.vip());

@@ -8,18 +8,14 @@ use trawl_tests::{args, root_or_skip, trawl};
 /// Returns the runs of an experiment whose series begins like this.
 fn runs<'a>(report: &'a Value, experiment: &str, series: &str) -> Vec<&'a Value> {
     let all = report["experiments"].as_array().expect("a list");
-    let one = all
-        .iter()
-        .find(|one| one["definition"]["name"] == experiment);
+    let one = all.iter().find(|one| one["definition"]["name"] == experiment);
     let runs = one.expect("the experiment")["runs"].as_array();
     let is_its = |run: &&Value| run["series"].as_str().expect("a name").starts_with(series);
     runs.expect("a list").iter().filter(is_its).collect()
 }
 
 fn value(run: &Value, metric: &str) -> f64 {
-    run["values"][metric]
-        .as_f64()
-        .unwrap_or_else(|| panic!("{metric} of {run}"))
+    run["values"][metric].as_f64().unwrap_or_else(|| panic!("{metric} of {run}"))
 }
 
 #[test]
@@ -43,10 +39,7 @@ fn both_forward_and_moved_flows_are_reported() {
         let runs = runs(&report, experiment, series);
         if series == "IPVS" && !has_ipvs {
             assert!(runs.is_empty(), "{runs:?}");
-            assert!(
-                report.to_string().contains("no IPVS (module ip_vs)"),
-                "{report}"
-            );
+            assert!(report.to_string().contains("no IPVS (module ip_vs)"), "{report}");
         } else {
             assert!(!runs.is_empty(), "{experiment}, {series}: {report}");
         }

@@ -29,31 +29,21 @@ fn connections_are_spread_over_the_servers() {
     }
     let lab = Raised(format!("bal{}", std::process::id()));
     done(&["lab", "up", "--preset", "balance", &lab.0]);
-    let inside = |node: &str| {
-        Namespace::by_name(&format!("trawl-{}-{node}", lab.0)).expect("a node of the lab")
-    };
+    let inside = |node: &str| Namespace::by_name(&format!("trawl-{}-{node}", lab.0)).expect("a node of the lab");
     let directory = Directory::new();
     let table = directory.path().join("balance.toml");
     let mut text =
-        "[[vip]]\naddress = \"192.0.2.80\"\nprotocol = \"tcp\"\nport = 80\nforward = \"direct\"\n"
-            .to_owned();
+        "[[vip]]\naddress = \"192.0.2.80\"\nprotocol = \"tcp\"\nport = 80\nforward = \"direct\"\n".to_owned();
     for link in 2..=4 {
         text += &format!("[[vip.backend]]\naddress = \"10.77.{link}.2\"\n");
     }
     std::fs::write(&table, text).expect("a file");
     let lb = format!("trawl-{}-lb:veth0", lab.0);
-    done(&[
-        "balance",
-        "load",
-        &lb,
-        table.to_str().expect("a plain path"),
-    ]);
+    done(&["balance", "load", &lb, table.to_str().expect("a plain path")]);
     let vip: SocketAddr = "192.0.2.80:80".parse().expect("an address");
     // They listen until the test ends; the kernel accepts connections.
     let servers = ["s1", "s2", "s3"].map(|node| {
-        run_in(&inside(node), || TcpListener::bind(vip))
-            .expect("the namespace")
-            .expect("the virtual address")
+        run_in(&inside(node), || TcpListener::bind(vip)).expect("the namespace").expect("the virtual address")
     });
     run_in(&inside("client"), || {
         for _ in 0..CONNECTIONS {
@@ -70,10 +60,7 @@ fn connections_are_spread_over_the_servers() {
     assert!(served.values().all(|count| *count > 0), "{served:?}");
     let checked = json(&["balance", "check", "--on", &lb]);
     let backends = checked["backends"].as_array().expect("a list");
-    assert!(
-        backends.iter().all(|one| one["healthy"] == true),
-        "{checked}"
-    );
+    assert!(backends.iter().all(|one| one["healthy"] == true), "{checked}");
     let counts = json(&["balance", "stats", "--on", &lb]);
     let backends = counts["vips"][0]["backends"].as_array().expect("a list");
     let packets = |one: &serde_json::Value| one["packets"].as_u64().expect("a number");

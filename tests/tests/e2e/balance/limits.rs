@@ -40,10 +40,7 @@ fn session_of_the_command_is_not_cut() {
         let output = in_session(line, arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(
-            said.contains("SSH session") && said.contains("--yes"),
-            "{said}"
-        );
+        assert!(said.contains("SSH session") && said.contains("--yes"), "{said}");
     };
     // Refused in the loaded table, in a changed file, and as an added address.
     is_refused(&["balance", "load", &left, &table]);
@@ -70,22 +67,10 @@ fn tagged_packets_go_to_the_stack_and_are_counted() {
     let tagged = |tags: usize| {
         let mut template = Template::new().ethernet(line.a.mac, line.left.mac);
         for tag in 0..tags {
-            template = template.layer(Layer::Vlan(Vlan {
-                id: 100 + tag as u16,
-                ..Vlan::default()
-            }));
+            template = template.layer(Layer::Vlan(Vlan { id: 100 + tag as u16, ..Vlan::default() }));
         }
-        let tcp = Tcp {
-            src: 4000,
-            dst: 80,
-            flags: flags::SYN,
-            ..Tcp::default()
-        };
-        template
-            .ipv4(line.a.ipv4, VIP)
-            .tcp(tcp)
-            .payload([7; 40])
-            .build()
+        let tcp = Tcp { src: 4000, dst: 80, flags: flags::SYN, ..Tcp::default() };
+        template.ipv4(line.a.ipv4, VIP).tcp(tcp).payload([7; 40]).build()
     };
     lab.send_packets(&[tagged(0), tagged(1), tagged(2)]);
     let counts = counted(&left, 3);
@@ -126,10 +111,7 @@ fn more_flows_than_memory_holds_are_refused() {
     add(&left, line, "ipip");
     let before = json(&["balance", "vip", "list", "--on", &left]);
     let said = refused(&["balance", "load", &left, "--flows", &MOST.to_string()], 1);
-    assert!(
-        said.contains("MiB are available") && said.contains("--flows"),
-        "{said}"
-    );
+    assert!(said.contains("MiB are available") && said.contains("--flows"), "{said}");
     assert_eq!(json(&["balance", "vip", "list", "--on", &left]), before);
 }
 
@@ -138,11 +120,7 @@ fn table(vips: usize, backends: usize) -> String {
     let mut text = String::new();
     for vip in 0..vips {
         let (high, low) = (vip / 250, vip % 250);
-        let _ = write!(
-            text,
-            "[[vip]]\naddress = \"198.{}.{low}.80\"\nprotocol = \"tcp\"\nport = 80\n",
-            18 + high
-        );
+        let _ = write!(text, "[[vip]]\naddress = \"198.{}.{low}.80\"\nprotocol = \"tcp\"\nport = 80\n", 18 + high);
         for backend in vip * backends..(vip + 1) * backends {
             let [_, b, c, d] = (0x6440_0001 + backend as u32).to_be_bytes();
             let _ = write!(text, "[[vip.backend]]\naddress = \"100.{b}.{c}.{d}\"\n");
@@ -156,10 +134,7 @@ fn large_tables_are_in_force_and_too_large_ones_are_refused() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
-    ip(
-        &line.left,
-        &format!("route add 100.64.0.0/10 via {}", line.b.ipv4),
-    );
+    ip(&line.left, &format!("route add 100.64.0.0/10 via {}", line.b.ipv4));
     let file = lab.file("table.toml");
     let fewer = amount(10) as usize;
     std::fs::write(&file, table(100 * fewer, 100)).expect("a file");
@@ -167,14 +142,8 @@ fn large_tables_are_in_force_and_too_large_ones_are_refused() {
     let size = |list: &Value| list["vips"].as_array().map(Vec::len);
     let before = json(&["balance", "vip", "list", "--on", &left]);
     assert_eq!(size(&before), Some(100 * fewer));
-    assert_eq!(
-        before["vips"][0]["backends"].as_array().map(Vec::len),
-        Some(100)
-    );
-    for (vips, backends, says) in [
-        (4097, 1, "maximum of 4096"),
-        (1, 131_073, "maximum of 131072"),
-    ] {
+    assert_eq!(before["vips"][0]["backends"].as_array().map(Vec::len), Some(100));
+    for (vips, backends, says) in [(4097, 1, "maximum of 4096"), (1, 131_073, "maximum of 131072")] {
         std::fs::write(&file, table(vips, backends)).expect("a file");
         let said = refused(&["balance", "load", &left, &file], 1);
         assert!(said.contains(says), "{said}");

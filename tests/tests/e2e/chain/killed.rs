@@ -31,9 +31,7 @@ impl Change {
             }
             None => {
                 let mut there = ids.iter();
-                let (_, id) = there
-                    .find(|(number, _)| Some(*number) == self.unload)
-                    .expect("it is there");
+                let (_, id) = there.find(|(number, _)| Some(*number) == self.unload).expect("it is there");
                 format!("xdp unload {place} {id}")
             }
         };
@@ -47,12 +45,7 @@ impl Change {
             3 => "30",
             _ => "50",
         };
-        let load = |number: &u8| {
-            (
-                *number,
-                lab.load(u32::from(*number), &["--prio", priority(*number)]),
-            )
-        };
+        let load = |number: &u8| (*number, lab.load(u32::from(*number), &["--prio", priority(*number)]));
         // In an order in which the first one changes too.
         let ids = self.before.iter().rev().map(load).collect();
         assert_eq!(lab.run([PASS; 4]), (self.before.clone(), 2));
@@ -99,10 +92,7 @@ impl Change {
             let shown = lab.status().into_iter().map(|(name, ..)| name);
             let shown: Vec<String> = shown.collect();
             let order = order_now();
-            let names: Vec<String> = order
-                .iter()
-                .map(|number| format!("step_{number}"))
-                .collect();
+            let names: Vec<String> = order.iter().map(|number| format!("step_{number}")).collect();
             // A single program is no chain.
             if names.len() > 1 {
                 assert_eq!(shown, names, "{}", at());
@@ -135,12 +125,7 @@ fn check(before: &[u8], load: Option<&[&'static str]>, unload: Option<u8>, after
     let Some(lab) = Lab::alone().map(Chained::of) else {
         return;
     };
-    let change = Change {
-        before: before.to_vec(),
-        load: load.map(<[_]>::to_vec),
-        unload,
-        after: after.to_vec(),
-    };
+    let change = Change { before: before.to_vec(), load: load.map(<[_]>::to_vec), unload, after: after.to_vec() };
     change.killed_everywhere(&lab);
     nothing_attached(&lab.0.pair.b);
 }

@@ -41,7 +41,8 @@ fn ready_or_skip() -> bool {
 struct Pages {
     before: Option<u64>,
     mounted: PathBuf,
-    /// Blocks other runs of the tests on this machine: returning pages would take ones that an application has not touched yet.
+    /// Blocks other runs of the tests on this machine: returning pages would take ones that an application has not
+    /// touched yet.
     _lock: File,
 }
 
@@ -49,9 +50,7 @@ impl Pages {
     fn take(mounted: PathBuf) -> Option<Self> {
         let number = |name: &str| {
             let text = fs::read_to_string("/proc/meminfo").ok()?;
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
             line.split_whitespace().next()?.parse::<u64>().ok()
         };
         if number("Hugepagesize") != Some(2048) {
@@ -61,11 +60,7 @@ impl Pages {
         let free = || number("HugePages_Free").unwrap_or(0);
         let lock = File::open(PAGES_SETTING).expect("the setting can be read");
         lock.lock().expect("the other run ends");
-        let mut pages = Self {
-            before: None,
-            mounted,
-            _lock: lock,
-        };
+        let mut pages = Self { before: None, mounted, _lock: lock };
         if free() < PAGES {
             let all = number("HugePages_Total").unwrap_or(0);
             pages.before = Some(all);
@@ -82,10 +77,7 @@ impl Pages {
             return None;
         }
         fs::create_dir(&pages.mounted).expect("a directory");
-        run(
-            "mount",
-            &args!("-t hugetlbfs -o pagesize=2M none {}", pages.place()),
-        );
+        run("mount", &args!("-t hugetlbfs -o pagesize=2M none {}", pages.place()));
         Some(pages)
     }
 
@@ -96,10 +88,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let _ = Command::new("umount")
-            .arg(&self.mounted)
-            .stderr(Stdio::null())
-            .status();
+        let _ = Command::new("umount").arg(&self.mounted).stderr(Stdio::null()).status();
         if let Some(before) = self.before {
             let _ = fs::write(PAGES_SETTING, before.to_string());
         }
@@ -121,13 +110,9 @@ impl Application {
     pub fn on_veths() -> Option<Self> {
         Self::start(|line| {
             // Room for packets that arrive while testpmd waits for a CPU.
-            let port = |number, interface: &str| {
-                format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
-            };
-            [
-                port(0, &line.left.interface),
-                port(1, &line.right.interface),
-            ]
+            let port =
+                |number, interface: &str| format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192");
+            [port(0, &line.left.interface), port(1, &line.right.interface)]
         })
     }
 
@@ -141,11 +126,7 @@ impl Application {
         if !ready_or_skip() {
             return None;
         }
-        let lab = LineLab::with(&LineOptions {
-            queues: 1,
-            quiet: true,
-            ..LineOptions::default()
-        })?;
+        let lab = LineLab::with(&LineOptions { queues: 1, quiet: true, ..LineOptions::default() })?;
         let pages = Pages::take(PathBuf::from(lab.file("huge")))?;
         // A prefix of its own: the helper of a failed test may still be leaving the previous one.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -156,29 +137,15 @@ impl Application {
         command
             .arg(format!("--net=/run/netns/{}", lab.line.left.name))
             .args(args!("stdbuf -oL dpdk-testpmd --lcores 0@0,1@1 --no-pci"))
-            .args(args!(
-                "--no-telemetry --file-prefix {prefix} --huge-dir {}",
-                pages.place()
-            ))
+            .args(args!("--no-telemetry --file-prefix {prefix} --huge-dir {}", pages.place()))
             .args(ports(&lab.line))
-            .args([
-                "--",
-                "--forward-mode=io",
-                "--auto-start",
-                "--total-num-mbufs=4096",
-            ])
+            .args(["--", "--forward-mode=io", "--auto-start", "--total-num-mbufs=4096"])
             // It ends with this process.
             .stdin(Stdio::piped())
             .stdout(output.try_clone().expect("the file again"))
             .stderr(output);
         let child = command.spawn().expect("testpmd starts");
-        let mut application = Self {
-            child: Some(child),
-            prefix,
-            lab,
-            _pages: pages,
-            _one: one,
-        };
+        let mut application = Self { child: Some(child), prefix, lab, _pages: pages, _one: one };
         let mut said = String::new();
         wait_until("testpmd forwards", || {
             said = fs::read_to_string(&log).unwrap_or_default();

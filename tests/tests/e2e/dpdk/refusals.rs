@@ -18,54 +18,26 @@ fn dpdk_refuses_impossible_captures() {
     let Some(application) = Application::on_null() else {
         return;
     };
-    let _first = application.capture(&args!(
-        "-i dpdk:1 -Q out -w {}",
-        application.lab.file("first.pcapng")
-    ));
+    let _first = application.capture(&args!("-i dpdk:1 -Q out -w {}", application.lab.file("first.pcapng")));
     let cases: [(&[&str], i32, &str); 6] = [
-        (
-            &["-i", "dpdk:1"],
-            1,
-            "another capture is on port 1 (process ",
-        ),
+        (&["-i", "dpdk:1"], 1, "another capture is on port 1 (process "),
         (&["-i", "dpdk:7"], 2, "its ports are 0,1"),
-        (
-            &["-i", "dpdk:0", "--queue", "3"],
-            2,
-            "port 0 has no queue 3",
-        ),
-        (
-            &["-i", "dpdk:0", "--cpu", "0"],
-            2,
-            "by CPU with the dpdk tap",
-        ),
+        (&["-i", "dpdk:0", "--queue", "3"], 2, "port 0 has no queue 3"),
+        (&["-i", "dpdk:0", "--cpu", "0"], 2, "by CPU with the dpdk tap"),
         (&["-i", "eth0"], 2, "the dpdk tap requires dpdk:PORT"),
-        (
-            &["-i", "dpdk:0", "--time", "hw"],
-            2,
-            "stamps packets by the processor's counter",
-        ),
+        (&["-i", "dpdk:0", "--time", "hw"], 2, "stamps packets by the processor's counter"),
     ];
     let file = application.lab.file("refused.pcapng");
     for (arguments, status, words) in cases {
-        let base = args!(
-            "capture --tap dpdk --file-prefix {} -w {file}",
-            application.prefix
-        );
+        let base = args!("capture --tap dpdk --file-prefix {} -w {file}", application.prefix);
         let refused = trawl(&[&base[..], arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(status), "{arguments:?}: {said}");
         assert!(said.contains(words), "{arguments:?}: {said}");
-        assert!(
-            !fs::exists(&file).expect("it can be looked for"),
-            "{arguments:?} left a file"
-        );
+        assert!(!fs::exists(&file).expect("it can be looked for"), "{arguments:?} left a file");
     }
     // The refused captures have left the port's received side free.
-    application
-        .capture(&["-i", "dpdk:1", "-Q", "in", "-c", "5", "-w", &file])
-        .wait()
-        .summary_of_success();
+    application.capture(&["-i", "dpdk:1", "-Q", "in", "-c", "5", "-w", &file]).wait().summary_of_success();
 }
 
 /// A missing helper, application, or version is named in an error with its fix.
@@ -77,9 +49,7 @@ fn dpdk_names_the_missing_part() {
     let directory = Directory::new();
     let capture = |helper: &str, prefix: &str| {
         let output = Command::new(binary::path())
-            .args(args!(
-                "capture --tap dpdk -i dpdk:0 --file-prefix {prefix} -c 1"
-            ))
+            .args(args!("capture --tap dpdk -i dpdk:0 --file-prefix {prefix} -c 1"))
             .env("TRAWL_DPDK", helper)
             .output()
             .expect("trawl runs");
@@ -110,14 +80,8 @@ fn dpdk_names_the_missing_part() {
         file.display().to_string()
     };
     let cases = [
-        (
-            "printf 'trawl-dpdk\\t999\\tDPDK 1\\n'; sleep 1",
-            "of another build of trawl",
-        ),
-        (
-            "printf 'fail\\tversion\\t23.11.0\\t22.11.11\\n'; exit 1",
-            "the application has DPDK 23.11.0",
-        ),
+        ("printf 'trawl-dpdk\\t999\\tDPDK 1\\n'; sleep 1", "of another build of trawl"),
+        ("printf 'fail\\tversion\\t23.11.0\\t22.11.11\\n'; exit 1", "the application has DPDK 23.11.0"),
         ("echo 'EAL: so it is' >&2; exit 3", "EAL: so it is"),
         ("kill -9 $$", "ended without saying why"),
     ];
@@ -130,10 +94,7 @@ fn dpdk_names_the_missing_part() {
     if helper.is_file() {
         let (status, said) = capture(&helper.display().to_string(), "none-such");
         assert_eq!(status, Some(1), "{said}");
-        assert!(
-            said.contains("no DPDK application with the file prefix none-such is running"),
-            "{said}"
-        );
+        assert!(said.contains("no DPDK application with the file prefix none-such is running"), "{said}");
     }
 }
 
@@ -163,8 +124,8 @@ impl Drop for Remains {
     }
 }
 
-/// A dead primary, one of another version and one that is starting are recognised before it is joined, which would succeed on a
-/// dead one.
+/// A dead primary, one of another version and one that is starting are recognised before it is joined, which would
+/// succeed on a dead one.
 #[test]
 fn dpdk_names_the_fault_of_a_primary() {
     if !root_or_skip() {

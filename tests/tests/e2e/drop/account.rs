@@ -1,5 +1,5 @@
-//! The drop tap's summary: it equals other tools' counters, an XDP program's drops are one record each, orderly connections lose
-//! nothing, and a killed capture leaves nothing.
+//! The drop tap's summary: it equals other tools' counters, an XDP program's drops are one record each, orderly
+//! connections lose nothing, and a killed capture leaves nothing.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -63,12 +63,7 @@ fn xdp_drop_is_one_record_with_another_tap() {
         let summary = capture.stop_well();
         let contents = Contents::read(&file);
         assert_eq!(contents.frames(), frames, "{verdict}, {mode}");
-        assert!(
-            contents
-                .packets
-                .iter()
-                .all(|packet| packet.verdict() == Some((2, value)))
-        );
+        assert!(contents.packets.iter().all(|packet| packet.verdict() == Some((2, value))));
         assert_eq!(summary.recorded, 2, "{verdict}, {mode}");
         // The tap at drops saw the same two, and filtered them out.
         assert_eq!(summary.filtered_out, 2, "{verdict}, {mode}");
@@ -116,20 +111,12 @@ fn killed_capture_leaves_nothing() {
     let capture = Capture::start(&lab, &["--tap", "drop", "-i", &receiver, "-w", &file]);
     lab.send_long(&[udp_frame(&lab, 7000), udp_frame(&lab, 7001)]);
     capture.wait_recorded(2);
-    wait_until("both are in the file", || {
-        std::fs::metadata(&file).is_ok_and(|about| about.len() > 600)
-    });
+    wait_until("both are in the file", || std::fs::metadata(&file).is_ok_and(|about| about.len() > 600));
     let held = bpf_objects(capture.id());
-    assert!(
-        !held.is_empty() && held.iter().all(has_bpf_object),
-        "{held:?}"
-    );
+    assert!(!held.is_empty() && held.iter().all(has_bpf_object), "{held:?}");
     capture.kill();
     wait_until("nothing is left", || !held.iter().any(has_bpf_object));
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len(), 2);
-    assert_eq!(
-        word(&contents.packets[0], "drop").as_deref(),
-        Some("NO_SOCKET")
-    );
+    assert_eq!(word(&contents.packets[0], "drop").as_deref(), Some("NO_SOCKET"));
 }

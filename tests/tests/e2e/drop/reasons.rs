@@ -28,24 +28,13 @@ fn dropped(lab: &Lab, reason: &str, functions: &[&str], link: u16, act: impl FnO
 }
 
 #[track_caller]
-fn check(
-    contents: &Contents,
-    station: &Station,
-    interface: &str,
-    reason: &str,
-    functions: &[&str],
-    link: u16,
-) {
+fn check(contents: &Contents, station: &Station, interface: &str, reason: &str, functions: &[&str], link: u16) {
     let packet = &contents.packets[0];
     let block = &contents.interfaces[packet.interface as usize];
     assert_eq!(block.name(), format!("{interface} (drop)"), "{reason}");
     assert_eq!(block.link_type, link, "{reason}");
     assert_eq!(word(packet, "drop").as_deref(), Some(reason));
-    assert_eq!(
-        word(packet, "netns"),
-        Some(station.name.clone()),
-        "{reason}"
-    );
+    assert_eq!(word(packet, "netns"), Some(station.name.clone()), "{reason}");
     let at = word(packet, "at").unwrap();
     let function = at.split(['+', '.']).next().unwrap();
     assert!(functions.contains(&function), "{reason} at {at}");
@@ -62,9 +51,7 @@ fn frame(lab: &Lab, frame: Vec<u8>, reason: &str, functions: &[&str]) {
 fn sum_up(frame: &mut [u8]) {
     frame[IP_AT + 10..IP_AT + 12].fill(0);
     let words = frame[IP_AT..IP_AT + 20].chunks_exact(2);
-    let mut sum: u32 = words
-        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]))
-        .sum();
+    let mut sum: u32 = words.map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -74,9 +61,7 @@ fn sum_up(frame: &mut [u8]) {
 /// Sends a datagram out of b, which may be refused.
 fn send_out(lab: &Lab, to: &str, port: u16) {
     let send = format!("for i in 1 2 3 4 5 6 7 8; do echo hello > /dev/udp/{to}/{port}; done");
-    let _ = Command::new("ip")
-        .args(["netns", "exec", &lab.pair.b.name, "bash", "-c", &send])
-        .output();
+    let _ = Command::new("ip").args(["netns", "exec", &lab.pair.b.name, "bash", "-c", &send]).output();
 }
 
 fn forwarding(lab: &Lab) {
@@ -95,21 +80,11 @@ fn to(lab: &Lab, destination: [u8; 4]) -> Vec<u8> {
 #[test]
 fn no_socket() {
     let Some(lab) = Lab::open() else { return };
-    frame(
-        &lab,
-        udp_frame(&lab, 5555),
-        "NO_SOCKET",
-        &["__udp4_lib_rcv", "udp_rcv"],
-    );
+    frame(&lab, udp_frame(&lab, 5555), "NO_SOCKET", &["__udp4_lib_rcv", "udp_rcv"]);
     let tcp = Template::new()
         .ethernet(lab.pair.a.mac, lab.pair.b.mac)
         .ipv4(lab.pair.a.ipv4.octets(), lab.pair.b.ipv4.octets())
-        .tcp(Tcp {
-            src: 40000,
-            dst: 81,
-            flags: 2,
-            ..Tcp::default()
-        })
+        .tcp(Tcp { src: 40000, dst: 81, flags: 2, ..Tcp::default() })
         .build();
     frame(&lab, tcp, "NO_SOCKET", &["tcp_v4_rcv"]);
 }
@@ -118,10 +93,7 @@ fn no_socket() {
 fn netfilter_at_three_hooks() {
     let Some(lab) = Lab::open() else { return };
     forwarding(&lab);
-    inside(
-        &lab.pair.b,
-        &["ip", "route", "add", "10.88.0.0/24", "dev", "veth0"],
-    );
+    inside(&lab.pair.b, &["ip", "route", "add", "10.88.0.0/24", "dev", "veth0"]);
     for hook in ["input", "forward", "output"] {
         nft(&lab.pair.b, hook, "udp dport { 7, 9 } drop");
     }
@@ -137,9 +109,7 @@ fn netfilter_at_three_hooks() {
     sum_up(&mut expected);
     assert_eq!(forwarded.bytes, expected);
     let peer = lab.pair.a.ipv4.to_string();
-    let out = dropped(&lab, "NETFILTER_DROP", &place, RAW, || {
-        send_out(&lab, &peer, 9)
-    });
+    let out = dropped(&lab, "NETFILTER_DROP", &place, RAW, || send_out(&lab, &peer, 9));
     assert_eq!(out.bytes[28..], *b"hello\n");
 }
 
@@ -181,9 +151,8 @@ fn headers_and_checksums() {
 #[test]
 fn receive_buffer() {
     let Some(lab) = Lab::open() else { return };
-    let socket = run_in(&lab.pair.b.namespace, || {
-        std::net::UdpSocket::bind((lab.pair.b.ipv4, 7)).expect("a port of its own")
-    });
+    let socket =
+        run_in(&lab.pair.b.namespace, || std::net::UdpSocket::bind((lab.pair.b.ipv4, 7)).expect("a port of its own"));
     let mut long = Template::new()
         .ethernet(lab.pair.a.mac, lab.pair.b.mac)
         .ipv4(lab.pair.a.ipv4.octets(), lab.pair.b.ipv4.octets())
@@ -192,14 +161,8 @@ fn receive_buffer() {
         .build();
     sum_up(&mut long);
     let frames: Vec<Vec<u8>> = (0..1000).map(|_| long.clone()).collect();
-    let places = [
-        "udp_queue_rcv_one_skb",
-        "__udp_enqueue_schedule_skb",
-        "udp_queue_rcv_skb",
-    ];
-    let packet = dropped(&lab, "SOCKET_RCVBUFF", &places, ETHERNET, || {
-        lab.send_long(&frames)
-    });
+    let places = ["udp_queue_rcv_one_skb", "__udp_enqueue_schedule_skb", "udp_queue_rcv_skb"];
+    let packet = dropped(&lab, "SOCKET_RCVBUFF", &places, ETHERNET, || lab.send_long(&frames));
     assert_eq!(packet.bytes, long);
     // Before 6.11 the kernel does not report the socket.
     if let Some(socket) = word(&packet, "sock") {
@@ -226,9 +189,7 @@ fn traffic_control() {
     let egress = shoots(&lab.pair.b, program::ATTACH_TCX_EGRESS);
     let peer = lab.pair.a.ipv4.to_string();
     let places = ["__dev_queue_xmit", "sch_handle_egress"];
-    let packet = dropped(&lab, "TC_EGRESS", &places, ETHERNET, || {
-        send_out(&lab, &peer, 7)
-    });
+    let packet = dropped(&lab, "TC_EGRESS", &places, ETHERNET, || send_out(&lab, &peer, 7));
     assert_eq!(packet.bytes[IP_AT + 28..], *b"hello\n");
     drop(egress);
 }
@@ -241,14 +202,10 @@ pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
     }
     const TC_ACT_SHOT: u32 = 2;
     let shoot = [op::mov32_imm(0, TC_ACT_SHOT), op::exit()];
-    let options = LoadOptions {
-        expected_attach_type: side,
-        ..LoadOptions::new("shoots", program::SCHED_CLS)
-    };
+    let options = LoadOptions { expected_attach_type: side, ..LoadOptions::new("shoots", program::SCHED_CLS) };
     let program = program::load(&shoot, &options).expect("a program of two instructions");
-    let link = run_in(&station.namespace, || {
-        link::attach_tcx(program.as_fd(), station.index, side, TcxPosition::First)
-    });
+    let link =
+        run_in(&station.namespace, || link::attach_tcx(program.as_fd(), station.index, side, TcxPosition::First));
     Some(link.expect("a namespace").expect("a link"))
 }
 
@@ -264,10 +221,7 @@ fn queueing_discipline() {
     // Newer kernels have several reasons.
     let known = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
     let known = String::from_utf8(known.stdout).expect("names");
-    let wanted: Vec<&str> = known
-        .lines()
-        .filter(|name| name.starts_with("QDISC_"))
-        .collect();
+    let wanted: Vec<&str> = known.lines().filter(|name| name.starts_with("QDISC_")).collect();
     let wanted = wanted.join(",");
     let reasons = ["--reason", &wanted];
     let capture = trawl_tests::Capture::start(&lab, &[&arguments[..], &reasons].concat());
@@ -276,12 +230,7 @@ fn queueing_discipline() {
     let contents = Contents::read(&file);
     let reason = word(&contents.packets[0], "drop").unwrap();
     // Linux 6.1 frees them in a list.
-    let places = [
-        "__dev_queue_xmit",
-        "__dev_xmit_skb",
-        "tcf_kfree_skb_list",
-        "kfree_skb_list_reason",
-    ];
+    let places = ["__dev_queue_xmit", "__dev_xmit_skb", "tcf_kfree_skb_list", "kfree_skb_list_reason"];
     check(&contents, &lab.pair.b, "veth0", &reason, &places, ETHERNET);
     assert!(reason.starts_with("QDISC_"));
 }
@@ -293,10 +242,7 @@ fn too_big_and_no_route() {
     let link = ["ip", "link", "add", "narrow", "mtu", "600", "type", "veth"];
     inside(&lab.pair.b, &link);
     inside(&lab.pair.b, &["ip", "link", "set", "narrow", "up"]);
-    inside(
-        &lab.pair.b,
-        &["ip", "route", "add", "10.88.0.0/24", "dev", "narrow"],
-    );
+    inside(&lab.pair.b, &["ip", "route", "add", "10.88.0.0/24", "dev", "narrow"]);
     let mut big = Template::new()
         .ethernet(lab.pair.a.mac, lab.pair.b.mac)
         .ipv4(lab.pair.a.ipv4.octets(), [10, 88, 0, 5])
@@ -312,10 +258,7 @@ fn too_big_and_no_route() {
 
 #[test]
 fn nobody_answers() {
-    let options = PairOptions {
-        quiet: false,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { quiet: false, ..PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };
@@ -324,8 +267,6 @@ fn nobody_answers() {
     let [a, b, c, _] = lab.pair.b.ipv4.octets();
     let nobody = format!("{a}.{b}.{c}.99");
     let places = ["arp_error_report", "neigh_invalidate", "__neigh_event_send"];
-    let packet = dropped(&lab, "NEIGH_FAILED", &places, RAW, || {
-        send_out(&lab, &nobody, 7)
-    });
+    let packet = dropped(&lab, "NEIGH_FAILED", &places, RAW, || send_out(&lab, &nobody, 7));
     assert_eq!(packet.bytes[28..], *b"hello\n");
 }

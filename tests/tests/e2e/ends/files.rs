@@ -14,10 +14,7 @@ fn disk_is_full(format: &str, arguments: &[&str]) {
     let _heavy = heavy();
     let disk = TinyDisk::mount(&lab, 512 << 10);
     let file = disk.path("file");
-    let fixed = args!(
-        "-i {} --tap xdp --format {format} -w {file}",
-        lab.receiver()
-    );
+    let fixed = args!("-i {} --tap xdp --format {format} -w {file}", lab.receiver());
     let mut capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
     // A small ring loses most packets: it takes a while until enough have arrived.
     wait_until("the disk is full", || {
@@ -26,11 +23,7 @@ fn disk_is_full(format: &str, arguments: &[&str]) {
     });
     let finished = capture.wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("No space left on device"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
     assert!(finished.stderr.contains(&file), "{}", finished.stderr);
     // Each parsed summary is checked to add up.
     let summary = finished.summary();
@@ -64,11 +57,7 @@ fn disk_full_from_the_start_ends_the_capture() {
     let file = disk.path("file");
     let finished = Capture::start(&lab, &["-i", &lab.receiver(), "-w", &file]).wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("No space left on device"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
     finished.summary();
     nothing_attached(&lab.pair.b);
 }
@@ -97,21 +86,11 @@ fn cut_file_ends_the_capture() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-w", &file]);
     lab.send(&[frames::patterned(200)], 100);
-    wait_until("some is written", || {
-        trawl_tests::witness::size_of(file.as_ref()) > 200 * 100
-    });
-    std::fs::File::options()
-        .write(true)
-        .open(&file)
-        .and_then(|file| file.set_len(100))
-        .expect("it can be cut");
+    wait_until("some is written", || trawl_tests::witness::size_of(file.as_ref()) > 200 * 100);
+    std::fs::File::options().write(true).open(&file).and_then(|file| file.set_len(100)).expect("it can be cut");
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("another process cut it to 100"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("another process cut it to 100"), "{}", finished.stderr);
     // The header of the section alone may be longer, by the names of the processor and the kernel.
     assert!(trawl_tests::witness::size_of(file.as_ref()) <= 100);
 }
@@ -123,11 +102,7 @@ fn file_size_limit_ends_the_capture() {
     let (file, place) = (lab.file("file.pcapng"), lab.receiver());
     let trawl = trawl_tests::binary::path().display().to_string();
     let script = format!("ulimit -f 64; exec {trawl} capture -i {place} -w {file}");
-    let mut child = Command::new("bash")
-        .args(["-c", &script])
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("bash runs");
+    let mut child = Command::new("bash").args(["-c", &script]).stderr(Stdio::piped()).spawn().expect("bash runs");
     let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
     let ready = said.any(|line| line.is_ok_and(|line| line.contains("capturing on")));
     assert!(ready, "it captures");
@@ -137,10 +112,7 @@ fn file_size_limit_ends_the_capture() {
     });
     assert_eq!(child.wait().expect("a child").code(), Some(1));
     let rest: Vec<String> = said.map_while(Result::ok).collect();
-    assert!(
-        rest.iter().any(|line| line.contains("file too large: ")),
-        "{rest:?}"
-    );
+    assert!(rest.iter().any(|line| line.contains("file too large: ")), "{rest:?}");
     assert!(tshark(&file, &["frame.len"]).len() > 10);
 }
 
@@ -154,19 +126,14 @@ fn planted_files_are_not_written_to() {
     std::fs::create_dir(&shared).expect("a directory");
     let open_to_all = std::fs::Permissions::from_mode(0o1777);
     std::fs::set_permissions(&shared, open_to_all).expect("its owner may");
-    let (victim, link, theirs) = (
-        lab.path("victim"),
-        shared.join("link"),
-        shared.join("theirs"),
-    );
+    let (victim, link, theirs) = (lab.path("victim"), shared.join("link"), shared.join("theirs"));
     std::fs::write(&victim, "precious").expect("a file");
     symlink(&victim, &link).expect("a link");
     std::fs::write(&theirs, "theirs").expect("a file");
     std::os::unix::fs::chown(&theirs, Some(65534), None).expect("root may");
     for (option, path) in [("-w", &link), ("-w", &theirs), ("--summary", &link)] {
         let path = path.to_str().expect("plain");
-        let output =
-            trawl_tests::trawl(&["capture", "-i", &place, option, path, "--duration", "1s"]);
+        let output = trawl_tests::trawl(&["capture", "-i", &place, option, path, "--duration", "1s"]);
         assert_eq!(output.status.code(), Some(1), "{option} {path}");
     }
     assert_eq!(std::fs::read(&victim).expect("the file"), b"precious");

@@ -60,10 +60,7 @@ fn stopped_reader_causes_no_silent_loss() {
     assert_eq!(summary.seen, 2_000);
     assert!(summary.lost_by("ring_full") > 0, "{summary:?}");
     let bytes = reader.join().expect("no panic").expect("the pipe");
-    assert_eq!(
-        Contents::parse(&bytes).packets.len() as u64,
-        summary.recorded
-    );
+    assert_eq!(Contents::parse(&bytes).packets.len() as u64, summary.recorded);
 }
 
 /// Checks that the capture ends although the pipe is never read.

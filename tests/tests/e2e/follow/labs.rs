@@ -35,10 +35,7 @@ fn set_up(lab: &LineLab, commands: &[&str]) -> Result<(), String> {
 
 /// The first command tells whether the kernel has such devices.
 pub fn lab(kind: &str) -> Option<LineLab> {
-    let lab = LineLab::with(&LineOptions {
-        quiet: false,
-        ..LineOptions::default()
-    })?;
+    let lab = LineLab::with(&LineOptions { quiet: false, ..LineOptions::default() })?;
     let interfaces = "ip addr flush dev";
     let clear = [
         format!("a {interfaces} veth0"),
@@ -134,10 +131,7 @@ pub fn lab(kind: &str) -> Option<LineLab> {
             "a ip addr add 10.1.0.1/24 dev wg0",
             "b ip addr add 10.1.0.2/24 dev wg0",
         ],
-        _ => &[
-            "m ip addr add 10.1.0.1/24 dev RIGHT",
-            "b ip addr add 10.1.0.2/24 dev veth0",
-        ],
+        _ => &["m ip addr add 10.1.0.1/24 dev RIGHT", "b ip addr add 10.1.0.2/24 dev veth0"],
     };
     let alone = ["bridge", "vlan", "bond"].contains(&kind);
     if !alone {
@@ -150,30 +144,13 @@ pub fn lab(kind: &str) -> Option<LineLab> {
     if kind == "wireguard" {
         let key = |at: &str| {
             let station = if at == "a" { &lab.line.a } else { &lab.line.b };
-            let text = run(
-                "ip",
-                &[
-                    "netns",
-                    "exec",
-                    &station.name,
-                    "wg",
-                    "show",
-                    "wg0",
-                    "public-key",
-                ],
-            );
+            let text = run("ip", &["netns", "exec", &station.name, "wg", "show", "wg0", "public-key"]);
             text.trim().to_owned()
         };
         let peer = |at: &str, other: &str, address: &str, inner: &str| {
-            format!(
-                "{at} wg set wg0 peer {} endpoint {address}:51820 allowed-ips {inner}/32",
-                key(other)
-            )
+            format!("{at} wg set wg0 peer {} endpoint {address}:51820 allowed-ips {inner}/32", key(other))
         };
-        let peers = [
-            peer("a", "b", "10.1.2.2", "10.1.0.2"),
-            peer("b", "a", "10.1.1.1", "10.1.0.1"),
-        ];
+        let peers = [peer("a", "b", "10.1.2.2", "10.1.0.2"), peer("b", "a", "10.1.1.1", "10.1.0.1")];
         let peers: Vec<&str> = peers.iter().map(String::as_str).collect();
         set_up(&lab, &peers).expect("peers");
     }
@@ -192,15 +169,10 @@ fn ends(kind: &str) {
     run("ip", &ping);
     let socket = run_in(&line.b.namespace, || UdpSocket::bind(("0.0.0.0", PORT)));
     let socket = socket.expect("the namespace").expect("a port");
-    socket
-        .set_read_timeout(Some(Duration::from_secs(2)))
-        .expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(2))).expect("a socket");
     let within = format!("{},{},{}", line.a.name, line.left.name, line.b.name);
     let filter = format!("udp dst port {PORT}");
-    let arguments = args!(
-        "follow --json --netns {} --within {within} '{filter}'",
-        line.a.name
-    );
+    let arguments = args!("follow --json --netns {} --within {within} '{filter}'", line.a.name);
     let follow = Running::start(&arguments, "following packets on");
     let sender = run_in(&line.a.namespace, || UdpSocket::bind("0.0.0.0:0"));
     let sender = sender.expect("the namespace").expect("a port");
@@ -216,9 +188,7 @@ fn ends(kind: &str) {
         for number in 0..count {
             let due = Duration::from_micros(number * 1_000_000 / RATE);
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
-            sender
-                .send_to(&number.to_be_bytes(), (TO, PORT))
-                .expect("it is sent");
+            sender.send_to(&number.to_be_bytes(), (TO, PORT)).expect("it is sent");
         }
         reader.join().expect("a count")
     });
@@ -247,19 +217,9 @@ fn ends(kind: &str) {
     let example = ways.iter().find(|way| way["end"] == "gap");
     let most = count / 1000;
     assert!(lost <= most, "{kind}: {lost} gaps of {count}: {example:?}");
-    let is_other = |way: &&Value| {
-        !["delivered", "dropped", "gap"].contains(&way["end"].as_str().expect("a word"))
-    };
-    assert_eq!(
-        known + dropped + lost,
-        followed,
-        "{kind}: {:?}",
-        ways.iter().find(is_other)
-    );
-    assert!(
-        known + lost + not_followed >= received,
-        "{kind}: {received} were received, {known} delivered"
-    );
+    let is_other = |way: &&Value| !["delivered", "dropped", "gap"].contains(&way["end"].as_str().expect("a word"));
+    assert_eq!(known + dropped + lost, followed, "{kind}: {:?}", ways.iter().find(is_other));
+    assert!(known + lost + not_followed >= received, "{kind}: {received} were received, {known} delivered");
     if kind.starts_with("ipsec") {
         // The encrypted packet is a part of the path.
         let is_encrypted = |way: &Value| way["steps"].to_string().contains("ESP(spi=");
@@ -325,10 +285,8 @@ fn file_shows_the_path() {
     let line = &lab.line;
     let file = Files::file(&lab, "path.pcapng");
     let within = format!("{},{},{}", line.a.name, line.left.name, line.b.name);
-    let arguments = args!(
-        "follow -w {file} --print --json -c 1 --netns {} --within {within} 'udp dst port {PORT}'",
-        line.a.name
-    );
+    let arguments =
+        args!("follow -w {file} --print --json -c 1 --netns {} --within {within} 'udp dst port {PORT}'", line.a.name);
     let follow = Running::start(&arguments, "following packets on");
     let send = format!("echo hello > /dev/udp/{TO}/{PORT}");
     run("ip", &["netns", "exec", &line.a.name, "bash", "-c", &send]);
@@ -344,19 +302,13 @@ fn file_shows_the_path() {
     assert_eq!(of("prerouting")["nat"], "dnat", "{}", ways[0]);
     assert_eq!(of("prerouting")["conntrack"], "new", "{}", ways[0]);
     assert_eq!(of("postrouting")["nat"], "snat", "{}", ways[0]);
-    let rows = tshark(
-        &file,
-        &["frame.interface_name", "frame.packet_id", "ip.dst"],
-    );
+    let rows = tshark(&file, &["frame.interface_name", "frame.packet_id", "ip.dst"]);
     let id = ways[0]["packet_id"].to_string();
     assert!(rows.iter().all(|row| row[1] == id), "{rows:?}");
     let mut names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     names.dedup();
     let left = format!("{} ({})", line.left.interface, line.left.name);
-    assert!(
-        names.contains(&format!("prerouting {left}").as_str()),
-        "{names:?}"
-    );
+    assert!(names.contains(&format!("prerouting {left}").as_str()), "{names:?}");
     // Each step that is not deduced has its interface.
     let seen = steps.iter().filter(|step| step["step"] != "routed").count();
     assert_eq!(names.len(), seen, "{names:?}\n{}", ways[0]);
@@ -384,13 +336,7 @@ fn packet_in_a_tunnel_is_followed_from_an_xdp_program() {
     let ways = ways(&done.stdout);
     let steps = steps(&ways[0]);
     assert_eq!(steps[..2], ["xdp", "gro"], "{}", ways[0]);
-    assert!(
-        ways[0]["packet"]
-            .as_str()
-            .is_some_and(|text| text.contains("VXLAN")),
-        "{}",
-        ways[0]
-    );
+    assert!(ways[0]["packet"].as_str().is_some_and(|text| text.contains("VXLAN")), "{}", ways[0]);
     assert_eq!(steps.last(), Some(&"dropped"), "{}", ways[0]);
     let inside = ways[0]["steps"].as_array().expect("steps").iter();
     let mut inside = inside.filter(|step| step["interface"] == "vx");

@@ -14,8 +14,8 @@ fn own_marks(text: &str) -> Option<(String, String)> {
     Some((port.to_owned(), length.to_owned()))
 }
 
-/// Across translation, a tunnel, clones, an XDP program and reused buffers, a packet never gets a step of another one, and a gap
-/// marks the step where its identity was lost.
+/// Across translation, a tunnel, clones, an XDP program and reused buffers, a packet never gets a step of another one,
+/// and a gap marks the step where its identity was lost.
 #[test]
 #[ignore = "make test-long runs it"]
 fn translation_tunnels_clones_and_xdp_make_no_false_link() {
@@ -30,43 +30,20 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         run("ip", &[&["netns", "exec", station], &words[..]].concat());
     };
     // Out of a through a tunnel, translated on arrival; a packet socket gets a clone of each.
-    for (station, own, other, address) in [
-        (a, a.ipv4, b.ipv4, "10.99.0.1/24"),
-        (b, b.ipv4, a.ipv4, "10.99.0.2/24"),
-    ] {
-        let tunnel = format!(
-            "ip link add vx type vxlan id 7 local {own} remote {other} dev veth0 dstport 4789"
-        );
+    for (station, own, other, address) in [(a, a.ipv4, b.ipv4, "10.99.0.1/24"), (b, b.ipv4, a.ipv4, "10.99.0.2/24")] {
+        let tunnel = format!("ip link add vx type vxlan id 7 local {own} remote {other} dev veth0 dstport 4789");
         inside(&station.name, &tunnel);
         inside(&station.name, &format!("ip addr add {address} dev vx"));
         inside(&station.name, "ip link set vx up");
     }
     inside(&b.name, "nft add table ip t");
-    inside(
-        &b.name,
-        "nft add chain ip t p { type nat hook prerouting priority dstnat ; }",
-    );
-    inside(
-        &b.name,
-        "nft add rule ip t p udp dport 5300 redirect to :5301",
-    );
-    let socket = run_in(&b.namespace, || {
-        UdpSocket::bind("0.0.0.0:5301").expect("a port")
-    })
-    .unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .unwrap();
+    inside(&b.name, "nft add chain ip t p { type nat hook prerouting priority dstnat ; }");
+    inside(&b.name, "nft add rule ip t p udp dport 5300 redirect to :5301");
+    let socket = run_in(&b.namespace, || UdpSocket::bind("0.0.0.0:5301").expect("a port")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let receiver = lab.receiver();
-    assert!(
-        trawl(&["xdp", "load", &receiver, "pass", "--tappable"])
-            .status
-            .success()
-    );
-    let clones = Capture::start(
-        &lab,
-        &args!("--tap packet -i {receiver} -w {}", lab.file("c.pcapng")),
-    );
+    assert!(trawl(&["xdp", "load", &receiver, "pass", "--tappable"]).status.success());
+    let clones = Capture::start(&lab, &args!("--tap packet -i {receiver} -w {}", lab.file("c.pcapng")));
     let count = amount(100_000);
     let arguments = args!(
         "follow --json --memory 512MiB --netns {} --within {} 'udp dst port \
@@ -127,45 +104,25 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         let names = steps(way);
         // Without a reported gap, no step is missing, except that a packet may be picked up late if the table was full.
         let there = way_there(way);
-        let is_late = done.stderr.contains("not followed")
-            && longest.windows(there.len()).any(|part| part == there);
-        assert!(
-            names.contains(&"gap") || is_late || longest.starts_with(&there),
-            "{way}"
-        );
+        let is_late = done.stderr.contains("not followed") && longest.windows(there.len()).any(|part| part == there);
+        assert!(names.contains(&"gap") || is_late || longest.starts_with(&there), "{way}");
         // Fields that are the same at all steps identify a packet: it has at most these steps, in this order.
-        let times: Vec<u64> = all
-            .iter()
-            .filter_map(|step| step["time_ns"].as_u64())
-            .collect();
+        let times: Vec<u64> = all.iter().filter_map(|step| step["time_ns"].as_u64()).collect();
         assert!(times.is_sorted(), "{way}");
         let texts = all.iter().filter_map(|step| step["packet"].as_str());
         let own = way["packet"].as_str().map(own_marks);
         assert!(own.as_ref().is_some_and(Option::is_some), "{way}");
         for text in texts {
-            assert_eq!(
-                Some(own_marks(text)),
-                own,
-                "{text} is another packet: {way}"
-            );
+            assert_eq!(Some(own_marks(text)), own, "{text} is another packet: {way}");
         }
+        assert!(names.iter().filter(|name| **name == "output").count() <= 2, "{way}");
         assert!(
-            names.iter().filter(|name| **name == "output").count() <= 2,
-            "{way}"
-        );
-        assert!(
-            all.iter()
-                .filter(|step| step["interface"] == "vx" && step["step"] == "prerouting")
-                .count()
-                <= 1,
+            all.iter().filter(|step| step["interface"] == "vx" && step["step"] == "prerouting").count() <= 1,
             "{way}"
         );
         delivered += usize::from(way["end"] == "delivered");
         let translated = all.iter().any(|step| {
-            step["step"] == "prerouting"
-                && step["packet"]
-                    .as_str()
-                    .is_some_and(|packet| packet.contains(".5301:"))
+            step["step"] == "prerouting" && step["packet"].as_str().is_some_and(|packet| packet.contains(".5301:"))
         });
         whole += u64::from(translated && names[0] == "output" && way["end"] == "delivered");
     }
@@ -174,9 +131,5 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     if done.stderr.contains(" 0 lost") {
         assert_eq!((ways.len() as u64, delivered as u64), (count, received));
     }
-    assert!(
-        whole >= LENGTHS / 2,
-        "{whole} of {} are seen from one end to the other",
-        ways.len()
-    );
+    assert!(whole >= LENGTHS / 2, "{whole} of {} are seen from one end to the other", ways.len());
 }

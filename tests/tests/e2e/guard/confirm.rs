@@ -12,30 +12,20 @@ fn unconfirmed_change_is_reverted() {
     // The command has ended, and its session too: only the waiting process is left.
     let deny = ["deny", "--src", "192.0.2.2", "--confirm"];
     guarded.well(&[&deny[..], &["1s"]].concat());
-    wait_until("the revert is reported", || {
-        guarded.list()["reverted"].is_object()
-    });
+    wait_until("the revert is reported", || guarded.list()["reverted"].is_object());
     let after = guarded.list();
     assert_eq!(after["rules"], before["rules"]);
     let command = after["reverted"]["command"].as_str().unwrap_or_default();
     assert!(command.contains("192.0.2.2"), "{after}");
     let said = guarded.refused(1, &["confirm"]);
-    assert!(
-        said.contains("192.0.2.2") && said.contains("was reverted at "),
-        "{said}"
-    );
+    assert!(said.contains("192.0.2.2") && said.contains("was reverted at "), "{said}");
 
     guarded.well(&[&deny[..], &["1h"]].concat());
     let said = guarded.refused(1, &["remove", "--all"]);
     assert!(said.contains("is not confirmed"), "{said}");
     let confirmed = guarded.well(&["confirm", "--json"]);
     let confirmed: Value = serde_json::from_str(&confirmed).expect("JSON");
-    assert!(
-        confirmed["command"]
-            .as_str()
-            .is_some_and(|command| command.contains("192.0.2.2")),
-        "{confirmed}"
-    );
+    assert!(confirmed["command"].as_str().is_some_and(|command| command.contains("192.0.2.2")), "{confirmed}");
     guarded.well(&["remove", "2"]);
 }
 
@@ -69,11 +59,7 @@ fn check_lists_changes_and_counts_affected_packets() {
     let before = guarded.list();
     let sender = lab.sender();
     let flood = args!("gen udp -i {sender} --rate 1k --dst 10.77.0.2");
-    let mut flood = Command::new(binary::path())
-        .args(flood)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("trawl runs");
+    let mut flood = Command::new(binary::path()).args(flood).stdout(Stdio::null()).spawn().expect("trawl runs");
     wait_until("packets arrive", || guarded.list() != before);
     let checked = guarded.well(&["apply", "--check", "--json", &file]);
     let text = guarded.well(&["apply", "--check", &file]);
@@ -88,17 +74,11 @@ fn check_lists_changes_and_counts_affected_packets() {
     assert_eq!(changes["unchanged"], 1);
     let packets = checked["packets_affected_per_second"].as_u64();
     assert!(packets.is_some_and(|packets| packets > 0), "{checked}");
-    assert!(
-        text.contains("would add 1, remove 1, change 2 and keep 1"),
-        "{text}"
-    );
+    assert!(text.contains("would add 1, remove 1, change 2 and keep 1"), "{text}");
     let same = guarded.well(&["save"]);
     std::fs::write(&file, same).expect("write the file");
     let text = guarded.well(&["apply", "--check", &file]);
-    assert!(
-        text.contains("would add 0, remove 0, change 0 and keep 3"),
-        "{text}"
-    );
+    assert!(text.contains("would add 0, remove 0, change 0 and keep 3"), "{text}");
 }
 
 #[test]
@@ -156,10 +136,6 @@ fn saved_rules_apply_unchanged() {
     guarded.well(&["load", "veth0", "--default", "allow", "--json"]);
     assert!(guarded.apply(&saved).status.success(), "{saved}");
     assert_eq!(rules(&guarded.list()), rules(&before));
-    let unloaded: Value =
-        serde_json::from_str(&guarded.well(&["unload", "veth0", "--json"])).expect("JSON");
-    assert_eq!(
-        unloaded["interfaces"][0],
-        format!("{}:veth0", lab.pair.b.name)
-    );
+    let unloaded: Value = serde_json::from_str(&guarded.well(&["unload", "veth0", "--json"])).expect("JSON");
+    assert_eq!(unloaded["interfaces"][0], format!("{}:veth0", lab.pair.b.name));
 }

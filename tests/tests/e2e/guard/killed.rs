@@ -18,9 +18,7 @@ fn numbered(network: u32, number: u32) -> Ipv4Addr {
 
 /// Returns a file with a number of rules for a network, and the rule that all files share.
 fn rules(lab: &Lab, network: u32, count: u32) -> String {
-    let list: String = (0..count)
-        .map(|number| format!("{}\n", numbered(network, number)))
-        .collect();
+    let list: String = (0..count).map(|number| format!("{}\n", numbered(network, number))).collect();
     let name = format!("list-{network}");
     std::fs::write(lab.path(&name), list).expect("a file");
     let file = lab.file(&format!("rules-{network}.toml"));
@@ -87,18 +85,13 @@ fn many_rules_hold_as_a_whole_or_not_at_all() {
         guarded.send(&[udp_from(STRANGER, 9)], 1);
         hits += 1;
         let wanted = 21 - holds;
-        let killed = apply(
-            wanted,
-            &args!("-qq -e {traced} -e {} -o /dev/null", call.killing()),
-        );
+        let killed = apply(wanted, &args!("-qq -e {traced} -e {} -o /dev/null", call.killing()));
         let holds_now = in_force(&guarded, count);
         assert!(!killed.status.success() || holds_now == wanted);
         holds = holds_now;
         let list = guarded.list();
         let rules = list["rules"].as_array().expect("rules");
-        let stranger = rules
-            .iter()
-            .find(|rule| rule["src"].as_str() == Some(&STRANGER.to_string()));
+        let stranger = rules.iter().find(|rule| rule["src"].as_str() == Some(&STRANGER.to_string()));
         assert_eq!(stranger.expect("it stays")["hits"], hits, "{}", call.text);
     }
     guarded.well(&["apply", file_of(21 - holds)]);

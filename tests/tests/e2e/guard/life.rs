@@ -18,10 +18,7 @@ fn rules_precede_the_first_interface_and_end_with_the_last() {
     assert_eq!(guarded.list()["rules"].as_array().map(Vec::len), Some(0));
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
     guarded.well(&["remove", "1"]);
-    assert!(
-        !guarded.directory().exists(),
-        "without rules and interfaces there is nothing to keep"
-    );
+    assert!(!guarded.directory().exists(), "without rules and interfaces there is nothing to keep");
     // A file's default applies to existing interfaces; the output explains how to apply it to the next one.
     let applied = guarded.apply("default = \"deny\"\n");
     let said = String::from_utf8_lossy(&applied.stderr).into_owned();
@@ -34,10 +31,7 @@ fn rules_precede_the_first_interface_and_end_with_the_last() {
     assert_eq!((guarded.hits(1), guarded.hits(2)), (100, 0));
     let (program, _) = xdp_on(&lab.pair.b).expect("it is guarded");
     assert!(guarded.directory().exists());
-    let about = run(
-        "bpftool",
-        &["-j", "prog", "show", "id", &program.to_string()],
-    );
+    let about = run("bpftool", &["-j", "prog", "show", "id", &program.to_string()]);
     let about: Value = serde_json::from_str(&about).expect("JSON");
     let maps = about["map_ids"].as_array().cloned().unwrap_or_default();
     guarded.well(&["unload", "lo"]);
@@ -49,9 +43,7 @@ fn rules_precede_the_first_interface_and_end_with_the_last() {
     guarded.refused(1, &["unload", "veth0"]);
     for map in maps {
         wait_until("its maps are gone", || {
-            !output("bpftool", &["map", "show", "id", &map.to_string()])
-                .status
-                .success()
+            !output("bpftool", &["map", "show", "id", &map.to_string()]).status.success()
         });
     }
 }
@@ -64,11 +56,7 @@ fn kernel_without_loops_is_named_by_the_guard_and_by_doctor() {
     }
     let Some(lab) = Lab::open() else { return };
     let load = args!("guard load {}", lab.receiver());
-    fails(
-        &load,
-        1,
-        &["cannot load the guard", "older than Linux 5.17"],
-    );
+    fails(&load, 1, &["cannot load the guard", "older than Linux 5.17"]);
     assert_eq!(xdp_on(&lab.pair.b), None);
     let doctor = trawl(&["doctor"]);
     let said = String::from_utf8_lossy(&doctor.stdout);
@@ -101,10 +89,7 @@ fn guard_goes_with_its_namespace() {
         let mark = netns::Mark::of(Some(&namespace)).expect("a mark");
         drop(namespace);
         let rules = PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{mark}"));
-        for load in [
-            &["guard", "deny", "--src", "192.0.2.1", "--netns", &other][..],
-            &["guard", "load", &lo],
-        ] {
+        for load in [&["guard", "deny", "--src", "192.0.2.1", "--netns", &other][..], &["guard", "load", &lo]] {
             assert!(trawl(load).status.success(), "{load:?}");
         }
         assert!(rules.exists());
@@ -125,10 +110,7 @@ struct Alone(Child);
 
 impl Alone {
     fn start() -> Self {
-        let child = Command::new("unshare")
-            .args(["--net", "sleep", "1000"])
-            .spawn()
-            .expect("unshare");
+        let child = Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().expect("unshare");
         let alone = Self(child);
         let here = netns::Namespace::current().expect("a namespace");
         wait_until("it has left", || alone.namespace() != here);
@@ -177,11 +159,7 @@ fn guard_that_cannot_be_reloaded_stays_unchanged() {
     let guarded = Guarded { lab: &lab };
     guarded.well(&["load", "lo", "--default", "deny"]);
     let before = guarded.list();
-    let lo = Station {
-        interface: "lo".to_owned(),
-        index: 1,
-        ..lab.pair.b.clone()
-    };
+    let lo = Station { interface: "lo".to_owned(), index: 1, ..lab.pair.b.clone() };
     let (program, _) = xdp_on(&lo).expect("it is guarded");
     for more in [&[][..], &["--tappable"]] {
         let change = ["load", "lo", "--mode", "native", "--default", "allow"];
@@ -202,9 +180,7 @@ fn interfaces_have_defaults_and_rules_of_their_own() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
-    let pair = [
-        "link", "add", "other", "type", "veth", "peer", "name", "other",
-    ];
+    let pair = ["link", "add", "other", "type", "veth", "peer", "name", "other"];
     run("ip", &[&["-n", a][..], &pair, &["netns", b]].concat());
     for name in [a, b] {
         run("ip", &["-n", name, "link", "set", "other", "up"]);
@@ -214,16 +190,12 @@ fn interfaces_have_defaults_and_rules_of_their_own() {
     guarded.well(&args!("allow --src {STRANGER} --proto udp --on veth0"));
     lab.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 200);
     let other = || {
-        let all: Value =
-            serde_json::from_str(&guarded.well(&["stats", "other", "--json"])).expect("JSON");
+        let all: Value = serde_json::from_str(&guarded.well(&["stats", "other", "--json"])).expect("JSON");
         all["interfaces"][0].clone()
     };
     let figures = guarded.figures(&["rule_allowed", "default_denied", "rule_denied"]);
     assert_eq!(figures, [100, 100, 0]);
-    let from = Station {
-        interface: "other".to_owned(),
-        ..lab.pair.a.clone()
-    };
+    let from = Station { interface: "other".to_owned(), ..lab.pair.a.clone() };
     let frames = [udp_from(STRANGER, 9), udp_from(A4, 9)];
     send_from(&from, &frames, 200, Engine::Live, None, None);
     wait_until("all packets are counted", || {
@@ -249,12 +221,8 @@ fn captures_see_packets_at_a_tappable_guard() {
     guarded.well(&["load", "veth0", "--tappable"]);
     let file = lab.file("file.pcapng");
     let place = lab.receiver();
-    let capture = Capture::start(
-        &lab,
-        &[
-            "-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both", "-c", "8", "-w", &file,
-        ],
-    );
+    let capture =
+        Capture::start(&lab, &["-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both", "-c", "8", "-w", &file]);
     guarded.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 4);
     capture.wait().summary_of_success().assert_all_recorded(8);
     let verdicts = tshark(&file, &["frame.verdict.ebpf_xdp"]).concat();
@@ -303,10 +271,7 @@ fn take_off(lab: &Lab) {
     let status = status_of(&lab.receiver());
     match status["programs"][0]["link"].as_u64() {
         Some(link) => run("bpftool", &["link", "detach", "id", &link.to_string()]),
-        None => run(
-            "ip",
-            &["-n", &lab.pair.b.name, "link", "set", "veth0", "xdp", "off"],
-        ),
+        None => run("ip", &["-n", &lab.pair.b.name, "link", "set", "veth0", "xdp", "off"]),
     };
     assert_eq!(xdp_on(&lab.pair.b), None);
 }
@@ -325,10 +290,7 @@ fn guard_is_removed_like_any_program() {
         guarded.well(&["load", "veth0", "lo"]);
         guarded.well(&["deny", "--src", &STRANGER.to_string()]);
         succeeds(way);
-        assert!(
-            guarded.rule(1).is_some(),
-            "{way:?}: the other one is guarded"
-        );
+        assert!(guarded.rule(1).is_some(), "{way:?}: the other one is guarded");
         guarded.well(&["load", "veth0", "--replace"]);
         guarded.well(&["unload", "lo"]);
         assert!(guarded.rule(1).is_some(), "{way:?}");
@@ -345,10 +307,7 @@ fn moved_interface_is_guarded_by_the_rules_of_its_namespace() {
     let guarded = Guarded::load(&lab, &[]);
     let (from, to) = (&lab.pair.b, &lab.pair.a);
     let words = ["-n", &from.name, "link", "set", &from.interface];
-    run(
-        "ip",
-        &[&words[..], &["netns", &to.name, "name", "moved"]].concat(),
-    );
+    run("ip", &[&words[..], &["netns", &to.name, "name", "moved"]].concat());
     run("ip", &["-n", &to.name, "link", "set", "moved", "up"]);
     let there = |arguments: &[&str]| {
         let output = trawl(&[&["guard"], arguments, &["--netns", &to.name]].concat());

@@ -11,8 +11,7 @@ fn pattern() -> Vec<u8> {
 
 /// Transfers data from a to b and back while `meanwhile` runs, ending only after it.
 fn transfer_during(lab: &Lab, meanwhile: impl FnOnce()) {
-    let listener =
-        run_in(&lab.pair.b.namespace, || TcpListener::bind((B4, 7000))).expect("the namespace");
+    let listener = run_in(&lab.pair.b.namespace, || TcpListener::bind((B4, 7000))).expect("the namespace");
     let listener = listener.expect("a listener");
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || {
@@ -21,12 +20,9 @@ fn transfer_during(lab: &Lab, meanwhile: impl FnOnce()) {
             stream.read_exact(&mut got).expect("all of it");
             stream.write_all(&got).expect("all of it back");
         });
-        let stream = run_in(&lab.pair.a.namespace, || TcpStream::connect((B4, 7000)))
-            .expect("the namespace");
+        let stream = run_in(&lab.pair.a.namespace, || TcpStream::connect((B4, 7000))).expect("the namespace");
         let mut stream = stream.expect("a connection");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .expect("a time");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
         let sent = pattern();
         // The first half before, the rest during and after the flood.
         stream.write_all(&sent[..SIZE / 2]).expect("the first half");
@@ -60,14 +56,12 @@ fn floods_are_dropped_while_a_connection_holds() {
     });
     let seconds = start.elapsed().as_secs() + 1;
     assert_eq!(guarded.hits(1), FLOOD);
-    // Packets below the rate pass: this many a second, and a tenth of a second's worth at once. One is the client's own.
+    // Packets below the rate pass: this many a second, and a tenth of a second's worth at once. One is the client's
+    // own.
     for (rule, rate) in [(2, 50), (3, 10)] {
         let hits = guarded.hits(rule);
         let allowed = rate * seconds + rate / 10 + 2;
-        assert!(
-            hits <= FLOOD + 1 && hits + allowed >= FLOOD,
-            "rule {rule}: {hits} of {FLOOD}"
-        );
+        assert!(hits <= FLOOD + 1 && hits + allowed >= FLOOD, "rule {rule}: {hits} of {FLOOD}");
     }
     let figures = guarded.figures(&["seen", "passed", "dropped", "rule_denied", "over_rate"]);
     assert_eq!(figures[0], figures[1] + figures[2]);
@@ -79,15 +73,9 @@ fn floods_are_dropped_while_a_connection_holds() {
 fn default_deny_passes_allowed_packets_and_counts_the_rest() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
-    guarded.well(&args!(
-        "allow --src 10.77.0.0/24 --proto tcp --port 7000-7001"
-    ));
+    guarded.well(&args!("allow --src 10.77.0.0/24 --proto tcp --port 7000-7001"));
     transfer_during(&lab, || guarded.send(&[udp_from(A4, 7000)], 1000));
-    let arp = Template::new()
-        .ethernet(FROM, TO)
-        .arp(Arp::request(FROM, A4, B4))
-        .frame_len(60)
-        .build();
+    let arp = Template::new().ethernet(FROM, TO).arp(Arp::request(FROM, A4, B4)).frame_len(60).build();
     let solicitation = Template::new()
         .ethernet(FROM, TO)
         .layer(Layer::Ipv6(Ipv6 {
@@ -98,67 +86,34 @@ fn default_deny_passes_allowed_packets_and_counts_the_rest() {
             hop_limit: 255,
             next_header: None,
         }))
-        .icmpv6(Icmp {
-            kind: 135,
-            ..Icmp::default()
-        })
+        .icmpv6(Icmp { kind: 135, ..Icmp::default() })
         .payload([0; 20])
         .build();
-    for frame in [
-        frames::ipv6_udp(0),
-        frames::ipv4_udp(1),
-        frames::ipv6_udp(2),
-        arp,
-        solicitation,
-        frames::silent(64),
-    ] {
+    for frame in [frames::ipv6_udp(0), frames::ipv4_udp(1), frames::ipv6_udp(2), arp, solicitation, frames::silent(64)]
+    {
         guarded.send(&[frame], 100);
     }
     let cut_short = udp_from(A4, 9)[..36].to_vec();
     guarded.send(&[cut_short], 10);
-    let names = [
-        "default_denied",
-        "not_ip",
-        "discovery",
-        "malformed",
-        "rule_denied",
-        "over_rate",
-        "default_allowed",
-    ];
+    let names = ["default_denied", "not_ip", "discovery", "malformed", "rule_denied", "over_rate", "default_allowed"];
     assert_eq!(guarded.figures(&names), [1300, 200, 100, 10, 0, 0, 0]);
     let default = &guarded.list()["defaults"][0];
-    assert_eq!(
-        (default["action"].as_str(), default["hits"].as_u64()),
-        (Some("deny"), Some(1300))
-    );
+    assert_eq!((default["action"].as_str(), default["hits"].as_u64()), (Some("deny"), Some(1300)));
 }
 
 #[test]
 fn generic_mode_and_both_cpus_count_the_same() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--mode", "skb"]);
-    assert_eq!(
-        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
-        Some("skb")
-    );
+    assert_eq!(xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(), Some("skb"));
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
     for cpu in 0..2 {
-        send_from(
-            &lab.pair.a,
-            &[udp_from(STRANGER, 9)],
-            5_000,
-            Engine::Packet,
-            Some(cpu),
-            None,
-        );
+        send_from(&lab.pair.a, &[udp_from(STRANGER, 9)], 5_000, Engine::Packet, Some(cpu), None);
     }
     wait_until("all are counted", || guarded.hits(1) == 10_000);
     assert_eq!(guarded.figures(&["seen", "dropped"]), [10_000, 10_000]);
     guarded.well(&["load", "veth0", "--mode", "native"]);
-    assert_eq!(
-        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
-        Some("native")
-    );
+    assert_eq!(xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(), Some("native"));
     lab.send_from_two_cpus(&[udp_from(STRANGER, 9)], 50_000);
     // The rule's hits and the interface's totals continue in the program of the other mode.
     assert_eq!(guarded.hits(1), 110_000);
@@ -171,26 +126,14 @@ fn later_fragments_follow_the_verdict_on_the_first() {
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["allow", "--proto", "udp", "--port", "53"]);
     let fragment = |offset: u16, protocol: u8| {
-        let ip = Ipv4 {
-            fragment_offset: offset,
-            dont_fragment: false,
-            protocol: Some(protocol),
-            ..Ipv4::new(A4, B4)
-        };
-        Template::new()
-            .ethernet(FROM, TO)
-            .layer(Layer::Ipv4(ip))
-            .payload([7; 40])
-            .build()
+        let ip = Ipv4 { fragment_offset: offset, dont_fragment: false, protocol: Some(protocol), ..Ipv4::new(A4, B4) };
+        Template::new().ethernet(FROM, TO).layer(Layer::Ipv4(ip)).payload([7; 40]).build()
     };
     guarded.send(&[fragment(1480, 17)], 100);
     guarded.send(&[fragment(1480, 6)], 10);
     // Crafted to overwrite the flags of the first one.
     guarded.send(&[fragment(8, 6)], 1);
-    assert_eq!(
-        guarded.figures(&["rule_allowed", "default_denied", "malformed"]),
-        [100, 10, 1]
-    );
+    assert_eq!(guarded.figures(&["rule_allowed", "default_denied", "malformed"]), [100, 10, 1]);
 }
 
 #[test]
@@ -204,16 +147,10 @@ fn rate_applies_to_each_source() {
     }
     let most = 3 * (start.elapsed().as_secs() + 1) * 100 + 3 * 11;
     let rule = guarded.rule(1).expect("it is there");
-    let (passed, limited) = (
-        rule["hits"].as_u64().expect("a number"),
-        rule["limited"].as_u64().expect("a number"),
-    );
+    let (passed, limited) = (rule["hits"].as_u64().expect("a number"), rule["limited"].as_u64().expect("a number"));
     assert_eq!(passed + limited, 60_000);
     assert!((3 * 10..=most).contains(&passed), "{passed} passed");
-    assert_eq!(
-        guarded.figures(&["rule_allowed", "over_rate"]),
-        [passed, limited]
-    );
+    assert_eq!(guarded.figures(&["rule_allowed", "over_rate"]), [passed, limited]);
 }
 
 #[test]
@@ -237,14 +174,8 @@ fn each_option_matches_exactly_its_packets() {
     ];
     let on = guarded.interface();
     for (options, dropped) in [
-        (
-            &args!("--src 10.0.0.0/8 --proto udp --port 53-60 --on {on}")[..],
-            3,
-        ),
-        (
-            &args!("--src 10.0.0.0/8 --proto udp --port 53-60 --on lo"),
-            0,
-        ),
+        (&args!("--src 10.0.0.0/8 --proto udp --port 53-60 --on {on}")[..], 3),
+        (&args!("--src 10.0.0.0/8 --proto udp --port 53-60 --on lo"), 0),
         (&["--port", "55"], 2),
         (&["--icmp", "echo-request"], 2),
         (&["--proto", "icmpv6", "--icmp", "129"], 1),
@@ -256,11 +187,7 @@ fn each_option_matches_exactly_its_packets() {
         guarded.well(&[&["deny"], options].concat());
         let before = guarded.figures(&["dropped"])[0];
         guarded.send(&frames, frames.len() as u64);
-        assert_eq!(
-            guarded.figures(&["dropped"])[0] - before,
-            dropped,
-            "{options:?}"
-        );
+        assert_eq!(guarded.figures(&["dropped"])[0] - before, dropped, "{options:?}");
         let rules = guarded.list()["rules"].clone();
         assert_eq!(rules[0]["hits"], dropped, "{rules}");
         guarded.well(&["remove", "--all"]);

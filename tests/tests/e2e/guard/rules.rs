@@ -9,9 +9,7 @@ fn rule_expires_on_its_own() {
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", &STRANGER.to_string(), "--for", "1h"]);
     guarded.well(&args!("deny --src {STRANGER} --proto udp --for 400ms"));
-    let left = guarded.rule(1).expect("it is there")["expires_in"]
-        .as_f64()
-        .expect("a number");
+    let left = guarded.rule(1).expect("it is there")["expires_in"].as_f64().expect("a number");
     assert!(left > 3_000.0 && left <= 3_600.0, "{left}");
     wait_until("the rule is over", || guarded.rule(2).is_none());
     guarded.send(&[udp_from(STRANGER, 9)], 1000);
@@ -34,10 +32,7 @@ fn file_is_applied_as_a_whole_or_not_at_all() {
     assert!(guarded.apply(by_source).status.success());
     let before = guarded.list();
     for (bad, place) in [
-        (
-            "[[rule]]\naction = \"deny\"\n[[rule]]\naction = \"allow\"\nsrc = \"300.0.0.1\"\n",
-            "line 5, column 7",
-        ),
+        ("[[rule]]\naction = \"deny\"\n[[rule]]\naction = \"allow\"\nsrc = \"300.0.0.1\"\n", "line 5, column 7"),
         (
             "default = \"deny\"\n[[rule]]\naction = \"deny\"\nport = 9\non = \"nowhere\"\n",
             "line 2, column 1: interface nowhere",
@@ -62,10 +57,7 @@ fn file_is_applied_as_a_whole_or_not_at_all() {
         }
         flood.join().expect("no panic");
     });
-    assert_eq!(
-        guarded.figures(&["seen", "rule_denied", "passed"]),
-        [FLOOD, FLOOD, 0]
-    );
+    assert_eq!(guarded.figures(&["seen", "rule_denied", "passed"]), [FLOOD, FLOOD, 0]);
 }
 
 #[test]
@@ -95,34 +87,18 @@ fn hits_are_kept_through_changes() {
 fn hundred_thousand_prefixes_are_in_force() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
-    let list: String = (0..100_000u32)
-        .map(|number| format!("{}\n", Ipv4Addr::from_bits(0x0b00_0000 + number * 3)))
-        .collect();
+    let list: String =
+        (0..100_000u32).map(|number| format!("{}\n", Ipv4Addr::from_bits(0x0b00_0000 + number * 3))).collect();
     std::fs::write(lab.path("list"), list).expect("a file");
     let applied = guarded.apply("[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n");
-    assert_eq!(
-        String::from_utf8_lossy(&applied.stdout),
-        "100000 rules in force\n"
-    );
+    assert_eq!(String::from_utf8_lossy(&applied.stdout), "100000 rules in force\n");
     for number in [0u32, 3, 6, 150_000, 299_997] {
         for beside in 0..3 {
-            guarded.send(
-                &[udp_from(
-                    Ipv4Addr::from_bits(0x0b00_0000 + number + beside),
-                    9,
-                )],
-                10,
-            );
+            guarded.send(&[udp_from(Ipv4Addr::from_bits(0x0b00_0000 + number + beside), 9)], 10);
         }
     }
-    assert_eq!(
-        guarded.figures(&["rule_denied", "default_allowed"]),
-        [50, 100]
-    );
-    assert_eq!(
-        guarded.list()["rules"].as_array().map(Vec::len),
-        Some(100_000)
-    );
+    assert_eq!(guarded.figures(&["rule_denied", "default_allowed"]), [50, 100]);
+    assert_eq!(guarded.list()["rules"].as_array().map(Vec::len), Some(100_000));
     assert_eq!(guarded.well(&["remove", "--all"]), "removed 100000 rules\n");
 }
 
@@ -138,10 +114,7 @@ fn wrong_rules_are_wrong_usage() {
         (vec!["deny", "--icmp", "echo"], "echo-request"),
         (vec!["deny", "--rate", "0"], "rate"),
         (vec!["deny", "--for", "soon"], "time"),
-        (
-            vec!["deny", "--src", "::1", "--dst", "10.0.0.1"],
-            "IP version",
-        ),
+        (vec!["deny", "--src", "::1", "--dst", "10.0.0.1"], "IP version"),
         (vec!["preset", "flood"], "syn-flood"),
         (vec!["remove"], "ID"),
     ] {
@@ -169,12 +142,7 @@ fn source_ports_and_macs_match() {
         let frame = Template::new().ethernet(mac, TO).ipv4(STRANGER, B4);
         frame.udp(port, 9).payload([0; 22]).build()
     };
-    let all = [
-        frame(FROM, 389),
-        frame(FROM, 390),
-        frame(other, 389),
-        frame(other, 390),
-    ];
+    let all = [frame(FROM, 389), frame(FROM, 390), frame(other, 389), frame(other, 390)];
     // Number of packets that each rule decides: rules with MAC addresses are evaluated first.
     let rules = [
         vec!["deny", "--proto", "udp", "--src-port", "389"],
@@ -200,18 +168,9 @@ fn source_ports_and_macs_match() {
     assert_eq!(hits(), [200, 200, 200, 0]);
     for (words, why) in [
         (vec!["deny", "--src-port", "70000"], "is not a port"),
-        (
-            vec!["deny", "--src-mac", "10.0.0.1"],
-            "is not a MAC address",
-        ),
-        (
-            vec!["deny", "--src-mac", "02:00:5e:00:53:09/24"],
-            "did you mean 02:00:5e:00:00:00/24",
-        ),
-        (
-            vec!["deny", "--proto", "gre", "--src-port", "1"],
-            "gre has no ports",
-        ),
+        (vec!["deny", "--src-mac", "10.0.0.1"], "is not a MAC address"),
+        (vec!["deny", "--src-mac", "02:00:5e:00:53:09/24"], "did you mean 02:00:5e:00:00:00/24"),
+        (vec!["deny", "--proto", "gre", "--src-port", "1"], "gre has no ports"),
     ] {
         let said = guarded.refused(2, &words);
         assert!(said.contains(why), "{said}");
@@ -237,26 +196,11 @@ fn names_in_rule_files_do_not_steer_the_terminal() {
     };
     let (file, strange) = (lab.file("rules.toml"), lab.file(name));
     for (text, status) in [
-        (
-            format!("[[rule]]\naction = \"deny\"\nport = 9\non = \"{in_toml}\"\n"),
-            0,
-        ),
-        (
-            format!("[[interface]]\nname = \"{in_toml}\"\ndefault = \"deny\"\n"),
-            0,
-        ),
-        (
-            format!("[[rule]]\naction = \"deny\"\nport = 9\non = \"{in_toml}c\"\n"),
-            1,
-        ),
-        (
-            format!("[[rule]]\naction = \"deny\"\nsrc-file = \"{in_toml}\"\n"),
-            1,
-        ),
-        (
-            format!("[[rule]]\naction = \"deny\"\nsrc = \"{in_toml}\"\n"),
-            1,
-        ),
+        (format!("[[rule]]\naction = \"deny\"\nport = 9\non = \"{in_toml}\"\n"), 0),
+        (format!("[[interface]]\nname = \"{in_toml}\"\ndefault = \"deny\"\n"), 0),
+        (format!("[[rule]]\naction = \"deny\"\nport = 9\non = \"{in_toml}c\"\n"), 1),
+        (format!("[[rule]]\naction = \"deny\"\nsrc-file = \"{in_toml}\"\n"), 1),
+        (format!("[[rule]]\naction = \"deny\"\nsrc = \"{in_toml}\"\n"), 1),
         (format!("[[rule]]\naction = \"{in_toml}\"\n"), 1),
         (format!("[[rule]]\n\"{in_toml}\" = 1\n"), 1),
         (format!("[[preset]]\nname = \"{in_toml}\"\n"), 1),
@@ -288,10 +232,7 @@ fn memory_for_rules_is_bounded() {
         (1_001, 1 << 20, 1, "more than the 1000000 rules"),
         (1 << 21, 1 << 20, 1, "more than the 1000000 rules"),
     ] {
-        let (sources, ports) = (
-            list(sources, &address),
-            list(1_000, &|n| (n + 1).to_string()),
-        );
+        let (sources, ports) = (list(sources, &address), list(1_000, &|n| (n + 1).to_string()));
         let text = format!("[[rule]]\naction = \"deny\"\nsrc = [{sources}]\nport = [{ports}]\n");
         let file = lab.file("rules.toml");
         std::fs::write(&file, text).expect("a file");
@@ -299,10 +240,7 @@ fn memory_for_rules_is_bounded() {
         let output = Command::new("bash")
             .args(["-c", &limited, "bash"])
             .arg(binary::path())
-            .args(args!(
-                "guard apply --check {file} --netns {}",
-                lab.pair.b.name
-            ))
+            .args(args!("guard apply --check {file} --netns {}", lab.pair.b.name))
             .output()
             .expect("bash runs");
         let said = [output.stdout, output.stderr].concat();

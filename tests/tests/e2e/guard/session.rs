@@ -6,15 +6,9 @@ use trawl_tests::args;
 /// Runs trawl as in a session with this connection.
 fn in_session(connection: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(binary::path());
-    command
-        .args(arguments)
-        .env("SSH_CONNECTION", connection)
-        .stdin(Stdio::null());
+    command.args(arguments).env("SSH_CONNECTION", connection).stdin(Stdio::null());
     let output = command.output().expect("trawl runs");
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    )
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
@@ -22,12 +16,7 @@ fn session_of_the_command_is_not_cut() {
     let Some(lab) = Lab::open() else { return };
     let name = lab.pair.b.name.clone();
     let session = "10.77.0.1 50000 10.77.0.2 22";
-    let guard = |arguments: &[&str]| {
-        in_session(
-            session,
-            &[&["guard"], arguments, &["--netns", &name]].concat(),
-        )
-    };
+    let guard = |arguments: &[&str]| in_session(session, &[&["guard"], arguments, &["--netns", &name]].concat());
     let (status, said) = guard(&["load", "veth0", "--default", "deny"]);
     assert_eq!(status, Some(1), "{said}");
     assert_eq!(xdp_on(&lab.pair.b), None);
@@ -55,10 +44,7 @@ fn session_of_the_command_is_not_cut() {
     // Rules that do not affect the session are accepted, and sessions elsewhere do not matter.
     assert_eq!(guard(&["deny", "--src", "10.77.0.9"]).0, Some(0));
     assert_eq!(guard(&["remove", "1", "--yes"]).0, Some(0));
-    let here = in_session(
-        "127.0.0.1 50000 127.0.0.1 22",
-        &["guard", "list", "--netns", &name],
-    );
+    let here = in_session("127.0.0.1 50000 127.0.0.1 22", &["guard", "list", "--netns", &name]);
     assert_eq!(here.0, Some(0));
 }
 
@@ -67,9 +53,7 @@ fn session_by_another_interface_does_not_matter() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     for command in [
-        vec![
-            "link", "add", "side0", "type", "veth", "peer", "name", "side1",
-        ],
+        vec!["link", "add", "side0", "type", "veth", "peer", "name", "side1"],
         vec!["address", "add", "10.88.0.1/24", "dev", "side0"],
         vec!["link", "set", "side0", "up"],
     ] {

@@ -57,8 +57,8 @@ fn rules_unused_by_the_attached_program_are_not_listed_as_in_force() {
     std::fs::remove_dir_all(&moved).expect("it is a test's");
 }
 
-/// Another BPF file system, like the one mounted by `ip netns exec`, has no rules of the guard. The advice there does not discard
-/// the rules in force.
+/// Another BPF file system, like the one mounted by `ip netns exec`, has no rules of the guard. The advice there does
+/// not discard the rules in force.
 #[test]
 fn advice_inside_ip_netns_exec_is_to_go_outside() {
     let Some(lab) = Lab::open() else { return };
@@ -66,23 +66,15 @@ fn advice_inside_ip_netns_exec_is_to_go_outside() {
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
     let (name, attached) = (lab.pair.b.name.clone(), xdp_on(&lab.pair.b));
     let inside = |command: &str| {
-        let script = format!(
-            "mount -t bpf -o mode=0700 bpf /sys/fs/bpf && {} guard {command}",
-            binary::path().display()
-        );
-        let output = Command::new("ip")
-            .args(["netns", "exec", &name, "sh", "-c", &script])
-            .output()
-            .expect("ip runs");
+        let script =
+            format!("mount -t bpf -o mode=0700 bpf /sys/fs/bpf && {} guard {command}", binary::path().display());
+        let output = Command::new("ip").args(["netns", "exec", &name, "sh", "-c", &script]).output().expect("ip runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{command}: {said}");
         said
     };
     let said = inside("deny --src 192.0.2.1");
-    assert!(
-        said.contains(&format!("outside of ip netns exec, with --netns {name}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("outside of ip netns exec, with --netns {name}")), "{said}");
     assert!(!said.contains("--replace"), "{said}");
     let said = inside("load veth0 --replace");
     assert!(said.contains("would be lost"), "{said}");
@@ -105,14 +97,10 @@ fn waiting(lab: &Lab) -> (Lock, std::process::Child, String) {
         lab.pair.b.name
     );
     let mut command = Command::new("unshare");
-    command
-        .args(["-m", "sh", "-c", &script])
-        .stderr(Stdio::piped());
+    command.args(["-m", "sh", "-c", &script]).stderr(Stdio::piped());
     let mut child = command.spawn().expect("trawl runs");
     let mut line = String::new();
-    BufReader::new(child.stderr.take().expect("a pipe"))
-        .read_line(&mut line)
-        .expect("a line");
+    BufReader::new(child.stderr.take().expect("a pipe")).read_line(&mut line).expect("a line");
     (held, child, line)
 }
 
@@ -121,10 +109,7 @@ fn waiting_command_names_the_lock_holder_and_ends_on_a_signal() {
     let Some(lab) = Lab::open() else { return };
     let (held, mut child, line) = waiting(&lab);
     let own = format!("process {} (", std::process::id());
-    assert!(
-        line.contains("waiting for the lock") && line.contains(&own),
-        "{line}"
-    );
+    assert!(line.contains("waiting for the lock") && line.contains(&own), "{line}");
     run("kill", &["-TERM", &child.id().to_string()]);
     assert!(!child.wait().expect("it ends").success());
     drop(held);

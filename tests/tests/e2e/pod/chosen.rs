@@ -19,10 +19,7 @@ fn info(namespace: &str) -> Value {
 /// Returns trawl in a network namespace, where it finds the runtime.
 fn inside(namespace: &str, runtime: &Runtime) -> Command {
     let mut command = Command::new("ip");
-    command
-        .args(["netns", "exec", namespace])
-        .arg(binary::path())
-        .env("PATH", &runtime.path);
+    command.args(["netns", "exec", namespace]).arg(binary::path()).env("PATH", &runtime.path);
     command
 }
 
@@ -43,10 +40,7 @@ fn pods_of_a_label_join_when_they_start() {
         "capture --cri-socket {} --pod default/app=web,tier!=db --tap packet -c 7 -w {file} udp",
         runtime.socket
     ));
-    let capture = Running::of(
-        command,
-        "no pod here is default/app=web,tier!=db yet: waiting",
-    );
+    let capture = Running::of(command, "no pod here is default/app=web,tier!=db yet: waiting");
     tell(&runtime.socket, &pods("web"));
     capture.wait_said(&format!("capturing on {} at", host.interface));
     capture.wait_said("the pod default/node uses the host's network: it is captured only without");
@@ -67,31 +61,20 @@ fn macvlan_interface_of_a_pod_is_captured_inside() {
     let Some(lab) = Lab::open() else { return };
     let (host, pod) = (&lab.pair.a, &lab.pair.b);
     for words in [
-        args!(
-            "-n {} link add mac0 link {} type macvlan mode bridge",
-            host.name,
-            host.interface
-        ),
+        args!("-n {} link add mac0 link {} type macvlan mode bridge", host.name, host.interface),
         args!("-n {} link set mac0 netns {}", host.name, pod.name),
         args!("-n {} link add inner0 type bridge", pod.name),
         args!("-n {} link set inner0 up", pod.name),
         args!("-n {} link set mac0 up", pod.name),
         args!("-n {} address add 192.0.2.7/24 dev mac0", pod.name),
-        args!(
-            "-n {} neigh add 192.0.2.1 lladdr 02:00:00:00:00:01 dev mac0",
-            pod.name
-        ),
+        args!("-n {} neigh add 192.0.2.1 lladdr 02:00:00:00:00:01 dev mac0", pod.name),
     ] {
         run("ip", &words);
     }
-    let pods =
-        json!([{"id": "a1", "name": "two", "namespace": "default", "info": info(&pod.name)}]);
+    let pods = json!([{"id": "a1", "name": "two", "namespace": "default", "info": info(&pod.name)}]);
     let runtime = Runtime::start(&lab, &pods);
     let file = lab.file("macvlan.pcapng");
-    let words = args!(
-        "--cri-socket {} --pod default/two --tap packet -Q out -w {file} udp",
-        runtime.socket
-    );
+    let words = args!("--cri-socket {} --pod default/two --tap packet -Q out -w {file} udp", runtime.socket);
     let path = [("PATH", runtime.path.as_str())];
     let capture = Capture::start_inside_with(&path, host, &lab, &words);
     assert!(!capture.said().contains("inner0"), "{}", capture.said());
@@ -123,10 +106,7 @@ fn pod_on_the_host_is_found_from_another_cgroup_namespace() {
         fs::create_dir(&group).expect("a cgroup");
         group
     };
-    let (own, others) = (
-        made("own"),
-        made("pod8a6e0804_2bd0_4672_b79d_d97027f90000.slice"),
-    );
+    let (own, others) = (made("own"), made("pod8a6e0804_2bd0_4672_b79d_d97027f90000.slice"));
     let mut sender = Command::new("ip")
         .args(["netns", "exec", &host.name, "bash", "-c"])
         .arg(format!("read; echo mine >/dev/udp/{}/4001", pod.ipv4))
@@ -141,18 +121,10 @@ fn pod_on_the_host_is_found_from_another_cgroup_namespace() {
     let file = lab.file("node.pcapng");
     // The cgroup namespace begins at the cgroup of the process that makes it.
     let script = "echo $$ >\"$0/cgroup.procs\" && exec unshare --cgroup \"$@\"";
-    let words = args!(
-        "capture --cri-socket {} --pod app=node -c 1 -w {file} udp",
-        runtime.socket
-    );
+    let words = args!("capture --cri-socket {} --pod app=node -c 1 -w {file} udp", runtime.socket);
     let mut command = Command::new("bash");
-    command
-        .args(["-c", script, &own])
-        .args(["ip", "netns", "exec", &host.name]);
-    command
-        .arg(binary::path())
-        .args(words)
-        .env("PATH", &runtime.path);
+    command.args(["-c", script, &own]).args(["ip", "netns", "exec", &host.name]);
+    command.arg(binary::path()).args(words).env("PATH", &runtime.path);
     let capture = Running::of(command, "capturing on");
     capture.wait_said("the pod default/node uses the host's network: capturing");
     let other = format!("echo other >/dev/udp/{}/4002", pod.ipv4);
@@ -165,11 +137,7 @@ fn pod_on_the_host_is_found_from_another_cgroup_namespace() {
     rows.retain(|row| !row[0].is_empty());
     assert_eq!(rows, [["4001"]]);
     assert_eq!(comments(&file), ["pod=default/node labels=app=node"]);
-    assert_eq!(
-        named(&file),
-        [""; 0],
-        "the host's addresses are not the pod's"
-    );
+    assert_eq!(named(&file), [""; 0], "the host's addresses are not the pod's");
     for group in [own, others] {
         wait_until("its processes have left", || fs::remove_dir(&group).is_ok());
     }
@@ -205,21 +173,14 @@ fn agent_stores_the_packets_of_chosen_pods() {
     let endpoint = format!("unix://{}", runtime.socket);
     command.env("CONTAINER_RUNTIME_ENDPOINT", endpoint);
     let agent = Running::of(command, "following");
-    let reported = || -> Value {
-        serde_json::from_slice(&fs::read(&report).unwrap_or_default()).unwrap_or_default()
-    };
+    let reported = || -> Value { serde_json::from_slice(&fs::read(&report).unwrap_or_default()).unwrap_or_default() };
     let phase = |at: usize| reported()["captures"][at]["phase"].clone();
     wait_until("it waits for a pod", || phase(1) == "running");
     assert_eq!(phase(0), "refused");
-    assert_eq!(
-        reported()["captures"][0]["refused"],
-        json!({"kind": "pod", "pod": "*"})
-    );
+    assert_eq!(reported()["captures"][0]["refused"], json!({"kind": "pod", "pod": "*"}));
     // Kubernetes asks by HTTP whether the agent works, and whether it does as desired.
     let probe = |path: &str| {
-        let ask = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/9417; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3"
-        );
+        let ask = format!("exec 3<>/dev/tcp/127.0.0.1/9417; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
         run("ip", &["netns", "exec", &host.name, "bash", "-c", &ask])
     };
     assert!(probe("/livez").starts_with("HTTP/1.1 200 OK\r\n"));
@@ -229,9 +190,7 @@ fn agent_stores_the_packets_of_chosen_pods() {
     let web = json!([{"id": "a1", "name": "web-0", "namespace": "default", "labels": {"app": "web", "tier": "front"},
         "info": info(&pod.name)}]);
     fs::write(lab.file("agent.toml"), capture("web", "default/app=web")).expect("a file");
-    wait_until("it is ready", || {
-        probe("/readyz").starts_with("HTTP/1.1 200 OK")
-    });
+    wait_until("it is ready", || probe("/readyz").starts_with("HTTP/1.1 200 OK"));
     tell(&runtime.socket, &web);
     wait_until("packets of the pod are counted", || {
         send_from(pod, &[frames::ipv4_udp(0)], 1, Engine::Live, None, None);
@@ -245,18 +204,12 @@ fn agent_stores_the_packets_of_chosen_pods() {
         assert!(answer.status.success(), "{answer:?}");
         answer.stdout
     };
-    let rows = asked(&[
-        "--json",
-        "SELECT DISTINCT interface, pod, pod_labels FROM packets",
-    ]);
+    let rows = asked(&["--json", "SELECT DISTINCT interface, pod, pod_labels FROM packets"]);
     let rows: Value = serde_json::from_slice(&rows).expect("JSON");
     let row = json!([{"interface": host.interface, "pod": "default/web-0", "pod_labels": "app=web,tier=front"}]);
     assert_eq!(rows["rows"], row);
     let file = lab.file("found.pcapng");
     asked(&["--packets", &file, "--filter", "udp"]);
     assert_eq!(named(&file), [format!("{}\tdefault/web-0", pod.ipv4)]);
-    assert_eq!(
-        comments(&file),
-        ["pod=default/web-0 labels=app=web,tier=front"]
-    );
+    assert_eq!(comments(&file), ["pod=default/web-0 labels=app=web,tier=front"]);
 }

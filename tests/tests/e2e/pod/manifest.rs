@@ -7,10 +7,7 @@ use serde_json::Value;
 use trawl_tests::lab::Directory;
 use trawl_tests::{Running, args, helper_or_skip, s3, skip};
 
-const MANIFEST: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../packaging/kubernetes/trawl.yaml"
-);
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/trawl.yaml");
 
 /// Validates each document strictly: unknown fields are errors.
 const VALIDATE: &str = "
@@ -61,11 +58,7 @@ fn manifest_is_valid() {
     for (right, wrong, why) in [
         ("hostPID: true", "hostPid: true", "hostPid"),
         ("periodSeconds: 10", "periodSeconds: often", "often"),
-        (
-            "      containers:\n        - name: trawl",
-            "      boxes:\n        - name: trawl",
-            "DaemonSet",
-        ),
+        ("      containers:\n        - name: trawl", "      boxes:\n        - name: trawl", "DaemonSet"),
         ("verbs: [get]", "verbs: get", "get"),
     ] {
         assert!(text.contains(right), "{right}");
@@ -76,15 +69,15 @@ fn manifest_is_valid() {
     }
 }
 
-/// Bytes that the agent needs without captures, and each capture besides its memory for packets: docs/internals/agents.md.
+/// Bytes that the agent needs without captures, and each capture besides its memory for packets:
+/// docs/internals/agents.md.
 const OF_AGENT: u64 = 64 << 20;
 const OF_CAPTURE: u64 = 128 << 20;
 
 /// The agent accepts the manifest's files and arguments; its probes and its memory limit fit these.
 #[test]
 fn manifest_fits_the_agent() {
-    let script =
-        "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let script = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
     let output = Command::new("python3")
         .args(["-c", script, MANIFEST])
         .env("PYTHONPATH", s3::python_packages())
@@ -100,10 +93,7 @@ fn manifest_fits_the_agent() {
     let documents: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let of_kind = |kind: &str| {
         let mut documents = documents.as_array().expect("a list").iter();
-        documents
-            .find(|one| one["kind"] == kind)
-            .expect(kind)
-            .clone()
+        documents.find(|one| one["kind"] == kind).expect(kind).clone()
     };
     let directory = Directory::new();
     let file = |name: &str| directory.path().join(name).display().to_string();
@@ -113,20 +103,11 @@ fn manifest_fits_the_agent() {
     let container = &of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0];
     let arguments = container["args"].as_array().expect("a list").iter();
     let arguments: Vec<String> = arguments
-        .map(|one| {
-            one.as_str()
-                .expect("a text")
-                .replace("/etc/trawl", &file(""))
-                .replace("$(NODE)", "node-a")
-        })
+        .map(|one| one.as_str().expect("a text").replace("/etc/trawl", &file("")).replace("$(NODE)", "node-a"))
         .collect();
     for probe in ["livenessProbe", "readinessProbe"] {
         let get = &container[probe]["httpGet"];
-        let address = format!(
-            "--health={}:{}",
-            get["host"].as_str().expect("a text"),
-            get["port"]
-        );
+        let address = format!("--health={}:{}", get["host"].as_str().expect("a text"), get["port"]);
         assert!(arguments.contains(&address), "{address}");
     }
     let (memory, spool) = (file("memory"), file("spool"));
@@ -136,25 +117,13 @@ fn manifest_fits_the_agent() {
     let policy = fs::read_to_string(file("policy.toml")).expect("a file");
     let number = |key: &str| {
         let mut lines = policy.lines();
-        let value = lines
-            .find_map(|line| line.strip_prefix(&format!("{key} = ")))
-            .expect(key);
+        let value = lines.find_map(|line| line.strip_prefix(&format!("{key} = "))).expect(key);
         value.parse::<u64>().expect("a number")
     };
     // One more, for `kubectl trawl`.
     let captures = number("max_captures") + 1;
     let needed = OF_AGENT + captures * (number("max_memory_bytes") + OF_CAPTURE);
-    let limit = container["resources"]["limits"]["memory"]
-        .as_str()
-        .expect("a text");
-    let limit = limit
-        .strip_suffix("Mi")
-        .expect("MiB")
-        .parse::<u64>()
-        .expect("a number")
-        << 20;
-    assert!(
-        (needed..needed + needed / 4).contains(&limit),
-        "{needed} {limit}"
-    );
+    let limit = container["resources"]["limits"]["memory"].as_str().expect("a text");
+    let limit = limit.strip_suffix("Mi").expect("MiB").parse::<u64>().expect("a number") << 20;
+    assert!((needed..needed + needed / 4).contains(&limit), "{needed} {limit}");
 }

@@ -14,10 +14,7 @@ use trawl_tests::{Lab, binary, frames, wait_until};
 
 use super::Runtime;
 
-const PLUGIN: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../packaging/kubernetes/kubectl-trawl"
-);
+const PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/kubectl-trawl");
 
 /// Answers the plugin's three requests, and no others: the role of the plugin allows these alone. The node is a network
 /// namespace.
@@ -86,21 +83,13 @@ impl Station {
             ("PATH", self.path.clone()),
             ("NODE", self.node.clone()),
             ("NODE_PATH", self.node_path.clone()),
-            (
-                "CONTAINER_RUNTIME_ENDPOINT",
-                format!("unix://{}", self.socket),
-            ),
+            ("CONTAINER_RUNTIME_ENDPOINT", format!("unix://{}", self.socket)),
         ]
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("sh");
-        command
-            .arg(PLUGIN)
-            .args(["--context", "lab"])
-            .args(words)
-            .envs(self.variables())
-            .stdin(Stdio::null());
+        command.arg(PLUGIN).args(["--context", "lab"]).args(words).envs(self.variables()).stdin(Stdio::null());
         command
     }
 
@@ -113,24 +102,13 @@ impl Station {
             .stderr(fs::File::create(&said).expect("a file"))
             .spawn()
             .expect("sh");
-        wait_until("it captures", || {
-            fs::read_to_string(&said)
-                .unwrap_or_default()
-                .contains("capturing on")
-        });
+        wait_until("it captures", || fs::read_to_string(&said).unwrap_or_default().contains("capturing on"));
         child
     }
 }
 
 fn send(lab: &Lab, count: u64) {
-    send_from(
-        &lab.pair.b,
-        &[frames::ipv4_udp(0)],
-        count,
-        Engine::Live,
-        None,
-        None,
-    );
+    send_from(&lab.pair.b, &[frames::ipv4_udp(0)], count, Engine::Live, None, None);
 }
 
 #[test]
@@ -150,21 +128,10 @@ fn interrupted_capture_leaves_a_whole_file() {
     let Some(lab) = Lab::open() else { return };
     let station = Station::new(&lab);
     let file = lab.file("pod.pcapng");
-    let words = [
-        "-n",
-        "default",
-        "-w",
-        &file,
-        "pod/web-0",
-        "--tap",
-        "packet",
-        "udp",
-    ];
+    let words = ["-n", "default", "-w", &file, "pod/web-0", "--tap", "packet", "udp"];
     let mut plugin = station.start(&lab, &words);
     send(&lab, 5);
-    wait_until("packets arrive", || {
-        fs::metadata(&file).expect("a file").len() > 800
-    });
+    wait_until("packets arrive", || fs::metadata(&file).expect("a file").len() > 800);
     // The shell cannot trap an interrupt that its parent ignores, as of commands in the background.
     kill_process(Pid::from_child(&plugin), Signal::TERM).expect("it runs");
     assert!(plugin.wait().expect("it ends").success());
@@ -198,10 +165,7 @@ fn wireshark_shows_the_packets() {
     );
     program(&lab.file("here/wireshark"), &wireshark);
     let variables = station.variables();
-    let variables: String = variables
-        .iter()
-        .map(|(name, value)| format!("{name}='{value}' "))
-        .collect();
+    let variables: String = variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
     let command = format!(
         "{variables} sh {PLUGIN} --context lab web-0 --tap packet udp 2>{}; echo status $?; sleep 60",
         lab.file("said")
@@ -223,11 +187,7 @@ fn pods_that_cannot_be_captured_are_refused() {
     let station = Station::new(&lab);
     for (words, status, why) in [
         (&["none"][..], 1, "cannot find the pod none"),
-        (
-            &["ill"],
-            1,
-            "is not running: kubectl get pod -n default ill",
-        ),
+        (&["ill"], 1, "is not running: kubectl get pod -n default ill"),
         (&["far"], 1, "trawl does not run on the node node-b"),
         (&[], 2, "no pod is named"),
         (&["-n"], 2, "-n has no value"),

@@ -18,14 +18,7 @@ struct Case {
 }
 
 const fn case(server: &'static str, clients: &'static str, clients_at_most: u64) -> Case {
-    Case {
-        server,
-        clients,
-        clients_at_most,
-        over_ipv6: false,
-        knows_listener: false,
-        may_be_unknown: |_| false,
-    }
+    Case { server, clients, clients_at_most, over_ipv6: false, knows_listener: false, may_be_unknown: |_| false }
 }
 
 impl Case {
@@ -37,19 +30,11 @@ impl Case {
 const CASES: [Case; 14] = [
     case("prefork", "each", 20),
     case("prefork-address", "each", 20),
-    Case {
-        over_ipv6: true,
-        ..case("prefork-address", "each", 20)
-    },
+    Case { over_ipv6: true, ..case("prefork-address", "each", 20) },
+    Case { knows_listener: true, ..case("group", "each", 40) },
     Case {
         knows_listener: true,
-        ..case("group", "each", 40)
-    },
-    Case {
-        knows_listener: true,
-        may_be_unknown: |packet| {
-            packet.starts_with("None") && packet.contains("sent: false, at the server: true")
-        },
+        may_be_unknown: |packet| packet.starts_with("None") && packet.contains("sent: false, at the server: true"),
         ..case("steered", "each", 40)
     },
     case("pass", "each", 20),
@@ -65,10 +50,7 @@ const CASES: [Case; 14] = [
 const FIRST_PORT: u16 = 7701;
 
 fn check(case: &Case, tally: &Tally, at_both_ends: bool) {
-    let what = format!(
-        "{} {}, at both ends: {at_both_ends}",
-        case.server, case.clients
-    );
+    let what = format!("{} {}, at both ends: {at_both_ends}", case.server, case.clients);
     // A connection that begins on the ports of a closed one is the listening socket's.
     let reuses = case.clients == "time-wait";
     assert!(!reuses || tally.unknown.is_empty(), "{what}: {tally:#?}");
@@ -85,13 +67,7 @@ fn check(case: &Case, tally: &Tally, at_both_ends: bool) {
 
 /// Returns the number of packets without a process, as the capture states it.
 fn unknown(said: &str) -> usize {
-    let number = |line: &str| {
-        line.strip_prefix("trawl: the process of ")?
-            .split(' ')
-            .next()?
-            .parse()
-            .ok()
-    };
+    let number = |line: &str| line.strip_prefix("trawl: the process of ")?.split(' ').next()?.parse().ok();
     said.lines().find_map(number).unwrap_or(0)
 }
 
@@ -100,11 +76,7 @@ fn sockets_are_followed_from_process_to_process() {
     let Some(lab) = Lab::open() else { return };
     let ports = format!("portrange {FIRST_PORT}-{}", FIRST_PORT + CASES.len() as u16);
     let tc = lab.file("tc.pcapng");
-    let at_tc = args!(
-        "-i {} -i {} --tap tc --process -w {tc} {ports}",
-        lab.sender(),
-        lab.receiver()
-    );
+    let at_tc = args!("-i {} -i {} --tap tc --process -w {tc} {ports}", lab.sender(), lab.receiver());
     let at_tc = Capture::start(&lab, &at_tc);
     let xdp = lab.file("xdp.pcapng");
     let at_xdp = args!("-i {} --tap xdp --process -w {xdp} {ports}", lab.receiver());
@@ -130,28 +102,11 @@ fn sockets_are_followed_from_process_to_process() {
         assert!(contents.undescribed == 0 || !shows_each_use(), "{file}");
         let unseen = "some received packets will have an earlier owner of their socket as process";
         let number = finished.stderr.matches(unseen).count();
-        assert_eq!(
-            number,
-            usize::from(!shows_each_use()),
-            "{}",
-            finished.stderr
-        );
+        assert_eq!(number, usize::from(!shows_each_use()), "{}", finished.stderr);
         for (case, port, truths, listeners) in &done {
-            check(
-                case,
-                &compare(&contents, *port, truths, listeners),
-                at_both_ends,
-            );
+            check(case, &compare(&contents, *port, truths, listeners), at_both_ends);
         }
-        let nameless = contents
-            .packets
-            .iter()
-            .filter(|one| one.process().is_none());
-        assert_eq!(
-            nameless.count(),
-            unknown(&finished.stderr),
-            "{}",
-            finished.stderr
-        );
+        let nameless = contents.packets.iter().filter(|one| one.process().is_none());
+        assert_eq!(nameless.count(), unknown(&finished.stderr), "{}", finished.stderr);
     }
 }

@@ -30,15 +30,9 @@ fn container_and_inner_number_are_in_the_description() {
     let (all, filtered) = (lab.file("all.pcapng"), lab.file("filtered.pcapng"));
     let start = |file: &str, more: &str| {
         let sender = lab.sender();
-        Capture::start(
-            &lab,
-            &args!("-i {sender} --tap tc -Q out --process{more} -w {file} udp"),
-        )
+        Capture::start(&lab, &args!("-i {sender} --tap tc -Q out --process{more} -w {file} udp"))
     };
-    let captures = [
-        start(&all, ""),
-        start(&filtered, &format!(" --container {}", &id[..20])),
-    ];
+    let captures = [start(&all, ""), start(&filtered, &format!(" --container {}", &id[..20]))];
     let receiver = lab.pair.b.ipv4;
     // `ip netns exec` hides the mount, and the shell in the namespaces is the first process there.
     let inside = format!("echo $$ >/dev/udp/{receiver}/4001");
@@ -51,10 +45,7 @@ fn container_and_inner_number_are_in_the_description() {
         assert!(status.expect("bash").success(), "{script}");
     };
     run(&outside);
-    run(&format!(
-        "exec ip netns exec {} bash -c 'echo other >/dev/udp/{receiver}/4002'",
-        lab.pair.a.name
-    ));
+    run(&format!("exec ip netns exec {} bash -c 'echo other >/dev/udp/{receiver}/4002'", lab.pair.a.name));
     for capture in captures {
         capture.stop_well();
     }

@@ -17,11 +17,7 @@ fn lines(text: &str) -> Vec<Value> {
 
 fn read_json(file: &str) -> Vec<Value> {
     let done = trawl(&["read", "--json", file]);
-    assert!(
-        done.status.success(),
-        "{}",
-        String::from_utf8_lossy(&done.stderr)
-    );
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     lines(&String::from_utf8_lossy(&done.stdout))
 }
 
@@ -31,17 +27,10 @@ fn readers_of_the_published_layout_agree() {
     let (file, second) = (lab.file("processes.pcapng"), lab.file("second"));
     binary::copy("/bin/bash", &second);
     let (sender, receiver) = (lab.sender(), lab.receiver());
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {sender} -i {receiver} --tap tc --process=full -w {file} udp"),
-    );
+    let capture = Capture::start(&lab, &args!("-i {sender} -i {receiver} --tap tc --process=full -w {file} udp"));
     // A program that becomes another one.
     let to = |port: u16| format!("/dev/udp/{}/{port}", lab.pair.b.ipv4);
-    let script = format!(
-        "echo 1 >{}; exec {second} -c 'echo 2 >{}'",
-        to(4001),
-        to(4002)
-    );
+    let script = format!("echo 1 >{}; exec {second} -c 'echo 2 >{}'", to(4001), to(4002));
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &lab.pair.a.name, "bash", "-c", &script]);
     let mut child = command.process_group(0).spawn().expect("ip");
@@ -50,10 +39,7 @@ fn readers_of_the_published_layout_agree() {
     capture.stop_well();
 
     let found = lines(&run("python3", &[LAYOUT, &file]));
-    let by_trawl: Vec<Value> = read_json(&file)
-        .iter()
-        .map(|packet| packet["process"].clone())
-        .collect();
+    let by_trawl: Vec<Value> = read_json(&file).iter().map(|packet| packet["process"].clone()).collect();
     // Each datagram leaves one end and arrives at the other, behind the veth with its sender.
     assert_eq!((found.len(), by_trawl.len()), (4, 4));
     for (one, other) in found.iter().zip(&by_trawl) {
@@ -68,31 +54,17 @@ fn readers_of_the_published_layout_agree() {
         let own = &paths[number / 2..][..1];
         assert_eq!(packet["id"], id, "{port}: {packet}");
         assert_eq!(packet["parent"], std::process::id(), "{port}: {packet}");
-        assert_eq!(
-            (&packet["user_id"], &packet["user"]),
-            (&json!(0), &json!("root"))
-        );
+        assert_eq!((&packet["user_id"], &packet["user"]), (&json!(0), &json!("root")));
         let path = packet["path"].as_str().unwrap_or_default();
-        assert_eq!(
-            fs::canonicalize(path).ok().as_deref(),
-            Some(own[0].as_ref()),
-            "{packet}"
-        );
+        assert_eq!(fs::canonicalize(path).ok().as_deref(), Some(own[0].as_ref()), "{packet}");
         let command = packet["command"].as_str().unwrap_or_default();
         assert!(command.contains("\0-c\0echo"), "{packet}");
     }
-    assert!(
-        found[0]["start"].as_u64() < found[2]["start"].as_u64(),
-        "{found:?}"
-    );
+    assert!(found[0]["start"].as_u64() < found[2]["start"].as_u64(), "{found:?}");
 
     // Older versions of tshark show each description as a frame without a protocol.
     let rows = tshark(&file, &["udp.dstport"]);
-    let ports: Vec<&String> = rows
-        .iter()
-        .flatten()
-        .filter(|port| !port.is_empty())
-        .collect();
+    let ports: Vec<&String> = rows.iter().flatten().filter(|port| !port.is_empty()).collect();
     assert_eq!(ports, ["4001", "4001", "4002", "4002"]);
     assert_eq!(capinfos(&file, "Number of packets"), "4");
     assert_eq!(tcpdump(&file, &[]).len(), 4);
@@ -104,8 +76,7 @@ fn processes_of_darwin_are_read() {
     let lab = trawl_tests::lab::Directory::new();
     let file = lab.path().join("darwin.pcapng");
     let file = file.to_str().expect("plain");
-    let words =
-        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let block = |kind: u32, body: Vec<u8>| {
         let length = body.len() as u32 + 12;
         [words(&[kind, length]), body, words(&[length])].concat()
@@ -116,25 +87,12 @@ fn processes_of_darwin_are_read() {
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
     };
-    let process = |id: u32, name: &str| {
-        block(
-            0x8000_0001,
-            [words(&[id]), option(2, name.as_bytes()), words(&[0])].concat(),
-        )
-    };
+    let process =
+        |id: u32, name: &str| block(0x8000_0001, [words(&[id]), option(2, name.as_bytes()), words(&[0])].concat());
     let packet = |number: u32| {
         let frame = [0x5a; 60];
         let head = words(&[0, 0, 1, 60, 60]);
-        block(
-            6,
-            [
-                head,
-                frame.to_vec(),
-                option(0x8001, &number.to_le_bytes()),
-                words(&[0]),
-            ]
-            .concat(),
-        )
+        block(6, [head, frame.to_vec(), option(0x8001, &number.to_le_bytes()), words(&[0])].concat())
     };
     let bytes = [
         block(0x0a0d_0d0a, words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])),
@@ -145,16 +103,7 @@ fn processes_of_darwin_are_read() {
         packet(0),
     ];
     fs::write(file, bytes.concat()).expect("a file");
-    let found: Vec<Value> = read_json(file)
-        .iter()
-        .map(|packet| packet["process"].clone())
-        .collect();
-    assert_eq!(
-        found,
-        [
-            json!({"id": 502, "name": "Safari"}),
-            json!({"id": 501, "name": "ssh"})
-        ]
-    );
+    let found: Vec<Value> = read_json(file).iter().map(|packet| packet["process"].clone()).collect();
+    assert_eq!(found, [json!({"id": 502, "name": "Safari"}), json!({"id": 501, "name": "ssh"})]);
     assert_eq!(tshark(file, &["frame.len"]).len(), 2);
 }

@@ -64,12 +64,7 @@ fn orphans() -> Vec<String> {
     let [programs, links, maps] = KINDS.map(shown);
     let [mut held_programs, held_links, mut held_maps] = KINDS.map(held);
     let is_held = |link: &&Value| number(link, "id").is_some_and(|id| held_links.contains(&id));
-    held_programs.extend(
-        links
-            .iter()
-            .filter(is_held)
-            .filter_map(|link| number(link, "prog_id")),
-    );
+    held_programs.extend(links.iter().filter(is_held).filter_map(|link| number(link, "prog_id")));
     for program in &programs {
         if number(program, "id").is_some_and(|id| held_programs.contains(&id)) {
             let ids = program["map_ids"].as_array();
@@ -80,42 +75,25 @@ fn orphans() -> Vec<String> {
         let name = one["name"].as_str().unwrap_or_default();
         NAMES.iter().any(|begin| name.starts_with(begin))
     };
-    let our_programs: HashSet<u64> = programs
-        .iter()
-        .filter(|one| is_ours(one))
-        .filter_map(|one| number(one, "id"))
-        .collect();
+    let our_programs: HashSet<u64> =
+        programs.iter().filter(|one| is_ours(one)).filter_map(|one| number(one, "id")).collect();
     let mut found = Vec::new();
-    for (kind, all, held) in [
-        ("prog", &programs, &held_programs),
-        ("map", &maps, &held_maps),
-    ] {
-        let left = all
-            .iter()
-            .filter(|one| is_ours(one) && number(one, "id").is_some_and(|id| !held.contains(&id)));
+    for (kind, all, held) in [("prog", &programs, &held_programs), ("map", &maps, &held_maps)] {
+        let left = all.iter().filter(|one| is_ours(one) && number(one, "id").is_some_and(|id| !held.contains(&id)));
         found.extend(left.map(|one| format!("{kind} {one}")));
     }
-    let is_left = |link: &&Value| {
-        !is_held(link) && number(link, "prog_id").is_some_and(|id| our_programs.contains(&id))
-    };
-    found.extend(
-        links
-            .iter()
-            .filter(is_left)
-            .map(|link| format!("link {link}")),
-    );
+    let is_left =
+        |link: &&Value| !is_held(link) && number(link, "prog_id").is_some_and(|id| our_programs.contains(&id));
+    found.extend(links.iter().filter(is_left).map(|link| format!("link {link}")));
     found
 }
 
 fn nothing_is_left(what: &str) {
     let mut left = Vec::new();
-    wait_until(
-        &format!("nothing is left of a capture killed {what}: {left:?}"),
-        || {
-            left = orphans();
-            left.is_empty()
-        },
-    );
+    wait_until(&format!("nothing is left of a capture killed {what}: {left:?}"), || {
+        left = orphans();
+        left.is_empty()
+    });
 }
 
 #[test]
@@ -123,11 +101,7 @@ fn nothing_is_left(what: &str) {
 fn killed_captures_leave_no_program_at_the_cgroup() {
     let Some(lab) = Lab::open() else { return };
     nothing_is_left("before this test");
-    let arguments = args!(
-        "capture -i {} --tap tc --process -w {} udp",
-        lab.receiver(),
-        lab.file("killed.pcapng")
-    );
+    let arguments = args!("capture -i {} --tap tc --process -w {} udp", lab.receiver(), lab.file("killed.pcapng"));
     let mut seen = 0;
     for moment in (0..1000).step_by(40) {
         let mut child = Command::new(binary::path())
@@ -149,11 +123,7 @@ fn killed_captures_leave_no_program_at_the_cgroup() {
 
     let address = lab.pair.b.ipv4.to_string();
     for kill in [Capture::kill, Capture::kill_by_name, Capture::kill_all] {
-        let what = args!(
-            "-i {} --tap tc --process -w {} port {PORT}",
-            lab.receiver(),
-            lab.file("loaded.pcapng")
-        );
+        let what = args!("-i {} --tap tc --process -w {} port {PORT}", lab.receiver(), lab.file("loaded.pcapng"));
         let capture = Capture::start_with((MARK, "1"), &lab, &what);
         let server = Server::start("fork", &lab.pair.b, &address, PORT);
         std::thread::scope(|scope| {

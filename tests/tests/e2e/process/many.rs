@@ -37,33 +37,17 @@ fn processes_of_a_millisecond_are_named() {
     let (address, port) = (lab.pair.b.ipv4.to_string(), PORT.to_string());
     let count = amount(10_000) as usize;
     let (tc, xdp) = (lab.file("tc.pcapng"), lab.file("xdp.pcapng"));
-    let what = args!(
-        "-i {} -i {} --tap tc --process=full -w {tc} port {PORT}",
-        lab.sender(),
-        lab.receiver()
-    );
+    let what = args!("-i {} -i {} --tap tc --process=full -w {tc} port {PORT}", lab.sender(), lab.receiver());
     let at_tc = Capture::start(&lab, &what);
-    let what = args!(
-        "-i {} --tap xdp --process -w {xdp} port {PORT}",
-        lab.receiver()
-    );
+    let what = args!("-i {} --tap xdp --process -w {xdp} port {PORT}", lab.receiver());
     let at_xdp = Capture::start(&lab, &what);
 
     let server = Server::run(inside(&lab.pair.b, &program, &["serve", &address, &port]));
-    let clients = inside(
-        &lab.pair.a,
-        &program,
-        &["ask", &address, &port, &count.to_string(), "4"],
-    );
+    let clients = inside(&lab.pair.a, &program, &["ask", &address, &port, &count.to_string(), "4"]);
     let output = { clients }.output().expect("ip");
     let text = String::from_utf8(output.stdout).expect("text");
     let truths: Vec<Truth> = text.lines().map(Truth::parse).collect();
-    assert_eq!(
-        truths.len(),
-        count,
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(truths.len(), count, "{}", String::from_utf8_lossy(&output.stderr));
     let listeners = server.processes();
     for (capture, file, at_client) in [(at_tc, &tc, true), (at_xdp, &xdp, false)] {
         let finished = capture.stop();
@@ -97,9 +81,7 @@ fn check_descriptions(contents: &Contents, truths: &[Truth], command: &[&str]) {
     }
     let line = command.join("\0");
     for truth in truths {
-        let all = descriptions
-            .get(&truth.client)
-            .map_or(&[][..], Vec::as_slice);
+        let all = descriptions.get(&truth.client).map_or(&[][..], Vec::as_slice);
         let is_exact = |one: &&&OptionList| {
             one.text(NAME).as_deref() == Some("short")
                 && one.text(PATH).as_deref() == Some(command[0])

@@ -21,10 +21,7 @@ impl Alone {
         let cgroup = Mounted::at(lab, "cgroup2", "rw");
         let pin = format!("/sys/fs/bpf/{}-alone", lab.pair.a.name);
         let object = object_file(lab, "alone");
-        run(
-            "bpftool",
-            &["prog", "load", &object, &pin, "type", "cgroup/connect4"],
-        );
+        run("bpftool", &["prog", "load", &object, &pin, "type", "cgroup/connect4"]);
         let about = run("bpftool", &["-j", "prog", "show", "pinned", &pin]);
         let about: Value = serde_json::from_str(&about).expect("JSON");
         let id = about["id"].as_u64().expect("a number");
@@ -33,11 +30,7 @@ impl Alone {
     }
 
     fn at_cgroup(&self, action: &str) -> bool {
-        let what = args!(
-            "cgroup {action} {} connect4 pinned {}",
-            self.cgroup.path,
-            self.pin
-        );
+        let what = args!("cgroup {action} {} connect4 pinned {}", self.cgroup.path, self.pin);
         output("bpftool", &what).status.success()
     }
 }
@@ -58,14 +51,8 @@ fn doctor_names_the_program_that_refuses_a_hook() {
         return;
     };
     let doctor = trawl(&["doctor", "--json"]);
-    let capture = Capture::start(
-        &lab,
-        &args!(
-            "-i {} --tap tc --process -c 1 -w {}",
-            lab.sender(),
-            lab.file("refused.pcapng")
-        ),
-    );
+    let capture =
+        Capture::start(&lab, &args!("-i {} --tap tc --process -c 1 -w {}", lab.sender(), lab.file("refused.pcapng")));
     let id = alone.id;
     drop(alone);
     let said = capture.stop().stderr;
@@ -74,24 +61,15 @@ fn doctor_names_the_program_that_refuses_a_hook() {
 
     let document: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
     let findings = document["findings"].as_array().expect("findings");
-    let about: Vec<&Value> = findings
-        .iter()
-        .filter(|one| one["subject"] == "process")
-        .collect();
+    let about: Vec<&Value> = findings.iter().filter(|one| one["subject"] == "process").collect();
     let [finding] = about[..] else {
         panic!("{about:?}");
     };
     assert_eq!(finding["state"], "warn");
     let [text, why] = ["text", "why"].map(|field| finding[field].as_str().expect("text"));
     assert!(text.ends_with("at connect4"), "{text}");
-    assert!(
-        why.starts_with(&format!("program {id} (is_alone)")),
-        "{why}"
-    );
+    assert!(why.starts_with(&format!("program {id} (is_alone)")), "{why}");
     let doctor = trawl(&["doctor"]);
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(
-        text.contains("the process of each packet (--process)") && !text.contains("connect4"),
-        "{text}"
-    );
+    assert!(text.contains("the process of each packet (--process)") && !text.contains("connect4"), "{text}");
 }

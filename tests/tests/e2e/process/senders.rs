@@ -1,4 +1,5 @@
-//! Packets that a process sends while it runs for another: the kernel sends them in the context of whoever happens to run.
+//! Packets that a process sends while it runs for another: the kernel sends them in the context of whoever happens to
+//! run.
 
 use std::process::{Command, Stdio};
 
@@ -11,10 +12,7 @@ use super::{PORT, SCRIPT, Server};
 
 /// Runs a script of the shell in the namespace of a station, and returns its output.
 fn shell(station: &Station, script: &str) -> String {
-    run(
-        "ip",
-        &["netns", "exec", &station.name, "bash", "-c", script],
-    )
+    run("ip", &["netns", "exec", &station.name, "bash", "-c", script])
 }
 
 /// A datagram waits until another process enters the receiver's address.
@@ -25,29 +23,14 @@ fn packet_that_waits_for_its_neighbour_is_its_senders() {
     let interface = &a.interface;
     // A request for the address is not answered.
     run("ip", &args!("-n {} link set {interface} arp on", a.name));
-    run(
-        "ip",
-        &args!("-n {} neigh flush dev {interface} nud permanent", a.name),
-    );
+    run("ip", &args!("-n {} neigh flush dev {interface} nud permanent", a.name));
     let file = lab.file("neighbour.pcapng");
-    let what = args!(
-        "-i {} --tap tc -Q out --process -c 1 -w {file} udp port {PORT}",
-        lab.sender()
-    );
+    let what = args!("-i {} --tap tc -Q out --process -c 1 -w {file} udp port {PORT}", lab.sender());
     let capture = Capture::start(&lab, &what);
-    let sender: u32 = shell(a, &format!("echo $$; echo x >/dev/udp/{}/{PORT}", b.ipv4))
-        .trim()
-        .parse()
-        .expect("a number");
+    let sender: u32 =
+        shell(a, &format!("echo $$; echo x >/dev/udp/{}/{PORT}", b.ipv4)).trim().parse().expect("a number");
     let mac = b.mac.map(|byte| format!("{byte:02x}")).join(":");
-    run(
-        "ip",
-        &args!(
-            "-n {} neigh replace {} lladdr {mac} dev {interface}",
-            a.name,
-            b.ipv4
-        ),
-    );
+    run("ip", &args!("-n {} neigh replace {} lladdr {mac} dev {interface}", a.name, b.ipv4));
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     let process = contents.packets[0].process();
@@ -65,23 +48,11 @@ fn answer_to_a_written_packet_is_the_receivers() {
          ip neigh replace 10.99.0.2 lladdr 02:00:00:00:00:09 dev written",
     );
     let file = lab.file("written.pcapng");
-    let what = args!(
-        "-i {}:written --tap tc -Q out --process -c 1 -w {file} tcp port {PORT}",
-        station.name
-    );
+    let what = args!("-i {}:written --tap tc -Q out --process -c 1 -w {file} tcp port {PORT}", station.name);
     let capture = Capture::start(&lab, &what);
     let server = Server::start("alone", station, "10.99.0.1", PORT);
     let output = Command::new("ip")
-        .args([
-            "netns",
-            "exec",
-            &station.name,
-            "python3",
-            SCRIPT,
-            "write",
-            "written",
-            &PORT.to_string(),
-        ])
+        .args(["netns", "exec", &station.name, "python3", SCRIPT, "write", "written", &PORT.to_string()])
         .stderr(Stdio::inherit())
         .output()
         .expect("python3");
@@ -100,11 +71,7 @@ fn echo_requests_and_answers_are_the_askers() {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     shell(a, "sysctl -q -w net.ipv4.ping_group_range='0 2147483647'");
     let file = lab.file("echo.pcapng");
-    let what = args!(
-        "-i {} -i {} --tap tc --process -w {file} 'icmp or icmp6'",
-        lab.sender(),
-        lab.receiver()
-    );
+    let what = args!("-i {} -i {} --tap tc --process -w {file} 'icmp or icmp6'", lab.sender(), lab.receiver());
     let capture = Capture::start(&lab, &what);
     for address in [b.ipv4.to_string(), b.ipv6.to_string()] {
         shell(a, &format!("exec python3 {SCRIPT} ping {address}"));
@@ -125,8 +92,5 @@ fn echo_requests_and_answers_are_the_askers() {
         }
     }
     assert_eq!(unknown, 4, "{said}");
-    assert!(
-        said.contains("the process of 4 packets is unknown"),
-        "{said}"
-    );
+    assert!(said.contains("the process of 4 packets is unknown"), "{said}");
 }

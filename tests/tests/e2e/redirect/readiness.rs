@@ -1,4 +1,5 @@
-//! Interfaces prepared for a program's transmissions: by concurrent commands, on unsuitable interfaces, and restored afterwards.
+//! Interfaces prepared for a program's transmissions: by concurrent commands, on unsuitable interfaces, and restored
+//! afterwards.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -86,10 +87,7 @@ fn interface_without_support_is_refused_and_nothing_stays() {
     let before = features(&lab);
     let from = place(&lab.line.left);
     let said = refused(&["xdp", "load", &from, "redirect", "--to", "right,lo"], 1);
-    assert!(
-        said.contains("accepts none") && said.contains("--mode skb"),
-        "{said}"
-    );
+    assert!(said.contains("accepts none") && said.contains("--mode skb"), "{said}");
     assert_eq!(features(&lab), before);
     nothing_attached(&lab.line.left);
     let pins = output("ls", &["/sys/fs/bpf/trawl"]);
@@ -112,10 +110,7 @@ fn target_with_a_downed_peer_is_reported_with_the_fix() {
     run("ip", &["-n", &b.name, "link", "set", &b.interface, "down"]);
     let fix = format!("ip netns exec {} ip link set {} up", b.name, b.interface);
     let right = place(&lab.line.right);
-    for load in [
-        &["xdp", "load", &left, "redirect", "--to", "right"][..],
-        &["route", "load", &left, &right],
-    ] {
+    for load in [&["xdp", "load", &left, "redirect", "--to", "right"][..], &["route", "load", &left, &right]] {
         let said = refused(load, 1);
         assert!(said.contains("is down") && said.contains(&fix), "{said}");
         assert_eq!(features(&lab), before);
@@ -167,9 +162,7 @@ fn load_killed_half_way_restores_everything() {
             .args(["xdp", "load", &from, "redirect", "--to", "right"])
             .spawn()
             .expect("trawl");
-        wait_until("the other end is made ready", || {
-            feature(&lab.line.b, "rx-gro") == Some(true)
-        });
+        wait_until("the other end is made ready", || feature(&lab.line.b, "rx-gro") == Some(true));
         let process = Pid::from_child(&load);
         kill_process(process, signal).expect("it waits");
         load.wait().expect("a child");

@@ -25,9 +25,7 @@ fn drops_are_metrics() {
         let hook = format!("{{ type filter hook {chain} priority 0; }}");
         let add = ["nft", "add", "chain", "inet", "f", chain, &hook];
         run("ip", &[&["netns", "exec", name][..], &add].concat());
-        lab.inside(&format!(
-            "nft add rule inet f {chain} udp dport {port} drop"
-        ));
+        lab.inside(&format!("nft add rule inet f {chain} udp dport {port} drop"));
     }
     let (running, address) = serve(&["--netns", name]);
     let frames = [5554, 5555, 5555, 7, 7, 7].map(|port| lab.udp(port));
@@ -36,10 +34,7 @@ fn drops_are_metrics() {
     run_in(&b.namespace, || {
         let socket = UdpSocket::bind((b.ipv4, 0)).expect("a port");
         for _ in 0..50 {
-            assert!(
-                socket.send_to(b"x", (to, 5556)).is_err(),
-                "the rule refuses it"
-            );
+            assert!(socket.send_to(b"x", (to, 5556)).is_err(), "the rule refuses it");
         }
     })
     .expect("the namespace");
@@ -47,21 +42,12 @@ fn drops_are_metrics() {
     let drops = |labels: &[&str]| value(&metrics(&address), "trawl_drops_total", labels);
     for (hook, count) in [("prerouting", 100), ("input", 200), ("output", 50)] {
         let hook = format!("hook=\"{hook}\"");
-        wait_until(&hook, || {
-            drops(&["reason=\"NETFILTER_DROP\"", &hook, &netns, device]) == count
-        });
+        wait_until(&hook, || drops(&["reason=\"NETFILTER_DROP\"", &hook, &netns, device]) == count);
     }
-    let no_socket = [
-        "reason=\"NO_SOCKET\"",
-        "where=\"__udp4_lib_rcv\"",
-        &netns,
-        device,
-    ];
+    let no_socket = ["reason=\"NO_SOCKET\"", "where=\"__udp4_lib_rcv\"", &netns, device];
     wait_until("packets without a socket", || drops(&no_socket) == 300);
     let counter = ["counter=\"UdpNoPorts\"", &netns];
-    wait_until("the counter", || {
-        value(&metrics(&address), "trawl_kernel_losses_total", &counter) == 300
-    });
+    wait_until("the counter", || value(&metrics(&address), "trawl_kernel_losses_total", &counter) == 300);
     let text = metrics(&address);
     // The metrics are of one namespace, and say nothing of others.
     let all = value(&text, "trawl_drops_total", &[]);
@@ -88,9 +74,7 @@ fn drops_are_counted_in_an_entered_namespace() {
         run("ip", &["netns", "exec", name, "curl", "-s", url])
     };
     let place = ["reason=\"NO_SOCKET\"", "netns=\"\"", "interface=\"veth0\""];
-    wait_until("the drops are counted", || {
-        value(&metrics(), "trawl_drops_total", &place) == 20
-    });
+    wait_until("the drops are counted", || value(&metrics(), "trawl_drops_total", &place) == 20);
     running.stop();
 }
 
@@ -129,25 +113,13 @@ fn xdp_verdicts_and_losses_are_metrics() {
     let (running, address) = serve(&["--verdicts", "--netns", netns]);
     succeeds(&["xdp", "load", &receiver, "drop"]);
     lab.send(&[lab.udp(7)], 100);
-    let verdict = [
-        "interface=\"veth0\"",
-        "program=\"drop\"",
-        "verdict=\"DROP\"",
-    ];
-    wait_until("the verdicts", || {
-        value(&metrics(&address), "trawl_xdp_verdicts_total", &verdict) == 100
-    });
+    let verdict = ["interface=\"veth0\"", "program=\"drop\"", "verdict=\"DROP\""];
+    wait_until("the verdicts", || value(&metrics(&address), "trawl_xdp_verdicts_total", &verdict) == 100);
     succeeds(&["xdp", "unload", &receiver]);
     succeeds(&["xdp", "load", &receiver, "aborted"]);
     lab.send(&[lab.udp(7)], 100);
-    let lost = [
-        "event=\"xdp:xdp_exception\"",
-        "interface=\"veth0\"",
-        "verdict=\"ABORTED\"",
-    ];
-    wait_until("the exceptions", || {
-        value(&metrics(&address), "trawl_xdp_losses_total", &lost) == 100
-    });
+    let lost = ["event=\"xdp:xdp_exception\"", "interface=\"veth0\"", "verdict=\"ABORTED\""];
+    wait_until("the exceptions", || value(&metrics(&address), "trawl_xdp_losses_total", &lost) == 100);
     lint(&metrics(&address));
     running.stop();
 }
@@ -158,7 +130,8 @@ fn alerts_are_accepted_and_fire() {
     let Some(lab) = Lab::open() else { return };
     let (alerts, tests) = (lab.file("alerts.yml"), lab.file("tests.yml"));
     std::fs::write(&alerts, ALERTS).expect("a file");
-    let series = r#"trawl_drops_total{instance="h", reason="NO_SOCKET", where="f", netns="", interface="eth0", hook=""}"#;
+    let series =
+        r#"trawl_drops_total{instance="h", reason="NO_SOCKET", where="f", netns="", interface="eth0", hook=""}"#;
     let test = format!(
         "rule_files: [{alerts}]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n      - \
          {{series: '{series}', values: '0+6000x20'}}\n    alert_rule_test:\n      - {{eval_time: 3m, alertname: \
@@ -182,16 +155,10 @@ fn dashboard_asks_for_metrics_that_exist() {
     let Some(lab) = Lab::open() else { return };
     let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
-    let targets = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().expect("targets"));
-    let queries: Vec<&str> = targets
-        .map(|target| target["expr"].as_str().expect("a query"))
-        .collect();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let queries: Vec<&str> = targets.map(|target| target["expr"].as_str().expect("a query")).collect();
     let rules = queries.iter().enumerate().map(|(number, query)| {
-        let query = query
-            .replace("$__rate_interval", "5m")
-            .replace("$instance", ".*");
+        let query = query.replace("$__rate_interval", "5m").replace("$instance", ".*");
         format!("      - {{record: 'panel:{number}', expr: '{query}'}}\n")
     });
     let rules: String = rules.collect();

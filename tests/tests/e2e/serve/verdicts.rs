@@ -55,9 +55,7 @@ fn own_programs_are_counted_by_interface() {
         (a, twin, "DROP", 11),
         (a, twin, "PASS", 40),
     ] {
-        wait_until(verdict, || {
-            packets(&address, at, "chosen", id, verdict) == count
-        });
+        wait_until(verdict, || packets(&address, at, "chosen", id, verdict) == count);
     }
     at_b.replace("traced", SECOND);
     let second = u64::from(at_b.id());
@@ -88,19 +86,10 @@ fn programs_behind_a_dispatcher_are_counted() {
     }
     let (running, address) = serve(&["--verdicts", "--netns", &b.name]);
     send(&lab.pair.a, frames::silent(64), 100);
-    for (program, verdict) in [
-        (FIRST, "PASS"),
-        (SECOND, "DROP"),
-        ("xdp_dispatcher", "DROP"),
-    ] {
-        let labels = [
-            format!("program=\"{program}\""),
-            format!("verdict=\"{verdict}\""),
-        ];
+    for (program, verdict) in [(FIRST, "PASS"), (SECOND, "DROP"), ("xdp_dispatcher", "DROP")] {
+        let labels = [format!("program=\"{program}\""), format!("verdict=\"{verdict}\"")];
         let labels = labels.each_ref().map(String::as_str);
-        wait_until(program, || {
-            value(&metrics(&address), VERDICTS, &labels) == 100
-        });
+        wait_until(program, || value(&metrics(&address), VERDICTS, &labels) == 100);
     }
     let text = metrics(&address);
     assert_eq!(value(&text, VERDICTS, &[]), 300, "{text}");
@@ -125,23 +114,15 @@ fn programs_that_cannot_be_counted_are_named() {
     let first = ["program=\"passes\"", "interface=\"veth0\""];
     let second = format!("id=\"{}\"", id(1));
     let second = ["program=\"drops\"", &second];
-    wait_until("the metric names it", || {
-        value(&metrics(&address), NOT_COUNTED, &second) == 1
-    });
+    wait_until("the metric names it", || value(&metrics(&address), NOT_COUNTED, &second) == 1);
     if KernelFeature::Fexit.probe().is_supported() {
-        wait_until("the verdicts of the chain", || {
-            packets(&address, &lab.pair.b, "passes", id(0), "DROP") == 100
-        });
+        wait_until("the verdicts of the chain", || packets(&address, &lab.pair.b, "passes", id(0), "DROP") == 100);
         assert_eq!(value(&metrics(&address), NOT_COUNTED, &first), 0);
         let message = format!("the verdicts of drops (id {})", id(1));
         assert!(running.said().contains(&message), "{}", running.said());
     } else {
         assert_eq!(value(&metrics(&address), NOT_COUNTED, &first), 1);
-        assert!(
-            running.said().contains("are not counted: not permitted"),
-            "{}",
-            running.said()
-        );
+        assert!(running.said().contains("are not counted: not permitted"), "{}", running.said());
     }
     lint(&metrics(&address));
     running.stop();

@@ -53,17 +53,12 @@ impl Azurite {
             return None;
         };
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let line = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find(|line| line.contains("listens on"));
+        let line = lines.by_ref().map_while(Result::ok).find(|line| line.contains("listens on"));
         // Azurite must not block on its output.
         std::thread::spawn(move || lines.count());
         let line = line.expect("Azurite starts");
         let port = line.rsplit(':').next().expect("a port").trim().to_owned();
-        let made = Command::new("python3")
-            .args(["-c", MAKE, &port, CONTAINER])
-            .status();
+        let made = Command::new("python3").args(["-c", MAKE, &port, CONTAINER]).status();
         let azurite = Self { child, port };
         assert!(made.is_ok_and(|status| status.success()));
         Some(azurite)
@@ -72,10 +67,7 @@ impl Azurite {
     fn environment(&self) -> Vec<(String, String)> {
         [
             ("AZURE_STORAGE_USE_EMULATOR", "true".to_owned()),
-            (
-                "AZURITE_BLOB_STORAGE_URL",
-                format!("http://127.0.0.1:{}", self.port),
-            ),
+            ("AZURITE_BLOB_STORAGE_URL", format!("http://127.0.0.1:{}", self.port)),
             ("NO_PROXY", "127.0.0.1".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -92,11 +84,8 @@ fn store_in_azure_works_like_any_other() {
     let (Some(azurite), Some(lab)) = (Azurite::open(), lab()) else {
         return;
     };
-    let places = Places {
-        url: format!("az://{CONTAINER}/captures"),
-        environment: azurite.environment(),
-        ..Places::of(&lab)
-    };
+    let places =
+        Places { url: format!("az://{CONTAINER}/captures"), environment: azurite.environment(), ..Places::of(&lab) };
     let capture = places.start(&lab, &["--chunk-size", "4KiB", "udp"]);
     generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "300"]);
     capture.wait_recorded(300);
@@ -105,10 +94,7 @@ fn store_in_azure_works_like_any_other() {
     assert_eq!(places.problems(), Vec::<String>::new());
     is_indexed_queried_and_pruned(&places, &lab, 300);
     assert_eq!(places.problems(), Vec::<String>::new());
-    let other = Places {
-        url: "az://nothing".to_owned(),
-        ..places
-    };
+    let other = Places { url: "az://nothing".to_owned(), ..places };
     let refused = said(&other.command("ls", &[]));
     assert!(refused.contains("ContainerNotFound"), "{refused}");
     assert!(!refused.contains('<'), "{refused}");

@@ -34,19 +34,11 @@ fn steps_of_the_clock_lose_no_packet() {
     good(trawl(&args!("store index {} --json", places.url)));
     drop(step);
     good(trawl(&args!("store index {} --json", places.url)));
-    let query = args!(
-        "store query --store {} --spool {} --json",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let counted = trawl(&[&query[..], &["SELECT count(*) AS rows FROM packets"]].concat());
     assert_eq!(good(counted)["rows"][0]["rows"], 300);
     let listed = good(places.command("ls", &[]));
-    assert_eq!(
-        listed["not_recording"].as_array().map(Vec::len),
-        Some(0),
-        "{listed}"
-    );
+    assert_eq!(listed["not_recording"].as_array().map(Vec::len), Some(0), "{listed}");
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 

@@ -13,18 +13,11 @@ use super::{Places, files_below, good, json, lab};
 /// Returns places whose store is on a disk of its own.
 fn places_on(disk: &Mounted, lab: &Lab) -> Places {
     let store = format!("{}/store", disk.path);
-    Places {
-        url: format!("file://{store}"),
-        store: store.into(),
-        ..Places::of(lab)
-    }
+    Places { url: format!("file://{store}"), store: store.into(), ..Places::of(lab) }
 }
 
 fn resize(disk: &Mounted, size: &str) {
-    run(
-        "mount",
-        &["-o", &format!("remount,size={size}"), &disk.path],
-    );
+    run("mount", &["-o", &format!("remount,size={size}"), &disk.path]);
 }
 
 /// Fills a disk to its last byte.
@@ -39,11 +32,7 @@ fn index(places: &Places) -> Output {
 
 /// Counts the rows of the index.
 fn rows(places: &Places) -> u64 {
-    let query = args!(
-        "store query --store {} --spool {} --json",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let counted = trawl(&[&query[..], &["SELECT count(*) AS rows FROM packets"]].concat());
     good(counted)["rows"][0]["rows"].as_u64().expect("a number")
 }
@@ -52,10 +41,7 @@ fn rows(places: &Places) -> u64 {
 fn is_refused(output: &Output) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("No space left on device") && said.contains("trawl store prune"),
-        "{said}"
-    );
+    assert!(said.contains("No space left on device") && said.contains("trawl store prune"), "{said}");
 }
 
 #[test]
@@ -83,11 +69,7 @@ fn full_disk_of_the_store_leaves_chunks_in_the_spool() {
     assert_eq!(stored + spooled, sent);
     // No part of an object is left, and none looks whole.
     let files = files_below(&places.store, "");
-    assert!(
-        !files
-            .iter()
-            .any(|file| file.to_string_lossy().contains('#'))
-    );
+    assert!(!files.iter().any(|file| file.to_string_lossy().contains('#')));
     for problem in places.problems() {
         let expected = ["chunk_without_manifest", "end_missing"];
         assert!(expected.contains(&&*problem), "{problem}");
@@ -124,9 +106,7 @@ fn prune_makes_room_on_a_full_disk() {
     good(index(&places));
     let kept = || -> u64 {
         let chunks = files_below(&places.store, ".pcapng.zst");
-        let sizes = chunks
-            .iter()
-            .map(|file| fs::metadata(file).expect("a file").len());
+        let sizes = chunks.iter().map(|file| fs::metadata(file).expect("a file").len());
         sizes.sum()
     };
     let all = kept();
@@ -134,10 +114,7 @@ fn prune_makes_room_on_a_full_disk() {
     // Nothing is written, and everything is read.
     let before = files_below(&places.store, "");
     is_refused(&index(&places));
-    is_refused(&trawl(&args!(
-        "store index {} --rebuild --json",
-        places.url
-    )));
+    is_refused(&trawl(&args!("store index {} --rebuild --json", places.url)));
     assert_eq!(files_below(&places.store, ""), before);
     assert_eq!(places.account(), [sent, sent, 0, 0, 0]);
     assert_eq!(rows(&places), sent);

@@ -9,11 +9,7 @@ use super::{Places, files_below, good, json, lab};
 
 /// Returns the rows of a store, each as a line.
 fn rows(places: &Places) -> String {
-    let query = args!(
-        "store query --store {} --spool {} --csv",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {} --csv", places.url, places.spool);
     let sql = "SELECT * FROM packets ORDER BY time_ns, chunk, \"offset\"";
     let answer = trawl(&[&query[..], &[sql]].concat());
     assert!(answer.status.success(), "{answer:?}");
@@ -36,17 +32,10 @@ fn capture_indexes_its_chunks() {
     assert_eq!(made.lines().count(), 301);
     let account = places.account();
     let later = json(&trawl(&["store", "index", &places.url, "--json"]));
-    assert_eq!(
-        (&later["chunks"], &later["there"], &later["files"]),
-        (&0.into(), &chunks.into(), &1.into()),
-        "{later}"
-    );
+    assert_eq!((&later["chunks"], &later["there"], &later["files"]), (&0.into(), &chunks.into(), &1.into()), "{later}");
     assert_eq!(rows(&places), made);
     assert_eq!(places.account(), account);
-    let again = json(&trawl(&args!(
-        "store index {} --rebuild --json",
-        places.url
-    )));
+    let again = json(&trawl(&args!("store index {} --rebuild --json", places.url)));
     assert_eq!(again["packets"], 300);
     assert_eq!(rows(&places), made);
     assert_eq!(places.account(), account);
@@ -102,10 +91,7 @@ fn catalogue_is_made_again() {
     assert!(said.contains("trawl store index --rebuild"), "{said}");
     let files = files_below(&places.store.join("index/data"), "");
     let day = ["-d", "2 days ago"];
-    let aged = std::process::Command::new("touch")
-        .args(day)
-        .args(&files)
-        .status();
+    let aged = std::process::Command::new("touch").args(day).args(&files).status();
     assert!(aged.expect("touch runs").success());
     let rebuild = args!("store index {} --rebuild --json", places.url);
     good(trawl(&rebuild));
@@ -135,10 +121,7 @@ fn catalogue_changes_once_at_a_time() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("cannot change the catalogue"), "{said}");
     }
-    let added: u64 = good
-        .iter()
-        .map(|one| json(one)["packets"].as_u64().expect("a number"))
-        .sum();
+    let added: u64 = good.iter().map(|one| json(one)["packets"].as_u64().expect("a number")).sum();
     assert_eq!(added, 300);
     assert_eq!(rows(&places).lines().count(), 301);
     assert_eq!(places.account(), [300, 300, 0, 0, 0]);
@@ -146,9 +129,7 @@ fn catalogue_changes_once_at_a_time() {
 
 /// Returns another engine's answer, or `None` if `make test` could not install it.
 fn engine(name: &str, call: &str, query: &str) -> Option<String> {
-    let program = format!(
-        "import sys\ntry:\n import {name}\nexcept ImportError:\n sys.exit(77)\nprint({call})"
-    );
+    let program = format!("import sys\ntry:\n import {name}\nexcept ImportError:\n sys.exit(77)\nprint({call})");
     let output = std::process::Command::new("python3")
         .args(["-c", &program, query])
         .env("PYTHONPATH", trawl_tests::s3::python_packages())
@@ -159,11 +140,7 @@ fn engine(name: &str, call: &str, query: &str) -> Option<String> {
     if output.status.code() == Some(77) {
         return None;
     }
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -204,10 +181,7 @@ fn other_engines_read_the_table() {
         ]
     };
     let answers = ["[(400, 200, True, 17, 2)]", "[(0,)]", "[(200,)]"];
-    for (query, answer) in asked(&format!("iceberg_scan('{table}')"))
-        .iter()
-        .zip(answers)
-    {
+    for (query, answer) in asked(&format!("iceberg_scan('{table}')")).iter().zip(answers) {
         let packages = trawl_tests::s3::python_packages();
         let packages = format!("('{}' + ", packages.display());
         let call = WITH_ICEBERG.replace("(p + ", &packages);
@@ -217,10 +191,7 @@ fn other_engines_read_the_table() {
         }
     }
     let answers = ["400,200,1,17,2", "0", "200"];
-    for (query, answer) in asked(&format!("icebergLocal('{table}')"))
-        .iter()
-        .zip(answers)
-    {
+    for (query, answer) in asked(&format!("icebergLocal('{table}')")).iter().zip(answers) {
         match chdb(query) {
             Some(found) => assert_eq!(found, answer, "{query}"),
             None => trawl_tests::skip("Python's chdb is not installed: pip install chdb"),
@@ -233,44 +204,25 @@ fn duckdb_finds_each_packet_in_the_index() {
     let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
-    lab.send(
-        &[frames::ipv4_udp(0), frames::ipv6_udp(0), frames::silent(64)],
-        300,
-    );
+    lab.send(&[frames::ipv4_udp(0), frames::ipv6_udp(0), frames::silent(64)], 300);
     capture.wait_recorded(300);
     capture.stop_well();
     let indexed = json(&trawl(&["store", "index", &places.url, "--json"]));
     assert_eq!(indexed["packets"], 300);
     let first = &files_below(&places.store, ".pcapng.zst")[0];
     let judged = tshark(&first.to_string_lossy(), &["frame.time_epoch", "frame.len"]);
-    let from = format!(
-        "FROM read_parquet('{}/index/data/*/*.parquet')",
-        places.store.display()
-    );
+    let from = format!("FROM read_parquet('{}/index/data/*/*.parquet')", places.store.display());
     let ask = |what: &str, rest: &str| duckdb(&format!("SELECT {what} {from} {rest}"));
-    let Some(count) = ask(
-        "count(*), count(src), count(DISTINCT capture), count(DISTINCT host)",
-        "",
-    ) else {
+    let Some(count) = ask("count(*), count(src), count(DISTINCT capture), count(DISTINCT host)", "") else {
         return trawl_tests::skip("Python's duckdb is not installed: pip install duckdb");
     };
     assert_eq!(count, "[(300, 200, 1, 1)]");
-    let times = ask(
-        "time_ns, length",
-        "WHERE chunk LIKE '%/0000000000.pcapng.zst' ORDER BY time_ns",
-    )
-    .expect("DuckDB is there");
-    let expected: Vec<String> = judged
-        .iter()
-        .map(|row| format!("({}, {})", row[0].replace('.', ""), row[1]))
-        .collect();
+    let times =
+        ask("time_ns, length", "WHERE chunk LIKE '%/0000000000.pcapng.zst' ORDER BY time_ns").expect("DuckDB is there");
+    let expected: Vec<String> = judged.iter().map(|row| format!("({}, {})", row[0].replace('.', ""), row[1])).collect();
     assert_eq!(times, format!("[{}]", expected.join(", ")));
     assert_eq!(
-        ask(
-            "protocol, count(*)",
-            "WHERE protocol IS NOT NULL GROUP BY protocol"
-        )
-        .as_deref(),
+        ask("protocol, count(*)", "WHERE protocol IS NOT NULL GROUP BY protocol").as_deref(),
         Some("[(17, 200)]")
     );
 }
@@ -299,15 +251,9 @@ fn index_without_newer_columns_is_read() {
     }
     let count = |condition: &str| {
         let sql = format!("SELECT count(*) AS packets FROM packets WHERE {condition}");
-        let base = args!(
-            "store query --store {} --spool /nonexistent --json",
-            places.url
-        );
+        let base = args!("store query --store {} --spool /nonexistent --json", places.url);
         json(&trawl(&[&base[..], &[&sql]].concat()))["rows"][0]["packets"].clone()
     };
-    assert_eq!(
-        count("comm IS NULL AND pid IS NULL AND container IS NULL"),
-        20
-    );
+    assert_eq!(count("comm IS NULL AND pid IS NULL AND container IS NULL"), 20);
     assert_eq!(count("comm = 'bash' OR pid = 7 OR container = 'a'"), 0);
 }

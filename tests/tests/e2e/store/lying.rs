@@ -12,11 +12,7 @@ use super::{Places, good, json, lab};
 const SENT: u64 = 300;
 
 fn places(lab: &Lab, server: &Server, prefix: &str) -> Places {
-    Places {
-        url: format!("s3://{BUCKET}/{prefix}"),
-        environment: server.environment(),
-        ..Places::of(lab)
-    }
+    Places { url: format!("s3://{BUCKET}/{prefix}"), environment: server.environment(), ..Places::of(lab) }
 }
 
 /// Records packets of `trawl gen`.
@@ -52,26 +48,10 @@ fn forgotten_and_changed_objects_are_found() {
         return;
     };
     for (part, fault, expected) in [
-        (
-            "0000000001.pcapng.zst",
-            Fault::Forgotten,
-            &["chunk_missing"][..],
-        ),
-        (
-            "0000000001.pcapng.zst",
-            Fault::StoresOther,
-            &["chunk_changed"],
-        ),
-        (
-            "0000000001.json",
-            Fault::Forgotten,
-            &["chunk_without_manifest", "sequence_gap"],
-        ),
-        (
-            "0000000001.json",
-            Fault::StoresOther,
-            &["chunk_without_manifest", "record_changed", "sequence_gap"],
-        ),
+        ("0000000001.pcapng.zst", Fault::Forgotten, &["chunk_missing"][..]),
+        ("0000000001.pcapng.zst", Fault::StoresOther, &["chunk_changed"]),
+        ("0000000001.json", Fault::Forgotten, &["chunk_without_manifest", "sequence_gap"]),
+        ("0000000001.json", Fault::StoresOther, &["chunk_without_manifest", "record_changed", "sequence_gap"]),
         ("end.json", Fault::Forgotten, &["end_missing"]),
     ] {
         let what = format!("{part} {fault:?}");
@@ -92,16 +72,9 @@ fn forgotten_and_changed_objects_are_found() {
         has_no_panic(&indexed);
         let is_read = !is_changed && !expected.contains(&"record_changed");
         assert_eq!(indexed.status.success(), is_read, "{what}: {indexed:?}");
-        let rows = json(&query(
-            &places,
-            &["--json", "SELECT count(*) AS rows FROM packets"],
-        ));
+        let rows = json(&query(&places, &["--json", "SELECT count(*) AS rows FROM packets"]));
         let rows = rows["rows"][0]["rows"].as_u64().expect("a number");
-        assert_eq!(
-            rows,
-            json(&indexed)["packets"].as_u64().expect("a number"),
-            "{what}"
-        );
+        assert_eq!(rows, json(&indexed)["packets"].as_u64().expect("a number"), "{what}");
         assert_eq!(rows == stored, !is_changed, "{what}");
         assert!(rows >= 200, "{what}: {rows}");
     }
@@ -118,15 +91,9 @@ fn wrong_answers_are_no_wrong_packets() {
     good(index(&places, &[]));
     let found = lab.file("found.pcapng");
     for fault in [Fault::Flipped, Fault::Halved, Fault::Shifted, Fault::Gone] {
-        for part in [
-            ".pcapng.zst",
-            "/chunks/",
-            "/begin.json",
-            "/index/data/",
-            "/index/runs/",
-            "/index/state/",
-            "metadata.json",
-        ] {
+        for part in
+            [".pcapng.zst", "/chunks/", "/begin.json", "/index/data/", "/index/runs/", "/index/state/", "metadata.json"]
+        {
             let what = format!("{part} {fault:?}");
             server.set_for(part, fault, u64::MAX);
             let listed = places.command("ls", &[]);
@@ -146,14 +113,8 @@ fn wrong_answers_are_no_wrong_packets() {
             let verified = places.command("verify", &[]);
             has_no_panic(&verified);
             let is_met = fault != Fault::Shifted && part != "metadata.json";
-            assert!(
-                !is_met || verified.status.code() == Some(1),
-                "{what}: {verified:?}"
-            );
-            has_no_panic(&query(
-                &places,
-                &["SELECT count(*), max(length) FROM packets"],
-            ));
+            assert!(!is_met || verified.status.code() == Some(1), "{what}: {verified:?}");
+            has_no_panic(&query(&places, &["SELECT count(*), max(length) FROM packets"]));
         }
     }
     server.set(Fault::None, 0);
@@ -186,10 +147,7 @@ fn index_of_wrong_answers_is_completed_later() {
         server.set(Fault::None, 0);
         assert_eq!(places.account(), [SENT, SENT, 0, 0, 0], "{part} {fault:?}");
         good(index(&places, &[]));
-        let rows = json(&query(
-            &places,
-            &["--json", "SELECT count(*) AS rows FROM packets"],
-        ));
+        let rows = json(&query(&places, &["--json", "SELECT count(*) AS rows FROM packets"]));
         assert_eq!(rows["rows"][0]["rows"], SENT, "{part} {fault:?}");
         assert_eq!(rows["coverage"][0]["not_indexed"], 0, "{part} {fault:?}");
         let marks = places.command("ls", &[]);

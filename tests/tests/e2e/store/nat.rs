@@ -26,26 +26,16 @@ fn back([from, to]: Ends) -> Ends {
 /// Returns the original and the reply of each UDP connection in the router's table.
 fn table(lab: &LineLab) -> Vec<[Ends; 2]> {
     let router = &lab.line.left.name;
-    let text = run(
-        "ip",
-        &["netns", "exec", router, "cat", "/proc/net/nf_conntrack"],
-    );
+    let text = run("ip", &["netns", "exec", router, "cat", "/proc/net/nf_conntrack"]);
     let connections = text.lines().filter(|line| line.contains(" udp "));
     let connections = connections.map(|line| {
         let all = |name: &str| -> Vec<String> {
             let words = line.split_whitespace();
-            words
-                .filter_map(|word| word.strip_prefix(name).map(str::to_owned))
-                .collect()
+            words.filter_map(|word| word.strip_prefix(name).map(str::to_owned)).collect()
         };
         let [src, dst, sport, dport] = ["src=", "dst=", "sport=", "dport="].map(all);
         let port = |text: &str| text.parse().expect("a port");
-        [0, 1].map(|n| {
-            [
-                (src[n].clone(), port(&sport[n])),
-                (dst[n].clone(), port(&dport[n])),
-            ]
-        })
+        [0, 1].map(|n| [(src[n].clone(), port(&sport[n])), (dst[n].clone(), port(&dport[n]))])
     });
     connections.collect()
 }
@@ -53,12 +43,8 @@ fn table(lab: &LineLab) -> Vec<[Ends; 2]> {
 /// Returns the connections of these clients, whose ports the router keeps.
 fn expected(ports: &[u16]) -> Vec<[Ends; 2]> {
     let end = |address: &str, port: u16| (address.to_owned(), u64::from(port));
-    let connection = |port: &u16| {
-        [
-            [end("10.1.1.1", *port), end(TO, PORT)],
-            [end("10.1.2.2", PORT), end("10.1.2.1", *port)],
-        ]
-    };
+    let connection =
+        |port: &u16| [[end("10.1.1.1", *port), end(TO, PORT)], [end("10.1.2.2", PORT), end("10.1.2.1", *port)]];
     ports.iter().map(connection).collect()
 }
 
@@ -87,10 +73,7 @@ fn exchange(lab: &LineLab) -> Vec<u16> {
 }
 
 fn ping(lab: &LineLab) {
-    run(
-        "ip",
-        &args!("netns exec {} ping -q -c 1 -w 10 {TO}", lab.line.a.name),
-    );
+    run("ip", &args!("netns exec {} ping -q -c 1 -w 10 {TO}", lab.line.a.name));
 }
 
 fn ends(row: &Value, names: [&str; 4]) -> Ends {
@@ -103,11 +86,7 @@ fn ends(row: &Value, names: [&str; 4]) -> Ends {
 }
 
 fn rows(places: &Places) -> Vec<Value> {
-    let query = args!(
-        "store query --store {} --spool {} --json",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let sql = "SELECT * FROM packets WHERE protocol IN (1, 17)";
     let answer = good(trawl(&[&query[..], &[sql]].concat()));
     answer["rows"].as_array().expect("a list").clone()
@@ -122,10 +101,7 @@ fn rows_have_both_sides_of_a_translation() {
     // Connections stay known on a slow machine, too.
     for name in ["udp_timeout", "udp_timeout_stream", "icmp_timeout"] {
         let setting = format!("net.netfilter.nf_conntrack_{name}=600");
-        run(
-            "ip",
-            &args!("netns exec {} sysctl -q -w {setting}", lab.line.left.name),
-        );
+        run("ip", &args!("netns exec {} sysctl -q -w {setting}", lab.line.left.name));
     }
     let store = Files::file(&lab, "store");
     let places = Places {
@@ -148,10 +124,7 @@ fn rows_have_both_sides_of_a_translation() {
     plain.stop_well();
     let before = rows(&places);
     assert_eq!(before.len(), 60);
-    assert!(
-        before.iter().all(|row| row["nat_src"].is_null()),
-        "{before:?}"
-    );
+    assert!(before.iter().all(|row| row["nat_src"].is_null()), "{before:?}");
     std::fs::remove_dir_all(&places.store).expect("the store");
     let capture = capture();
     ping(&lab);
@@ -160,9 +133,7 @@ fn rows_have_both_sides_of_a_translation() {
     capture.stop_well();
     let chunks = files_below(&places.store, ".pcapng.zst");
     assert!(chunks.len() > 2);
-    let packets = chunks
-        .iter()
-        .map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len());
+    let packets = chunks.iter().map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len());
     assert_eq!(packets.sum::<usize>(), 64);
     // Some kernels do not show their table.
     let connections = match Path::new("/proc/net/nf_conntrack").exists() {
@@ -176,10 +147,7 @@ fn rows_have_both_sides_of_a_translation() {
         let own = ends(row, ["src", "sport", "dst", "dport"]);
         let other = ends(row, ["nat_src", "nat_sport", "nat_dst", "nat_dport"]);
         if row["protocol"] == 1 {
-            assert!(
-                row["nat_src"].is_string() && row["nat_sport"].is_null(),
-                "{row}"
-            );
+            assert!(row["nat_src"].is_string() && row["nat_sport"].is_null(), "{row}");
             continue;
         }
         let found = connections.iter().find_map(|[original, reply]| {
@@ -205,25 +173,16 @@ fn rows_have_both_sides_of_a_translation() {
     // The chunk of a connection's first packet may be sealed before the kernel translates the packet.
     for row in &early {
         let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
-        let is_later = |other: &&Value| {
-            other["flow"] == row["flow"] && text(other, "chunk") > text(row, "chunk")
-        };
+        let is_later = |other: &&Value| other["flow"] == row["flow"] && text(other, "chunk") > text(row, "chunk");
         let later = all.iter().find(is_later);
         assert!(later.is_some_and(|row| row["nat_src"].is_string()), "{row}");
     }
     assert!(early.len() <= ports.len(), "{early:?}");
     good(trawl(&args!("store index {} --json", places.url)));
-    let by_outside = args!(
-        "store query --store {} --spool {} --json",
-        places.url,
-        places.spool
-    );
-    let sql =
-        "SELECT count(*) AS packets FROM packets WHERE nat_dst = '10.1.2.2' AND nat_dport = 9";
+    let by_outside = args!("store query --store {} --spool {} --json", places.url, places.spool);
+    let sql = "SELECT count(*) AS packets FROM packets WHERE nat_dst = '10.1.2.2' AND nat_dport = 9";
     let counted = good(trawl(&[&by_outside[..], &[sql]].concat()));
-    let outside = all
-        .iter()
-        .filter(|row| row["nat_dst"] == "10.1.2.2" && row["nat_dport"] == 9);
+    let outside = all.iter().filter(|row| row["nat_dst"] == "10.1.2.2" && row["nat_dport"] == 9);
     assert_eq!(counted["rows"][0]["packets"], outside.count(), "{counted}");
     assert_eq!(places.problems(), Vec::<String>::new());
 }

@@ -19,24 +19,14 @@ fn seed(name: &str) -> Vec<u8> {
 
 fn tcp(seq: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let link = Template::new().ethernet(FROM, TO).vlan(7);
-    let tcp = Tcp {
-        src: 40_000,
-        dst: 443,
-        seq,
-        flags,
-        ..Tcp::default()
-    };
+    let tcp = Tcp { src: 40_000, dst: 443, seq, flags, ..Tcp::default() };
     let packet = link.ipv4([10, 77, 0, 1], [10, 77, 0, 2]).tcp(tcp);
     packet.payload(payload).build()
 }
 
 /// Asks a store, and returns the rows.
 fn asked(places: &Places, question: &[&str]) -> Vec<Value> {
-    let base = args!(
-        "store query --store {} --spool {} --json",
-        places.url,
-        places.spool
-    );
+    let base = args!("store query --store {} --spool {} --json", places.url, places.spool);
     let answer = good(trawl(&[&base[..], question].concat()));
     answer["rows"].as_array().expect("a list").clone()
 }
@@ -55,10 +45,7 @@ fn columns_have_what_tshark_shows() {
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--store-index"]);
     let (hello, request) = (seed("client_hello"), seed("http"));
-    let (after_hello, after) = (
-        100 + hello.len() as u32,
-        100 + (hello.len() + request.len()) as u32,
-    );
+    let (after_hello, after) = (100 + hello.len() as u32, 100 + (hello.len() + request.len()) as u32);
     let frames = [
         udp_to(53, &seed("dns")),
         udp_to(4789, &seed("vxlan")),
@@ -73,11 +60,7 @@ fn columns_have_what_tshark_shows() {
     capture.wait_recorded(frames.len() as u64);
     capture.stop_well();
     let file = lab.file("all.pcapng");
-    let query = args!(
-        "store query --store {} --spool {} --packets {file} --filter",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {} --packets {file} --filter", places.url, places.spool);
     let written = trawl(&[&query[..], &["ip or vlan"]].concat());
     assert!(written.status.success(), "{written:?}");
     let judged = tshark(
@@ -93,12 +76,8 @@ fn columns_have_what_tshark_shows() {
             "tcp.analysis.retransmission",
         ],
     );
-    let columns =
-        "length, dns_name, tls_server_name, http_host, vlan, vni, tcp_seq, retransmission";
-    let rows = asked(
-        &places,
-        &[&format!("SELECT {columns} FROM packets ORDER BY time_ns")],
-    );
+    let columns = "length, dns_name, tls_server_name, http_host, vlan, vni, tcp_seq, retransmission";
+    let rows = asked(&places, &[&format!("SELECT {columns} FROM packets ORDER BY time_ns")]);
     let shown: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
@@ -117,10 +96,7 @@ fn columns_have_what_tshark_shows() {
     for name in ["www.example.com", "7", "1"] {
         assert!(seen.contains(&name), "{shown:?}");
     }
-    let hooks = asked(
-        &places,
-        &["SELECT DISTINCT interface, hook, ja4 FROM packets WHERE ja4 IS NOT NULL"],
-    );
+    let hooks = asked(&places, &["SELECT DISTINCT interface, hook, ja4 FROM packets WHERE ja4 IS NOT NULL"]);
     assert_eq!(hooks.len(), 1, "{hooks:?}");
     assert!(text(&hooks[0]["hook"]).starts_with("xdp "), "{hooks:?}");
     assert!(text(&hooks[0]["ja4"]).starts_with("t1"), "{hooks:?}");
@@ -132,10 +108,7 @@ fn columns_have_what_tshark_shows() {
         (&5.into(), &1.into(), &true.into()),
         "{flow}"
     );
-    assert_eq!(
-        (&flow["src"], &flow["dport"]),
-        (&"10.77.0.1".into(), &443.into())
-    );
+    assert_eq!((&flow["src"], &flow["dport"]), (&"10.77.0.1".into(), &443.into()));
     assert_eq!(text(&flow["tls_server_name"]), judged[3][2], "{flow}");
     let all = asked(&places, &["SELECT count(*) AS flows FROM flows"]);
     assert_eq!(all[0]["flows"], 3, "{all:?}");

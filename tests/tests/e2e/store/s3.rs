@@ -8,11 +8,7 @@ use trawl_tests::{Capture, Finished, Lab, args, trawl_in, wait_until};
 use super::{Places, files_below, good, is_indexed_queried_and_pruned, lab};
 
 fn places(lab: &Lab, server: &Server) -> Places {
-    Places {
-        url: format!("s3://{BUCKET}/captures"),
-        environment: server.environment(),
-        ..Places::of(lab)
-    }
+    Places { url: format!("s3://{BUCKET}/captures"), environment: server.environment(), ..Places::of(lab) }
 }
 
 const CHUNKS: [&str; 2] = ["--chunk-size", "4KiB"];
@@ -34,8 +30,7 @@ fn keys(server: &Server) -> Vec<String> {
     assert_eq!(status, 200);
     let text = String::from_utf8_lossy(&listing).into_owned();
     let keys = text.split("<Key>").skip(1);
-    keys.filter_map(|rest| rest.split("</Key>").next().map(str::to_owned))
-        .collect()
+    keys.filter_map(|rest| rest.split("</Key>").next().map(str::to_owned)).collect()
 }
 
 fn chunks(server: &Server) -> Vec<String> {
@@ -78,10 +73,7 @@ fn questions_keep_what_tells_the_contents_of_files() {
     };
     let cache = lab.path("cache");
     let mut places = places(&lab, &server);
-    places.environment.push((
-        "XDG_CACHE_HOME".to_owned(),
-        cache.to_string_lossy().into_owned(),
-    ));
+    places.environment.push(("XDG_CACHE_HOME".to_owned(), cache.to_string_lossy().into_owned()));
     let capture = places.start(&lab, &["udp"]);
     send(&lab, &capture, 0, 300);
     ended(&capture.stop(), 0);
@@ -89,10 +81,7 @@ fn questions_keep_what_tells_the_contents_of_files() {
     assert!(indexed.status.success(), "{indexed:?}");
     let found = || {
         let sql = "SELECT count(*) FROM packets WHERE dst = '10.77.0.2'";
-        let query = args!(
-            "store query --csv --store {} --spool /nonexistent",
-            places.url
-        );
+        let query = args!("store query --csv --store {} --spool /nonexistent", places.url);
         let answer = trawl_in(&places.environment(), &[&query[..], &[sql]].concat());
         String::from_utf8_lossy(&answer.stdout).into_owned()
     };
@@ -107,10 +96,7 @@ fn questions_keep_what_tells_the_contents_of_files() {
         std::fs::write(file, "x").expect("a file");
     }
     assert!(found().ends_with("\n300\n"));
-    let lengths = kept()
-        .iter()
-        .map(|file| file.metadata().expect("a file").len())
-        .collect::<Vec<_>>();
+    let lengths = kept().iter().map(|file| file.metadata().expect("a file").len()).collect::<Vec<_>>();
     assert!(lengths.iter().all(|length| *length > 1), "{lengths:?}");
 }
 
@@ -204,10 +190,7 @@ fn full_spool_of_an_unreachable_store_evicts_or_stops() {
         return;
     };
     for (policy, ends) in [("evict", false), ("stop", true)] {
-        let places = Places {
-            url: format!("s3://{BUCKET}/{policy}"),
-            ..places(&lab, &server)
-        };
+        let places = Places { url: format!("s3://{BUCKET}/{policy}"), ..places(&lab, &server) };
         server.set(Fault::Partition, u64::MAX);
         let full = ["--spool-size", "4KiB", "--spool-full", policy];
         let wait = ["--store-wait", "100ms", "udp"];
@@ -284,22 +267,14 @@ fn full_disk_of_the_spool_ends_the_capture_with_its_summary() {
     let in_the_way = format!("{blocked}/trawl");
     std::fs::write(&in_the_way, "").expect("a file");
     let disk = Disk::mount(lab.file("disk"), "size=128k");
-    let places = Places {
-        url: format!("file://{blocked}"),
-        spool: disk.0.clone(),
-        ..Places::of(&lab)
-    };
+    let places = Places { url: format!("file://{blocked}"), spool: disk.0.clone(), ..Places::of(&lab) };
     let wait = ["--store-wait", "100ms", "udp"];
     let capture = places.start(&lab, &[&CHUNKS[..], &wait].concat());
     let sent = 20000;
     generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "20000"]);
     let finished = capture.wait();
     ended(&finished, 1);
-    assert!(
-        finished.stderr.contains("No space left on device"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
     let listed = places.account();
     let [recorded, stored, spooled, evicted, unknown] = listed;
     assert_eq!(recorded, stored + spooled + evicted + unknown, "{listed:?}");
@@ -333,12 +308,6 @@ fn chunks_of_a_killed_store_are_unknown() {
     assert_eq!(stored + unknown, sent);
     assert!(stored >= 100 && unknown > 0, "{stored} and {unknown}");
     let problems = places.problems();
-    assert!(
-        problems.contains(&"begin_missing".to_owned()),
-        "{problems:?}"
-    );
-    assert!(
-        problems.contains(&"sequence_gap".to_owned()),
-        "{problems:?}"
-    );
+    assert!(problems.contains(&"begin_missing".to_owned()), "{problems:?}");
+    assert!(problems.contains(&"sequence_gap".to_owned()), "{problems:?}");
 }

@@ -19,10 +19,7 @@ fn said(output: &Output) -> String {
 fn is_refused(output: &Output) {
     let said = said(output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("a newer trawl wrote") && said.contains("update this"),
-        "{said}"
-    );
+    assert!(said.contains("a newer trawl wrote") && said.contains("update this"), "{said}");
 }
 
 fn manifests(directory: &Path) -> Vec<PathBuf> {
@@ -44,11 +41,7 @@ fn made_newer(path: &Path) -> Vec<u8> {
 }
 
 fn query(places: &Places) -> Output {
-    let query = args!(
-        "store query --store {} --spool {}",
-        places.url,
-        places.spool
-    );
+    let query = args!("store query --store {} --spool {}", places.url, places.spool);
     trawl(&[&query[..], &["SELECT count(*) FROM packets"]].concat())
 }
 
@@ -65,10 +58,7 @@ fn records_of_a_newer_trawl_are_named_and_kept() {
     let old = made_newer(first);
     let listed = places.command("ls", &[]);
     assert!(listed.status.success(), "{listed:?}");
-    assert!(
-        said(&listed).contains("1 record of a newer trawl"),
-        "{listed:?}"
-    );
+    assert!(said(&listed).contains("1 record of a newer trawl"), "{listed:?}");
     let [recorded, stored, _, _, unknown] = places.account();
     assert_eq!((recorded, stored + unknown), (300, 300));
     assert!(unknown > 0 && stored > 0);
@@ -90,10 +80,7 @@ fn records_of_a_newer_trawl_are_named_and_kept() {
     assert_eq!(places.account(), [300, 300, 0, 0, 0]);
     is_refused(&trawl(&args!("store index {} --rebuild", places.url)));
     is_refused(&places.command("prune", &["--max", "0"]));
-    assert_eq!(
-        files_below(&places.store, ".pcapng.zst").len(),
-        manifests.len()
-    );
+    assert_eq!(files_below(&places.store, ".pcapng.zst").len(), manifests.len());
     fs::write(second, other).expect("it can be written");
     assert_eq!(places.account(), [300, 300, 0, 0, 0]);
     assert_eq!(places.problems(), Vec::<String>::new());
@@ -116,8 +103,7 @@ fn give_format(store: &Path, format: u64) {
     run("zstd", &["-q", "--rm", &from, "-o", &to]);
     let newest = files_below(&store.join("index/metadata"), ".metadata.json");
     let newest = newest.last().expect("a version");
-    let mut version: Value =
-        serde_json::from_slice(&fs::read(newest).expect("a version")).expect("JSON");
+    let mut version: Value = serde_json::from_slice(&fs::read(newest).expect("a version")).expect("JSON");
     version["properties"]["trawl.state"] = "index/state/newer.json.zst".into();
     fs::write(newest, version.to_string()).expect("it can be written");
 }

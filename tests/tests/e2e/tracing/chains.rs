@@ -42,9 +42,7 @@ impl<'l> Chain<'l> {
 }
 
 fn chained_lab() -> Option<Lab> {
-    tools_or_skip(&["xdp-loader", "nsenter"])
-        .then(lab)
-        .flatten()
+    tools_or_skip(&["xdp-loader", "nsenter"]).then(lab).flatten()
 }
 
 #[test]
@@ -52,10 +50,7 @@ fn programs_of_a_chain_are_seen_under_one_identifier() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --program all --at both -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --program all --at both -w {file}", lab.receiver()));
     let sent: Vec<Vec<u8>> = (0..5).map(|number| frames::numbered(number, 64)).collect();
     lab.send(&sent, 5);
     capture.wait_recorded(30);
@@ -65,11 +60,7 @@ fn programs_of_a_chain_are_seen_under_one_identifier() {
     for name in ["xdp_dispatcher", FIRST, SECOND] {
         hooks.extend(["entry", "exit"].map(|end| format!("xdp {end} {name}")));
     }
-    let said: Vec<&str> = summary
-        .interfaces
-        .iter()
-        .map(|one| one.hook.as_str())
-        .collect();
+    let said: Vec<&str> = summary.interfaces.iter().map(|one| one.hook.as_str()).collect();
     assert_eq!(said, hooks);
 
     let contents = Contents::read(&file);
@@ -77,20 +68,10 @@ fn programs_of_a_chain_are_seen_under_one_identifier() {
     for packet in &contents.packets {
         let id = packet.packet_id().expect("an identifier");
         let verdict = packet.verdict().map(|(_, action)| action);
-        by_id
-            .entry(id)
-            .or_default()
-            .push((packet.interface, verdict));
+        by_id.entry(id).or_default().push((packet.interface, verdict));
     }
     // In, through the first program, through the second, and out with its verdict.
-    let way = [
-        (0, None),
-        (2, None),
-        (3, Some(2)),
-        (4, None),
-        (5, Some(1)),
-        (1, Some(1)),
-    ];
+    let way = [(0, None), (2, None), (3, Some(2)), (4, None), (5, Some(1)), (1, Some(1))];
     assert_eq!(by_id.len(), 5);
     assert!(by_id.values().all(|seen| *seen == way), "{by_id:?}");
     chain.unload();
@@ -111,12 +92,7 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
         summary.assert_all_recorded(3);
         assert_eq!(summary.interfaces[0].hook, format!("xdp exit {name}"));
         let contents = Contents::read(&file);
-        assert!(
-            contents
-                .packets
-                .iter()
-                .all(|one| one.verdict() == Some((2, verdict)))
-        );
+        assert!(contents.packets.iter().all(|one| one.verdict() == Some((2, verdict))));
     }
     // By default it is the chain as a whole.
     let capture = Capture::start(&lab, &fixed);
@@ -130,10 +106,7 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
 fn error_for_an_unknown_program_lists_the_known_ones() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
-    let output = trawl(&args!(
-        "capture -i {} --program nobody_has_it",
-        lab.receiver()
-    ));
+    let output = trawl(&args!("capture -i {} --program nobody_has_it", lab.receiver()));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     for word in args!("nobody_has_it xdp_dispatcher {FIRST} {SECOND} '--program all'") {
@@ -148,10 +121,7 @@ fn joining_program_does_not_end_the_capture() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "--program", "all", "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--program", "all", "-w", &file]);
     lab.send(&[frames::silent(64)], 4);
     capture.wait_recorded(12);
     let object = programs::object_file(&lab, "traced");

@@ -27,11 +27,8 @@ fn replaced_program_is_followed() {
     lab.send(&[frames::silent(64)], 4);
     capture.wait_recorded(7);
     capture.stop_well().assert_all_recorded(7);
-    let verdicts: Vec<Option<(u8, u64)>> = Contents::read(&file)
-        .packets
-        .iter()
-        .map(|packet| packet.verdict())
-        .collect();
+    let verdicts: Vec<Option<(u8, u64)>> =
+        Contents::read(&file).packets.iter().map(|packet| packet.verdict()).collect();
     assert_eq!(verdicts[..3], [Some((2, 1)); 3]);
     assert_eq!(verdicts[3..], [Some((2, 2)); 4]);
 }
@@ -63,26 +60,13 @@ fn capture_of_a_program_by_id_ends_with_it() {
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let file = lab.file("file.pcapng");
     let id = program.id().to_string();
-    let capture = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "--program", &id, "-w", &file],
-    );
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--program", &id, "-w", &file]);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(3);
     drop(program);
     let finished = capture.wait();
-    assert!(
-        finished
-            .stderr
-            .contains(&format!("{DROPS} is no longer attached")),
-        "{}",
-        finished.stderr
-    );
-    assert_eq!(
-        finished.status.code(),
-        Some(1),
-        "as when the interface goes"
-    );
+    assert!(finished.stderr.contains(&format!("{DROPS} is no longer attached")), "{}", finished.stderr);
+    assert_eq!(finished.status.code(), Some(1), "as when the interface goes");
     finished.summary().assert_all_recorded(3);
     assert_eq!(Contents::read(&file).packets.len(), 3);
 }

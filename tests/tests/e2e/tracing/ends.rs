@@ -13,9 +13,7 @@ const FILE: &str = "traced";
 const REWRITES: &str = "traced_rewrites_the_packet";
 
 fn numbered(count: u32) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|number| frames::numbered(number, 64))
-        .collect()
+    (0..count).map(|number| frames::numbered(number, 64)).collect()
 }
 
 fn bytes_of<'c>(packets: &[&'c Packet]) -> Vec<&'c [u8]> {
@@ -44,20 +42,13 @@ fn both_ends(attach: impl Fn(&Lab) -> Loaded, mode: &str) {
     let file = lab.file("file.pcapng");
     let sent = numbered(10);
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--at", "both", "-w", &file]);
-    assert!(
-        capture.said().contains("using tap xdp:"),
-        "{}",
-        capture.said()
-    );
+    assert!(capture.said().contains("using tap xdp:"), "{}", capture.said());
     lab.send(&sent, 10);
     capture.wait_recorded(20);
     let summary = capture.stop_well();
     summary.assert_all_recorded(20);
-    let hooks: Vec<(&str, &str, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.as_str(), one.mode.as_str(), one.recorded))
-        .collect();
+    let hooks: Vec<(&str, &str, u64)> =
+        summary.interfaces.iter().map(|one| (one.hook.as_str(), one.mode.as_str(), one.recorded)).collect();
     assert_eq!(hooks, [("xdp entry", mode, 10), ("xdp exit", mode, 10)]);
     let contents = Contents::read(&file);
     let (entries, exits) = (contents.of(0), contents.of(1));
@@ -76,18 +67,12 @@ fn both_ends(attach: impl Fn(&Lab) -> Loaded, mode: &str) {
 
 #[test]
 fn a_dropping_program_is_seen_at_both_ends() {
-    both_ends(
-        |lab| Loaded::native(Does::Drop, &lab.pair.b).expect("the program"),
-        "native",
-    );
+    both_ends(|lab| Loaded::native(Does::Drop, &lab.pair.b).expect("the program"), "native");
 }
 
 #[test]
 fn a_program_behind_the_driver_is_seen_at_both_ends() {
-    both_ends(
-        |lab| Loaded::skb(Does::Drop, &lab.pair.b).expect("the program"),
-        "skb",
-    );
+    both_ends(|lab| Loaded::skb(Does::Drop, &lab.pair.b).expect("the program"), "skb");
 }
 
 /// Returns the frames as left by the program: with an added tag, the rest moved.
@@ -111,11 +96,7 @@ fn rewriting_program_is_seen_with_packets_before_and_after() {
     lab.send(&[frames::udp(b"unwanted")], 5);
     capture.wait_seen(30);
     let summary = capture.stop_well();
-    assert_eq!(
-        (summary.recorded, summary.filtered_out),
-        (20, 10),
-        "{summary:#?}"
-    );
+    assert_eq!((summary.recorded, summary.filtered_out), (20, 10), "{summary:#?}");
     let contents = Contents::read(&file);
     let (entries, exits) = (contents.of(0), contents.of(1));
     assert_eq!(bytes_of(&entries), sent);
@@ -132,11 +113,7 @@ fn filters_apply_at_the_requested_end() {
     let cases: [(&[&str], &str, u64); 5] = [
         (&["--at", "exit"], "vlan 42", 10),
         (&["--at", "exit"], "ether proto 0x88b5", 0),
-        (
-            &["--at", "exit", "--filter-at", "entry"],
-            "ether proto 0x88b5",
-            10,
-        ),
+        (&["--at", "exit", "--filter-at", "entry"], "ether proto 0x88b5", 10),
         (&["--at", "exit", "--filter-at", "entry"], "vlan 42", 0),
         (&["--at", "entry"], "ether proto 0x88b5", 10),
     ];
@@ -174,15 +151,10 @@ fn redirecting_program_shows_its_target() {
     let map = program.map("traced_devices");
     let value = target.to_ne_bytes().map(|byte| byte.to_string());
     let id = map.to_string();
-    let update = [
-        "map", "update", "id", &id, "key", "3", "0", "0", "0", "value",
-    ];
+    let update = ["map", "update", "id", &id, "key", "3", "0", "0", "0", "value"];
     let namespace = format!("--net=/run/netns/{}", lab.pair.b.name);
     let values: Vec<&str> = value.iter().map(String::as_str).collect();
-    run(
-        "nsenter",
-        &[&[namespace.as_str(), "bpftool"], &update[..], &values].concat(),
-    );
+    run("nsenter", &[&[namespace.as_str(), "bpftool"], &update[..], &values].concat());
     frame[14] = 3;
     let capture = Capture::start(&lab, &fixed);
     lab.send(std::slice::from_ref(&frame), 1);
@@ -198,10 +170,7 @@ fn packets_in_several_pieces_are_whole_at_both_ends() {
     if !tracing_or_skip() {
         return;
     }
-    let options = PairOptions {
-        mtu: 65_535,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { mtu: 65_535, ..PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };
@@ -223,24 +192,14 @@ fn packets_in_several_pieces_are_whole_at_both_ends() {
     }
 
     // Filters see the whole packet's length, and cutting keeps it.
-    let capture = Capture::start(
-        &lab,
-        &[&fixed[..], &["-s", "5000", "greater", "4097"]].concat(),
-    );
+    let capture = Capture::start(&lab, &[&fixed[..], &["-s", "5000", "greater", "4097"]].concat());
     lab.send_long(&sent);
     capture.wait_seen(14);
     let summary = capture.stop_well();
     assert_eq!((summary.recorded, summary.filtered_out), (8, 6));
     let contents = Contents::read(&file);
-    let kept: Vec<(u32, usize)> = contents
-        .of(1)
-        .iter()
-        .map(|packet| (packet.original, packet.bytes.len()))
-        .collect();
-    assert_eq!(
-        kept,
-        [(4097, 4097), (9014, 5000), (20_000, 5000), (60_000, 5000)]
-    );
+    let kept: Vec<(u32, usize)> = contents.of(1).iter().map(|packet| (packet.original, packet.bytes.len())).collect();
+    assert_eq!(kept, [(4097, 4097), (9014, 5000), (20_000, 5000), (60_000, 5000)]);
     assert!(contents.of(1)[3].bytes[..] == sent[6][..5000]);
 }
 
@@ -249,10 +208,7 @@ fn a_count_is_exact_over_both_ends() {
     let Some(lab) = lab() else { return };
     let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(
-        &lab,
-        &args!("-i {} --at both -c 7 -w {file}", lab.receiver()),
-    );
+    let capture = Capture::start(&lab, &args!("-i {} --at both -c 7 -w {file}", lab.receiver()));
     lab.send(&numbered(10), 100);
     assert_eq!(capture.wait().summary_of_success().recorded, 7);
     assert_eq!(Contents::read(&file).packets.len(), 7);
@@ -281,19 +237,10 @@ fn other_interfaces_with_the_same_program_are_left_out() {
     let program = Attached::native(FILE, "traced_drops_the_packet_one", &lab.pair.b);
     let Some(other) = Lab::open() else { return };
     let also = trawl_sys::netns::run_in(&other.pair.b.namespace, || {
-        trawl_bpf::link::attach_xdp(
-            program.program(),
-            other.pair.b.index,
-            trawl_sys::netlink::XdpMode::Native,
-        )
+        trawl_bpf::link::attach_xdp(program.program(), other.pair.b.index, trawl_sys::netlink::XdpMode::Native)
     });
-    let _also = also
-        .expect("the namespace")
-        .expect("an interface without a program");
-    assert_eq!(
-        lab.pair.b.index, other.pair.b.index,
-        "namespaces number alike"
-    );
+    let _also = also.expect("the namespace").expect("an interface without a program");
+    assert_eq!(lab.pair.b.index, other.pair.b.index, "namespaces number alike");
     let (file, both) = (lab.file("one.pcapng"), lab.file("both.pcapng"));
     let one = Capture::start(&lab, &["-Q", "in", "-i", &lab.receiver(), "-w", &file]);
     let (here, there) = (lab.receiver(), other.receiver());

@@ -43,30 +43,20 @@ fn chain_by_jumps_is_seen_whole_and_its_members_by_hooks() {
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
     for (name, priority) in [("passes", "10"), ("drops", "20")] {
-        succeeds(&args!(
-            "xdp load {place} {members} --prog {name} --tappable --prio {priority}"
-        ));
+        succeeds(&args!("xdp load {place} {members} --prog {name} --tappable --prio {priority}"));
     }
     let second = &programs_on(&place)[1];
     assert_eq!(second["name"], "drops");
     let number = second["id"].to_string();
     for chosen in ["drops", number.as_str()] {
         let capture = ["capture", "-i", &place, "--tap", "xdp", "--program", chosen];
-        fails(
-            &capture,
-            1,
-            &["drops", &number, "by a jump", "--tap tailcall"],
-        );
+        fails(&capture, 1, &["drops", &number, "by a jump", "--tap tailcall"]);
     }
     let file = lab.file("file.pcapng");
     let fixed = ["-i", &place, "-c", "3", "-w", &file];
     let all = [&fixed[..], &["--tap", "xdp", "--program", "all"]].concat();
     let capture = Capture::start(&lab, &all);
-    assert!(
-        capture.said().contains("by a tail call"),
-        "{}",
-        capture.said()
-    );
+    assert!(capture.said().contains("by a tail call"), "{}", capture.said());
     lab.send(&[frames::silent(64)], 3);
     capture.wait().summary_of_success().assert_all_recorded(3);
     let verdicts = |file: &str| -> Vec<_> {

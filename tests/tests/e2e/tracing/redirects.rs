@@ -29,8 +29,7 @@ fn fill(lab: &Lab, program: &Attached, map: &str, entries: &[(u32, u32)]) -> u32
     let id = program.map(map);
     let put = || {
         let table = Table::open_by_id(id)?;
-        let put =
-            |(key, value): &(u32, u32)| table.update(&key.to_ne_bytes(), &value.to_ne_bytes(), ANY);
+        let put = |(key, value): &(u32, u32)| table.update(&key.to_ne_bytes(), &value.to_ne_bytes(), ANY);
         entries.iter().try_for_each(put)
     };
     let filled: std::io::Result<()> = run_in(&lab.pair.b.namespace, put).expect("the namespace");
@@ -89,10 +88,7 @@ fn each_target(mode: &str) {
     drop(program);
 
     let program = attached(&lab, "traced_redirects_nowhere", mode);
-    assert_eq!(
-        said(&lab, 0),
-        ["4", "redirect to nowhere: no helper was called"]
-    );
+    assert_eq!(said(&lab, 0), ["4", "redirect to nowhere: no helper was called"]);
     drop(program);
 }
 
@@ -111,10 +107,7 @@ fn packets_in_pieces_are_whole_when_sent_to_all_targets() {
     if !tracing_or_skip() {
         return;
     }
-    let options = PairOptions {
-        mtu: 9000,
-        ..PairOptions::default()
-    };
+    let options = PairOptions { mtu: 9000, ..PairOptions::default() };
     let Some(lab) = Lab::with(options) else {
         return;
     };

@@ -31,11 +31,8 @@ fn programs_of_several_namespaces_are_seen() {
     capture.wait_recorded(14);
     let summary = capture.stop_well();
     summary.assert_all_recorded(14);
-    let told: Vec<(&str, &str, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.as_str(), one.mode.as_str(), one.recorded))
-        .collect();
+    let told: Vec<(&str, &str, u64)> =
+        summary.interfaces.iter().map(|one| (one.hook.as_str(), one.mode.as_str(), one.recorded)).collect();
     let hook = |end: &str, name: &str| format!("xdp {end} {name}");
     assert_eq!(
         told,
@@ -64,10 +61,7 @@ fn programs_of_one_name_are_distinguished_and_seen_once() {
     let load = ["xdp", "load", &place, &members, "--prog", "passes"];
     succeeds(&[&load[..], &["--prio", "10"]].concat());
     succeeds(&[&load[..], &["--prio", "20"]].concat());
-    let ids: Vec<u64> = programs_on(&place)
-        .iter()
-        .map(|one| one["id"].as_u64().expect("a number"))
-        .collect();
+    let ids: Vec<u64> = programs_on(&place).iter().map(|one| one["id"].as_u64().expect("a number")).collect();
     assert_eq!(ids.len(), 2);
     let file = lab.file("file.pcapng");
     let capture = Capture::start(&lab, &["-i", &place, "--program", "passes", "-w", &file]);
@@ -85,11 +79,7 @@ fn programs_of_one_name_are_distinguished_and_seen_once() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();
     summary.assert_all_recorded(10);
-    let told: Vec<(String, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.clone(), one.recorded))
-        .collect();
+    let told: Vec<(String, u64)> = summary.interfaces.iter().map(|one| (one.hook.clone(), one.recorded)).collect();
     let hook = |id: u64| format!("xdp exit passes (id {id})");
     assert_eq!(told, [(hook(ids[0]), 3), (hook(ids[1]), 7)]);
 }
@@ -106,11 +96,7 @@ fn error_for_an_unknown_number_lists_the_known_ones() {
     );
     // A program on another interface does not count.
     let Some(other) = Lab::open() else { return };
-    fails(
-        &["capture", "-i", &other.receiver(), "--program", &id],
-        1,
-        &["none is on it"],
-    );
+    fails(&["capture", "-i", &other.receiver(), "--program", &id], 1, &["none is on it"]);
 }
 
 #[test]
@@ -128,22 +114,10 @@ fn program_without_type_information_is_refused_with_alternatives() {
     )
     .unwrap_or_else(|e| panic!("{e}"));
     let (station, place) = (&lab.pair.b, lab.receiver());
-    let attach = || {
-        link::attach_xdp(
-            std::os::fd::AsFd::as_fd(&bare),
-            station.index,
-            trawl_sys::netlink::XdpMode::Native,
-        )
-    };
-    let _link = run_in(&station.namespace, attach)
-        .expect("the namespace")
-        .expect("an interface without a program");
-    for arguments in [
-        &[][..],
-        &["--tap", "xdp"],
-        &["--program", "all"],
-        &["--program", "nameless"],
-    ] {
+    let attach =
+        || link::attach_xdp(std::os::fd::AsFd::as_fd(&bare), station.index, trawl_sys::netlink::XdpMode::Native);
+    let _link = run_in(&station.namespace, attach).expect("the namespace").expect("an interface without a program");
+    for arguments in [&[][..], &["--tap", "xdp"], &["--program", "all"], &["--program", "nameless"]] {
         let what = [&["capture", "-i", &place][..], arguments].concat();
         let output = trawl(&what);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -201,9 +175,7 @@ fn chain_in_skb_mode_is_seen_while_it_shrinks_to_one() {
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
     for (program, priority) in [("passes", "20"), ("drops", "30")] {
-        let what = [
-            "xdp", "load", &place, &members, "--prog", program, "--mode", "skb",
-        ];
+        let what = ["xdp", "load", &place, &members, "--prog", program, "--mode", "skb"];
         succeeds(&[&what[..], &["--prio", priority]].concat());
     }
     let file = lab.file("file.pcapng");
@@ -221,11 +193,7 @@ fn chain_in_skb_mode_is_seen_while_it_shrinks_to_one() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();
     summary.assert_all_recorded(22);
-    let told: Vec<(&str, u64)> = summary
-        .interfaces
-        .iter()
-        .map(|one| (one.hook.as_str(), one.recorded))
-        .collect();
+    let told: Vec<(&str, u64)> = summary.interfaces.iter().map(|one| (one.hook.as_str(), one.recorded)).collect();
     assert_eq!(
         told,
         [

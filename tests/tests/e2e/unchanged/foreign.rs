@@ -2,7 +2,8 @@
 //!
 //! TRAWL_TESTS_OBJECTS names directories of objects, separated by colons, besides those of Debian's xdp-tools
 //! (scripts/test-programs). Each program prints a line: the object, the program, `accepted` or `refused: REASON`, and
-//! `unloadable` if the kernel refuses it without hooks, too. `varies by itself` says that two copies of the original differ.
+//! `unloadable` if the kernel refuses it without hooks, too. `varies by itself` says that two copies of the original
+//! differ.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,10 +17,7 @@ use trawl_tests::{root_or_skip, skip};
 use super::{Numbers, PACKETS, frame, load};
 
 /// Directories where Debian's packages have objects.
-const INSTALLED: &[&str] = &[
-    "/usr/lib/x86_64-linux-gnu/bpf",
-    "/usr/lib/aarch64-linux-gnu/bpf",
-];
+const INSTALLED: &[&str] = &["/usr/lib/x86_64-linux-gnu/bpf", "/usr/lib/aarch64-linux-gnu/bpf"];
 
 /// Returns the objects in these directories and below them.
 fn objects_in(directory: &Path, found: &mut Vec<PathBuf>) {
@@ -27,13 +25,7 @@ fn objects_in(directory: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.path();
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => objects_in(&path, found),
-            Ok(_)
-                if path
-                    .extension()
-                    .is_some_and(|one| one == "o" || one == "elf" || one == "bpf") =>
-            {
-                found.push(path)
-            }
+            Ok(_) if path.extension().is_some_and(|one| one == "o" || one == "elf" || one == "bpf") => found.push(path),
             _ => {}
         }
     }
@@ -42,25 +34,21 @@ fn objects_in(directory: &Path, found: &mut Vec<PathBuf>) {
 /// Returns the XDP programs of an object; none if it is no BPF object, or has programs of other kinds only.
 fn programs_in(name: &str, bytes: &[u8]) -> Vec<String> {
     let source = Source::embedded(name, bytes);
-    source.map_or_else(
-        |_| Vec::new(),
-        |source| source.programs().into_iter().map(|one| one.name).collect(),
-    )
+    source.map_or_else(|_| Vec::new(), |source| source.programs().into_iter().map(|one| one.name).collect())
 }
 
 /// Size of a value that a program takes from the clock.
 const WORD: usize = 8;
 
-/// Runs a program, a second copy of it and the one with hooks over the same packets. What differs between the copies depends
-/// on the time or on chance, and is left out; returns whether anything did.
+/// Runs a program, a second copy of it and the one with hooks over the same packets. What differs between the copies
+/// depends on the time or on chance, and is left out; returns whether anything did.
 fn compare(what: &str, [original, copy, tappable]: [&Program; 3]) -> bool {
     let mut numbers = Numbers(0x7472_6177_6c21);
     let mut varying = BTreeSet::new();
     for packet in 0..PACKETS {
         let frame = frame(&mut numbers);
-        let [expected, copied, found] = [original, copy, tappable].map(|program| {
-            test_run::xdp_outcome(program.as_fd(), &frame).map_err(|e| e.raw_os_error())
-        });
+        let [expected, copied, found] = [original, copy, tappable]
+            .map(|program| test_run::xdp_outcome(program.as_fd(), &frame).map_err(|e| e.raw_os_error()));
         let (Ok(expected), Ok(copied), Ok(found)) = (&expected, &copied, &found) else {
             assert_eq!(found, expected, "{what}, packet {packet}: {frame:02x?}");
             continue;
@@ -70,11 +58,7 @@ fn compare(what: &str, [original, copy, tappable]: [&Program; 3]) -> bool {
         }
         let words = || expected.bytes.chunks(WORD).enumerate();
         let changed = words().zip(copied.bytes.chunks(WORD));
-        varying.extend(
-            changed
-                .filter(|((_, word), copied)| word != copied)
-                .map(|((at, _), _)| at),
-        );
+        varying.extend(changed.filter(|((_, word), copied)| word != copied).map(|((at, _), _)| at));
         assert_eq!(
             (found.value, found.bytes.len()),
             (expected.value, expected.bytes.len()),
@@ -93,8 +77,8 @@ fn compare(what: &str, [original, copy, tappable]: [&Program; 3]) -> bool {
 
 /// Loads a program with and without hooks, and compares them; returns the outcome as text.
 fn outcome(name: &str, bytes: &[u8], program: &str) -> String {
-    let loaded = load(name, bytes, program, false)
-        .and_then(|original| Ok((original, load(name, bytes, program, false)?)));
+    let loaded =
+        load(name, bytes, program, false).and_then(|original| Ok((original, load(name, bytes, program, false)?)));
     let (original, copy) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => return format!("unloadable: {error}"),
@@ -108,10 +92,7 @@ fn outcome(name: &str, bytes: &[u8], program: &str) -> String {
             }
         }
         Err(error) => {
-            assert!(
-                error.how_to_fix().is_some(),
-                "{program} of {name}: a refusal without advice: {error}"
-            );
+            assert!(error.how_to_fix().is_some(), "{program} of {name}: a refusal without advice: {error}");
             format!("refused: {error}")
         }
     }
@@ -124,11 +105,7 @@ fn programs_of_others_behave_as_before() {
     }
     let named = std::env::var("TRAWL_TESTS_OBJECTS").unwrap_or_default();
     let mut objects = Vec::new();
-    for directory in INSTALLED
-        .iter()
-        .copied()
-        .chain(named.split(':').filter(|one| !one.is_empty()))
-    {
+    for directory in INSTALLED.iter().copied().chain(named.split(':').filter(|one| !one.is_empty())) {
         objects_in(Path::new(directory), &mut objects);
     }
     objects.sort();
@@ -144,10 +121,6 @@ fn programs_of_others_behave_as_before() {
     }
     match objects.is_empty() {
         true => skip("no objects of others are installed (the package xdp-tools has some)"),
-        false => assert!(
-            accepted > 0,
-            "none of {} objects has a program that takes hooks",
-            objects.len()
-        ),
+        false => assert!(accepted > 0, "none of {} objects has a program that takes hooks", objects.len()),
     }
 }

@@ -27,7 +27,8 @@ fn culprits(lab: &Lab, reason: &str, act: impl FnOnce()) -> Value {
     row(&report, reason)["culprits"].clone()
 }
 
-/// The only rule that drops is certain, and so are rules whose counters went up; of several others, any may have dropped.
+/// The only rule that drops is certain, and so are rules whose counters went up; of several others, any may have
+/// dropped.
 #[test]
 fn rules_of_nftables_are_named() {
     let Some(lab) = Lab::open() else { return };
@@ -53,11 +54,7 @@ fn rules_of_nftables_are_named() {
             let one = &both[at];
             let name = one["name"].as_str().expect("a name");
             let text = name.split_once(" of inet f deeper: ").expect("a chain").1;
-            (
-                text.to_owned(),
-                one["packets"].as_u64(),
-                one["is_certain"] == true,
-            )
+            (text.to_owned(), one["packets"].as_u64(), one["is_certain"] == true)
         })
         .collect();
     let expected = [("udp dport 5555 drop", 2), ("udp dport 5556 reject", 1)];
@@ -72,11 +69,7 @@ fn policy_and_iptables_are_named() {
     lab.inside("iptables-nft -A INPUT -p udp --dport 5555 -j DROP");
     let found = send(5555);
     assert_eq!(found[0]["packets"], 1, "{found}");
-    assert!(
-        found[0]["name"]
-            .as_str()
-            .is_some_and(|name| name.contains("of ip filter INPUT: "))
-    );
+    assert!(found[0]["name"].as_str().is_some_and(|name| name.contains("of ip filter INPUT: ")));
     lab.inside("iptables-nft -F INPUT");
     lab.inside("iptables-nft -P INPUT DROP");
     let found = send(5557);
@@ -94,23 +87,12 @@ fn qdisc_and_class_are_named() {
     lab.inside("tc qdisc add dev veth0 parent 1:10 handle 10: pfifo limit 3");
     let found = culprits(&lab, "QDISC_DROP", || {
         // Its exit status tells of the lost answers.
-        let flood = format!(
-            "ip netns exec {} ping -q -f -c 40 -W 1 -s 1000 {to}",
-            lab.pair.b.name
-        );
-        let _ = Command::new("sh")
-            .args(["-c", &flood])
-            .stdout(Stdio::null())
-            .status();
+        let flood = format!("ip netns exec {} ping -q -f -c 40 -W 1 -s 1000 {to}", lab.pair.b.name);
+        let _ = Command::new("sh").args(["-c", &flood]).stdout(Stdio::null()).status();
     });
     assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
     assert_eq!(found[0]["name"], "qdisc pfifo 10: of veth0, class 1:10");
-    assert!(
-        found[0]["packets"]
-            .as_u64()
-            .is_some_and(|packets| packets > 0),
-        "{found}"
-    );
+    assert!(found[0]["packets"].as_u64().is_some_and(|packets| packets > 0), "{found}");
 }
 
 /// A cgroup that is removed at the end, once it has no process.
@@ -129,10 +111,7 @@ impl Group {
         let group = Self(format!("{}/{name}", cgroups.path));
         fs::create_dir(&group.0).expect("a cgroup");
         let drops = [op::mov32_imm(0, 0), op::exit()];
-        let options = LoadOptions {
-            expected_attach_type: hook,
-            ..LoadOptions::new("refuses", program::CGROUP_SKB)
-        };
+        let options = LoadOptions { expected_attach_type: hook, ..LoadOptions::new("refuses", program::CGROUP_SKB) };
         let refuses = program::load(&drops, &options).expect("the kernel takes it");
         let directory = File::open(&group.0).expect("a cgroup");
         let link = link::attach_cgroup(refuses.as_fd(), directory.as_fd(), hook);
@@ -143,11 +122,8 @@ impl Group {
     fn start(&self, lab: &Lab, command: &str) -> Child {
         let procs = format!("{}/cgroup.procs", self.0);
         let enter = format!("echo $$ > {procs}; exec ip netns exec {} ", lab.pair.b.name);
-        let child = Command::new("sh")
-            .args(["-c", &(enter + command)])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
+        let child =
+            Command::new("sh").args(["-c", &(enter + command)]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         child.expect("a shell")
     }
 }
@@ -159,10 +135,7 @@ fn end(mut child: Child) {
 
 fn has_name(found: &Value) {
     let name = found["name"].as_str();
-    assert!(
-        name.is_some_and(|name| name.starts_with("cgroup program refuses (id ")),
-        "{found}"
-    );
+    assert!(name.is_some_and(|name| name.starts_with("cgroup program refuses (id ")), "{found}");
     assert_eq!(found["is_certain"], true, "{found}");
 }
 
@@ -170,12 +143,7 @@ fn has_name(found: &Value) {
 #[test]
 fn program_for_received_packets_is_named() {
     let features = [KernelFeature::Fentry, KernelFeature::Fexit];
-    let Some(lab) = features
-        .into_iter()
-        .all(feature_or_skip)
-        .then(Lab::open)
-        .flatten()
-    else {
+    let Some(lab) = features.into_iter().all(feature_or_skip).then(Lab::open).flatten() else {
         return;
     };
     let cgroups = Mounted::at(&lab, "cgroup2", "rw");

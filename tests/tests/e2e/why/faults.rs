@@ -105,17 +105,11 @@ impl Drop for Sockets {
 
 /// Runs `ip` in the namespace of b for each line; false at the first refusal.
 fn prepare(lab: &Lab, lines: &str) -> bool {
-    lines
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .all(|line| {
-            let words = ["netns", "exec", &lab.pair.b.name];
-            let command: Vec<&str> = line.split(' ').collect();
-            output("ip", &[&words[..], &command].concat())
-                .status
-                .success()
-        })
+    lines.lines().map(str::trim).filter(|line| !line.is_empty()).all(|line| {
+        let words = ["netns", "exec", &lab.pair.b.name];
+        let command: Vec<&str> = line.split(' ').collect();
+        output("ip", &[&words[..], &command].concat()).status.success()
+    })
 }
 
 /// Makes a bridge whose port is the far end of a veth pair, from which 10.97.NUMBER.9 is reached. The command
@@ -160,38 +154,20 @@ fn planted_faults_have_their_advice() {
     let device = &b.interface;
     let is_since = |minor| kernel_is_at_least(6, minor);
     let ip = |source: [u8; 4], destination: [u8; 4]| Ipv4::new(source.into(), destination.into());
-    let from = |ip: Ipv4| {
-        Template::new()
-            .ethernet(a.mac, b.mac)
-            .layer(Layer::Ipv4(ip))
-    };
+    let from = |ip: Ipv4| Template::new().ethernet(a.mac, b.mac).layer(Layer::Ipv4(ip));
     let (own, other) = (b.ipv4.octets(), a.ipv4.octets());
     let datagram = |ip: Ipv4| from(ip).udp(5, 7).payload([0; 18]).build();
     let syn = |source: [u8; 4], src: u16, dst: u16| {
-        let tcp = Tcp {
-            src,
-            dst,
-            seq: 1,
-            flags: flags::SYN,
-            window: 512,
-            ..Tcp::default()
-        };
+        let tcp = Tcp { src, dst, seq: 1, flags: flags::SYN, window: 512, ..Tcp::default() };
         from(ip(source, own)).tcp(tcp).build()
     };
     let vxlan = [&[8, 0, 0, 0, 0, 0, 5, 0][..], &[2; 12], &[8, 6], &[0; 28]].concat();
-    let fragment = Ipv4 {
-        more_fragments: true,
-        id: 7,
-        ..ip(other, own)
-    };
+    let fragment = Ipv4 { more_fragments: true, id: 7, ..ip(other, own) };
     // The rest of the subnet answers nothing, so that beginning connections wait.
     let stranger = [other[0], other[1], other[2], 77];
     let unprotected = [other[0], other[1], other[2], 78];
     let protocol = |number, payload: &[u8]| {
-        let ip = Ipv4 {
-            protocol: Some(number),
-            ..ip(other, own)
-        };
+        let ip = Ipv4 { protocol: Some(number), ..ip(other, own) };
         from(ip).payload(payload).build()
     };
     let esp = |security: u8| {
@@ -209,8 +185,7 @@ fn planted_faults_have_their_advice() {
         "sysctl -qw net.ipv4.ip_forward=0 net.ipv4.ipfrag_time=1 net.ipv4.tcp_syncookies=0 net.ipv4.tcp_max_syn_backlog=2",
     );
     prepare(&lab, "sysctl -qw net.ipv4.conf.all.rp_filter=1");
-    let has_tree = bridge(&lab, 1, " stp_state 1 forward_delay 3000", "")
-        && prepare(&lab, "ip link set far1 down");
+    let has_tree = bridge(&lab, 1, " stp_state 1 forward_delay 3000", "") && prepare(&lab, "ip link set far1 down");
     let has_esp = prepare(
         &lab,
         &format!(
@@ -237,84 +212,34 @@ fn planted_faults_have_their_advice() {
             "no VXLAN device has its number",
         ),
         (
-            prepare(
-                &lab,
-                "ip link set tun0 txqueuelen 2\nip link set tun0 up\nip addr add 10.97.0.1/24 dev tun0",
-            ),
+            prepare(&lab, "ip link set tun0 txqueuelen 2\nip link set tun0 up\nip addr add 10.97.0.1/24 dev tun0"),
             vec![],
             "the ring of the device",
         ),
-        (
-            has_tree,
-            vec![],
-            "blocked by the spanning tree",
-        ),
-        (
-            bridge(&lab, 2, "", ""),
-            vec![],
-            "the bridge has no port but far2",
-        ),
+        (has_tree, vec![], "blocked by the spanning tree"),
+        (bridge(&lab, 2, "", ""), vec![], "the bridge has no port but far2"),
         (
             // Before it is up, so that it learns no sender.
-            bridge(
-                &lab,
-                3,
-                "",
-                "bridge link set dev far3 locked on learning off",
-            ),
+            bridge(&lab, 3, "", "bridge link set dev far3 locked on learning off"),
             vec![],
             "the bridge's port far3 is locked",
         ),
-        (
-            true,
-            vec![datagram(ip(other, [10, 99, 0, 1]))],
-            "forwarding is off",
-        ),
-        (
-            is_since(14),
-            vec![datagram(ip(other, [127, 0, 0, 5]))],
-            "outside of the loopback interface",
-        ),
-        (
-            is_since(14),
-            vec![datagram(ip(own, own))],
-            "is an address of this host",
-        ),
+        (true, vec![datagram(ip(other, [10, 99, 0, 1]))], "forwarding is off"),
+        (is_since(14), vec![datagram(ip(other, [127, 0, 0, 5]))], "outside of the loopback interface"),
+        (is_since(14), vec![datagram(ip(own, own))], "is an address of this host"),
         (true, vec![datagram(ip([10, 55, 0, 1], own))], "rp_filter=2"),
-        (
-            true,
-            vec![datagram(fragment)],
-            "other fragments of the datagram are missing",
-        ),
-        (
-            is_since(3),
-            vec![syn(other, 6, 4001)],
-            "its time to live is below the socket's minimum",
-        ),
-        (
-            true,
-            vec![syn(other, 6, 4002)],
-            "the connection requires TCP MD5",
-        ),
-        (
-            true,
-            vec![segment(0, 1 << 30)],
-            "an old time stamp: a duplicate from long ago",
-        ),
+        (true, vec![datagram(fragment)], "other fragments of the datagram are missing"),
+        (is_since(3), vec![syn(other, 6, 4001)], "its time to live is below the socket's minimum"),
+        (true, vec![syn(other, 6, 4002)], "the connection requires TCP MD5"),
+        (true, vec![segment(0, 1 << 30)], "an old time stamp: a duplicate from long ago"),
         (true, vec![segment(1 << 30, 0)], "outside of the window"),
         (
-            prepare(
-                &lab,
-                &format!("sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1"),
-            ),
+            prepare(&lab, &format!("sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1")),
             vec![to_v6.udp(5, 7).payload([0; 18]).build()],
             "IPv6 is disabled",
         ),
         (
-            prepare(
-                &lab,
-                "iptables-legacy -A INPUT -p udp --dport 4007 -j NFQUEUE --queue-num 7",
-            ),
+            prepare(&lab, "iptables-legacy -A INPUT -p udp --dport 4007 -j NFQUEUE --queue-num 7"),
             vec![lab.udp(4007)],
             "no program listens at the queue of a rule",
         ),
@@ -331,10 +256,7 @@ fn planted_faults_have_their_advice() {
         (
             prepare(
                 &lab,
-                &format!(
-                    "ip link add gre5 type gre local {} remote {} key 5\nip link set gre5 up",
-                    b.ipv4, a.ipv4
-                ),
+                &format!("ip link add gre5 type gre local {} remote {} key 5\nip link set gre5 up", b.ipv4, a.ipv4),
             ),
             vec![protocol(47, &[0x20, 0, 8, 0, 0, 0, 0, 6, 0x45, 0, 0, 20])],
             "no GRE device has its addresses and key",
@@ -351,16 +273,8 @@ fn planted_faults_have_their_advice() {
             vec![datagram(ip(unprotected, own))],
             "XfrmInTmplMismatch: the packet did not come by the SA that the policy requires",
         ),
-        (
-            has_esp,
-            vec![esp(1)],
-            "XfrmInNoStates: no SA has the packet's SPI",
-        ),
-        (
-            has_esp,
-            vec![esp(0)],
-            "XfrmInStateProtoError: the packet cannot be authenticated",
-        ),
+        (has_esp, vec![esp(1)], "XfrmInNoStates: no SA has the packet's SPI"),
+        (has_esp, vec![esp(0)], "XfrmInStateProtoError: the packet cannot be authenticated"),
         (
             prepare(
                 &lab,
@@ -388,18 +302,13 @@ fn planted_faults_have_their_advice() {
         lab.send_long(&frames.chain(connections).collect::<Vec<_>>());
         // The spanning tree holds the port back for a minute.
         if has_tree && prepare(&lab, "ip link set far1 up") {
-            wait_until("the port listens", || {
-                lab.inside("bridge link show dev far1")
-                    .contains("state listening")
-            });
+            wait_until("the port listens", || lab.inside("bridge link show dev far1").contains("state listening"));
         }
         sockets.send();
         wait_until("the fragment is given up", failures);
     });
     let rows = report["rows"].as_array().expect("rows");
-    let culprits = rows
-        .iter()
-        .flat_map(|row| row["culprits"].as_array().into_iter().flatten());
+    let culprits = rows.iter().flat_map(|row| row["culprits"].as_array().into_iter().flatten());
     let advice: Vec<&str> = rows
         .iter()
         .map(|row| &row["advice"])
@@ -408,21 +317,13 @@ fn planted_faults_have_their_advice() {
         .collect();
     for (is_planted, _, expected) in &faults {
         match is_planted {
-            true => assert!(
-                advice.iter().any(|advice| advice.contains(expected)),
-                "{expected}: {report:#}"
-            ),
+            true => assert!(advice.iter().any(|advice| advice.contains(expected)), "{expected}: {report:#}"),
             false => eprintln!("cannot be planted here: {expected}"),
         }
     }
     let counters = report["counters"].as_array().expect("counters");
-    let refused = counters
-        .iter()
-        .find(|one| one["name"] == "TcpExtListenDrops");
+    let refused = counters.iter().find(|one| one["name"] == "TcpExtListenDrops");
     let refused = refused.unwrap_or_else(|| panic!("no refused connections: {report:#}"));
     let text = refused.to_string();
-    assert!(
-        text.contains("4003 of python3[") && text.contains("tcp_max_syn_backlog"),
-        "{text}"
-    );
+    assert!(text.contains("4003 of python3[") && text.contains("tcp_max_syn_backlog"), "{text}");
 }

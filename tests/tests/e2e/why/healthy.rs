@@ -24,9 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn is_healthy(lab: &Lab, traffic: impl FnOnce()) {
     let report = while_running(lab, &lab.pair.b.name, traffic);
     let rows = report["rows"].as_array().expect("rows");
-    let flows = rows
-        .iter()
-        .flat_map(|row| row["flows"].as_array().expect("flows"));
+    let flows = rows.iter().flat_map(|row| row["flows"].as_array().expect("flows"));
     let lost: Vec<&Value> = flows.filter(|flow| flow["flow"] != LAST).collect();
     assert!(lost.is_empty(), "{report}");
     let counters = report["counters"].as_array().expect("counters").iter();
@@ -36,10 +34,7 @@ fn is_healthy(lab: &Lab, traffic: impl FnOnce()) {
 
 fn at(station: &Station, command: &str) -> String {
     let words: Vec<&str> = command.split(' ').collect();
-    run(
-        "ip",
-        &[&["netns", "exec", &station.name], &words[..]].concat(),
-    )
+    run("ip", &[&["netns", "exec", &station.name], &words[..]].concat())
 }
 
 fn ping(from: &Station, to: &str) {
@@ -51,9 +46,7 @@ fn ping(from: &Station, to: &str) {
 fn pair_of_devices(lab: &Lab, kind: &str, addresses: [&str; 2]) -> bool {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     for ((own, other), address) in [(a, b), (b, a)].into_iter().zip(addresses) {
-        let kind = kind
-            .replace("LOCAL", &own.ipv4.to_string())
-            .replace("REMOTE", &other.ipv4.to_string());
+        let kind = kind.replace("LOCAL", &own.ipv4.to_string()).replace("REMOTE", &other.ipv4.to_string());
         let add = format!("-n {} link add t0 type {kind}", own.name);
         let added = output("ip", &add.split(' ').collect::<Vec<_>>());
         if !added.status.success() {
@@ -61,20 +54,14 @@ fn pair_of_devices(lab: &Lab, kind: &str, addresses: [&str; 2]) -> bool {
             skip(&format!("no device of kind {kind}: {why}"));
             return false;
         }
-        at(
-            own,
-            "sysctl -qw net.ipv6.conf.t0.router_solicitation_delay=0",
-        );
+        at(own, "sysctl -qw net.ipv6.conf.t0.router_solicitation_delay=0");
         at(own, &format!("ip addr add {address} dev t0"));
     }
     true
 }
 
 fn received(station: &Station, device: &str) -> u64 {
-    let text = at(
-        station,
-        &format!("cat /sys/class/net/{device}/statistics/rx_packets"),
-    );
+    let text = at(station, &format!("cat /sys/class/net/{device}/statistics/rx_packets"));
     text.trim().parse().expect("a number")
 }
 
@@ -84,10 +71,7 @@ const SECOND: [&str; 2] = ["10.3.0.1", "10.3.0.2"];
 /// Makes that pair; the end in b has an address only if it `is_host`.
 fn second_pair(lab: &Lab, is_host: bool) {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    at(
-        b,
-        &format!("ip link add t1 type veth peer name t1 netns {}", a.name),
-    );
+    at(b, &format!("ip link add t1 type veth peer name t1 netns {}", a.name));
     at(a, &format!("ip addr add {}/24 brd + dev t1", SECOND[0]));
     if is_host {
         at(b, &format!("ip addr add {}/24 brd + dev t1", SECOND[1]));
@@ -112,9 +96,7 @@ fn tunnel_is_healthy(kind: &str, addresses: [&str; 2]) {
         let before = received(b, "t0");
         at(a, "ip link set t0 down");
         at(a, "ip link set t0 up");
-        wait_until("the other end's solicitations and reports", || {
-            received(b, "t0") > before + 1
-        });
+        wait_until("the other end's solicitations and reports", || received(b, "t0") > before + 1);
         ping(a, to);
     });
 }
@@ -124,10 +106,9 @@ fn ping_with_forgotten_neighbours_is_healthy() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     is_healthy(&lab, || {
-        for (family, to, from) in [
-            ("-4", IpAddr::from(b.ipv4), IpAddr::from(a.ipv4)),
-            ("-6", b.ipv6.into(), a.ipv6.into()),
-        ] {
+        for (family, to, from) in
+            [("-4", IpAddr::from(b.ipv4), IpAddr::from(a.ipv4)), ("-6", b.ipv6.into(), a.ipv6.into())]
+        {
             for _ in 0..2 {
                 ping(a, &to.to_string());
                 for station in [a, b] {
@@ -194,8 +175,8 @@ fn connections_of_both_versions_are_healthy() {
     });
 }
 
-/// A client that closes does not read the server's goodbye, with the lengths of TLS's close_notify. It meets the client's socket
-/// before and after the kernel has replaced it by one in TIME_WAIT.
+/// A client that closes does not read the server's goodbye, with the lengths of TLS's close_notify. It meets the
+/// client's socket before and after the kernel has replaced it by one in TIME_WAIT.
 #[test]
 fn goodbye_to_a_closed_client_is_healthy() {
     let Some(lab) = Lab::open() else { return };
@@ -204,13 +185,7 @@ fn goodbye_to_a_closed_client_is_healthy() {
         for (to, version) in [(IpAddr::from(a.ipv4), "-4"), (a.ipv6.into(), "-6")] {
             let listener = run_in(&a.namespace, || TcpListener::bind((to, 7004)));
             let listener = listener.expect("a namespace").expect("a port");
-            for (length, waits) in [
-                (23, false),
-                (24, false),
-                (31, false),
-                (24, true),
-                (31, true),
-            ] {
+            for (length, waits) in [(23, false), (24, false), (31, false), (24, true), (31, true)] {
                 let client = run_in(&b.namespace, || TcpStream::connect((to, 7004)));
                 let client = client.expect("a namespace").expect("a connection");
                 let (mut server, _) = listener.accept().expect("a connection");
@@ -233,15 +208,8 @@ fn ends_of_a_forgotten_connection_are_healthy() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let frames = [flags::FIN | flags::ACK, flags::RST, flags::RST | flags::ACK].map(|flags| {
-        let tcp = Tcp {
-            src: 7005,
-            dst: 40_000,
-            flags,
-            ..Tcp::default()
-        };
-        let frame = Template::new()
-            .ethernet(a.mac, b.mac)
-            .ipv4(a.ipv4.octets(), b.ipv4.octets());
+        let tcp = Tcp { src: 7005, dst: 40_000, flags, ..Tcp::default() };
+        let frame = Template::new().ethernet(a.mac, b.mac).ipv4(a.ipv4.octets(), b.ipv4.octets());
         frame.tcp(tcp).build()
     });
     is_healthy(&lab, || lab.send_long(&frames));
@@ -284,10 +252,7 @@ fn packets_to_groups_and_to_all_are_healthy() {
 
 #[test]
 fn gre_is_healthy() {
-    tunnel_is_healthy(
-        "gre local LOCAL remote REMOTE",
-        ["10.2.0.1/24", "10.2.0.2/24"],
-    );
+    tunnel_is_healthy("gre local LOCAL remote REMOTE", ["10.2.0.1/24", "10.2.0.2/24"]);
 }
 
 #[test]
@@ -298,18 +263,12 @@ fn ethernet_over_gre_is_healthy() {
 
 #[test]
 fn ipip_is_healthy() {
-    tunnel_is_healthy(
-        "ipip local LOCAL remote REMOTE",
-        ["10.2.0.1/24", "10.2.0.2/24"],
-    );
+    tunnel_is_healthy("ipip local LOCAL remote REMOTE", ["10.2.0.1/24", "10.2.0.2/24"]);
 }
 
 #[test]
 fn sit_is_healthy() {
-    tunnel_is_healthy(
-        "sit local LOCAL remote REMOTE",
-        ["fd00:2::1/64", "fd00:2::2/64"],
-    );
+    tunnel_is_healthy("sit local LOCAL remote REMOTE", ["fd00:2::1/64", "fd00:2::2/64"]);
 }
 
 #[test]
@@ -324,14 +283,8 @@ fn vlan_is_healthy() {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     for (station, address) in [(b, "10.2.0.2/24"), (a, "10.2.0.1/24")] {
         let link = &station.interface;
-        let add = format!(
-            "-n {} link add link {link} name t0 type vlan id 5",
-            station.name
-        );
-        if !output("ip", &add.split(' ').collect::<Vec<_>>())
-            .status
-            .success()
-        {
+        let add = format!("-n {} link add link {link} name t0 type vlan id 5", station.name);
+        if !output("ip", &add.split(' ').collect::<Vec<_>>()).status.success() {
             skip("the kernel has no VLAN devices");
             return;
         }
@@ -354,10 +307,7 @@ fn devices_above_another_are_healthy() {
         let other = format!("{}-c", b.name);
         run("ip", &["netns", "add", &other]);
         let end = AtEnd(|| drop(output("ip", &["netns", "del", &other])));
-        let link = format!(
-            "-n {} link add link t1 name t0 netns {other} type {kind}",
-            b.name
-        );
+        let link = format!("-n {} link add link t1 name t0 netns {other} type {kind}", b.name);
         let added = output("ip", &link.split(' ').collect::<Vec<_>>());
         if !added.status.success() {
             skip(&format!("no device of kind {kind}"));
@@ -374,9 +324,7 @@ fn devices_above_another_are_healthy() {
             let said = inside(&format!("ping -c 3 -i 0.05 -W 30 -q {}", SECOND[0]));
             assert!(said.contains(" 0% packet loss"), "{said}");
             let sent = || inside("cat /sys/class/net/t0/statistics/tx_packets");
-            wait_until("solicitations and reports", || {
-                sent().trim().parse::<u64>().expect("a number") > 5
-            });
+            wait_until("solicitations and reports", || sent().trim().parse::<u64>().expect("a number") > 5);
         });
         drop(end);
     }

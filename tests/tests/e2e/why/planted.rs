@@ -15,8 +15,7 @@ use super::{row, while_running};
 #[track_caller]
 fn planted(report: &Value) -> Vec<&Value> {
     let rows = report["rows"].as_array().expect("rows").iter();
-    rows.filter(|row| row["flows"][0]["flow"] != "udp to 9")
-        .collect()
+    rows.filter(|row| row["flows"][0]["flow"] != "udp to 9").collect()
 }
 
 #[track_caller]
@@ -39,13 +38,9 @@ fn only_remaining_rule_is_named() {
         }",
     );
     let (first, second) = ("udp dport 5001 drop", "udp dport 5002-5003 reject");
-    for (ports, expected) in [
-        (
-            &[5001, 5001, 5002][..],
-            &[(first, Some(2)), (second, Some(1))][..],
-        ),
-        (&[5003, 5003], &[(second, None)]),
-    ] {
+    for (ports, expected) in
+        [(&[5001, 5001, 5002][..], &[(first, Some(2)), (second, Some(1))][..]), (&[5003, 5003], &[(second, None)])]
+    {
         let arguments = ["why", "--netns", &lab.pair.b.name, "--json"];
         let why = Running::start_without("fexit", &arguments, "looking");
         let frames: Vec<_> = ports.iter().map(|port| lab.udp(*port)).collect();
@@ -57,14 +52,8 @@ fn only_remaining_rule_is_named() {
             let name = without_handle(one["name"].as_str().expect("a name"));
             (name.replace("inet f in: ", ""), one["packets"].as_u64())
         });
-        let expected = expected
-            .iter()
-            .map(|(name, packets)| ((*name).to_owned(), *packets));
-        assert_eq!(
-            found.collect::<Vec<_>>(),
-            expected.collect::<Vec<_>>(),
-            "{report}"
-        );
+        let expected = expected.iter().map(|(name, packets)| ((*name).to_owned(), *packets));
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{report}");
     }
 }
 
@@ -106,10 +95,7 @@ fn drops_of_a_commands_flows_are_its_own() {
     let there = connect(&b.ipv4.to_string());
     for (command, place) in [
         (vec!["bash", "-c", &here], None),
-        (
-            vec!["ip", "netns", "exec", &a.name, "bash", "-c", &there],
-            Some(b.name.as_str()),
-        ),
+        (vec!["ip", "netns", "exec", &a.name, "bash", "-c", &there], Some(b.name.as_str())),
     ] {
         let done = trawl(&[&["why", "--json", "--"][..], &command].concat());
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -168,10 +154,9 @@ fn tag_without_an_interface_is_named() {
     tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
     let mut foreign = lab.udp(7);
     foreign[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
-    for (frame, expected) in [
-        (tagged, "with a VLAN tag that no interface here has"),
-        (foreign, "addressed to another MAC"),
-    ] {
+    for (frame, expected) in
+        [(tagged, "with a VLAN tag that no interface here has"), (foreign, "addressed to another MAC")]
+    {
         let report = while_running(&lab, &lab.pair.b.name, || lab.send_long(&[frame]));
         let told = advice(row(&report, "OTHERHOST"));
         assert!(told.contains(expected), "{told}");
@@ -181,10 +166,9 @@ fn tag_without_an_interface_is_named() {
 #[test]
 fn port_of_a_closed_client_is_no_missing_service() {
     let Some(lab) = Lab::open() else { return };
-    for (port, expected) in [
-        (45_000, "the port is a client's, whose socket is closed"),
-        (53, "no socket listens there"),
-    ] {
+    for (port, expected) in
+        [(45_000, "the port is a client's, whose socket is closed"), (53, "no socket listens there")]
+    {
         let why = Running::start(&["why", "--netns", &lab.pair.b.name], "looking");
         lab.send_long(&[lab.udp(port)]);
         let shown = why.stop().stdout;
@@ -197,11 +181,7 @@ fn port_of_a_closed_client_is_no_missing_service() {
 fn losses_of_queues_are_told_apart() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
-    let ping = args!(
-        "netns exec {} ping -c 9 -i 0.002 -W 1 -q {}",
-        b.name,
-        lab.pair.a.ipv4
-    );
+    let ping = args!("netns exec {} ping -c 9 -i 0.002 -W 1 -q {}", b.name, lab.pair.a.ipv4);
     for (qdisc, expected) in [
         ("netem loss 100%", "netem loses packets on purpose"),
         ("netem delay 9s limit 1", "its queue is full"),
@@ -276,9 +256,7 @@ fn hostile_names_are_single_words_of_commands() {
     run("ip", &["netns", "add", &space]);
     let end = AtEnd(|| drop(output("ip", &["netns", "del", &space])));
     let ip = |command: &[&str]| run("ip", &[&["-n", &space], command].concat());
-    ip(&[
-        "link", "add", device, "type", "veth", "peer", "name", "y;>P;#",
-    ]);
+    ip(&["link", "add", device, "type", "veth", "peer", "name", "y;>P;#"]);
     ip(&["addr", "add", "10.5.0.1/24", "dev", device]);
     let place = format!("{space}:{device}");
     let file = lab.file("f;>P;#.pcap");
@@ -290,24 +268,12 @@ fn hostile_names_are_single_words_of_commands() {
         &["doctor", "--json", "-i", &place],
         &["taps", "-i", &place],
         &["capture", "-i", &place, "--queue", "99", "-c", "1"],
-        &[
-            "capture",
-            "-i",
-            &place,
-            "--tap",
-            "xdp",
-            "--xdp-mode",
-            "offload",
-            "-c",
-            "1",
-        ],
+        &["capture", "-i", &place, "--tap", "xdp", "--xdp-mode", "offload", "-c", "1"],
         &["capture", "-r", &file],
         &["read", &missing],
         &["read", &file],
         &["why", &missing],
-        &[
-            "gen", "udp", "-i", &place, "--dst", "10.5.0.2", "--count", "1",
-        ],
+        &["gen", "udp", "-i", &place, "--dst", "10.5.0.2", "--count", "1"],
         &["xdp", "status", "-i", &place],
         &["xdp", "stats", &place],
         &["xdp", "load", &place, "tx"],
@@ -325,9 +291,7 @@ fn hostile_names_are_single_words_of_commands() {
         &["balance", "load", &place],
         &["balance", "unload", &place],
         &["guard", "list", "--netns", &space],
-        &[
-            "guard", "deny", "--netns", &space, "--proto", "udp", "--port", "9",
-        ],
+        &["guard", "deny", "--netns", &space, "--proto", "udp", "--port", "9"],
         &["guard", "unload", &place],
         &["guard", "load", &place],
         &["doctor", "-i", &place],
@@ -351,11 +315,7 @@ fn hostile_names_are_single_words_of_commands() {
         let arguments = [&["why", "--netns", &space][..], form].concat();
         let why = Running::start(&arguments, "looking");
         let send = args!("netns exec {space} bash -c");
-        let words = [
-            &send[..],
-            &["echo > /dev/udp/127.0.0.1/9; echo > /dev/udp/10.5.0.9/9"],
-        ]
-        .concat();
+        let words = [&send[..], &["echo > /dev/udp/127.0.0.1/9; echo > /dev/udp/10.5.0.9/9"]].concat();
         let _ = output("ip", &words);
         let ping = args!("netns exec {space} ping -c 1 -W 1 10.5.0.9");
         let _ = output("ip", &ping);
@@ -386,15 +346,11 @@ fn hostile_names_are_single_words_of_commands() {
 
 /// Returns the commands in a line: from a known program to the end of a phrase.
 fn commands(line: &str) -> Vec<String> {
-    let programs = [
-        "trawl ", "ip ", "nsenter ", "ethtool ", "tc ", "nft ", "rm ", "sysctl ", "ss ", "bpftool ",
-    ];
+    let programs = ["trawl ", "ip ", "nsenter ", "ethtool ", "tc ", "nft ", "rm ", "sysctl ", "ss ", "bpftool "];
     let phrases = line.split("; ").flat_map(|one| one.split(": "));
     let mut found = Vec::new();
     for phrase in phrases.flat_map(|one| one.split(", ")) {
-        let phrase = phrase
-            .trim_start_matches("or ")
-            .trim_start_matches("trawl: ");
+        let phrase = phrase.trim_start_matches("or ").trim_start_matches("trawl: ");
         if programs.iter().any(|program| phrase.starts_with(program)) {
             // In JSON, a text ends with the command.
             let end = phrase.find('"').unwrap_or(phrase.len());

@@ -71,10 +71,7 @@ fn difference_names_what_is_new_or_more() {
     // How frequent the others are depends on how long the runs took; none is new.
     let others = rows.iter().filter(|row| row["reason"] != "NETFILTER_DROP");
     assert_eq!(netfilter.count(), 1);
-    assert!(
-        others.clone().all(|row| row["times"].is_number()),
-        "{change}"
-    );
+    assert!(others.clone().all(|row| row["times"].is_number()), "{change}");
     let same = report(&[&after, "--diff", &after]);
     assert_eq!(same["rows"], Value::Array(Vec::new()), "{same}");
     let text = trawl(&["why", &after, "--diff", &after]);
@@ -82,10 +79,7 @@ fn difference_names_what_is_new_or_more() {
     assert!(text.contains("nothing is new"), "{text}");
     // A run that goes on is compared too.
     let name = &lab.pair.b.name;
-    let why = Running::start(
-        &args!("why --netns {name} --diff {before} --json"),
-        "looking",
-    );
+    let why = Running::start(&args!("why --netns {name} --diff {before} --json"), "looking");
     lab.send_long(&several(5555, 1));
     let live: Value = serde_json::from_str(&why.stop().stdout).expect("JSON");
     assert_eq!(row(&live, "NETFILTER_DROP")["new"], true, "{live}");

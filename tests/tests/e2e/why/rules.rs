@@ -121,9 +121,7 @@ pub fn without_handle(name: &str) -> String {
 }
 
 pub fn is_expected(found: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
-    let expected = expected
-        .iter()
-        .map(|(name, packets)| ((*name).to_owned(), *packets));
+    let expected = expected.iter().map(|(name, packets)| ((*name).to_owned(), *packets));
     assert_eq!(*found, expected.collect());
 }
 
@@ -138,11 +136,8 @@ fn every_rule_that_drops_is_named() {
     let arguments = ["why", "--netns", name, "--json", "--record", &file];
     let why = Running::start(&arguments, "looking");
     let mut frames = Vec::new();
-    for (place, port) in [
-        5000, 5001, 5002, 5003, 5004, 5005, 5006, 5007, 5008, 5011, 5012, 6000,
-    ]
-    .into_iter()
-    .enumerate()
+    for (place, port) in
+        [5000, 5001, 5002, 5003, 5004, 5005, 5006, 5007, 5008, 5011, 5012, 6000].into_iter().enumerate()
     {
         frames.extend(vec![lab.udp(port); place + 1]);
     }
@@ -178,10 +173,7 @@ fn every_rule_that_drops_is_named() {
     assert_eq!(packets_by_rule(&read("udp")), all);
     is_expected(
         &packets_by_rule(&read("udp dst port 5002 or udp dst port 5008")),
-        &[
-            ("inet f deeper: udp dport 5002 drop", 3),
-            ("netdev n in: udp dport 5008 drop", 9),
-        ],
+        &[("inet f deeper: udp dport 5002 drop", 3), ("netdev n in: udp dport 5008 drop", 9)],
     );
 }
 
@@ -195,10 +187,7 @@ fn rules_of_bridges_are_named() {
     let report: Value = serde_json::from_str(&why.stop().stdout).expect("JSON");
     is_expected(
         &packets_by_rule(&report),
-        &[
-            ("bridge t in: ether type ip udp dport 5001 drop", 1),
-            ("bridge t in: ether type ip udp dport 5002 drop", 2),
-        ],
+        &[("bridge t in: ether type ip udp dport 5001 drop", 1), ("bridge t in: ether type ip udp dport 5002 drop", 2)],
     );
 }
 
@@ -207,9 +196,7 @@ fn rules_of_bridges_are_named() {
 fn rules_may_change_meanwhile() {
     let Some(lab) = open() else { return };
     let rules = |table: &str, ports: [u16; 2]| {
-        let drops = ports
-            .map(|port| format!("udp dport {port} drop"))
-            .join("\n");
+        let drops = ports.map(|port| format!("udp dport {port} drop")).join("\n");
         lab.nft(&format!(
             "table inet {table}\nflush table inet {table}\ntable inet {table} {{
                 chain in {{
@@ -247,9 +234,5 @@ fn rules_may_change_meanwhile() {
         }
         *sums.entry(place).or_default() += one["packets"].as_u64().expect("a number");
     }
-    assert_eq!(
-        sums,
-        BTreeMap::from([("one in", 82), ("two in", 82)]),
-        "{row}"
-    );
+    assert_eq!(sums, BTreeMap::from([("one in", 82), ("two in", 82)]), "{row}");
 }

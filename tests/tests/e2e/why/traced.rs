@@ -92,10 +92,7 @@ fn rules_of_bridges_are_traced() {
     drop_at_bridge(&lab);
     let why = start_tracing(&lab, 5001, &[]);
     lab.send_long(&[lab.udp(5002), lab.udp(5002)]);
-    is_expected(
-        &traced_by_rule(&why.stop().json()),
-        &[("bridge t in: ether type ip udp dport 5002 drop", 2)],
-    );
+    is_expected(&traced_by_rule(&why.stop().json()), &[("bridge t in: ether type ip udp dport 5002 drop", 2)]);
 }
 
 /// The trace begins after the first packets: their rule is not the one that it finds.
@@ -117,17 +114,15 @@ fn traced_rule_explains_its_packets_alone() {
         all.find(|one| without_handle(one["name"].as_str().expect("a name")) == name)
             .unwrap_or_else(|| panic!("no rule for {port}: {report}"))
     };
-    assert_eq!(
-        (&culprit(5002)["is_certain"], &culprit(5002)["traced"]),
-        (&true.into(), &1.into())
-    );
+    assert_eq!((&culprit(5002)["is_certain"], &culprit(5002)["traced"]), (&true.into(), &1.into()));
     // Some of the first may have come while the trace began.
     let traced = culprit(5001)["traced"].as_u64().unwrap_or(0);
     assert_eq!(culprit(5001)["is_certain"], traced > 0, "{report}");
     assert_eq!(row["unexplained"], 200 - traced, "{report}");
 }
 
-/// With an expression, traced packets may belong to other rows; rules that match none of the chosen packets are left out.
+/// With an expression, traced packets may belong to other rows; rules that match none of the chosen packets are left
+/// out.
 #[test]
 fn chosen_packets_are_not_traced() {
     let Some(lab) = Lab::open() else { return };

@@ -52,7 +52,8 @@ pub struct DpdkPlan {
 /// The rings of an application's queues.
 #[derive(Clone, Debug)]
 pub struct QueueRings {
-    /// First ring for received and for sent packets of each port, in the order of the points, with the number of queues.
+    /// First ring for received and for sent packets of each port, in the order of the points, with the number of
+    /// queues.
     ports: Vec<[(usize, u32); 2]>,
     count: usize,
 }
@@ -75,10 +76,7 @@ impl QueueRings {
             .iter()
             .map(|[received, sent]| [of(DIRECTION_RECEIVED, *received), of(DIRECTION_SENT, *sent)])
             .collect();
-        Self {
-            ports,
-            count: count.clamp(1, RINGS_MOST),
-        }
+        Self { ports, count: count.clamp(1, RINGS_MOST) }
     }
 
     pub fn count(&self) -> usize {
@@ -216,9 +214,7 @@ impl Worker {
                 stopping_since = Some(Instant::now());
             }
             if stopping_since.is_some_and(|since: Instant| since.elapsed() > patience) {
-                self.failure.set(ReadFailure::HelperStuck {
-                    seconds: patience.as_secs(),
-                });
+                self.failure.set(ReadFailure::HelperStuck { seconds: patience.as_secs() });
                 self.state.killed.store(true, Ordering::Relaxed);
                 self.helper.wait(Duration::ZERO);
                 return Ok(());
@@ -260,9 +256,7 @@ impl Recorder {
     }
 
     fn advance(&mut self, horizon: u64) {
-        self.producers
-            .iter_mut()
-            .for_each(|producer| producer.advance(horizon));
+        self.producers.iter_mut().for_each(|producer| producer.advance(horizon));
     }
 
     fn take(&mut self, block: &[u8]) {
@@ -274,13 +268,7 @@ impl Recorder {
             self.broken = true;
             return;
         };
-        let DpdkPlan {
-            ports,
-            queue_rings,
-            extent,
-            meta,
-            sampling,
-        } = &mut self.plan;
+        let DpdkPlan { ports, queue_rings, extent, meta, sampling } = &mut self.plan;
         let ids = ports[index].ids;
         let is_sent = seen.flags & 3 == DIRECTION_OUTBOUND;
         let ring = queue_rings.ring(index, is_sent, seen.queue.unwrap_or(0));
@@ -342,9 +330,7 @@ impl<'a> Seen<'a> {
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let code = u16::from_le_bytes([head[0], head[1]]);
             let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
-            let number = after
-                .first_chunk::<4>()
-                .map(|bytes| u32::from_le_bytes(*bytes));
+            let number = after.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
             match code {
                 0 => break,
                 OPTION_FLAGS => seen.flags = number?,
@@ -368,8 +354,7 @@ mod tests {
         let rings_of_queues = QueueRings::new(&[[2, 3], [1, 1]], 3, None);
         let mut rings = BTreeSet::new();
         for (port, is_sent, queues) in [(0, false, 2), (0, true, 3), (1, false, 1), (1, true, 1)] {
-            (0..queues)
-                .for_each(|queue| _ = rings.insert(rings_of_queues.ring(port, is_sent, queue)));
+            (0..queues).for_each(|queue| _ = rings.insert(rings_of_queues.ring(port, is_sent, queue)));
         }
         assert_eq!((rings_of_queues.count(), rings.len()), (7, 7));
     }
@@ -388,19 +373,11 @@ mod tests {
         let padded = bytes.len().next_multiple_of(4);
         let length = (HEADER + padded + 16 + END) as u32;
         let mut block = Vec::new();
-        let mut put = |words: &[u32]| {
-            words
-                .iter()
-                .for_each(|word| block.extend(word.to_le_bytes()))
-        };
+        let mut put = |words: &[u32]| words.iter().for_each(|word| block.extend(word.to_le_bytes()));
         put(&[6, length, port, 1, 2, bytes.len() as u32, 1500]);
         block.extend(bytes);
         block.resize(HEADER + padded, 0);
-        let mut put = |words: &[u32]| {
-            words
-                .iter()
-                .for_each(|word| block.extend(word.to_le_bytes()))
-        };
+        let mut put = |words: &[u32]| words.iter().for_each(|word| block.extend(word.to_le_bytes()));
         put(&[2 | 4 << 16, flags, 6 | 4 << 16, queue, length]);
         block
     }
@@ -409,14 +386,7 @@ mod tests {
     fn blocks_are_parsed_with_all_fields() {
         let bytes = block(3, 5, 2, b"hello");
         let seen = Seen::read(&bytes).expect("a block");
-        let expected = Seen {
-            port: 3,
-            time: 1 << 32 | 2,
-            original: 1500,
-            flags: 2,
-            queue: Some(5),
-            bytes: b"hello",
-        };
+        let expected = Seen { port: 3, time: 1 << 32 | 2, original: 1500, flags: 2, queue: Some(5), bytes: b"hello" };
         assert_eq!(seen, expected);
     }
 

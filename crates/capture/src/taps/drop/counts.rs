@@ -67,9 +67,7 @@ impl DropWatch {
     /// Begins to count. With `owners`, drops of different processes are counted separately.
     pub fn attach(owners: Option<&ProcessWatch>) -> Result<Self> {
         Self::try_attach(owners).map_err(|error| match error.errno() {
-            Some(errno::EPERM) => {
-                fail(error.why()).fix("this requires root (CAP_BPF and CAP_PERFMON)")
-            }
+            Some(errno::EPERM) => fail(error.why()).fix("this requires root (CAP_BPF and CAP_PERFMON)"),
             _ => error,
         })
     }
@@ -81,10 +79,7 @@ impl DropWatch {
         let asked = Drops::default();
         let settings = settings(&[], &[], &asked, &[], &reasons, &symbols)?;
         let settings = settings_map(&settings)?;
-        let config = TapConfig {
-            names_receiver: u32::from(receivers),
-            ..TapConfig::zeroed()
-        };
+        let config = TapConfig { names_receiver: u32::from(receivers), ..TapConfig::zeroed() };
         let mut maps = vec![("drop_settings", settings.as_fd())];
         maps.extend(owners.iter().flat_map(|owners| owners.maps()));
         let program = (object::DROP_COUNTS, "trawl_lost");
@@ -107,7 +102,8 @@ impl DropWatch {
         })
     }
 
-    /// Returns the numbers of packets since the last call. `None` stands for further kinds of drops than the kernel tells apart.
+    /// Returns the numbers of packets since the last call. `None` stands for further kinds of drops than the kernel
+    /// tells apart.
     pub fn take(&mut self) -> Result<Vec<(Option<CountedDrop>, u64)>> {
         if self.named.elapsed() > FORGET_NAMES {
             self.named = Instant::now();
@@ -176,9 +172,8 @@ impl DropWatch {
         let first = first.as_deref().and_then(FirstDrop::from_bytes);
         let first = first.unwrap_or_else(FirstDrop::zeroed);
         let functions = std::iter::once(kind.location).chain(first.stack.addresses);
-        let mut functions = functions
-            .take_while(|address| *address != 0)
-            .map(|address| text::function(&self.symbols, address));
+        let mut functions =
+            functions.take_while(|address| *address != 0).map(|address| text::function(&self.symbols, address));
         let name = text_in(&first.name);
         let interface = match (name.is_empty(), kind.ifindex) {
             (_, 0) => None,
@@ -205,7 +200,5 @@ fn table(ready: &TapProgram, name: &str) -> Result<Table> {
 /// Returns the sum of the values of all CPUs.
 fn sum(values: &[u8]) -> u64 {
     let of_cpus = values.chunks_exact(size_of::<u64>());
-    of_cpus
-        .filter_map(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?)))
-        .sum()
+    of_cpus.filter_map(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).sum()
 }

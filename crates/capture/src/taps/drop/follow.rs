@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_bpf::layout::TapConfig;
 use trawl_bpf::layout::drop::{
-    STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_IPSEC, STEP_NETFILTER_FIRST,
-    STEP_NETFILTER_LAST, STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED,
-    STEP_SOCKET, STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
+    STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_IPSEC, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
+    STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED, STEP_SOCKET, STEP_TC_EGRESS, STEP_TC_INGRESS,
+    STEP_TRANSMITTED,
 };
 use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::program::{self, LoadOptions, Traced};
@@ -66,13 +66,7 @@ impl Along {
         let mut interfaces: Vec<CaptureSite> = namespaces.iter().flat_map(interfaces_of).collect();
         let interfaces_left_out = interfaces.len().saturating_sub(MOST_INTERFACES);
         interfaces.truncate(MOST_INTERFACES);
-        Ok(Self {
-            entries,
-            namespaces,
-            interfaces,
-            namespaces_left_out,
-            interfaces_left_out,
-        })
+        Ok(Self { entries, namespaces, interfaces, namespaces_left_out, interfaces_left_out })
     }
 
     /// Returns the interfaces that have an XDP program.
@@ -141,7 +135,8 @@ const FIRST_SEEN: [&str; 4] = ["trawl_enter", "trawl_hook", ENCRYPT, CALL];
 /// The program at the function through which IPsec sends packets, and the kernel's name of that.
 const ENCRYPT: &str = "trawl_encrypt";
 const ENCRYPTS: &str = "xfrm_output";
-/// The programs at the call and the return of the function that runs a hook of netfilter, and the kernel's name of that.
+/// The programs at the call and the return of the function that runs a hook of netfilter, and the kernel's name of
+/// that.
 const CALL: &str = "trawl_call";
 const RETURN: &str = "trawl_return";
 const RUNS_HOOK: &str = "nf_hook_slow";
@@ -149,16 +144,10 @@ const RUNS_HOOK: &str = "nf_hook_slow";
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
 const FAMILIES: [u32; 2] = [2, 10];
 const HOOKS: [u32; 5] = [0, 1, 2, 3, 4];
-/// The outermost priorities at both ends. Programs may not use the very first and the very last, nor a priority already in
-/// use: connection tracking has the last but one at the input of IPv6.
-const FIRST: Priorities = Priorities {
-    outermost: i32::MIN + 1,
-    inwards: 1,
-};
-const LAST: Priorities = Priorities {
-    outermost: i32::MAX - 1,
-    inwards: -1,
-};
+/// The outermost priorities at both ends. Programs may not use the very first and the very last, nor a priority already
+/// in use: connection tracking has the last but one at the input of IPv6.
+const FIRST: Priorities = Priorities { outermost: i32::MIN + 1, inwards: 1 };
+const LAST: Priorities = Priorities { outermost: i32::MAX - 1, inwards: -1 };
 const PRIORITIES: i32 = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -168,11 +157,7 @@ struct Priorities {
 }
 
 const fn step(number: usize, tracepoint: &'static str, program: &'static str) -> Step {
-    Step {
-        number,
-        tracepoint,
-        program,
-    }
+    Step { number, tracepoint, program }
 }
 
 pub fn attach(
@@ -182,15 +167,9 @@ pub fn attach(
     block: Option<&[Insn]>,
     assembly: &mut Assembly,
 ) -> Result<(Vec<Loaded>, Hooks)> {
-    let steps = Steps {
-        config,
-        maps,
-        block,
-    };
-    let left_out = [
-        (along.namespaces_left_out, event::Steps::Namespaces),
-        (along.interfaces_left_out, event::Steps::Interfaces),
-    ];
+    let steps = Steps { config, maps, block };
+    let left_out =
+        [(along.namespaces_left_out, event::Steps::Namespaces), (along.interfaces_left_out, event::Steps::Interfaces)];
     for (count, of) in left_out.into_iter().filter(|(count, _)| *count > 0) {
         let count = count as u64;
         assembly.event(Event::StepsLeftOut { of, count });
@@ -202,9 +181,7 @@ pub fn attach(
         let signature = kernel_types::tracepoint(step.tracepoint)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         if signature.is_none() {
-            assembly.event(Event::NoTracepoint {
-                name: step.tracepoint.to_owned(),
-            });
+            assembly.event(Event::NoTracepoint { name: step.tracepoint.to_owned() });
             continue;
         }
         let options = program_options(step.program, program::RAW_TRACEPOINT, 0);
@@ -215,20 +192,13 @@ pub fn attach(
     }
     keep(at_tracepoints, &mut attached);
     let known = along.namespaces.iter().map(|one| one.identity().1);
-    let mut hooks = Hooks {
-        namespaces: known.collect(),
-        ..Hooks::default()
-    };
+    let mut hooks = Hooks { namespaces: known.collect(), ..Hooks::default() };
     let mut tell = |error: &Error| {
-        assembly.event(Event::NoSteps {
-            why: error.to_string(),
-        });
+        assembly.event(Event::NoSteps { why: error.to_string() });
     };
     let runs_programs = probe::kernel_is_at_least(6, 4);
-    let at_all_hooks = runs_programs
-        && netfilter(along, &steps, &mut attached, &mut hooks)
-            .inspect_err(&mut tell)
-            .is_ok();
+    let at_all_hooks =
+        runs_programs && netfilter(along, &steps, &mut attached, &mut hooks).inspect_err(&mut tell).is_ok();
     if !at_all_hooks {
         // Its hooks would see packets before IPsec encrypts them.
         let _ = ipsec(&steps, &mut attached).inspect_err(&mut tell);
@@ -259,37 +229,25 @@ impl Steps<'_> {
     /// the kernel empties when the descriptor is closed.
     fn shared(&self, options: &LoadOptions<'_>) -> Result<OwnedFd> {
         // The field distinguishes programs that follow packets from programs at drops.
-        let config = TapConfig {
-            step: 1,
-            ..*self.config
-        };
+        let config = TapConfig { step: 1, ..*self.config };
         let map = map::create_prog_array("trawl_shared", 1)?;
         let mut maps = self.maps_for_known();
         maps.push(("shared_program", map.as_fd()));
-        let (ready, name) =
-            prepare_program(object::FOLLOW, options.name, &config, &maps, self.block)?;
-        let loaded = ready.load(&LoadOptions {
-            name: &name,
-            ..options.clone()
-        })?;
-        map::set_program(map.as_fd(), 0, loaded.as_fd())
-            .map_err(|e| Error::os("cannot follow packets", e))?;
+        let (ready, name) = prepare_program(object::FOLLOW, options.name, &config, &maps, self.block)?;
+        let loaded = ready.load(&LoadOptions { name: &name, ..options.clone() })?;
+        map::set_program(map.as_fd(), 0, loaded.as_fd()).map_err(|e| Error::os("cannot follow packets", e))?;
         Ok(map)
     }
 
     /// Returns the maps of programs that do not choose packets by their process.
     fn maps_for_known(&self) -> Vec<(&str, BorrowedFd<'_>)> {
         let maps = self.maps.iter().copied();
-        maps.filter(|(name, _)| *name != object::OWNERS_MAP)
-            .collect()
+        maps.filter(|(name, _)| *name != object::OWNERS_MAP).collect()
     }
 
     /// Loads the program of one step.
     fn load(&self, step: usize, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<OwnedFd> {
-        let config = TapConfig {
-            step: step as u32,
-            ..*self.config
-        };
+        let config = TapConfig { step: step as u32, ..*self.config };
         let mut maps = match FIRST_SEEN.contains(&options.name) {
             true => self.maps.to_vec(),
             false => self.maps_for_known(),
@@ -306,22 +264,19 @@ fn ipsec(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
         return Ok(());
     };
     let at_function = |name| LoadOptions {
-        traced: Some(Traced {
-            program: None,
-            function,
-        }),
+        traced: Some(Traced { program: None, function }),
         ..program_options(name, program::TRACING, program::ATTACH_FENTRY)
     };
     let shared = steps.shared(&at_function(AT_TRACEPOINTS))?;
     let loaded = steps.load(STEP_IPSEC, &at_function(ENCRYPT), &shared)?;
-    let link = link::attach_tracing(loaded.as_fd())
-        .map_err(|e| Error::os("no step where IPsec encrypts packets", e))?;
+    let link =
+        link::attach_tracing(loaded.as_fd()).map_err(|e| Error::os("no step where IPsec encrypts packets", e))?;
     attached.push((loaded, vec![link, shared]));
     Ok(())
 }
 
-/// Programs at the hooks of single namespaces, in the order in which they are attached: local packets begin at the first end of
-/// a hook, and the last ends are attached by then. So are tc's sides: egress comes before ingress.
+/// Programs at the hooks of single namespaces, in the order in which they are attached: local packets begin at the
+/// first end of a hook, and the last ends are attached by then. So are tc's sides: egress comes before ingress.
 #[derive(Debug, Default)]
 pub struct Hooks {
     netfilter: Vec<(OwnedFd, Priorities)>,
@@ -350,39 +305,28 @@ impl Hooks {
     }
 }
 
-/// Attaches programs at the function that runs netfilter's hooks, for kernels whose netfilter runs no programs. The kernel
-/// calls it only in namespaces that use the hook.
+/// Attaches programs at the function that runs netfilter's hooks, for kernels whose netfilter runs no programs. The
+/// kernel calls it only in namespaces that use the hook.
 fn netfilter_function(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
-    let function = probe::kernel_function(RUNS_HOOK)
-        .map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
-    for (number, name, kind) in [
-        (STEP_NETFILTER_LAST, RETURN, program::ATTACH_FEXIT),
-        (STEP_NETFILTER_FIRST, CALL, program::ATTACH_FENTRY),
-    ] {
+    let function = probe::kernel_function(RUNS_HOOK).map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
+    for (number, name, kind) in
+        [(STEP_NETFILTER_LAST, RETURN, program::ATTACH_FEXIT), (STEP_NETFILTER_FIRST, CALL, program::ATTACH_FENTRY)]
+    {
         let at_function = |name| LoadOptions {
-            traced: Some(Traced {
-                program: None,
-                function,
-            }),
+            traced: Some(Traced { program: None, function }),
             ..program_options(name, program::TRACING, kind)
         };
         // A program may only call programs with the same attach type.
         let shared = steps.shared(&at_function(AT_TRACEPOINTS))?;
         let loaded = steps.load(number, &at_function(name), &shared)?;
-        let link = link::attach_tracing(loaded.as_fd())
-            .map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
+        let link = link::attach_tracing(loaded.as_fd()).map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
         attached.push((loaded, vec![link, shared]));
     }
     Ok(())
 }
 
 /// Attaches programs at both ends of each hook, in each namespace.
-fn netfilter(
-    along: &Along,
-    steps: &Steps<'_>,
-    attached: &mut Vec<Loaded>,
-    hooks: &mut Hooks,
-) -> Result<()> {
+fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>, hooks: &mut Hooks) -> Result<()> {
     let of_netfilter = |name| program_options(name, program::NETFILTER, program::ATTACH_NETFILTER);
     let shared = steps.shared(&of_netfilter("trawl_hooks"))?;
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
@@ -404,11 +348,7 @@ fn duplicate(program: &OwnedFd) -> Result<OwnedFd> {
 }
 
 /// Attaches a program to all hooks of a namespace.
-fn netfilter_links(
-    program: &OwnedFd,
-    namespace: &Namespace,
-    priorities: Priorities,
-) -> Result<Vec<OwnedFd>> {
+fn netfilter_links(program: &OwnedFd, namespace: &Namespace, priorities: Priorities) -> Result<Vec<OwnedFd>> {
     let made = run_in(namespace, || -> std::io::Result<Vec<_>> {
         let mut links = Vec::new();
         for family in FAMILIES {
@@ -425,46 +365,27 @@ fn netfilter_links(
 }
 
 /// Attaches a program at the outermost free priority.
-fn outermost(
-    program: &OwnedFd,
-    family: u32,
-    hook: u32,
-    priorities: Priorities,
-) -> std::io::Result<OwnedFd> {
+fn outermost(program: &OwnedFd, family: u32, hook: u32, priorities: Priorities) -> std::io::Result<OwnedFd> {
     let mut attempts = (0..PRIORITIES).map(|step| {
         let priority = priorities.outermost + step * priorities.inwards;
         link::attach_netfilter(program.as_fd(), family, hook, priority)
     });
-    let is_decided = |result: &std::io::Result<OwnedFd>| !matches!(result, Err(error) if error.raw_os_error() == Some(errno::EBUSY));
-    attempts
-        .find(is_decided)
-        .unwrap_or_else(|| Err(std::io::Error::from_raw_os_error(errno::EBUSY)))
+    let is_decided =
+        |result: &std::io::Result<OwnedFd>| !matches!(result, Err(error) if error.raw_os_error() == Some(errno::EBUSY));
+    attempts.find(is_decided).unwrap_or_else(|| Err(std::io::Error::from_raw_os_error(errno::EBUSY)))
 }
 
 /// Attaches a program before all others on both sides of each interface.
-fn traffic_control(
-    along: &Along,
-    steps: &Steps<'_>,
-    attached: &mut Vec<Loaded>,
-    hooks: &mut Hooks,
-) -> Result<()> {
+fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>, hooks: &mut Hooks) -> Result<()> {
     if !probe::kernel_is_at_least(6, 6) {
-        let why = format!(
-            "programs there need Linux 6.6, and this is {}",
-            probe::kernel_release()
-        );
+        let why = format!("programs there need Linux 6.6, and this is {}", probe::kernel_release());
         return Err(Error::failed("no steps at tc", why));
     }
     // No packet is first seen here.
-    let unfiltered = Steps {
-        block: None,
-        ..*steps
-    };
+    let unfiltered = Steps { block: None, ..*steps };
     let shared = unfiltered.shared(&program_options("trawl_traffics", program::SCHED_CLS, 0))?;
-    for (number, side) in [
-        (STEP_TC_EGRESS, program::ATTACH_TCX_EGRESS),
-        (STEP_TC_INGRESS, program::ATTACH_TCX_INGRESS),
-    ] {
+    for (number, side) in [(STEP_TC_EGRESS, program::ATTACH_TCX_EGRESS), (STEP_TC_INGRESS, program::ATTACH_TCX_INGRESS)]
+    {
         // A program may only call programs with the same attach type.
         let options = program_options("trawl_traffic", program::SCHED_CLS, 0);
         let loaded = steps.load(number, &options, &shared)?;
@@ -482,20 +403,12 @@ fn traffic_control(
 /// Attaches a program to one side of an interface; `None` if it was removed meanwhile.
 fn tc_link(program: &OwnedFd, site: &CaptureSite, side: u32) -> Result<Option<OwnedFd>> {
     let link = run_maybe_in(site.namespace.as_ref(), || {
-        link::attach_tcx(
-            program.as_fd(),
-            site.interface.index,
-            side,
-            TcxPosition::First,
-        )
+        link::attach_tcx(program.as_fd(), site.interface.index, side, TcxPosition::First)
     })?;
     match link {
         Ok(link) => Ok(Some(link)),
         Err(error) if error.raw_os_error() == Some(errno::ENODEV) => Ok(None),
-        Err(error) => Err(Error::os(
-            format!("no steps at tc on {}", site.label),
-            error,
-        )),
+        Err(error) => Err(Error::os(format!("no steps at tc on {}", site.label), error)),
     }
 }
 
@@ -518,9 +431,7 @@ mod tests {
             let ready = TapProgram::prepare(object::FOLLOW, name, &TapConfig::zeroed(), &[]);
             let ready = ready.unwrap_or_else(|e| panic!("{name}: {e}"));
             let mut calls = ready.instructions().iter();
-            calls.any(|one| {
-                one.code == op::CALL_CODE && one.src() == 0 && one.imm == GET_CURRENT_COMM
-            })
+            calls.any(|one| one.code == op::CALL_CODE && one.src() == 0 && one.imm == GET_CURRENT_COMM)
         };
         for (name, expected) in [
             ("trawl_steps_f", true),

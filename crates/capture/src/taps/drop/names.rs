@@ -31,9 +31,7 @@ impl Names {
                 }
             }
         }
-        self.namespaces
-            .entry(number)
-            .or_insert_with(|| number.to_string())
+        self.namespaces.entry(number).or_insert_with(|| number.to_string())
     }
 
     /// Returns the name of a device for which the kernel's record has only the number.
@@ -65,9 +63,6 @@ fn is_due(read: &mut Option<Instant>) -> bool {
 fn find_device(namespace: u32, index: u32) -> Option<String> {
     let mut look = NamespaceSearch::default();
     let namespace = look.numbered(u64::from(namespace))?;
-    let link = Netlink::open(Some(namespace))
-        .ok()?
-        .find_link_by_index(index)
-        .ok()??;
+    let link = Netlink::open(Some(namespace)).ok()?.find_link_by_index(index).ok()??;
     Some(link.name)
 }

@@ -17,8 +17,8 @@ const SENDING: &str = "net_dev_queue";
 /// A loaded program, and the descriptors that keep it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);
 
-/// Loads a program at the tracepoint of drops, and attaches it: the typed program, which reads the kernel's structures, or
-/// the raw one if the kernel refuses that. Returns its kind and the prepared program, too.
+/// Loads a program at the tracepoint of drops, and attaches it: the typed program, which reads the kernel's structures,
+/// or the raw one if the kernel refuses that. Returns its kind and the prepared program, too.
 pub fn load_at_drops(
     (object, program): (Taps, &str),
     config: &TapConfig,
@@ -75,10 +75,7 @@ pub fn prepare_program(
 
 /// Returns the load options for a program of this kind.
 pub fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
-    LoadOptions {
-        expected_attach_type,
-        ..LoadOptions::new(name, kind)
-    }
+    LoadOptions { expected_attach_type, ..LoadOptions::new(name, kind) }
 }
 
 /// Loads a prepared program, and attaches it.
@@ -93,10 +90,7 @@ fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded
         })?;
         options.kind = program::TRACING;
         options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
-        options.traced = Some(Traced {
-            program: None,
-            function: found.type_id,
-        });
+        options.traced = Some(Traced { program: None, function: found.type_id });
     }
     let loaded = ready.load(&options)?;
     let link = match typed {

@@ -39,23 +39,13 @@ pub const MAY_BE_COPIED: [&str; 7] = [
     "OTHERHOST",
 ];
 /// Reasons of TCP segments with old data, and of resets that have ended a connection.
-pub const DONE: [&str; 4] = [
-    "TCP_OLD_DATA",
-    "TCP_OLD_SEQUENCE",
-    "TCP_OFOMERGE",
-    "TCP_RESET",
-];
-/// Reasons of TCP segments without payload that have served their purpose: acknowledgements, and segments for a connection in
-/// TIME_WAIT.
-pub const DONE_IF_EMPTY: [&str; 5] = [
-    "NOT_SPECIFIED",
-    "TCP_OLD_ACK",
-    "TCP_RFC7323_PAWS",
-    "TCP_RFC7323_PAWS_ACK",
-    "TCP_CLOSE",
-];
-/// Reasons of TCP segments for a connection that is closed here, which have served their purpose if they only say that the
-/// sender closes as well (TLS's close_notify).
+pub const DONE: [&str; 4] = ["TCP_OLD_DATA", "TCP_OLD_SEQUENCE", "TCP_OFOMERGE", "TCP_RESET"];
+/// Reasons of TCP segments without payload that have served their purpose: acknowledgements, and segments for a
+/// connection in TIME_WAIT.
+pub const DONE_IF_EMPTY: [&str; 5] =
+    ["NOT_SPECIFIED", "TCP_OLD_ACK", "TCP_RFC7323_PAWS", "TCP_RFC7323_PAWS_ACK", "TCP_CLOSE"];
+/// Reasons of TCP segments for a connection that is closed here, which have served their purpose if they only say that
+/// the sender closes as well (TLS's close_notify).
 pub const DONE_IF_GOODBYE: [&str; 3] = ["NOT_SPECIFIED", "TCP_CLOSE", "TCP_ABORT_ON_DATA"];
 /// Reason of TCP segments without a connection, which are no loss if they reset or end it.
 pub const DONE_IF_END: [&str; 1] = ["NO_SOCKET"];
@@ -82,12 +72,9 @@ impl Reasons {
         let fail = |e| Error::os("cannot read the kernel's type information", e);
         let mut names = BTreeMap::new();
         for (name, value) in enumerations(LISTS).map_err(fail)? {
-            let is_reason = !NO_REASONS.iter().any(|end| name.ends_with(end))
-                && !name.starts_with(NO_REASON_BEGINS);
+            let is_reason = !NO_REASONS.iter().any(|end| name.ends_with(end)) && !name.starts_with(NO_REASON_BEGINS);
             if is_reason && let Ok(number) = u32::try_from(value & i64::from(u32::MAX)) {
-                names
-                    .entry(number)
-                    .or_insert_with(|| short(&name).to_owned());
+                names.entry(number).or_insert_with(|| short(&name).to_owned());
             }
         }
         Ok(Self { names })
@@ -100,17 +87,11 @@ impl Reasons {
 
     /// Returns the kernel's name of a reason, or else its number.
     pub fn name(&self, reason: u32) -> Cow<'_, str> {
-        self.names.get(&reason).map_or_else(
-            || Cow::Owned(reason.to_string()),
-            |name| Cow::Borrowed(name.as_str()),
-        )
+        self.names.get(&reason).map_or_else(|| Cow::Owned(reason.to_string()), |name| Cow::Borrowed(name.as_str()))
     }
 
     pub fn number(&self, name: &str) -> Option<u32> {
-        self.names
-            .iter()
-            .find(|(_, one)| one.eq_ignore_ascii_case(name))
-            .map(|(number, _)| *number)
+        self.names.iter().find(|(_, one)| one.eq_ignore_ascii_case(name)).map(|(number, _)| *number)
     }
 
     pub fn xdp(&self) -> u32 {
@@ -135,20 +116,15 @@ impl Reasons {
     pub fn parse(&self, list: &[String]) -> Result<Vec<u32>> {
         let one = |name: &String| {
             let plain = short(name);
-            self.number(plain)
-                .or_else(|| plain.parse().ok())
-                .ok_or_else(|| {
-                    let like = self.like(plain);
-                    let why = match like.is_empty() {
-                        true => "the running kernel has no reason of that name".to_owned(),
-                        false => format!(
-                            "the running kernel has no reason of that name; it has {}",
-                            like.join(", ")
-                        ),
-                    };
-                    Error::usage(format!("cannot choose drops by the reason {name}"), why)
-                        .fix("--reason help lists all reasons")
-                })
+            self.number(plain).or_else(|| plain.parse().ok()).ok_or_else(|| {
+                let like = self.like(plain);
+                let why = match like.is_empty() {
+                    true => "the running kernel has no reason of that name".to_owned(),
+                    false => format!("the running kernel has no reason of that name; it has {}", like.join(", ")),
+                };
+                Error::usage(format!("cannot choose drops by the reason {name}"), why)
+                    .fix("--reason help lists all reasons")
+            })
         };
         list.iter().map(one).collect()
     }
@@ -157,17 +133,9 @@ impl Reasons {
     fn like(&self, name: &str) -> Vec<&str> {
         let name = name.to_ascii_uppercase();
         let words = || name.split('_').filter(|word| word.len() >= LIKE_LEAST);
-        let common = |one: &str| -> usize {
-            words()
-                .filter(|word| one.contains(word))
-                .map(str::len)
-                .sum()
-        };
-        let mut found: Vec<(usize, &str)> = self
-            .all()
-            .map(|one| (common(one), one))
-            .filter(|(common, _)| *common > 0)
-            .collect();
+        let common = |one: &str| -> usize { words().filter(|word| one.contains(word)).map(str::len).sum() };
+        let mut found: Vec<(usize, &str)> =
+            self.all().map(|one| (common(one), one)).filter(|(common, _)| *common > 0).collect();
         found.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
         found.truncate(LIKE_MOST);
         found.into_iter().map(|(_, one)| one).collect()
@@ -197,10 +165,7 @@ pub fn is_of_subsystem(reason: u32) -> bool {
 }
 
 fn short(name: &str) -> &str {
-    PREFIXES
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix))
-        .unwrap_or(name)
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -208,17 +173,8 @@ mod tests {
     use super::*;
 
     fn reasons() -> Reasons {
-        let names = [
-            (0, "NOT_DROPPED_YET"),
-            (2, "NOT_SPECIFIED"),
-            (104, "QUEUE_PURGE"),
-        ];
-        Reasons {
-            names: names
-                .into_iter()
-                .map(|(number, name)| (number, name.to_owned()))
-                .collect(),
-        }
+        let names = [(0, "NOT_DROPPED_YET"), (2, "NOT_SPECIFIED"), (104, "QUEUE_PURGE")];
+        Reasons { names: names.into_iter().map(|(number, name)| (number, name.to_owned())).collect() }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment as
-//! text. A stage between the merge and the sink.
+//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment
+//! as text. A stage between the merge and the sink.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,9 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use trawl_bpf::droppers;
 use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::layout::drop::{
-    DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DROPPER_CGROUP,
-    DropNote, DropStack, FollowNote, NftRule, STEP_DROPPED, STEP_NETFILTER_FIRST,
-    STEP_NETFILTER_LAST,
+    DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DROPPER_CGROUP, DropNote,
+    DropStack, FollowNote, NftRule, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
 };
 use trawl_bpf::layout::{Shared, text_in};
 use trawl_bpf::table::Table;
@@ -58,16 +57,8 @@ const STEPS: [&str; STEP_DROPPED] = [
 /// Netfilter's hooks, in the order of NF_INET_….
 const NETFILTER_HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
 /// States of packets in connection tracking, in the order of enum ip_conntrack_info.
-const TRACKING: [&str; 8] = [
-    "established",
-    "related",
-    "new",
-    "established,reply",
-    "related,reply",
-    "unknown",
-    "unknown",
-    "untracked",
-];
+const TRACKING: [&str; 8] =
+    ["established", "related", "new", "established,reply", "related,reply", "unknown", "unknown", "untracked"];
 /// Status bits of a connection whose addresses are translated: IPS_SRC_NAT and IPS_DST_NAT.
 const TRANSLATIONS: [(u64, &str); 2] = [(1 << 4, "src"), (1 << 5, "dst")];
 /// Methods by which a packet was recognised, in the order of FOUND_….
@@ -92,9 +83,7 @@ struct Numbered {
 
 /// Returns a record's note, and the bytes after it.
 fn note_of<'p>(packet: &EnhancedPacket<'p>) -> Option<(DropNote, &'p [u8])> {
-    let raw = packet
-        .options()
-        .find(|option| usize::from(option.code) == DROP_NOTE_CODE)?;
+    let raw = packet.options().find(|option| usize::from(option.code) == DROP_NOTE_CODE)?;
     let note = DropNote::from_bytes(raw.value)?;
     Some((note, raw.value.get(size_of::<DropNote>()..)?))
 }
@@ -148,15 +137,9 @@ pub struct DropConverter {
 }
 
 impl DropConverter {
-    /// Creates the converter. `follows`: records are steps of packets, not drops alone. `lists_sockets`: processes are looked
-    /// up in the lists of open sockets.
-    pub fn new(
-        reasons: Reasons,
-        symbols: Symbols,
-        rules: Option<Table>,
-        follows: bool,
-        lists_sockets: bool,
-    ) -> Self {
+    /// Creates the converter. `follows`: records are steps of packets, not drops alone. `lists_sockets`: processes are
+    /// looked up in the lists of open sockets.
+    pub fn new(reasons: Reasons, symbols: Symbols, rules: Option<Table>, follows: bool, lists_sockets: bool) -> Self {
         Self {
             follows,
             lists_sockets,
@@ -186,21 +169,14 @@ impl DropConverter {
 
     /// Returns the added interface blocks, with the number of records in each.
     fn added(&self) -> Vec<(u32, u64)> {
-        let mut added: Vec<_> = self
-            .blocks
-            .values()
-            .map(|key| (key.id, key.records))
-            .filter(|(id, _)| *id != self.point)
-            .collect();
+        let mut added: Vec<_> =
+            self.blocks.values().map(|key| (key.id, key.records)).filter(|(id, _)| *id != self.point).collect();
         added.sort_unstable();
         added
     }
 
     fn convert(&mut self, block: &Block<'_>) {
-        let Some(packet) = block
-            .enhanced_packet()
-            .filter(|packet| packet.interface_id == self.point)
-        else {
+        let Some(packet) = block.enhanced_packet().filter(|packet| packet.interface_id == self.point) else {
             self.out.extend_from_slice(block.bytes);
             return;
         };
@@ -253,10 +229,7 @@ impl DropConverter {
         let name = text_in(&note.name);
         match name.is_empty() {
             false => Some(name),
-            true => self
-                .names
-                .device(note.netns, note.ifindex)
-                .map(str::to_owned),
+            true => self.names.device(note.netns, note.ifindex).map(str::to_owned),
         }
     }
 
@@ -348,11 +321,7 @@ impl DropConverter {
             }
         }
         if let Some(process) = process {
-            let _ = write!(
-                self.comment,
-                " {}",
-                process.replace(char::is_whitespace, "_")
-            );
+            let _ = write!(self.comment, " {}", process.replace(char::is_whitespace, "_"));
         }
         if note.receive_buffer != 0 && reason == RECEIVE_BUFFER_FULL {
             let _ = write!(self.comment, " rcvbuf={}", note.receive_buffer);
@@ -378,8 +347,7 @@ impl DropConverter {
                 if !std::mem::take(&mut is_first) {
                     self.comment.push(',');
                 }
-                self.comment
-                    .push_str(location(&mut self.locations, &mut self.symbols, *address));
+                self.comment.push_str(location(&mut self.locations, &mut self.symbols, *address));
             }
         }
     }
@@ -397,13 +365,7 @@ fn rule_text(rule: &NftRule) -> String {
     }
 }
 
-fn describe_step(
-    comment: &mut String,
-    step: &FollowNote,
-    reason: &str,
-    location: u64,
-    at: &str,
-) -> std::fmt::Result {
+fn describe_step(comment: &mut String, step: &FollowNote, reason: &str, location: u64, at: &str) -> std::fmt::Result {
     let number = step.step as usize;
     let name = STEPS.get(number.wrapping_sub(1)).copied();
     let hook = NETFILTER_HOOKS.get(step.hook as usize).copied();
@@ -440,11 +402,7 @@ fn describe_step(
     Ok(())
 }
 
-fn location<'l>(
-    known: &'l mut HashMap<u64, String>,
-    symbols: &mut Symbols,
-    address: u64,
-) -> &'l str {
+fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &mut Symbols, address: u64) -> &'l str {
     known.entry(address).or_insert_with(|| {
         symbols.refresh();
         match symbols.caller(address) {

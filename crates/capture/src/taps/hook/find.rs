@@ -83,10 +83,7 @@ fn by_path(site: &CaptureSite, path: &Path) -> Result<Looked> {
         chain.hooks = vec![hook];
         return Ok(chain);
     }
-    Ok(Looked {
-        hooks: vec![found],
-        programs: 1,
-    })
+    Ok(Looked { hooks: vec![found], programs: 1 })
 }
 
 fn open_hook(path: &Path) -> Result<Found> {
@@ -94,29 +91,14 @@ fn open_hook(path: &Path) -> Result<Found> {
     let map = bpffs::open_map(path)?;
     let about = map::info(&map).map_err(|e| Error::os(what(), e))?;
     if about.kind != map::PROG_ARRAY {
-        return Err(Error::failed(
-            what(),
-            format!(
-                "it is a map of type {}, not an array of programs",
-                about.kind
-            ),
-        )
-        .fix("name the BPF_MAP_TYPE_PROG_ARRAY that the program jumps through"));
+        return Err(Error::failed(what(), format!("it is a map of type {}, not an array of programs", about.kind))
+            .fix("name the BPF_MAP_TYPE_PROG_ARRAY that the program jumps through"));
     }
     if about.max_entries < ACTIONS {
-        let why = format!(
-            "it has {} entries, and a hook needs one for each of {ACTIONS} actions",
-            about.max_entries
-        );
+        let why = format!("it has {} entries, and a hook needs one for each of {ACTIONS} actions", about.max_entries);
         return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap requires"));
     }
-    Ok(Found {
-        map,
-        path: Some(path.to_owned()),
-        program: None,
-        entry: None,
-        next: None,
-    })
+    Ok(Found { map, path: Some(path.to_owned()), program: None, entry: None, next: None })
 }
 
 fn by_program(site: &CaptureSite) -> Result<Looked> {
@@ -138,25 +120,19 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
     }
     if found.len() > 1 {
         let names: Vec<String> = found.iter().map(Found::describe).collect();
-        return Err(
-            Error::failed(what(), format!("several exist: {}", names.join(", ")))
-                .fix("name one: --hook PATH"),
-        );
+        return Err(Error::failed(what(), format!("several exist: {}", names.join(", "))).fix("name one: --hook PATH"));
     }
     let Some(hook) = found.pop() else {
         return Err(Error::failed(
             what(),
-            format!(
-                "the XDP program there (id {}) has no program array with {ACTIONS} entries",
-                present.program_id
-            ),
+            format!("the XDP program there (id {}) has no program array with {ACTIONS} entries", present.program_id),
         )
-        .fix(format!("load the program with hooks: {}; or name its map with --hook PATH; or capture after XDP with --tap packet", site.with_hooks(present.program_id))));
+        .fix(format!(
+            "load the program with hooks: {}; or name its map with --hook PATH; or capture after XDP with --tap packet",
+            site.with_hooks(present.program_id)
+        )));
     };
-    Ok(Looked {
-        hooks: vec![hook],
-        programs: chain.programs,
-    })
+    Ok(Looked { hooks: vec![hook], programs: chain.programs })
 }
 
 /// Returns true if an attached program has a map that can serve as a hook.
@@ -175,20 +151,13 @@ fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
         let about = map::info(&map)?;
         Ok((map, about))
     };
-    let maps = about
-        .map_ids
-        .into_iter()
-        .map(open)
-        .collect::<Result<_, _>>();
+    let maps = about.map_ids.into_iter().map(open).collect::<Result<_, _>>();
     Ok((about.name, maps.map_err(fail)?))
 }
 
 /// Returns the programs that trawl chained, from the attached one on, as far as they have hooks.
 fn chain_of(head: u32) -> Result<Looked> {
-    let mut looked = Looked {
-        hooks: Vec::new(),
-        programs: 0,
-    };
+    let mut looked = Looked { hooks: Vec::new(), programs: 0 };
     let mut at = Some(head);
     while let Some(id) = at.take()
         && (looked.programs as usize) < LONGEST
@@ -209,13 +178,7 @@ fn chain_of(head: u32) -> Result<Looked> {
             at = (0..ACTIONS).find_map(|slot| map::program_in(next.as_fd(), slot).ok().flatten());
         }
         if let Some((map, id)) = hook {
-            looked.hooks.push(Found {
-                map,
-                path: bpffs::path_of_map(id),
-                program: Some(name),
-                entry,
-                next,
-            });
+            looked.hooks.push(Found { map, path: bpffs::path_of_map(id), program: Some(name), entry, next });
         }
     }
     Ok(looked)

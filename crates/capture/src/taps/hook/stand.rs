@@ -55,12 +55,8 @@ pub struct Stand {
 }
 
 /// Attach types and flags to try: they must match the hook's owner, and cannot be queried.
-const COMBINATIONS: [(u32, u32); 4] = [
-    (program::ATTACH_XDP, program::HAS_FRAGS),
-    (program::ATTACH_XDP, 0),
-    (0, 0),
-    (0, program::HAS_FRAGS),
-];
+const COMBINATIONS: [(u32, u32); 4] =
+    [(program::ATTACH_XDP, program::HAS_FRAGS), (program::ATTACH_XDP, 0), (0, 0), (0, program::HAS_FRAGS)];
 
 pub fn occupy(
     stand: Stand,
@@ -76,10 +72,7 @@ pub fn occupy(
     stand.clear_killed()?;
     for (attach_type, flags) in COMBINATIONS {
         let present = stand.present()?;
-        let joined = joined_head(&present)
-            .map(|head| CaptureSeat::in_front_of(head, stride))
-            .transpose()?
-            .flatten();
+        let joined = joined_head(&present).map(|head| CaptureSeat::in_front_of(head, stride)).transpose()?.flatten();
         let is_joining = joined.is_some();
         let seat = joined.map_or_else(|| CaptureSeat::last(stride), Ok)?;
         let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
@@ -107,10 +100,8 @@ pub fn occupy(
         match occupied.enter(before, warden) {
             Ok(()) => return Ok(occupied),
             Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {
-                last = Some(
-                    "its program was loaded with options under which it cannot call trawl's programs"
-                        .to_owned(),
-                );
+                last =
+                    Some("its program was loaded with options under which it cannot call trawl's programs".to_owned());
             }
             Err(EnterError::Kernel(e)) => last = Some(e.to_string()),
             Err(EnterError::Trawl(e)) => return Err(e),
@@ -155,9 +146,7 @@ fn joined_head(present: &[Option<u32>]) -> Option<u32> {
 impl Stand {
     fn present(&self) -> Result<Vec<Option<u32>>> {
         let fail = |e| Error::os(format!("cannot read {}", self.what), e);
-        (0..self.occupants.len() as u32)
-            .map(|slot| map::program_in(self.map.as_fd(), slot).map_err(fail))
-            .collect()
+        (0..self.occupants.len() as u32).map(|slot| map::program_in(self.map.as_fd(), slot).map_err(fail)).collect()
     }
 
     /// Removes captures that were killed together with their warden.
@@ -190,21 +179,15 @@ impl Stand {
             let quickly = occupant.filters == Filters::Quick && !names_processes;
             let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
             let filtered = blocks.map_or("", |blocks| blocks.suffix(quickly));
-            let name = variant(
-                occupant.program,
-                &[(names_processes, "p"), (true, filtered)],
-            );
+            let name = variant(occupant.program, &[(names_processes, "p"), (true, filtered)]);
             let mut config = occupant.config;
             config.chain_next = seat.next(slot);
             let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;
             if let Some(blocks) = blocks {
                 blocks.put_into(&mut ready, quickly)?;
             }
-            let program = ready.load(&LoadOptions {
-                expected_attach_type,
-                flags,
-                ..LoadOptions::new(&name, program::XDP)
-            })?;
+            let program =
+                ready.load(&LoadOptions { expected_attach_type, flags, ..LoadOptions::new(&name, program::XDP) })?;
             seat.mark(&program)?;
             Ok(program)
         };
@@ -233,23 +216,14 @@ pub struct Occupied {
 impl Occupied {
     /// Occupies the slots. `present` are their programs; without it, other captures occupy them and keep the previous
     /// programs.
-    fn enter(
-        &mut self,
-        present: Option<&[Option<u32>]>,
-        warden: &mut Warden,
-    ) -> Result<(), EnterError> {
+    fn enter(&mut self, present: Option<&[Option<u32>]>, warden: &mut Warden) -> Result<(), EnterError> {
         let mut tasks = self.seat.leave_tasks(&self.programs)?;
         for (slot, program) in (0u32..).zip(&self.programs) {
             let before = match present {
-                Some(present) => present[slot as usize]
-                    .map(program::open_by_id)
-                    .transpose()?,
+                Some(present) => present[slot as usize].map(program::open_by_id).transpose()?,
                 None => self.seat.kept_before(slot)?,
             };
-            let held = before
-                .as_ref()
-                .map(|program| warden::hold(program.as_fd()))
-                .transpose()?;
+            let held = before.as_ref().map(|program| warden::hold(program.as_fd())).transpose()?;
             tasks.push(Box::new(RestoreSlot {
                 map: warden::hold(self.map.as_fd())?,
                 slot,
@@ -279,8 +253,9 @@ impl Occupied {
         map::put_program(self.map.as_fd(), slot, program.as_ref().map(AsFd::as_fd))
     }
 
-    /// Checks that the slots hold this capture's programs, or another capture's that jump to them. A slot that was emptied or
-    /// taken is occupied again, and the program found in it is restored in the end. A slot taken a second time is left alone.
+    /// Checks that the slots hold this capture's programs, or another capture's that jump to them. A slot that was
+    /// emptied or taken is occupied again, and the program found in it is restored in the end. A slot taken a second
+    /// time is left alone.
     pub fn watch(&mut self) -> Sight {
         let mut sight = Sight::Clear;
         for slot in 0..self.programs.len() as u32 {
@@ -338,10 +313,7 @@ impl Occupied {
         let mut notices = Vec::new();
         for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
             if let Err(error) = self.leave_slot(slot, before) {
-                notices.push(Event::NotUndone {
-                    what: LeftBehind::HookSlot { slot },
-                    why: error.to_string(),
-                });
+                notices.push(Event::NotUndone { what: LeftBehind::HookSlot { slot }, why: error.to_string() });
             }
         }
         self.seat.leave();
@@ -378,8 +350,7 @@ impl RestoreSlot {
 
 impl Undo for RestoreSlot {
     fn undo(&self) -> Result<()> {
-        self.restore()
-            .map_err(|e| Error::os("cannot restore a hook's slot", e))
+        self.restore().map_err(|e| Error::os("cannot restore a hook's slot", e))
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

@@ -1,5 +1,5 @@
-//! Sockets shared by many interfaces of one network namespace: they accept packets of the interfaces in a table, and their
-//! threads distinguish the interfaces.
+//! Sockets shared by many interfaces of one network namespace: they accept packets of the interfaces in a table, and
+//! their threads distinguish the interfaces.
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
@@ -55,10 +55,7 @@ impl Group {
         {
             return Ok(());
         }
-        *held = Some(packet_socket::promiscuous(
-            site.namespace.as_ref(),
-            interface,
-        )?);
+        *held = Some(packet_socket::promiscuous(site.namespace.as_ref(), interface)?);
         Ok(())
     }
 
@@ -67,10 +64,7 @@ impl Group {
         let mut threads = self.threads.borrow_mut();
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
         for (number, (socket, producer)) in waiting.into_iter().enumerate() {
-            let points = PacketPoints::Many {
-                members: Arc::clone(&self.members),
-                last: None,
-            };
+            let points = PacketPoints::Many { members: Arc::clone(&self.members), last: None };
             let sampling = self.sampling.clone();
             let worker = Worker::new(socket, producer, points, sampling, threads.failure());
             threads.start(&format!("packet-{number}"), || worker.run())?;

@@ -20,7 +20,8 @@ use crate::taps::threads::Failure;
 
 /// Longest sleep. Records of other CPUs wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(2);
-/// After the capture the kernel hands over its last block within a few milliseconds; this limit is for a very busy machine.
+/// After the capture the kernel hands over its last block within a few milliseconds; this limit is for a very busy
+/// machine.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// Offset of a VLAN tag, after the two MAC addresses.
 const TAG_OFFSET: usize = 12;
@@ -47,8 +48,8 @@ pub struct PacketPoint {
 pub(crate) struct Member {
     pub interface: u32,
     pub point: PacketPoint,
-    /// Packets that found the kernel's ring full. The kernel does not report their interface: they count at the interface of
-    /// the packet before them.
+    /// Packets that found the kernel's ring full. The kernel does not report their interface: they count at the
+    /// interface of the packet before them.
     dropped: AtomicU64,
     /// Set once the interface is gone.
     pub is_gone: AtomicBool,
@@ -56,12 +57,7 @@ pub(crate) struct Member {
 
 impl Member {
     pub fn new(interface: u32, point: PacketPoint) -> Self {
-        Self {
-            interface,
-            point,
-            dropped: AtomicU64::new(0),
-            is_gone: AtomicBool::new(false),
-        }
+        Self { interface, point, dropped: AtomicU64::new(0), is_gone: AtomicBool::new(false) }
     }
 
     pub fn losses(&self) -> (u32, &'static str, u64) {
@@ -137,28 +133,15 @@ impl Worker {
         sampling: Sampling,
         failure: Failure,
     ) -> Self {
-        Self {
-            socket,
-            recorder: Recorder {
-                producer,
-                points,
-                sampling,
-            },
-            failure,
-        }
+        Self { socket, recorder: Recorder { producer, points, sampling }, failure }
     }
 
     /// Records until the capture is stopped or the interface is gone, then drains the rest.
     pub fn run(mut self) {
-        let done = self
-            .record_until_stopped()
-            .and_then(|()| self.drain())
-            .and_then(|()| self.socket.take_drops());
+        let done = self.record_until_stopped().and_then(|()| self.drain()).and_then(|()| self.socket.take_drops());
         match done {
             Ok(drops) => self.recorder.count_drops(drops),
-            Err(error) => self.failure.set(ReadFailure::Error {
-                why: error.to_string(),
-            }),
+            Err(error) => self.failure.set(ReadFailure::Error { why: error.to_string() }),
         }
     }
 
@@ -248,23 +231,14 @@ impl Recorder {
             return true;
         }
         let time = (!frame.hardware_time).then_some(frame.time);
-        if !self
-            .sampling
-            .admits(time, &mut self.producer, point.ids.slot)
-        {
+        if !self.sampling.admits(time, &mut self.producer, point.ids.slot) {
             return true;
         }
         self.record(point, frame) != Noted::LimitReached
     }
 
     fn record(&mut self, point: PacketPoint, frame: &RingFrame<'_>) -> Noted {
-        let PacketPoint {
-            ids,
-            extent,
-            queue,
-            ethernet,
-            meta,
-        } = point;
+        let PacketPoint { ids, extent, queue, ethernet, meta } = point;
         // The tag counts towards the length even if the bytes were cut before it.
         let tag: &[u8] = match &frame.tag {
             Some(tag) if ethernet => tag,
@@ -275,11 +249,7 @@ impl Recorder {
         let reached = if split < TAG_OFFSET { &[] } else { tag };
         self.producer.record(&Sighting {
             point: ids.slot,
-            interface: if frame.hardware_time {
-                ids.hardware_interface
-            } else {
-                ids.interface
-            },
+            interface: if frame.hardware_time { ids.hardware_interface } else { ids.interface },
             time: frame.time,
             hardware_stamped: frame.hardware_time,
             flags: meta.flags.then(|| flags(frame.packet_type)),

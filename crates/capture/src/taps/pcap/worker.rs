@@ -102,10 +102,7 @@ impl LibraryCounts {
     /// Returns an event about packets with impossible times.
     pub fn remark(&self, library: &str) -> Option<Event> {
         let packets = self.untimely.load(Ordering::Relaxed);
-        (packets > 0).then(|| Event::ImpossibleTimes {
-            library: library.to_owned(),
-            packets,
-        })
+        (packets > 0).then(|| Event::ImpossibleTimes { library: library.to_owned(), packets })
     }
 }
 
@@ -141,14 +138,7 @@ impl Worker {
         Self {
             handle,
             wake,
-            recorder: Recorder {
-                producer,
-                point,
-                sampling,
-                counts,
-                end: None,
-                shown: 0,
-            },
+            recorder: Recorder { producer, point, sampling, counts, end: None, shown: 0 },
             looked: Instant::now(),
             failure,
         }
@@ -159,9 +149,7 @@ impl Worker {
         let done = self.record_until_stopped().and_then(|()| self.drain());
         self.read_figures();
         if let Err(error) = done {
-            self.failure.set(ReadFailure::Error {
-                why: error.to_string(),
-            });
+            self.failure.set(ReadFailure::Error { why: error.to_string() });
         }
     }
 
@@ -201,10 +189,7 @@ impl Worker {
 
     fn read(&mut self) -> Result<Rest> {
         if self.recorder.point.asks_first
-            && self
-                .handle
-                .descriptor()
-                .is_some_and(|packets| !events::is_readable(packets))
+            && self.handle.descriptor().is_some_and(|packets| !events::is_readable(packets))
         {
             return Ok(Rest::Nothing);
         }
@@ -237,10 +222,7 @@ impl Worker {
         let more = figures.map_or(0, |now| now.dropped.saturating_sub(before));
         // Losses after the last wanted record do not count, just like packets.
         if more > 0 && !self.recorder.producer.limit_reached() {
-            self.recorder
-                .counts
-                .dropped
-                .fetch_add(more, Ordering::Relaxed);
+            self.recorder.counts.dropped.fetch_add(more, Ordering::Relaxed);
             self.recorder.producer.tell_lost(more);
         }
     }
@@ -260,31 +242,17 @@ impl Recorder {
         if !self.producer.counts(time, self.point.stamped_by_card) {
             return true;
         }
-        let PcapPoint {
-            ids,
-            extent,
-            directions,
-            stamped_by_card,
-            asks_first: _,
-            meta,
-            ref filter,
-        } = self.point;
+        let PcapPoint { ids, extent, directions, stamped_by_card, asks_first: _, meta, ref filter } = self.point;
         let Some(bytes) = packet.bytes else {
             self.producer.unreadable(ids.slot);
             return true;
         };
-        if filter
-            .as_ref()
-            .is_some_and(|filter| filter.run(bytes, packet.original) == 0)
-        {
+        if filter.as_ref().is_some_and(|filter| filter.run(bytes, packet.original) == 0) {
             self.producer.filtered_out(ids.slot);
             return true;
         }
         let sampled_at = (!stamped_by_card).then_some(time);
-        if !self
-            .sampling
-            .admits(sampled_at, &mut self.producer, ids.slot)
-        {
+        if !self.sampling.admits(sampled_at, &mut self.producer, ids.slot) {
             return true;
         }
         let outcome = self.producer.record(&Sighting {

@@ -41,12 +41,7 @@ impl ClsactFilter {
     }
 
     /// Adds a filter of a program whose filters the warden already watches.
-    pub(super) fn add_watched(
-        site: &CaptureSite,
-        side: Side,
-        program: &OwnedFd,
-        name: &str,
-    ) -> Result<Self> {
+    pub(super) fn add_watched(site: &CaptureSite, side: Side, program: &OwnedFd, name: &str) -> Result<Self> {
         Self::install(site, side, program, name, |_, _| Ok(()))
     }
 
@@ -60,8 +55,7 @@ impl ClsactFilter {
         let interface = site.interface.index;
         let namespace = site.namespace.clone();
         let mut netlink = Netlink::open(namespace.as_ref())?;
-        let made_qdisc =
-            !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
+        let made_qdisc = !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
         let handle = FilterHandle {
             interface,
             direction: side,
@@ -73,13 +67,7 @@ impl ClsactFilter {
         let mark = if made_qdisc { QDISC_MARK } else { "" };
         let name = format!("{name}{mark}");
         netlink.add_filter(handle, program.as_fd(), &name)?;
-        Ok(Self {
-            namespace,
-            handle,
-            program: warden::hold(program.as_fd())?,
-            name,
-            made_qdisc,
-        })
+        Ok(Self { namespace, handle, program: warden::hold(program.as_fd())?, name, made_qdisc })
     }
 
     /// Adds the filter again if it was deleted, with the qdisc or alone; returns true if so.
@@ -95,8 +83,7 @@ impl ClsactFilter {
                 return Ok(false);
             }
             if taken.is_some() {
-                self.handle.priority =
-                    free_priority(&mut netlink, interface, self.handle.direction)?;
+                self.handle.priority = free_priority(&mut netlink, interface, self.handle.direction)?;
                 warden.watch([remove_later(&self.namespace, Kept::Filter(self.handle))])?;
             }
         } else if !self.made_qdisc {
@@ -112,18 +99,10 @@ impl ClsactFilter {
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
         match netlink.del_filter(self.handle) {
             // The warden or another process has removed it.
-            Err(error)
-                if matches!(
-                    error.errno(),
-                    Some(errno::ENOENT | errno::EINVAL | errno::ENODEV)
-                ) => {}
+            Err(error) if matches!(error.errno(), Some(errno::ENOENT | errno::EINVAL | errno::ENODEV)) => {}
             removed => removed?,
         }
-        if self.made_qdisc {
-            netlink.del_unused_clsact(self.handle.interface)
-        } else {
-            Ok(())
-        }
+        if self.made_qdisc { netlink.del_unused_clsact(self.handle.interface) } else { Ok(()) }
     }
 }
 
@@ -175,10 +154,7 @@ const QDISC_MARK: &str = "+clsact";
 fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
     for side in [Side::Ingress, Side::Egress] {
         let filters = netlink.filters(interface, side)?;
-        if filters
-            .iter()
-            .any(|filter| filter.name.ends_with(QDISC_MARK))
-        {
+        if filters.iter().any(|filter| filter.name.ends_with(QDISC_MARK)) {
             return Ok(true);
         }
     }
@@ -188,11 +164,7 @@ fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
 /// Returns the first free priority on ingress, and the last one on egress.
 fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
     let taken: Vec<u16> = match netlink.has_clsact(interface)? {
-        true => netlink
-            .filters(interface, side)?
-            .iter()
-            .map(|filter| filter.handle.priority)
-            .collect(),
+        true => netlink.filters(interface, side)?.iter().map(|filter| filter.handle.priority).collect(),
         false => Vec::new(),
     };
     let free = |priority: &u16| !taken.contains(priority);
@@ -277,8 +249,7 @@ impl Undo for FiltersOf {
 impl Assembly {
     /// Hands the warden the filters of a program in a site's namespace, and in all other known namespaces.
     pub(super) fn undo_filters_of(&mut self, program: &OwnedFd, site: &CaptureSite) -> Result<()> {
-        let program =
-            program::id(program).map_err(|e| Error::os("cannot read the id of a tc program", e))?;
+        let program = program::id(program).map_err(|e| Error::os("cannot read the id of a tc program", e))?;
         let wanted = (program, site.namespace_number()?);
         if self.many.watched.contains(&wanted) {
             return Ok(());

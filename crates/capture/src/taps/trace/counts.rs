@@ -91,11 +91,7 @@ impl VerdictWatch {
                 Ok(None) => continue,
                 Err(error) => {
                     not_counted.push(NotCounted {
-                        at: ProgramAt {
-                            interface: site.label.clone(),
-                            program: String::new(),
-                            id: 0,
-                        },
+                        at: ProgramAt { interface: site.label.clone(), program: String::new(), id: 0 },
                         why: error.why().to_owned(),
                     });
                     continue;
@@ -103,28 +99,17 @@ impl VerdictWatch {
             };
             for program in present.all().filter(|one| !except.contains(&one.id)) {
                 if let Err(error) = self.count(program, site, at(program)) {
-                    not_counted.push(NotCounted {
-                        at: at(program),
-                        why: error.why().to_owned(),
-                    });
+                    not_counted.push(NotCounted { at: at(program), why: error.why().to_owned() });
                 }
             }
             let jumped_to = present.jumped_to.iter();
-            not_counted.extend(
-                jumped_to
-                    .filter(|one| !except.contains(&one.id))
-                    .map(|program| NotCounted {
-                        at: at(program),
-                        why: format!(
-                            "a jump leads to it, so {} returns its verdicts",
-                            present.main.describe()
-                        ),
-                    }),
-            );
+            not_counted.extend(jumped_to.filter(|one| !except.contains(&one.id)).map(|program| NotCounted {
+                at: at(program),
+                why: format!("a jump leads to it, so {} returns its verdicts", present.main.describe()),
+            }));
         }
         let counted = || self.counted.values().filter(|one| one.is_present);
-        self.links
-            .retain(|id, _| counted().any(|one| one.at.id == *id));
+        self.links.retain(|id, _| counted().any(|one| one.at.id == *id));
         not_counted
     }
 
@@ -132,11 +117,7 @@ impl VerdictWatch {
         if let Some(why) = refusal() {
             return Err(fail(why));
         }
-        let key = VerdictKey {
-            netns: site.namespace_number()?,
-            ifindex: site.interface.index,
-            program: program.id,
-        };
+        let key = VerdictKey { netns: site.namespace_number()?, ifindex: site.interface.index, program: program.id };
         let key = key.to_bytes();
         if let Some(counted) = self.counted.get_mut(&key) {
             counted.at = at;
@@ -153,20 +134,13 @@ impl VerdictWatch {
             table.update(&key, &zero, NEW_ONLY).map_err(fail)?;
         }
         self.links.extend(link.map(|link| (program.id, link)));
-        let counted = Counted {
-            at,
-            seen: VerdictCounts::zeroed(),
-            is_present: true,
-        };
+        let counted = Counted { at, seen: VerdictCounts::zeroed(), is_present: true };
         self.counted.insert(key, counted);
         Ok(())
     }
 
     fn attach(&mut self, program: &Traceable, label: &str) -> Result<OwnedFd> {
-        let config = TapConfig {
-            traced_program: program.id,
-            ..TapConfig::zeroed()
-        };
+        let config = TapConfig { traced_program: program.id, ..TapConfig::zeroed() };
         let table = &mut self.table;
         attach_at(program, label, program::ATTACH_FEXIT, || {
             let shared = table.as_ref().map(|table| (MAP, table.as_fd()));
@@ -234,8 +208,6 @@ mod tests {
         let config = TapConfig::zeroed();
         let ready = TapProgram::prepare(object::VERDICT_COUNTS, PROGRAM, &config, &[]);
         let options = LoadOptions::new(PROGRAM, program::RAW_TRACEPOINT);
-        ready
-            .and_then(|ready| ready.load(&options))
-            .expect("the program is accepted");
+        ready.and_then(|ready| ready.load(&options)).expect("the program is accepted");
     }
 }

@@ -5,9 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_bpf::kallsyms::kernel_addresses;
-use trawl_bpf::layout::{
-    HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig,
-};
+use trawl_bpf::layout::{HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig};
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions, Traced};
 use trawl_bpf::{link, map};
@@ -126,8 +124,8 @@ impl TracePlan {
         if self.linked { Role::Exit } else { Role::Alone }
     }
 
-    /// Attaches a tracing program to an end of a program. Without a point it makes no records. `entry` is the point at the
-    /// program's entry.
+    /// Attaches a tracing program to an end of a program. Without a point it makes no records. `entry` is the point at
+    /// the program's entry.
     pub fn attach(
         &self,
         role: Role,
@@ -139,18 +137,11 @@ impl TracePlan {
             true => program::ATTACH_FEXIT,
             false => program::ATTACH_FENTRY,
         };
-        attach_at(at, &self.site.label, attach_type, || {
-            self.prepare(role, ids, entry)
-        })
+        attach_at(at, &self.site.label, attach_type, || self.prepare(role, ids, entry))
     }
 
     /// Prepares the program for a role, and returns its name.
-    fn prepare(
-        &self,
-        role: Role,
-        ids: Option<PointIds>,
-        entry: Option<PointIds>,
-    ) -> Result<(String, TapProgram)> {
+    fn prepare(&self, role: Role, ids: Option<PointIds>, entry: Option<PointIds>) -> Result<(String, TapProgram)> {
         let mut config = self.config;
         config.silent = u32::from(ids.is_none());
         config.shared_id = u32::from(self.several);
@@ -196,10 +187,7 @@ pub fn attach_at(
     let (name, ready) = prepare()?;
     let loaded = ready.load(&LoadOptions {
         expected_attach_type: attach_type,
-        traced: Some(Traced {
-            program: Some(at.fd.as_fd()),
-            function,
-        }),
+        traced: Some(Traced { program: Some(at.fd.as_fd()), function }),
         ..LoadOptions::new(&name, program::TRACING)
     })?;
     link::attach_tracing(loaded.as_fd()).map_err(|e| explain_attach(e, &at.name, label))
@@ -209,10 +197,8 @@ pub fn attach_at(
 fn explain_attach(error: std::io::Error, name: &str, label: &str) -> Error {
     let what = format!("cannot look at the XDP program {name} on {label}");
     match error.raw_os_error() {
-        Some(errno::E2BIG) => {
-            Error::failed(what, "it already has the maximum of 38 tracing programs")
-                .fix("end another capture, or capture on fewer interfaces at a time")
-        }
+        Some(errno::E2BIG) => Error::failed(what, "it already has the maximum of 38 tracing programs")
+            .fix("end another capture, or capture on fewer interfaces at a time"),
         _ => Error::os(what, error),
     }
 }
@@ -243,27 +229,19 @@ mod tests {
         }
     }
 
-    /// Loads the programs as raw tracepoints, with the same arguments and permissions: some hosts refuse tracing programs
-    /// before the verifier has seen them.
+    /// Loads the programs as raw tracepoints, with the same arguments and permissions: some hosts refuse tracing
+    /// programs before the verifier has seen them.
     #[test]
     fn verifier_accepts_each_program() {
         if !trawl_bpf::probe::has_capability(trawl_bpf::probe::Capability::SysAdmin) {
             eprintln!("SKIPPED: requires root");
             return;
         }
-        let host = HostFeatures {
-            os: String::new(),
-            hardware: String::new(),
-            application: String::new(),
-        };
+        let host = HostFeatures { os: String::new(), hardware: String::new(), application: String::new() };
         let site = CaptureSite::find("lo", None).expect("every namespace has one");
         let filter = "udp port 53 or ip6 or greater 1000";
         // The last one holds back the record at the entry, and cuts packets after their headers.
-        for (filter, verdicts) in [
-            (None, None),
-            (Some(filter), None),
-            (Some(filter), Some("drop")),
-        ] {
+        for (filter, verdicts) in [(None, None), (Some(filter), None), (Some(filter), Some("drop"))] {
             let mut options = options(filter);
             let set = |text| VerdictSet::parse(VerdictKind::Xdp, text).expect("a verdict");
             options.verdicts = verdicts.map(set);
@@ -271,12 +249,8 @@ mod tests {
             let mut assembly = Assembly::new(&options, host.clone(), 1).expect("memory");
             let plan = TracePlan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
             let rings = assembly.program_rings().expect("rings");
-            let ids = assembly
-                .add_point(0, &site, &rings, "xdp", "xdp exit")
-                .expect("a point");
-            let entry = assembly
-                .add_point(0, &site, &rings, "xdp", "xdp entry")
-                .expect("a point");
+            let ids = assembly.add_point(0, &site, &rings, "xdp", "xdp exit").expect("a point");
+            let entry = assembly.add_point(0, &site, &rings, "xdp", "xdp entry").expect("a point");
             for (role, ids) in [
                 (Role::Decide, Some(ids)),
                 (Role::Decide, None),

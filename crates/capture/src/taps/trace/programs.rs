@@ -37,12 +37,8 @@ impl Traceable {
 
     /// Explains that it cannot be traced.
     pub fn has_no_types(&self, label: &str) -> Error {
-        let what = format!(
-            "cannot look at the XDP program {} on {label}",
-            self.describe()
-        );
-        Error::failed(what, "it was loaded without type information")
-            .fix("compile it with -g, or use --tap packet")
+        let what = format!("cannot look at the XDP program {} on {label}", self.describe());
+        Error::failed(what, "it was loaded without type information").fix("compile it with -g, or use --tap packet")
     }
 
     pub fn describe(&self) -> String {
@@ -78,23 +74,14 @@ impl Present {
         Ok(Some(Self {
             head,
             main: Traceable::open(main)?,
-            members: members
-                .iter()
-                .map(|member| Traceable::open(member.program))
-                .collect::<Result<_>>()?,
-            jumped_to: chain::after(main)
-                .into_iter()
-                .map(Traceable::open)
-                .collect::<Result<_>>()?,
+            members: members.iter().map(|member| Traceable::open(member.program)).collect::<Result<_>>()?,
+            jumped_to: chain::after(main).into_iter().map(Traceable::open).collect::<Result<_>>()?,
             mode: attachment.mode,
         }))
     }
 
     pub fn attachment(&self) -> XdpAttachment {
-        XdpAttachment {
-            mode: self.mode,
-            program_id: self.head,
-        }
+        XdpAttachment { mode: self.mode, program_id: self.head }
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Traceable> {
@@ -121,11 +108,8 @@ impl Present {
         };
         if chosen.is_empty() {
             if let Some(unseen) = self.out_of_sight(programs) {
-                let why = format!(
-                    "packets reach {unseen} by a jump, and tracing does not see the targets of jumps"
-                );
-                return Err(Error::failed(what(), why)
-                    .fix("use the hooks of the chain's programs: --tap tailcall"));
+                let why = format!("packets reach {unseen} by a jump, and tracing does not see the targets of jumps");
+                return Err(Error::failed(what(), why).fix("use the hooks of the chain's programs: --tap tailcall"));
             }
             let present: Vec<String> = self.all().map(Traceable::describe).collect();
             let wanted = match programs {
@@ -135,10 +119,7 @@ impl Present {
             };
             return Err(Error::failed(
                 what(),
-                format!(
-                    "no attached program has {wanted} (attached: {})",
-                    present.join(", ")
-                ),
+                format!("no attached program has {wanted} (attached: {})", present.join(", ")),
             )
             .fix("name one of these with --program, or use --program all"));
         }

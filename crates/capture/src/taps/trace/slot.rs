@@ -42,14 +42,7 @@ pub struct Slot {
 
 impl Slot {
     pub fn new(program: &Traceable, follow: Follow, ends: Ends) -> Self {
-        Self {
-            id: Some(program.id),
-            name: program.name.clone(),
-            follow,
-            ends,
-            links: Vec::new(),
-            is_new: true,
-        }
+        Self { id: Some(program.id), name: program.name.clone(), follow, ends, links: Vec::new(), is_new: true }
     }
 
     /// Moves to the present program, if it changed.
@@ -60,17 +53,9 @@ impl Slot {
         self.links.clear();
         let (interface, before) = (label.to_owned(), self.name.clone());
         news.push(match now.map(Traceable::describe) {
-            Some(program) if self.id.is_some() => Event::ProgramReplaced {
-                interface,
-                before,
-                program,
-            },
+            Some(program) if self.id.is_some() => Event::ProgramReplaced { interface, before, program },
             Some(program) => Event::ProgramFound { interface, program },
-            None => Event::ProgramLost {
-                interface,
-                program: before,
-                awaited: self.follow != Follow::Nobody,
-            },
+            None => Event::ProgramLost { interface, program: before, awaited: self.follow != Follow::Nobody },
         });
         self.id = now.map(|program| program.id);
         self.is_new = now.is_some();
@@ -90,9 +75,7 @@ impl Slot {
         let is_called_so = |one: &&Traceable| one.name == self.name;
         match self.follow {
             Follow::AttachedTap => Some(&present.main).filter(is_free),
-            Follow::Name => self
-                .find(present)
-                .or_else(|| present.all().filter(is_free).find(is_called_so)),
+            Follow::Name => self.find(present).or_else(|| present.all().filter(is_free).find(is_called_so)),
             Follow::Nobody => self.find(present),
         }
     }
@@ -111,13 +94,7 @@ pub struct Slots {
 
 impl Slots {
     pub fn new(plan: TracePlan, site: &CaptureSite) -> Self {
-        Self {
-            plan,
-            label: site.label.clone(),
-            slots: Vec::new(),
-            first: None,
-            leader: None,
-        }
+        Self { plan, label: site.label.clone(), slots: Vec::new(), first: None, leader: None }
     }
 
     pub fn add_points(
@@ -189,16 +166,9 @@ impl Slots {
         let later = |program: &Traceable| (!is_first(program)).then_some(Role::Entry);
         self.fill(present, |slot| slot.ends.entry, later)?;
         let leader = self.plan.leader();
-        self.fill(
-            present,
-            |slot| slot.ends.entry,
-            |program| leader.filter(|_| is_first(program)),
-        )?;
+        self.fill(present, |slot| slot.ends.entry, |program| leader.filter(|_| is_first(program)))?;
         self.lead(first)?;
-        self.slots
-            .iter_mut()
-            .filter(|slot| slot.find(present).is_some())
-            .for_each(|slot| slot.is_new = false);
+        self.slots.iter_mut().filter(|slot| slot.find(present).is_some()).for_each(|slot| slot.is_new = false);
         Ok(news)
     }
 
@@ -214,9 +184,7 @@ impl Slots {
                 && let Some(ids) = end(slot)
                 && let Some(role) = role(program)
             {
-                let link = self
-                    .plan
-                    .attach(role, program, Some(ids), slot.ends.entry)?;
+                let link = self.plan.attach(role, program, Some(ids), slot.ends.entry)?;
                 slot.links.push(link);
             }
         }

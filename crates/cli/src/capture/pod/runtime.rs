@@ -56,9 +56,7 @@ impl Sandbox {
         Pod {
             namespace: self.metadata.namespace.clone(),
             name: self.metadata.name.clone(),
-            labels: labels
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect(),
+            labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
             addresses: Vec::new(),
         }
     }
@@ -136,10 +134,7 @@ pub(super) struct Runtime {
 
 impl Runtime {
     pub(super) fn new(socket: Option<PathBuf>) -> Self {
-        Self {
-            socket,
-            known: HashMap::new(),
-        }
+        Self { socket, known: HashMap::new() }
     }
 
     /// Returns all sandboxes, also of pods that have ended.
@@ -158,8 +153,7 @@ impl Runtime {
 
     /// Forgets the sandboxes that are gone.
     pub(super) fn keep_only(&mut self, sandboxes: &[Sandbox]) {
-        self.known
-            .retain(|id, _| sandboxes.iter().any(|one| one.id == *id));
+        self.known.retain(|id, _| sandboxes.iter().any(|one| one.id == *id));
     }
 
     /// Runs crictl and parses its answer.
@@ -167,15 +161,11 @@ impl Runtime {
         let what = "cannot query the container runtime";
         let mut crictl = Command::new("crictl");
         crictl.args(["--timeout", "10s"]).stdin(Stdio::null());
-        let is_configured =
-            std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists();
+        let is_configured = std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists();
         let present = SOCKETS.iter().map(PathBuf::from).find(|path| path.exists());
         let usual = present.filter(|_| !is_configured);
         if let Some(socket) = self.socket.clone().or(usual) {
-            crictl.args([
-                "--runtime-endpoint",
-                &format!("unix://{}", socket.display()),
-            ]);
+            crictl.args(["--runtime-endpoint", &format!("unix://{}", socket.display())]);
         }
         // crictl takes options that follow an argument for more arguments.
         crictl.args([command, "-o", "json"]).args(about);
@@ -195,8 +185,8 @@ impl Runtime {
     }
 }
 
-/// Returns the running pods of a choice with their sandboxes, the newest of each pod: a restarted pod leaves older ones. A name
-/// that no pod has is an error.
+/// Returns the running pods of a choice with their sandboxes, the newest of each pod: a restarted pod leaves older
+/// ones. A name that no pod has is an error.
 pub(super) fn choose<'a>(
     selector: &PodSelector,
     text: &str,
@@ -206,10 +196,7 @@ pub(super) fn choose<'a>(
     let all: Vec<_> = all.filter(|(pod, _)| selector.selects(pod)).collect();
     let mut chosen: Vec<(Pod, &Sandbox)> = Vec::new();
     for (pod, sandbox) in all.iter().filter(|(_, sandbox)| sandbox.is_ready()) {
-        match chosen
-            .iter_mut()
-            .find(|(known, _)| known.to_string() == pod.to_string())
-        {
+        match chosen.iter_mut().find(|(known, _)| known.to_string() == pod.to_string()) {
             Some((_, older)) if older.created() >= sandbox.created() => {}
             Some(known) => *known = (pod.clone(), sandbox),
             None => chosen.push((pod.clone(), sandbox)),
@@ -223,9 +210,7 @@ pub(super) fn choose<'a>(
         true => "the container runtime of this host has no such pod",
     };
     let (namespace, name) = text.split_once('/').unwrap_or_default();
-    Err(Error::failed(trouble(text), why).fix(format!(
-        "kubectl get pod -n {namespace} {name} -o wide shows its node"
-    )))
+    Err(Error::failed(trouble(text), why).fix(format!("kubectl get pod -n {namespace} {name} -o wide shows its node")))
 }
 
 #[cfg(test)]

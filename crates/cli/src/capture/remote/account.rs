@@ -22,10 +22,7 @@ impl Clock {
     /// Computes the offset from a reading by the host between these two times.
     pub fn between(asked: u64, answered: u64, there: u64) -> Self {
         let error_ns = answered.saturating_sub(asked) / 2;
-        Self {
-            offset_ns: (i128::from(there) - i128::from(asked + error_ns)) as i64,
-            error_ns,
-        }
+        Self { offset_ns: (i128::from(there) - i128::from(asked + error_ns)) as i64, error_ns }
     }
 
     /// Returns the more precise offset if both agree, else the later one: one of the clocks was set.
@@ -65,9 +62,7 @@ impl HostReport {
         notices: Vec<Value>,
         error: Option<String>,
     ) -> Self {
-        let mut counts = summary
-            .as_ref()
-            .and_then(|summary| PacketAccount::deserialize(summary).ok());
+        let mut counts = summary.as_ref().and_then(|summary| PacketAccount::deserialize(summary).ok());
         if let (Some(counts), Some((received, unwanted))) = (&mut counts, packets) {
             let missing = counts.recorded.saturating_sub(received + unwanted);
             for (reason, count) in [("after_the_last_wanted", unwanted), ("on_the_way", missing)] {
@@ -90,16 +85,12 @@ impl HostReport {
     fn sentence(&self) -> String {
         let counts = match &self.counts {
             Some(counts) => counts.to_string(),
-            None => format!(
-                "{} received; its summary did not arrive: what it saw is unknown",
-                self.received.unwrap_or(0)
-            ),
+            None => {
+                format!("{} received; its summary did not arrive: what it saw is unknown", self.received.unwrap_or(0))
+            }
         };
         let clock = match self.clock {
-            Some(Clock {
-                offset_ns,
-                error_ns,
-            }) => format!(
+            Some(Clock { offset_ns, error_ns }) => format!(
                 "; its clock is {:+.3} ms from this one's, within {:.3} ms",
                 offset_ns as f64 / 1e6,
                 error_ns as f64 / 1e6
@@ -122,14 +113,8 @@ struct All<'a> {
 /// Prints the summary of each host and of all; returns true if every host ended without errors.
 pub(super) fn tell(reports: &[HostReport], summary: Option<File>) -> Result<bool> {
     let mut total = PacketAccount::default();
-    reports
-        .iter()
-        .filter_map(|report| report.counts.as_ref())
-        .for_each(|one| total.add(one));
-    let unknown_hosts = reports
-        .iter()
-        .filter(|report| report.counts.is_none())
-        .count();
+    reports.iter().filter_map(|report| report.counts.as_ref()).for_each(|one| total.add(one));
+    let unknown_hosts = reports.iter().filter(|report| report.counts.is_none()).count();
     for report in reports {
         terminal::say(&report.sentence());
         if let Some(error) = &report.error {
@@ -141,20 +126,14 @@ pub(super) fn tell(reports: &[HostReport], summary: Option<File>) -> Result<bool
         unknown => format!("{total}, without {unknown} hosts whose summary did not arrive"),
     });
     if let Some(mut file) = summary {
-        let text = json::line(&All {
-            total,
-            unknown_hosts,
-            hosts: reports,
-        })?;
+        let text = json::line(&All { total, unknown_hosts, hosts: reports })?;
         let name = file.name.clone();
         let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
         file.empty()?;
         file.keep();
         file.file.write_all(text.as_bytes()).map_err(fail)?;
     }
-    Ok(reports
-        .iter()
-        .all(|report| report.error.is_none() && report.counts.is_some()))
+    Ok(reports.iter().all(|report| report.error.is_none() && report.counts.is_some()))
 }
 
 #[cfg(test)]
@@ -168,14 +147,7 @@ mod tests {
         let summary = json!({
             "seen": 10, "filtered_out": 1, "recorded": 8, "lost": {"ring_full": 1}, "interfaces": [],
         });
-        let report = HostReport::new(
-            "a".to_owned(),
-            Some((5, 1)),
-            None,
-            Some(summary),
-            Vec::new(),
-            None,
-        );
+        let report = HostReport::new("a".to_owned(), Some((5, 1)), None, Some(summary), Vec::new(), None);
         let counts = report.counts.expect("a summary");
         assert_eq!(
             counts.to_string(),
@@ -186,13 +158,7 @@ mod tests {
     #[test]
     fn most_precise_offset_counts_until_a_clock_is_set() {
         let wide = Clock::between(1000, 3000, 2500);
-        assert_eq!(
-            wide,
-            Clock {
-                offset_ns: 500,
-                error_ns: 1000
-            }
-        );
+        assert_eq!(wide, Clock { offset_ns: 500, error_ns: 1000 });
         let narrow = Clock::between(5000, 5200, 5400);
         assert_eq!(wide.or_better(narrow), narrow);
         assert_eq!(narrow.or_better(wide), narrow);

@@ -83,17 +83,13 @@ impl Far {
     ) -> Result<Self> {
         let script = script(pushed, plan, display.quiet);
         let (quiet, json) = (display.quiet, display.json);
-        let mut child = ssh
-            .script(&script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| {
-                let program = ssh.program.join(" ");
-                Error::os(format!("cannot start {program}"), e)
-                    .fix("apt-get install openssh-client")
-            })?;
+        let mut child =
+            ssh.script(&script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(
+                |e| {
+                    let program = ssh.program.join(" ");
+                    Error::os(format!("cannot start {program}"), e).fix("apt-get install openssh-client")
+                },
+            )?;
         let (sender, receiver) = sync_channel(PIECES);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let messages = Arc::new(Mutex::new(Messages::default()));
@@ -119,11 +115,7 @@ impl Far {
             received: 0,
             unwanted: 0,
             stored: plan.store.is_some(),
-            pieces: Some(Pieces {
-                receiver,
-                rest: Vec::new(),
-                at: 0,
-            }),
+            pieces: Some(Pieces { receiver, rest: Vec::new(), at: 0 }),
             stdin: child.stdin.take(),
             child,
             messages,
@@ -137,10 +129,7 @@ impl Far {
         let step = self.try_step();
         match step {
             Ok(Some(Step::Packet)) => {
-                let time = self
-                    .reader
-                    .as_ref()
-                    .and_then(CaptureReader::time_and_interface);
+                let time = self.reader.as_ref().and_then(CaptureReader::time_and_interface);
                 self.state = HostState::At(time.map_or(0, |(time, _)| time));
                 Some(Step::Packet)
             }
@@ -184,11 +173,7 @@ impl Far {
     pub fn ask_for_clock(&mut self) {
         if let Some(stdin) = &mut self.stdin {
             of(&self.messages).asked.push_back(clock::wall());
-            if stdin
-                .write_all(b"time\n")
-                .and_then(|()| stdin.flush())
-                .is_err()
-            {
+            if stdin.write_all(b"time\n").and_then(|()| stdin.flush()).is_err() {
                 self.stdin = None;
             }
         }
@@ -255,21 +240,13 @@ fn sources(whole: &Sources, host: &str, hosts: &[&str]) -> Result<Sources> {
         let why = "each -i is for another host";
         return Err(Error::usage(what, why).fix(format!("-i {host}:IF")));
     }
-    Ok(Sources {
-        names,
-        ..whole.clone()
-    })
+    Ok(Sources { names, ..whole.clone() })
 }
 
 /// Makes the plan of a host's part: packets are sent here, unless they stay on the host in a store.
 pub(super) fn plan(whole: &CapturePlan, host: &str, hosts: &[&str]) -> Result<CapturePlan> {
-    let stdout = OutputPlan {
-        path: "-".into(),
-        format: Format::Pcapng,
-        compression: None,
-        snaplen: None,
-        listen: None,
-    };
+    let stdout =
+        OutputPlan { path: "-".into(), format: Format::Pcapng, compression: None, snaplen: None, listen: None };
     let mut plan = CapturePlan {
         sources: sources(&whole.sources, host, hosts)?,
         outputs: match whole.store {
@@ -333,10 +310,7 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
 
 /// Reads a host's standard error, and forwards the messages for people.
 fn listen(stderr: impl Read, say: &dyn Fn(Option<&Value>, &str), messages: &Mutex<Messages>) {
-    for line in BufReader::new(stderr)
-        .split(b'\n')
-        .map_while(io::Result::ok)
-    {
+    for line in BufReader::new(stderr).split(b'\n').map_while(io::Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end_matches('\r');
         if let Some(there) = line.strip_prefix(TIME) {
@@ -410,18 +384,12 @@ mod tests {
     fn interfaces_with_a_host_are_for_it_alone() {
         let hosts = ["web1", "10.0.0.2"];
         let names = |typed: &[&str], host: &str| {
-            let whole = Sources {
-                names: typed.iter().map(|&name| name.to_owned()).collect(),
-                ..Sources::default()
-            };
+            let whole = Sources { names: typed.iter().map(|&name| name.to_owned()).collect(), ..Sources::default() };
             sources(&whole, host, &hosts).map(|sources| sources.names)
         };
         let typed = ["lo", "web1:eth0", "10.0.0.2:eth1", "blue:eth2"];
         assert_eq!(names(&typed, "web1").unwrap(), ["lo", "eth0", "blue:eth2"]);
-        assert_eq!(
-            names(&typed, "10.0.0.2").unwrap(),
-            ["lo", "eth1", "blue:eth2"]
-        );
+        assert_eq!(names(&typed, "10.0.0.2").unwrap(), ["lo", "eth1", "blue:eth2"]);
         assert_eq!(names(&["web1:web1:eth0"], "web1").unwrap(), ["web1:eth0"]);
         let error = names(&["web1:eth0"], "10.0.0.2").unwrap_err().to_string();
         assert!(error.contains("10.0.0.2"), "{error}");

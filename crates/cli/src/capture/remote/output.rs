@@ -30,11 +30,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub fn open(
-        outputs: &[OutputPlan],
-        display: &Display,
-        open: impl Fn(&Path) -> Result<File>,
-    ) -> Result<Self> {
+    pub fn open(outputs: &[OutputPlan], display: &Display, open: impl Fn(&Path) -> Result<File>) -> Result<Self> {
         let form = match (outputs, &display.form) {
             ([], Some(form)) => Form::Shown(form.writer()),
             ([], None) => Form::Shown(Box::new(JsonLines)),
@@ -68,11 +64,7 @@ impl Output {
                 ));
             }
         };
-        Ok(Self {
-            form,
-            bytes: Vec::new(),
-            text: String::new(),
-        })
+        Ok(Self { form, bytes: Vec::new(), text: String::new() })
     }
 
     pub fn block(&mut self, host: usize, reader: &CaptureReader<'_>, kind: u32) {
@@ -89,10 +81,7 @@ impl Output {
                 file.keep();
                 rewriter
                     .packet(&mut self.bytes, host, reader)
-                    .map_err(|why| {
-                        Error::failed(format!("cannot write {}", file.name), why)
-                            .fix("--format pcapng")
-                    })?;
+                    .map_err(|why| Error::failed(format!("cannot write {}", file.name), why).fix("--format pcapng"))?;
             }
             Form::Shown(form) => {
                 if let Some(packet) = PacketSource::current(reader) {

@@ -10,17 +10,11 @@ use super::{Scratch, a_pcap};
 fn wait_for_lines(path: &Path, count: usize) {
     let patience = std::time::Instant::now();
     loop {
-        let lines = std::fs::read_to_string(path)
-            .unwrap_or_default()
-            .lines()
-            .count();
+        let lines = std::fs::read_to_string(path).unwrap_or_default().lines().count();
         if lines == count {
             return;
         }
-        assert!(
-            patience.elapsed().as_secs() < 30,
-            "{lines} of {count} lines"
-        );
+        assert!(patience.elapsed().as_secs() < 30, "{lines} of {count} lines");
         std::thread::yield_now();
     }
 }
@@ -37,19 +31,13 @@ fn a_file_and_then_a_ring_of_files_are_followed() {
         .spawn()
         .expect("trawl runs");
     wait_for_lines(&shown, 4);
-    let mut file = std::fs::OpenOptions::new()
-        .append(true)
-        .open(&first)
-        .unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(&first).unwrap();
     file.write_all(&whole[whole.len() / 2..]).unwrap();
     wait_for_lines(&shown, 10);
     let second = scratch.write("ring_2.pcap", &whole);
     wait_for_lines(&shown, 20);
     // A full ring removes its oldest file, which may be the one being read.
-    let mut file = std::fs::OpenOptions::new()
-        .append(true)
-        .open(&second)
-        .unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(&second).unwrap();
     std::fs::remove_file(&first).unwrap();
     std::fs::remove_file(&second).unwrap();
     file.write_all(&whole[PCAP_HEADER..]).unwrap();
@@ -87,10 +75,7 @@ fn a_file_on_standard_input_is_followed_and_a_pipe_read_to_its_end() {
     };
     let child = start(std::fs::File::open(&path).unwrap().into());
     wait_for_lines(&shown, 10);
-    let mut file = std::fs::OpenOptions::new()
-        .append(true)
-        .open(&path)
-        .unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(&whole[PCAP_HEADER..]).unwrap();
     wait_for_lines(&shown, 20);
     interrupt(child);

@@ -1,12 +1,12 @@
-//! Files as other programs write them: variants of pcap that the file header does not show, and sections of the other byte
-//! order. Wireshark's tools check their contents, and the files made of them.
+//! Files as other programs write them: variants of pcap that the file header does not show, and sections of the other
+//! byte order. Wireshark's tools check their contents, and the files made of them.
 
 use trawl_packet::pcapng::block;
 
 use super::{Scratch, a_pcap, frame, read, run, tool};
 
-/// A variant of pcap: its name in capinfos, magic, minor version, link type, and the number of bytes by which a record's
-/// header exceeds the usual one.
+/// A variant of pcap: its name in capinfos, magic, minor version, link type, and the number of bytes by which a
+/// record's header exceeds the usual one.
 type Variant = (&'static str, u32, u16, u32, usize);
 
 const VARIANTS: [Variant; 6] = [
@@ -60,8 +60,7 @@ fn variant(is_big: bool, magic: u32, minor: u16, link_type: u32, extra: usize) -
             2 => [original, captured],
             _ => [captured, original],
         });
-        out.bytes
-            .extend(&[9, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0][..extra]);
+        out.bytes.extend(&[9, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0][..extra]);
         out.bytes.extend(frame);
     }
     out.bytes
@@ -69,17 +68,9 @@ fn variant(is_big: bool, magic: u32, minor: u16, link_type: u32, extra: usize) -
 
 /// Returns time, lengths and port of each packet, by tshark.
 fn shown(file: &str) -> Option<String> {
-    let fields = [
-        "frame.time_epoch",
-        "frame.len",
-        "frame.cap_len",
-        "udp.dstport",
-    ];
+    let fields = ["frame.time_epoch", "frame.len", "frame.cap_len", "udp.dstport"];
     let fields = fields.iter().flat_map(|field| ["-e", field]);
-    let arguments: Vec<&str> = ["-r", file, "-T", "fields"]
-        .into_iter()
-        .chain(fields)
-        .collect();
+    let arguments: Vec<&str> = ["-r", file, "-T", "fields"].into_iter().chain(fields).collect();
     tool("tshark", &arguments)
 }
 
@@ -138,12 +129,7 @@ fn append_block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Writer)) {
     let mut inner = Writer::new(true);
     body(&mut inner);
     let len = inner.bytes.len() as u32 + 12;
-    for part in [
-        &kind.to_be_bytes()[..],
-        &len.to_be_bytes(),
-        &inner.bytes,
-        &len.to_be_bytes(),
-    ] {
+    for part in [&kind.to_be_bytes()[..], &len.to_be_bytes(), &inner.bytes, &len.to_be_bytes()] {
         out.extend(part);
     }
 }
@@ -220,19 +206,9 @@ fn details(file: &str) -> Option<String> {
         "frame.drop_count",
         "udp.dstport",
     ];
-    let of_it = [
-        "-r",
-        file,
-        "-Y",
-        "frame.interface_name == big0",
-        "-T",
-        "fields",
-    ];
+    let of_it = ["-r", file, "-Y", "frame.interface_name == big0", "-T", "fields"];
     let fields = fields.iter().flat_map(|field| ["-e", field]);
-    tool(
-        "tshark",
-        &of_it.into_iter().chain(fields).collect::<Vec<_>>(),
-    )
+    tool("tshark", &of_it.into_iter().chain(fields).collect::<Vec<_>>())
 }
 
 #[test]
@@ -260,16 +236,9 @@ fn big_endian_sections_are_merged_with_all_contents() {
         assert_eq!(there, count, "blocks of type {kind:#x}");
     }
     let statistics = |file| {
-        let report: serde_json::Value =
-            serde_json::from_slice(&stat(&[file, "--json"])).expect("JSON");
-        let interfaces = report["files"][0]["interfaces"]
-            .as_array()
-            .expect("interfaces");
-        let mut of_it = interfaces
-            .iter()
-            .find(|i| i["name"] == "big0")
-            .expect("it")
-            .clone();
+        let report: serde_json::Value = serde_json::from_slice(&stat(&[file, "--json"])).expect("JSON");
+        let interfaces = report["files"][0]["interfaces"].as_array().expect("interfaces");
+        let mut of_it = interfaces.iter().find(|i| i["name"] == "big0").expect("it").clone();
         of_it.as_object_mut().expect("an object").remove("number");
         of_it
     };
@@ -277,19 +246,12 @@ fn big_endian_sections_are_merged_with_all_contents() {
 
     let Some(theirs) = details(&big) else { return };
     assert_eq!(theirs.lines().count(), 3, "{theirs}");
-    assert!(
-        theirs.contains("1700000002.000007000") && theirs.contains("second"),
-        "{theirs}"
-    );
+    assert!(theirs.contains("1700000002.000007000") && theirs.contains("second"), "{theirs}");
     assert_eq!(details(&merged).unwrap(), theirs);
     let hosts = tool("tshark", &["-r", &merged, "-q", "-z", "hosts"]).unwrap();
     assert!(hosts.contains("two.example"), "{hosts}");
     let about = tool("capinfos", &[&merged]).unwrap();
-    for expected in [
-        "Name = big0",
-        "Speed = 10000000",
-        "Number of stat entries = 1",
-    ] {
+    for expected in ["Name = big0", "Speed = 10000000", "Number of stat entries = 1"] {
         assert!(about.contains(expected), "{expected}: {about}");
     }
 }

@@ -1,5 +1,5 @@
-//! Files at the limits of their format: records longer than the file's limit, times that a format cannot hold, files that end
-//! before their header does.
+//! Files at the limits of their format: records longer than the file's limit, times that a format cannot hold, files
+//! that end before their header does.
 
 use trawl_packet::pcap;
 use trawl_packet::pcapng::Interface;
@@ -47,10 +47,7 @@ fn records_longer_than_the_snaplen_are_written_whole() {
         let mut arguments: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
         arguments.extend(["-w", &written]);
         read(&arguments);
-        let captured = tool(
-            "tshark",
-            &["-r", &written, "-T", "fields", "-e", "frame.cap_len"],
-        );
+        let captured = tool("tshark", &["-r", &written, "-T", "fields", "-e", "frame.cap_len"]);
         let Some(captured) = captured else { return };
         let captured: Vec<usize> = captured.lines().map(|one| one.parse().unwrap()).collect();
         assert_eq!(captured, expected, "{written}");
@@ -69,22 +66,14 @@ fn records_longer_than_the_snaplen_are_written_whole() {
     assert!(report.status.success(), "{:?}: {said}", report.status);
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
     let file = &report["files"][0];
-    assert_eq!(
-        (&file["cut"], &file["inferred_limit_max"]),
-        (&2.into(), &50.into()),
-        "{report}"
-    );
+    assert_eq!((&file["cut"], &file["inferred_limit_max"]), (&2.into(), &50.into()), "{report}");
 }
 
 /// Returns a packet at `ticks` of an interface whose clock has this unit and began `tsoffset` seconds after 1970.
 fn a_packet_at(ticks: u64, tsresol: u8, tsoffset: i64) -> Vec<u8> {
     let mut out = Vec::new();
     section_header(&mut out, &SectionHeader::default());
-    let interface = Interface {
-        tsresol,
-        tsoffset,
-        ..Interface::default()
-    };
+    let interface = Interface { tsresol, tsoffset, ..Interface::default() };
     interface_description(&mut out, &interface);
     let captured = frame(9000);
     let packet = EnhancedPacket {
@@ -109,10 +98,7 @@ fn times_that_pcap_cannot_hold_are_refused() {
     let refused = run(&[&late, "-w", &written]);
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains("4323283200 seconds after 1970") && stderr.contains("--format pcapng"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("4323283200 seconds after 1970") && stderr.contains("--format pcapng"), "{stderr}");
     assert!(!std::path::Path::new(&written).exists());
     let again = scratch.path("o.pcapng");
     read(&[&late, "-w", &again]);
@@ -143,20 +129,8 @@ fn times_that_cannot_be_shown_are_counted() {
 fn fractions_of_a_second_or_more_are_counted() {
     let scratch = Scratch::new("large-fraction");
     for (fraction, warned) in [(999_999u32, false), (1_000_000, true)] {
-        let mut bytes = [
-            0xa1b2_c3d4u32,
-            0x0004_0002,
-            0,
-            0,
-            65_535,
-            1,
-            5,
-            fraction,
-            14,
-            14,
-        ]
-        .map(u32::to_le_bytes)
-        .concat();
+        let mut bytes =
+            [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1, 5, fraction, 14, 14].map(u32::to_le_bytes).concat();
         bytes.extend([0; 14]);
         let file = scratch.write("a.pcap", &bytes);
         for arguments in [&["-tt", &file][..], &["--json", &file]] {
@@ -192,10 +166,7 @@ fn names_of_later_sections_are_shown() {
     let section = |name: &str| {
         let mut out = Vec::new();
         section_header(&mut out, &SectionHeader::default());
-        let interface = Interface {
-            name: Some(name.to_owned()),
-            ..Interface::default()
-        };
+        let interface = Interface { name: Some(name.to_owned()), ..Interface::default() };
         interface_description(&mut out, &interface);
         let captured = frame(9000);
         let packet = EnhancedPacket {
@@ -207,12 +178,7 @@ fn names_of_later_sections_are_shown() {
         enhanced_packet(&mut out, &packet);
         out
     };
-    let file = [
-        section("eth0"),
-        section("eth0"),
-        section("eth1"),
-        section("eth0"),
-    ];
+    let file = [section("eth0"), section("eth0"), section("eth1"), section("eth0")];
     let shown = read(&["-t", &scratch.write("a.pcapng", &file.concat())]);
     let named = |line: &str| line.split(' ').next().map(str::to_owned);
     let names: Vec<_> = shown.lines().filter_map(named).collect();

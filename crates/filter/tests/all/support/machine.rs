@@ -1,5 +1,5 @@
-//! An eBPF interpreter that is as strict as the verifier, at run time: it stops at uninitialised registers and stack bytes,
-//! at reads outside the packet's linear part, and at bad pointers.
+//! An eBPF interpreter that is as strict as the verifier, at run time: it stops at uninitialised registers and stack
+//! bytes, at reads outside the packet's linear part, and at bad pointers.
 
 use trawl_ebpf::Insn;
 use trawl_filter::{Hook, Target};
@@ -61,30 +61,19 @@ pub fn run(block: &[Insn], target: &Target, scene: &Scene) -> Result<u32, String
         _ => Uninitialised,
     };
     registers[5] = Scratch(0);
-    let mut machine = Machine {
-        scene,
-        target,
-        registers,
-        scratch: [None; SCRATCH],
-        kept: [None; SCRATCH / 8],
-    };
+    let mut machine = Machine { scene, target, registers, scratch: [None; SCRATCH], kept: [None; SCRATCH / 8] };
     let mut pc = 0;
     for _ in 0..1_000_000 {
         let Some(&insn) = block.get(pc) else {
             if pc != block.len() {
-                return Err(format!(
-                    "jumped to {pc}, outside the block of {}",
-                    block.len()
-                ));
+                return Err(format!("jumped to {pc}, outside the block of {}", block.len()));
             }
             return match machine.registers[0] {
                 Number(result) => Ok(result as u32),
                 other => Err(format!("r0 is {other:?} at the end")),
             };
         };
-        let step = machine
-            .step(insn)
-            .map_err(|why| format!("{pc}: {insn}: {why}"))?;
+        let step = machine.step(insn).map_err(|why| format!("{pc}: {insn}: {why}"))?;
         pc = (pc as i64 + 1 + step) as usize;
     }
     Err("does not end".into())
@@ -112,9 +101,7 @@ impl Machine<'_> {
                 Ok(0)
             }
             0x02 => self.store(insn, Number(insn.imm as i64 as u64)).map(|()| 0),
-            0x03 => self
-                .store(insn, self.registers[usize::from(insn.src())])
-                .map(|()| 0),
+            0x03 => self.store(insn, self.registers[usize::from(insn.src())]).map(|()| 0),
             _ => Err("unknown class".into()),
         }
     }
@@ -132,11 +119,8 @@ impl Machine<'_> {
             });
             return Ok(());
         }
-        let operand = if insn.code & 8 != 0 {
-            self.registers[usize::from(insn.src())]
-        } else {
-            Number(insn.imm as i64 as u64)
-        };
+        let operand =
+            if insn.code & 8 != 0 { self.registers[usize::from(insn.src())] } else { Number(insn.imm as i64 as u64) };
         if operand == Uninitialised {
             return Err("reads an uninitialised register".into());
         }
@@ -144,8 +128,7 @@ impl Machine<'_> {
             self.registers[dst] = operand;
             return Ok(());
         }
-        if let (0x10, true, PacketEnd, Packet(at)) = (operation, wide, self.registers[dst], operand)
-        {
+        if let (0x10, true, PacketEnd, Packet(at)) = (operation, wide, self.registers[dst], operand) {
             self.registers[dst] = Number((self.scene.linear as i64 - at) as u64);
             return Ok(());
         }
@@ -208,11 +191,8 @@ impl Machine<'_> {
             _ => {}
         }
         let left = self.registers[usize::from(insn.dst())];
-        let right = if insn.code & 8 != 0 {
-            self.registers[usize::from(insn.src())]
-        } else {
-            Number(insn.imm as i64 as u64)
-        };
+        let right =
+            if insn.code & 8 != 0 { self.registers[usize::from(insn.src())] } else { Number(insn.imm as i64 as u64) };
         let (a, b) = match (left, right) {
             (Packet(at), PacketEnd) if wide && matches!(insn.code & 0xf0, 0x20 | 0xb0) => {
                 (at as u64, self.scene.linear as u64)
@@ -247,9 +227,7 @@ impl Machine<'_> {
                 if start + width > end {
                     return Err(format!("reads {start}+{width} of {end} packet bytes"));
                 }
-                (start..start + width)
-                    .map(|at| self.scene.bytes.get(at).copied().unwrap_or(0xee))
-                    .collect()
+                (start..start + width).map(|at| self.scene.bytes.get(at).copied().unwrap_or(0xee)).collect()
             }
             Scratch(at) => {
                 let start = usize::try_from(at + off).map_err(|_| "below the scratch")?;
@@ -286,12 +264,8 @@ impl Machine<'_> {
             (Hook::Tc | Hook::Socket, 28) => tag.map_or(0, |(protocol, _)| protocol.to_be().into()),
             (Hook::Tc | Hook::Socket, 0) => self.scene.bytes.len() as u32,
             // Facts are identified by their offsets.
-            (Hook::Tc | Hook::Socket, 4 | 8 | 12 | 40 | 68) | (Hook::Xdp, 12 | 16) => {
-                0x100 + off as u32
-            }
-            (Hook::Copy { .. }, 4 | 8 | 12 | 40 | 68) if self.target.copy_of_skb => {
-                0x100 + off as u32
-            }
+            (Hook::Tc | Hook::Socket, 4 | 8 | 12 | 40 | 68) | (Hook::Xdp, 12 | 16) => 0x100 + off as u32,
+            (Hook::Copy { .. }, 4 | 8 | 12 | 40 | 68) if self.target.copy_of_skb => 0x100 + off as u32,
             (Hook::Tc | Hook::Socket, 16) => u32::from(0x86ddu16.to_be()),
             _ => return Err(format!("no such field of the context: {off}")),
         })
@@ -319,11 +293,7 @@ impl Machine<'_> {
             pointer => return Err(format!("stores part of {pointer:?}")),
         };
         let bytes = number.to_ne_bytes();
-        let bytes = if cfg!(target_endian = "big") {
-            &bytes[8 - width..]
-        } else {
-            &bytes[..width]
-        };
+        let bytes = if cfg!(target_endian = "big") { &bytes[8 - width..] } else { &bytes[..width] };
         for (cell, &byte) in self.scratch[start..].iter_mut().zip(bytes) {
             *cell = Some(byte);
         }
@@ -360,10 +330,7 @@ impl Machine<'_> {
         };
         let to = usize::try_from(to).map_err(|_| "below the scratch")?;
         for (index, &byte) in bytes.iter().enumerate() {
-            *self
-                .scratch
-                .get_mut(to + index)
-                .ok_or("beyond the scratch")? = Some(byte);
+            *self.scratch.get_mut(to + index).ok_or("beyond the scratch")? = Some(byte);
             self.kept[(to + index) / 8] = None;
         }
         Ok(0)

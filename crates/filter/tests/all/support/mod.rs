@@ -10,10 +10,7 @@ use trawl_filter::{Classic, CompilerOptions, FilterError, Quick, Target, lower};
 
 /// Returns the expressions of the data file.
 pub fn expressions() -> Vec<&'static str> {
-    include_str!("../data/expressions.txt")
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .collect()
+    include_str!("../data/expressions.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
 /// Compiles with the system's libpcap.
@@ -29,18 +26,12 @@ pub fn classic(expression: &str) -> Classic {
 
 /// Lowers a program, or panics with the error and the program.
 pub fn lowered(program: &Classic, target: &Target) -> Vec<Insn> {
-    lower(program, target)
-        .unwrap_or_else(|e| panic!("{e}:\n{program}"))
-        .insns
+    lower(program, target).unwrap_or_else(|e| panic!("{e}:\n{program}")).insns
 }
 
 /// Returns a packet with a linear part only.
 pub fn whole(bytes: &[u8]) -> Scene<'_> {
-    Scene {
-        bytes,
-        linear: bytes.len(),
-        tag: None,
-    }
+    Scene { bytes, linear: bytes.len(), tag: None }
 }
 
 /// Checks that a quick version does not contradict the filter's answer.

@@ -16,13 +16,7 @@ impl Oracle {
 
 /// Compiles an expression for Ethernet frames.
 pub fn oracle(expression: &str, optimise: bool) -> Oracle {
-    let request = FilterRequest {
-        link_type: 1,
-        snaplen: 262_144,
-        netmask: None,
-        optimise,
-        file: None,
-    };
+    let request = FilterRequest { link_type: 1, snaplen: 262_144, netmask: None, optimise, file: None };
     let library: Arc<Library> = Library::load(None).unwrap();
     let program = CompiledFilter::new(&library, expression, &request);
     Oracle(program.unwrap_or_else(|e| panic!("{expression}: {e}")))

@@ -23,28 +23,13 @@ fn applied(rewrite: &Rewrite, frame: &[u8]) -> Vec<u8> {
 
 /// Returns a frame of one of many kinds with these addresses and tags.
 fn frame(kind: u8, v4: [Ipv4Addr; 2], v6: [Ipv6Addr; 2], tags: &[u16], payload: &[u8]) -> Vec<u8> {
-    let outside = tags
-        .iter()
-        .fold(Template::new().ethernet(A, B), |template, id| {
-            template.layer(Layer::Vlan(Vlan {
-                id: *id,
-                priority: 5,
-                service: tags.len() > 1,
-                ..Vlan::default()
-            }))
-        });
+    let outside = tags.iter().fold(Template::new().ethernet(A, B), |template, id| {
+        template.layer(Layer::Vlan(Vlan { id: *id, priority: 5, service: tags.len() > 1, ..Vlan::default() }))
+    });
     let over4 = || outside.clone().ipv4(v4[0], v4[1]);
     let over6 = || outside.clone().ipv6(v6[0], v6[1]);
-    let unchecked = Udp {
-        src: 1,
-        dst: 2,
-        checksum: false,
-    };
-    let hop_by_hop = Layer::Raw {
-        bytes: vec![17, 0, 1, 4, 0, 0, 0, 0],
-        ethertype: None,
-        protocol: Some(0),
-    };
+    let unchecked = Udp { src: 1, dst: 2, checksum: false };
+    let hop_by_hop = Layer::Raw { bytes: vec![17, 0, 1, 4, 0, 0, 0, 0], ethertype: None, protocol: Some(0) };
     let inside = match kind {
         0 => over4().udp(1, 2),
         1 => over4().tcp(Tcp::default()),
@@ -60,8 +45,7 @@ fn frame(kind: u8, v4: [Ipv4Addr; 2], v6: [Ipv6Addr; 2], tags: &[u16], payload: 
 }
 
 fn addresses() -> impl Strategy<Value = ([Ipv4Addr; 2], [Ipv6Addr; 2])> {
-    any::<([u32; 2], [u128; 2])>()
-        .prop_map(|(v4, v6)| (v4.map(Ipv4Addr::from_bits), v6.map(Ipv6Addr::from_bits)))
+    any::<([u32; 2], [u128; 2])>().prop_map(|(v4, v6)| (v4.map(Ipv4Addr::from_bits), v6.map(Ipv6Addr::from_bits)))
 }
 
 proptest! {
@@ -133,10 +117,7 @@ proptest! {
 }
 
 const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::new(192, 168, 7, 9)];
-const V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1),
-    Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 2),
-];
+const V6: [Ipv6Addr; 2] = [Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 2)];
 
 #[test]
 fn prefixes_keep_what_follows_them() {
@@ -158,10 +139,7 @@ fn prefixes_keep_what_follows_them() {
 
 #[test]
 fn tags_are_added_changed_and_removed() {
-    let with = |tag| Rewrite {
-        tag: Some(tag),
-        ..Rewrite::default()
-    };
+    let with = |tag| Rewrite { tag: Some(tag), ..Rewrite::default() };
     let plain = frame(0, V4, V6, &[], b"hello");
     let tagged = applied(&with(TagChange::Set(42)), &plain);
     assert_eq!(tagged.len(), plain.len() + 4);
@@ -173,26 +151,14 @@ fn tags_are_added_changed_and_removed() {
     // The priority stays.
     let double = applied(&with(TagChange::Set(8)), &frame(0, V4, V6, &[1, 2], b""));
     assert_eq!(double, frame(0, V4, V6, &[8, 2], b""));
-    let mapped = Rewrite {
-        tags: vec![(1, 100)],
-        ..Rewrite::default()
-    };
-    assert_eq!(
-        applied(&mapped, &frame(0, V4, V6, &[1], b"")),
-        frame(0, V4, V6, &[100], b"")
-    );
-    assert_eq!(
-        applied(&mapped, &frame(0, V4, V6, &[2], b"")),
-        frame(0, V4, V6, &[2], b"")
-    );
+    let mapped = Rewrite { tags: vec![(1, 100)], ..Rewrite::default() };
+    assert_eq!(applied(&mapped, &frame(0, V4, V6, &[1], b"")), frame(0, V4, V6, &[100], b""));
+    assert_eq!(applied(&mapped, &frame(0, V4, V6, &[2], b"")), frame(0, V4, V6, &[2], b""));
 }
 
 #[test]
 fn macs_change_in_arp_too() {
-    let rewrite = Rewrite {
-        macs: vec![(A, NEW)],
-        ..Rewrite::default()
-    };
+    let rewrite = Rewrite { macs: vec![(A, NEW)], ..Rewrite::default() };
     let arp = applied(&rewrite, &frame(8, V4, V6, &[], b""));
     assert_eq!(arp[6..12], NEW);
     assert_eq!(arp[22..28], NEW);
@@ -205,10 +171,7 @@ fn macs_change_in_arp_too() {
 fn later_fragments_have_no_transport_header() {
     let mut fragment = frame(0, V4, V6, &[], b"abcdefgh");
     fragment[20..22].copy_from_slice(&[0x00, 0x10]);
-    let rewrite = Rewrite {
-        source_v4: Some([9, 9, 9, 9].into()),
-        ..Rewrite::default()
-    };
+    let rewrite = Rewrite { source_v4: Some([9, 9, 9, 9].into()), ..Rewrite::default() };
     assert_eq!(applied(&rewrite, &fragment)[34..], fragment[34..]);
 }
 

@@ -19,11 +19,7 @@ const MOST: usize = 64;
 /// Returns the tcx programs of an interface of the calling thread's namespace, in the order they run; none if the
 /// kernel has no tcx.
 pub fn tcx(index: u32, ingress: bool) -> io::Result<Vec<TcxProgram>> {
-    let hook = if ingress {
-        libbpf_sys::BPF_TCX_INGRESS
-    } else {
-        libbpf_sys::BPF_TCX_EGRESS
-    };
+    let hook = if ingress { libbpf_sys::BPF_TCX_INGRESS } else { libbpf_sys::BPF_TCX_EGRESS };
     let (mut programs, mut links) = ([0u32; MOST], [0u32; MOST]);
     let mut options = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
@@ -43,12 +39,7 @@ pub fn tcx(index: u32, ingress: bool) -> io::Result<Vec<TcxProgram>> {
     // SAFETY: both members of the union are the same number.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     let found = programs.into_iter().zip(links).take(count.min(MOST));
-    Ok(found
-        .map(|(program_id, link)| TcxProgram {
-            program_id,
-            link_id: Some(link).filter(|id| *id != 0),
-        })
-        .collect())
+    Ok(found.map(|(program_id, link)| TcxProgram { program_id, link_id: Some(link).filter(|id| *id != 0) }).collect())
 }
 
 /// A program that admits no other next to it at a hook of a cgroup.
@@ -83,8 +74,7 @@ fn query(cgroup: BorrowedFd<'_>, hook: u32, flags: u32) -> io::Result<(Vec<u32>,
     };
     options.__bindgen_anon_1.count = MOST as u32;
     // SAFETY: the array holds as many entries as `count` says and outlives the call; the descriptor is open.
-    let result =
-        unsafe { libbpf_sys::bpf_prog_query_opts(cgroup.as_raw_fd(), hook, &raw mut options) };
+    let result = unsafe { libbpf_sys::bpf_prog_query_opts(cgroup.as_raw_fd(), hook, &raw mut options) };
     check(result)?;
     // SAFETY: both members of the union are the same number.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
@@ -104,8 +94,5 @@ pub fn exclusive(cgroup: BorrowedFd<'_>, hook: u32) -> Option<Exclusive> {
     }
     let opened = program::open_by_id(programs[0]).ok();
     let about = opened.and_then(|program| info::program(program.as_fd()).ok());
-    Some(Exclusive {
-        program_id: programs[0],
-        name: about.map(|about| about.name).unwrap_or_default(),
-    })
+    Some(Exclusive { program_id: programs[0], name: about.map(|about| about.name).unwrap_or_default() })
 }

@@ -10,9 +10,7 @@ use trawl_sys::{netns, socket_option};
 
 use super::{ProbeAnswer, kernel_is_at_least};
 use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
-use crate::program::{
-    EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning,
-};
+use crate::program::{EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning};
 use crate::types::{self, TARGET_FUNCTION};
 use crate::{arena, info, kernel_types, map, program, typed_reads};
 
@@ -36,12 +34,7 @@ fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<
 }
 
 fn xdp(code: &[Insn], flags: u32) -> io::Result<OwnedFd> {
-    LoadOptions {
-        flags,
-        expected_attach_type: libbpf_sys::BPF_XDP,
-        ..LoadOptions::new(NAME, XDP)
-    }
-    .load(code)
+    LoadOptions { flags, expected_attach_type: libbpf_sys::BPF_XDP, ..LoadOptions::new(NAME, XDP) }.load(code)
 }
 
 pub fn bpf() -> ProbeAnswer {
@@ -51,23 +44,18 @@ pub fn bpf() -> ProbeAnswer {
 pub fn btf_in_kernel() -> ProbeAnswer {
     match in_kernel() {
         true => ProbeAnswer::Supported,
-        false => {
-            ProbeAnswer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)")
-        }
+        false => ProbeAnswer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)"),
     }
 }
 
 /// Tests the JIT. Its switch is hidden in all network namespaces but the first: there a program of trawl's shows the
 /// answer.
 pub fn jit() -> ProbeAnswer {
-    if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0")
-    {
+    if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0") {
         return ProbeAnswer::lacking("it is off (net.core.bpf_jit_enable is 0)");
     }
     match xdp(&returning(XDP_PASS), 0).and_then(|program| info::program(program.as_fd())) {
-        Ok(about) if about.jited_bytes == 0 => {
-            ProbeAnswer::lacking("the kernel interprets programs")
-        }
+        Ok(about) if about.jited_bytes == 0 => ProbeAnswer::lacking("the kernel interprets programs"),
         Ok(_) => ProbeAnswer::Supported,
         Err(e) => ProbeAnswer::from_error(&e),
     }
@@ -99,19 +87,11 @@ pub fn mmapable_array() -> ProbeAnswer {
 
 /// Tries memory for a ring. Kernels before 5.11 count it against RLIMIT_MEMLOCK.
 pub fn large_map() -> ProbeAnswer {
-    match map(
-        libbpf_sys::BPF_MAP_TYPE_ARRAY,
-        4,
-        USUAL_VALUE,
-        USUAL_VALUES,
-        0,
-    ) {
-        Err(e) if e.raw_os_error() == Some(libc::EPERM) && bpf().is_supported() => {
-            ProbeAnswer::Refused {
-                errno: libc::EPERM,
-                why: "the limit on locked memory is too low for a ring of 16 MiB".to_owned(),
-            }
-        }
+    match map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, USUAL_VALUE, USUAL_VALUES, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) && bpf().is_supported() => ProbeAnswer::Refused {
+            errno: libc::EPERM,
+            why: "the limit on locked memory is too low for a ring of 16 MiB".to_owned(),
+        },
         result => ProbeAnswer::from_result(result),
     }
 }
@@ -165,14 +145,7 @@ pub fn tcx_link() -> ProbeAnswer {
         Ok(program) => program,
         Err(e) => return ProbeAnswer::from_error(&e),
     };
-    in_scratch_namespace(|| {
-        attach_tcx(
-            program.as_fd(),
-            LOOPBACK,
-            libbpf_sys::BPF_TCX_INGRESS,
-            TcxPosition::Last,
-        )
-    })
+    in_scratch_namespace(|| attach_tcx(program.as_fd(), LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, TcxPosition::Last))
 }
 
 fn in_scratch_namespace(attach: impl FnOnce() -> io::Result<OwnedFd> + Send) -> ProbeAnswer {
@@ -217,10 +190,7 @@ pub fn freplace() -> ProbeAnswer {
     let code = returning(XDP_PASS);
     let loaded = Target::load().and_then(|target| {
         LoadOptions {
-            traced: Some(Traced {
-                program: Some(target.program()),
-                function: TARGET_FUNCTION,
-            }),
+            traced: Some(Traced { program: Some(target.program()), function: TARGET_FUNCTION }),
             types: Some(one_function(target.types())),
             ..LoadOptions::new(NAME, EXTENSION)
         }
@@ -246,21 +216,13 @@ pub fn drop_reasons() -> ProbeAnswer {
 
 /// Calls a helper with a wrong argument: a kernel that has the helper complains of the argument.
 pub fn socket_of_file() -> bool {
-    let code = [
-        op::alu_imm(op::MOV, 1, 0),
-        op::call(helper::SOCK_FROM_FILE),
-        op::alu_imm(op::MOV, 0, 0),
-        op::exit(),
-    ];
+    let code = [op::alu_imm(op::MOV, 1, 0), op::call(helper::SOCK_FROM_FILE), op::alu_imm(op::MOV, 0, 0), op::exit()];
     let Ok(function) = kernel_function(FILES_ITERATOR) else {
         return false;
     };
     let loaded = LoadOptions {
         expected_attach_type: program::ATTACH_ITERATOR,
-        traced: Some(Traced {
-            program: None,
-            function,
-        }),
+        traced: Some(Traced { program: None, function }),
         ..LoadOptions::new(NAME, TRACING)
     }
     .load(&code);
@@ -280,8 +242,8 @@ pub fn ring_buffer() -> ProbeAnswer {
     ProbeAnswer::from_result(map(libbpf_sys::BPF_MAP_TYPE_RINGBUF, 0, 0, page, 0))
 }
 
-/// Sends one live frame, dropped by the program that makes it. Kernels without live frames ignore the flag and return the
-/// program's verdict, which a live frame does not have.
+/// Sends one live frame, dropped by the program that makes it. Kernels without live frames ignore the flag and return
+/// the program's verdict, which a live frame does not have.
 pub fn live_frames() -> ProbeAnswer {
     let frame = [0u8; 64];
     let run = xdp(&returning(XDP_DROP), 0).and_then(|program| {
@@ -294,13 +256,8 @@ pub fn live_frames() -> ProbeAnswer {
             ..Default::default()
         };
         // SAFETY: the frame is read only, with its true size, and outlives the call.
-        let result =
-            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
-        if result < 0 {
-            Err(io::Error::from_raw_os_error(-result))
-        } else {
-            Ok(options.retval)
-        }
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(options.retval) }
     });
     match run {
         Ok(0) => ProbeAnswer::Supported,
@@ -322,10 +279,9 @@ fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
 /// Interprets a socket's refusal, which is about CAP_NET_RAW, not about BPF.
 fn from_socket<T>(result: io::Result<T>) -> ProbeAnswer {
     match ProbeAnswer::from_result(result) {
-        ProbeAnswer::Refused { errno, .. } => ProbeAnswer::Refused {
-            errno,
-            why: "not permitted: CAP_NET_RAW missing".to_owned(),
-        },
+        ProbeAnswer::Refused { errno, .. } => {
+            ProbeAnswer::Refused { errno, why: "not permitted: CAP_NET_RAW missing".to_owned() }
+        }
         answer => answer,
     }
 }
@@ -336,9 +292,10 @@ pub fn xdp_socket() -> ProbeAnswer {
 
 pub fn packet_v3() -> ProbeAnswer {
     let version: libc::c_int = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
-    from_socket(socket(libc::AF_PACKET).and_then(|socket| {
-        socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)
-    }))
+    from_socket(
+        socket(libc::AF_PACKET)
+            .and_then(|socket| socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)),
+    )
 }
 
 pub fn xdp_metadata() -> ProbeAnswer {
@@ -350,21 +307,13 @@ pub fn xdp_metadata() -> ProbeAnswer {
 }
 
 pub fn tai_clock() -> ProbeAnswer {
-    let code = [
-        op::call(helper::KTIME_GET_TAI_NS),
-        op::alu_imm(op::MOV, 0, XDP_PASS),
-        op::exit(),
-    ];
+    let code = [op::call(helper::KTIME_GET_TAI_NS), op::alu_imm(op::MOV, 0, XDP_PASS), op::exit()];
     ProbeAnswer::from_result(xdp(&code, 0))
 }
 
 pub fn far_jumps() -> ProbeAnswer {
     // A jump to the next instruction: only its acceptance by the verifier matters.
-    let code = [
-        op::alu_imm(op::MOV, 0, XDP_PASS),
-        op::goto_far(0),
-        op::exit(),
-    ];
+    let code = [op::alu_imm(op::MOV, 0, XDP_PASS), op::goto_far(0), op::exit()];
     ProbeAnswer::from_result(xdp(&code, 0))
 }
 
@@ -382,12 +331,7 @@ pub fn atomics() -> ProbeAnswer {
 
 /// Calls the helper without a function: a kernel that has it complains of the arguments.
 pub fn loops() -> ProbeAnswer {
-    let code = [
-        op::alu_imm(op::MOV, 1, 0),
-        op::call(helper::LOOP),
-        op::alu_imm(op::MOV, 0, XDP_PASS),
-        op::exit(),
-    ];
+    let code = [op::alu_imm(op::MOV, 1, 0), op::call(helper::LOOP), op::alu_imm(op::MOV, 0, XDP_PASS), op::exit()];
     match xdp(&code, 0) {
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => ProbeAnswer::Supported,
         result => ProbeAnswer::from_result(result),
@@ -437,26 +381,17 @@ pub struct Target {
 
 /// Returns the type information of a program that consists of this one function.
 fn one_function(btf: BorrowedFd<'_>) -> Types<'_> {
-    const FUNCTION: &[libbpf_sys::bpf_func_info] = &[libbpf_sys::bpf_func_info {
-        insn_off: 0,
-        type_id: TARGET_FUNCTION,
-    }];
-    Types {
-        btf,
-        functions: FUNCTION,
-        lines: &[],
-    }
+    const FUNCTION: &[libbpf_sys::bpf_func_info] =
+        &[libbpf_sys::bpf_func_info { insn_off: 0, type_id: TARGET_FUNCTION }];
+    Types { btf, functions: FUNCTION, lines: &[] }
 }
 
 impl Target {
     pub fn load() -> io::Result<Self> {
         let types = types::of_target()?;
         let code = returning(XDP_PASS);
-        let program = LoadOptions {
-            types: Some(one_function(types.as_fd())),
-            ..LoadOptions::new("trawl_probe", XDP)
-        }
-        .load(&code)?;
+        let program = LoadOptions { types: Some(one_function(types.as_fd())), ..LoadOptions::new("trawl_probe", XDP) }
+            .load(&code)?;
         Ok(Self { program, types })
     }
 

@@ -45,10 +45,7 @@ pub struct FilterRequest {
 
 /// Compiles an expression with the chosen library. An error is the library's own text, or the reason why it cannot be
 /// loaded.
-pub fn compile_filter(
-    expression: &str,
-    request: &FilterRequest,
-) -> Result<Vec<Instruction>, String> {
+pub fn compile_filter(expression: &str, request: &FilterRequest) -> Result<Vec<Instruction>, String> {
     let library = library().map_err(|e| e.to_string())?;
     Ok(CompiledFilter::new(&library, expression, request)?.instructions())
 }
@@ -76,11 +73,7 @@ impl Compiler for AtRunTime {
         })
     }
 
-    fn compile(
-        &self,
-        expression: &str,
-        options: &CompilerOptions,
-    ) -> Result<Vec<Instruction>, String> {
+    fn compile(&self, expression: &str, options: &CompilerOptions) -> Result<Vec<Instruction>, String> {
         let request = FilterRequest {
             link_type: options.link.0,
             snaplen: options.snaplen,
@@ -104,36 +97,20 @@ unsafe impl Send for CompiledFilter {}
 
 impl CompiledFilter {
     /// Compiles an expression; an error is the library's own text.
-    pub fn new(
-        library: &Arc<Library>,
-        expression: &str,
-        request: &FilterRequest,
-    ) -> Result<Self, String> {
+    pub fn new(library: &Arc<Library>, expression: &str, request: &FilterRequest) -> Result<Self, String> {
         let Ok(text) = CString::new(expression) else {
             return Err("the expression has a NUL character in it".to_owned());
         };
         let handle = Dead::open(library, request)?;
-        let mut program = BpfProgram {
-            length: 0,
-            instructions: std::ptr::null_mut(),
-        };
+        let mut program = BpfProgram { length: 0, instructions: std::ptr::null_mut() };
         // The compiler's numbers are in the machine's byte order; a netmask of 0 makes every bit the host's.
         let netmask = request.netmask.map_or(0, u32::from);
         // SAFETY: an open handle, a program to fill, and a C string.
         let status = unsafe {
-            (library.functions.compile)(
-                handle.pcap,
-                &mut program,
-                text.as_ptr(),
-                request.optimise.into(),
-                netmask,
-            )
+            (library.functions.compile)(handle.pcap, &mut program, text.as_ptr(), request.optimise.into(), netmask)
         };
         match status {
-            0.. => Ok(Self {
-                program,
-                library: Arc::clone(library),
-            }),
+            0.. => Ok(Self { program, library: Arc::clone(library) }),
             _ => Err(handle.reason()),
         }
     }
@@ -143,22 +120,14 @@ impl CompiledFilter {
             return Vec::new();
         }
         // SAFETY: the library gives the number of instructions, and they stay until the program is freed.
-        unsafe {
-            std::slice::from_raw_parts(self.program.instructions, self.program.length as usize)
-        }
-        .to_vec()
+        unsafe { std::slice::from_raw_parts(self.program.instructions, self.program.length as usize) }.to_vec()
     }
 
     /// Runs the library's own interpreter on a packet; `None` if the library has none.
     pub fn matches(&self, packet: &[u8]) -> Option<bool> {
         let run = self.library.functions.offline_filter?;
         let length = u32::try_from(packet.len()).ok()?;
-        let header = PacketHeader {
-            seconds: 0,
-            fraction: 0,
-            captured: length,
-            original: length,
-        };
+        let header = PacketHeader { seconds: 0, fraction: 0, captured: length, original: length };
         // SAFETY: the library's own program, a whole header, and as many bytes as it names.
         Some(unsafe { run(&self.program, &header, packet.as_ptr()) } != 0)
     }
@@ -184,18 +153,12 @@ impl<'a> Dead<'a> {
         let snaplen = request.snaplen.max(1);
         let pcap = match request.file {
             None => {
-                let open = library
-                    .functions
-                    .open_dead
-                    .ok_or_else(|| lacks("pcap_open_dead"))?;
+                let open = library.functions.open_dead.ok_or_else(|| lacks("pcap_open_dead"))?;
                 let snaplen = c_int::try_from(snaplen).unwrap_or(c_int::MAX);
                 // SAFETY: the function accepts any numbers.
                 unsafe { open(request.link_type, snaplen) }
             }
-            Some(big_endian) => open_empty(
-                library,
-                &file_header(request.link_type, snaplen, big_endian),
-            )?,
+            Some(big_endian) => open_empty(library, &file_header(request.link_type, snaplen, big_endian))?,
         };
         match pcap.is_null() {
             true => Err("libpcap has no memory for a handle".to_owned()),
@@ -224,20 +187,12 @@ fn lacks(symbol: &str) -> String {
 /// Opens an empty file: libpcap compiles for a file only with a handle that has read one.
 fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
     let open = (library.functions.fopen_offline).ok_or_else(|| lacks("pcap_fopen_offline"))?;
-    // SAFETY: the bytes are only read, as the mode requires, and outlive the reading of the header, which happens before
-    // this function returns; no packet is read afterwards.
-    let stream = unsafe {
-        libc::fmemopen(
-            header.as_ptr().cast::<c_void>().cast_mut(),
-            header.len(),
-            c"r".as_ptr(),
-        )
-    };
+    // SAFETY: the bytes are only read, as the mode requires, and outlive the reading of the header, which happens
+    // before this function returns; no packet is read afterwards.
+    let stream = unsafe { libc::fmemopen(header.as_ptr().cast::<c_void>().cast_mut(), header.len(), c"r".as_ptr()) };
     if stream.is_null() {
         let why = std::io::Error::last_os_error();
-        return Err(format!(
-            "libpcap cannot be given an empty capture file: {why}"
-        ));
+        return Err(format!("libpcap cannot be given an empty capture file: {why}"));
     }
     let mut buffer = [0 as c_char; ERROR_BUFFER];
     // SAFETY: an open stream, and a buffer of the size that the library requires.
@@ -276,13 +231,8 @@ fn file_header(link_type: i32, snaplen: u32, big_endian: bool) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const ETHERNET: FilterRequest = FilterRequest {
-        link_type: 1,
-        snaplen: 96,
-        netmask: None,
-        optimise: true,
-        file: None,
-    };
+    const ETHERNET: FilterRequest =
+        FilterRequest { link_type: 1, snaplen: 96, netmask: None, optimise: true, file: None };
 
     #[test]
     fn filters_are_the_librarys() {
@@ -301,10 +251,7 @@ mod tests {
         let library = Library::load(None).unwrap();
         let error = CompiledFilter::new(&library, "tcp port", &ETHERNET).unwrap_err();
         assert!(error.contains("syntax error"), "{error}");
-        let file = FilterRequest {
-            file: Some(true),
-            ..ETHERNET
-        };
+        let file = FilterRequest { file: Some(true), ..ETHERNET };
         let error = CompiledFilter::new(&library, "inbound", &file).unwrap_err();
         assert!(error.contains("not supported on Ethernet"), "{error}");
     }

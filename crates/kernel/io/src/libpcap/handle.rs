@@ -1,5 +1,5 @@
-//! A device opened by a libpcap, read without ever waiting inside the library: `pcap_dispatch` ignores its timeout while a
-//! link is idle, so trawl waits on the device's descriptor.
+//! A device opened by a libpcap, read without ever waiting inside the library: `pcap_dispatch` ignores its timeout
+//! while a link is idle, so trawl waits on the device's descriptor.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
@@ -105,25 +105,19 @@ pub struct Handle {
     figures: PcapFigures,
 }
 
-// SAFETY: a pcap_t may be used by any thread, but only by one at a time: the methods that use it borrow it mutably, and the
-// others read plain values.
+// SAFETY: a pcap_t may be used by any thread, but only by one at a time: the methods that use it borrow it mutably, and
+// the others read plain values.
 unsafe impl Send for Handle {}
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("device", &self.device)
-            .finish_non_exhaustive()
+        f.debug_struct("Handle").field("device", &self.device).finish_non_exhaustive()
     }
 }
 
 impl Handle {
     /// Opens a device in a namespace, or in the current one for `None`. Nothing is recorded before a filter is set.
-    pub fn open(
-        library: &Arc<Library>,
-        namespace: Option<&Namespace>,
-        request: &PcapRequest<'_>,
-    ) -> Result<Opened> {
+    pub fn open(library: &Arc<Library>, namespace: Option<&Namespace>, request: &PcapRequest<'_>) -> Result<Opened> {
         run_maybe_in(namespace, || Self::open_here(library, request))?
     }
 
@@ -168,11 +162,7 @@ impl Handle {
         }
         let no_hardware_time = request.hardware_time && (!hardware || status == WARNING_STAMP_TYPE);
         handle.look(request.direction, &mut opened_with)?;
-        Ok(Opened {
-            handle,
-            warnings: opened_with,
-            no_hardware_time,
-        })
+        Ok(Opened { handle, warnings: opened_with, no_hardware_time })
     }
 
     /// Configures a handle before its activation; returns whether the card's clock could be requested.
@@ -207,11 +197,7 @@ impl Handle {
         }
         // SAFETY: an activated handle.
         let (precision, link_type, descriptor) = unsafe {
-            (
-                (of.get_tstamp_precision)(self.pcap),
-                (of.datalink)(self.pcap),
-                (of.get_selectable_fd)(self.pcap),
-            )
+            ((of.get_tstamp_precision)(self.pcap), (of.datalink)(self.pcap), (of.get_selectable_fd)(self.pcap))
         };
         if link_type < 0 {
             let what = format!("cannot find the link type of {}", self.device);
@@ -229,10 +215,7 @@ impl Handle {
             // SAFETY: the buffer ends with a zero byte.
             let why = unsafe { text(buffer.as_ptr()) };
             let what = format!("cannot read {} without waiting", self.device);
-            return Err(Error::failed(
-                what,
-                why.unwrap_or_else(|| self.reason(status)),
-            ));
+            return Err(Error::failed(what, why.unwrap_or_else(|| self.reason(status))));
         }
         if direction != CaptureDirection::Both {
             // SAFETY: an activated handle, and one of the library's constants.
@@ -252,10 +235,7 @@ impl Handle {
             PcapFilter::Expression(expression) => self.compile(expression)?,
             PcapFilter::Classic(given) => given.clone(),
         };
-        let mut program = BpfProgram {
-            length: instructions.len() as u32,
-            instructions: instructions.as_mut_ptr(),
-        };
+        let mut program = BpfProgram { length: instructions.len() as u32, instructions: instructions.as_mut_ptr() };
         // SAFETY: an activated handle and a whole program. The library makes a copy of it.
         let status = unsafe { (self.library.functions.setfilter)(self.pcap, &mut program) };
         match status {
@@ -274,10 +254,7 @@ impl Handle {
         let Ok(expression) = CString::new(expression) else {
             return Err(refuse("it has a zero byte".to_owned()));
         };
-        let mut program = BpfProgram {
-            length: 0,
-            instructions: std::ptr::null_mut(),
-        };
+        let mut program = BpfProgram { length: 0, instructions: std::ptr::null_mut() };
         let text = expression.as_ptr();
         // SAFETY: an activated handle, a program to fill, and a C string.
         let status = unsafe { (of.compile)(self.pcap, &mut program, text, 1, NETMASK_UNKNOWN) };
@@ -292,9 +269,8 @@ impl Handle {
             )));
         }
         // SAFETY: the library's program, of the length that it names.
-        let instructions = unsafe {
-            std::slice::from_raw_parts(program.instructions, program.length as usize).to_vec()
-        };
+        let instructions =
+            unsafe { std::slice::from_raw_parts(program.instructions, program.length as usize).to_vec() };
         if let Some(free) = of.freecode {
             // SAFETY: the library's own program, which is not used afterwards.
             unsafe { free(&mut program) };
@@ -314,8 +290,7 @@ impl Handle {
     /// Returns the descriptor that becomes readable when packets come; not every device has one.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the library's descriptor stays open as long as the handle.
-        self.descriptor
-            .map(|number| unsafe { BorrowedFd::borrow_raw(number) })
+        self.descriptor.map(|number| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
     /// Shows the packets at hand, without waiting, until the reader asks to stop.
@@ -329,9 +304,7 @@ impl Handle {
             stopped: false,
         };
         // SAFETY: an activated handle; the callback receives the reader, which outlives the call.
-        let status = unsafe {
-            (self.library.functions.dispatch)(self.pcap, -1, show, (&raw mut reader).cast())
-        };
+        let status = unsafe { (self.library.functions.dispatch)(self.pcap, -1, show, (&raw mut reader).cast()) };
         match (status, reader.stopped) {
             (BREAK, _) | (_, true) => Ok(Rest::Stopped),
             (0, _) => Ok(Rest::Nothing),
@@ -352,8 +325,7 @@ impl Handle {
             return None;
         }
         let now = [now.received, now.dropped, now.dropped_by_interface];
-        let [received, dropped, by_interface] =
-            std::array::from_fn(|at| grown(self.last[at], now[at]));
+        let [received, dropped, by_interface] = std::array::from_fn(|at| grown(self.last[at], now[at]));
         self.last = now;
         self.figures.received += received;
         self.figures.dropped += dropped;
@@ -364,8 +336,7 @@ impl Handle {
     fn reason(&self, status: c_int) -> String {
         let of = &self.library.functions;
         // SAFETY: an open handle; both return a string of the library's, or null.
-        let (own, general) =
-            unsafe { (text((of.geterr)(self.pcap)), text((of.statustostr)(status))) };
+        let (own, general) = unsafe { (text((of.geterr)(self.pcap)), text((of.statustostr)(status))) };
         let (own, general) = (own.unwrap_or_default(), general.unwrap_or_default());
         match (own.is_empty(), general.is_empty()) {
             (false, true) => own,
@@ -384,8 +355,8 @@ impl Drop for Handle {
     }
 }
 
-/// Returns the growth of a 32-bit counter. A counter that became less has wrapped if it was near its end; otherwise it was
-/// reset.
+/// Returns the growth of a 32-bit counter. A counter that became less has wrapped if it was near its end; otherwise it
+/// was reset.
 fn grown(before: u32, now: u32) -> u64 {
     match now.checked_sub(before) {
         Some(more) => more.into(),
@@ -414,8 +385,7 @@ fn fix_for(device: &str, status: c_int) -> Advice {
     } else if device.starts_with("usbmon") {
         "modprobe usbmon".into()
     } else if device.starts_with("dpdk:") {
-        "this needs a libpcap that was built with DPDK (--libpcap PATH); --tap dpdk needs none"
-            .into()
+        "this needs a libpcap that was built with DPDK (--libpcap PATH); --tap dpdk needs none".into()
     } else if status == NO_SUCH_DEVICE || status == ERROR {
         "ip link shows the interfaces; tcpdump -D the devices of the system's libpcap".into()
     } else {
@@ -454,11 +424,7 @@ pub(super) struct Reader<'a> {
 ///
 /// # Safety
 /// `user` is the reader that `dispatch` passed; the header and the bytes it names are lent by the library.
-pub(super) unsafe extern "C" fn show(
-    user: *mut c_void,
-    header: *const PacketHeader,
-    bytes: *const u8,
-) {
+pub(super) unsafe extern "C" fn show(user: *mut c_void, header: *const PacketHeader, bytes: *const u8) {
     // SAFETY: `user` is the reader by contract; dispatch has lent it to this call alone.
     let reader = unsafe { &mut *user.cast::<Reader<'_>>() };
     if reader.stopped || header.is_null() {
@@ -476,11 +442,7 @@ pub(super) unsafe extern "C" fn show(
         }
         _ => None,
     };
-    let packet = Packet {
-        time: time(&header, reader.precision),
-        original: header.original,
-        bytes,
-    };
+    let packet = Packet { time: time(&header, reader.precision), original: header.original, bytes };
     if !(reader.read)(packet) {
         reader.stopped = true;
         // SAFETY: the handle that is being read.
@@ -494,12 +456,8 @@ fn time(header: &PacketHeader, precision: Precision) -> Option<u64> {
         Precision::Nanoseconds => (1_000_000_000, 1),
     };
     let seconds = u64::try_from(header.seconds).ok()?;
-    let fraction = u64::try_from(header.fraction)
-        .ok()
-        .filter(|one| *one < most)?;
-    seconds
-        .checked_mul(1_000_000_000)?
-        .checked_add(fraction * factor)
+    let fraction = u64::try_from(header.fraction).ok().filter(|one| *one < most)?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(fraction * factor)
 }
 
 #[cfg(test)]
@@ -515,12 +473,7 @@ mod tests {
 
     #[test]
     fn invalid_times_are_detected() {
-        let header = |seconds, fraction| PacketHeader {
-            seconds,
-            fraction,
-            captured: 0,
-            original: 0,
-        };
+        let header = |seconds, fraction| PacketHeader { seconds, fraction, captured: 0, original: 0 };
         let (micro, nano) = (Precision::Microseconds, Precision::Nanoseconds);
         assert_eq!(time(&header(1, 5), micro), Some(1_000_005_000));
         assert_eq!(time(&header(1, 5), nano), Some(1_000_000_005));

@@ -23,8 +23,8 @@ pub struct PacketRequest<'a> {
     /// Requests the network card's time stamps, if it makes any.
     pub hardware_time: bool,
     pub filter: Option<Filter<'a>>,
-    /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at their
-    /// points. The sockets are then bound to no interface.
+    /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at
+    /// their points. The sockets are then bound to no interface.
     pub interfaces: Option<BorrowedFd<'a>>,
 }
 
@@ -32,20 +32,20 @@ pub struct PacketRequest<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct PacketQueue {
     pub number: u32,
-    /// Offset that the kernel adds to the queue number of a received packet. A packet without a number counts for queue 0,
-    /// as it does for the kernel's generic XDP.
+    /// Offset that the kernel adds to the queue number of a received packet. A packet without a number counts for queue
+    /// 0, as it does for the kernel's generic XDP.
     pub received_offset: u32,
 }
 
-/// The packets to capture. Their contents are checked by an eBPF program that counts its rejections or, if there is none or
-/// the kernel refuses it, by a classic one that does not.
+/// The packets to capture. Their contents are checked by an eBPF program that counts its rejections or, if there is
+/// none or the kernel refuses it, by a classic one that does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter<'a> {
     pub queue: Option<PacketQueue>,
     /// CPU that handles the packets.
     pub cpu: Option<u32>,
-    /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at all:
-    /// every packet matches.
+    /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at
+    /// all: every packet matches.
     pub block: Option<&'a [trawl_ebpf::Insn]>,
     pub classic: Option<&'a [Instruction]>,
 }
@@ -71,25 +71,16 @@ const fn load(what: libc::c_int) -> Instruction {
 
 /// Skips `if_so` instructions if the value matches, otherwise `if_not`.
 const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
-    instruction(
-        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-        if_so,
-        if_not,
-        value,
-    )
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, if_so, if_not, value)
 }
 
-/// Returns the program: the direction, the queue, the CPU and then the given filter. Jumps are relative, so the parts can be
-/// concatenated.
+/// Returns the program: the direction, the queue, the CPU and then the given filter. Jumps are relative, so the parts
+/// can be concatenated.
 pub fn program(request: &PacketRequest<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();
     if !(request.received && request.sent) {
         let (if_sent, if_received) = if request.sent { (1, 0) } else { (0, 1) };
-        program.extend([
-            load(libc::SKF_AD_PKTTYPE),
-            skip_if_is(PACKET_OUTGOING, if_sent, if_received),
-            give(0),
-        ]);
+        program.extend([load(libc::SKF_AD_PKTTYPE), skip_if_is(PACKET_OUTGOING, if_sent, if_received), give(0)]);
     }
     if let Some(queue) = request.filter.and_then(|filter| filter.queue) {
         program.extend(queue_of_packet(queue));

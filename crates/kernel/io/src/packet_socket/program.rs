@@ -1,5 +1,5 @@
-//! A packet socket's filter as an eBPF program that counts its rejections: the counts of a socket do not include packets
-//! that its filter rejected.
+//! A packet socket's filter as an eBPF program that counts its rejections: the counts of a socket do not include
+//! packets that its filter rejected.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,8 @@ use super::filter::{Filter, PacketQueue, PacketRequest};
 
 /// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;
-/// Number of counters, a cache line each, so that CPUs do not contend for them. On machines with more CPUs, some share one.
+/// Number of counters, a cache line each, so that CPUs do not contend for them. On machines with more CPUs, some share
+/// one.
 const SLOTS: i32 = 64;
 const SLOT_SIZE_LOG2: i32 = 6;
 const COUNTS_SIZE: usize = (SLOTS as usize) << SLOT_SIZE_LOG2;
@@ -65,18 +66,12 @@ impl Rejected {
 }
 
 /// Loads the program for all sockets of a request, and its counters.
-pub fn load(
-    request: &PacketRequest<'_>,
-    filter: &Filter<'_>,
-    block: &[Insn],
-) -> Result<(OwnedFd, Rejected)> {
+pub fn load(request: &PacketRequest<'_>, filter: &Filter<'_>, block: &[Insn]) -> Result<(OwnedFd, Rejected)> {
     let size = match request.interfaces {
         Some(_) => WIDE_COUNTS_SIZE,
         None => COUNTS_SIZE,
     };
-    let map = map::create_mmapable_array("trawl_rejected", size as u32, 1).map_err(|e| match e
-        .errno()
-    {
+    let map = map::create_mmapable_array("trawl_rejected", size as u32, 1).map_err(|e| match e.errno() {
         Some(libc::EPERM) => e.fix("this requires root (CAP_BPF)"),
         _ => e,
     })?;
@@ -99,14 +94,9 @@ fn read(to: u8, offset: i16) -> Insn {
     op::load(op::W, to, CONTEXT, offset)
 }
 
-/// Returns the program. The direction comes first: packets of the other direction are not counted. The queue, the CPU and
-/// the filter follow.
-fn instructions(
-    request: &PacketRequest<'_>,
-    filter: &Filter<'_>,
-    block: &[Insn],
-    map: i32,
-) -> Vec<Insn> {
+/// Returns the program. The direction comes first: packets of the other direction are not counted. The queue, the CPU
+/// and the filter follow.
+fn instructions(request: &PacketRequest<'_>, filter: &Filter<'_>, block: &[Insn], map: i32) -> Vec<Insn> {
     let mut program = vec![op::mov(CONTEXT, R1)];
     if !(request.received && request.sent) {
         let is_wanted = if request.sent { op::JEQ } else { op::JNE };
@@ -129,18 +119,11 @@ fn instructions(
         program.extend(&reject);
     }
     if let Some(cpu) = filter.cpu {
-        program.extend([
-            op::call(helper::GET_SMP_PROCESSOR_ID),
-            op::jump_if(op::JEQ, R0, cpu as i32, length),
-        ]);
+        program.extend([op::call(helper::GET_SMP_PROCESSOR_ID), op::jump_if(op::JEQ, R0, cpu as i32, length)]);
         program.extend(&reject);
     }
     if !block.is_empty() {
-        program.extend([
-            op::mov(R1, CONTEXT),
-            op::mov(R5, STACK),
-            op::alu_imm(op::ADD, R5, -SCRATCH),
-        ]);
+        program.extend([op::mov(R1, CONTEXT), op::mov(R5, STACK), op::alu_imm(op::ADD, R5, -SCRATCH)]);
         program.extend(block);
         program.push(op::jump_if(op::JNE, R0, 0, length));
         program.extend(&reject);

@@ -36,10 +36,7 @@ impl Veth {
             netlink.set_arp(index, false).unwrap();
             netlink.set_up(index).unwrap();
         }
-        Self {
-            scratch,
-            index: indexes[1],
-        }
+        Self { scratch, index: indexes[1] }
     }
 
     fn netlink(&self) -> Netlink {
@@ -47,19 +44,12 @@ impl Veth {
     }
 
     fn open(&self, sockets: usize, classic: Option<&[Instruction]>) -> Vec<PacketSocket> {
-        let filter = classic.map(|_| Filter {
-            classic,
-            ..Filter::default()
-        });
+        let filter = classic.map(|_| Filter { classic, ..Filter::default() });
         self.open_with(sockets, filter).sockets
     }
 
     fn open_with(&self, sockets: usize, filter: Option<Filter<'_>>) -> Opened {
-        let request = PacketRequest {
-            sockets,
-            filter,
-            ..request(self.index)
-        };
+        let request = PacketRequest { sockets, filter, ..request(self.index) };
         super::open(Some(&self.scratch.namespace), &request).unwrap()
     }
 
@@ -142,30 +132,10 @@ fn filter_rejects_before_the_ring() {
     }
     let veth = Veth::new();
     let last_byte_is_3 = [
-        Instruction {
-            code: 0x30,
-            jt: 0,
-            jf: 0,
-            k: 59,
-        },
-        Instruction {
-            code: 0x15,
-            jt: 0,
-            jf: 1,
-            k: 3,
-        },
-        Instruction {
-            code: 0x06,
-            jt: 0,
-            jf: 0,
-            k: 60,
-        },
-        Instruction {
-            code: 0x06,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        },
+        Instruction { code: 0x30, jt: 0, jf: 0, k: 59 },
+        Instruction { code: 0x15, jt: 0, jf: 1, k: 3 },
+        Instruction { code: 0x06, jt: 0, jf: 0, k: 60 },
+        Instruction { code: 0x06, jt: 0, jf: 0, k: 0 },
     ];
     let mut socket = veth.open(1, Some(&last_byte_is_3)).remove(0);
     for last in [1, 3, 2, 3] {
@@ -199,10 +169,7 @@ fn rejections_of_a_counting_filter_are_counted_while_the_socket_is_open() {
     }
     let veth = Veth::new();
     let block = last_byte_is_3();
-    let filter = Filter {
-        block: Some(&block),
-        ..Filter::default()
-    };
+    let filter = Filter { block: Some(&block), ..Filter::default() };
     let mut opened = veth.open_with(2, Some(filter));
     assert!(opened.refusal.is_none());
     let rejected = opened.rejected.take().unwrap();
@@ -229,15 +196,8 @@ fn packets_of_the_other_direction_are_not_counted() {
     }
     let veth = Veth::new();
     let block = last_byte_is_3();
-    let filter = Filter {
-        block: Some(&block),
-        ..Filter::default()
-    };
-    let only_sent = PacketRequest {
-        received: false,
-        filter: Some(filter),
-        ..request(veth.index)
-    };
+    let filter = Filter { block: Some(&block), ..Filter::default() };
+    let only_sent = PacketRequest { received: false, filter: Some(filter), ..request(veth.index) };
     let opened = super::open(Some(&veth.scratch.namespace), &only_sent).unwrap();
     veth.send(&frame(1), 10);
     assert_eq!(opened.rejected.unwrap().count(), 0);
@@ -252,24 +212,14 @@ fn refused_filter_is_replaced_by_the_classic_one() {
     // Ends with an r0 that the verifier does not accept.
     let bad = [op::mov(0, 9)];
     let reject_all = [filter::NOTHING[0]];
-    let both = Filter {
-        block: Some(&bad),
-        classic: Some(&reject_all),
-        ..Filter::default()
-    };
+    let both = Filter { block: Some(&bad), classic: Some(&reject_all), ..Filter::default() };
     let mut opened = veth.open_with(1, Some(both));
     assert!(opened.rejected.is_none());
     assert!(opened.refusal.unwrap().to_string().contains("verifier"));
     veth.send(&frame(1), 10);
     assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
 
-    let request = PacketRequest {
-        filter: Some(Filter {
-            classic: None,
-            ..both
-        }),
-        ..request(veth.index)
-    };
+    let request = PacketRequest { filter: Some(Filter { classic: None, ..both }), ..request(veth.index) };
     super::open(Some(&veth.scratch.namespace), &request).unwrap_err();
 }
 
@@ -279,28 +229,15 @@ fn cpu_filter_works_in_both_kinds_of_program() {
         return;
     }
     let veth = Veth::new();
-    let all = [Instruction {
-        code: 0x06,
-        jt: 0,
-        jf: 0,
-        k: 60,
-    }];
+    let all = [Instruction { code: 0x06, jt: 0, jf: 0, k: 60 }];
     // More CPUs than this kernel can have.
     let nowhere = Some(1 << 20);
-    let counting = Filter {
-        cpu: nowhere,
-        block: Some(&[]),
-        ..Filter::default()
-    };
+    let counting = Filter { cpu: nowhere, block: Some(&[]), ..Filter::default() };
     let mut opened = veth.open_with(1, Some(counting));
     veth.send(&frame(1), 10);
     assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
     assert_eq!(opened.rejected.unwrap().count(), 10);
-    let classic = Filter {
-        cpu: nowhere,
-        classic: Some(&all),
-        ..Filter::default()
-    };
+    let classic = Filter { cpu: nowhere, classic: Some(&all), ..Filter::default() };
     let mut opened = veth.open_with(1, Some(classic));
     veth.send(&frame(1), 10);
     assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
@@ -315,19 +252,13 @@ fn sockets_of_a_group_share_the_packets() {
     let mut sockets = veth.open(3, None);
     assert_eq!(sockets.len(), 3);
     veth.send(&frame(7), 500);
-    let seen: usize = sockets
-        .iter_mut()
-        .map(|socket| read_all(socket).0.len())
-        .sum();
+    let seen: usize = sockets.iter_mut().map(|socket| read_all(socket).0.len()).sum();
     assert_eq!(seen, 500);
     // Groups do not see each other: another capture receives all packets as well.
     let (mut first, mut second) = (veth.open(2, None), veth.open(2, None));
     veth.send(&frame(7), 10);
     for group in [&mut first, &mut second] {
-        let seen: usize = group
-            .iter_mut()
-            .map(|socket| read_all(socket).0.len())
-            .sum();
+        let seen: usize = group.iter_mut().map(|socket| read_all(socket).0.len()).sum();
         assert_eq!(seen, 10);
     }
 }
@@ -350,11 +281,7 @@ fn interface_that_is_down_differs_from_a_removed_one() {
 
 /// Makes a tun interface, which exists as long as the file is open.
 fn open_tun(name: &str) -> File {
-    let device = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/net/tun")
-        .unwrap();
+    let device = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
     // SAFETY: all zeroes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
@@ -377,27 +304,16 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
     let mut netlink = Netlink::inside(&scratch.namespace).unwrap();
     let index = netlink.link("tun0").unwrap().index;
     netlink.set_up(index).unwrap();
-    netlink
-        .add_address(index, "10.1.0.1".parse().unwrap(), 24)
-        .unwrap();
-    let wanted = PacketRequest {
-        network_layer: true,
-        filter: None,
-        ..request(index)
-    };
-    let mut socket = super::open(Some(&scratch.namespace), &wanted)
-        .unwrap()
-        .sockets
-        .remove(0);
+    netlink.add_address(index, "10.1.0.1".parse().unwrap(), 24).unwrap();
+    let wanted = PacketRequest { network_layer: true, filter: None, ..request(index) };
+    let mut socket = super::open(Some(&scratch.namespace), &wanted).unwrap().sockets.remove(0);
     run_in(&scratch.namespace, || {
         let socket = std::net::UdpSocket::bind("10.1.0.1:0").unwrap();
         socket.send_to(b"out", "10.1.0.2:9").unwrap();
     })
     .unwrap();
     // A bare IPv4 header, from the other side.
-    let header = [
-        0x45, 0, 0, 20, 0, 0, 0, 0, 64, 253, 0, 0, 10, 1, 0, 2, 10, 1, 0, 1,
-    ];
+    let header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 253, 0, 0, 10, 1, 0, 2, 10, 1, 0, 1];
     tun.write_all(&header).unwrap();
     socket.close().unwrap();
     let mut seen = Vec::new();
@@ -409,10 +325,7 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
         let ipv4 = block.frames().filter(|frame| frame.bytes[0] == 0x45);
         seen.extend(ipv4.map(|frame| (frame.packet_type, frame.bytes[9], frame.original)));
     }
-    assert_eq!(
-        seen,
-        [(PacketType::Sent, 17, 31), (PacketType::ToUs, 253, 20)]
-    );
+    assert_eq!(seen, [(PacketType::Sent, 17, 31), (PacketType::ToUs, 253, 20)]);
 }
 
 #[test]
@@ -427,9 +340,7 @@ fn promiscuous_mode_lasts_as_long_as_the_descriptor() {
             .args(["-n", &veth.scratch.name, "-details", "link", "show", "in"])
             .output()
             .unwrap();
-        String::from_utf8(words.stdout)
-            .unwrap()
-            .contains("promiscuity 1")
+        String::from_utf8(words.stdout).unwrap().contains("promiscuity 1")
     };
     assert!(!is_on());
     let held = promiscuous(Some(&veth.scratch.namespace), veth.index).unwrap();
@@ -451,10 +362,7 @@ fn errors_say_what_fixes_them() {
     let error = explain("eth0", io::Error::from_raw_os_error(libc::EPERM));
     let advice = error.how_to_fix().expect("advice");
     assert!(advice.contains("CAP_NET_RAW"), "{advice}");
-    let too_large = PacketRequest {
-        ring_size: 1 << 42,
-        ..request(veth.index)
-    };
+    let too_large = PacketRequest { ring_size: 1 << 42, ..request(veth.index) };
     let error = super::open(Some(&veth.scratch.namespace), &too_large).unwrap_err();
     assert!(error.to_string().contains("packet socket on in"), "{error}");
 }

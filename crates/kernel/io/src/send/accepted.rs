@@ -1,4 +1,5 @@
-//! Counts of the live frames that drivers accept, by bpf/send_count.bpf.c: for drivers without such counters of their own.
+//! Counts of the live frames that drivers accept, by bpf/send_count.bpf.c: for drivers without such counters of their
+//! own.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,9 +60,7 @@ impl AcceptedFrames {
     /// Begins to count for the calling thread, which sends out of one interface at a time.
     pub fn begin(&self) -> io::Result<()> {
         let counts = SendAccepted::zeroed().to_bytes();
-        self.threads
-            .update(&own_number(), &counts, MapFlags::ANY)
-            .map_err(io::Error::other)
+        self.threads.update(&own_number(), &counts, MapFlags::ANY).map_err(io::Error::other)
     }
 
     /// Returns the number of frames of the calling thread that the driver has accepted.

@@ -1,7 +1,7 @@
 //! Live XDP frames: BPF_PROG_TEST_RUN sends the frames for which a program returns XDP_TX.
 //!
-//! The program runs as if the frame had been received on the interface, so XDP_TX sends it out of that interface. A veth
-//! accepts such frames only if its peer has native XDP or GRO.
+//! The program runs as if the frame had been received on the interface, so XDP_TX sends it out of that interface. A
+//! veth accepts such frames only if its peer has native XDP or GRO.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -78,8 +78,8 @@ impl Accepted {
         }
     }
 
-    /// Returns the number of accepted frames, at this queue or in total; `None` if it is unknown. Frames that others send at
-    /// the same time by other queues would hide refusals in the driver's counters.
+    /// Returns the number of accepted frames, at this queue or in total; `None` if it is unknown. Frames that others
+    /// send at the same time by other queues would hide refusals in the driver's counters.
     fn frames(&self, queue: Option<usize>) -> Option<u64> {
         match self {
             Self::ByQueue(counters) => {
@@ -103,9 +103,9 @@ struct OwnQueue {
     queue: usize,
 }
 
-/// Keeps the program in the kernel's dispatcher of XDP programs. A run adds it and removes it again, and waits twice for all
-/// CPUs, 10 to 30 ms; an attached program is already in the dispatcher. So it is attached to an interface without packets:
-/// the loopback interface of a namespace of its own.
+/// Keeps the program in the kernel's dispatcher of XDP programs. A run adds it and removes it again, and waits twice
+/// for all CPUs, 10 to 30 ms; an attached program is already in the dispatcher. So it is attached to an interface
+/// without packets: the loopback interface of a namespace of its own.
 #[derive(Debug)]
 struct Ready {
     _link: OwnedFd,
@@ -130,9 +130,7 @@ impl LiveSender {
     pub fn plain(name: &str) -> Result<Self> {
         let program = LoadOptions::new("trawl_send", XDP)
             .load(&returning(XDP_TX))
-            .map_err(|e| {
-                Error::os(CANNOT_LOAD, e).fix("this requires root (CAP_BPF, CAP_NET_ADMIN)")
-            })?;
+            .map_err(|e| Error::os(CANNOT_LOAD, e).fix("this requires root (CAP_BPF, CAP_NET_ADMIN)"))?;
         Self::with_program(name, program)
     }
 
@@ -189,24 +187,15 @@ impl LiveSender {
             result => result.map_err(|e| self.explain(e, frame.len()))?,
         }
         let (Some(before), Some(after)) = (before, self.accepted.frames(queue)) else {
-            return Ok(Burst {
-                sent: count,
-                refused: 0,
-            });
+            return Ok(Burst { sent: count, refused: 0 });
         };
         let sent = after.saturating_sub(before).min(count);
-        Ok(Burst {
-            sent,
-            refused: count - sent,
-        })
+        Ok(Burst { sent, refused: count - sent })
     }
 
     fn run(&self, frame: &[u8], count: u32) -> io::Result<()> {
-        let context = libbpf_sys::xdp_md {
-            data_end: frame.len() as u32,
-            ingress_ifindex: self.interface,
-            ..Default::default()
-        };
+        let context =
+            libbpf_sys::xdp_md { data_end: frame.len() as u32, ingress_ifindex: self.interface, ..Default::default() };
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
             data_in: frame.as_ptr().cast(),
@@ -219,14 +208,8 @@ impl LiveSender {
             ..Default::default()
         };
         // SAFETY: frame and context are only read, with their true sizes, and outlive the call.
-        let result = unsafe {
-            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
-        };
-        if result < 0 {
-            Err(io::Error::from_raw_os_error(-result))
-        } else {
-            Ok(())
-        }
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
+        if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
     }
 
     fn explain(&self, error: io::Error, length: usize) -> Error {
@@ -244,8 +227,8 @@ impl LiveSender {
 }
 
 impl OwnQueue {
-    /// Finds the queue. A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at
-    /// its own queue of that number, if it has as many.
+    /// Finds the queue. A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts
+    /// it at its own queue of that number, if it has as many.
     fn find(link: &LinkRecord, counters: &Ethtool) -> Option<Self> {
         let allowed = sched_getaffinity(None).ok()?;
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| stays_on(&allowed, *cpu))?;
@@ -274,9 +257,7 @@ fn by_queue(counters: &Ethtool, before: &str, after: &str) -> BTreeMap<usize, u6
         number.parse().ok()
     };
     let all = counters.statistics().unwrap_or_default();
-    all.iter()
-        .filter_map(|(name, count)| Some((queue(name)?, *count)))
-        .collect()
+    all.iter().filter_map(|(name, count)| Some((queue(name)?, *count))).collect()
 }
 
 /// Runs the program on a frame without sending it, and returns its frames, for comparison with the expected ones.
@@ -293,19 +274,15 @@ pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u
             repeat: 1,
             ..Default::default()
         };
-        // SAFETY: the frame is only read and the buffer for the result written, both with their true sizes; they outlive the
-        // call.
-        let result =
-            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        // SAFETY: the frame is only read and the buffer for the result written, both with their true sizes; they
+        // outlive the call.
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
         if result < 0 {
             let error = io::Error::from_raw_os_error(-result);
             return Err(Error::os("cannot run the sending program", error));
         }
         if options.retval != XDP_TX as u32 {
-            return Err(Error::failed(
-                "the sending program made no frame",
-                format!("it answered {}", options.retval),
-            ));
+            return Err(Error::failed("the sending program made no frame", format!("it answered {}", options.retval)));
         }
         out.truncate(options.data_size_out as usize);
         Ok(out)
@@ -320,9 +297,7 @@ fn load(plan: &LivePlan<'_>) -> Result<OwnedFd> {
     }
     let fail = |why: libbpf_rs::Error| Error::failed(CANNOT_LOAD, why);
     libbpf_rs::set_print(None);
-    let mut open = ObjectBuilder::default()
-        .open_memory(object::SEND)
-        .map_err(fail)?;
+    let mut open = ObjectBuilder::default().open_memory(object::SEND).map_err(fail)?;
     let entries = |map: &mut OpenMapMut<'_>, count: usize| map.set_max_entries(count.max(1) as u32);
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -354,15 +329,12 @@ fn load(plan: &LivePlan<'_>) -> Result<OwnedFd> {
         .find(|one| one.name().to_string_lossy() == PROGRAM)
         .ok_or_else(|| Error::failed(CANNOT_LOAD, "it is not in the object"))?;
     let program: BorrowedFd<'_> = program.as_fd();
-    program
-        .try_clone_to_owned()
-        .map_err(|e| Error::os(CANNOT_LOAD, e))
+    program.try_clone_to_owned().map_err(|e| Error::os(CANNOT_LOAD, e))
 }
 
 fn fill<T: Shared>(map: &impl MapCore, values: &[T]) -> Result<()> {
     for (index, value) in (0u32..).zip(values) {
-        map.update(&index.to_ne_bytes(), bytes_of(value), MapFlags::ANY)
-            .map_err(|e| Error::failed(CANNOT_LOAD, e))?;
+        map.update(&index.to_ne_bytes(), bytes_of(value), MapFlags::ANY).map_err(|e| Error::failed(CANNOT_LOAD, e))?;
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ pub struct Readiness {
     pub write: bool,
 }
 
-/// Begins to connect, in the calling thread's namespace. The stream becomes writable when the connection succeeds or fails:
-/// [`TcpStream::take_error`] distinguishes them.
+/// Begins to connect, in the calling thread's namespace. The stream becomes writable when the connection succeeds or
+/// fails: [`TcpStream::take_error`] distinguishes them.
 pub fn begin(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let family = match to {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -44,8 +44,8 @@ pub fn unacknowledged(stream: &TcpStream) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Waits until one of the streams is ready for its wanted events, or the time is up; `wanted` then holds the events that
-/// occurred.
+/// Waits until one of the streams is ready for its wanted events, or the time is up; `wanted` then holds the events
+/// that occurred.
 pub fn wait(streams: &[&TcpStream], wanted: &mut [Readiness], at_most: Duration) -> io::Result<()> {
     let pairs = streams.iter().zip(wanted.iter());
     let mut set: Vec<PollFd<'_>> = pairs
@@ -56,10 +56,7 @@ pub fn wait(streams: &[&TcpStream], wanted: &mut [Readiness], at_most: Duration)
             PollFd::from_borrowed_fd(stream.as_fd(), flags)
         })
         .collect();
-    let timeout = Timespec {
-        tv_sec: at_most.as_secs() as i64,
-        tv_nsec: i64::from(at_most.subsec_nanos()) as _,
-    };
+    let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
     match poll(&mut set, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(e) => return Err(e.into()),

@@ -82,16 +82,9 @@ fn read_blocks(mut chunk: &[u8], seen: &mut Vec<Seen>) {
         let (block, rest) = chunk.split_at(size);
         let captured = word(block, 20) as usize;
         let number = u64::from_le_bytes(block[HEADER..HEADER + 8].try_into().unwrap());
-        assert_eq!(
-            (word(block, 0), word(block, size - 4)),
-            (6, size as u32),
-            "a torn block"
-        );
+        assert_eq!((word(block, 0), word(block, size - 4)), (6, size as u32), "a torn block");
         assert_eq!(block[HEADER..HEADER + captured], packet(number));
-        assert_eq!(
-            (word(block, 8), word(block, 16), word(block, 24)),
-            (7, 1000 + number as u32, captured as u32)
-        );
+        assert_eq!((word(block, 8), word(block, 16), word(block, 24)), (7, 1000 + number as u32, captured as u32));
         let options = HEADER + captured.next_multiple_of(4);
         assert!(block[HEADER + captured..options].iter().all(|b| *b == 0));
         let drop_count = drop_count(&block[options..size - END]);
@@ -142,10 +135,7 @@ fn reader_that_keeps_up_gets_every_block_in_order() {
             thread::yield_now();
         }
     });
-    let expected = (0..PACKETS).map(|number| Seen {
-        number,
-        drop_count: 0,
-    });
+    let expected = (0..PACKETS).map(|number| Seen { number, drop_count: 0 });
     assert!(seen.into_iter().eq(expected));
     let account = rings.account(POINT);
     assert_eq!((account.seen, account.recorded), (PACKETS, PACKETS));
@@ -176,10 +166,7 @@ fn misses_of_a_slow_reader_are_counted_and_reported() {
     read_all(&mut consumer, &mut seen);
     assert!(lost > 0, "the reader was not slow");
     let account = rings.account(POINT);
-    assert_eq!(
-        (account.seen, account.recorded, account.lost_ring_full),
-        (PACKETS, seen.len() as u64, lost)
-    );
+    assert_eq!((account.seen, account.recorded, account.lost_ring_full), (PACKETS, seen.len() as u64, lost));
     assert_adds_up(&rings);
     // The drop counts are exactly the gaps between the numbers.
     let mut next = 0;
@@ -197,11 +184,7 @@ fn limit_is_exact() {
         let outcomes: Vec<Noted> = (0..100).map(|n| record(&mut producer, n)).collect();
         let recorded = outcomes.iter().filter(|o| **o == Noted::Recorded).count();
         assert_eq!(recorded as u64, limit);
-        assert!(
-            outcomes[limit as usize..]
-                .iter()
-                .all(|o| *o == Noted::LimitReached)
-        );
+        assert!(outcomes[limit as usize..].iter().all(|o| *o == Noted::LimitReached));
         assert_eq!(rings.account(POINT).seen, limit);
         assert!(producer.limit_reached());
     }
@@ -277,10 +260,7 @@ fn losses_elsewhere_are_reported_once() {
     let counts: Vec<u64> = seen.iter().map(|one| one.drop_count).collect();
     assert_eq!(counts, [0, 13, 0]);
     let account = rings.account(POINT);
-    assert_eq!(
-        (account.seen, account.recorded, account.lost_copy_failed),
-        (4, 3, 1)
-    );
+    assert_eq!((account.seen, account.recorded, account.lost_copy_failed), (4, 3, 1));
 }
 
 #[test]

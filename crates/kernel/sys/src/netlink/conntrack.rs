@@ -54,7 +54,8 @@ pub struct Translations {
 }
 
 impl Translations {
-    /// Begins to watch a namespace, and returns its translated connections; `None` if it has none, which then costs nothing.
+    /// Begins to watch a namespace, and returns its translated connections; `None` if it has none, which then costs
+    /// nothing.
     pub fn watch(namespace: Option<&Namespace>) -> Result<Option<(Self, Vec<Translated>)>> {
         let listed = |groups| {
             let mut socket = Socket::netfilter(namespace, groups)?;
@@ -97,9 +98,7 @@ fn list(socket: &mut Socket) -> Result<Vec<Translated>, Refusal> {
     for status in TRANSLATED {
         let replies = socket.dump(|| {
             let mut request = NetlinkRequest::new(message(GET), 0).family_header(&[0; 4]);
-            request
-                .attribute(STATUS, &status.to_be_bytes())
-                .attribute(STATUS_MASK, &status.to_be_bytes());
+            request.attribute(STATUS, &status.to_be_bytes()).attribute(STATUS_MASK, &status.to_be_bytes());
             request
         })?;
         found.extend(replies.iter().filter_map(translated));
@@ -124,11 +123,7 @@ fn translated(report: &Reply) -> Option<Translated> {
     let (protocol, original) = tuple(find(attributes, TUPLE_ORIGINAL)?)?;
     let (_, reply) = tuple(find(attributes, TUPLE_REPLY)?)?;
     let [source, destination] = original;
-    (reply != [destination, source]).then_some(Translated {
-        protocol,
-        original,
-        reply,
-    })
+    (reply != [destination, source]).then_some(Translated { protocol, original, reply })
 }
 
 fn tuple(bytes: &[u8]) -> Option<(u8, [SocketAddr; 2])> {
@@ -136,20 +131,14 @@ fn tuple(bytes: &[u8]) -> Option<(u8, [SocketAddr; 2])> {
     let address = |kind| -> Option<IpAddr> {
         let bytes = find(ip, kind)?;
         let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-        v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-            .ok()
+        v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
     };
     let port = |kind| {
         let bytes = find(protocol, kind).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u16::from_be_bytes)
     };
-    let [source, destination] = ADDRESSES
-        .into_iter()
-        .find_map(|[from, to]| Some([address(from)?, address(to)?]))?;
-    let ends = [
-        SocketAddr::new(source, port(SOURCE_PORT)),
-        SocketAddr::new(destination, port(DESTINATION_PORT)),
-    ];
+    let [source, destination] = ADDRESSES.into_iter().find_map(|[from, to]| Some([address(from)?, address(to)?]))?;
+    let ends = [SocketAddr::new(source, port(SOURCE_PORT)), SocketAddr::new(destination, port(DESTINATION_PORT))];
     Some((*find(protocol, PROTOCOL_NUMBER)?.first()?, ends))
 }
 
@@ -181,18 +170,12 @@ mod tests {
         }
         let bytes = request.finish(0);
         let found = messages(&bytes).next().expect("a message");
-        Reply {
-            kind: found.kind,
-            payload: found.payload.to_vec(),
-        }
+        Reply { kind: found.kind, payload: found.payload.to_vec() }
     }
 
     #[test]
     fn only_translated_connections_are_found() {
-        let masqueraded = [
-            ["10.0.0.2:4000", "192.0.2.1:53"],
-            ["192.0.2.1:53", "198.51.100.1:4001"],
-        ];
+        let masqueraded = [["10.0.0.2:4000", "192.0.2.1:53"], ["192.0.2.1:53", "198.51.100.1:4001"]];
         let new = report(NEW, masqueraded);
         let Some(TranslationEvent::Begun(found)) = event(&new) else {
             panic!("{new:?}");
@@ -202,15 +185,9 @@ mod tests {
         assert_eq!(found.reply[1].to_string(), "198.51.100.1:4001");
         let ended = event(&report(DELETE, masqueraded));
         assert_eq!(ended, Some(TranslationEvent::Ended(found)));
-        let plain = [
-            ["[fd00::1]:7", "[fd00::2]:8"],
-            ["[fd00::2]:8", "[fd00::1]:7"],
-        ];
+        let plain = [["[fd00::1]:7", "[fd00::2]:8"], ["[fd00::2]:8", "[fd00::1]:7"]];
         assert_eq!(event(&report(NEW, plain)), None);
-        let moved = [
-            ["[fd00::1]:7", "[fd00::2]:8"],
-            ["[fd00::3]:8", "[fd00::1]:7"],
-        ];
+        let moved = [["[fd00::1]:7", "[fd00::2]:8"], ["[fd00::3]:8", "[fd00::1]:7"]];
         assert!(event(&report(NEW, moved)).is_some());
         for length in 0..new.payload.len() {
             let mut cut = new.clone();

@@ -68,17 +68,11 @@ pub fn xdp_abilities(namespace: Option<&Namespace>, index: u32) -> Result<Option
     };
     let mut request = NetlinkRequest::new(family, 0).family_header(&[NETDEV_CMD_DEV_GET, 1, 0, 0]);
     request.u32(NETDEV_A_DEV_IFINDEX, index);
-    let reply = socket.get(request).map_err(|r| {
-        r.about(format!(
-            "cannot ask for the XDP abilities of interface number {index}"
-        ))
-    })?;
+    let reply = socket
+        .get(request)
+        .map_err(|r| r.about(format!("cannot ask for the XDP abilities of interface number {index}")))?;
     let attributes = reply.payload.get(GENERIC_HEADER..).unwrap_or(&[]);
-    let bits = |kind| {
-        find(attributes, kind)
-            .and_then(|v| read_u64(v, 0))
-            .unwrap_or(0)
-    };
+    let bits = |kind| find(attributes, kind).and_then(|v| read_u64(v, 0)).unwrap_or(0);
     Ok(Some(XdpAbilities {
         features: bits(NETDEV_A_DEV_XDP_FEATURES),
         metadata: bits(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES),
@@ -86,12 +80,7 @@ pub fn xdp_abilities(namespace: Option<&Namespace>, index: u32) -> Result<Option
 }
 
 fn family_id(socket: &mut Socket, name: &str) -> Result<Option<u16>, Refusal> {
-    let mut request = NetlinkRequest::new(libc::GENL_ID_CTRL as u16, 0).family_header(&[
-        CTRL_CMD_GETFAMILY,
-        1,
-        0,
-        0,
-    ]);
+    let mut request = NetlinkRequest::new(libc::GENL_ID_CTRL as u16, 0).family_header(&[CTRL_CMD_GETFAMILY, 1, 0, 0]);
     request.text(CTRL_ATTR_FAMILY_NAME, name);
     match socket.get(request) {
         Ok(reply) => {
@@ -182,11 +171,8 @@ mod tests {
 
     #[test]
     fn a_trap_counts_packets_that_were_not_forwarded() {
-        let expected = Trap {
-            device: "pci/0000:01:00.0".to_owned(),
-            name: "ttl_value_is_too_small".to_owned(),
-            packets: 7,
-        };
+        let expected =
+            Trap { device: "pci/0000:01:00.0".to_owned(), name: "ttl_value_is_too_small".to_owned(), packets: 7 };
         assert_eq!(trap(&reply(1)), Some(expected));
         assert_eq!(trap(&reply(TYPE_CONTROL)), None);
         assert_eq!(trap(&[]), None);

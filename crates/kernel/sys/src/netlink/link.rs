@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::Netlink;
 use super::socket::{
-    NetlinkRequest, Refusal, Reply, attributes, find, read_i32, read_text, read_u16, read_u32,
-    read_u64,
+    NetlinkRequest, Refusal, Reply, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64,
 };
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
@@ -217,23 +216,14 @@ fn parse_statistics(value: &[u8]) -> LinkStatistics {
 }
 
 fn parse_xdp(value: &[u8]) -> Vec<XdpAttachment> {
-    let id = |kind| {
-        find(value, kind)
-            .and_then(|v| read_u32(v, 0))
-            .filter(|id| *id != 0)
-    };
+    let id = |kind| find(value, kind).and_then(|v| read_u32(v, 0)).filter(|id| *id != 0);
     let mut attached: Vec<_> = [
         (IFLA_XDP_DRV_PROG_ID, XdpMode::Native),
         (IFLA_XDP_SKB_PROG_ID, XdpMode::Skb),
         (IFLA_XDP_HW_PROG_ID, XdpMode::Offload),
     ]
     .into_iter()
-    .filter_map(|(kind, mode)| {
-        Some(XdpAttachment {
-            mode,
-            program_id: id(kind)?,
-        })
-    })
+    .filter_map(|(kind, mode)| Some(XdpAttachment { mode, program_id: id(kind)? }))
     .collect();
     if attached.is_empty() {
         // Kernels before 4.20 report only one mode and one id.
@@ -315,31 +305,19 @@ impl Netlink {
     }
 
     pub fn find_link_by_index(&mut self, index: u32) -> Result<Option<LinkRecord>> {
-        self.one_link(link_request(libc::RTM_GETLINK, index), || {
-            format!("interface number {index}")
-        })
+        self.one_link(link_request(libc::RTM_GETLINK, index), || format!("interface number {index}"))
     }
 
-    fn one_link(
-        &mut self,
-        request: NetlinkRequest,
-        what: impl Fn() -> String,
-    ) -> Result<Option<LinkRecord>> {
+    fn one_link(&mut self, request: NetlinkRequest, what: impl Fn() -> String) -> Result<Option<LinkRecord>> {
         match self.socket.get(request) {
             Ok(reply) => Ok(LinkRecord::parse(&reply.payload)),
-            Err(Refusal {
-                errno: libc::ENODEV,
-                ..
-            }) => Ok(None),
+            Err(Refusal { errno: libc::ENODEV, .. }) => Ok(None),
             Err(refusal) => Err(refusal.about(format!("cannot look up {}{}", what(), self.scope))),
         }
     }
 
     fn no_such_interface(&mut self, name: &str) -> Error {
-        let error = Error::failed(
-            format!("interface {name}{}", self.scope),
-            "it does not exist",
-        );
+        let error = Error::failed(format!("interface {name}{}", self.scope), "it does not exist");
         match self.links() {
             Ok(links) => {
                 let mut names: Vec<_> = links.into_iter().map(|l| l.name).collect();
@@ -376,8 +354,7 @@ impl Netlink {
 
     /// Sets the `IFF_…` bits of `flags` that are in `mask`.
     fn set_flags(&mut self, index: u32, flags: u32, mask: u32) -> Result<()> {
-        let request = NetlinkRequest::new(libc::RTM_NEWLINK, 0)
-            .family_header(&link_header(index, flags, mask));
+        let request = NetlinkRequest::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, flags, mask));
         self.change_link(request, index, "change the flags of")
     }
 
@@ -395,8 +372,8 @@ impl Netlink {
         self.change_link(request, index, "move")
     }
 
-    /// Attaches an XDP program to the interface, or detaches it with `None`, by netlink: it stays until it is detached. The
-    /// refusal includes the driver's own text, if any.
+    /// Attaches an XDP program to the interface, or detaches it with `None`, by netlink: it stays until it is detached.
+    /// The refusal includes the driver's own text, if any.
     pub fn set_xdp(
         &mut self,
         index: u32,
@@ -426,34 +403,24 @@ impl Netlink {
     }
 
     fn change_link(&mut self, request: NetlinkRequest, index: u32, verb: &str) -> Result<()> {
-        self.socket.change(request).map_err(|r| {
-            r.about(format!(
-                "cannot {verb} interface number {index}{}",
-                self.scope
-            ))
-        })
+        self.socket
+            .change(request)
+            .map_err(|r| r.about(format!("cannot {verb} interface number {index}{}", self.scope)))
     }
 
     /// Returns the number by which this namespace knows another one, as in [`LinkRecord::peer_namespace_id`].
     pub fn namespace_id(&mut self, other: &Namespace) -> Result<Option<i32>> {
         let mut request = NetlinkRequest::new(RTM_GETNSID, 0).family_header(&[0; 4]);
         request.u32(NETNSA_FD, other.as_fd().as_raw_fd() as u32);
-        let reply = self
-            .socket
-            .get(request)
-            .map_err(|r| r.about(format!("cannot number the namespace {}", other.label())))?;
-        let id =
-            find(reply.payload.get(4..).unwrap_or(&[]), NETNSA_NSID).and_then(|v| read_i32(v, 0));
+        let reply =
+            self.socket.get(request).map_err(|r| r.about(format!("cannot number the namespace {}", other.label())))?;
+        let id = find(reply.payload.get(4..).unwrap_or(&[]), NETNSA_NSID).and_then(|v| read_i32(v, 0));
         Ok(id.filter(|id| reply.kind == RTM_NEWNSID && *id >= 0))
     }
 }
 
 fn parse_links(replies: &[Reply]) -> Vec<LinkRecord> {
-    replies
-        .iter()
-        .filter(|r| r.kind == libc::RTM_NEWLINK)
-        .filter_map(|r| LinkRecord::parse(&r.payload))
-        .collect()
+    replies.iter().filter(|r| r.kind == libc::RTM_NEWLINK).filter_map(|r| LinkRecord::parse(&r.payload)).collect()
 }
 
 // veth pairs, each end created in its namespace, with the queues it needs.
@@ -479,9 +446,7 @@ pub struct VethEnd<'a> {
 impl VethEnd<'_> {
     fn write(&self, request: &mut NetlinkRequest) {
         request.text(IFLA_IFNAME, self.name);
-        request
-            .u32(IFLA_NUM_TX_QUEUES, self.queues)
-            .u32(IFLA_NUM_RX_QUEUES, self.queues);
+        request.u32(IFLA_NUM_TX_QUEUES, self.queues).u32(IFLA_NUM_RX_QUEUES, self.queues);
         if let Some(mac) = self.mac {
             request.attribute(IFLA_ADDRESS, &mac);
         }
@@ -497,25 +462,18 @@ impl VethEnd<'_> {
 /// Creates a veth pair; both ends are down.
 pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    let mut request =
-        NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+    let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
     a.write(&mut request);
     request.nest(IFLA_LINKINFO, |info| {
-        info.text(IFLA_INFO_KIND, "veth")
-            .nest(IFLA_INFO_DATA, |data| {
-                data.nest(VETH_INFO_PEER, |peer| {
-                    peer.raw(&link_header(0, 0, 0));
-                    b.write(peer);
-                });
+        info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+            data.nest(VETH_INFO_PEER, |peer| {
+                peer.raw(&link_header(0, 0, 0));
+                b.write(peer);
             });
+        });
     });
     let mut here = Netlink::current()?;
-    here.socket.change(request).map_err(|r| {
-        r.about(format!(
-            "cannot make the veth pair {} and {}",
-            a.name, b.name
-        ))
-    })?;
+    here.socket.change(request).map_err(|r| r.about(format!("cannot make the veth pair {} and {}", a.name, b.name)))?;
     for end in [a, b].into_iter().filter(|end| end.no_link_local) {
         let mut there = Netlink::open(end.namespace)?;
         let index = there.link(end.name)?.index;
@@ -531,18 +489,16 @@ const NETKIT_L2: u32 = 0;
 /// Creates a netkit pair whose packets have Ethernet headers (Linux 6.7), in the current namespace; both ends are down.
 pub fn create_netkit(a: &str, b: &str) -> Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    let mut request =
-        NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+    let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
     request.text(IFLA_IFNAME, a);
     request.nest(IFLA_LINKINFO, |info| {
-        info.text(IFLA_INFO_KIND, "netkit")
-            .nest(IFLA_INFO_DATA, |data| {
-                data.u32(IFLA_NETKIT_MODE, NETKIT_L2);
-                data.nest(IFLA_NETKIT_PEER_INFO, |peer| {
-                    peer.raw(&link_header(0, 0, 0));
-                    peer.text(IFLA_IFNAME, b);
-                });
+        info.text(IFLA_INFO_KIND, "netkit").nest(IFLA_INFO_DATA, |data| {
+            data.u32(IFLA_NETKIT_MODE, NETKIT_L2);
+            data.nest(IFLA_NETKIT_PEER_INFO, |peer| {
+                peer.raw(&link_header(0, 0, 0));
+                peer.text(IFLA_IFNAME, b);
             });
+        });
     });
     let mut here = Netlink::current()?;
     let made = here.socket.change(request);
@@ -552,8 +508,7 @@ pub fn create_netkit(a: &str, b: &str) -> Result<()> {
 impl Netlink {
     /// Keeps IPv6 from creating a link-local address; must be set before the interface goes up.
     fn forbid_link_local(&mut self, index: u32) -> Result<()> {
-        let mut request =
-            NetlinkRequest::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, 0, 0));
+        let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, 0, 0));
         request.nest(IFLA_AF_SPEC, |families| {
             families.nest(libc::AF_INET6 as u16, |inet6| {
                 inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
@@ -562,11 +517,7 @@ impl Netlink {
         match self.socket.change(request) {
             // No IPv6 in this kernel: no link-local address either.
             Err(refusal) if refusal.errno == libc::EAFNOSUPPORT => Ok(()),
-            result => result.map_err(|r| {
-                r.about(format!(
-                    "cannot stop IPv6 from addressing interface number {index}"
-                ))
-            }),
+            result => result.map_err(|r| r.about(format!("cannot stop IPv6 from addressing interface number {index}"))),
         }
     }
 }
@@ -576,18 +527,16 @@ impl Netlink {
 const IFLA_IPTUN_LOCAL: u16 = 2;
 
 impl Netlink {
-    /// Creates an IPIP device that accepts tunnels from every address to `local`. Returns false if the kernel has no such
-    /// devices.
+    /// Creates an IPIP device that accepts tunnels from every address to `local`. Returns false if the kernel has no
+    /// such devices.
     pub fn create_ipip(&mut self, name: &str, local: Ipv4Addr) -> Result<bool> {
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-        let mut request =
-            NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+        let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
         request.text(IFLA_IFNAME, name);
         request.nest(IFLA_LINKINFO, |info| {
-            info.text(IFLA_INFO_KIND, "ipip")
-                .nest(IFLA_INFO_DATA, |data| {
-                    data.attribute(IFLA_IPTUN_LOCAL, &local.octets());
-                });
+            info.text(IFLA_INFO_KIND, "ipip").nest(IFLA_INFO_DATA, |data| {
+                data.attribute(IFLA_IPTUN_LOCAL, &local.octets());
+            });
         });
         match self.socket.change(request) {
             Ok(_) => Ok(true),
@@ -605,19 +554,15 @@ mod tests {
     fn a_vlan_interface_is_read_with_its_tag() {
         let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, 0);
         request.u32(IFLA_LINK, 3).nest(IFLA_LINKINFO, |info| {
-            info.text(IFLA_INFO_KIND, "vlan")
-                .nest(IFLA_INFO_DATA, |data| {
-                    data.attribute(IFLA_VLAN_ID, &7u16.to_ne_bytes())
-                        .attribute(IFLA_VLAN_PROTOCOL, &0x88a8u16.to_be_bytes());
-                });
+            info.text(IFLA_INFO_KIND, "vlan").nest(IFLA_INFO_DATA, |data| {
+                data.attribute(IFLA_VLAN_ID, &7u16.to_ne_bytes())
+                    .attribute(IFLA_VLAN_PROTOCOL, &0x88a8u16.to_be_bytes());
+            });
         });
         let attributes = &request.finish(0)[16..];
         let payload = [&[0; LINK_HEADER][..], attributes].concat();
         let link = LinkRecord::parse(&payload).unwrap();
-        let tag = VlanTag {
-            protocol: 0x88a8,
-            id: 7,
-        };
+        let tag = VlanTag { protocol: 0x88a8, id: 7 };
         assert_eq!((link.vlan, link.peer_index), (Some(tag), Some(3)));
     }
 }

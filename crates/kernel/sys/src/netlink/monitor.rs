@@ -39,8 +39,8 @@ pub struct LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// Starts watching; an interface that is already gone is an error, so no removal is missed between looking it up and
-    /// watching it.
+    /// Starts watching; an interface that is already gone is an error, so no removal is missed between looking it up
+    /// and watching it.
     pub fn new(namespace: Option<&Namespace>, index: u32) -> Result<Self> {
         let mut monitor = Self {
             events: Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?,
@@ -55,14 +55,9 @@ impl LinkMonitor {
 
     /// Watches another interface as well.
     pub fn watch(&mut self, index: u32) -> Result<()> {
-        let link = Netlink::open(self.namespace.as_ref())?
-            .find_link_by_index(index)?
-            .ok_or_else(|| {
-                Error::failed(
-                    format!("cannot watch interface number {index}"),
-                    "the interface was removed",
-                )
-            })?;
+        let link = Netlink::open(self.namespace.as_ref())?.find_link_by_index(index)?.ok_or_else(|| {
+            Error::failed(format!("cannot watch interface number {index}"), "the interface was removed")
+        })?;
         self.links.insert(index, link);
         Ok(())
     }
@@ -120,8 +115,7 @@ impl LinkMonitor {
         match reply.kind {
             libc::RTM_DELLINK => {
                 let attributes = reply.payload.get(16..).unwrap_or(&[]);
-                let moved =
-                    find(attributes, IFLA_NEW_NETNSID).or(find(attributes, IFLA_NEW_IFINDEX));
+                let moved = find(attributes, IFLA_NEW_NETNSID).or(find(attributes, IFLA_NEW_IFINDEX));
                 let event = match moved {
                     Some(_) => LinkEvent::MovedAway,
                     None => LinkEvent::Removed,
@@ -164,12 +158,7 @@ impl LinkMonitor {
         }
         let now = now?;
         let gone = |index: &&u32| now.iter().all(|link| link.index != **index);
-        seen.extend(
-            self.links
-                .keys()
-                .filter(gone)
-                .map(|index| (*index, LinkEvent::Removed)),
-        );
+        seen.extend(self.links.keys().filter(gone).map(|index| (*index, LinkEvent::Removed)));
         now.into_iter().for_each(|link| self.compare(link, seen));
         Ok(())
     }

@@ -73,8 +73,8 @@ fn next_hops(mut value: &[u8]) -> Vec<u32> {
     found
 }
 
-/// Returns these interfaces, and all that carry their packets: ports of a bridge or a bond, and lower devices. A veth names
-/// its peer in the field in which others name their lower device.
+/// Returns these interfaces, and all that carry their packets: ports of a bridge or a bond, and lower devices. A veth
+/// names its peer in the field in which others name their lower device.
 pub fn carriers(mut found: HashSet<u32>, links: &[LinkRecord]) -> HashSet<u32> {
     loop {
         let before = found.len();
@@ -107,20 +107,15 @@ impl Netlink {
         }
         let reply = match self.socket.get(request) {
             Ok(reply) => reply,
-            Err(Refusal {
-                errno: libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL,
-                ..
-            }) => return Ok(None),
+            Err(Refusal { errno: libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL, .. }) => {
+                return Ok(None);
+            }
             Err(refusal) => {
                 return Err(refusal.about(format!("cannot look up the route to {address}")));
             }
         };
-        let mut hop = NextHop {
-            interface: 0,
-            gateway: None,
-            source: None,
-            local: reply.payload.get(7) == Some(&RTN_LOCAL),
-        };
+        let mut hop =
+            NextHop { interface: 0, gateway: None, source: None, local: reply.payload.get(7) == Some(&RTN_LOCAL) };
         for (kind, value) in attributes(reply.payload.get(ROUTE_HEADER..).unwrap_or(&[])) {
             match kind {
                 RTA_OIF => hop.interface = read_u32(value, 0).unwrap_or(0),
@@ -138,9 +133,7 @@ impl Netlink {
     pub fn neighbours(&mut self, interface: u32) -> Result<Vec<Neighbour>> {
         let replies = self
             .socket
-            .dump(|| {
-                NetlinkRequest::new(libc::RTM_GETNEIGH, 0).family_header(&[0; NEIGHBOUR_HEADER])
-            })
+            .dump(|| NetlinkRequest::new(libc::RTM_GETNEIGH, 0).family_header(&[0; NEIGHBOUR_HEADER]))
             .map_err(|refusal| refusal.about("cannot list the neighbours"))?;
         let parse = |payload: &[u8]| {
             let state = read_u16(payload, 8)?;
@@ -155,27 +148,21 @@ impl Netlink {
                     _ => {}
                 }
             }
-            Some(Neighbour {
-                interface: read_u32(payload, 4)?,
-                address: address?,
-                mac: mac?,
-            })
+            Some(Neighbour { interface: read_u32(payload, 4)?, address: address?, mac: mac? })
         };
         let all = replies.iter().filter_map(|reply| parse(&reply.payload));
         Ok(all.filter(|one| one.interface == interface).collect())
     }
 
-    /// Returns the interfaces that default routes lead to, by each of their next hops, and those that carry these: ports of a
-    /// bridge or a bond, the parent of a VLAN or a macvlan. Routes that split all addresses between them (0/1 and 128/1, or
-    /// four quarters) and the route to all of the IPv6 internet (2000::/3) count as default routes.
+    /// Returns the interfaces that default routes lead to, by each of their next hops, and those that carry these:
+    /// ports of a bridge or a bond, the parent of a VLAN or a macvlan. Routes that split all addresses between them
+    /// (0/1 and 128/1, or four quarters) and the route to all of the IPv6 internet (2000::/3) count as default routes.
     pub fn default_route_interfaces(&mut self) -> Result<Vec<u32>> {
         let mut found = HashSet::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut header = [0; ROUTE_HEADER];
             header[0] = family as u8;
-            let replies = self
-                .socket
-                .dump(|| NetlinkRequest::new(libc::RTM_GETROUTE, 0).family_header(&header));
+            let replies = self.socket.dump(|| NetlinkRequest::new(libc::RTM_GETROUTE, 0).family_header(&header));
             let replies = match replies {
                 Ok(replies) => replies,
                 // A kernel without IPv6 has no such routes.
@@ -219,10 +206,7 @@ impl Netlink {
             }
             found
         };
-        Ok(replies
-            .iter()
-            .filter_map(|reply| parse(&reply.payload))
-            .collect())
+        Ok(replies.iter().filter_map(|reply| parse(&reply.payload)).collect())
     }
 
     /// Returns the MAC address of a neighbour. An unknown one is resolved first, as the kernel does before it sends.
@@ -291,12 +275,8 @@ impl Netlink {
         let header = [family(address), prefix, flags, SCOPE_UNIVERSE, a, b, c, d];
         let mut request = NetlinkRequest::new(libc::RTM_NEWADDR, PUT).family_header(&header);
         let bytes = octets(address);
-        request
-            .attribute(IFA_LOCAL, &bytes)
-            .attribute(IFA_ADDRESS, &bytes);
-        self.put(request, || {
-            format!("cannot add the address {address}/{prefix}")
-        })
+        request.attribute(IFA_LOCAL, &bytes).attribute(IFA_ADDRESS, &bytes);
+        self.put(request, || format!("cannot add the address {address}/{prefix}"))
     }
 
     /// Adds a neighbour that is never resolved (no ARP, no neighbour discovery).
@@ -306,9 +286,7 @@ impl Netlink {
         header[4..8].copy_from_slice(&index.to_ne_bytes());
         header[8..10].copy_from_slice(&libc::NUD_PERMANENT.to_ne_bytes());
         let mut request = NetlinkRequest::new(libc::RTM_NEWNEIGH, PUT).family_header(&header);
-        request
-            .attribute(NDA_DST, &octets(address))
-            .attribute(NDA_LLADDR, &mac);
+        request.attribute(NDA_DST, &octets(address)).attribute(NDA_LLADDR, &mac);
         self.put(request, || format!("cannot add the neighbour {address}"))
     }
 
@@ -321,51 +299,23 @@ impl Netlink {
         let create = libc::NLM_F_CREATE as u16;
         let mut request = NetlinkRequest::new(libc::RTM_NEWNEIGH, create).family_header(&header);
         request.attribute(NDA_DST, &octets(address));
-        self.put(request, || {
-            format!("cannot ask for the neighbour {address}")
-        })
+        self.put(request, || format!("cannot ask for the neighbour {address}"))
     }
 
     pub fn add_route(&mut self, route: Route) -> Result<()> {
-        let Route {
-            destination,
-            prefix,
-            gateway,
-            interface,
-        } = route;
-        let scope = if gateway.is_some() || destination.is_ipv6() {
-            SCOPE_UNIVERSE
-        } else {
-            SCOPE_LINK
-        };
-        let header = [
-            family(destination),
-            prefix,
-            0,
-            0,
-            RT_TABLE_MAIN,
-            RTPROT_STATIC,
-            scope,
-            RTN_UNICAST,
-            0,
-            0,
-            0,
-            0,
-        ];
+        let Route { destination, prefix, gateway, interface } = route;
+        let scope = if gateway.is_some() || destination.is_ipv6() { SCOPE_UNIVERSE } else { SCOPE_LINK };
+        let header = [family(destination), prefix, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST, 0, 0, 0, 0];
         let mut request = NetlinkRequest::new(libc::RTM_NEWROUTE, PUT).family_header(&header);
-        request
-            .attribute(RTA_DST, &octets(destination))
-            .u32(RTA_OIF, interface);
+        request.attribute(RTA_DST, &octets(destination)).u32(RTA_OIF, interface);
         if let Some(gateway) = gateway {
             request.attribute(RTA_GATEWAY, &octets(gateway));
         }
-        self.put(request, || {
-            format!("cannot add the route to {destination}/{prefix}")
-        })
+        self.put(request, || format!("cannot add the route to {destination}/{prefix}"))
     }
 
-    /// Waits until packets to that address are accepted. The kernel puts an IPv6 address into its routes only some time after
-    /// the address was added.
+    /// Waits until packets to that address are accepted. The kernel puts an IPv6 address into its routes only some time
+    /// after the address was added.
     pub fn wait_until_local(&mut self, address: IpAddr, patience: Duration) -> Result<()> {
         let groups = (libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE) as u32;
         let what = || format!("cannot wait for the address {address}");
@@ -374,14 +324,8 @@ impl Netlink {
         while !self.is_local(address)? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let why = format!(
-                    "the kernel accepts no packets to it {} s after it was added",
-                    patience.as_secs()
-                );
-                return Err(
-                    Error::failed(format!("address {address}{}", self.scope), why)
-                        .fix("is the interface up?"),
-                );
+                let why = format!("the kernel accepts no packets to it {} s after it was added", patience.as_secs());
+                return Err(Error::failed(format!("address {address}{}", self.scope), why).fix("is the interface up?"));
             }
             events.wait(left).map_err(|r| r.about(what()))?;
             // Overrun or not: only the current state counts.
@@ -414,10 +358,7 @@ impl Netlink {
         let wanted = octets(address);
         let has_it = |payload: &[u8]| {
             let attributes = payload.get(ADDRESS_HEADER..).unwrap_or_default();
-            [IFA_LOCAL, IFA_ADDRESS]
-                .iter()
-                .find_map(|kind| find(attributes, *kind))
-                == Some(wanted.as_slice())
+            [IFA_LOCAL, IFA_ADDRESS].iter().find_map(|kind| find(attributes, *kind)) == Some(wanted.as_slice())
         };
         let found = replies.iter().find(|reply| has_it(&reply.payload));
         Ok(found.and_then(|reply| read_u32(&reply.payload, 4)))
@@ -432,25 +373,13 @@ impl Netlink {
         request.attribute(RTA_DST, &bytes);
         match self.socket.get(request) {
             Ok(reply) => Ok(Some(reply)),
-            Err(refusal)
-                if matches!(
-                    refusal.errno,
-                    libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES
-                ) =>
-            {
-                Ok(None)
-            }
-            Err(refusal) => Err(refusal.about(format!(
-                "cannot look up the route to {address}{}",
-                self.scope
-            ))),
+            Err(refusal) if matches!(refusal.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES) => Ok(None),
+            Err(refusal) => Err(refusal.about(format!("cannot look up the route to {address}{}", self.scope))),
         }
     }
 
     fn put(&mut self, request: NetlinkRequest, what: impl Fn() -> String) -> Result<()> {
-        self.socket
-            .change(request)
-            .map_err(|r| r.about(format!("{}{}", what(), self.scope)))
+        self.socket.change(request).map_err(|r| r.about(format!("{}{}", what(), self.scope)))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tracing of packets through the rules of nftables: a table of trawl's own marks packets, and the kernel reports each rule's
-//! verdict on them.
+//! Tracing of packets through the rules of nftables: a table of trawl's own marks packets, and the kernel reports each
+//! rule's verdict on them.
 
 use std::collections::HashMap;
 use std::process;
@@ -99,10 +99,7 @@ impl RuleTrace {
         if places.bridges {
             chains.push((BRIDGE, libc::NF_BR_PRE_ROUTING as u32, None));
         }
-        for (hook, devices) in [
-            (libc::NF_NETDEV_INGRESS, &places.ingress),
-            (libc::NF_NETDEV_EGRESS, &places.egress),
-        ] {
+        for (hook, devices) in [(libc::NF_NETDEV_INGRESS, &places.ingress), (libc::NF_NETDEV_EGRESS, &places.egress)] {
             let devices = devices.iter();
             chains.extend(devices.map(|name| (NETDEV, hook as u32, Some(&**name))));
         }
@@ -116,10 +113,7 @@ impl RuleTrace {
         }
         match refusal {
             Some(refusal) if marked == 0 => Err(refusal.about("cannot trace packets by nftables")),
-            _ => Ok(Self {
-                socket,
-                interfaces: HashMap::new(),
-            }),
+            _ => Ok(Self { socket, interfaces: HashMap::new() }),
         }
     }
 
@@ -173,13 +167,7 @@ impl RuleTrace {
 }
 
 /// Adds a chain with a rule that marks packets.
-fn mark(
-    socket: &mut Socket,
-    number: usize,
-    family: u8,
-    hook: u32,
-    device: Option<&str>,
-) -> Result<(), Refusal> {
+fn mark(socket: &mut Socket, number: usize, family: u8, hook: u32, device: Option<&str>) -> Result<(), Refusal> {
     let name = format!("{}{}", RuleTrace::TABLES, process::id());
     let chain_name = format!("mark-{number}");
     let request = |kind, flags: libc::c_int| {
@@ -187,45 +175,33 @@ fn mark(
         NetlinkRequest::new(message(kind), flags).family_header(&[family, 0, 0, 0])
     };
     let mut table = request(libc::NFT_MSG_NEWTABLE, 0);
-    table
-        .text(TABLE_NAME, &name)
-        .attribute(TABLE_FLAGS, &TABLE_OWNED.to_be_bytes());
+    table.text(TABLE_NAME, &name).attribute(TABLE_FLAGS, &TABLE_OWNED.to_be_bytes());
     let mut chain = request(libc::NFT_MSG_NEWCHAIN, libc::NLM_F_EXCL);
-    chain
-        .text(CHAIN_TABLE, &name)
-        .text(CHAIN_NAME, &chain_name)
-        .text(CHAIN_TYPE, "filter")
-        .nest(CHAIN_HOOK, |at| {
-            at.attribute(HOOK_NUMBER, &hook.to_be_bytes())
-                .attribute(HOOK_PRIORITY, &FIRST.to_be_bytes());
-            if let Some(device) = device {
-                at.text(HOOK_DEVICE, device);
-            }
-        });
+    chain.text(CHAIN_TABLE, &name).text(CHAIN_NAME, &chain_name).text(CHAIN_TYPE, "filter").nest(CHAIN_HOOK, |at| {
+        at.attribute(HOOK_NUMBER, &hook.to_be_bytes()).attribute(HOOK_PRIORITY, &FIRST.to_be_bytes());
+        if let Some(device) = device {
+            at.text(HOOK_DEVICE, device);
+        }
+    });
     let mut rule = request(libc::NFT_MSG_NEWRULE, libc::NLM_F_APPEND);
-    rule.text(RULE_TABLE, &name)
-        .text(RULE_CHAIN, &chain_name)
-        .nest(RULE_EXPRESSIONS, |list| {
-            let register = (libc::NFT_REG_1 as u32).to_be_bytes();
-            expression(list, "limit", |limit| {
-                limit
-                    .attribute(LIMIT_RATE, &MARKED_EACH_SECOND.to_be_bytes())
-                    .attribute(LIMIT_UNIT, &1u64.to_be_bytes())
-                    .attribute(LIMIT_BURST, &BURST.to_be_bytes());
-            });
-            expression(list, "immediate", |immediate| {
-                immediate
-                    .attribute(IMMEDIATE_REGISTER, &register)
-                    .nest(IMMEDIATE_DATA, |data| {
-                        data.attribute(DATA_VALUE, &[1]);
-                    });
-            });
-            expression(list, "meta", |meta| {
-                let key = libc::NFT_META_NFTRACE as u32;
-                meta.attribute(META_KEY, &key.to_be_bytes())
-                    .attribute(META_FROM, &register);
+    rule.text(RULE_TABLE, &name).text(RULE_CHAIN, &chain_name).nest(RULE_EXPRESSIONS, |list| {
+        let register = (libc::NFT_REG_1 as u32).to_be_bytes();
+        expression(list, "limit", |limit| {
+            limit
+                .attribute(LIMIT_RATE, &MARKED_EACH_SECOND.to_be_bytes())
+                .attribute(LIMIT_UNIT, &1u64.to_be_bytes())
+                .attribute(LIMIT_BURST, &BURST.to_be_bytes());
+        });
+        expression(list, "immediate", |immediate| {
+            immediate.attribute(IMMEDIATE_REGISTER, &register).nest(IMMEDIATE_DATA, |data| {
+                data.attribute(DATA_VALUE, &[1]);
             });
         });
+        expression(list, "meta", |meta| {
+            let key = libc::NFT_META_NFTRACE as u32;
+            meta.attribute(META_KEY, &key.to_be_bytes()).attribute(META_FROM, &register);
+        });
+    });
     let edge = |kind: libc::c_int| {
         let [high, low] = (libc::NFNL_SUBSYS_NFTABLES as u16).to_be_bytes();
         NetlinkRequest::new(kind as u16, 0).family_header(&[0, 0, high, low])
@@ -283,10 +259,7 @@ mod tests {
         fill(&mut request);
         let bytes = request.finish(0);
         let found = messages(&bytes).next().expect("a message");
-        Reply {
-            kind: found.kind,
-            payload: found.payload.to_vec(),
-        }
+        Reply { kind: found.kind, payload: found.payload.to_vec() }
     }
 
     fn by_rule(fill: &mut NetlinkRequest, verdict: i32) {
@@ -300,10 +273,7 @@ mod tests {
 
     #[test]
     fn drops_are_found_among_reports() {
-        let mut trace = RuleTrace {
-            socket: Socket::netfilter(None, 0).expect("a socket"),
-            interfaces: HashMap::new(),
-        };
+        let mut trace = RuleTrace { socket: Socket::netfilter(None, 0).expect("a socket"), interfaces: HashMap::new() };
         let jumps = report(|fill| {
             by_rule(fill, libc::NFT_JUMP);
             fill.attribute(TRACE_IIF, &3u32.to_be_bytes());

@@ -7,8 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
-    socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 
 use crate::error::{Error, Result};
@@ -42,19 +41,13 @@ impl Refusal {
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Self {
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
-            says: None,
-        }
+        Self { errno: error.raw_os_error().unwrap_or(libc::EIO), says: None }
     }
 }
 
 impl From<rustix::io::Errno> for Refusal {
     fn from(errno: rustix::io::Errno) -> Self {
-        Self {
-            errno: errno.raw_os_error(),
-            says: None,
-        }
+        Self { errno: errno.raw_os_error(), says: None }
     }
 }
 
@@ -94,18 +87,9 @@ impl Socket {
         Self::open(namespace, Some(rustix::net::netlink::NETFILTER), groups)
     }
 
-    fn open(
-        namespace: Option<&Namespace>,
-        protocol: Option<Protocol>,
-        groups: u32,
-    ) -> Result<Self> {
+    fn open(namespace: Option<&Namespace>, protocol: Option<Protocol>, groups: u32) -> Result<Self> {
         let opened = run_maybe_in(namespace, || {
-            let fd = socket_with(
-                AddressFamily::NETLINK,
-                SocketType::RAW,
-                SocketFlags::CLOEXEC,
-                protocol,
-            )?;
+            let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
             bind(&fd, &SocketAddrNetlink::new(0, groups))?;
             Ok::<_, rustix::io::Errno>(fd)
         })?;
@@ -114,11 +98,7 @@ impl Socket {
         set_option(&fd, libc::NETLINK_EXT_ACK);
         set_option(&fd, libc::NETLINK_CAP_ACK);
         set_option(&fd, libc::NETLINK_GET_STRICT_CHK);
-        Ok(Self {
-            fd,
-            sequence: 0,
-            buffer: vec![0; 64 * 1024],
-        })
+        Ok(Self { fd, sequence: 0, buffer: vec![0; 64 * 1024] })
     }
 
     /// Sends a change and waits for the kernel's answer.
@@ -126,12 +106,9 @@ impl Socket {
         self.transact(request, libc::NLM_F_ACK as u16).map(|_| ())
     }
 
-    /// Sends the messages of a batch, which the kernel carries out as a whole or not at all, and waits for an error or the
-    /// acknowledgement that one of them asks for.
-    pub fn change_together<const N: usize>(
-        &mut self,
-        requests: [NetlinkRequest; N],
-    ) -> Result<(), Refusal> {
+    /// Sends the messages of a batch, which the kernel carries out as a whole or not at all, and waits for an error or
+    /// the acknowledgement that one of them asks for.
+    pub fn change_together<const N: usize>(&mut self, requests: [NetlinkRequest; N]) -> Result<(), Refusal> {
         let first = self.sequence.wrapping_add(1);
         let mut batch = Vec::new();
         for request in requests {
@@ -153,18 +130,12 @@ impl Socket {
     /// Asks for one object.
     pub fn get(&mut self, request: NetlinkRequest) -> Result<Reply, Refusal> {
         let replies = self.transact(request, libc::NLM_F_ACK as u16)?;
-        let nothing = Refusal {
-            errno: libc::ENOENT,
-            says: None,
-        };
+        let nothing = Refusal { errno: libc::ENOENT, says: None };
         replies.into_iter().next().ok_or(nothing)
     }
 
     /// Asks for all objects of a kind.
-    pub fn dump(
-        &mut self,
-        mut make: impl FnMut() -> NetlinkRequest,
-    ) -> Result<Vec<Reply>, Refusal> {
+    pub fn dump(&mut self, mut make: impl FnMut() -> NetlinkRequest) -> Result<Vec<Reply>, Refusal> {
         // The kernel marks a dump that a change interrupted; asking again gets a whole one.
         for _ in 0..8 {
             match self.transact(make(), libc::NLM_F_DUMP as u16) {
@@ -172,10 +143,7 @@ impl Socket {
                 result => return result,
             }
         }
-        Err(Refusal {
-            errno: libc::EINTR,
-            says: None,
-        })
+        Err(Refusal { errno: libc::EINTR, says: None })
     }
 
     fn transact(&mut self, mut request: NetlinkRequest, flags: u16) -> Result<Vec<Reply>, Refusal> {
@@ -194,17 +162,11 @@ impl Socket {
                 interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
                 match i32::from(message.kind) {
                     libc::NLMSG_DONE if interrupted => {
-                        return Err(Refusal {
-                            errno: libc::EINTR,
-                            says: None,
-                        });
+                        return Err(Refusal { errno: libc::EINTR, says: None });
                     }
                     libc::NLMSG_DONE => return done(message.payload, replies),
                     libc::NLMSG_ERROR => return acknowledged(&message, replies),
-                    _ => replies.push(Reply {
-                        kind: message.kind,
-                        payload: message.payload.to_vec(),
-                    }),
+                    _ => replies.push(Reply { kind: message.kind, payload: message.payload.to_vec() }),
                 }
             }
         }
@@ -212,10 +174,7 @@ impl Socket {
 
     /// Waits until an event arrives, or the time is up.
     pub(super) fn wait(&self, at_most: Duration) -> Result<(), Refusal> {
-        let limit = Timespec {
-            tv_sec: at_most.as_secs() as i64,
-            tv_nsec: i64::from(at_most.subsec_nanos()),
-        };
+        let limit = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
@@ -226,10 +185,7 @@ impl Socket {
     pub(super) fn events(&mut self) -> Result<Vec<Reply>, Refusal> {
         match receive(&self.fd, &mut self.buffer, RecvFlags::DONTWAIT) {
             Ok(length) => Ok(messages(&self.buffer[..length])
-                .map(|m| Reply {
-                    kind: m.kind,
-                    payload: m.payload.to_vec(),
-                })
+                .map(|m| Reply { kind: m.kind, payload: m.payload.to_vec() })
                 .collect()),
             Err(refusal) if refusal.errno == libc::EAGAIN => Ok(Vec::new()),
             Err(refusal) => Err(refusal),
@@ -263,10 +219,7 @@ fn receive(fd: &OwnedFd, buffer: &mut Vec<u8>, flags: RecvFlags) -> Result<usize
 
 fn done(payload: &[u8], replies: Vec<Reply>) -> Result<Vec<Reply>, Refusal> {
     match read_i32(payload, 0) {
-        Some(code) if code < 0 => Err(Refusal {
-            errno: -code,
-            says: None,
-        }),
+        Some(code) if code < 0 => Err(Refusal { errno: -code, says: None }),
         _ => Ok(replies),
     }
 }
@@ -279,19 +232,10 @@ fn acknowledged(message: &NetlinkMessage<'_>, replies: Vec<Reply>) -> Result<Vec
     // The error is followed by the request it is about (only its header where NLM_F_CAPPED is set)
     // and then by attributes.
     let capped = message.flags & libc::NLM_F_CAPPED as u16 != 0;
-    let echoed = if capped {
-        16
-    } else {
-        read_u32(message.payload, 4).unwrap_or(16) as usize
-    };
-    let tail = message
-        .payload
-        .get(4 + echoed.next_multiple_of(4)..)
-        .unwrap_or(&[]);
+    let echoed = if capped { 16 } else { read_u32(message.payload, 4).unwrap_or(16) as usize };
+    let tail = message.payload.get(4 + echoed.next_multiple_of(4)..).unwrap_or(&[]);
     let has_tail = message.flags & libc::NLM_F_ACK_TLVS as u16 != 0;
-    let says = has_tail
-        .then(|| find(tail, NLMSGERR_ATTR_MSG).map(read_text))
-        .flatten();
+    let says = has_tail.then(|| find(tail, NLMSGERR_ATTR_MSG).map(read_text)).flatten();
     Err(Refusal { errno: -code, says })
 }
 
@@ -303,9 +247,9 @@ fn set_option(fd: &OwnedFd, option: libc::c_int) {
 
 // Netlink messages as bytes: attributes written into requests and read out of replies.
 //
-// Written here rather than taken from a crate: the crates hand over as raw bytes most of what trawl needs (XDP attachments,
-// tc's bpf options, the netdev family), and a kernel newer than the crate must never turn an unknown attribute into a failed
-// look-up.
+// Written here rather than taken from a crate: the crates hand over as raw bytes most of what trawl needs (XDP
+// attachments, tc's bpf options, the netdev family), and a kernel newer than the crate must never turn an unknown
+// attribute into a failed look-up.
 
 const HEADER: usize = 16;
 const ATTRIBUTE_HEADER: usize = 4;
@@ -427,9 +371,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// Returns the first attribute of that type.
 pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(bytes)
-        .find(|(found, _)| *found == kind)
-        .map(|(_, value)| value)
+    attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 pub fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {

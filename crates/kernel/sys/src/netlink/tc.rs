@@ -76,17 +76,14 @@ fn info(priority: u16) -> u32 {
 }
 
 impl Netlink {
-    /// Ensures that the clsact qdisc exists; returns true if this call added it, and false if it existed before (and so must
-    /// stay afterwards).
+    /// Ensures that the clsact qdisc exists; returns true if this call added it, and false if it existed before (and so
+    /// must stay afterwards).
     pub fn add_clsact(&mut self, interface: u32) -> Result<bool> {
         if let Some(kind) = self.ingress_qdisc(interface)? {
             return match kind.as_str() {
                 "clsact" => Ok(false),
                 other => Err(Error::failed(
-                    format!(
-                        "cannot add the clsact qdisc to interface number {interface}{}",
-                        self.scope
-                    ),
+                    format!("cannot add the clsact qdisc to interface number {interface}{}", self.scope),
                     format!("its handle belongs to an {other} qdisc"),
                 )
                 .fix("tc qdisc del dev IF ingress")),
@@ -104,26 +101,18 @@ impl Netlink {
             Ok(()) => Ok(true),
             // Another program added it in between.
             Err(refusal) if refusal.errno == libc::EEXIST => Ok(false),
-            Err(refusal) => Err(refusal.about(format!(
-                "cannot add the clsact qdisc to interface number {interface}{}",
-                self.scope
-            ))),
+            Err(refusal) => {
+                Err(refusal.about(format!("cannot add the clsact qdisc to interface number {interface}{}", self.scope)))
+            }
         }
     }
 
     pub fn del_clsact(&mut self, interface: u32) -> Result<()> {
-        let mut request = NetlinkRequest::new(libc::RTM_DELQDISC, 0).family_header(&header(
-            interface,
-            CLSACT_HANDLE,
-            TC_H_CLSACT,
-            0,
-        ));
+        let mut request =
+            NetlinkRequest::new(libc::RTM_DELQDISC, 0).family_header(&header(interface, CLSACT_HANDLE, TC_H_CLSACT, 0));
         request.text(TCA_KIND, "clsact");
         self.socket.change(request).map_err(|r| {
-            r.about(format!(
-                "cannot delete the clsact qdisc of interface number {interface}{}",
-                self.scope
-            ))
+            r.about(format!("cannot delete the clsact qdisc of interface number {interface}{}", self.scope))
         })
     }
 
@@ -146,38 +135,23 @@ impl Netlink {
     fn ingress_qdisc(&mut self, interface: u32) -> Result<Option<String>> {
         // Kernels before 6.7 answer only requests for an echo.
         let echo = libc::NLM_F_ECHO as u16;
-        let request = NetlinkRequest::new(libc::RTM_GETQDISC, echo).family_header(&header(
-            interface,
-            0,
-            TC_H_CLSACT,
-            0,
-        ));
+        let request =
+            NetlinkRequest::new(libc::RTM_GETQDISC, echo).family_header(&header(interface, 0, TC_H_CLSACT, 0));
         match self.socket.get(request) {
             Ok(reply) => {
                 let attributes = reply.payload.get(TC_HEADER..).unwrap_or_default();
                 Ok(find(attributes, TCA_KIND).map(read_text))
             }
             Err(refusal) if refusal.errno == libc::ENOENT => Ok(None),
-            Err(refusal) => Err(refusal.about(format!(
-                "cannot look at the qdisc of interface number {interface}{}",
-                self.scope
-            ))),
+            Err(refusal) => {
+                Err(refusal.about(format!("cannot look at the qdisc of interface number {interface}{}", self.scope)))
+            }
         }
     }
 
     /// Attaches a loaded program as a direct-action filter for all protocols.
-    pub fn add_filter(
-        &mut self,
-        handle: FilterHandle,
-        program: BorrowedFd<'_>,
-        name: &str,
-    ) -> Result<()> {
-        let FilterHandle {
-            interface,
-            direction,
-            priority,
-            handle,
-        } = handle;
+    pub fn add_filter(&mut self, handle: FilterHandle, program: BorrowedFd<'_>, name: &str) -> Result<()> {
+        let FilterHandle { interface, direction, priority, handle } = handle;
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
         let mut request = NetlinkRequest::new(libc::RTM_NEWTFILTER, flags).family_header(&header(
             interface,
@@ -201,12 +175,7 @@ impl Netlink {
     }
 
     pub fn del_filter(&mut self, handle: FilterHandle) -> Result<()> {
-        let FilterHandle {
-            interface,
-            direction,
-            priority,
-            handle,
-        } = handle;
+        let FilterHandle { interface, direction, priority, handle } = handle;
         let mut request = NetlinkRequest::new(libc::RTM_DELTFILTER, 0).family_header(&header(
             interface,
             handle,
@@ -228,23 +197,10 @@ impl Netlink {
         let replies = self
             .socket
             .dump(|| {
-                NetlinkRequest::new(libc::RTM_GETTFILTER, 0).family_header(&header(
-                    interface,
-                    0,
-                    direction.parent(),
-                    0,
-                ))
+                NetlinkRequest::new(libc::RTM_GETTFILTER, 0).family_header(&header(interface, 0, direction.parent(), 0))
             })
-            .map_err(|r| {
-                r.about(format!(
-                    "cannot list the filters of interface number {interface}{}",
-                    self.scope
-                ))
-            })?;
-        Ok(replies
-            .iter()
-            .filter_map(|reply| parse_filter(reply, direction))
-            .collect())
+            .map_err(|r| r.about(format!("cannot list the filters of interface number {interface}{}", self.scope)))?;
+        Ok(replies.iter().filter_map(|reply| parse_filter(reply, direction)).collect())
     }
 }
 
@@ -263,9 +219,7 @@ fn parse_filter(reply: &Reply, direction: Direction) -> Option<Filter> {
             priority: (read_u32(&reply.payload, 16)? >> 16) as u16,
             handle: read_u32(&reply.payload, 8)?,
         },
-        name: find(options, TCA_BPF_NAME)
-            .map(read_text)
-            .unwrap_or_default(),
+        name: find(options, TCA_BPF_NAME).map(read_text).unwrap_or_default(),
         program_id: number(TCA_BPF_ID),
         direct_action: number(TCA_BPF_FLAGS).unwrap_or(0) & TCA_BPF_FLAG_ACT_DIRECT != 0,
     })

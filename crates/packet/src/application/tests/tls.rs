@@ -12,10 +12,7 @@ fn hello_in(payload: &[u8]) -> Option<ClientHello> {
 }
 
 fn halves(numbers: &[u16]) -> Vec<u8> {
-    numbers
-        .iter()
-        .flat_map(|number| number.to_be_bytes())
-        .collect()
+    numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
 /// Returns bytes with their length before, in two bytes.
@@ -72,8 +69,8 @@ fn ja4_of(ciphers: &[u16], extensions: &[(u16, Vec<u8>)]) -> String {
 /// The client in the example of the specification of JA4, with numbers at random added.
 pub fn example() -> Vec<u8> {
     let ciphers = [
-        0x2a2a, 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02f, 0xc02c, 0xc030, 0xcca9, 0xcca8, 0xc013,
-        0xc014, 0x009c, 0x009d, 0x002f, 0x0035,
+        0x2a2a, 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02f, 0xc02c, 0xc030, 0xcca9, 0xcca8, 0xc013, 0xc014, 0x009c, 0x009d,
+        0x002f, 0x0035,
     ];
     let empty = |kind| (kind, Vec::new());
     let extensions = [
@@ -85,9 +82,7 @@ pub fn example() -> Vec<u8> {
         empty(0x4469),
         empty(0x0017),
         empty(0x002d),
-        algorithms(&[
-            0x3a3a, 0x0403, 0x0804, 0x0401, 0x0503, 0x0805, 0x0501, 0x0806, 0x0601,
-        ]),
+        algorithms(&[0x3a3a, 0x0403, 0x0804, 0x0401, 0x0503, 0x0805, 0x0501, 0x0806, 0x0601]),
         empty(0x0005),
         empty(0x0023),
         empty(0x0012),
@@ -149,8 +144,7 @@ fn parts_that_a_client_leaves_out_are_zeros() {
     assert_eq!(found.server_name, None);
     // From the specification.
     let kinds = [
-        0x0005, 0x000a, 0x000b, 0x000d, 0x0012, 0x0015, 0x0017, 0x001b, 0x0023, 0x002b, 0x002d,
-        0x0033, 0x4469, 0xff01,
+        0x0005, 0x000a, 0x000b, 0x000d, 0x0012, 0x0015, 0x0017, 0x001b, 0x0023, 0x002b, 0x002d, 0x0033, 0x4469, 0xff01,
     ];
     let extensions = kinds.map(|kind| (kind, Vec::new()));
     assert!(ja4_of(&[1], &extensions).ends_with("_6d807ffa2a79"));
@@ -160,12 +154,9 @@ fn parts_that_a_client_leaves_out_are_zeros() {
 
 #[test]
 fn versions_in_a_fingerprint() {
-    for (numbers, text) in [
-        (&[0x0301, 0x0302][..], "t11"),
-        (&[0x0a0a, 0x0301], "t10"),
-        (&[0x0a0a], "t12"),
-        (&[0x0304, 0x7f1c], "t00"),
-    ] {
+    for (numbers, text) in
+        [(&[0x0301, 0x0302][..], "t11"), (&[0x0a0a, 0x0301], "t10"), (&[0x0a0a], "t12"), (&[0x0304, 0x7f1c], "t00")]
+    {
         assert!(ja4_of(&[], &[versions(numbers)]).starts_with(text));
     }
 }

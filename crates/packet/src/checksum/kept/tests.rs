@@ -22,11 +22,7 @@ fn v6() -> Template {
 }
 
 fn raw(protocol: u8, bytes: Vec<u8>) -> Layer {
-    Layer::Raw {
-        bytes,
-        ethertype: None,
-        protocol: Some(protocol),
-    }
+    Layer::Raw { bytes, ethertype: None, protocol: Some(protocol) }
 }
 
 /// Returns a message of a protocol whose template knows no checksum, with an Internet checksum at an offset.
@@ -50,49 +46,20 @@ fn sctp(payload: &[u8]) -> Template {
 }
 
 fn tcp(options: Vec<u8>) -> Tcp {
-    Tcp {
-        src: 40_000,
-        dst: 23,
-        options,
-        ..Tcp::default()
-    }
+    Tcp { src: 40_000, dst: 23, options, ..Tcp::default() }
 }
 
 /// Returns the packets that each have a checksum over their payload, with names.
 fn packets(payload: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let length = (8 + payload.len() as u16).to_be_bytes();
-    let error = Icmp {
-        kind: 3,
-        code: 3,
-        rest: [0; 4],
-    };
-    let quoted_v4 = Template::new()
-        .ipv4(B, A)
-        .udp(5, 6)
-        .payload(payload)
-        .build();
-    let quoted_v6 = Template::new()
-        .ipv6(B6, A6)
-        .tcp(tcp(vec![]))
-        .payload(payload)
-        .build();
-    let redirect = [
-        &[0; 32][..],
-        &[4, (8 + quoted_v6.len()).div_ceil(8) as u8, 0, 0, 0, 0, 0, 0],
-        &quoted_v6,
-    ]
-    .concat();
-    let redirect_kind = Icmp {
-        kind: 137,
-        ..Icmp::default()
-    };
+    let error = Icmp { kind: 3, code: 3, rest: [0; 4] };
+    let quoted_v4 = Template::new().ipv4(B, A).udp(5, 6).payload(payload).build();
+    let quoted_v6 = Template::new().ipv6(B6, A6).tcp(tcp(vec![])).payload(payload).build();
+    let redirect = [&[0; 32][..], &[4, (8 + quoted_v6.len()).div_ceil(8) as u8, 0, 0, 0, 0, 0, 0], &quoted_v6].concat();
+    let redirect_kind = Icmp { kind: 137, ..Icmp::default() };
     let md5 = [&[19, 18][..], &[payload[0]; 16], &[1, 1]].concat();
     let data_sequence = [&[30, 16, 0x20, 4][..], &[0; 10], &[payload[0]; 2]].concat();
-    let signed = [
-        &[17, 4, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1][..],
-        &[payload[0]; 12],
-    ]
-    .concat();
+    let signed = [&[17, 4, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1][..], &[payload[0]; 12]].concat();
     let inner = |outer: Template| outer.ipv4(B, A).udp(5, 6).payload(payload);
     let gre = inner(Template::new()).build();
     let gre_payload = summed(GRE, &[0x80, 0, 8, 0, 0, 0, 0, 0], 4, &gre, false);
@@ -100,81 +67,30 @@ fn packets(payload: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("tcp", v4().tcp(tcp(vec![])).payload(payload)),
         ("tcp over IPv6", v6().tcp(tcp(vec![])).payload(payload)),
         ("signed tcp", v4().tcp(tcp(md5)).payload(payload)),
-        (
-            "multipath tcp",
-            v4().tcp(tcp(data_sequence)).payload(payload),
-        ),
+        ("multipath tcp", v4().tcp(tcp(data_sequence)).payload(payload)),
         ("udp", v4().udp(5, 6).payload(payload)),
         ("udp over IPv6", v6().udp(5, 6).payload(payload)),
-        (
-            "udp-lite",
-            summed(UDP_LITE, &[0, 5, 0, 6, 0, 0, 0, 0], 6, payload, true),
-        ),
-        (
-            "udp-lite, covered",
-            summed(
-                UDP_LITE,
-                &[&[0, 5, 0, 6][..], &length, &[0, 0]].concat(),
-                6,
-                payload,
-                true,
-            ),
-        ),
-        (
-            "dccp",
-            summed(
-                DCCP,
-                &[0, 5, 0, 6, 4, 0, 0, 0, 4, 0, 0, 1],
-                6,
-                payload,
-                true,
-            ),
-        ),
+        ("udp-lite", summed(UDP_LITE, &[0, 5, 0, 6, 0, 0, 0, 0], 6, payload, true)),
+        ("udp-lite, covered", summed(UDP_LITE, &[&[0, 5, 0, 6][..], &length, &[0, 0]].concat(), 6, payload, true)),
+        ("dccp", summed(DCCP, &[0, 5, 0, 6, 4, 0, 0, 0, 4, 0, 0, 1], 6, payload, true)),
         ("icmp", v4().icmp(Icmp::echo_request(1, 2)).payload(payload)),
-        (
-            "icmpv6",
-            v6().icmpv6(Icmp::echo_request_v6(1, 2)).payload(payload),
-        ),
-        (
-            "igmp",
-            summed(IGMP, &[0x11, 0, 0, 0, 224, 0, 0, 9], 2, payload, false),
-        ),
+        ("icmpv6", v6().icmpv6(Icmp::echo_request_v6(1, 2)).payload(payload)),
+        ("igmp", summed(IGMP, &[0x11, 0, 0, 0, 224, 0, 0, 9], 2, payload, false)),
         ("sctp", sctp(payload)),
-        (
-            "icmp quoting udp",
-            v4().icmp(error).payload(quoted_v4.clone()),
-        ),
-        (
-            "icmp quoting the start of udp",
-            v4().icmp(error).payload(&quoted_v4[..28]),
-        ),
-        (
-            "icmpv6 quoting tcp",
-            v6().icmpv6(Icmp { kind: 1, ..error }).payload(quoted_v6),
-        ),
-        (
-            "redirect quoting tcp",
-            v6().icmpv6(redirect_kind).payload(redirect),
-        ),
+        ("icmp quoting udp", v4().icmp(error).payload(quoted_v4.clone())),
+        ("icmp quoting the start of udp", v4().icmp(error).payload(&quoted_v4[..28])),
+        ("icmpv6 quoting tcp", v6().icmpv6(Icmp { kind: 1, ..error }).payload(quoted_v6)),
+        ("redirect quoting tcp", v6().icmpv6(redirect_kind).payload(redirect)),
         ("ip in ip", inner(v4())),
-        (
-            "vxlan",
-            inner(v6().udp(5, 4789).vxlan(7).ethernet([2; 6], [4; 6])),
-        ),
+        ("vxlan", inner(v6().udp(5, 4789).vxlan(7).ethernet([2; 6], [4; 6]))),
         ("gre", gre_payload),
-        (
-            "authentication header",
-            v4().layer(raw(51, signed)).udp(5, 6).payload(payload),
-        ),
+        ("authentication header", v4().layer(raw(51, signed)).udp(5, 6).payload(payload)),
     ];
-    templates
-        .into_iter()
-        .map(|(name, template)| (name, template.build()))
-        .collect()
+    templates.into_iter().map(|(name, template)| (name, template.build())).collect()
 }
 
-/// Returns what is kept of a packet: headers, and of an ICMP message also the headers that it quotes, without `payload_len`
-/// bytes of payload.
+/// Returns what is kept of a packet: headers, and of an ICMP message also the headers that it quotes, without
+/// `payload_len` bytes of payload.
 fn kept(bytes: &[u8], payload_len: usize) -> [Vec<u8>; 2] {
     let lengths = [headers_len(ETHERNET, bytes), bytes.len() - payload_len];
     lengths.map(|length| {
@@ -201,11 +117,7 @@ fn kept_part_is_the_same_for_every_payload_of_a_byte() {
         let wrong = of(0, 1);
         for payload in 1..=255 {
             assert_eq!(of(payload, 0), right, "{name}, payload {payload}");
-            assert_eq!(
-                of(payload, payload | 1),
-                wrong,
-                "{name}, payload {payload}, wrong"
-            );
+            assert_eq!(of(payload, payload | 1), wrong, "{name}, payload {payload}, wrong");
         }
     }
 }
@@ -214,9 +126,7 @@ fn kept_part_is_the_same_for_every_payload_of_a_byte() {
 fn checksums_of_zeroes_stay_and_wrong_ones_stay_wrong() {
     for (name, bytes) in packets(&[0; 4]) {
         // Signatures do not stay, and checksums over them follow.
-        let is_signed = ["signed", "multipath", "authentication"]
-            .iter()
-            .any(|word| name.contains(word));
+        let is_signed = ["signed", "multipath", "authentication"].iter().any(|word| name.contains(word));
         let mut whole = bytes.clone();
         cover_kept(ETHERNET, &bytes, &mut whole);
         assert!(is_signed || whole == bytes, "{name}");
@@ -226,10 +136,7 @@ fn checksums_of_zeroes_stay_and_wrong_ones_stay_wrong() {
         cover_kept(ETHERNET, &damaged, &mut after);
         let is_cut_quote = name.contains("the start of");
         let is_sum_of_signature = name.contains("authentication");
-        assert!(
-            is_cut_quote || is_sum_of_signature || after != whole,
-            "{name}"
-        );
+        assert!(is_cut_quote || is_sum_of_signature || after != whole, "{name}");
     }
 }
 
@@ -244,11 +151,7 @@ fn half_of_a_checksum_is_not_kept() {
 
 #[test]
 fn unchecked_udp_stays_unchecked() {
-    let unchecked = crate::build::Udp {
-        src: 5,
-        dst: 6,
-        checksum: false,
-    };
+    let unchecked = crate::build::Udp { src: 5, dst: 6, checksum: false };
     let bytes = v4().layer(Layer::Udp(unchecked)).payload(b"x").build();
     let [headers, _] = kept(&bytes, 1);
     assert_eq!(headers[40..42], [0, 0]);

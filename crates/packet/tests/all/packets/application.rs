@@ -8,15 +8,8 @@ fn udp(cases: &mut Cases, name: &'static str, ports: (u16, u16), payload: Vec<u8
 }
 
 fn tcp(cases: &mut Cases, name: &'static str, dst: u16, payload: &[u8]) {
-    let segment = Tcp {
-        src: 40_000,
-        dst,
-        seq: 1,
-        ack: 1,
-        flags: flags::ACK | flags::PSH,
-        window: 512,
-        ..Tcp::default()
-    };
+    let segment =
+        Tcp { src: 40_000, dst, seq: 1, ack: 1, flags: flags::ACK | flags::PSH, window: 512, ..Tcp::default() };
     cases.frame(name, v4().tcp(segment).payload(payload));
 }
 
@@ -55,21 +48,9 @@ fn record(kind: u16, class: u16, value: &[u8]) -> Vec<u8> {
 fn add_dns(cases: &mut Cases) {
     let query = dns(0x0100, [1, 0, 0, 0], &[&question("www.example.com", 1)]);
     udp(cases, "DNS query", (40_000, 53), query.clone());
-    tcp(
-        cases,
-        "DNS over TCP",
-        53,
-        &[&(query.len() as u16).to_be_bytes()[..], &query].concat(),
-    );
-    tcp(
-        cases,
-        "DNS over TCP of another length",
-        53,
-        &[&[0, 9][..], &query].concat(),
-    );
-    let edns = [
-        0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 12, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8,
-    ];
+    tcp(cases, "DNS over TCP", 53, &[&(query.len() as u16).to_be_bytes()[..], &query].concat());
+    tcp(cases, "DNS over TCP of another length", 53, &[&[0, 9][..], &query].concat());
+    let edns = [0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 12, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
     let with_options = dns(0x0120, [1, 0, 0, 1], &[&question("a.b", 28), &edns]);
     udp(cases, "DNS query with options", (40_000, 53), with_options);
     let answers = [
@@ -78,46 +59,20 @@ fn add_dns(cases: &mut Cases) {
         record(15, 1, &[0, 10, 4, b'm', b'a', b'i', b'l', 0xc0, 16]),
         record(16, 1, &[5, b'h', b'e', 7, 0x80, b'o']),
         record(33, 1, &[0, 1, 0, 2, 0x1f, 0x90, 3, b's', b'r', b'v', 0]),
-        record(
-            28,
-            1,
-            &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-        ),
+        record(28, 1, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
         record(65, 1, &[1, 2, 3]),
     ];
     let authority = record(2, 1, &[2, b'n', b's', 0xc0, 16]);
-    let response = dns(
-        0x8580,
-        [1, 7, 1, 0],
-        &[
-            &question("www.example.com", 255),
-            &answers.concat(),
-            &authority,
-        ],
-    );
+    let response = dns(0x8580, [1, 7, 1, 0], &[&question("www.example.com", 255), &answers.concat(), &authority]);
     udp(cases, "DNS response", (53, 40_000), response);
     let none = dns(0x8183, [1, 0, 0, 0], &[&question("no.such.name", 1)]);
     udp(cases, "DNS response without a name", (53, 40_000), none);
-    let loops = dns(
-        0x8180,
-        [1, 1, 0, 0],
-        &[&question("x", 1), &record(5, 1, &[0xc0, 0x40])],
-    );
+    let loops = dns(0x8180, [1, 1, 0, 0], &[&question("x", 1), &record(5, 1, &[0xc0, 0x40])]);
     udp(cases, "DNS pointer forward", (53, 40_000), loops);
     let local = [dns_name("_http._tcp.local"), vec![0, 12, 0x80, 1]].concat();
-    udp(
-        cases,
-        "multicast DNS",
-        (5353, 5353),
-        dns(0, [1, 0, 0, 0], &[&local]),
-    );
-    let flushes = dns(
-        0x8400,
-        [0, 1, 0, 0],
-        &[&[
-            4, b'h', b'o', b's', b't', 0, 0, 1, 0x80, 1, 0, 0, 0, 120, 0, 4, 9, 8, 7, 6,
-        ]],
-    );
+    udp(cases, "multicast DNS", (5353, 5353), dns(0, [1, 0, 0, 0], &[&local]));
+    let flushes =
+        dns(0x8400, [0, 1, 0, 0], &[&[4, b'h', b'o', b's', b't', 0, 0, 1, 0x80, 1, 0, 0, 0, 120, 0, 4, 9, 8, 7, 6]]);
     udp(cases, "multicast DNS response", (5353, 5353), flushes);
 }
 
@@ -126,9 +81,7 @@ fn dhcp() -> Vec<u8> {
     out.resize(28, 0);
     out.extend([2, 0, 0, 0, 0, 1]);
     out.resize(236, 0);
-    out.extend([
-        0x63, 0x82, 0x53, 0x63, 53, 1, 1, 61, 7, 1, 2, 0, 0, 0, 0, 1, 12, 4, b'h', b'o', b's', b't',
-    ]);
+    out.extend([0x63, 0x82, 0x53, 0x63, 53, 1, 1, 61, 7, 1, 2, 0, 0, 0, 0, 1, 12, 4, b'h', b'o', b's', b't']);
     out.extend([50, 4, 10, 0, 0, 9, 55, 5, 1, 3, 6, 15, 42, 255]);
     out
 }
@@ -144,28 +97,17 @@ fn ntp() -> Vec<u8> {
 
 fn snmp(pdu: u8) -> Vec<u8> {
     let object = [6, 8, 0x2b, 6, 1, 2, 1, 1, 1, 0];
-    let value: &[u8] = if pdu == 0xa0 {
-        &[5, 0]
-    } else {
-        &[4, 3, b'a', b'b', b'c']
-    };
+    let value: &[u8] = if pdu == 0xa0 { &[5, 0] } else { &[4, 3, b'a', b'b', b'c'] };
     let wrap = |tag: u8, bytes: &[u8]| [&[tag, bytes.len() as u8], bytes].concat();
     let binding = wrap(0x30, &[&object[..], value].concat());
-    let body = [
-        &[2, 2, 0x12, 0x34, 2, 1, 0, 2, 1, 0][..],
-        &wrap(0x30, &binding),
-    ]
-    .concat();
+    let body = [&[2, 2, 0x12, 0x34, 2, 1, 0, 2, 1, 0][..], &wrap(0x30, &binding)].concat();
     let message = [&[2, 1, 1, 4, 7][..], b"private", &wrap(pdu, &body)].concat();
     wrap(0x30, &message)
 }
 
 fn nfs(direction: u32) -> Vec<u8> {
     let words = [0x1234, direction, 2, 100_003, 3, 0, 0, 0, 0, 0];
-    words
-        .iter()
-        .flat_map(|word: &u32| word.to_be_bytes())
-        .collect()
+    words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect()
 }
 
 fn client_hello() -> Vec<u8> {
@@ -191,30 +133,10 @@ pub fn add(cases: &mut Cases) {
     let solicit = vec![1, 0xab, 0xcd, 0xef, 0, 8, 0, 2, 0, 0];
     cases.frame("DHCPv6", v6().udp(546, 547).payload(solicit));
     udp(cases, "NTP", (123, 123), ntp());
-    udp(
-        cases,
-        "syslog",
-        (514, 514),
-        b"<165>hello, \x07world".to_vec(),
-    );
-    udp(
-        cases,
-        "syslog without a priority",
-        (514, 514),
-        b"hello".to_vec(),
-    );
-    udp(
-        cases,
-        "TFTP",
-        (40_000, 69),
-        b"\x00\x01file\x00octet\x00".to_vec(),
-    );
-    udp(
-        cases,
-        "TFTP error",
-        (40_000, 69),
-        b"\x00\x05\x00\x01none\x00".to_vec(),
-    );
+    udp(cases, "syslog", (514, 514), b"<165>hello, \x07world".to_vec());
+    udp(cases, "syslog without a priority", (514, 514), b"hello".to_vec());
+    udp(cases, "TFTP", (40_000, 69), b"\x00\x01file\x00octet\x00".to_vec());
+    udp(cases, "TFTP error", (40_000, 69), b"\x00\x05\x00\x01none\x00".to_vec());
     udp(cases, "SNMP get", (40_000, 161), snmp(0xa0));
     udp(cases, "SNMP response", (161, 40_000), snmp(0xa2));
     let mut radius = vec![1, 5, 0, 26];
@@ -222,29 +144,12 @@ pub fn add(cases: &mut Cases) {
     radius.extend([1, 6, b'u', b's', b'e', b'r']);
     udp(cases, "RADIUS", (40_000, 1812), radius);
     let mut bfd = vec![0x20, 0xc8, 3, 24];
-    bfd.extend([
-        0, 0, 0, 1, 0, 0, 0, 2, 0, 15, 0x42, 0x40, 0, 15, 0x42, 0x40, 0, 0, 0, 0,
-    ]);
+    bfd.extend([0, 0, 0, 1, 0, 0, 0, 2, 0, 15, 0x42, 0x40, 0, 15, 0x42, 0x40, 0, 0, 0, 0]);
     udp(cases, "BFD", (50_000, 3784), bfd);
-    udp(
-        cases,
-        "SIP",
-        (5060, 5060),
-        b"INVITE sip:a@b SIP/2.0\r\nVia: c\r\n\r\n".to_vec(),
-    );
+    udp(cases, "SIP", (5060, 5060), b"INVITE sip:a@b SIP/2.0\r\nVia: c\r\n\r\n".to_vec());
     udp(cases, "NFS call", (800, 2049), nfs(0));
-    tcp(
-        cases,
-        "HTTP request",
-        80,
-        b"GET /index.html HTTP/1.1\r\nHost: a.com\r\n\r\n",
-    );
-    tcp(
-        cases,
-        "HTTP response",
-        8080,
-        b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n\x01\x02",
-    );
+    tcp(cases, "HTTP request", 80, b"GET /index.html HTTP/1.1\r\nHost: a.com\r\n\r\n");
+    tcp(cases, "HTTP response", 8080, b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n\x01\x02");
     tcp(cases, "HTTP body", 80, b"\x89PNG\r\n\x1a\n and more");
     tcp(cases, "HTTP without a line end", 80, b"GET / HTTP/1.1");
     tcp(cases, "SMTP", 25, b"220 mail.example.com ESMTP\r\n");
@@ -254,28 +159,16 @@ pub fn add(cases: &mut Cases) {
     keepalive.extend([0, 19, 4]);
     tcp(cases, "BGP keepalive", 179, &keepalive);
     // A restart without its flags, which ends the list around it.
-    let open = [
-        &[0xff; 16][..],
-        &[0, 41, 1, 4, 0xff, 0xf8, 0, 90, 10, 0, 0, 1, 12],
-        &[2, 4, 64, 0, 128, 0, 2, 4, 1, 2, 0, 1],
-    ]
-    .concat();
+    let open =
+        [&[0xff; 16][..], &[0, 41, 1, 4, 0xff, 0xf8, 0, 90, 10, 0, 0, 1, 12], &[2, 4, 64, 0, 128, 0, 2, 4, 1, 2, 0, 1]]
+            .concat();
     tcp(cases, "BGP open of short capabilities", 179, &open);
-    let mut hello = vec![
-        2, 1, 0, 44, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
-    hello.extend([
-        255, 255, 255, 0, 0, 10, 2, 1, 0, 0, 0, 40, 10, 0, 0, 1, 0, 0, 0, 0,
-    ]);
+    let mut hello = vec![2, 1, 0, 44, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    hello.extend([255, 255, 255, 0, 0, 10, 2, 1, 0, 0, 0, 40, 10, 0, 0, 1, 0, 0, 0, 0]);
     cases.frame("OSPF hello", v4_raw(89, hello));
-    let vrrp = vec![
-        0x21, 7, 100, 1, 0, 1, 0xba, 0x52, 192, 168, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
+    let vrrp = vec![0x21, 7, 100, 1, 0, 1, 0xba, 0x52, 192, 168, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     cases.frame("VRRP", v4_raw(112, vrrp));
-    cases.frame(
-        "PIM hello",
-        v4_raw(103, vec![0x20, 0, 0, 0, 0, 1, 0, 2, 0, 105]),
-    );
+    cases.frame("PIM hello", v4_raw(103, vec![0x20, 0, 0, 0, 0, 1, 0, 2, 0, 105]));
     let mut eigrp = vec![2, 5, 0, 0];
     eigrp.resize(20, 0);
     cases.frame("EIGRP hello", v4_raw(88, eigrp));

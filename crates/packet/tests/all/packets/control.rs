@@ -11,10 +11,7 @@ pub fn add(cases: &mut Cases) {
     let control = [&head[..], b"a=1,"].concat();
     cases.frame("NTP control", v4().udp(123, 123).payload(control));
     let lying = [0x16, 0x82, 0, 9, 6, 0x18, 0, 1, 0, 0, 1, 0].to_vec();
-    cases.frame(
-        "NTP control of a wrong length",
-        v4().udp(123, 123).payload(lying),
-    );
+    cases.frame("NTP control of a wrong length", v4().udp(123, 123).payload(lying));
 }
 
 /// Returns a frame of Cisco's by its number under SNAP.
@@ -39,21 +36,13 @@ fn clocks_and_switches(cases: &mut Cases) {
     let time = [0, 0, 0x65, 0x53, 0xf1, 0, 0, 0, 0, 5];
     cases.frame("PTP sync", typed(0x88f7, ptp(0, &time)));
     cases.frame("PTP follow up", v4().udp(320, 320).payload(ptp(8, &time)));
-    let announced = [
-        &time[..],
-        &[0, 37, 0, 128, 6, 0x21, 0x4e, 0x5d, 128],
-        &[0, 0x1b, 0x19, 0xff, 0xfe, 0, 0, 1, 0, 2, 0x20],
-    ]
-    .concat();
+    let announced =
+        [&time[..], &[0, 37, 0, 128, 6, 0x21, 0x4e, 0x5d, 128], &[0, 0x1b, 0x19, 0xff, 0xfe, 0, 0, 1, 0, 2, 0x20]]
+            .concat();
     let announce = ptp(11, &announced);
     cases.frame("PTP announce", v4().udp(320, 320).payload(announce));
 
-    let hello = [
-        &[0, 0, 16, 3, 10, 100, 1, 0][..],
-        b"cisco\0\0\0",
-        &[10, 0, 0, 254],
-    ]
-    .concat();
+    let hello = [&[0, 0, 16, 3, 10, 100, 1, 0][..], b"cisco\0\0\0", &[10, 0, 0, 254]].concat();
     cases.frame("HSRP hello", v4().udp(1985, 1985).payload(hello));
     let second = [
         &[1, 40, 2, 0, 6, 4, 0, 9, 2, 0, 0, 0, 0, 1, 0, 0, 0, 100][..],
@@ -67,10 +56,7 @@ fn clocks_and_switches(cases: &mut Cases) {
     summary.resize(72, 0);
     cases.frame("VTP summary", cisco(0x2003, &summary));
     let device = [0, 1, 0, 6, b's', b'w'];
-    cases.frame(
-        "UDLD probe",
-        cisco(0x0111, &[&[0x21, 1, 0x12, 0x34][..], &device].concat()),
-    );
+    cases.frame("UDLD probe", cisco(0x0111, &[&[0x21, 1, 0x12, 0x34][..], &device].concat()));
 
     let secured = |flags: u8| {
         let tag = [flags, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0, 1];
@@ -81,25 +67,14 @@ fn clocks_and_switches(cases: &mut Cases) {
     let signed = [&[0x01, 0, 0, 0, 0, 9, 8, 0][..], &packet, &[0xcd; 16]].concat();
     cases.frame("MACsec signed", typed(0x88e5, signed));
 
-    let atm = [
-        &[0, 19, 8, 0, 20, 0, 0, 1, 4, 20, 0, 4][..],
-        &[0x47; 20],
-        &[10, 0, 0, 1],
-        &[0x48; 20],
-        &[10, 0, 0, 2],
-    ]
-    .concat();
+    let atm = [&[0, 19, 8, 0, 20, 0, 0, 1, 4, 20, 0, 4][..], &[0x47; 20], &[10, 0, 0, 1], &[0x48; 20], &[10, 0, 0, 2]]
+        .concat();
     cases.frame("ARP over ATM", typed(0x0806, atm));
 }
 
 fn key_exchange(cases: &mut Cases) {
     let message = |responder: u8, version: u8, kind: u8, flags: u8, id: u8| {
-        [
-            &[1; 8][..],
-            &[responder; 8],
-            &[0, version, kind, flags, 0, 0, 0, id, 0, 0, 0, 28],
-        ]
-        .concat()
+        [&[1; 8][..], &[responder; 8], &[0, version, kind, flags, 0, 0, 0, id, 0, 0, 0, 28]].concat()
     };
     for (name, content) in [
         ("IKE first", message(0, 0x20, 34, 0x08, 0)),
@@ -132,25 +107,12 @@ fn advertisement(kind: u16, content: &[u8]) -> Vec<u8> {
 fn ospf3(cases: &mut Cases) {
     let message = |kind: u8, area: u8, content: &[u8], trailer: &[u8]| {
         let len = (16 + content.len()) as u16;
-        let head = [
-            &[3, kind][..],
-            &len.to_be_bytes(),
-            &[1, 1, 1, 1, 0, 0, 0, area, 0x12, 0x34, area, 0],
-        ]
-        .concat();
+        let head = [&[3, kind][..], &len.to_be_bytes(), &[1, 1, 1, 1, 0, 0, 0, area, 0x12, 0x34, area, 0]].concat();
         v6().layer(extension(89, [&head[..], content, trailer].concat()))
     };
-    let hello = [
-        &[0, 0, 0, 6, 100, 0, 6, 0x13, 0, 30, 0, 120][..],
-        &[3, 3, 3, 3, 2, 2, 2, 2, 9, 9, 9, 9],
-    ]
-    .concat();
+    let hello = [&[0, 0, 0, 6, 100, 0, 6, 0x13, 0, 30, 0, 120][..], &[3, 3, 3, 3, 2, 2, 2, 2, 9, 9, 9, 9]].concat();
     let signaling = [0xff, 0xf6, 0, 4];
-    let digest = [
-        &[0, 1, 0, 20, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9][..],
-        &[5; 4],
-    ]
-    .concat();
+    let digest = [&[0, 1, 0, 20, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9][..], &[5; 4]].concat();
     let trailer = [&signaling[..], &digest].concat();
     cases.frame("OSPFv3 hello", message(1, 0, &hello, &trailer));
 
@@ -185,10 +147,7 @@ fn ospf3(cases: &mut Cases) {
     cases.frame("OSPFv3 update", message(4, 0, &update, &[]));
     let bogus = advertisement(0x2003, &[0, 0, 0, 1, 200, 0, 0, 0]);
     let update = [&[0, 0, 0, 1][..], &bogus].concat();
-    cases.frame(
-        "OSPFv3 update of a wrong prefix",
-        message(4, 0, &update, &[]),
-    );
+    cases.frame("OSPFv3 update of a wrong prefix", message(4, 0, &update, &[]));
 }
 
 fn lldp(cases: &mut Cases) {
@@ -196,12 +155,7 @@ fn lldp(cases: &mut Cases) {
         let head = kind << 9 | value.len() as u16;
         [&head.to_be_bytes()[..], value].concat()
     };
-    let begin = [
-        element(1, &[4, 2, 0, 0, 0, 0, 1]),
-        element(2, b"\x07p1"),
-        element(3, &[0, 120]),
-    ]
-    .concat();
+    let begin = [element(1, &[4, 2, 0, 0, 0, 0, 1]), element(2, b"\x07p1"), element(3, &[0, 120])].concat();
     let mut frame = |name, organization: &[u8]| {
         let all = [&begin[..], &element(127, organization), &element(0, &[])].concat();
         cases.frame(name, typed(0x88cc, all));
@@ -212,19 +166,9 @@ fn lldp(cases: &mut Cases) {
     let exchange = [
         &[0, 0x1b, 0x21, 2][..],
         &element(1, &[0, 0, 0, 0, 0, 3, 0, 0, 0, 2]),
-        &element(
-            2,
-            &[
-                0, 0, 0xc0, 0, 0x01, 0x23, 0x45, 0x67, 50, 50, 0, 0, 0, 0, 0, 0, 8,
-            ],
-        ),
+        &element(2, &[0, 0, 0xc0, 0, 0x01, 0x23, 0x45, 0x67, 50, 50, 0, 0, 0, 0, 0, 0, 8]),
         &element(3, &[0, 0, 0x80, 0, 8, 8]),
-        &element(
-            4,
-            &[
-                0, 0, 0x80, 0, 0x89, 6, 0, 0x1b, 0x21, 8, 0xc, 0xbc, 0x40, 0x1b, 0x21, 0x10,
-            ],
-        ),
+        &element(4, &[0, 0, 0x80, 0, 0x89, 6, 0, 0x1b, 0x21, 8, 0xc, 0xbc, 0x40, 0x1b, 0x21, 0x10]),
         &element(9, &[1, 2, 3]),
     ]
     .concat();

@@ -51,12 +51,7 @@ impl Cases {
 
     pub fn link(&mut self, name: &'static str, link_type: u16, bytes: Vec<u8>) {
         let original_len = bytes.len();
-        self.0.push(Case {
-            name,
-            link_type,
-            bytes,
-            original_len,
-        });
+        self.0.push(Case { name, link_type, bytes, original_len });
     }
 
     /// Adds an Ethernet frame of which only `captured` bytes are present.
@@ -64,12 +59,7 @@ impl Cases {
         let mut bytes = template.build();
         let original_len = bytes.len();
         bytes.truncate(captured);
-        self.0.push(Case {
-            name,
-            link_type: 1,
-            bytes,
-            original_len,
-        });
+        self.0.push(Case { name, link_type: 1, bytes, original_len });
     }
 }
 
@@ -91,32 +81,17 @@ pub fn ipv4() -> Ipv4 {
 
 /// Returns an IPv4 packet with a protocol number and a payload.
 pub fn v4_raw(protocol: u8, payload: Vec<u8>) -> Template {
-    ethernet()
-        .layer(Layer::Ipv4(Ipv4 {
-            protocol: Some(protocol),
-            ..ipv4()
-        }))
-        .payload(payload)
+    ethernet().layer(Layer::Ipv4(Ipv4 { protocol: Some(protocol), ..ipv4() })).payload(payload)
 }
 
 /// Returns an IPv6 extension header.
 pub fn extension(protocol: u8, bytes: Vec<u8>) -> Layer {
-    Layer::Raw {
-        bytes,
-        ethertype: None,
-        protocol: Some(protocol),
-    }
+    Layer::Raw { bytes, ethertype: None, protocol: Some(protocol) }
 }
 
 /// Returns a frame of some ethertype.
 pub fn typed(ethertype: u16, payload: Vec<u8>) -> Template {
-    Template::new()
-        .layer(Layer::Ethernet {
-            src: A,
-            dst: B,
-            ethertype: Some(ethertype),
-        })
-        .payload(payload)
+    Template::new().layer(Layer::Ethernet { src: A, dst: B, ethertype: Some(ethertype) }).payload(payload)
 }
 
 /// Returns the bytes of an IP packet without a link header.

@@ -18,10 +18,7 @@ pub fn add(cases: &mut Cases) {
 }
 
 fn words(values: &[u32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_be_bytes())
-        .collect()
+    values.iter().flat_map(|value| value.to_be_bytes()).collect()
 }
 
 fn text(bytes: &[u8]) -> Vec<u8> {
@@ -42,31 +39,11 @@ struct Exchange {
 
 fn nfs(cases: &mut Cases) {
     let handle = text(&[9; 32]);
-    let attributes = words(&[
-        1, 0o100_644, 1, 1000, 1000, 0, 5000, 0, 8192, 0, 0, 0, 7, 0, 77, 5, 6, 7, 8, 9, 10,
-    ]);
+    let attributes = words(&[1, 0o100_644, 1, 1000, 1000, 0, 5000, 0, 8192, 0, 0, 0, 7, 0, 77, 5, 6, 7, 8, 9, 10]);
     let present = [&words(&[1])[..], &attributes].concat();
     let changed = [&words(&[1, 0, 5, 1, 2, 3, 4])[..], &present].concat();
     let new = words(&[1, 0o644, 0, 1, 7, 0, 2, 5, 6, 0]);
-    let old = words(&[
-        1,
-        0o100_644,
-        1,
-        0,
-        u32::MAX - 1,
-        500,
-        512,
-        0,
-        1,
-        2,
-        3,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]);
+    let old = words(&[1, 0o100_644, 1, 0, u32::MAX - 1, 500, 512, 0, 1, 2, 3, 1, 2, 3, 4, 5, 6]);
     let exchange = |names, procedure, asked: &[&[u8]], answered: &[&[u8]]| Exchange {
         names,
         version: 3,
@@ -77,36 +54,11 @@ fn nfs(cases: &mut Cases) {
     let name = text(b"name");
     let good = words(&[0]);
     let exchanges = [
-        exchange(
-            ["NFS getattr", "NFS attributes"],
-            1,
-            &[&handle],
-            &[&good, &attributes],
-        ),
-        exchange(
-            ["NFS lookup", "NFS found"],
-            3,
-            &[&handle, &name],
-            &[&good, &handle, &present, &present],
-        ),
-        exchange(
-            ["NFS lookup in vain", "NFS not found"],
-            3,
-            &[&handle, &name],
-            &[&words(&[2, 0])],
-        ),
-        exchange(
-            ["NFS access", "NFS rights"],
-            4,
-            &[&handle, &words(&[0x1f])],
-            &[&good, &present, &words(&[0x1f])],
-        ),
-        exchange(
-            ["NFS readlink", "NFS link"],
-            5,
-            &[&handle],
-            &[&good, &present, &text(b"target")],
-        ),
+        exchange(["NFS getattr", "NFS attributes"], 1, &[&handle], &[&good, &attributes]),
+        exchange(["NFS lookup", "NFS found"], 3, &[&handle, &name], &[&good, &handle, &present, &present]),
+        exchange(["NFS lookup in vain", "NFS not found"], 3, &[&handle, &name], &[&words(&[2, 0])]),
+        exchange(["NFS access", "NFS rights"], 4, &[&handle, &words(&[0x1f])], &[&good, &present, &words(&[0x1f])]),
+        exchange(["NFS readlink", "NFS link"], 5, &[&handle], &[&good, &present, &text(b"target")]),
         exchange(
             ["NFS read", "NFS data"],
             6,
@@ -137,18 +89,8 @@ fn nfs(cases: &mut Cases) {
             &[&handle, &name, &words(&[4]), &new, &words(&[8, 1])],
             &[&good, &words(&[1]), &handle, &present, &changed],
         ),
-        exchange(
-            ["NFS rename", "NFS renamed"],
-            14,
-            &[&handle, &name, &handle, &name],
-            &[&good, &changed, &changed],
-        ),
-        exchange(
-            ["NFS hard link", "NFS linked"],
-            15,
-            &[&handle, &handle, &name],
-            &[&words(&[13]), &present, &changed],
-        ),
+        exchange(["NFS rename", "NFS renamed"], 14, &[&handle, &name, &handle, &name], &[&good, &changed, &changed]),
+        exchange(["NFS hard link", "NFS linked"], 15, &[&handle, &handle, &name], &[&words(&[13]), &present, &changed]),
         exchange(
             ["NFS readdirplus", "NFS entries"],
             17,
@@ -159,28 +101,15 @@ fn nfs(cases: &mut Cases) {
             ["NFS fsstat", "NFS figures"],
             18,
             &[&handle],
-            &[
-                &good,
-                &present,
-                &words(&[0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 7]),
-            ],
+            &[&good, &present, &words(&[0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 7])],
         ),
         exchange(
             ["NFS fsinfo", "NFS limits"],
             19,
             &[&handle],
-            &[
-                &good,
-                &present,
-                &words(&[1, 2, 3, 4, 5, 6, 7, 0, 8, 1, 2, 3]),
-            ],
+            &[&good, &present, &words(&[1, 2, 3, 4, 5, 6, 7, 0, 8, 1, 2, 3])],
         ),
-        exchange(
-            ["NFS pathconf", "NFS names"],
-            20,
-            &[&handle],
-            &[&good, &present, &words(&[1, 255, 1, 0, 1, 0])],
-        ),
+        exchange(["NFS pathconf", "NFS names"], 20, &[&handle], &[&good, &present, &words(&[1, 255, 1, 0, 1, 0])]),
         exchange(
             ["NFS commit", "NFS committed"],
             21,
@@ -189,32 +118,16 @@ fn nfs(cases: &mut Cases) {
         ),
         Exchange {
             version: 2,
-            ..exchange(
-                ["NFS 2 lookup", "NFS 2 found"],
-                4,
-                &[&[9; 32], &name],
-                &[&good, &[9; 32], &old],
-            )
+            ..exchange(["NFS 2 lookup", "NFS 2 found"], 4, &[&[9; 32], &name], &[&good, &[9; 32], &old])
         },
         Exchange {
             version: 2,
-            ..exchange(
-                ["NFS 2 statfs", "NFS 2 figures"],
-                17,
-                &[&[9; 32]],
-                &[&words(&[0, 1, 2, 3, 4, 5])],
-            )
+            ..exchange(["NFS 2 statfs", "NFS 2 figures"], 17, &[&[9; 32]], &[&words(&[0, 1, 2, 3, 4, 5])])
         },
     ];
     let back = ethernet().ipv4(B4, A4).udp(2049, 800);
     for (id, exchange) in (100..).zip(exchanges) {
-        let Exchange {
-            names: [call, reply],
-            version,
-            procedure,
-            asked,
-            answered,
-        } = exchange;
+        let Exchange { names: [call, reply], version, procedure, asked, answered } = exchange;
         let head = words(&[id, 0, 2, 100_003, version, procedure, 1, 4, 7, 0, 0]);
         let message = [head, asked.concat()].concat();
         cases.frame(call, v4().udp(800, 2049).payload(message));
@@ -237,48 +150,21 @@ fn multipath(cases: &mut Cases) {
         let mut options = option.to_vec();
         options.resize(options.len().next_multiple_of(4), 1);
         let offset = ((20 + options.len()) / 4) as u8;
-        let header = [
-            &[0x9c, 0x40, 0, 81, 0, 0, 0, 1, 0, 0, 0, 0][..],
-            &[offset << 4, flags, 3, 232, 0, 0, 0, 0],
-            &options,
-        ];
+        let header =
+            [&[0x9c, 0x40, 0, 81, 0, 0, 0, 1, 0, 0, 0, 0][..], &[offset << 4, flags, 3, 232, 0, 0, 0, 0], &options];
         cases.frame(name, v4_raw(6, header.concat()));
     };
     let key = [1, 2, 3, 4, 5, 6, 7, 8];
     let with = |head: &[u8], tail: &[u8]| [head, tail].concat();
     segment("MPTCP capable", SYN, &with(&[30, 12, 0, 0x81], &key));
     segment("MPTCP capable 1", SYN, &[30, 4, 1, 1]);
-    segment(
-        "MPTCP capable, both keys",
-        ACK,
-        &with(&[30, 20, 1, 1], &[key, key].concat()),
-    );
+    segment("MPTCP capable, both keys", ACK, &with(&[30, 20, 1, 1], &[key, key].concat()));
     segment("MPTCP join", SYN, &with(&[30, 12, 0x11, 3], &key));
-    segment(
-        "MPTCP join, answered",
-        SYN | ACK,
-        &with(&[30, 16, 0x10, 3], &[9; 12]),
-    );
-    segment(
-        "MPTCP join, agreed",
-        ACK,
-        &with(&[30, 24, 0x10, 0], &[7; 20]),
-    );
-    segment(
-        "MPTCP sequence",
-        ACK,
-        &with(&[30, 28, 0x20, 0x1f], &[5; 24]),
-    );
-    segment(
-        "MPTCP short sequence",
-        ACK,
-        &with(&[30, 18, 0x20, 0x05], &[5; 14]),
-    );
-    segment(
-        "MPTCP address",
-        ACK,
-        &[30, 10, 0x34, 5, 10, 0, 0, 9, 31, 144],
-    );
+    segment("MPTCP join, answered", SYN | ACK, &with(&[30, 16, 0x10, 3], &[9; 12]));
+    segment("MPTCP join, agreed", ACK, &with(&[30, 24, 0x10, 0], &[7; 20]));
+    segment("MPTCP sequence", ACK, &with(&[30, 28, 0x20, 0x1f], &[5; 24]));
+    segment("MPTCP short sequence", ACK, &with(&[30, 18, 0x20, 0x05], &[5; 14]));
+    segment("MPTCP address", ACK, &[30, 10, 0x34, 5, 10, 0, 0, 9, 31, 144]);
     segment("MPTCP address 6", ACK, &with(&[30, 28, 0x30, 5], &[2; 24]));
     segment("MPTCP removal", ACK, &[30, 6, 0x40, 7, 8, 9]);
     segment("MPTCP priority", ACK, &[30, 4, 0x51, 6]);
@@ -291,14 +177,8 @@ fn pim(cases: &mut Cases) {
     let wide = [1, 0, 0, 24, 239, 1, 1, 0];
     let neighbor = [1, 0, 10, 0, 0, 9];
     let source = [1, 0, 7, 32, 10, 0, 0, 1];
-    let option = |kind: u16, value: &[u8]| {
-        [
-            &kind.to_be_bytes()[..],
-            &(value.len() as u16).to_be_bytes(),
-            value,
-        ]
-        .concat()
-    };
+    let option =
+        |kind: u16, value: &[u8]| [&kind.to_be_bytes()[..], &(value.len() as u16).to_be_bytes(), value].concat();
     let hello = [
         option(1, &[0, 105]),
         option(2, &[0x81, 0xf4, 9, 0xc4]),
@@ -309,55 +189,25 @@ fn pim(cases: &mut Cases) {
         option(24, &neighbor),
         option(99, b"xyz"),
     ];
-    let join = [
-        &[0, 1, 0, 210][..],
-        &group,
-        &[0, 1, 0, 1],
-        &source,
-        &[1, 0, 12, 32, 10, 0, 0, 3],
-    ]
-    .concat();
+    let join = [&[0, 1, 0, 210][..], &group, &[0, 1, 0, 1], &source, &[1, 0, 12, 32, 10, 0, 0, 3]].concat();
     let registered = super::bare(v4().udp(5, 6));
     let election = [&neighbor[..], &words(&[1, 2])].concat();
     let backoff = [&election[..], &neighbor, &words(&[3, 4]), &[1, 244]].concat();
     for (name, kind, subtype, body) in [
         ("PIM hello with options", 0, 0, hello.concat()),
-        (
-            "PIM register",
-            1,
-            0,
-            [&[0x40, 0, 0, 0][..], &registered].concat(),
-        ),
+        ("PIM register", 1, 0, [&[0x40, 0, 0, 0][..], &registered].concat()),
         ("PIM register stop", 2, 0, [&group[..], &neighbor].concat()),
         ("PIM join", 3, 0, [&neighbor[..], &join].concat()),
         (
             "PIM bootstrap",
             4,
             0,
-            [
-                &[0x12, 0x34, 30, 192][..],
-                &neighbor,
-                &wide,
-                &[1, 1, 0, 0],
-                &neighbor,
-                &[0, 150, 7, 0],
-            ]
-            .concat(),
+            [&[0x12, 0x34, 30, 192][..], &neighbor, &wide, &[1, 1, 0, 0], &neighbor, &[0, 150, 7, 0]].concat(),
         ),
-        (
-            "PIM assert",
-            5,
-            0,
-            [&group[..], &neighbor, &words(&[0x8000_0001, 20])].concat(),
-        ),
+        ("PIM assert", 5, 0, [&group[..], &neighbor, &words(&[0x8000_0001, 20])].concat()),
         ("PIM graft", 6, 0, [&neighbor[..], &join].concat()),
         ("PIM graft answered", 7, 0, join),
-        (
-            "PIM candidate",
-            8,
-            0,
-            [&[1, 192, 0, 150][..], &neighbor, &wide].concat(),
-        ),
+        ("PIM candidate", 8, 0, [&[1, 192, 0, 150][..], &neighbor, &wide].concat()),
         ("PIM DF offer", 10, 1, election),
         ("PIM DF backoff", 10, 3, backoff),
     ] {
@@ -399,75 +249,21 @@ fn nodes(cases: &mut Cases) {
     let address = A6.map(u16::to_be_bytes).concat();
     let full = b"\x04host\x07example\x03com\0";
     message("node noop", 139, 1, [0; 4], &[&nonce]);
-    message(
-        "node name of an address",
-        139,
-        0,
-        [0, 2, 0, 0],
-        &[&nonce, &address],
-    );
-    message(
-        "node name of a name",
-        139,
-        1,
-        [0, 2, 0, 0],
-        &[&nonce, full, &[0]],
-    );
-    message(
-        "node addresses",
-        139,
-        2,
-        [0, 3, 0, 0x3e],
-        &[&nonce, &[10, 0, 0, 2]],
-    );
-    message(
-        "node has a name",
-        140,
-        0,
-        [0, 2, 0, 0],
-        &[&nonce, &[0, 0, 0, 60], full],
-    );
-    message(
-        "node has addresses",
-        140,
-        0,
-        [0, 3, 0, 0x3f],
-        &[&nonce, &[0, 0, 0, 60], &address],
-    );
+    message("node name of an address", 139, 0, [0, 2, 0, 0], &[&nonce, &address]);
+    message("node name of a name", 139, 1, [0, 2, 0, 0], &[&nonce, full, &[0]]);
+    message("node addresses", 139, 2, [0, 3, 0, 0x3e], &[&nonce, &[10, 0, 0, 2]]);
+    message("node has a name", 140, 0, [0, 2, 0, 0], &[&nonce, &[0, 0, 0, 60], full]);
+    message("node has addresses", 140, 0, [0, 3, 0, 0x3f], &[&nonce, &[0, 0, 0, 60], &address]);
     message("node refuses", 140, 1, [0, 3, 0, 0], &[&nonce]);
     let matched = [&[1, 7, 1, 48, 0, 64, 0, 0][..], &address].concat();
-    let used = [
-        &[
-            48, 16, 0xc0, 0x80, 0, 0, 14, 16, 255, 255, 255, 255, 0x80, 0, 0, 0,
-        ][..],
-        &address,
-    ]
-    .concat();
-    message(
-        "renumbering",
-        138,
-        0,
-        [0, 0, 0, 5],
-        &[&[0, 0xe0, 0, 100, 0, 0, 0, 0], &matched, &used],
-    );
-    message(
-        "renumbering done",
-        138,
-        1,
-        [0, 0, 0, 5],
-        &[&[2, 0x18, 0, 0, 0, 0, 0, 0]],
-    );
+    let used = [&[48, 16, 0xc0, 0x80, 0, 0, 14, 16, 255, 255, 255, 255, 0x80, 0, 0, 0][..], &address].concat();
+    message("renumbering", 138, 0, [0, 0, 0, 5], &[&[0, 0xe0, 0, 100, 0, 0, 0, 0], &matched, &used]);
+    message("renumbering done", 138, 1, [0, 0, 0, 5], &[&[2, 0x18, 0, 0, 0, 0, 0, 0]]);
     let quoted = super::bare(v6().udp(1, 2));
     message("incomplete header chain 6", 4, 3, [0, 0, 0, 40], &[&quoted]);
     message("unknown unreachable 6", 1, 7, [0; 4], &[&quoted]);
     let record = [&[5, 0, 0, 9][..], &address].concat();
-    message(
-        "listener report 6 of wrong counts",
-        143,
-        0,
-        [0, 0, 0, 2],
-        &[&record],
-    );
+    message("listener report 6 of wrong counts", 143, 0, [0, 0, 0, 2], &[&record]);
     message("agents 6", 144, 0, [1, 2, 0, 0], &[]);
     message("agents found 6", 145, 0, [1, 2, 0, 0], &[&address]);
     message("prefix wanted 6", 146, 0, [1, 2, 0, 0], &[]);
@@ -479,37 +275,15 @@ fn frame_relay(cases: &mut Cases) {
         cases.link(name, 107, [head, inner].concat());
     };
     frame("frame relay IP", &[0x18, 0x41, 3, 0xcc], &echo);
-    frame(
-        "frame relay SNAP",
-        &[0x18, 0x4f, 3, 0, 0x80, 0, 0, 0, 8, 0],
-        &echo,
-    );
+    frame("frame relay SNAP", &[0x18, 0x4f, 3, 0, 0x80, 0, 0, 0, 8, 0], &echo);
     frame("frame relay of Cisco", &[0x18, 0x41, 8, 0], &echo);
-    frame(
-        "frame relay, long address",
-        &[0x1a, 0x40, 2, 0x13, 3, 0xcc],
-        &echo,
-    );
-    frame(
-        "frame relay, fragment",
-        &[0x18, 0x41, 3, 0xb1, 0xc0, 5],
-        b"abcd",
-    );
-    frame(
-        "frame relay without an end",
-        &[0x18, 0x40, 0x40, 0x40],
-        b"abcd",
-    );
-    frame(
-        "frame relay asks for its state",
-        &[0, 1, 3, 8, 0, 0x75, 0x95],
-        &[1, 1, 0, 3, 2, 5, 6],
-    );
+    frame("frame relay, long address", &[0x1a, 0x40, 2, 0x13, 3, 0xcc], &echo);
+    frame("frame relay, fragment", &[0x18, 0x41, 3, 0xb1, 0xc0, 5], b"abcd");
+    frame("frame relay without an end", &[0x18, 0x40, 0x40, 0x40], b"abcd");
+    frame("frame relay asks for its state", &[0, 1, 3, 8, 0, 0x75, 0x95], &[1, 1, 0, 3, 2, 5, 6]);
     frame(
         "frame relay tells its state",
         &[0, 1, 3, 8, 0, 0x7d],
-        &[
-            0x51, 1, 0, 0x53, 2, 5, 6, 0x57, 3, 6, 0xc0, 0x82, 0x11, 1, 9,
-        ],
+        &[0x51, 1, 0, 0x53, 2, 5, 6, 0x57, 3, 6, 0xc0, 0x82, 0x11, 1, 9],
     );
 }

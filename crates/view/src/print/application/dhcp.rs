@@ -11,11 +11,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const REQUEST: u8 = 1;
     line.protocol = "bootp";
     let operation = data.u8(0)?;
-    put!(
-        line,
-        "BOOTP/DHCP, {}",
-        names::text("dhcp.operation", operation)
-    );
+    put!(line, "BOOTP/DHCP, {}", names::text("dhcp.operation", operation));
     let (kind, len) = (data.u8(1)?, data.u8(2)?);
     let is_ethernet = kind == 1 && len == 6;
     if is_ethernet && operation == REQUEST {
@@ -47,12 +43,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if line.options.verbosity > 1 {
         put!(line, " (0x{flags:04x})");
     }
-    for (name, at) in [
-        ("Client-IP", 12),
-        ("Your-IP", 16),
-        ("Server-IP", 20),
-        ("Gateway-IP", 24),
-    ] {
+    for (name, at) in [("Client-IP", 12), ("Your-IP", 16), ("Server-IP", 20), ("Gateway-IP", 24)] {
         let address = data.u32(at)?;
         if address != 0 {
             put!(line, "\n\t  {name} {}", Ipv4Addr::from(address));
@@ -80,10 +71,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 }
 
 fn options(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {
-    put!(
-        line,
-        "\n\t  Vendor-rfc1048 Extensions\n\t    Magic Cookie 0x{MAGIC:08x}"
-    );
+    put!(line, "\n\t  Vendor-rfc1048 Extensions\n\t    Magic Cookie 0x{MAGIC:08x}");
     while let Ok(tag) = data.u8(0) {
         match tag {
             0 => {
@@ -135,17 +123,9 @@ fn put_value(line: &mut Line<'_>, tag: u8, value: &[u8]) {
         "words" => parts(line, value, 4, ",", decimal),
         "shorts" => parts(line, value, 2, ",", decimal),
         "dots" => parts(line, value, 1, ".", decimal),
-        "pairs" => parts(line, value, 8, ",", |pair| {
-            format!("({}:{})", address(&pair[..4]), address(&pair[4..]))
-        }),
-        "flag" => parts(line, value, 1, ",", |flag| {
-            names::text("dhcp.flag", flag[0]).into()
-        }),
-        "message" => put!(
-            line,
-            "{}",
-            names::text("dhcp.message", number(value) & 0xffff_ffff)
-        ),
+        "pairs" => parts(line, value, 8, ",", |pair| format!("({}:{})", address(&pair[..4]), address(&pair[4..]))),
+        "flag" => parts(line, value, 1, ",", |flag| names::text("dhcp.flag", flag[0]).into()),
+        "message" => put!(line, "{}", names::text("dhcp.message", number(value) & 0xffff_ffff)),
         "list" => {
             for (index, tag) in value.iter().enumerate() {
                 put!(line, "{}", if index % 4 == 0 { "\n\t      " } else { ", " });

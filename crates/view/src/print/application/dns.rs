@@ -58,11 +58,7 @@ fn print(line: &mut Line<'_>, data: Data<'_>, multicast: bool) -> Printed {
 
 /// Shows a name in the middle of other data. Returns the position after it.
 pub fn put_name(line: &mut Line<'_>, data: Data<'_>, at: usize) -> Result<usize, Stop> {
-    Message {
-        data,
-        multicast: false,
-    }
-    .name(line, at)
+    Message { data, multicast: false }.name(line, at)
 }
 
 struct Message<'a> {
@@ -90,12 +86,7 @@ impl Message<'_> {
             17 | 21 => put!(line, "Resp{code}"),
             _ => put_spaced(line, "dns.response", code),
         }
-        for (bit, set, clear) in [
-            (0x400, "*", ""),
-            (0x80, "", "-"),
-            (0x200, "|", ""),
-            (0x20, "$", ""),
-        ] {
+        for (bit, set, clear) in [(0x400, "*", ""), (0x80, "", "-"), (0x200, "|", ""), (0x20, "$", "")] {
             put!(line, "{}", if flags & bit != 0 { set } else { clear });
         }
         if questions != 1 {
@@ -195,28 +186,14 @@ impl Message<'_> {
             put!(line, " {}", names::text("dns.class", class & !top));
         }
         if self.multicast {
-            put!(
-                line,
-                "{}",
-                if class & TOP_BIT != 0 {
-                    " (QU)"
-                } else {
-                    " (QM)"
-                }
-            );
+            put!(line, "{}", if class & TOP_BIT != 0 { " (QU)" } else { " (QM)" });
         }
         put!(line, "? ");
         self.name(line, at)?;
         Ok(after + 4)
     }
 
-    fn named_records(
-        &self,
-        line: &mut Line<'_>,
-        name: &str,
-        at: usize,
-        count: u16,
-    ) -> Result<usize, Stop> {
+    fn named_records(&self, line: &mut Line<'_>, name: &str, at: usize, count: u16) -> Result<usize, Stop> {
         if count > 0 {
             put!(line, "{name}");
         }
@@ -242,12 +219,8 @@ impl Message<'_> {
             self.skip_name(at)?
         };
         data.slice(at, 10)?;
-        let (kind, class, ttl, len) = (
-            data.u16(at)?,
-            data.u16(at + 2)?,
-            data.u32(at + 4)?,
-            usize::from(data.u16(at + 8)?),
-        );
+        let (kind, class, ttl, len) =
+            (data.u16(at)?, data.u16(at + 2)?, data.u32(at + 4)?, usize::from(data.u16(at + 8)?));
         let top = if self.multicast { TOP_BIT } else { 0 };
         let plain_class = class & !top;
         if plain_class != CLASS_IN && kind != TYPE_OPT {
@@ -266,13 +239,7 @@ impl Message<'_> {
         Ok(start + len)
     }
 
-    fn value(
-        &self,
-        line: &mut Line<'_>,
-        (kind, class, ttl): (u16, u16, u32),
-        at: usize,
-        len: usize,
-    ) -> Printed {
+    fn value(&self, line: &mut Line<'_>, (kind, class, ttl): (u16, u16, u32), at: usize, len: usize) -> Printed {
         let data = self.data;
         match kind {
             TYPE_A => put!(line, " {}", data.ip4(at)?),
@@ -373,8 +340,7 @@ impl Message<'_> {
             let len = self.data.u8(at)?;
             match len & 0xc0 {
                 0xc0 => {
-                    let target =
-                        usize::from(u16::from(len & 0x3f) << 8 | u16::from(self.data.u8(at + 1)?));
+                    let target = usize::from(u16::from(len & 0x3f) << 8 | u16::from(self.data.u8(at + 1)?));
                     after.get_or_insert(at + 2);
                     if target >= limit {
                         put!(line, "<BAD PTR>");

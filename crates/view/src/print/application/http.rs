@@ -40,7 +40,8 @@ fn lines(line: &mut Line<'_>, protocol: &'static str, name: &str, data: Data<'_>
     message(line, name, true, data)
 }
 
-/// Returns true for bytes that begin with a request's name, or with a response, whose second token is a code of three digits.
+/// Returns true for bytes that begin with a request's name, or with a response, whose second token is a code of three
+/// digits.
 fn is_message(bytes: &[u8], table: &str) -> bool {
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || !byte.is_ascii_graphic();
     let mut words = bytes.split(is_end).filter(|word| !word.is_empty());
@@ -100,9 +101,7 @@ fn one_line(line: &mut Line<'_>, prefix: &str, data: Data<'_>) -> Result<Option<
 pub fn ssh(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "ssh";
     if data.bytes.starts_with(b"SSH-") {
-        let mut parts = data
-            .bytes
-            .split_inclusive(|byte| matches!(byte, b'\r' | b'\n'));
+        let mut parts = data.bytes.split_inclusive(|byte| matches!(byte, b'\r' | b'\n'));
         let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
         let version = parts.next().and_then(|first| match first {
             [version @ .., b'\r' | b'\n'] if version.iter().all(is_printable) => Some(version),

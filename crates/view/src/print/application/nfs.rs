@@ -11,12 +11,7 @@ const REPLY: u32 = 1;
 const HANDLE_LEN_V2: usize = 32;
 
 /// Shows a call or reply; returns false for anything else.
-pub fn print(
-    line: &mut Line<'_>,
-    ip: &Ip,
-    (src, dst): (u16, u16),
-    data: Data<'_>,
-) -> Result<bool, Stop> {
+pub fn print(line: &mut Line<'_>, ip: &Ip, (src, dst): (u16, u16), data: Data<'_>) -> Result<bool, Stop> {
     if src != PORT && dst != PORT {
         return Ok(false);
     }
@@ -28,13 +23,7 @@ pub fn print(
             line.protocol = "nfs";
             put!(line, "NFS request xid {id} {}", data.len);
             let (version, procedure) = (data.u32(16)?, data.u32(20)?);
-            line.flows.called(Call {
-                client: ip.src,
-                server: ip.dst,
-                id,
-                version,
-                procedure,
-            });
+            line.flows.called(Call { client: ip.src, server: ip.dst, id, version, procedure });
             let name = put_name(line, version, procedure);
             call(line, version, name, data)?;
             Ok(true)
@@ -155,8 +144,7 @@ fn call(line: &mut Line<'_>, version: u32, name: &str, data: Data<'_>) -> Printe
             }
         }
         "write" => {
-            let [begin, offset, total, stored] =
-                [values.u32()?, values.u32()?, values.u32()?, values.u32()?];
+            let [begin, offset, total, stored] = [values.u32()?, values.u32()?, values.u32()?, values.u32()?];
             put!(line, " {stored} ({total}) bytes @ {offset} ({begin})");
         }
         "symlink" => {
@@ -251,13 +239,7 @@ impl NewAttributes {
         if values.u32()? != 0 {
             values.u64()?;
         }
-        Ok(Self {
-            mode,
-            uid,
-            gid,
-            accessed: time(values)?,
-            modified: time(values)?,
-        })
+        Ok(Self { mode, uid, gid, accessed: time(values)?, modified: time(values)? })
     }
 
     fn put(&self, line: &mut Line<'_>) {

@@ -1,5 +1,5 @@
-//! NTP: version and mode; with `-v` the times, or the head of a control message. PTP: one line with the type of a message,
-//! its sender and its time.
+//! NTP: version and mode; with `-v` the times, or the head of a control message. PTP: one line with the type of a
+//! message, its sender and its time.
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{names, time};
@@ -13,11 +13,7 @@ pub fn ntp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Ok(());
     }
     let leap = first & 0xc0;
-    put!(
-        line,
-        "\n\tLeap indicator: {} ({leap})",
-        names::of("ntp.leap", leap)
-    );
+    put!(line, "\n\tLeap indicator: {} ({leap})", names::of("ntp.leap", leap));
     match first & 7 {
         0..6 => times(line, data),
         6 => control(line, data),
@@ -31,10 +27,7 @@ fn control(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if data.len < HEADER_LEN {
         return Err(Stop::Invalid);
     }
-    line.show(
-        data,
-        ", {n8 1&80 ntp.response}, {n8 1&40 ntp.error}, {n8 1&20 ntp.more}, OpCode={u8 1&1f}",
-    )?;
+    line.show(data, ", {n8 1&80 ntp.response}, {n8 1&40 ntp.error}, {n8 1&20 ntp.more}, OpCode={u8 1&1f}")?;
     line.show(data, "\n\tSequence={u16 2}")?;
     match data.u16(4)? {
         0 => put!(line, ", Status=0"),
@@ -87,10 +80,9 @@ fn times(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         put!(line, "{name}");
         put_time(line, data.u32(at)?, data.u32(at + 4)?);
     }
-    for (name, at) in [
-        ("\n\t    Originator - Receive Timestamp:  ", 32),
-        ("\n\t    Originator - Transmit Timestamp: ", 40),
-    ] {
+    for (name, at) in
+        [("\n\t    Originator - Receive Timestamp:  ", 32), ("\n\t    Originator - Transmit Timestamp: ", 40)]
+    {
         put!(line, "{name}");
         let time = |at: usize| Ok((data.u32(at)?, data.u32(at + 4)?));
         let (before, after) = (time(24)?, time(at)?);
@@ -98,8 +90,7 @@ fn times(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             put_time(line, after.0, after.1);
             continue;
         }
-        let whole =
-            |(seconds, fraction): (u32, u32)| i128::from(seconds) << 32 | i128::from(fraction);
+        let whole = |(seconds, fraction): (u32, u32)| i128::from(seconds) << 32 | i128::from(fraction);
         let apart = whole(after) - whole(before);
         let sign = if apart > 0 { '+' } else { '-' };
         let apart = apart.unsigned_abs();
@@ -146,15 +137,9 @@ pub fn ptp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Ok(());
     }
     let kind = data.u8(0)? & 15;
-    line.show(
-        data,
-        ", {n8 0&f ptp} msg, domain {u8 4}, clock 0x{x64 20}, port {u16 28}, seq {u16 30}",
-    )?;
+    line.show(data, ", {n8 0&f ptp} msg, domain {u8 4}, clock 0x{x64 20}, port {u16 28}, seq {u16 30}")?;
     if kind == ANNOUNCE {
-        line.show(
-            data,
-            ", grandmaster 0x{x64 53} priority {u8 47} class {u8 48}, steps removed {u16 61}",
-        )?;
+        line.show(data, ", grandmaster 0x{x64 53} priority {u8 47} class {u8 48}, steps removed {u16 61}")?;
     } else if kind < ANNOUNCE {
         put!(line, ", time {}.{:09}", data.number(34, 6)?, data.u32(40)?);
     }

@@ -15,16 +15,10 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let len = stored.min(data.len);
     let name = names::of("radius.code", code);
     if !line.verbose() {
-        put!(
-            line,
-            "RADIUS, {name} ({code}), id: 0x{id:02x} length: {len}"
-        );
+        put!(line, "RADIUS, {name} ({code}), id: 0x{id:02x} length: {len}");
         return Ok(());
     }
-    put!(
-        line,
-        "RADIUS, length: {len}\n\t{name} ({code}), id: 0x{id:02x}"
-    );
+    put!(line, "RADIUS, length: {len}\n\t{name} ({code}), id: 0x{id:02x}");
     line.show(data, ", Authenticator: {x64 4}{x64 12}")?;
     attributes(line, data.claimed(len).skip(HEADER_LEN))
 }
@@ -100,8 +94,7 @@ fn text(line: &mut Line<'_>, bytes: &[u8]) {
     };
     for byte in bytes.iter().take_while(|byte| **byte != 0) {
         let is_printable = byte.is_ascii_graphic() || *byte == b' ';
-        line.out
-            .push(if is_printable { char::from(*byte) } else { '.' });
+        line.out.push(if is_printable { char::from(*byte) } else { '.' });
     }
 }
 

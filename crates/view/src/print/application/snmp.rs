@@ -26,9 +26,7 @@ fn element(bytes: &[u8]) -> Option<Element<'_>> {
     if first & 0x80 != 0 {
         let count = usize::from(first & 0x7f);
         let (digits, after) = rest.split_at_checked(count.min(5))?;
-        len = digits.iter().fold(0usize, |len, byte| {
-            len.saturating_mul(256).saturating_add(usize::from(*byte))
-        });
+        len = digits.iter().fold(0usize, |len, byte| len.saturating_mul(256).saturating_add(usize::from(*byte)));
         rest = after;
     }
     let (value, rest) = rest.split_at_checked(len)?;
@@ -38,9 +36,7 @@ fn element(bytes: &[u8]) -> Option<Element<'_>> {
 fn number(value: &[u8]) -> i64 {
     let negative = value.first().is_some_and(|byte| byte & 0x80 != 0);
     let start = if negative { -1 } else { 0 };
-    value.iter().fold(start, |number: i64, byte| {
-        number.wrapping_shl(8) | i64::from(*byte)
-    })
+    value.iter().fold(start, |number: i64, byte| number.wrapping_shl(8) | i64::from(*byte))
 }
 
 pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
@@ -63,10 +59,7 @@ fn message(line: &mut Line<'_>, bytes: &[u8]) -> Option<()> {
     }
     let version = element(whole.value)?;
     let names = ["SNMPv1", "SNMPv2c", "", "SNMPv3"];
-    let name = names
-        .get(number(version.value) as usize)
-        .copied()
-        .unwrap_or("");
+    let name = names.get(number(version.value) as usize).copied().unwrap_or("");
     if version.tag != INTEGER || name.is_empty() {
         put!(line, "SNMP [version = {}]", number(version.value));
         return Some(());
@@ -118,11 +111,7 @@ fn pdu(line: &mut Line<'_>, bytes: &[u8]) -> Option<()> {
         put!(line, "{{ ");
     }
     put!(line, "{name}({}) ", pdu.value.len());
-    let bindings = if kind == TRAP {
-        trap(line, pdu.value)?
-    } else {
-        request(line, kind, pdu.value)?
-    };
+    let bindings = if kind == TRAP { trap(line, pdu.value)? } else { request(line, kind, pdu.value)? };
     variables(line, kind, bindings)?;
     if line.verbose() {
         put!(line, " }} ");
@@ -202,9 +191,7 @@ fn put_value(line: &mut Line<'_>, element: &Element<'_>) {
             put!(line, "{}", parts.join("."));
         }
         0x41..=0x43 | 0x46 => {
-            let all = value
-                .iter()
-                .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+            let all = value.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
             put!(line, "{all}");
         }
         0x80 => put!(line, "[noSuchObject]"),
@@ -219,10 +206,7 @@ fn put_value(line: &mut Line<'_>, element: &Element<'_>) {
 }
 
 fn put_octets(line: &mut Line<'_>, value: &[u8]) {
-    if value
-        .iter()
-        .all(|byte| byte.is_ascii_graphic() || *byte == b' ')
-    {
+    if value.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
         put!(line, "\"");
         line.put_chars(value);
         put!(line, "\"");

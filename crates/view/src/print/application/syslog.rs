@@ -17,19 +17,12 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Err(Stop::Invalid);
     }
     let (facility, severity) = ((priority & 0x3f8) >> 3, priority & 7);
-    let (name, level) = (
-        names::text("syslog.facility", facility),
-        names::of("syslog.severity", severity),
-    );
+    let (name, level) = (names::text("syslog.facility", facility), names::of("syslog.severity", severity));
     if !line.verbose() {
         put!(line, "SYSLOG {name}.{level}, length: {}", data.len);
         return Ok(());
     }
-    put!(
-        line,
-        "SYSLOG, length: {}\n\tFacility {name} ({facility})",
-        data.len
-    );
+    put!(line, "SYSLOG, length: {}\n\tFacility {name} ({facility})", data.len);
     put!(line, ", Severity {level} ({severity})\n\tMsg: ");
     let message = data.skip(at + 1);
     line.put_chars(message.slice(0, message.len)?);

@@ -52,12 +52,7 @@ fn hello(line: &mut Line<'_>, data: Data<'_>, is_client: bool) -> Option<()> {
     while at + 4 <= end {
         let (kind, size) = (data.u16(at).ok()?, usize::from(data.u16(at + 2).ok()?));
         let value = data.slice(at + 4, size).ok()?;
-        let pair = |at: usize| {
-            value
-                .get(at..)?
-                .first_chunk()
-                .map(|pair| u16::from_be_bytes(*pair))
-        };
+        let pair = |at: usize| value.get(at..)?.first_chunk().map(|pair| u16::from_be_bytes(*pair));
         match kind {
             SERVER_NAME => {
                 let name = pair(3).and_then(|len| value.get(5..5 + usize::from(len)));
@@ -68,9 +63,7 @@ fn hello(line: &mut Line<'_>, data: Data<'_>, is_client: bool) -> Option<()> {
             }
             SUPPORTED_VERSIONS if is_client => {
                 let list = value.get(1..).unwrap_or_default().chunks_exact(2);
-                versions = list
-                    .map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
-                    .collect();
+                versions = list.map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
             }
             SUPPORTED_VERSIONS => versions = pair(0).into_iter().collect(),
             PROTOCOLS => {
@@ -85,10 +78,7 @@ fn hello(line: &mut Line<'_>, data: Data<'_>, is_client: bool) -> Option<()> {
         }
         at += 4 + size;
     }
-    let named: Vec<&str> = versions
-        .into_iter()
-        .filter_map(|version| names::find("tls.version", version))
-        .collect();
+    let named: Vec<&str> = versions.into_iter().filter_map(|version| names::find("tls.version", version)).collect();
     let plural = if named.len() == 1 { "" } else { "s" };
     put!(line, ", version{plural} {}", named.join(" "));
     if !protocols.is_empty() {
@@ -141,11 +131,7 @@ fn long_header(line: &mut Line<'_>, data: Data<'_>) {
         Some((data.slice(at + 1, len).ok()?, at + 1 + len))
     };
     let half = |number: u8| {
-        if number == 0 {
-            0
-        } else {
-            usize::from(number) + 3
-        }
+        if number == 0 { 0 } else { usize::from(number) + 3 }
     };
     let ids = match is_old {
         false => connection(5).and_then(|(dst, at)| Some((dst, connection(at)?.0))),

@@ -8,8 +8,7 @@ pub fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 28;
     line.protocol = "isakmp";
     data.need(HEADER_LEN)?;
-    let (version, kind, flags, message) =
-        (data.u8(17)? >> 4, data.u8(18)?, data.u8(19)?, data.u32(20)?);
+    let (version, kind, flags, message) = (data.u8(17)? >> 4, data.u8(18)?, data.u8(19)?, data.u32(20)?);
     put!(line, "isakmp:");
     let is_first = message == 0;
     match version {
@@ -24,11 +23,7 @@ pub fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         _ => put!(line, " version {version}"),
     }
     put!(line, " {}", names::text("isakmp", kind));
-    let table = if version == 1 {
-        "isakmp.flags"
-    } else {
-        "isakmp2.flags"
-    };
+    let table = if version == 1 { "isakmp.flags" } else { "isakmp2.flags" };
     let letters = names::joined(table, flags, "");
     if !letters.is_empty() {
         put!(line, "[{letters}]");
@@ -67,17 +62,13 @@ fn message(line: &mut Line<'_>, data: Data<'_>) {
         (1, 148) => little(4).map(|sender| format!("handshake initiation, sender 0x{sender:08x}")),
         (2, 92) => little(4).and_then(|sender| {
             let receiver = little(8)?;
-            Ok(format!(
-                "handshake response, sender 0x{sender:08x}, receiver 0x{receiver:08x}"
-            ))
+            Ok(format!("handshake response, sender 0x{sender:08x}, receiver 0x{receiver:08x}"))
         }),
         (3, 64) => little(4).map(|receiver| format!("cookie reply, receiver 0x{receiver:08x}")),
         (4, 32..) => little(4).and_then(|receiver| {
             let counter = data.array::<8>(8).map(u64::from_le_bytes)?;
             let name = if data.len == 32 { "keepalive" } else { "data" };
-            Ok(format!(
-                "{name}, receiver 0x{receiver:08x}, counter {counter}"
-            ))
+            Ok(format!("{name}, receiver 0x{receiver:08x}, counter {counter}"))
         }),
         _ => return,
     };

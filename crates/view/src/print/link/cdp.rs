@@ -1,5 +1,5 @@
-//! Announcements of Cisco switches to their neighbours: CDP (version, time to live and name; with `-v` all of it), VTP and
-//! UDLD.
+//! Announcements of Cisco switches to their neighbours: CDP (version, time to live and name; with `-v` all of it), VTP
+//! and UDLD.
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, number, put};
 use crate::print::names;
@@ -21,10 +21,7 @@ pub fn vtp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 
 pub fn udld(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "udld";
-    line.show(
-        data,
-        "UDLDv{u8 0>>5}, Code {n8 0&1f udld} ({u8 0&1f}), Flags [{f8 1 udld.flags}] (0x{x8 1})",
-    )?;
+    line.show(data, "UDLDv{u8 0>>5}, Code {n8 0&1f udld} ({u8 0&1f}), Flags [{f8 1 udld.flags}] (0x{x8 1})")?;
     put!(line, ", length {}", data.len);
     Ok(())
 }
@@ -52,10 +49,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         if !tlv.is_long_enough {
             let (name, plural) = (names::of("cdp", kind), plural(len));
             match line.verbose() {
-                true => put!(
-                    line,
-                    "\n\t{name} (0x{kind:02x}), TLV length: {len} byte{plural} (too short)"
-                ),
+                true => put!(line, "\n\t{name} (0x{kind:02x}), TLV length: {len} byte{plural} (too short)"),
                 false => put!(line, ", {name} TLV length {len} too short"),
             }
             return Err(Stop::Invalid);
@@ -92,11 +86,7 @@ fn one(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
         put!(line, ", Device-ID ");
     } else if line.verbose() {
         let (name, len) = (names::of("cdp", kind), value.len);
-        put!(
-            line,
-            "\n\t{name} (0x{kind:02x}), value length: {len} byte{}: ",
-            plural(len)
-        );
+        put!(line, "\n\t{name} (0x{kind:02x}), value length: {len} byte{}: ", plural(len));
     }
     let is_known = names::find("cdp", kind).is_some();
     let fits = (least..=most).contains(&value.len);

@@ -46,10 +46,7 @@ fn frame(line: &mut Line<'_>, frame: Data<'_>) -> Printed {
 }
 
 pub fn is_vlan(kind: u16) -> bool {
-    matches!(
-        kind,
-        names::VLAN | names::VLAN_9100 | names::VLAN_9200 | names::SERVICE_VLAN
-    )
+    matches!(kind, names::VLAN | names::VLAN_9100 | names::VLAN_9200 | names::SERVICE_VLAN)
 }
 
 /// Shows a VLAN tag, and the ethertype after it, with the link header.
@@ -58,12 +55,7 @@ pub fn put_tag(line: &mut Line<'_>, tci: u16, kind: u16) {
         return;
     }
     let drop_eligible = if tci & 0x1000 != 0 { ", DEI" } else { "" };
-    put!(
-        line,
-        "vlan {}, p {}{drop_eligible}, ",
-        tci & 0xfff,
-        tci >> 13
-    );
+    put!(line, "vlan {}, p {}{drop_eligible}, ", tci & 0xfff, tci >> 13);
     if kind > names::MAX_LENGTH {
         put_type(line, kind);
         put!(line, ", ");
@@ -97,7 +89,8 @@ fn header(line: &mut Line<'_>, frame: Data<'_>, kind: u16) -> Printed {
     Ok(())
 }
 
-/// Shows the tag of an encrypted frame. Of a signed frame shows the packet, with the tag before it if link headers are shown.
+/// Shows the tag of an encrypted frame. Of a signed frame shows the packet, with the tag before it if link headers are
+/// shown.
 pub fn macsec(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
     const CHANGED: u8 = 0x04;
     const ENCRYPTED: u8 = 0x08;

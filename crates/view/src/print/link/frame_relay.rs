@@ -17,20 +17,12 @@ struct Header {
 
 impl Header {
     fn put(&self, line: &mut Line<'_>, protocol: u16) {
-        let Self {
-            address_len,
-            dlci,
-            flags,
-            len,
-        } = self;
+        let Self { address_len, dlci, flags, len } = self;
         if line.options.quick {
             return put!(line, "Q.922, DLCI {dlci}, length {len}: ");
         }
         let flags = names::flags("q922.flags", *flags);
-        put!(
-            line,
-            "Q.922, hdr-len {address_len}, DLCI {dlci}, Flags [{flags}], "
-        );
+        put!(line, "Q.922, hdr-len {address_len}, DLCI {dlci}, Flags [{flags}], ");
         match u8::try_from(protocol) {
             Ok(nlpid) => put!(line, "NLPID {} (0x{nlpid:02x})", names::of("nlpid", nlpid)),
             Err(_) => {
@@ -42,7 +34,8 @@ impl Header {
     }
 }
 
-/// Returns the address, which ends with the first byte whose last bit is set: two to four bytes; `None` if it is not valid.
+/// Returns the address, which ends with the first byte whose last bit is set: two to four bytes; `None` if it is not
+/// valid.
 fn address(data: Data<'_>) -> Result<Option<Header>, Stop> {
     let (first, second) = (data.u8(0)?, data.u8(1)?);
     if first & EXTENDED != 0 {
@@ -127,16 +120,8 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 fn fragment(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let number = (data.u16(0)? & 0x1e00) >> 1 | data.u16(0)? & 0xff;
     let flags = names::flags("frf15.flags", data.u8(0)? & 0xe0);
-    let kind = if data.u8(0)? & 1 == 0 {
-        "End-to-End"
-    } else {
-        "Interface"
-    };
-    put!(
-        line,
-        "FRF.15, seq 0x{number:03x}, Flags [{flags}],{kind} Fragmentation, length {}",
-        data.len
-    );
+    let kind = if data.u8(0)? & 1 == 0 { "End-to-End" } else { "Interface" };
+    put!(line, "FRF.15, seq 0x{number:03x}, Flags [{flags}],{kind} Fragmentation, length {}", data.len);
     Ok(())
 }
 

@@ -47,12 +47,7 @@ fn parts(line: &mut Line<'_>, subtype: u8, data: Data<'_>) -> Printed {
         }
         let part = list.take()?;
         let name = names::of(table, part.kind);
-        put!(
-            line,
-            "\n\t{name} TLV (0x{:02x}), length {}",
-            part.kind,
-            part.len
-        );
+        put!(line, "\n\t{name} TLV (0x{:02x}), length {}", part.kind, part.len);
         if part.kind == 0 {
             break;
         }
@@ -81,10 +76,7 @@ fn value(line: &mut Line<'_>, subtype: u8, kind: u16, value: Data<'_>) -> Result
             \n\t  State Flags [{f8 14 lacp.state}]",
         ),
         (LACP, 3) => (14, "\n\t  Max Delay {u16 0}"),
-        (MARKER, 1) => (
-            14,
-            "\n\t  Request System {mac 2}, Request Port {u16 0}, Request Transaction ID 0x{x32 8}",
-        ),
+        (MARKER, 1) => (14, "\n\t  Request System {mac 2}, Request Port {u16 0}, Request Transaction ID 0x{x32 8}"),
         _ => return Ok(false),
     };
     if value.len == should {

@@ -38,13 +38,9 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 fn put_header(line: &mut Line<'_>, dsap: u8, ssap: u8, control: u8) {
     let group = if dsap & 1 == 0 { "Individual" } else { "Group" };
     let response = if ssap & 1 == 0 { "Command" } else { "Response" };
-    let [(dsap, to), (ssap, from)] =
-        [dsap & !1, ssap & !1].map(|sap| (sap, names::of("llc.sap", sap)));
+    let [(dsap, to), (ssap, from)] = [dsap & !1, ssap & !1].map(|sap| (sap, names::of("llc.sap", sap)));
     put!(line, "LLC, dsap {to} (0x{dsap:02x}) {group}, ");
-    put!(
-        line,
-        "ssap {from} (0x{ssap:02x}) {response}, ctrl 0x{control:02x}"
-    );
+    put!(line, "ssap {from} (0x{ssap:02x}) {response}, ctrl 0x{control:02x}");
 }
 
 /// RFC 2684: bridged frames of another kind.
@@ -53,8 +49,8 @@ const BRIDGED: u32 = 0x00_80c2;
 /// Padding between SNAP and a bridged frame, on links that align it.
 const BRIDGE_PAD: usize = 2;
 
-/// Shows a SNAP header: an organization, and a type that is an ethertype if the organization is zero. The first bytes belong
-/// to the header before it.
+/// Shows a SNAP header: an organization, and a type that is an ethertype if the organization is zero. The first bytes
+/// belong to the header before it.
 pub fn snap(line: &mut Line<'_>, data: Data<'_>, bridge_pad: usize) -> Printed {
     line.protocol = "snap";
     let [_, a, b, c] = data.u32(2)?.to_be_bytes();

@@ -62,14 +62,8 @@ fn value_of(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Result<Shown, St
         }
         7 => {
             value.at_least(4)?;
-            line.show(
-                value,
-                "\n\t  System  Capabilities [{f16 0 lldp.capabilities}] (0x{x16 0})",
-            )?;
-            line.show(
-                value,
-                "\n\t  Enabled Capabilities [{f16 2 lldp.capabilities}] (0x{x16 2})",
-            )?;
+            line.show(value, "\n\t  System  Capabilities [{f16 0 lldp.capabilities}] (0x{x16 0})")?;
+            line.show(value, "\n\t  Enabled Capabilities [{f16 2 lldp.capabilities}] (0x{x16 2})")?;
         }
         8 => management_address(line, value)?,
         127 => return organization(line, value),
@@ -118,10 +112,7 @@ fn management_address(line: &mut Line<'_>, value: Data<'_>) -> Printed {
         return Err(stop);
     }
     let rest = value.skip(1 + len);
-    line.show(
-        rest,
-        "\n\t  {n8 0 lldp.numbering} Interface Numbering ({u8 0}): {u32 1}",
-    )?;
+    line.show(rest, "\n\t  {n8 0 lldp.numbering} Interface Numbering ({u8 0}): {u32 1}")?;
     let rest = rest.skip(5);
     if rest.len > 0 {
         let oid = rest.slice(1, rest.u8(0)?.into())?;
@@ -169,23 +160,14 @@ fn media(line: &mut Line<'_>, subtype: u8, value: Data<'_>) -> Result<Shown, Sto
     match subtype {
         1 => {
             value.at_least(7)?;
-            line.show(
-                value,
-                "\n\t    Media capabilities [{f16 4 lldp.media.can}] (0x{x16 4})",
-            )?;
-            line.show(
-                value,
-                "\n\t    Device type [{n8 6 lldp.media.device}] (0x{x8 6})",
-            )?;
+            line.show(value, "\n\t    Media capabilities [{f16 4 lldp.media.can}] (0x{x16 4})")?;
+            line.show(value, "\n\t    Device type [{n8 6 lldp.media.device}] (0x{x8 6})")?;
         }
         2 => {
             value.at_least(8)?;
             let application = "\n\t    Application type [{n8 4 lldp.media.application}] (0x{x8 4})";
             line.show(value, application)?;
-            line.show(
-                value,
-                ", Flags [{f8 5 lldp.media.flags}]\n\t    Vlan id {u16 5>>1&fff}",
-            )?;
+            line.show(value, ", Flags [{f8 5 lldp.media.flags}]\n\t    Vlan id {u16 5>>1&fff}")?;
             line.show(value, ", L2 priority {u16 6>>6&7}, DSCP value {u8 7&3f}")?;
         }
         4 => {
@@ -193,21 +175,14 @@ fn media(line: &mut Line<'_>, subtype: u8, value: Data<'_>) -> Result<Shown, Sto
             let kind = if value.u8(4)? & 3 != 0 { "PD" } else { "PSE" };
             put!(line, "\n\t    Power type [{kind} device]");
             line.show(value, ", Power source [{n8 4>>4&3 lldp.media.source}]")?;
-            line.show(
-                value,
-                "\n\t    Power priority [{n8 4&f lldp.media.priority}] (0x{x8 4&f})",
-            )?;
+            line.show(value, "\n\t    Power priority [{n8 4&f lldp.media.priority}] (0x{x8 4&f})")?;
             match value.u16(5)? {
                 power @ 0..1024 => put!(line, ", Power {:.1} Watts", f32::from(power) / 10.0),
                 power => put!(line, ", Power {power} (Reserved)"),
             }
         }
         5..=11 => {
-            put!(
-                line,
-                "\n\t  {} ",
-                names::of("lldp.media.inventory", subtype)
-            );
+            put!(line, "\n\t  {} ", names::of("lldp.media.inventory", subtype));
             line.put_string(&value.bytes[4..]);
         }
         _ => return Ok(Shown::Bytes),

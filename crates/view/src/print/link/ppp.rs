@@ -1,5 +1,5 @@
-//! PPP: in HDLC frames, in Cisco's, over Ethernet; and its own protocols: LCP and the control protocols of its payloads, PAP
-//! and CHAP.
+//! PPP: in HDLC frames, in Cisco's, over Ethernet; and its own protocols: LCP and the control protocols of its
+//! payloads, PAP and CHAP.
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::{cdp, ipv4, ipv6, link, names, tunnel};
@@ -99,19 +99,12 @@ fn slarp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         0 => put!(line, "request"),
         1 => line.show(data, "reply {ip4 4}/{ip4 8}")?,
         2 => {
-            line.show(
-                data,
-                "keepalive: mineseen=0x{x32 4}, yourseen=0x{x32 8}, reliability=0x{x16 12}",
-            )?;
+            line.show(data, "keepalive: mineseen=0x{x32 4}, yourseen=0x{x32 8}, reliability=0x{x16 12}")?;
             if data.len >= 18 {
                 let seconds = data.u32(14)? / 1000;
                 let (minutes, seconds) = (seconds / 60, seconds % 60);
                 let (days, hours) = (minutes / 1440, minutes / 60 % 24);
-                put!(
-                    line,
-                    ", link uptime={days}d{hours}h{}m{seconds}s",
-                    minutes % 60
-                );
+                put!(line, ", link uptime={days}d{hours}h{}m{seconds}s", minutes % 60);
             }
         }
         code => {
@@ -142,11 +135,7 @@ pub fn over_ethernet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if version & 0xf != 1 {
         put!(line, " [type {}]", version & 0xf);
     }
-    let name = if code == SESSION {
-        ""
-    } else {
-        names::of("pppoe", code)
-    };
+    let name = if code == SESSION { "" } else { names::of("pppoe", code) };
     put!(line, "PPPoE {name}");
     if code == SESSION || session != 0 {
         put!(line, " [ses 0x{session:x}]");
@@ -262,11 +251,7 @@ fn multilink(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Ok(());
     };
     let (number, flags) = (head & 0xfff, names::of("mlppp", head >> 14));
-    put!(
-        line,
-        "seq 0x{number:03x}, Flags [{flags}], length {}",
-        data.len
-    );
+    put!(line, "seq 0x{number:03x}, Flags [{flags}], length {}", data.len);
     Ok(())
 }
 
@@ -359,11 +344,7 @@ fn head(line: &mut Line<'_>, name: &str, table: &str, data: Data<'_>) -> Result<
         return Ok(None);
     }
     let (code, id) = (data.u8(0)?, data.u8(1)?);
-    put!(
-        line,
-        "{name}, {} (0x{code:02x}), id {id}",
-        names::of(table, code)
-    );
+    put!(line, "{name}, {} (0x{code:02x}), id {id}", names::of(table, code));
     Ok(Some(code))
 }
 
@@ -457,15 +438,14 @@ const fn bogus(least: &'static str, ends: bool) -> OptionResult {
 
 /// Shows the options that both ends of a link negotiate.
 fn config(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
-    let (lower, table, known): (_, _, fn(&mut Line<'_>, u16, Data<'_>) -> OptionResult) =
-        match protocol {
-            LCP => ("lcp", "lcp.option", lcp_option),
-            IPCP => ("ipcp", "ipcp.option", ipcp_option),
-            IPV6CP => ("ip6cp", "ip6cp.option", ipv6cp_option),
-            CCP => ("ccp", "ccp.option", ccp_option),
-            BACP => ("bacp", "bacp.option", bacp_option),
-            _ => return Ok(()),
-        };
+    let (lower, table, known): (_, _, fn(&mut Line<'_>, u16, Data<'_>) -> OptionResult) = match protocol {
+        LCP => ("lcp", "lcp.option", lcp_option),
+        IPCP => ("ipcp", "ipcp.option", ipcp_option),
+        IPV6CP => ("ip6cp", "ip6cp.option", ipv6cp_option),
+        CCP => ("ccp", "ccp.option", ccp_option),
+        BACP => ("bacp", "bacp.option", bacp_option),
+        _ => return Ok(()),
+    };
     let packet = data.len + 4;
     let mut list = Tlvs::new(data, Layout::BYTES);
     while list.rest.len > 0 {
@@ -601,11 +581,7 @@ fn compression(line: &mut Line<'_>, value: Data<'_>) -> OptionResult {
         let name = names::of("ipcp.suboption", kind);
         put!(line, "\n\t\t{name} Suboption #{kind}, length {len}");
         if !tlv.fits {
-            put!(
-                line,
-                " [remaining suboptions length {} < {len}] (invalid)",
-                tlv.room
-            );
+            put!(line, " [remaining suboptions length {} < {len}] (invalid)", tlv.room);
             break;
         }
     }
@@ -614,9 +590,7 @@ fn compression(line: &mut Line<'_>, value: Data<'_>) -> OptionResult {
 
 fn ipv6cp_option(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> OptionResult {
     match (kind, value.len) {
-        (1, 8) => line
-            .show(value, ": {x16 0}:{x16 2}:{x16 4}:{x16 6}")
-            .map(|()| Shown::Known),
+        (1, 8) => line.show(value, ": {x16 0}:{x16 2}:{x16 4}:{x16 6}").map(|()| Shown::Known),
         (1, _) => bogus("= 10", false),
         _ => Ok(Shown::Unknown),
     }
@@ -627,12 +601,8 @@ fn ccp_option(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> OptionResult {
         (21, 0) => return bogus(">= 3", false),
         (24 | 26, 0 | 1) => return bogus(">= 4", false),
         (21, _) => ": Version: {u8 0>>5}, Dictionary Bits: {u8 0&1f}",
-        (24, _) => {
-            ": Features: {u8 0>>6}, PxP: {n8 0>>5&1 ccp.state}, History: {u8 0&1f}, #CTX-ID: {u8 1}"
-        }
-        (26, _) => {
-            ": Window: {u8 0>>4}K, Method: {n8 0&f ccp.method} (0x{h8 0&f}), MBZ: {u8 1>>2}, CHK: {u8 1&3}"
-        }
+        (24, _) => ": Features: {u8 0>>6}, PxP: {n8 0>>5&1 ccp.state}, History: {u8 0&1f}, #CTX-ID: {u8 1}",
+        (26, _) => ": Window: {u8 0>>4}K, Method: {n8 0&f ccp.method} (0x{h8 0&f}), MBZ: {u8 1>>2}, CHK: {u8 1&3}",
         _ => return Ok(Shown::Unknown),
     };
     line.show(value, template).map(|()| Shown::Known)
@@ -640,9 +610,7 @@ fn ccp_option(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> OptionResult {
 
 fn bacp_option(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> OptionResult {
     match (kind, value.len) {
-        (1, 4) => line
-            .show(value, ": Magic-Num 0x{x32 0}")
-            .map(|()| Shown::Known),
+        (1, 4) => line.show(value, ": Magic-Num 0x{x32 0}").map(|()| Shown::Known),
         (1, _) => bogus("= 6", false),
         _ => Ok(Shown::Unknown),
     }

@@ -30,10 +30,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if kind == RAPID && version != 2 {
         return Ok(());
     }
-    line.show(
-        data,
-        ", Flags [{f8 4 stp.flags}], bridge-id {x16 17}.{mac 19}.{x16 25}",
-    )?;
+    line.show(data, ", Flags [{f8 4 stp.flags}], bridge-id {x16 17}.{mac 19}.{x16 25}")?;
     put!(line, ", length {}", data.len);
     if line.verbose() {
         times(line, data)?;
@@ -51,10 +48,7 @@ fn times(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let (age, most) = (seconds(27)?, seconds(29)?);
     put!(line, "\n\tmessage-age {age:.2}s, max-age {most:.2}s");
     let (hello, delay) = (seconds(31)?, seconds(33)?);
-    put!(
-        line,
-        ", hello-time {hello:.2}s, forwarding-delay {delay:.2}s"
-    );
+    put!(line, ", hello-time {hello:.2}s, forwarding-delay {delay:.2}s");
     Ok(())
 }
 
@@ -80,35 +74,17 @@ fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
         return more.map_or(Ok(()), has_shortest_paths);
     }
     line.show(data, "\n\tport-role {n8 4>>2&3 stp.role}, CIST root-id {x16 5}.{mac 7}, CIST ext-pathcost {u32 13}")?;
-    line.show(
-        data,
-        "\n\tCIST regional-root-id {x16 17}.{mac 19}, CIST port-id {x16 25},",
-    )?;
+    line.show(data, "\n\tCIST regional-root-id {x16 17}.{mac 19}, CIST port-id {x16 25},")?;
     times(line, data)?;
     put!(line, "\n\tv3len {len}, MCID Name ");
     line.put_string(data.slice(39, 32)?);
-    line.show(
-        data,
-        ", rev {u16 71},\n\t\tdigest {x64 73}{x64 81}, CIST int-root-pathcost {u32 89},",
-    )?;
-    line.show(
-        data,
-        "\n\tCIST bridge-id {x16 93}.{mac 95}, CIST remaining-hops {u8 101}",
-    )?;
+    line.show(data, ", rev {u16 71},\n\t\tdigest {x64 73}{x64 81}, CIST int-root-pathcost {u32 89},")?;
+    line.show(data, "\n\tCIST bridge-id {x16 93}.{mac 95}, CIST remaining-hops {u8 101}")?;
     for number in 0..len.saturating_sub(CONFIGURATION_LEN) / TREE_LEN {
         let tree = data.skip(LEAST + number * TREE_LEN);
-        line.show(
-            tree,
-            "\n\tMSTI {u16 1&fff}, Flags [{f8 0 stp.flags}], port-role {n8 0>>2&3 stp.role}",
-        )?;
-        line.show(
-            tree,
-            "\n\t\tMSTI regional-root-id {x16 1}.{mac 3}, pathcost {u32 9}",
-        )?;
-        line.show(
-            tree,
-            "\n\t\tMSTI bridge-prio {u8 13>>4}, port-prio {u8 14>>4}, hops {u8 15}",
-        )?;
+        line.show(tree, "\n\tMSTI {u16 1&fff}, Flags [{f8 0 stp.flags}], port-role {n8 0>>2&3 stp.role}")?;
+        line.show(tree, "\n\t\tMSTI regional-root-id {x16 1}.{mac 3}, pathcost {u32 9}")?;
+        line.show(tree, "\n\t\tMSTI bridge-prio {u8 13>>4}, port-prio {u8 14>>4}, hops {u8 15}")?;
     }
     more.map_or(Ok(()), |more| shortest_paths(line, more))
 }
@@ -134,10 +110,7 @@ fn shortest_paths(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         "\n\tAgreement num {u8 53>>6}, Discarded Agreement num {u8 53>>4&3}, Agreement valid-flag {u8 53>>3&1},\
         \n\tRestricted role-flag: {u8 53>>2&1}, Format id {u8 55>>4} cap {u8 55}, ",
     )?;
-    line.show(
-        data,
-        "Convention id {u8 56>>4} cap {u8 56},\n\tEdge count {u16 57}, Agreement digest ",
-    )?;
+    line.show(data, "Convention id {u8 56>>4} cap {u8 56},\n\tEdge count {u16 57}, Agreement digest ")?;
     for at in (67..87).step_by(4) {
         line.show(data.skip(at), "{x32 0}")?;
     }

@@ -12,16 +12,7 @@ fn atm(line: &mut Line<'_>, operation: u16, data: Data<'_>) -> Printed {
     const FIRST: usize = 12;
     let stored = data.array::<8>(4)?;
     let lengths = stored.map(|len| usize::from(len & 0x3f));
-    let [
-        number,
-        subaddress,
-        _,
-        _,
-        sender,
-        target_number,
-        target_subaddress,
-        _,
-    ] = lengths;
+    let [number, subaddress, _, _, sender, target_number, target_subaddress, _] = lengths;
     let sender_at = FIRST + number + subaddress;
     let target_at = sender_at + sender + target_number + target_subaddress;
     if !line.options.link_header {

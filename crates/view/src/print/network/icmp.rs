@@ -35,18 +35,12 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
             put!(line, " (wrong icmp cksum {stored:x} (->{right:x})!)");
         }
     }
-    if matches!(
-        kind,
-        UNREACHABLE | 4 | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM
-    ) {
+    if matches!(kind, UNREACHABLE | 4 | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM) {
         let inner = data.skip(HEADER_LEN);
         // The quoted packet is cut on purpose, so its own length counts.
         let claimed = inner.u16(2).map_or(inner.len, usize::from);
         put!(line, "\n\t");
-        let whole = Data {
-            bytes: inner.bytes,
-            len: inner.len.max(claimed),
-        };
+        let whole = Data { bytes: inner.bytes, len: inner.len.max(claimed) };
         ipv4::print(line, whole)?;
         if matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM) {
             extensions(line, data)?;
@@ -92,9 +86,7 @@ fn message(data: Data<'_>) -> Result<String, Stop> {
             let time = |at| data.u32(at).map(time_of_day);
             let (id, seq) = (data.u16(4)?, data.u16(6)?);
             let (sent, received, answered) = (time(8)?, time(12)?, time(16)?);
-            format!(
-                "time stamp reply id {id} seq {seq}: org {sent}, recv {received}, xmit {answered}"
-            )
+            format!("time stamp reply id {id} seq {seq}: org {sent}, recv {received}, xmit {answered}")
         }
         15 => "information request".into(),
         16 => "information reply".into(),
@@ -171,11 +163,7 @@ fn router_advertisement(data: Data<'_>) -> Result<String, Stop> {
 fn time_of_day(milliseconds: u32) -> String {
     let seconds = milliseconds / 1000;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    format!(
-        "{hours:02}:{minutes:02}:{:02}.{:03}",
-        seconds % 60,
-        milliseconds % 1000
-    )
+    format!("{hours:02}:{minutes:02}:{:02}.{:03}", seconds % 60, milliseconds % 1000)
 }
 
 /// Shows the objects after the packet that a message quotes, if present.
@@ -206,20 +194,14 @@ fn extensions(line: &mut Line<'_>, message: Data<'_>) -> Printed {
     if is_whole {
         let (checksum, len) = (data.u16(2)?, data.len);
         let not = if is_correct() { "" } else { "in" };
-        put!(
-            line,
-            ", checksum 0x{checksum:04x} ({not}correct), length {len}"
-        );
+        put!(line, ", checksum 0x{checksum:04x} ({not}correct), length {len}");
     }
     let mut objects = data.skip(HEADER_LEN);
     while objects.len > HEADER_LEN {
         objects.need(HEADER_LEN)?;
         let (len, class, kind) = (usize::from(objects.u16(0)?), objects.u8(2)?, objects.u8(3)?);
         let name = names::of("icmp.object", class);
-        put!(
-            line,
-            "\n\t  {name} Object ({class}), Class-Type: {kind}, length {len}"
-        );
+        put!(line, "\n\t  {name} Object ({class}), Class-Type: {kind}, length {len}");
         let Some(value_len) = len.checked_sub(HEADER_LEN).filter(|_| class != 0) else {
             return Ok(());
         };
@@ -229,12 +211,7 @@ fn extensions(line: &mut Line<'_>, message: Data<'_>) -> Printed {
             for at in (0..value_len.max(4)).step_by(4) {
                 let entry = value.u32(at)?;
                 let bottom = if entry & 0x100 != 0 { ", [S]" } else { "" };
-                put!(
-                    line,
-                    "\n\t    label {}, tc {}{bottom}",
-                    entry >> 12,
-                    entry >> 9 & 7
-                );
+                put!(line, "\n\t    label {}, tc {}{bottom}", entry >> 12, entry >> 9 & 7);
                 put!(line, ", ttl {}", entry & 0xff);
             }
         } else {

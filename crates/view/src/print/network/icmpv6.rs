@@ -47,8 +47,8 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         Some(name) => put!(line, "{name}"),
         None => put!(line, "unknown icmp6 type ({kind})"),
     }
-    let is_discovery = (ROUTER_SOLICITATION..=REDIRECT).contains(&kind)
-        || matches!(kind, AGENT_REPLY | PREFIX_ADVERTISEMENT);
+    let is_discovery =
+        (ROUTER_SOLICITATION..=REDIRECT).contains(&kind) || matches!(kind, AGENT_REPLY | PREFIX_ADVERTISEMENT);
     if line.verbose() && is_discovery {
         put!(line, ", length {}", data.len);
     }
@@ -211,9 +211,7 @@ fn upper_layer(packet: Data<'_>) -> Result<(u8, Data<'_>), Stop> {
     let mut data = packet.skip(40);
     loop {
         let len = match number {
-            names::HOP_BY_HOP | names::DESTINATION_OPTIONS | names::ROUTING => {
-                (usize::from(data.u8(1)?) + 1) * 8
-            }
+            names::HOP_BY_HOP | names::DESTINATION_OPTIONS | names::ROUTING => (usize::from(data.u8(1)?) + 1) * 8,
             names::FRAGMENT => 8,
             names::AH => (usize::from(data.u8(1)?) + 2) * 4,
             _ => return Ok((number, data)),
@@ -225,14 +223,8 @@ fn upper_layer(packet: Data<'_>) -> Result<(u8, Data<'_>), Stop> {
 
 fn router_advertisement(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     data.need(16)?;
-    line.show(
-        data,
-        "\n\thop limit {u8 4}, Flags [{f8 5 icmpv6.router}], pref {n8 5>>3&3 icmpv6.preference}",
-    )?;
-    line.show(
-        data,
-        ", router lifetime {u16 6}s, reachable time {u32 8}ms, retrans timer {u32 12}ms",
-    )?;
+    line.show(data, "\n\thop limit {u8 4}, Flags [{f8 5 icmpv6.router}], pref {n8 5>>3&3 icmpv6.preference}")?;
+    line.show(data, ", router lifetime {u16 6}s, reachable time {u32 8}ms, retrans timer {u32 12}ms")?;
     options(line, data.skip(16))
 }
 
@@ -294,10 +286,7 @@ fn options(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
         let option = list.claimed(len);
         option.need(len)?;
         let name = names::of("icmpv6.option", kind);
-        put!(
-            line,
-            "\n\t  {name} option ({kind}), length {len} ({words}): "
-        );
+        put!(line, "\n\t  {name} option ({kind}), length {len} ({words}): ");
         option_value(line, kind, option)?;
         list = list.skip(len);
     }
@@ -308,10 +297,7 @@ fn option_value(line: &mut Line<'_>, kind: u8, option: Data<'_>) -> Printed {
     match kind {
         1 | 2 => put!(line, "{}", Colons(option.skip(2).bytes)),
         3 if option.len == 32 => {
-            line.show(
-                option,
-                "{ip6 16}/{u8 2}, Flags [{f8 3 icmpv6.prefix}], valid time ",
-            )?;
+            line.show(option, "{ip6 16}/{u8 2}, Flags [{f8 3 icmpv6.prefix}], valid time ")?;
             let (valid, preferred) = (lifetime(option.u32(4)?), lifetime(option.u32(8)?));
             put!(line, "{valid}, pref. time {preferred}");
         }
@@ -321,10 +307,7 @@ fn option_value(line: &mut Line<'_>, kind: u8, option: Data<'_>) -> Printed {
             let stored = option.skip(8).claimed(prefix.len()).bytes;
             prefix[..stored.len()].copy_from_slice(stored);
             put!(line, " {}", Ipv6Addr::from(prefix));
-            line.show(
-                option,
-                "/{u8 2}, pref={n8 3>>3&3 icmpv6.preference}, lifetime=",
-            )?;
+            line.show(option, "/{u8 2}, pref={n8 3>>3&3 icmpv6.preference}, lifetime=")?;
             put!(line, "{}", lifetime(option.u32(4)?));
         }
         25 => {

@@ -36,8 +36,8 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Decodes a number that is a small floating-point one if its highest bit is set, with `digits` bits of mantissa (RFC 3376,
-/// 4.1.1, and RFC 3810, 5.1.3).
+/// Decodes a number that is a small floating-point one if its highest bit is set, with `digits` bits of mantissa (RFC
+/// 3376, 4.1.1, and RFC 3810, 5.1.3).
 pub fn floating(code: u32, digits: u32) -> u32 {
     match code >> (digits + 3) {
         0 => code,
@@ -91,13 +91,9 @@ fn report_v3(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows a record of a report, with addresses of the given size; MLD uses it too. Returns its length, unless that exceeds the
-/// room.
-pub fn group_record(
-    line: &mut Line<'_>,
-    record: Data<'_>,
-    size: usize,
-) -> Result<Option<usize>, Stop> {
+/// Shows a record of a report, with addresses of the given size; MLD uses it too. Returns its length, unless that
+/// exceeds the room.
+pub fn group_record(line: &mut Line<'_>, record: Data<'_>, size: usize) -> Result<Option<usize>, Stop> {
     let address = |at| -> Result<IpAddr, _> {
         match size {
             4 => record.ip4(at).map(IpAddr::V4),
@@ -105,12 +101,7 @@ pub fn group_record(
         }
     };
     let (kind, sources) = (record.u8(0)?, usize::from(record.u16(2)?));
-    put!(
-        line,
-        " [gaddr {} {}",
-        address(4)?,
-        names::of("igmp.record", kind)
-    );
+    put!(line, " [gaddr {} {}", address(4)?, names::of("igmp.record", kind));
     // tcpdump checks the room of MLD's records alone.
     if size == 16 && record.len < 20 + sources * 16 {
         put!(line, " [invalid number of sources {sources}]");

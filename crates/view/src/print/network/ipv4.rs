@@ -43,11 +43,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         len => len,
     };
     if data.len < total_len {
-        put!(
-            line,
-            "truncated-ip - {} bytes missing! ",
-            total_len - data.len
-        );
+        put!(line, "truncated-ip - {} bytes missing! ", total_len - data.len);
     }
     if total_len < header_len {
         put!(line, "bad-len {total_len}");
@@ -68,11 +64,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         put!(line, "{src} > {dst}: ");
     }
     if datagram.bytes.len() < header_len {
-        put!(
-            line,
-            " [remaining caplen({}) < header length({header_len})]",
-            datagram.bytes.len()
-        );
+        put!(line, " [remaining caplen({}) < header length({header_len})]", datagram.bytes.len());
         return Err(Stop::Cut);
     }
     let ends = Ends::of(datagram.bytes, 0, header_len);
@@ -116,11 +108,7 @@ fn details(line: &mut Line<'_>, datagram: Data<'_>, header_len: usize, stored_le
         let sum = Sum::default().add(header);
         let stored = datagram.u16(10)?;
         if sum.finish() != 0 {
-            put!(
-                line,
-                ", bad cksum {stored:x} (->{:x})!",
-                sum.should_be(stored)
-            );
+            put!(line, ", bad cksum {stored:x} (->{:x})!", sum.should_be(stored));
         }
     }
     put!(line, ")\n    ");
@@ -184,10 +172,7 @@ fn timestamps(line: &mut Line<'_>, option: Data<'_>) -> Printed {
         put!(line, "[bad length {}]", option.len);
     }
     let pointer = usize::from(stored).wrapping_sub(1);
-    if pointer < HEADER_LEN
-        || !(pointer - HEADER_LEN).is_multiple_of(entry_len)
-        || pointer > option.len + 1
-    {
+    if pointer < HEADER_LEN || !(pointer - HEADER_LEN).is_multiple_of(entry_len) || pointer > option.len + 1 {
         put!(line, "[bad ptr {stored}]");
     }
     let kind = match flags & 0xf {

@@ -43,11 +43,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         (len, _) => usize::from(len) + HEADER_LEN,
     };
     if data.len < total_len {
-        put!(
-            line,
-            "truncated-ip6 - {} bytes missing!",
-            total_len - data.len
-        );
+        put!(line, "truncated-ip6 - {} bytes missing!", total_len - data.len);
     }
     if line.verbose() {
         let flow = data.u32(0)?;
@@ -59,11 +55,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             put!(line, "flowlabel 0x{:05x}, ", flow & 0xf_ffff);
         }
         let name = names::protocol(first).unwrap_or("unknown");
-        put!(
-            line,
-            "hlim {}, next-header {name} ({first}) payload length: {payload_len}) ",
-            data.u8(7)?
-        );
+        put!(line, "hlim {}, next-header {name} ({first}) payload length: {payload_len}) ", data.u8(7)?);
     }
     let (src, dst) = (data.ip6(8)?, data.ip6(24)?);
     if !matches!(first, names::TCP | names::UDP | names::SCTP | names::DCCP) {
@@ -115,12 +107,7 @@ fn jumbo_len(data: Data<'_>) -> Option<usize> {
 }
 
 /// Shows the extension headers, then the payload.
-fn extensions(
-    line: &mut Line<'_>,
-    mut ip: network::Ip,
-    mut data: Data<'_>,
-    is_jumbo: bool,
-) -> Printed {
+fn extensions(line: &mut Line<'_>, mut ip: network::Ip, mut data: Data<'_>, is_jumbo: bool) -> Printed {
     let mut next = ip.protocol;
     loop {
         let len = match next {
@@ -165,12 +152,7 @@ fn first_fragment(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
 }
 
 /// Shows a hop-by-hop or destination options header. Returns its length.
-fn options(
-    line: &mut Line<'_>,
-    protocol: &'static str,
-    name: &str,
-    data: Data<'_>,
-) -> Result<usize, Stop> {
+fn options(line: &mut Line<'_>, protocol: &'static str, name: &str, data: Data<'_>) -> Result<usize, Stop> {
     line.protocol = protocol;
     let len = (usize::from(data.u8(1)?) + 1) * 8;
     data.need(len)?;

@@ -82,10 +82,7 @@ fn geneve_options(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
         let len = 4 + usize::from(rest.u8(3)? & 0x1f) * 4;
         let name = names::of("geneve.class", class);
         let critical = if kind & 0x80 != 0 { "(C)" } else { "" };
-        put!(
-            line,
-            "{joint}class {name} (0x{class:x}) type 0x{kind:x}{critical} len {len}"
-        );
+        put!(line, "{joint}class {name} (0x{class:x}) type 0x{kind:x}{critical} len {len}");
         joint = ", ";
         if len > rest.len {
             put!(line, " [bad length]");

@@ -23,35 +23,17 @@ pub fn print(line: &mut Line<'_>, port: u16, data: Data<'_>) -> Printed {
     let state = names::of("bfd.state", flags >> 6);
     let set = names::flags("bfd.flags", flags & 0x3f);
     if !line.verbose() {
-        put!(
-            line,
-            "BFDv1, {path}, State {state}, Flags: [{set}], length: {}",
-            data.len
-        );
+        put!(line, "BFDv1, {path}, State {state}, Flags: [{set}], length: {}", data.len);
         return Ok(());
     }
-    put!(
-        line,
-        "BFDv1, length: {}\n\t{path}, State {state}, Flags: [{set}]",
-        data.len
-    );
+    put!(line, "BFDv1, length: {}\n\t{path}, State {state}, Flags: [{set}]", data.len);
     line.show(data, ", Diagnostic: {n8 0&1f bfd.diagnostic} (0x{x8 0&1f})")?;
     let (times, sends) = (u32::from(data.u8(2)?), data.u32(12)?);
     let detection = times.wrapping_mul(sends) / 1000;
-    put!(
-        line,
-        "\n\tDetection Timer Multiplier: {times} ({detection} ms Detection time)"
-    );
+    put!(line, "\n\tDetection Timer Multiplier: {times} ({detection} ms Detection time)");
     line.show(data, ", BFD Length: {u8 3}")?;
-    line.show(
-        data,
-        "\n\tMy Discriminator: 0x{x32 4}, Your Discriminator: 0x{x32 8}",
-    )?;
-    for (name, at) in [
-        ("Desired min Tx", 12),
-        ("Required min Rx", 16),
-        ("Required min Echo", 20),
-    ] {
+    line.show(data, "\n\tMy Discriminator: 0x{x32 4}, Your Discriminator: 0x{x32 8}")?;
+    for (name, at) in [("Desired min Tx", 12), ("Required min Rx", 16), ("Required min Echo", 20)] {
         let name = format!("{name} Interval:");
         put!(line, "\n\t  {name:<27} {:4} ms", data.u32(at)? / 1000);
     }

@@ -15,11 +15,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Ok(());
     }
     let mut rest = data;
-    while let Some(at) = rest
-        .bytes
-        .windows(MARKER.len())
-        .position(|bytes| bytes == MARKER)
-    {
+    while let Some(at) = rest.bytes.windows(MARKER.len()).position(|bytes| bytes == MARKER) {
         if at > 0 {
             put!(line, " [|bgp]");
         }
@@ -69,10 +65,7 @@ fn put_families(line: &mut Line<'_>, family: u16, subsequent: u8) {
 fn open(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const OPEN_LEN: usize = 10;
     data.need(OPEN_LEN)?;
-    line.show(
-        data,
-        "\n\t  Version {u8 0}, my AS {u16 1}, Holdtime {u16 3}s, ID {ip4 5}",
-    )?;
+    line.show(data, "\n\t  Version {u8 0}, my AS {u16 1}, Holdtime {u16 3}s, ID {ip4 5}")?;
     let len = usize::from(data.u8(9)?);
     put!(line, "\n\t  Optional parameters, length: {len}");
     let mut list = Tlvs::new(data.skip(OPEN_LEN).list(len), Layout::BYTES.of_value());
@@ -80,10 +73,7 @@ fn open(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         let (kind, len) = (option.kind, option.len);
         put!(line, "\n\t    ");
         if !option.fits {
-            put!(
-                line,
-                " Option {kind}, length: {len}, goes past the end of the options"
-            );
+            put!(line, " Option {kind}, length: {len}, goes past the end of the options");
             break;
         }
         let name = names::of("bgp.option", kind);
@@ -416,11 +406,7 @@ fn family(line: &mut Line<'_>, value: Data<'_>) -> Result<Option<Family>, Stop> 
         "Unknown" => unknown,
         name => name,
     };
-    let vendor = if subsequent > 128 {
-        "vendor specific "
-    } else {
-        ""
-    };
+    let vendor = if subsequent > 128 { "vendor specific " } else { "" };
     let name = named(names::address_family(family), "Unknown AFI");
     put!(line, "\n\t    AFI: {name} ({family}), {vendor}SAFI: ");
     let name = named(names::of("bgp.safi", subsequent), "Unknown SAFI");
@@ -477,21 +463,11 @@ fn unreached(line: &mut Line<'_>, value: Data<'_>) -> Printed {
 fn tunnel(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     let (flags, kind, label) = (value.u8(0)?, value.u8(1)?, value.number(2, 3)? >> 4);
     let name = names::of("bgp.tunnel", kind);
-    let leaf = if flags & 1 == 0 {
-        "none"
-    } else {
-        "Leaf Information required"
-    };
-    put!(
-        line,
-        "\n\t    Tunnel-type {name} ({kind}), Flags [{leaf}], MPLS Label {label}"
-    );
+    let leaf = if flags & 1 == 0 { "none" } else { "Leaf Information required" };
+    put!(line, "\n\t    Tunnel-type {name} ({kind}), Flags [{leaf}], MPLS Label {label}");
     let rest = value.skip(5);
     match kind {
-        1 => line.show(
-            rest,
-            "\n\t      Extended-Tunnel-ID {ip4 0}, P2MP-ID 0x{x32 4}",
-        )?,
+        1 => line.show(rest, "\n\t      Extended-Tunnel-ID {ip4 0}, P2MP-ID 0x{x32 4}")?,
         2 | 7 => line.show(rest, "\n\t      Root-Node {ip4 0}, LSP-ID 0x{x32 4}")?,
         3 => line.show(rest, "\n\t      Root-Node {ip4 0}, P-Group {ip4 4}")?,
         4 | 5 => line.show(rest, "\n\t      Sender {ip4 0}, P-Group {ip4 4}")?,
@@ -504,22 +480,12 @@ fn tunnel(line: &mut Line<'_>, value: Data<'_>) -> Printed {
 
 /// Shows the accumulated cost of a route's path (RFC 7311).
 fn accumulated(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    const LAYOUT: Layout = Layout {
-        kind: 1,
-        len: 2,
-        whole: true,
-        align: 1,
-    };
+    const LAYOUT: Layout = Layout { kind: 1, len: 2, whole: true, align: 1 };
     let mut list = Tlvs::new(value, LAYOUT);
     while list.rest.len >= LAYOUT.kind + LAYOUT.len {
         let tlv = list.take()?;
         let name = if tlv.kind == 1 { "AIGP" } else { "Unknown" };
-        put!(
-            line,
-            "\n\t    {name} TLV ({}), length {}",
-            tlv.kind,
-            tlv.len
-        );
+        put!(line, "\n\t    {name} TLV ({}), length {}", tlv.kind, tlv.len);
         if !tlv.is_long_enough {
             return Err(Stop::Cut);
         }
@@ -652,9 +618,7 @@ impl Family {
                         Self::Tree => tree(line, rest)?,
                         Self::Evpn => evpn(line, rest)?,
                         Self::Labelled(size) => labelled(line, rest, size, 0)?,
-                        Self::Plain(size) | Self::Vpn(size) => {
-                            labelled(line, rest, size, DISTINGUISHER_LEN)?
-                        }
+                        Self::Plain(size) | Self::Vpn(size) => labelled(line, rest, size, DISTINGUISHER_LEN)?,
                     };
                     let Some(len) = one else { return Ok(()) };
                     rest = rest.skip(len);
@@ -674,7 +638,8 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// Returns true if path numbers precede the prefixes. The message does not say so; it parses with them and not without them.
+/// Returns true if path numbers precede the prefixes. The message does not say so; it parses with them and not without
+/// them.
 fn has_path_numbers(data: Data<'_>, most: usize) -> bool {
     let makes_sense = |with: bool| {
         let mut rest = data.bytes;
@@ -738,12 +703,7 @@ fn illegal(line: &mut Line<'_>) -> Result<Option<usize>, Stop> {
 }
 
 /// Shows a prefix with a label and, after that, `between` bytes of a distinguisher. Returns its length.
-fn labelled(
-    line: &mut Line<'_>,
-    data: Data<'_>,
-    size: usize,
-    between: usize,
-) -> Result<Option<usize>, Stop> {
+fn labelled(line: &mut Line<'_>, data: Data<'_>, size: usize, between: usize) -> Result<Option<usize>, Stop> {
     let before = 1 + LABEL_LEN + between;
     let bits = usize::from(data.u8(0)?).checked_sub((LABEL_LEN + between) * 8);
     let Some(bits) = bits.filter(|bits| *bits <= size * 8) else {
@@ -796,10 +756,8 @@ fn route_target(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, St
         target[octets - 1] &= (0xff00u16 >> (bits % 8)) as u8;
     }
     put!(line, "\n\t      origin AS: {origin}, ");
-    let hex: Vec<String> = target[..octets]
-        .chunks(2)
-        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect())
-        .collect();
+    let hex: Vec<String> =
+        target[..octets].chunks(2).map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
     let hex = hex.join(" ");
     let target = Data::from(&target[..]);
     let template = match target.u16(0)? {
@@ -815,10 +773,7 @@ fn route_target(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, St
         0x0102 => "route-target: {ip4 2}:{u16 6}",
         0x0202 => "route-target: {u32 2}:{u16 6}",
         kind => {
-            put!(
-                line,
-                "route target: unknown-type({kind:04x}) ({hex}/{bits})"
-            );
+            put!(line, "route target: unknown-type({kind:04x}) ({hex}/{bits})");
             return Ok(Some(5 + octets));
         }
     };
@@ -835,10 +790,7 @@ fn tree(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, Stop> {
     data.need(1 + LEN)?;
     put!(line, "\n\t      ");
     put_distinguisher(line, data.slice(1, DISTINGUISHER_LEN)?)?;
-    line.show(
-        data,
-        ", VPN IP Address: {ip4 9}, MC Group Address: {ip4 13}",
-    )?;
+    line.show(data, ", VPN IP Address: {ip4 9}, MC Group Address: {ip4 13}")?;
     Ok(Some(1 + LEN))
 }
 

@@ -19,10 +19,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
             let len = data.len.saturating_sub(DIGEST_LEN);
             // tcpdump subtracts the digest from the captured bytes too, whatever was captured.
             let captured = data.bytes.len().saturating_sub(DIGEST_LEN).min(len);
-            Data {
-                bytes: &data.bytes[..captured],
-                len,
-            }
+            Data { bytes: &data.bytes[..captured], len }
         }
         false => data,
     };
@@ -43,20 +40,14 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     put_area(line, data)?;
     data.need(HEADER_LEN)?;
     let authentication = data.u16(14)?;
-    line.show(
-        data,
-        ", Authentication Type: {n16 14 ospf.authentication} ({u16 14})",
-    )?;
+    line.show(data, ", Authentication Type: {n16 14 ospf.authentication} ({u16 14})")?;
     match authentication {
         0 => {}
         1 => {
             put!(line, "\n\tSimple text password: ");
             line.put_string(data.slice(16, 8)?);
         }
-        DIGEST => line.show(
-            data,
-            "\n\tKey-ID: {u8 18}, Auth-Length: {u8 19}, Crypto Sequence Number: 0x{x32 20}",
-        )?,
+        DIGEST => line.show(data, "\n\tKey-ID: {u8 18}, Auth-Length: {u8 19}, Crypto Sequence Number: 0x{x32 20}")?,
         _ => return Ok(()),
     }
     if version != 2 {
@@ -114,10 +105,7 @@ pub fn put_addresses(line: &mut Line<'_>, before: &str, data: Data<'_>) -> Print
 
 fn hello(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
     line.show(data, "\n\tOptions [{f8 6 ospf.options}]")?;
-    line.show(
-        data,
-        "\n\t  Hello Timer {u16 4}s, Dead Timer {u32 8}s, Mask {ip4 0}, Priority {u8 7}",
-    )?;
+    line.show(data, "\n\t  Hello Timer {u16 4}s, Dead Timer {u32 8}s, Mask {ip4 0}, Priority {u8 7}")?;
     put_designated(line, data)?;
     let neighbours = data.skip(20);
     if neighbours.len > 0 {
@@ -156,17 +144,11 @@ fn header(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, Stop> {
         put!(line, "\n\t    Bogus length {len} < header (20)");
         return Ok(None);
     };
-    line.show(
-        data,
-        "\n\t  Advertising Router {ip4 8}, seq 0x{x32 12}, age {u16 0}s",
-    )?;
+    line.show(data, "\n\t  Advertising Router {ip4 8}, seq 0x{x32 12}, age {u16 0}s")?;
     put!(line, ", length {content}");
     line.show(data, "\n\t    {n8 3 ospf.advertisement} LSA ({u8 3})")?;
     match kind {
-        9..=11 => line.show(
-            data,
-            ", Opaque-Type {n8 4 ospf.opaque} LSA ({u8 4}), Opaque-ID {u24 5}",
-        )?,
+        9..=11 => line.show(data, ", Opaque-Type {n8 4 ospf.opaque} LSA ({u8 4}), Opaque-ID {u24 5}")?,
         _ => line.show(data, ", LSA-ID: {ip4 4}")?,
     }
     line.show(data, "\n\t    Options: [{f8 2 ospf.options}]")?;
@@ -177,15 +159,9 @@ fn requests(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
     for at in (0..data.len).step_by(12) {
         let one = data.skip(at);
         one.need(12)?;
-        line.show(
-            one,
-            "\n\t  Advertising Router: {ip4 8}, {n32 0 ospf.advertisement} LSA ({u32 0})",
-        )?;
+        line.show(one, "\n\t  Advertising Router: {ip4 8}, {n32 0 ospf.advertisement} LSA ({u32 0})")?;
         match one.u32(0)? {
-            9..=11 => line.show(
-                one,
-                ", Opaque-Type: {n8 4 ospf.opaque} LSA ({u8 4}), Opaque-ID: {u24 5}",
-            )?,
+            9..=11 => line.show(one, ", Opaque-Type: {n8 4 ospf.opaque} LSA ({u8 4}), Opaque-ID: {u24 5}")?,
             _ => line.show(one, ", LSA-ID: {ip4 4}")?,
         }
     }

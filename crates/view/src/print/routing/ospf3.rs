@@ -49,20 +49,13 @@ pub fn print(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
 
 /// Shows and returns options.
 fn options(line: &mut Line<'_>, before: &str, set: u32) -> u32 {
-    put!(
-        line,
-        "{before}Options [{}]",
-        names::flags("ospf3.options", set)
-    );
+    put!(line, "{before}Options [{}]", names::flags("ospf3.options", set));
     set
 }
 
 fn hello(line: &mut Line<'_>, data: Data<'_>) -> Result<u32, Stop> {
     let set = options(line, "\n\t", data.u32(4)?);
-    line.show(
-        data,
-        "\n\t  Hello Timer {u16 8}s, Dead Timer {u16 10}s, Interface-ID {ip4 0}, Priority {u8 4}",
-    )?;
+    line.show(data, "\n\t  Hello Timer {u16 8}s, Dead Timer {u16 10}s, Interface-ID {ip4 0}, Priority {u8 4}")?;
     put_designated(line, data)?;
     if line.options.verbosity > 1 {
         put!(line, "\n\t  Neighbor List:");
@@ -73,10 +66,7 @@ fn hello(line: &mut Line<'_>, data: Data<'_>) -> Result<u32, Stop> {
 
 fn description(line: &mut Line<'_>, data: Data<'_>) -> Result<u32, Stop> {
     let set = options(line, "\n\t", data.u32(0)?);
-    line.show(
-        data,
-        ", DD Flags [{f8 7 ospf3.description}], MTU {u16 4}, DD-Sequence 0x{x32 8}",
-    )?;
+    line.show(data, ", DD Flags [{f8 7 ospf3.description}], MTU {u16 4}, DD-Sequence 0x{x32 8}")?;
     if line.options.verbosity > 1 {
         headers(line, data.skip(12))?;
     }
@@ -94,10 +84,7 @@ fn headers(line: &mut Line<'_>, mut rest: Data<'_>) -> Result<u32, Stop> {
 fn header(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     data.at_least(LSA_HEADER_LEN)?;
     let content = usize::from(data.u16(18)?).wrapping_sub(LSA_HEADER_LEN);
-    line.show(
-        data,
-        "\n\t  Advertising Router {ip4 8}, seq 0x{x32 12}, age {u16 0}s",
-    )?;
+    line.show(data, "\n\t  Advertising Router {ip4 8}, seq 0x{x32 12}, age {u16 0}s")?;
     put!(line, ", length {content}");
     kind_and_id(line, data.u16(2)?, data.ip4(4)?);
     Ok(())
@@ -107,15 +94,8 @@ fn kind_and_id(line: &mut Line<'_>, kind: u16, id: Ipv4Addr) {
     let number = kind & 0x1fff;
     let name = names::of("ospf3.advertisement", number);
     let scope = names::of("ospf3.scope", kind & 0x6000);
-    let transitive = if kind & 0x8000 == 0 {
-        ""
-    } else {
-        ", transitive"
-    };
-    put!(
-        line,
-        "\n\t    {name} LSA ({number}), {scope} Scope{transitive}, LSA-ID {id}"
-    );
+    let transitive = if kind & 0x8000 == 0 { "" } else { ", transitive" };
+    put!(line, "\n\t    {name} LSA ({number}), {scope} Scope{transitive}, LSA-ID {id}");
 }
 
 fn requests(line: &mut Line<'_>, mut rest: Data<'_>) -> Result<u32, Stop> {
@@ -191,10 +171,7 @@ fn router(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             return Ok(());
         };
         put!(line, "\n\t      {neighbour} ");
-        line.show(
-            rest,
-            "{ip4 12}\n\t      Neighbor Interface-ID {ip4 8}, Interface {ip4 4}, metric {u16 2}",
-        )?;
+        line.show(rest, "{ip4 12}\n\t      Neighbor Interface-ID {ip4 8}, Interface {ip4 4}, metric {u16 2}")?;
         rest = rest.skip(16);
     }
     Ok(())
@@ -203,10 +180,7 @@ fn router(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 fn external(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     data.at_least(8)?;
     let word = data.u32(0)?;
-    line.show(
-        data,
-        "\n\t     Flags [{f32 0 ospf3.external}] metric {u24 1}",
-    )?;
+    line.show(data, "\n\t     Flags [{f32 0 ospf3.external}] metric {u24 1}")?;
     let referenced = data.u8(6)? != 0;
     let mut rest = prefix(line, data.skip(4))?;
     if word & 0x0200_0000 != 0 {
@@ -228,10 +202,7 @@ fn link(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     options(line, "\n\t      ", data.u32(0)?);
     data.at_least(24)?;
     let count = data.u32(20)?;
-    line.show(
-        data,
-        "\n\t      Priority {u8 0}, Link-local address {ip6 4}, Prefixes {u32 20}:",
-    )?;
+    line.show(data, "\n\t      Priority {u8 0}, Link-local address {ip6 4}, Prefixes {u32 20}:")?;
     prefixes(line, data.skip(24), count)
 }
 

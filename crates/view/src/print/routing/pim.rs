@@ -38,10 +38,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     put!(line, ", cksum 0x{stored:04x} ");
     put!(line, "({})", checksum(ip, kind, stored, data));
     let subtype = data.u8(1)? >> 4;
-    let message = &mut Message {
-        data: data.skip(HEADER_LEN),
-        address_len: address_len.into(),
-    };
+    let message = &mut Message { data: data.skip(HEADER_LEN), address_len: address_len.into() };
     match kind {
         0 => hello(line, message),
         REGISTER => register(line, message),
@@ -219,10 +216,9 @@ fn hello(line: &mut Line<'_>, message: &mut Message<'_>) -> Printed {
         let mut is_dumped = line.options.verbosity > 1;
         match kind {
             1 => put!(line, "{}", span(value.u16(0)?.into())),
-            2 => line.show(
-                value,
-                "\n\t    T-bit={u16 0>>15}, LAN delay {u16 0&7fff}ms, Override interval {u16 2}ms",
-            )?,
+            2 => {
+                line.show(value, "\n\t    T-bit={u16 0>>15}, LAN delay {u16 0&7fff}ms, Override interval {u16 2}ms")?
+            }
             18 | 19 if len == 0 => put!(line, "Bi-Directional Capability (Old)"),
             18 | 19 => line.show(value, "{u32 0}")?,
             20 => line.show(value, "0x{x32 0}")?,
@@ -238,10 +234,7 @@ fn hello(line: &mut Line<'_>, message: &mut Message<'_>) -> Printed {
             }
             24 | 65_001 if is_dumped => {
                 let address_len = message.address_len;
-                let mut addresses = Message {
-                    data: value,
-                    address_len,
-                };
+                let mut addresses = Message { data: value, address_len };
                 while addresses.data.len > 0 {
                     put!(line, "\n\t    ");
                     addresses.unicast(line)?;

@@ -52,10 +52,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, ttl: u8, data: Data<'_>) -> Printed {
     }
     if version == 2 && data.u8(4)? == 1 {
         let text = data.slice(8 + count * 4, 8)?;
-        let end = text
-            .iter()
-            .rposition(|byte| *byte != 0)
-            .map_or(0, |at| at + 1);
+        let end = text.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
         put!(line, " auth \"");
         line.put_chars(&text[..end]);
         put!(line, "\"");
@@ -81,21 +78,14 @@ pub fn hsrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         true => (names::of("hsrp2.state", state), data.u16(6)?),
         false => (names::of("hsrp.state", state), data.u8(6)?.into()),
     };
-    put!(
-        line,
-        "HSRPv{version}-{operation} {}: state={state} group={group}",
-        data.len
-    );
+    put!(line, "HSRPv{version}-{operation} {}: state={state} group={group}", data.len);
     match (is_second, data.u8(5)?) {
         (true, 6) => line.show(data, " addr={ip6 26}")?,
         (true, _) => line.show(data, " addr={ip4 26}")?,
         (false, _) => line.show(data, " addr={ip4 16}")?,
     }
     if line.verbose() && !is_second {
-        line.show(
-            data,
-            " hellotime={u8 3}s holdtime={u8 4}s priority={u8 5} auth=\"",
-        )?;
+        line.show(data, " hellotime={u8 3}s holdtime={u8 4}s priority={u8 5} auth=\"")?;
         line.put_string(data.slice(8, 8)?);
         put!(line, "\"");
     }

@@ -42,13 +42,7 @@ pub fn print(line: &mut Line<'_>, (is_syn, is_ack): (bool, bool), option: Data<'
     }
 }
 
-fn capable(
-    line: &mut Line<'_>,
-    is_syn: bool,
-    is_ack: bool,
-    version: u8,
-    option: Data<'_>,
-) -> Printed {
+fn capable(line: &mut Line<'_>, is_syn: bool, is_ack: bool, version: u8, option: Data<'_>) -> Printed {
     const CHECKSUMS: u8 = 0x80;
     match option.len {
         4 | 12 if is_syn => {}
@@ -167,10 +161,6 @@ fn reset(line: &mut Line<'_>, flags: u8, reason: u8) -> Printed {
         letters if letters.is_empty() => "none".to_owned(),
         letters => letters,
     };
-    put!(
-        line,
-        " flags [{set}] reason {}",
-        names::text("mptcp.reason", reason)
-    );
+    put!(line, " flags [{set}] reason {}", names::text("mptcp.reason", reason));
     Ok(())
 }

@@ -18,25 +18,16 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let mut number = 1;
     while rest.len > 0 {
         if rest.len < CHUNK_HEADER_LEN {
-            put!(
-                line,
-                "{separator}{number}) [chunk descriptor cut off at end of packet]"
-            );
+            put!(line, "{separator}{number}) [chunk descriptor cut off at end of packet]");
             break;
         }
         let len = usize::from(rest.u16(2)?);
         if len < CHUNK_HEADER_LEN {
-            put!(
-                line,
-                "{separator}{number}) [Bad chunk length {len}, < size of chunk descriptor]"
-            );
+            put!(line, "{separator}{number}) [Bad chunk length {len}, < size of chunk descriptor]");
             break;
         }
         if len > rest.len {
-            put!(
-                line,
-                "{separator}{number}) [Bad chunk length {len}, > remaining data in packet]"
-            );
+            put!(line, "{separator}{number}) [Bad chunk length {len}, > remaining data in packet]");
             break;
         }
         rest.need(len)?;

@@ -14,20 +14,13 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let header_len = usize::from(data.u8(12)? >> 4) * 4;
     if header_len < HEADER_LEN {
         let rest = data.len as i64 - header_len as i64;
-        put!(
-            line,
-            " tcp {rest} [bad hdr length {header_len} - too short, < {HEADER_LEN}]"
-        );
+        put!(line, " tcp {rest} [bad hdr length {header_len} - too short, < {HEADER_LEN}]");
         return Ok(());
     }
     if line.options.quick {
         put!(line, "tcp {}", data.len.saturating_sub(header_len));
         if header_len > data.len {
-            put!(
-                line,
-                " [bad hdr length {header_len} - too long, > {}]",
-                data.len
-            );
+            put!(line, " [bad hdr length {header_len} - too long, > {}]", data.len);
         }
         return Ok(());
     }
@@ -36,17 +29,12 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let has = |flag| set & flag != 0;
     put!(line, "Flags [{}]", flags::text(set));
     let base = if has(flags::ACK) && !line.options.absolute_sequence {
-        line.flows
-            .base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))
+        line.flows.base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))
     } else {
         Base::default()
     };
     if header_len > data.len {
-        put!(
-            line,
-            " [bad hdr length {header_len} - too long, > {}]",
-            data.len
-        );
+        put!(line, " [bad hdr length {header_len} - too long, > {}]", data.len);
         return Ok(());
     }
     if line.verbose() && !line.options.trust_checksums && !ip.fragmented {
@@ -79,10 +67,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     }
     if data.bytes.len() < header_len {
         let captured = data.bytes.len();
-        put!(
-            line,
-            " [remaining caplen({captured}) < header length({header_len})]"
-        );
+        put!(line, " [remaining caplen({captured}) < header length({header_len})]");
         return Err(Stop::Cut);
     }
     if has(flags::RST) && line.verbose() {
@@ -100,9 +85,7 @@ fn checksum(line: &mut Line<'_>, ip: &Ip, segment: Data<'_>) -> Printed {
     let (Some(addresses), true) = (ip.addresses(), segment.bytes.len() == segment.len) else {
         return Ok(());
     };
-    let sum = addresses
-        .pseudo_header(names::TCP, segment.len)
-        .add(segment.bytes);
+    let sum = addresses.pseudo_header(names::TCP, segment.len).add(segment.bytes);
     put!(line, ", cksum 0x{stored:04x}");
     if sum.finish() == 0 {
         put!(line, " (correct)");
@@ -124,14 +107,9 @@ const USER_TIMEOUT: u16 = 28;
 const MULTIPATH: u16 = 30;
 const FAST_OPEN: u16 = 34;
 
-/// Shows the options in brackets, of a segment with SYN or with an acknowledgement. Selective acknowledgements are relative
-/// to `sack_base`.
-fn options(
-    line: &mut Line<'_>,
-    data: Data<'_>,
-    (is_syn, has_ack): (bool, bool),
-    sack_base: u32,
-) -> Printed {
+/// Shows the options in brackets, of a segment with SYN or with an acknowledgement. Selective acknowledgements are
+/// relative to `sack_base`.
+fn options(line: &mut Line<'_>, data: Data<'_>, (is_syn, has_ack): (bool, bool), sack_base: u32) -> Printed {
     const END: u16 = 0;
     const NOP: u16 = 1;
     put!(line, ", options [");

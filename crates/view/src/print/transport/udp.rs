@@ -22,11 +22,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     }
     let room = data.len - HEADER_LEN;
     // A length of zero is a datagram too long for the field.
-    let len = if stored_len == 0 {
-        room
-    } else {
-        stored_len - HEADER_LEN
-    };
+    let len = if stored_len == 0 { room } else { stored_len - HEADER_LEN };
     let claimed = match ip.fragmented && names_length(src, dst) {
         // The rest is in other fragments.
         true => len + HEADER_LEN,
@@ -37,10 +33,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         return as_chosen(line, datagrams, payload);
     }
     // tcpdump does not verify IPv4, where the checksum is optional, before the second `-v`.
-    if line.options.verbosity > u8::from(ip.is_v4())
-        && !line.options.trust_checksums
-        && !ip.fragmented
-    {
+    if line.options.verbosity > u8::from(ip.is_v4()) && !line.options.trust_checksums && !ip.fragmented {
         checksum(line, ip, data.claimed(payload.len + HEADER_LEN))?;
     }
     if !line.options.quick && datagram(line, ip, (src, dst), payload)? {

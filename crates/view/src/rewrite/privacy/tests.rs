@@ -18,17 +18,11 @@ fn file() -> Vec<u8> {
     let mut out = Vec::new();
     write::section_header(
         &mut out,
-        &write::SectionHeader {
-            os: Some("Linux"),
-            comment: Some(SECRET),
-            ..write::SectionHeader::default()
-        },
+        &write::SectionHeader { os: Some("Linux"), comment: Some(SECRET), ..write::SectionHeader::default() },
     );
     let interface = Interface {
         name: Some(format!("{SECRET}:eth0")),
-        description: Some(format!(
-            "tc ingress, time stamps from the system clock, {SECRET}"
-        )),
+        description: Some(format!("tc ingress, time stamps from the system clock, {SECRET}")),
         filter: Some(format!("host {SECRET}")),
         mac: Some([2, 10, 1, 2, 3, 9]),
         comments: vec![SECRET.to_owned()],
@@ -48,11 +42,7 @@ fn file() -> Vec<u8> {
     };
     write::process(&mut out, &process);
     let frame = Template::new().ethernet([2, 10, 1, 2, 3, 9], [4; 6]);
-    let frame = frame
-        .ipv4(ADDRESS, [10, 9, 8, 7])
-        .udp(1, 2)
-        .payload(SECRET)
-        .build();
+    let frame = frame.ipv4(ADDRESS, [10, 9, 8, 7]).udp(1, 2).payload(SECRET).build();
     write::enhanced_packet(
         &mut out,
         &write::EnhancedPacket {
@@ -74,19 +64,10 @@ fn file() -> Vec<u8> {
     other(block::NAME_RESOLUTION, &name);
     let address = [&[1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 8, 0][..], &ADDRESS, &MASK].concat();
     other(block::INTERFACE_DESCRIPTION, &address);
-    other(
-        block::DECRYPTION_SECRETS,
-        &[b"LKST\x06\0\0\0", SECRET.as_bytes()].concat(),
-    );
+    other(block::DECRYPTION_SECRETS, &[b"LKST\x06\0\0\0", SECRET.as_bytes()].concat());
     other(JOURNAL, b"MESSAGE=secret\n__REALTIME_TIMESTAMP=123\n\0");
-    other(
-        CUSTOM_NOT_COPIED,
-        &[&[1, 2, 3, 4], SECRET.as_bytes()].concat(),
-    );
-    other(
-        block::SIMPLE_PACKET,
-        &[&(frame.len() as u32).to_le_bytes(), &frame[..]].concat(),
-    );
+    other(CUSTOM_NOT_COPIED, &[&[1, 2, 3, 4], SECRET.as_bytes()].concat());
+    other(block::SIMPLE_PACKET, &[&(frame.len() as u32).to_le_bytes(), &frame[..]].concat());
     write::interface_statistics(
         &mut out,
         &write::InterfaceStatistics {
@@ -137,11 +118,7 @@ fn every_block_stays_without_its_secrets() {
         });
         assert_eq!(kinds(&out), expected.collect::<Vec<_>>());
         let comments = if verbatim { 4 } else { 3 };
-        let expected = LeftOut {
-            contents: 0,
-            comments,
-            blocks: 3,
-        };
+        let expected = LeftOut { contents: 0, comments, blocks: 3 };
         assert_eq!(left_out, expected);
 
         assert!(contains(&out, &MASK));
@@ -150,21 +127,12 @@ fn every_block_stays_without_its_secrets() {
         let mut reader = CaptureReader::new(&out[..]).expect("a header");
         let packet = reader.next_packet().expect("whole").expect("a packet");
         assert_eq!((packet.captured.len(), packet.original_len), (42, 48));
-        assert_eq!(
-            (packet.timestamp_ns, packet.options.packet_id),
-            (9, Some(11))
-        );
+        assert_eq!((packet.timestamp_ns, packet.options.packet_id), (9, Some(11)));
         assert_eq!(reader.interfaces()[0].hook(), Some("tc ingress"));
         let name = reader.interfaces()[0].name.as_deref().expect("a name");
-        assert!(
-            name.starts_with("host-") && name.ends_with(":eth0"),
-            "{name}"
-        );
+        assert!(name.starts_with("host-") && name.ends_with(":eth0"), "{name}");
         let process = reader.processes().find(7, 9).expect("a process");
-        assert_eq!(
-            (process.parent, process.start_ns, &process.name),
-            (Some(3), Some(5), &None)
-        );
+        assert_eq!((process.parent, process.start_ns, &process.name), (Some(3), Some(5), &None));
     }
 }
 
@@ -186,9 +154,7 @@ fn cut_packets_keep_addresses_options_and_other_blocks() {
         assert_eq!((packet.captured.len(), packet.original_len), (42, 48));
     }
     let comment = block::blocks(&out).filter_map(|block| block.enhanced_packet());
-    let comments = comment
-        .flat_map(|packet| packet.options())
-        .filter(|one| one.code == block::OPT_COMMENT);
+    let comments = comment.flat_map(|packet| packet.options()).filter(|one| one.code == block::OPT_COMMENT);
     assert_eq!(comments.count(), 1);
 }
 
@@ -202,16 +168,11 @@ fn hashes_of_packets_builds_and_device_numbers_are_left_out() {
     write::section_header(&mut file, &write::SectionHeader::default());
     let mut block = Open::new(&mut file, ByteOrder::Little, block::INTERFACE_DESCRIPTION);
     block.bytes(&[1, 0, 0, 0, 0, 0, 0, 0]);
-    block.option(
-        block::IF_NAME,
-        format!(r"\Device\NPF_{{{GUID}}}").as_bytes(),
-    );
+    block.option(block::IF_NAME, format!(r"\Device\NPF_{{{GUID}}}").as_bytes());
     block.option(block::IF_OS, BUILD.as_bytes());
     block.end_of_options(true);
     block.finish();
-    let frame = Template::new()
-        .ethernet([2; 6], [4; 6])
-        .ipv4(ADDRESS, [10, 9, 8, 7]);
+    let frame = Template::new().ethernet([2; 6], [4; 6]).ipv4(ADDRESS, [10, 9, 8, 7]);
     let frame = frame.udp(1, 2).payload(SECRET).build();
     for kind in [block::ENHANCED_PACKET, block::OBSOLETE_PACKET] {
         let mut block = Open::new(&mut file, ByteOrder::Little, kind);
@@ -234,8 +195,5 @@ fn hashes_of_packets_builds_and_device_numbers_are_left_out() {
     let reader = &mut CaptureReader::new(&anonymized[..]).expect("a header");
     reader.next_packet().expect("whole").expect("a packet");
     let name = reader.interfaces()[0].name.as_deref().expect("a name");
-    assert!(
-        name.starts_with(r"\Device\NPF_{host-") && name.ends_with('}'),
-        "{name}"
-    );
+    assert!(name.starts_with(r"\Device\NPF_{host-") && name.ends_with('}'), "{name}");
 }

@@ -1,4 +1,5 @@
-//! Features that depend on the card: its clock, long and tagged frames, queues, and its behaviour while programs come and go.
+//! Features that depend on the card: its clock, long and tagged frames, queues, and its behaviour while programs come
+//! and go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,35 +21,19 @@ use crate::running::{Running, parse};
 const PORT: u16 = 9;
 
 fn datagrams(cell: &Cell, count: usize) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|number| cell.datagram(PORT, 0, number))
-        .collect()
+    (0..count).map(|number| cell.datagram(PORT, 0, number)).collect()
 }
 
 /// The card stamps each frame.
 pub fn hardware_time(cell: &Cell) -> Result<String> {
     let frames = datagrams(cell, FRAMES);
-    let recorded = record(
-        cell,
-        &["--tap", "xdp", "--time", "hw"],
-        "udp dst port 9",
-        &frames,
-        &[],
-    )?;
+    let recorded = record(cell, &["--tap", "xdp", "--time", "hw"], "udp dst port 9", &frames, &[])?;
     let stamped = recorded.summary.interfaces[0].hardware_stamped;
-    let admitted = recorded
-        .said
-        .lines()
-        .find(|line| line.contains("hardware's time"));
+    let admitted = recorded.said.lines().find(|line| line.contains("hardware's time"));
     if let (0, Some(line)) = (stamped, admitted) {
-        return Err(Problem::Refused(
-            line.trim_start_matches("trawl: ").to_owned(),
-        ));
+        return Err(Problem::Refused(line.trim_start_matches("trawl: ").to_owned()));
     }
-    check!(
-        stamped == FRAMES as u64,
-        "the card stamped {stamped} of {FRAMES} frames"
-    );
+    check!(stamped == FRAMES as u64, "the card stamped {stamped} of {FRAMES} frames");
     Ok(String::new())
 }
 
@@ -61,9 +46,7 @@ pub fn jumbo(cell: &Cell) -> Result<String> {
     };
     set(9000);
     cell.settle();
-    let frames: Vec<Vec<u8>> = (0..FRAMES / 3)
-        .map(|number| cell.long_datagram(PORT, 0, number, 8000))
-        .collect();
+    let frames: Vec<Vec<u8>> = (0..FRAMES / 3).map(|number| cell.long_datagram(PORT, 0, number, 8000)).collect();
     let recorded = record(cell, &["--tap", "xdp"], "udp dst port 9", &frames, &[]);
     set(1500);
     Ok(recorded?.summary.interfaces[0].mode.clone())
@@ -74,15 +57,8 @@ fn vlan(cell: &Cell, options: &[&str]) -> Result<String> {
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
             let (near, far) = (cell.near(), cell.far());
-            let tagged = Template::new()
-                .ethernet(far.mac, near.mac)
-                .vlan(42)
-                .ipv4(far.ip, near.ip);
-            tagged
-                .udp(40_000, PORT)
-                .payload(payload(0, number))
-                .frame_len(68)
-                .build()
+            let tagged = Template::new().ethernet(far.mac, near.mac).vlan(42).ipv4(far.ip, near.ip);
+            tagged.udp(40_000, PORT).payload(payload(0, number)).frame_len(68).build()
         })
         .collect();
     match record(cell, options, "vlan 42 and udp dst port 9", &frames, &[]) {
@@ -97,14 +73,8 @@ fn stripping(cell: &Cell) -> Option<String> {
     let ended = Running::start(cell, &["doctor", "-i", near, "--json"]).end();
     let report = parse(&ended.ok()?.stdout).ok()?;
     let findings = report["findings"].as_array()?;
-    let mut warnings = findings
-        .iter()
-        .filter(|one| one["area"] == near.as_str() && one["state"] == "warn");
-    let finding = warnings.find(|one| {
-        one["text"]
-            .as_str()
-            .is_some_and(|text| text.contains("strips VLAN tags"))
-    })?;
+    let mut warnings = findings.iter().filter(|one| one["area"] == near.as_str() && one["state"] == "warn");
+    let finding = warnings.find(|one| one["text"].as_str().is_some_and(|text| text.contains("strips VLAN tags")))?;
     Some(format!("doctor warns: {}", finding["text"].as_str()?))
 }
 
@@ -127,45 +97,25 @@ pub fn queues(cell: &Cell) -> Result<String> {
             // Cards hash UDP by addresses alone, unless told otherwise.
             let (near, far) = (cell.near(), cell.far());
             let source = [10, 9, 0, 2 + number as u8 % 64];
-            let datagram = Template::new()
-                .ethernet(far.mac, near.mac)
-                .ipv4(source, near.ip);
-            datagram
-                .udp(40_000, PORT)
-                .payload(payload(0, number))
-                .frame_len(64)
-                .build()
+            let datagram = Template::new().ethernet(far.mac, near.mac).ipv4(source, near.ip);
+            datagram.udp(40_000, PORT).payload(payload(0, number)).frame_len(64).build()
         })
         .collect();
     let before = driver_queues(cell);
-    let recorded = record_while(cell, &["--tap", "xdp"], "udp dst port 9", FRAMES, || {
-        cell.send(&frames)
-    })?;
+    let recorded = record_while(cell, &["--tap", "xdp"], "udp dst port 9", FRAMES, || cell.send(&frames))?;
     let packets = &recorded.contents.packets;
-    check!(
-        packets.len() == FRAMES,
-        "{} of {FRAMES} frames recorded",
-        packets.len()
-    );
+    check!(packets.len() == FRAMES, "{} of {FRAMES} frames recorded", packets.len());
     let seen: BTreeSet<u32> = packets.iter().filter_map(|one| one.queue()).collect();
     let grown: BTreeSet<u32> = driver_queues(cell)
         .into_iter()
-        .filter(|(queue, count)| {
-            before
-                .iter()
-                .any(|(one, earlier)| one == queue && count > earlier)
-        })
+        .filter(|(queue, count)| before.iter().any(|(one, earlier)| one == queue && count > earlier))
         .map(|(queue, _)| queue)
         .collect();
     check!(
         grown.is_empty() || grown == seen,
         "the records name the queues {seen:?}, and the driver counted at {grown:?}"
     );
-    let by = if grown.is_empty() {
-        "not counted by the driver"
-    } else {
-        "as counted by the driver"
-    };
+    let by = if grown.is_empty() { "not counted by the driver" } else { "as counted by the driver" };
     Ok(format!("{} receive queues, {by}", seen.len()))
 }
 
@@ -175,9 +125,7 @@ fn driver_queues(cell: &Cell) -> Vec<(u32, u64)> {
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     let parse = |line: &str| {
         let (name, value) = line.trim().split_once(':')?;
-        let queue = name
-            .strip_prefix("rx_queue_")
-            .or_else(|| name.strip_prefix("rx"))?;
+        let queue = name.strip_prefix("rx_queue_").or_else(|| name.strip_prefix("rx"))?;
         let queue = queue.strip_suffix("_packets")?.parse().ok()?;
         Some((queue, value.trim().parse().ok()?))
     };
@@ -193,14 +141,9 @@ pub fn attach(cell: &Cell) -> Result<String> {
         let before = datagrams_to_no_port();
         let sent = std::thread::scope(|scope| {
             let sender = scope.spawn(|| cell.send_at(&frames, SENT, RATE));
-            wait_until("traffic flows", || {
-                datagrams_to_no_port() - before > SENT / 6
-            });
+            wait_until("traffic flows", || datagrams_to_no_port() - before > SENT / 6);
             let changed = change();
-            sender
-                .join()
-                .expect("the sender does not panic")
-                .and(changed)
+            sender.join().expect("the sender does not panic").and(changed)
         });
         sent?;
         cell.settle();
@@ -209,10 +152,7 @@ pub fn attach(cell: &Cell) -> Result<String> {
         cell.send(&frames)?;
         wait_at_most(|| datagrams_to_no_port() - earlier >= FRAMES as u64);
         let arrived = datagrams_to_no_port() - earlier;
-        check!(
-            arrived == FRAMES as u64,
-            "{arrived} of {FRAMES} frames arrive after the change"
-        );
+        check!(arrived == FRAMES as u64, "{arrived} of {FRAMES} frames arrive after the change");
         Ok(SENT - (earlier - before).min(SENT))
     };
     let mut loaded = None;
@@ -224,9 +164,7 @@ pub fn attach(cell: &Cell) -> Result<String> {
     let mode = program.mode.clone();
     let mut program = Some(program);
     let at_detach = lost_while(&mut || program.take().expect("it is loaded").unload())?;
-    Ok(format!(
-        "{mode}, lost at {RATE}/s: {at_attach} at attach, {at_detach} at detach"
-    ))
+    Ok(format!("{mode}, lost at {RATE}/s: {at_attach} at attach, {at_detach} at detach"))
 }
 
 /// A killed capture leaves nothing on the interface.
@@ -234,16 +172,7 @@ pub fn kill(cell: &Cell) -> Result<String> {
     let near = cell.near();
     for tap in ["xdp", "tc"] {
         let file = cell.file("killed.pcapng");
-        let arguments = [
-            "capture",
-            "-i",
-            &near.interface,
-            "--tap",
-            tap,
-            "-w",
-            &file,
-            "udp",
-        ];
+        let arguments = ["capture", "-i", &near.interface, "--tap", tap, "-w", &file, "udp"];
         let mut capture = Running::start(cell, &arguments).ready("capturing on")?;
         cell.settle();
         cell.send(&datagrams(cell, FRAMES))?;
@@ -273,8 +202,7 @@ fn left_on(cell: &Cell) -> String {
     if link["promiscuity"].as_u64() != Some(0) {
         left.push("the interface is promiscuous".to_owned());
     }
-    let shown: Value =
-        serde_json::from_str(&run("bpftool", &["-j", "net", "show"])).expect("JSON of bpftool");
+    let shown: Value = serde_json::from_str(&run("bpftool", &["-j", "net", "show"])).expect("JSON of bpftool");
     let programs = shown[0].as_object().expect("an object of kinds").values();
     let programs: Vec<&Value> = programs.filter_map(Value::as_array).flatten().collect();
     if !programs.is_empty() {

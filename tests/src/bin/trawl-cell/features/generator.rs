@@ -33,15 +33,11 @@ fn generate(cell: &Cell, engine: &str) -> Result<String> {
         ],
     )?;
     let frames = number(&report, "frames");
-    check!(
-        frames == FRAMES as u64,
-        "gen reports {frames} frames instead of {FRAMES}"
-    );
+    check!(frames == FRAMES as u64, "gen reports {frames} frames instead of {FRAMES}");
     far.wait_received(before, FRAMES as u64)?;
     let used = report["engine"].as_str().unwrap_or_default();
     let copies = report["notes"].as_array().into_iter().flatten();
-    let copies =
-        copies.filter_map(|note| note.as_str()?.strip_prefix("AF_XDP ")?.split(':').next());
+    let copies = copies.filter_map(|note| note.as_str()?.strip_prefix("AF_XDP ")?.split(':').next());
     Ok(match engine {
         "auto" => used.to_owned(),
         _ => copies.collect::<Vec<_>>().join(", "),
@@ -68,17 +64,7 @@ pub fn packet(cell: &Cell) -> Result<String> {
 pub fn receive(cell: &Cell) -> Result<String> {
     let (near, far) = (cell.near(), cell.far());
     let count = FRAMES.to_string();
-    let arguments = [
-        "gen",
-        "receive",
-        "-i",
-        &near.interface,
-        "--count",
-        &count,
-        "--duration",
-        "20s",
-        "--json",
-    ];
+    let arguments = ["gen", "receive", "-i", &near.interface, "--count", &count, "--duration", "20s", "--json"];
     let mut receiver = Running::start(cell, &arguments).ready("receiving on")?;
     cell.settle();
     let before = far.counters().sent;
@@ -104,8 +90,7 @@ pub fn receive(cell: &Cell) -> Result<String> {
     )?;
     let report = parse(&receiver.end()?.stdout)?;
     let sent = far.counters().sent - before;
-    let [received, lost, duplicates] =
-        ["received", "lost", "duplicates"].map(|key| number(&report, key));
+    let [received, lost, duplicates] = ["received", "lost", "duplicates"].map(|key| number(&report, key));
     check!(
         (sent, received, lost, duplicates) == (FRAMES as u64, FRAMES as u64, 0, 0),
         "{sent} sent, {received} received, {lost} lost, {duplicates} twice"

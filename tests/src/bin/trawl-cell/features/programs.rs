@@ -24,22 +24,14 @@ pub struct Loaded<'a> {
 impl<'a> Loaded<'a> {
     /// Loads by `trawl xdp load IF ARGUMENTS`.
     pub fn load(cell: &'a Cell, arguments: &[&str]) -> Result<Self> {
-        Self::by(
-            cell,
-            &["xdp", "load", &cell.near().interface],
-            arguments,
-            &["xdp", "unload", &cell.near().interface],
-        )
+        Self::by(cell, &["xdp", "load", &cell.near().interface], arguments, &["xdp", "unload", &cell.near().interface])
     }
 
     /// Loads by a command of its own, for example `trawl guard load IF`.
     fn by(cell: &'a Cell, load: &[&str], arguments: &[&str], unload: &[&str]) -> Result<Self> {
         trawl(cell, &[load, arguments].concat())?;
-        let loaded = Self {
-            cell,
-            unload: unload.iter().map(|one| (*one).to_owned()).collect(),
-            mode: mode_of(cell.near()),
-        };
+        let loaded =
+            Self { cell, unload: unload.iter().map(|one| (*one).to_owned()).collect(), mode: mode_of(cell.near()) };
         cell.settle();
         Ok(loaded)
     }
@@ -73,9 +65,7 @@ fn mode_of(port: &Port) -> String {
 }
 
 fn datagrams(cell: &Cell, port: u16) -> Vec<Vec<u8>> {
-    (0..FRAMES)
-        .map(|number| cell.datagram(port, 0, number))
-        .collect()
+    (0..FRAMES).map(|number| cell.datagram(port, 0, number)).collect()
 }
 
 /// Returns the counts of a command's first interface once it has counted all frames.
@@ -102,10 +92,7 @@ fn counted(cell: &Cell, command: &[&str]) -> Result<Value> {
 fn check_counts(cell: &Cell) -> Result<()> {
     let counts = counted(cell, &["xdp", "stats", &cell.near().interface, "--json"])?;
     let packets = number(&counts, "packets");
-    check!(
-        packets == FRAMES as u64,
-        "the program counted {packets} of {FRAMES} frames"
-    );
+    check!(packets == FRAMES as u64, "the program counted {packets} of {FRAMES} frames");
     Ok(())
 }
 
@@ -117,10 +104,7 @@ fn decides(cell: &Cell, program: &str, to_stack: usize) -> Result<String> {
     check_counts(cell)?;
     wait_at_most(|| datagrams_to_no_port() - before >= to_stack as u64);
     let passed = datagrams_to_no_port() - before;
-    check!(
-        passed == to_stack as u64,
-        "{passed} frames reached the stack instead of {to_stack}"
-    );
+    check!(passed == to_stack as u64, "{passed} frames reached the stack instead of {to_stack}");
     let mode = loaded.mode.clone();
     loaded.unload()?;
     Ok(mode)
@@ -159,18 +143,10 @@ pub fn redirect(cell: &Cell) -> Result<String> {
     second.far.wait_received(before, FRAMES as u64)?;
     check_counts(cell)?;
     let mode = mode_of(&first.near);
-    let helped = if mode_of(&second.near).is_empty() {
-        ""
-    } else {
-        ", which got a program"
-    };
+    let helped = if mode_of(&second.near).is_empty() { "" } else { ", which got a program" };
     loaded.unload()?;
     let left = mode_of(&second.near);
-    check!(
-        left.is_empty(),
-        "{} keeps a program in {left} mode",
-        second.near.interface
-    );
+    check!(left.is_empty(), "{} keeps a program in {left} mode", second.near.interface);
     Ok(format!("{mode} to {}{helped}", second.near.interface))
 }
 
@@ -178,19 +154,13 @@ pub fn redirect(cell: &Cell) -> Result<String> {
 pub fn replace(cell: &Cell) -> Result<String> {
     let first = Loaded::load(cell, &["pass"])?;
     let mode = first.mode.clone();
-    trawl(
-        cell,
-        &["xdp", "load", &cell.near().interface, "drop", "--replace"],
-    )?;
+    trawl(cell, &["xdp", "load", &cell.near().interface, "drop", "--replace"])?;
     cell.settle();
     let before = datagrams_to_no_port();
     cell.send(&datagrams(cell, PORT))?;
     check_counts(cell)?;
     let passed = datagrams_to_no_port() - before;
-    check!(
-        passed == 0,
-        "{passed} frames reached the stack although the new program drops"
-    );
+    check!(passed == 0, "{passed} frames reached the stack although the new program drops");
     first.unload()?;
     Ok(mode)
 }
@@ -199,12 +169,7 @@ pub fn replace(cell: &Cell) -> Result<String> {
 pub fn chain(cell: &Cell) -> Result<String> {
     let near = &cell.near().interface;
     let unload = ["xdp", "unload", near, "--all", "--yes"];
-    let first = Loaded::by(
-        cell,
-        &["xdp", "load", near],
-        &["pass", "--prio", "10"],
-        &unload,
-    )?;
+    let first = Loaded::by(cell, &["xdp", "load", near], &["pass", "--prio", "10"], &unload)?;
     trawl(cell, &["xdp", "load", near, "drop", "--prio", "20"])?;
     cell.settle();
     let before = datagrams_to_no_port();
@@ -212,22 +177,13 @@ pub fn chain(cell: &Cell) -> Result<String> {
     let counts = || -> Result<Vec<u64>> {
         let all = json(cell, &["xdp", "stats", near, "--json"])?;
         let interfaces = all["interfaces"].as_array().cloned().unwrap_or_default();
-        Ok(interfaces
-            .iter()
-            .map(|one| number(one, "packets"))
-            .collect())
+        Ok(interfaces.iter().map(|one| number(one, "packets")).collect())
     };
     wait_at_most(|| counts().is_ok_and(|counts| counts.iter().all(|one| *one >= FRAMES as u64)));
     let counted = counts()?;
-    check!(
-        counted == [FRAMES as u64; 2],
-        "the two programs counted {counted:?} frames, not {FRAMES} each"
-    );
+    check!(counted == [FRAMES as u64; 2], "the two programs counted {counted:?} frames, not {FRAMES} each");
     let passed = datagrams_to_no_port() - before;
-    check!(
-        passed == 0,
-        "{passed} frames reached the stack although the second program drops"
-    );
+    check!(passed == 0, "{passed} frames reached the stack although the second program drops");
     let mode = first.mode.clone();
     first.unload()?;
     Ok(mode)
@@ -236,19 +192,9 @@ pub fn chain(cell: &Cell) -> Result<String> {
 /// A rule drops the frames to one port; others pass.
 pub fn guard(cell: &Cell) -> Result<String> {
     let near = &cell.near().interface;
-    let loaded = Loaded::by(
-        cell,
-        &["guard", "load", near],
-        &[],
-        &["guard", "unload", near],
-    )?;
+    let loaded = Loaded::by(cell, &["guard", "load", near], &[], &["guard", "unload", near])?;
     let source = format!("{}/32", cell.far().ip);
-    trawl(
-        cell,
-        &[
-            "guard", "deny", "--src", &source, "--proto", "udp", "--port", "9",
-        ],
-    )?;
+    trawl(cell, &["guard", "deny", "--src", &source, "--proto", "udp", "--port", "9"])?;
     let before = datagrams_to_no_port();
     cell.send(&datagrams(cell, PORT))?;
     cell.send(&datagrams(cell, PORT + 1))?;
@@ -268,25 +214,14 @@ pub fn guard(cell: &Cell) -> Result<String> {
 /// Frames for the far end of the second wire are forwarded there.
 pub fn route(cell: &Cell) -> Result<String> {
     let [first, second] = &cell.wires;
-    let ports = [
-        first.near.interface.as_str(),
-        second.near.interface.as_str(),
-    ];
-    let _loaded = Loaded::by(
-        cell,
-        &["route", "load"],
-        &ports,
-        &["route", "unload", ports[0], ports[1]],
-    )?;
+    let ports = [first.near.interface.as_str(), second.near.interface.as_str()];
+    let _loaded = Loaded::by(cell, &["route", "load"], &ports, &["route", "unload", ports[0], ports[1]])?;
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
             let to = trawl_packet::build::Template::new()
                 .ethernet(first.far.mac, first.near.mac)
                 .ipv4(first.far.ip, second.far.ip);
-            to.udp(40_000, PORT)
-                .payload(crate::cell::payload(0, number))
-                .frame_len(64)
-                .build()
+            to.udp(40_000, PORT).payload(crate::cell::payload(0, number)).frame_len(64).build()
         })
         .collect();
     let before = second.far.counters();
@@ -295,11 +230,7 @@ pub fn route(cell: &Cell) -> Result<String> {
     let counts = counted(cell, &["route", "stats", ports[0], "--json"])?;
     let outcomes = counts["outcomes"].as_array().cloned().unwrap_or_default();
     let packets_of = |name: &str| -> u64 {
-        let named = outcomes.iter().filter(|one| {
-            one["name"]
-                .as_str()
-                .is_some_and(|one| one.starts_with(name))
-        });
+        let named = outcomes.iter().filter(|one| one["name"].as_str().is_some_and(|one| one.starts_with(name)));
         named.map(|one| number(one, "packets")).sum()
     };
     // Now and then the router leaves a frame to the stack, which then looks after the neighbour.
@@ -321,21 +252,12 @@ pub fn balance(cell: &Cell) -> Result<String> {
         far.ip
     );
     fs::write(&table, text).map_err(|e| Problem::Failed(format!("{table}: {e}")))?;
-    let loaded = Loaded::by(
-        cell,
-        &["balance", "load", &near.interface],
-        &[&table],
-        &["balance", "unload", &near.interface],
-    )?;
+    let loaded =
+        Loaded::by(cell, &["balance", "load", &near.interface], &[&table], &["balance", "unload", &near.interface])?;
     let frames: Vec<Vec<u8>> = (0..FRAMES)
         .map(|number| {
-            let to = trawl_packet::build::Template::new()
-                .ethernet(far.mac, near.mac)
-                .ipv4(far.ip, [192, 0, 2, 80]);
-            to.udp(40_000, PORT)
-                .payload(crate::cell::payload(0, number))
-                .frame_len(64)
-                .build()
+            let to = trawl_packet::build::Template::new().ethernet(far.mac, near.mac).ipv4(far.ip, [192, 0, 2, 80]);
+            to.udp(40_000, PORT).payload(crate::cell::payload(0, number)).frame_len(64).build()
         })
         .collect();
     let before = far.counters();

@@ -21,23 +21,14 @@ pub struct Recorded {
 /// Time for the frames to arrive at a capture.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// Records while `wanted` and `others` are sent in turn, with a filter for the wanted ones; checks the account and the bytes.
-pub fn record(
-    cell: &Cell,
-    options: &[&str],
-    filter: &str,
-    wanted: &[Vec<u8>],
-    others: &[Vec<u8>],
-) -> Result<Recorded> {
+/// Records while `wanted` and `others` are sent in turn, with a filter for the wanted ones; checks the account and the
+/// bytes.
+pub fn record(cell: &Cell, options: &[&str], filter: &str, wanted: &[Vec<u8>], others: &[Vec<u8>]) -> Result<Recorded> {
     let sent = alternate(wanted, others);
     let recorded = record_while(cell, options, filter, wanted.len(), || cell.send(&sent))?;
     let summary = &recorded.summary;
     // libpcap's filter runs in the kernel, which does not count the frames that it rejects.
-    let rejected = if options.contains(&"pcap") {
-        0
-    } else {
-        others.len()
-    };
+    let rejected = if options.contains(&"pcap") { 0 } else { others.len() };
     let lost: u64 = summary.lost.values().sum();
     check!(
         (summary.recorded, summary.filtered_out, lost) == (wanted.len() as u64, rejected as u64, 0),
@@ -48,12 +39,7 @@ pub fn record(
         rejected,
         summary.lost
     );
-    let got: Vec<&[u8]> = recorded
-        .contents
-        .packets
-        .iter()
-        .map(|one| one.bytes.as_slice())
-        .collect();
+    let got: Vec<&[u8]> = recorded.contents.packets.iter().map(|one| one.bytes.as_slice()).collect();
     frames::assert_same(&got, wanted);
     Ok(recorded)
 }
@@ -69,11 +55,7 @@ pub fn record_while(
     let (file, summary) = (cell.file("recorded.pcapng"), cell.file("summary.json"));
     let count = count.to_string();
     // A packet socket's ring loses packets while its reader waits for a busy processor, unless it is large.
-    let ring = if options.contains(&"packet") {
-        "32MiB"
-    } else {
-        "4MiB"
-    };
+    let ring = if options.contains(&"packet") { "32MiB" } else { "4MiB" };
     let fixed = [
         "capture",
         "-i",
@@ -87,17 +69,12 @@ pub fn record_while(
         "-c",
         &count,
     ];
-    let mut running =
-        Running::start(cell, &[&fixed[..], options, &[filter]].concat()).ready("capturing on")?;
+    let mut running = Running::start(cell, &[&fixed[..], options, &[filter]].concat()).ready("capturing on")?;
     cell.settle();
     send()?;
     let said = running.end_or_stop(LIMIT)?.stderr;
     let text = std::fs::read_to_string(&summary).expect("the summary of a capture that ended");
-    Ok(Recorded {
-        summary: Summary::parse(&text),
-        contents: Contents::read(&file),
-        said,
-    })
+    Ok(Recorded { summary: Summary::parse(&text), contents: Contents::read(&file), said })
 }
 
 /// Mixes two lists evenly; the last frame is one of the first list.

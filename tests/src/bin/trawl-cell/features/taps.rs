@@ -18,18 +18,8 @@ const OTHERS: usize = 30;
 
 /// Captures with these options, and returns what was recorded.
 fn tap(cell: &Cell, options: &[&str]) -> Result<Recorded> {
-    let made = |mark, count| -> Vec<Vec<u8>> {
-        (0..count)
-            .map(|number| cell.datagram(PORT, mark, number))
-            .collect()
-    };
-    record(
-        cell,
-        options,
-        FILTER,
-        &made(WANTED, FRAMES),
-        &made(0, OTHERS),
-    )
+    let made = |mark, count| -> Vec<Vec<u8>> { (0..count).map(|number| cell.datagram(PORT, mark, number)).collect() };
+    record(cell, options, FILTER, &made(WANTED, FRAMES), &made(0, OTHERS))
 }
 
 /// Returns the mode of the first hook point.
@@ -90,15 +80,11 @@ pub fn drop(cell: &Cell) -> Result<String> {
 pub fn verdicts(cell: &Cell) -> Result<String> {
     const DROP: u64 = 1;
     let _program = Loaded::load(cell, &["drop", "--tappable"])?;
-    let frames: Vec<Vec<u8>> = (0..FRAMES)
-        .map(|number| cell.datagram(PORT, WANTED, number))
-        .collect();
+    let frames: Vec<Vec<u8>> = (0..FRAMES).map(|number| cell.datagram(PORT, WANTED, number)).collect();
     let options = ["--tap", "tailcall", "--at", "both"];
     let recorded = record_while(cell, &options, FILTER, 2 * FRAMES, || cell.send(&frames))?;
     let packets = &recorded.contents.packets;
-    let dropped = packets
-        .iter()
-        .filter(|one| one.verdict().is_some_and(|(_, verdict)| verdict == DROP));
+    let dropped = packets.iter().filter(|one| one.verdict().is_some_and(|(_, verdict)| verdict == DROP));
     let dropped = dropped.count();
     check!(
         (packets.len(), dropped) == (2 * FRAMES, FRAMES),
@@ -110,7 +96,5 @@ pub fn verdicts(cell: &Cell) -> Result<String> {
 
 /// Returns the number under a key of the JSON of a feature.
 pub fn number(value: &Value, key: &str) -> u64 {
-    value[key]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no number {key} in {value}"))
+    value[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {value}"))
 }
