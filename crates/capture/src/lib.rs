@@ -81,6 +81,7 @@ mod sampling;
 mod second;
 pub mod session;
 pub mod sources;
+pub mod subject;
 pub mod summary;
 pub mod taps;
 pub mod traffic;

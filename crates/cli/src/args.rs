@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use trawl_bpf::verifier_log;
+use trawl_capture::subject::Subject;
 use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
@@ -216,6 +217,22 @@ impl LibpcapArg {
             choose_for_filters(path);
         }
     }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct SubjectArgs {
+    /// Run this command, end with it, and see its packets and its children's alone
+    #[arg(id = "subject", last = true, value_name = "COMMAND")]
+    pub words: Vec<String>,
+}
+
+/// Ends the command whose packets were seen. Reports its failure, and returns its exit status.
+pub fn end_command(subject: Option<Subject>) -> u8 {
+    let ended = subject.map(Subject::end).unwrap_or_default();
+    if let Some(failure) = ended.failure {
+        terminal::say(&failure);
+    }
+    ended.status
 }
 
 #[derive(Debug, clap::Args)]

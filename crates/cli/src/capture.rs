@@ -30,9 +30,11 @@ use trawl_capture::event::Event;
 use trawl_capture::options::TimeSource;
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{self, Ended, Observer};
+use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
 use trawl_io::libpcap::choose_for_filters;
 use trawl_sink::{COMPRESSION_LIMIT, compression_threads};
+use trawl_source::packets_of;
 use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, errno};
 use trawl_view::text;
@@ -43,11 +45,10 @@ use display::{Display, Form};
 use outputs::{First, Output, Outputs};
 use pod::Pods;
 use progress::Terminal;
-use shown::{Shown, packets};
+use shown::Shown;
 
 use crate::args::{JsonForm, begin_verifier_log};
 use crate::helpers::FLEET;
-use crate::subject::Subject;
 use crate::{json, published, terminal};
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -162,7 +163,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
         }
         (First::None, None) => {
             let confined = attached.confine(outputs.user, Capabilities::empty())?;
-            let packets = packets(confined.session());
+            let packets = packets_of(confined.session());
             let shape = shape.unwrap_or(&Form::Json(JsonForm::Lines));
             confined.run(&mut Shown::new(shape, packets)?, &mut observer)?
         }

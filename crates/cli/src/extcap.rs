@@ -32,7 +32,7 @@ use crate::args::choice;
 use crate::capture::args::{DIRECTIONS, ENDS, TapName};
 use crate::capture::recording;
 use crate::terminal::{say, write_out};
-use crate::{live, units};
+use crate::units;
 
 /// Captures for Wireshark and tshark, which call it themselves
 ///
@@ -365,7 +365,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
         std::thread::spawn(move || toolbar.obey());
     }
     let mut sink = Fifo { fifo, selector, kept: Vec::new() };
-    match live::run_into(&plan, &mut sink) {
+    match trawl_source::live::run_into(&plan, &mut sink) {
         // Wireshark has stopped the capture.
         Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
         result => result.map(|()| ExitCode::SUCCESS),

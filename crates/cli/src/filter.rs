@@ -15,10 +15,10 @@ use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_capture::filter::{Block, Filter};
 use trawl_filter::lower::Lowered;
-use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_filter::{Classic, CompilerOptions, Hook, LinkType, Target, standalone};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_source::FileFilter;
 use trawl_sys::{Error, Result, errno};
 
 use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
@@ -440,42 +440,6 @@ pub fn matches(path: &Path, filter: &Filter, options: &CompilerOptions) -> Resul
 
 /// Blocks without a packet that Wireshark numbers like packets: journal entries and custom blocks.
 const WITH_NUMBERS: [u32; 3] = [0x9, 0xbad, 0x4000_0bad];
-
-/// A filter for the packets of files.
-pub struct FileFilter<'a> {
-    filter: &'a Filter,
-    selector: Selector,
-}
-
-impl<'a> FileFilter<'a> {
-    pub fn new(filter: &'a Filter, options: CompilerOptions) -> Self {
-        let question = match filter.clone() {
-            Filter::Expression(text) => Question::Expression(text),
-            Filter::Inner(text) => Question::Inner(text),
-            Filter::Classic(text) => Question::Classic(text),
-        };
-        Self { filter, selector: Selector::new(question, options) }
-    }
-
-    /// Reports a mistake in the filter, even if no packet of this kind follows.
-    pub fn check(&mut self, kind: PacketKind) -> Result<()> {
-        let prepared = self.selector.prepare(kind);
-        prepared.map_err(|error| self.explain(error))
-    }
-
-    pub fn matches(&mut self, kind: PacketKind, captured: &[u8], length: u32) -> Result<bool> {
-        let matches = self.selector.matches(kind, captured, length);
-        matches.map_err(|error| self.explain(error))
-    }
-
-    fn explain(&self, error: SelectError) -> Error {
-        match error {
-            SelectError::Filter(error) => self.filter.explain(&error),
-            SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
-            SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

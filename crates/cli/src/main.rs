@@ -17,13 +17,11 @@ mod habits;
 mod help;
 mod helpers;
 mod lab;
-mod live;
 mod program_args;
 mod read;
 mod route;
 mod serve;
 mod stat;
-mod subject;
 mod top;
 mod why;
 mod xdp;
@@ -33,6 +31,7 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
+use trawl_capture::event::Event;
 use trawl_front::{end, exit_code, json, outfile, published, terminal};
 use trawl_sys::units;
 
@@ -101,6 +100,13 @@ fn main() -> ExitCode {
             habits::improve(&mut error, &command, &words);
             trawl_front::refuse(&error)
         }
+    }
+}
+
+/// Reports an event of a capture whose packets a view shows: a terminal shows the view alone.
+fn watched(event: &Event) {
+    if json::is_wanted() || !terminal::stdout_is_terminal() {
+        json::event(event);
     }
 }
 

@@ -3,7 +3,6 @@
 mod args;
 mod dedup;
 mod files;
-mod input;
 mod output;
 mod privacy;
 mod selection;
@@ -12,16 +11,14 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use trawl_capture::TapChoice;
-use trawl_capture::filter::Filter;
 use trawl_capture::options::{CaptureOptions, Memory};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
-use trawl_filter::CompilerOptions;
-use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 use trawl_packet::read::Step;
+use trawl_source::{FileFilter, Input, file_filter, is_a_pipe};
+use trawl_sys::Result;
 use trawl_sys::events::Signals;
 use trawl_sys::privilege::{self, User};
-use trawl_sys::{Error, Result};
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 
@@ -30,14 +27,12 @@ use args::Request;
 pub(crate) use args::{looks_like_a_file, split_files};
 use dedup::Dedup;
 use files::Written;
-pub(crate) use input::Input;
 use output::Output;
 use selection::Selection;
 
 use crate::capture::interfaces;
 use crate::doctor;
 use crate::exit_code;
-use crate::filter::FileFilter;
 use crate::json;
 
 pub fn run(args: ReadArgs) -> Result<ExitCode> {
@@ -52,14 +47,14 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     }
     let request = args.resolve()?;
     // Ctrl-C ends the command even while it waits for a pipe.
-    let follows = request.follow && !input::is_a_pipe(&request.files);
+    let follows = request.follow && !is_a_pipe(&request.files);
     let signals = follows.then(Signals::watch).transpose()?;
     let span = |first| request.selection.span(first);
     let by_part = request.selection.can_leave_out(request.files.len());
     let inputs = request
         .files
         .iter()
-        .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span)))
+        .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span), json::tell))
         .collect::<Result<Vec<_>>>()?;
     if let (Some(dump), Some(first)) = (request.dump, inputs.first()) {
         dump.show(request.filter.as_ref(), first)?;
@@ -96,17 +91,6 @@ fn give_up_privileges(request: &Request) -> Result<()> {
         privilege::forbid_all_but_files();
     }
     Ok(())
-}
-
-/// Returns the filter for the packets of the first file: a mistake in it is reported even if the file has no packets.
-pub(crate) fn file_filter<'a>(filter: Option<&'a Filter>, first: Option<&Input>) -> Result<Option<FileFilter<'a>>> {
-    let Some(filter) = filter else {
-        return Ok(None);
-    };
-    let kind = first.map_or((LINKTYPE_ETHERNET, ByteOrder::Little), Input::first_kind);
-    let mut filter = FileFilter::new(filter, CompilerOptions::default());
-    filter.check(kind)?;
-    Ok(Some(filter))
 }
 
 /// Files that are being read, and the output.
@@ -203,9 +187,4 @@ impl<'a> Reading<'a> {
             None => Ok(Written::Taken),
         }
     }
-}
-
-/// Makes the error about a file that cannot be read.
-fn unreadable(name: &str, why: impl std::fmt::Display) -> Error {
-    Error::failed(format!("cannot read {name}"), why)
 }

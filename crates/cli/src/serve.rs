@@ -30,9 +30,9 @@ use trawl_view::stat::{Counted, Flow, Statistics};
 
 use crate::figures::{self, Counters, NamespaceInterfaces};
 use crate::json;
-use crate::live::{self, Viewer, Wanted};
 use crate::published::{self, Publisher, RunningCapture, RunningGenerator};
 use crate::terminal;
+use trawl_source::live::{self, Viewer, Wanted};
 
 use losses::{Losses, Lost};
 use processes::{ProcessTotals, Processes};
@@ -277,7 +277,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         hosts: hosts(),
         serving,
     };
-    let ended = live::run(&wanted, &mut viewer);
+    let ended = live::run(&wanted, &mut viewer, crate::watched);
     published::stopping();
     ended?;
     Ok(ExitCode::SUCCESS)

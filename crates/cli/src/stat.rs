@@ -18,12 +18,13 @@ use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, St
 
 use crate::args::{LibpcapArg, NetnsArg};
 use crate::exit_code;
-use crate::filter::FileFilter;
 use crate::json;
-use crate::live::{self, Viewer, Wanted};
-use crate::read::{Input, file_filter, split_files};
+use crate::read::split_files;
 use crate::terminal;
 use crate::units;
+use trawl_source::FileFilter;
+use trawl_source::live::{self, Viewer, Wanted};
+use trawl_source::{Input, file_filter};
 
 /// Shows statistics of capture files or interfaces
 ///
@@ -101,7 +102,7 @@ fn files(args: &StatArgs, statistics: &mut Statistics) -> Result<(Vec<FileReport
     let mut inputs = Vec::new();
     let mut opened = Vec::new();
     for name in files {
-        let input = Input::open(Path::new(name), None, None)?;
+        let input = Input::open(Path::new(name), None, None, json::tell)?;
         opened.push(open(name, &input)?);
         inputs.push(input);
     }
@@ -231,7 +232,7 @@ fn look(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
         processes: args.by.iter().any(|field| field.is_about_processes()),
         ..Wanted::default()
     };
-    let account = live::run(&wanted, &mut Counting(statistics))?;
+    let account = live::run(&wanted, &mut Counting(statistics), crate::watched)?;
     json::event(&Event::Account(account.total.clone()));
     Ok(())
 }

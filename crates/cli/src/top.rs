@@ -26,8 +26,8 @@ use view::{Page, Screen};
 use crate::args::{LibpcapArg, NetnsArg};
 use crate::figures::{self, Counters, NamespaceInterfaces, RuleCounters, Softnet};
 use crate::json;
-use crate::live::{self, Viewer, Wanted};
 use crate::{terminal, units};
+use trawl_source::live::{self, Viewer, Wanted};
 
 /// Shows live rates, drops, verdicts, XDP run time and top flows
 ///
@@ -181,7 +181,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             keeps: figures::TAKES,
             ..Wanted::default()
         };
-        live::run(&wanted, &mut top)?;
+        live::run(&wanted, &mut top, crate::watched)?;
     }
     match top.failed.take() {
         Some(error) => Err(error),

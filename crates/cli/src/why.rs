@@ -1,59 +1,31 @@
 //! `trawl why`: reasons and locations of lost packets. It sums up the records of the tap at drops, and losses that only
 //! counters show.
 
-mod advice;
-mod bridge;
-pub(crate) mod counted;
-mod culprits;
-mod noted;
-mod record;
-pub(crate) mod report;
-mod ruleset;
-mod socket_drops;
-mod traced;
-
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, ProcessPlan};
+use trawl_capture::options::{CaptureOptions, Drops, ProcessPlan};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::sources::Sources;
+use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
+use trawl_explain::why::report::LossReport;
+use trawl_explain::why::{Audience, Notice, Scope, Search, record, watching_drops};
 use trawl_front::bound::{Bound, parse_bound};
-use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::Writer;
+use trawl_source::Input;
 use trawl_sys::netns::Namespace;
-use trawl_sys::{Error, Result};
-use trawl_view::record::RingPackets;
-use trawl_view::why::Tally;
+use trawl_sys::{Error, Result, clock};
 
-use crate::args::{LibpcapArg, NamespacesArg};
+use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs, end_command};
 use crate::program_args::refuse_options;
-use crate::read::{Input, looks_like_a_file, split_files};
-use crate::subject::{Subject, SubjectArgs};
+use crate::read::{looks_like_a_file, split_files};
 use crate::{capture, exit_code, json, terminal, units};
-
-use counted::{Counted, Differences};
-use culprits::Culprits;
-use record::Recording;
-use report::{Knowledge, LossReport};
-
-/// Bytes of a packet that contain its addresses and ports, even through tunnels.
-pub const SNAPLEN: u32 = 256;
-const RING_SIZE: u64 = 4 << 20;
-/// Number of rows of which the objects that dropped the packets are found.
-const MOST_EXPLAINED: usize = 32;
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows lost packets: the reason, the location, and how to fix it
 ///
@@ -123,45 +95,23 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut file = recording.map(|path| capture::outputs::one_file(path, &mut attached)).transpose()?;
     let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
-    let counted = args.words.is_empty() && args.subject.words.is_empty();
-    let spaces = observer.subject.as_ref().and_then(Subject::spaces);
-    let mut culprits = Culprits::new(!counted || !args.interfaces.is_empty(), spaces.cloned());
-    let counted = counted.then(|| Counted::new(&sites, namespaces).map(Rc::new)).transpose()?;
-    if let Some(counted) = &counted {
-        culprits.begin(counted.namespaces());
-    }
-    let may_trace = !args.no_trace && !confined.session().notes_rules();
-    let tally = Rc::new(RefCell::new(Tally::default()));
-    let tallying = Tallying {
-        tally: Rc::clone(&tally),
+    let with_counters = args.words.is_empty() && args.subject.words.is_empty();
+    let scope = Scope {
         no_losses_too: args.all,
-        packets: capture::shown::packets(confined.session()),
-        counted: counted.clone(),
-        known: Knowledge::default(),
-        culprits,
-        may_trace,
-        looked_at: 0,
-        shown: Instant::now(),
-        lines: 0,
-        live: !args.json && terminal::stdout_is_terminal(),
+        with_counters,
+        are_chosen: !with_counters || !args.interfaces.is_empty(),
+        may_trace: !args.no_trace,
+        namespaces,
+        spaces: observer.subject.as_ref().and_then(Subject::spaces).cloned(),
     };
-    let mut sink = Recording { counts: tallying, file: file.as_mut().map(|file| &mut **file as &mut dyn Writer) };
-    let (summary, ended) = confined.run(&mut sink, &mut observer)?;
-    sink.counts.clear();
+    let mut screen = Screen { is_live: !args.json && terminal::stdout_is_terminal(), lines: 0 };
+    let file = file.as_mut().map(|file| &mut **file as &mut dyn Writer);
+    let mut search = Search::begin(scope, confined.session(), &sites, file, &mut screen)?;
+    let (summary, ended) = confined.run(&mut search, &mut observer)?;
     let seconds = started.elapsed().as_secs_f64();
-    let status = observer.subject.map_or(0, Subject::end);
-    let mut known = std::mem::take(&mut sink.counts.known);
-    let mut culprits = std::mem::take(&mut sink.counts.culprits);
-    drop(sink);
-    let tally = tally.take();
-    for (key, row) in tally.sorted().into_iter().take(MOST_EXPLAINED) {
-        known.blames.insert(key.clone(), culprits.of(key, row, &tally));
-    }
-    let differences = differences(counted.as_deref(), true)?;
-    let mut report = LossReport::new(&tally, &differences, &summary.total, &mut known);
-    if let Some(file) = &mut file {
-        record::append(&mut **file, &report)?;
-    }
+    let mut report = search.finish(&summary.total)?;
+    screen.clear();
+    let status = end_command(observer.subject);
     if let Some(reference) = reference {
         let reference = record::read(reference, "", None, false)?;
         report.compare(seconds, &reference.report, reference.seconds);
@@ -197,8 +147,10 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
     ];
     refuse_options("cannot look for drops now", &given, "is not about files, and files are named")?;
     let reference = args.diff.as_deref().map(open_reference).transpose()?;
-    let inputs = record::open(files)?;
-    let mut found = record::read(inputs, &words.join(" "), args.since, args.all)?;
+    let inputs = record::open(files, json::tell)?;
+    let since = args.since.map(|bound| move |first| bound.absolute(first, clock::wall(), clock::local_offset()));
+    let since = since.as_ref().map(|since| since as record::Since<'_>);
+    let mut found = record::read(inputs, &words.join(" "), since, args.all)?;
     if let Some(reference) = reference {
         let reference = record::read(reference, "", None, false)?;
         found.report.compare(found.seconds, &reference.report, reference.seconds);
@@ -208,7 +160,7 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
 }
 
 fn open_reference(file: &str) -> Result<Vec<Input>> {
-    record::open(&[file.to_owned()])
+    record::open(&[file.to_owned()], json::tell)
 }
 
 fn show(report: &LossReport, as_json: bool) -> Result<()> {
@@ -242,33 +194,6 @@ fn plan(args: &Args) -> CapturePlan {
         ..watching_drops(drops, &args.words, args.duration)
     };
     CapturePlan::new(sources, options)
-}
-
-/// Returns the options of a capture at drops whose records this process reads itself.
-pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> CaptureOptions {
-    let expression = expression.join(" ");
-    let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));
-    CaptureOptions {
-        drops: Some(drops),
-        filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
-        snaplen: SNAPLEN,
-        duration,
-        ..CaptureOptions::new(TapChoice::Drop, memory)
-    }
-}
-
-fn say_tracing(netns: Option<&str>) {
-    let seconds = traced::AT_MOST.as_secs();
-    let place = netns.map_or_else(String::new, |netns| format!(" in {netns}"));
-    let text = format!(
-        "tracing packets{place} by nftables for at most {seconds} s, to find the rules that drop some; --no-trace prevents it"
-    );
-    let data = json!({ "netns": netns, "seconds": seconds });
-    json::say("tracing_packets", data, &text);
-}
-
-fn differences(counted: Option<&Counted>, with_sockets: bool) -> Result<Differences> {
-    counted.map_or_else(|| Ok(Differences::default()), |counted| counted.differences(with_sockets))
 }
 
 /// A reporter of a capture at drops, on standard error.
@@ -331,57 +256,15 @@ impl Observer for Watcher {
     }
 }
 
-/// A writer that counts packets, and shows the counts so far on a terminal.
-struct Tallying {
-    tally: Rc<RefCell<Tally>>,
-    no_losses_too: bool,
-    packets: RingPackets,
-    counted: Option<Rc<Counted>>,
-    known: Knowledge,
-    culprits: Culprits,
-    /// True if packets may be traced: programs do not note the rules that drop them.
-    may_trace: bool,
-    /// Number of rows of which the objects that may have dropped packets were read.
-    looked_at: usize,
-    shown: Instant,
+/// The terminal, which shows the report so far.
+struct Screen {
+    is_live: bool,
+    /// Number of lines that are shown.
     lines: usize,
-    live: bool,
 }
 
-impl Tallying {
-    /// Looks at the objects that may have dropped the packets of new rows.
-    fn look(&mut self) {
-        let tally = Rc::clone(&self.tally);
-        let tally = tally.borrow();
-        if tally.rows.len() <= self.looked_at {
-            return;
-        }
-        self.looked_at = tally.rows.len();
-        for (key, row) in &tally.rows {
-            self.culprits.look(key);
-            if self.may_trace && self.culprits.trace(key, row) {
-                self.clear();
-                say_tracing(key.netns.as_deref());
-            }
-        }
-    }
-
-    fn show(&mut self) {
-        if !self.live || self.shown.elapsed() < LOOK_EVERY {
-            return;
-        }
-        self.clear();
-        self.shown = Instant::now();
-        let differences = differences(self.counted.as_deref(), false).unwrap_or_default();
-        let (tally, account) = (self.tally.borrow(), PacketAccount::default());
-        let report = LossReport::new(&tally, &differences, &account, &mut self.known);
-        let (text, lines) = terminal::fitted(&report.to_string());
-        self.lines = lines;
-        // A closed terminal ends the command by a signal.
-        let _ = terminal::write_out(&text);
-    }
-
-    /// Erases the shown text from the terminal.
+impl Screen {
+    /// Erases the shown text.
     fn clear(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         if lines > 0 {
@@ -390,23 +273,21 @@ impl Tallying {
     }
 }
 
-impl Writer for Tallying {
-    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let mut tally = self.tally.borrow_mut();
-        self.packets.each(blocks.bytes(), |packet, _| {
-            tally.count(packet, self.no_losses_too);
-        });
-        drop(tally);
-        self.flush()
+impl Audience for Screen {
+    fn notice(&mut self, notice: &Notice) {
+        self.clear();
+        json::tell(notice);
     }
 
-    fn flush(&mut self) -> Result<Pressure> {
-        self.look();
-        self.show();
-        Ok(Pressure::Idle)
+    fn is_live(&self) -> bool {
+        self.is_live
     }
 
-    fn finish(&mut self) -> WriteOutcome {
-        WriteOutcome::default()
+    fn report(&mut self, so_far: &LossReport) {
+        self.clear();
+        let (text, lines) = terminal::fitted(&so_far.to_string());
+        self.lines = lines;
+        // A closed terminal ends the command by a signal.
+        let _ = terminal::write_out(&text);
     }
 }

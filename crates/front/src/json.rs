@@ -105,6 +105,12 @@ pub fn say(kind: &str, mut data: Value, text: &str) {
     notice(None, data, text);
 }
 
+/// Reports a notice of a library on standard error: its sentence, or the value with its kind if the command line asks
+/// for JSON.
+pub fn tell(notice: &(impl Serialize + fmt::Display)) {
+    event_as(serde_json::to_value(notice).unwrap_or_default(), &notice.to_string());
+}
+
 /// Returns true if the command line asks for JSON, before the rest of it is known to be valid.
 pub fn is_wanted() -> bool {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");

@@ -275,7 +275,7 @@ fn text_names_reason_function_and_flows() {
 /// Also of other kernels than the tests' own, in the virtual machine.
 #[test]
 fn every_reason_of_the_kernel_has_advice() {
-    let table = include_str!("../../../crates/cli/src/why/advice.txt").lines();
+    let table = include_str!("../../../crates/explain/src/why/advice.txt").lines();
     let subjects = table.filter_map(|line| Some(line.split_once(' ')?.0));
     let subjects: Vec<&str> = subjects.filter(|one| !one.contains(['#', '@'])).collect();
     let has_advice = |reason: &str| {

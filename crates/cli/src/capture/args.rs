@@ -33,8 +33,7 @@ use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
-use crate::args::{JsonForm, NamedValue, NetnsArg, VerifierLog, choice, filter_in_file};
-use crate::subject::SubjectArgs;
+use crate::args::{JsonForm, NamedValue, NetnsArg, SubjectArgs, VerifierLog, choice, filter_in_file};
 use crate::{completion, habits, terminal, units};
 
 /// Typical size of a record, in bytes.

@@ -18,8 +18,8 @@ use trawl_sys::netns::Namespace;
 
 use super::pod::{PodWatcher, Pods};
 use crate::json;
-use crate::subject::Spaces;
 use crate::terminal::write_out;
+use trawl_capture::subject::Spaces;
 
 const IFF_UP: u32 = 1;
 

@@ -27,7 +27,9 @@ use trawl_sys::{Error, Result, create};
 use super::display::{Display, Form as Shape};
 use super::listening::LISTEN;
 use super::progress::Terminal;
-use super::shown::{Shown, packets};
+use super::shown::Shown;
+use trawl_source::packets_of;
+
 use crate::args::compression;
 use crate::{json, outfile, terminal};
 
@@ -533,7 +535,7 @@ fn beside(
         all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }
     if let Some(shape) = shape {
-        let shown = Box::new(Shown::new(shape, packets(session))?);
+        let shown = Box::new(Shown::new(shape, packets_of(session))?);
         all.push(ThreadedOutput::start("standard output".to_owned(), shown, None)?);
     }
     Ok(all)

@@ -8,6 +8,7 @@ use trawl_capture::event::{Event, ReaderSummary};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{Attached, Observer};
+use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
 use trawl_sink::{ReaderFate, ReaderLog, ReaderNews};
 use trawl_spool::Control;
@@ -17,8 +18,8 @@ use trawl_sys::netns::Namespace;
 use super::display::Display;
 use super::interfaces::Joining;
 use super::pod::Pods;
+use crate::args::end_command;
 use crate::published::{Published, Publisher, RunningCapture};
-use crate::subject::Subject;
 use crate::{json, published, terminal};
 
 /// Interval between updates of the live line.
@@ -115,7 +116,7 @@ impl Terminal {
 
     /// Ends the command whose packets were captured. Returns its exit status.
     pub(super) fn end_subject(&mut self) -> u8 {
-        self.subject.take().map_or(0, Subject::end)
+        end_command(self.subject.take())
     }
 
     pub(super) fn finish(&mut self) {

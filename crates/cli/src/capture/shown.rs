@@ -4,24 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use trawl_capture::session::Session;
 use trawl_pipeline::{Blocks, Pressure, Stream, Unit, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 use trawl_view::Show;
-use trawl_view::record::{BlockOrigin, RingPackets};
+use trawl_view::record::RingPackets;
 
 use super::display::Form;
-
-/// Returns the packets of a capture, by the interface blocks that it begins with.
-pub(crate) fn packets(session: &Session) -> RingPackets {
-    let origins = session
-        .interfaces()
-        .iter()
-        .zip(session.hook_names())
-        .map(|(interface, hook)| BlockOrigin::new(interface, hook))
-        .collect();
-    RingPackets::new(origins)
-}
 
 pub(super) struct Shown {
     form: Box<dyn Show + Send>,

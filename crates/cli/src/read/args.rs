@@ -17,11 +17,11 @@ use trawl_sys::{Error, Result, units};
 use trawl_view::print::{Datagrams, PrintOptions};
 use trawl_view::rewrite;
 
-use super::input::Input;
 use super::selection::{End, Selection, Verdicts};
 use crate::args::{JsonForm, LibpcapArg, Packing, choice, compression, file_size, filter_in_file};
 use crate::capture::args::DIRECTIONS;
 use crate::terminal::write_out;
+use trawl_source::Input;
 
 /// Shows packets of capture files, or writes them to another file
 ///

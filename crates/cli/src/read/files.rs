@@ -13,8 +13,8 @@ use trawl_sink::{
 };
 use trawl_sys::{Error, Result, clock, errno};
 
-use super::input::{Input, identity};
 use crate::{json, outfile};
+use trawl_source::{Input, identity};
 
 /// The result of a write: the bytes were accepted, or the reader has closed the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,10 +16,10 @@ use trawl_view::rewrite::{Format, Rewriter};
 
 use super::args::{Form, Request, format_by_name};
 use super::files::{Files, Written};
-use super::input::Input;
 use super::privacy;
 use crate::json;
 use crate::terminal;
+use trawl_source::Input;
 
 /// Text and records are buffered up to this size.
 const GATHER: usize = 256 << 10;

@@ -15,8 +15,8 @@ use super::processes::Processes;
 use super::series::{Labelled, Labels, OTHER, Series};
 use crate::figures::NamespaceInterfaces;
 use crate::json;
-use crate::why::counted::{Counted, CountedLoss};
-use crate::why::report::{error_text, event_name, event_verdict, known_counters, mode};
+use trawl_explain::why::counted::{Counted, CountedLoss};
+use trawl_explain::why::report::{error_text, event_name, event_verdict, known_counters, mode};
 
 /// Drivers take time to read their counters.
 const COUNTERS_EVERY: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl Losses {
         let namespaces = all.map(|one| one.namespace.clone().unwrap_or_else(|| current.clone()));
         Ok(Self {
             watch,
-            counted: Counted::new(&[], namespaces.collect())?,
+            counted: Counted::new(&[], namespaces.collect(), &mut |notice| json::tell(notice))?,
             selected,
             own: names_of(&current),
             drops: Series::default(),

@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_bpf::process_watch::KnownNamespaces;
-use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::options::CaptureOptions;
-use trawl_capture::session::Attached;
 use trawl_sys::cgroup::{Group, Root};
 use trawl_sys::held::HeldCommand;
 use trawl_sys::netlink::Netlink;
@@ -23,7 +20,9 @@ use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, process};
 
-use crate::terminal;
+use crate::capture_site::CaptureSite;
+use crate::options::CaptureOptions;
+use crate::session::Attached;
 
 /// Time after the command's end in which its connections are closed.
 const LAST_PACKETS: Duration = Duration::from_millis(200);
@@ -49,13 +48,6 @@ const MOST_HELD: usize = 64;
 /// Exit status if the command could not be started.
 const NOT_STARTED: u8 = 1;
 
-#[derive(Debug, clap::Args)]
-pub struct SubjectArgs {
-    /// Run this command, end with it, and see its packets and its children's alone
-    #[arg(id = "subject", last = true, value_name = "COMMAND")]
-    pub words: Vec<String>,
-}
-
 /// The command whose packets are captured.
 #[derive(Debug)]
 pub struct Subject {
@@ -64,9 +56,19 @@ pub struct Subject {
     /// Removes the cgroup with rights that the capture has given up, and if trawl is killed.
     warden: Warden,
     ended: Option<Instant>,
-    /// The command could not begin.
-    is_refused: bool,
+    /// Set if the command could not begin.
+    refusal: Option<Error>,
     spaces: Option<Arc<Spaces>>,
+}
+
+/// How a command ended.
+#[derive(Debug, Default)]
+pub struct CommandEnd {
+    /// Its exit status, as a shell gives it: 128 and the number of the signal that ended it. If trawl ends first, it is
+    /// 0.
+    pub status: u8,
+    /// Set if it failed, or could not be started.
+    pub failure: Option<String>,
 }
 
 #[derive(Debug)]
@@ -129,7 +131,7 @@ impl Subject {
         // Without it, the packets of all processes would be the command's.
         plan.optional = false;
         let spaces = joins.then(|| Arc::new(Spaces::new(group)));
-        Ok(Some(Self { name, held, warden, ended: None, is_refused: false, spaces }))
+        Ok(Some(Self { name, held, warden, ended: None, refusal: None, spaces }))
     }
 
     /// Makes the command's processes wait in new network namespaces until those are captured.
@@ -153,8 +155,7 @@ impl Subject {
             spaces.watched.call_once(|| Spaces::watch(spaces));
         }
         if let Err(error) = self.held.release() {
-            terminal::say(&error.to_string());
-            self.is_refused = true;
+            self.refusal = Some(error);
         }
     }
 
@@ -171,20 +172,19 @@ impl Subject {
         self.spaces.as_ref()
     }
 
-    /// Ends the command if it still runs. Returns its exit status, as a shell does: 128 and the number of the signal
-    /// that ended it. A failure is reported. If trawl ends first, the status is 0.
-    pub fn end(mut self) -> u8 {
-        if self.is_refused {
-            return NOT_STARTED;
+    /// Ends the command if it still runs.
+    pub fn end(mut self) -> CommandEnd {
+        if let Some(error) = self.refusal.take() {
+            return CommandEnd { status: NOT_STARTED, failure: Some(error.to_string()) };
         }
         let Some(status) = self.held.ended() else {
-            return 0;
+            return CommandEnd::default();
         };
-        if !status.success() {
-            terminal::say(&format!("{}: {status}", self.name));
-        }
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
-        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+        CommandEnd {
+            status: code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
+            failure: (!status.success()).then(|| format!("{}: {status}", self.name)),
+        }
     }
 }
 

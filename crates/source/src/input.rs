@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
 use trawl_filter::select::PacketKind;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::compressed::{self, Compression};
@@ -19,8 +18,7 @@ use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
 use trawl_view::record::{PacketSource, PacketView};
 
-use super::unreadable;
-use crate::json;
+use crate::{Notice, Tell};
 
 /// Interval at which a file that does not grow is checked.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -28,18 +26,21 @@ const PAUSE: Duration = Duration::from_millis(50);
 type Reader = CaptureReader<'static>;
 
 /// Earliest time and end in nanoseconds since 1970, by the time of a first packet.
-pub(crate) type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
+pub type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
 
-pub(crate) struct Input {
+#[derive(Debug)]
+pub struct Input {
     pub reader: Reader,
     pub name: String,
     pub compression: Compression,
     /// The file or pipe itself, for comparison with the output file.
     pub identity: Option<(u64, u64)>,
     following: Option<Following>,
+    tell: Tell,
 }
 
 /// State of a file that is followed.
+#[derive(Debug)]
 struct Following {
     path: PathBuf,
     /// The current file, at its read offset: it may have lost its name.
@@ -53,6 +54,7 @@ struct Following {
 }
 
 /// A ring of files: all in this directory, or those whose names differ from the first one's by digits only.
+#[derive(Debug)]
 struct Ring {
     directory: PathBuf,
     name_without_digits: Option<String>,
@@ -61,7 +63,7 @@ struct Ring {
 impl Input {
     /// Opens a file. `span` returns the wanted times by the time of the file's first packet: of a file with a table of
     /// its frames only the needed ones are read.
-    pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>) -> Result<Self> {
+    pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>, tell: Tell) -> Result<Self> {
         let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let os = |e| Error::os(format!("cannot read {name}"), e);
         // A pipe grows until its writer closes it.
@@ -87,7 +89,8 @@ impl Input {
             };
             let (reader, compression) = reader(source).map_err(|e| unreadable(&name, e))?;
             opened.store(true, Ordering::Relaxed);
-            return Ok(Self { reader, name, compression, identity: Some(identity(&metadata)), following: None });
+            let identity = Some(identity(&metadata));
+            return Ok(Self { reader, name, compression, identity, following: None, tell });
         };
         let is_dir = open(path).and_then(|file| file.metadata()).map_err(os)?.is_dir();
         let mut following = Following {
@@ -120,6 +123,7 @@ impl Input {
                         compression: Compression::None,
                         identity: Some(identity),
                         following: Some(following),
+                        tell,
                     });
                 }
                 // The writer has not completed the header.
@@ -131,33 +135,18 @@ impl Input {
 
     /// Reports that the rest of the input cannot be read.
     pub fn report_unreadable(&self, error: &ReadError) {
-        let file = &self.name;
-        let remark = json!({ "file": file, "error": error.to_string() });
-        json::say("cannot_read", remark, &format!("cannot read {file}: {error}"));
+        (self.tell)(&Notice::CannotRead { file: self.name.clone(), error: error.to_string() });
     }
 
     /// Warns about packets whose times are wrong in the file or cannot be shown.
     pub fn report_flawed_times(&self) {
-        let file = &self.name;
-        for (notice, packets, flaw) in [
-            (
-                "times_beyond",
-                self.reader.times_beyond(),
-                "outside 1970-01-01 to 2554-07-21, and is shown with the nearest supported one",
-            ),
-            (
-                "large_fractions",
-                self.reader.fractions_too_large(),
-                "with a fraction of a second or more: it is added to the seconds",
-            ),
-        ] {
-            let have = match packets {
-                0 => continue,
-                1 => "packet has a time",
-                _ => "packets have times",
-            };
-            let text = format!("{file}: {packets} {have} {flaw}");
-            json::say(notice, json!({ "file": file, "packets": packets }), &text);
+        let packets = self.reader.times_beyond();
+        if packets > 0 {
+            (self.tell)(&Notice::TimesBeyond { file: self.name.clone(), packets });
+        }
+        let packets = self.reader.fractions_too_large();
+        if packets > 0 {
+            (self.tell)(&Notice::LargeFractions { file: self.name.clone(), packets });
         }
     }
 
@@ -182,7 +171,7 @@ impl Input {
         };
         let next = match following.is_cut() {
             true => {
-                following.tell("was truncated: reading it from its beginning");
+                following.report(self.tell, |file| Notice::Truncated { file });
                 Some(following.path.clone())
             }
             false => match following.successor() {
@@ -206,7 +195,7 @@ impl Input {
             }
         }
         if following.is_removed() {
-            following.tell("was removed: waiting for the next file of its ring; Ctrl-C ends");
+            following.report(self.tell, |file| Notice::Removed { file });
         }
         pause(signals)
     }
@@ -301,11 +290,9 @@ impl Following {
     }
 
     /// Reports once what happened to the current file.
-    fn tell(&mut self, what: &str) {
+    fn report(&mut self, tell: Tell, what: impl Fn(String) -> Notice) {
         if !std::mem::replace(&mut self.reported, true) {
-            let file = self.path.display().to_string();
-            let text = format!("{file} {what}");
-            json::say("followed_file", json!({ "file": file }), &text);
+            tell(&what(self.path.display().to_string()));
         }
     }
 }
@@ -326,7 +313,7 @@ impl RingFile {
 }
 
 /// Returns true if the only input is a pipe on standard input.
-pub(super) fn is_a_pipe(files: &[PathBuf]) -> bool {
+pub fn is_a_pipe(files: &[PathBuf]) -> bool {
     files == [Path::new("-")] && !stdin_is_file()
 }
 
@@ -352,7 +339,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
+pub fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
@@ -411,4 +398,9 @@ impl Read for Growing {
             count => Ok(count),
         }
     }
+}
+
+/// Makes the error about a file that cannot be read.
+fn unreadable(name: &str, why: impl std::fmt::Display) -> Error {
+    Error::failed(format!("cannot read {name}"), why)
 }

@@ -2,6 +2,7 @@
 //! path of a packet.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use trawl_capture::assembly::HostFeatures;
 use trawl_packet::pcapng::{Interface, write};
@@ -10,7 +11,8 @@ use trawl_pipeline::{Blocks, Writer, write_patiently};
 use trawl_sys::{Result, clock};
 use trawl_view::record::PacketView;
 
-use super::{SNAPLEN, Step};
+use super::Step;
+use crate::why::SNAPLEN;
 
 /// Units of time stamps: 10⁻⁹ seconds.
 const NANOSECONDS: u8 = 9;
@@ -21,6 +23,12 @@ pub struct StepFile {
     interfaces: HashMap<(String, u16), (u32, u64)>,
     begun: u64,
     out: Vec<u8>,
+}
+
+impl fmt::Debug for StepFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepFile").finish_non_exhaustive()
+    }
 }
 
 impl StepFile {

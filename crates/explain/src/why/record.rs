@@ -4,20 +4,19 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use trawl_capture::filter::Filter;
-use trawl_front::bound::Bound;
 use trawl_packet::pcapng::block::INTERFACE_STATISTICS;
 use trawl_packet::pcapng::options::InterfaceCounts;
 use trawl_packet::pcapng::write;
 use trawl_packet::read::Step;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, Writer};
+use trawl_source::{Input, Tell, file_filter};
 use trawl_sys::{Error, Result, clock, privilege};
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 use trawl_view::why::Tally;
 
 use super::report::{Counter, Knowledge, LossReport, RowFacts};
-use crate::read::{Input, file_filter};
 
 /// Beginning of the comment that holds what packets do not tell.
 const MARK: &str = "trawl why: ";
@@ -29,35 +28,6 @@ const LONGEST: usize = 60_000;
 struct BesidePackets {
     counters: Vec<Counter>,
     rows: Vec<RowFacts>,
-}
-
-/// A writer that counts packets, and records them if a file is given.
-pub struct Recording<'a, T> {
-    pub counts: T,
-    pub file: Option<&'a mut (dyn Writer + 'a)>,
-}
-
-impl<T: Writer> Writer for Recording<'_, T> {
-    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        self.counts.write(Blocks::Bytes(blocks.bytes()))?;
-        match &mut self.file {
-            Some(file) => file.write(blocks),
-            None => Ok(Pressure::Idle),
-        }
-    }
-
-    fn flush(&mut self) -> Result<Pressure> {
-        self.counts.flush()?;
-        match &mut self.file {
-            Some(file) => file.flush(),
-            None => Ok(Pressure::Idle),
-        }
-    }
-
-    fn finish(&mut self) -> WriteOutcome {
-        let file = self.file.as_mut();
-        file.map_or_else(WriteOutcome::default, |file| file.finish())
-    }
 }
 
 /// Appends what the packets do not tell to a finished recording.
@@ -88,7 +58,11 @@ pub fn append(file: &mut dyn Writer, report: &LossReport) -> Result<()> {
     }
 }
 
+/// Returns the earliest time that is wanted, by the time of the first packet, in nanoseconds since 1970.
+pub type Since<'a> = &'a dyn Fn(u64) -> u64;
+
 /// The result of reading files.
+#[derive(Debug)]
 pub struct Read {
     pub report: LossReport,
     /// Duration of the recording, in seconds.
@@ -98,13 +72,13 @@ pub struct Read {
 }
 
 /// Opens files.
-pub fn open(files: &[String]) -> Result<Vec<Input>> {
-    let open = |name: &String| Input::open(Path::new(name), None, None);
+pub fn open(files: &[String], tell: Tell) -> Result<Vec<Input>> {
+    let open = |name: &String| Input::open(Path::new(name), None, None, tell);
     files.iter().map(open).collect()
 }
 
 /// Reads drops from files, and makes the report. Gives up all rights.
-pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Bound>, no_losses_too: bool) -> Result<Read> {
+pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Since<'_>>, no_losses_too: bool) -> Result<Read> {
     let names: Vec<String> = inputs.iter().map(|input| input.name.clone()).collect();
     let filter = (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned()));
     let mut filter = file_filter(filter.as_ref(), inputs.first())?;
@@ -127,10 +101,7 @@ pub fn read(inputs: Vec<Input>, expression: &str, since: Option<Bound>, no_losse
                     continue;
                 };
                 let time = packet.timestamp_ns;
-                let from = *from.get_or_insert_with(|| {
-                    let bound = |bound: Bound| bound.absolute(time, clock::wall(), clock::local_offset());
-                    since.map_or(0, bound)
-                });
+                let from = *from.get_or_insert_with(|| since.map_or(0, |since| since(time)));
                 if time < from {
                     continue;
                 }

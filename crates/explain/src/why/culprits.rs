@@ -19,7 +19,7 @@ use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, Row, Tally};
 
-use crate::subject::Spaces;
+use trawl_capture::subject::Spaces;
 
 use super::advice::{self, ProgramName, tc_programs};
 use super::noted::with_noted;

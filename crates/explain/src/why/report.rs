@@ -325,6 +325,7 @@ impl fmt::Display for Change {
 }
 
 /// A counter of the kernel's protocols or of the queues of CPUs, and the drops of the same packets.
+#[derive(Debug)]
 pub struct KnownCounter {
     pub name: &'static str,
     reasons: Vec<&'static str>,

@@ -18,7 +18,7 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 use trawl_view::record::{PacketView, RingPackets};
 
-use crate::{capture, json, terminal};
+use crate::packets_of;
 
 /// Bytes of each packet that contain its headers.
 const HEADERS: u32 = 128;
@@ -99,12 +99,12 @@ impl Wanted {
 }
 
 /// Shows packets until the time is over, a signal arrives or the viewer has seen enough; returns the summary.
-pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
+pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer, tell: fn(&Event)) -> Result<Summary> {
     let plan = wanted.plan();
     let shared = std::cell::RefCell::new(viewer);
-    let mut observer = Figures { viewer: &shared };
+    let mut observer = Figures { viewer: &shared, tell };
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
-    let mut writer = Viewed { viewer: &shared, packets: capture::shown::packets(confined.session()) };
+    let mut writer = Viewed { viewer: &shared, packets: packets_of(confined.session()) };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
     into_result(ended).map(|()| summary)
 }
@@ -169,15 +169,12 @@ impl Writer for Viewed<'_, '_, '_> {
 
 struct Figures<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
+    tell: fn(&Event),
 }
 
 impl Observer for Figures<'_, '_, '_> {
     fn event(&mut self, event: &Event) {
-        if json::is_wanted() {
-            json::notice(None, event, &event.to_string());
-        } else if !terminal::stdout_is_terminal() {
-            terminal::say(&event.to_string());
-        }
+        (self.tell)(event);
     }
 
     fn started(&mut self, points: &[Point]) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
 use trawl_bpf::xdp_events::{Event, XdpEvents};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_sys::Result;
@@ -10,8 +9,8 @@ use trawl_sys::counters::{self, Counters};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{Namespace, NamespaceSearch};
 
+use super::Notice;
 use super::socket_drops::SocketDrops;
-use crate::json;
 
 /// Limit, since each namespace requires reading the counters of all its devices.
 const MOST_NAMESPACES: usize = 64;
@@ -49,7 +48,7 @@ pub struct CountedLoss {
 impl Counted {
     /// Reads the first counters: of these namespaces, of all that can be found if none is named, or of some interfaces
     /// alone.
-    pub fn new(sites: &[CaptureSite], named: Vec<Namespace>) -> Result<Self> {
+    pub fn new(sites: &[CaptureSite], named: Vec<Namespace>, tell: &mut dyn FnMut(&Notice)) -> Result<Self> {
         let mut interfaces = Vec::new();
         for site in sites {
             let namespace = match &site.namespace {
@@ -61,8 +60,7 @@ impl Counted {
         let events = match XdpEvents::watch() {
             Ok(events) => Some(events),
             Err(error) => {
-                let text = error.to_string();
-                json::say("not_watched", json!({ "error": text.clone() }), &text);
+                tell(&Notice::NotWatched { error: error.to_string() });
                 None
             }
         };
@@ -76,10 +74,7 @@ impl Counted {
         };
         let left_out = counted.find_namespaces();
         if left_out > 0 {
-            let (compared, all) = (MOST_NAMESPACES, MOST_NAMESPACES + left_out);
-            let text =
-                format!("counters of {compared} of {all} network namespaces are compared: choose one by --netns");
-            json::say("namespaces_left_out", json!({ "compared": compared, "all": all }), &text);
+            tell(&Notice::NamespacesLeftOut { compared: MOST_NAMESPACES, all: MOST_NAMESPACES + left_out });
         }
         counted.before = counted.look();
         counted.sockets = SocketDrops::read(&counted.namespaces, false);

@@ -1,0 +1,333 @@
+//! One packet's path through the kernel's network stack, to its end.
+
+mod file;
+mod path;
+mod step;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use trawl_bpf::{functions, program};
+use trawl_capture::session::Session;
+use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_source::packets_of;
+use trawl_sys::netlink::{LinkRecord, Netlink, veth_peer_in};
+use trawl_sys::netns::{Namespace, NamespaceSearch};
+use trawl_sys::{Result, clock, counters, process};
+use trawl_view::record::{PacketView, RingPackets};
+
+pub use file::StepFile;
+pub use path::{End, PacketPath};
+pub use step::Step;
+
+use path::Joined;
+use step::Seen;
+
+/// Time after a path's last step at which the path is reported.
+const PATIENCE_NS: u64 = 100_000_000;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time after which a TCP segment or a datagram that reached the protocol at this host and was not dropped is the
+/// protocol's: it frees some without a further step. Losses of records are known by then.
+const SETTLED_NS: u64 = 1_000_000_000;
+/// Time after which a packet is no longer recognized: bpf/include/drop.h.
+const AGE_NS: u64 = 10_000_000_000;
+
+/// The packets of a capture of steps, and their paths so far.
+pub struct Following<'a> {
+    packets: RingPackets,
+    open: BTreeMap<u64, PacketPath>,
+    /// Packets that receive offload joined recently.
+    joined: Joined,
+    /// Number of packets whose path is still to be shown.
+    left: u64,
+    file: Option<StepFile>,
+    /// Number of packets by their end.
+    ends: BTreeMap<End, u64>,
+    devices: LastDevices,
+    /// Number of steps that were lost so far.
+    losses: Rc<Cell<u64>>,
+    reported: Reported,
+    /// The time of the last record, or later.
+    now: u64,
+    /// Set if records arrived since the last check of paths.
+    came: bool,
+    /// Time of the last check for paths that did not go on.
+    looked: Instant,
+    show: &'a mut dyn FnMut(&PacketPath) -> Result<()>,
+}
+
+impl fmt::Debug for Following<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Following").finish_non_exhaustive()
+    }
+}
+
+/// The number of packets, and how they ended.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename = "followed")]
+pub struct Ends {
+    packets: u64,
+    ends: BTreeMap<End, u64>,
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ends.is_empty() {
+            return f.write_str("no packet was followed");
+        }
+        let ends: Vec<String> = self.ends.iter().map(|(end, count)| format!("{count} {}", end.word())).collect();
+        let packets = if self.packets == 1 { "packet" } else { "packets" };
+        write!(f, "{} {packets}: {}", self.packets, ends.join(", "))
+    }
+}
+
+impl<'a> Following<'a> {
+    /// Begins to follow `count` packets. `losses` has the number of lost records so far, `namespaces` are those that
+    /// are followed, and `show` gets each path that is over.
+    pub fn begin(
+        session: &Session,
+        count: u64,
+        namespaces: &[Namespace],
+        losses: Rc<Cell<u64>>,
+        file: Option<StepFile>,
+        show: &'a mut dyn FnMut(&PacketPath) -> Result<()>,
+    ) -> Self {
+        Self {
+            packets: packets_of(session),
+            open: BTreeMap::new(),
+            joined: Joined::default(),
+            left: count,
+            file,
+            ends: BTreeMap::new(),
+            devices: LastDevices::find(namespaces),
+            losses,
+            reported: Reported::default(),
+            now: 0,
+            came: false,
+            looked: Instant::now(),
+            show,
+        }
+    }
+
+    /// Reports the paths that are not over, and ends the file.
+    pub fn finish(mut self, account: &PacketAccount) -> Result<Ends> {
+        self.losses.set(lost_records(account));
+        for path in std::mem::take(&mut self.open).into_values() {
+            self.close(path)?;
+        }
+        if let Some(file) = self.file.take() {
+            file.finish(account)?;
+        }
+        Ok(Ends { packets: self.ends.values().sum(), ends: self.ends })
+    }
+}
+
+/// Returns the number of lost steps, without the packets that are not followed.
+pub fn lost_records(account: &PacketAccount) -> u64 {
+    let lost = account.lost.iter();
+    lost.filter(|(reason, _)| *reason != "not_followed").map(|(_, count)| count).sum()
+}
+
+impl Following<'_> {
+    fn take(&mut self, packet: &PacketView<'_>) -> Result<()> {
+        let Some(id) = packet.packet_id else {
+            return Ok(());
+        };
+        self.now = self.now.max(packet.timestamp_ns);
+        self.came = true;
+        let Some(seen) = Seen::new(packet) else {
+            return Ok(());
+        };
+        if !self.open.contains_key(&id) && self.reported.has(id) {
+            return Ok(());
+        }
+        if self.left > 0
+            && let Some(file) = &mut self.file
+        {
+            file.add(packet, &seen.step)?;
+        }
+        self.joined.note(id, &seen);
+        let path = self.open.entry(id).or_insert_with(|| PacketPath::new(id, packet, &seen, self.losses.get()));
+        path.add(packet, seen);
+        if path.is_over()
+            && let Some(path) = self.open.remove(&id)
+        {
+            self.report(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Ends paths that have not gone on for a while.
+    fn end_old(&mut self) -> Result<()> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        // Records may be read long after they were made; the clock counts only while none are left to read.
+        if !std::mem::take(&mut self.came) {
+            self.now = self.now.max(clock::wall());
+        }
+        let now = self.now;
+        let joined = &self.joined;
+        let is_old = |path: &PacketPath| {
+            let idle = now.saturating_sub(path.last_time());
+            let is_complete = path.may_be_over() || joined.has(path).is_some();
+            idle > AGE_NS || idle > SETTLED_NS && path.is_at_protocol() || idle > PATIENCE_NS && is_complete
+        };
+        let old: Vec<u64> = self.open.iter().filter(|(_, path)| is_old(path)).map(|(id, _)| *id).collect();
+        for id in old {
+            if let Some(path) = self.open.remove(&id) {
+                self.close(path)?;
+            }
+        }
+        self.joined.forget_before(now.saturating_sub(AGE_NS));
+        Ok(())
+    }
+
+    fn close(&mut self, mut path: PacketPath) -> Result<()> {
+        if path.end == End::Gap && self.devices.ends(&path) {
+            path.end = End::Sent;
+        }
+        if matches!(path.end, End::Gap | End::Sent | End::Unwanted)
+            && let Some(program) = self.devices.program_after(&path)
+        {
+            path.end = End::AtXdp;
+            path.program = Some(program.clone());
+        }
+        if path.end == End::Gap && path.is_at_protocol() && path.losses == self.losses.get() {
+            path.end = End::Consumed;
+        }
+        if matches!(path.end, End::Gap | End::Consumed)
+            && let Some(into) = self.joined.has(&path)
+        {
+            path.end = End::Joined;
+            path.joined_into = Some(into);
+        }
+        self.report(&path)
+    }
+
+    /// Reports a path that is over.
+    fn report(&mut self, path: &PacketPath) -> Result<()> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        self.left -= 1;
+        if self.left == 0 {
+            process::interrupt(std::process::id())?;
+        }
+        *self.ends.entry(path.end).or_default() += 1;
+        self.reported.add(path.packet_id, path.last_time());
+        (self.show)(path)
+    }
+}
+
+/// Packets whose path was reported lately. A last step, such as the end of a buffer after its socket, may be read after
+/// that.
+#[derive(Debug, Default)]
+struct Reported {
+    recent: HashSet<u64>,
+    earlier: HashSet<u64>,
+    since: u64,
+}
+
+impl Reported {
+    fn add(&mut self, id: u64, time: u64) {
+        if time.saturating_sub(self.since) > AGE_NS {
+            self.earlier = std::mem::take(&mut self.recent);
+            self.since = time;
+        }
+        self.recent.insert(id);
+    }
+
+    fn has(&self, id: u64) -> bool {
+        self.recent.contains(&id) || self.earlier.contains(&id)
+    }
+}
+
+/// Devices that packets leave this host by, or that encrypt them: transmitted packets are not seen as the same any
+/// more. By namespace and name.
+#[derive(Debug, Default)]
+struct LastDevices {
+    all: HashSet<(String, String)>,
+    /// XDP programs on the other ends of cables.
+    programs: HashMap<(String, String), String>,
+}
+
+impl LastDevices {
+    fn find(namespaces: &[Namespace]) -> Self {
+        let mut found = Self::default();
+        let mut look = NamespaceSearch::default();
+        for namespace in namespaces {
+            // A namespace may be gone by now.
+            let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
+            for link in links.unwrap_or_default() {
+                let place = (counters::label(namespace), link.name.clone());
+                match link.kind.as_deref() {
+                    None if link.name != "lo" => {
+                        found.all.insert(place);
+                    }
+                    Some("wireguard") => {
+                        found.all.insert(place);
+                    }
+                    Some("veth") => {
+                        let program = program_behind(&mut look, namespace, &link);
+                        found.programs.extend(program.map(|program| (place, program)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns true if the packet's last step was its transmission by one of them.
+    fn ends(&self, path: &PacketPath) -> bool {
+        let place = path.transmitted_by();
+        place.is_some_and(|place| self.all.contains(&place))
+    }
+
+    /// Returns the XDP program that received the packet after its last step.
+    fn program_after(&self, path: &PacketPath) -> Option<&String> {
+        self.programs.get(&path.transmitted_by()?)
+    }
+}
+
+/// Names the XDP program on the other end of a cable.
+fn program_behind(look: &mut NamespaceSearch, namespace: &Namespace, link: &LinkRecord) -> Option<String> {
+    let peer = veth_peer_in(look, Some(namespace), link).ok()??;
+    let id = peer.link.xdp.first()?.program_id;
+    let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
+    let name = name.unwrap_or_else(|_| format!("with the id {id}"));
+    let space = peer.namespace.as_ref().unwrap_or(namespace);
+    Some(format!("{name} on {} ({})", peer.link.name, counters::label(space)))
+}
+
+impl Writer for Following<'_> {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let mut packets = std::mem::take(&mut self.packets);
+        let mut taken = Ok(());
+        packets.each(blocks.bytes(), |packet, _| {
+            if taken.is_ok() {
+                taken = self.take(packet);
+            }
+        });
+        self.packets = packets;
+        taken?;
+        self.file.iter_mut().try_for_each(StepFile::flush)?;
+        Ok(Pressure::Idle)
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        self.end_old().map(|()| Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
+    }
+}

@@ -1,0 +1,40 @@
+//! Reasons and locations of lost packets: the records of the tap at drops, and losses that only counters show.
+
+mod advice;
+mod bridge;
+pub mod counted;
+mod culprits;
+mod noted;
+pub mod notice;
+pub mod record;
+pub mod report;
+mod ruleset;
+mod search;
+mod socket_drops;
+mod traced;
+
+use std::time::Duration;
+
+use trawl_capture::TapChoice;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize};
+
+pub use notice::Notice;
+pub use search::{Audience, Scope, Search};
+
+/// Bytes of a packet that contain its addresses and ports, even through tunnels.
+pub const SNAPLEN: u32 = 256;
+const RING_SIZE: u64 = 4 << 20;
+
+/// Returns the options of a capture at drops whose records this process reads itself.
+pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> CaptureOptions {
+    let expression = expression.join(" ");
+    let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));
+    CaptureOptions {
+        drops: Some(drops),
+        filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
+        snaplen: SNAPLEN,
+        duration,
+        ..CaptureOptions::new(TapChoice::Drop, memory)
+    }
+}

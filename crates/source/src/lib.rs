@@ -1,0 +1,12 @@
+//! Sources of packets for commands: capture files, and the records of a running capture.
+
+mod filter;
+mod input;
+pub mod live;
+mod notice;
+mod ring;
+
+pub use filter::{FileFilter, file_filter};
+pub use input::{Input, Span, identity, is_a_pipe};
+pub use notice::{Notice, Tell};
+pub use ring::packets_of;
