@@ -48,7 +48,7 @@ struct drop_note {
 	/* Size of the socket's receive buffer; 0: unknown. */
 	__u32 receive_buffer;
 	__u32 padding0;
-	/* The object that dropped the packet, from bpf/droppers.bpf.c: a cgroup with DROPPER_CGROUP, or the number of a
+	/* The object that dropped the packet, from bpf/drop/droppers.bpf.c: a cgroup with DROPPER_CGROUP, or the number of a
 	 * rule or policy of nftables; 0: unknown. */
 	__u64 dropper;
 };

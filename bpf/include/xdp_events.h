@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Counts of packets that XDP lost, by the kernel's tracepoints xdp:*; bpf/watch_xdp.bpf.c counts them. Counts of the
- * verdicts of XDP programs: bpf/verdict_counts.bpf.c. */
+/* Counts of packets that XDP lost, by the kernel's tracepoints xdp:*; bpf/drop/watch_xdp.bpf.c counts them. Counts of the
+ * verdicts of XDP programs: bpf/tap/verdict_counts.bpf.c. */
 #ifndef TRAWL_XDP_EVENTS_H
 #define TRAWL_XDP_EVENTS_H
 

@@ -19,7 +19,7 @@ use crate::options::CaptureOptions;
 use crate::point::PointIds;
 use crate::taps::packet::group::Groups;
 
-/// The map in bpf/include/places.h.
+/// The map in bpf/tap/places.h.
 pub(crate) const MAP_NAME: &str = "places";
 
 /// State shared by the interfaces of a capture.

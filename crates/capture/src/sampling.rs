@@ -9,7 +9,7 @@ use trawl_sys::clock;
 use crate::options::{CaptureOptions, Sample};
 
 /// Number of attempts to update the rate's state against other threads before the limit counts as reached, as in
-/// bpf/include/filter.h.
+/// bpf/lib/filter.h.
 const ATTEMPTS: usize = 4;
 /// Seconds ahead beyond which a state predates a backward step of the clock.
 const CLOCK_STEP: u64 = 10;

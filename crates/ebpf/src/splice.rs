@@ -4,7 +4,7 @@ use crate::Insn;
 use crate::flow::{starts, target};
 use crate::op::{self, LOAD_IMMEDIATE};
 
-/// Both halves of the placeholder load for a filter: FILTER_MARK in bpf/include/filter.h.
+/// Both halves of the placeholder load for a filter: FILTER_MARK in bpf/lib/filter.h.
 pub const FILTER: i32 = 0x7477_fffe;
 /// The placeholder for a filter's quick version: QUICK_MARK.
 pub const QUICK_FILTER: i32 = 0x7477_fffc;

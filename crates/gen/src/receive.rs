@@ -398,7 +398,7 @@ fn counts(totals: &[ReceiveTotals]) -> (Count, Count) {
 mod tests {
     use super::*;
 
-    /// Same as in bpf/receive.bpf.c.
+    /// Same as in bpf/gen/receive.bpf.c.
     fn bucket_of(value: u64, bits: u32) -> u64 {
         let shift = u64::from(value.checked_ilog2().unwrap_or(0).saturating_sub(bits));
         (shift << bits) + (value >> shift)

@@ -1,6 +1,6 @@
 //! The stamp at the end of a frame: stream, flow, sequence number and time, in a form that changes no checksum.
 //!
-//! bpf/include/stamp.h is the same in C, and explains its layout.
+//! bpf/gen/stamp.h is the same in C, and explains its layout.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

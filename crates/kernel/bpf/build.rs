@@ -1,23 +1,17 @@
 //! Compiles the BPF programs of /bpf and turns the headers they share with user space into Rust.
 
-use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-/// The headers that user space shares with BPF programs, and with the helper for DPDK.
-const SHARED: [&str; 11] = [
-    "bpf/include/layout",
-    "bpf/include/bundled",
-    "bpf/include/guard",
-    "bpf/include/balance",
-    "bpf/include/receive_layout",
-    "bpf/include/send",
-    "bpf/include/drop",
-    "bpf/include/process",
-    "bpf/include/redirect_events",
-    "bpf/include/xdp_events",
-    "dpdk/exchange",
-];
+/// The header that trawl shares with its helper for DPDK; those that it shares with BPF programs are in bpf/include.
+const SHARED_WITH_DPDK: &str = "../dpdk/exchange.h";
 /// The kernel's structures that programs read.
-const KERNEL_TYPES: &str = "include/kernel_types.h";
+const KERNEL_TYPES: &str = "lib/kernel_types.h";
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../bpf");
@@ -25,13 +19,14 @@ fn main() {
     println!("cargo:rerun-if-changed={}", root.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    let mut objects = Vec::new();
-    for entry in fs::read_dir(&root).expect("bpf/ is part of the source") {
-        let source = entry.expect("bpf/ can be listed").path();
-        let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (mut objects, mut shared) = (Vec::new(), vec![root.join(SHARED_WITH_DPDK)]);
+    for source in files_of(&root) {
+        let name = source.file_name().unwrap_or_default().to_string_lossy();
         if let Some(stem) = name.strip_suffix(".bpf.c") {
-            compile(&source, &format!("{out}/{stem}.bpf.o"));
+            compile(&root, &source, &format!("{out}/{stem}.bpf.o"));
             objects.push(stem.to_owned());
+        } else if source.parent().is_some_and(|folder| folder.ends_with("include")) {
+            shared.push(source);
         }
     }
     assert!(!objects.is_empty(), "no BPF programs found in {}", root.display());
@@ -46,18 +41,27 @@ fn main() {
     let kernel = fs::read_to_string(root.join(KERNEL_TYPES)).expect("it is part of the source");
     fs::write(format!("{out}/kernel_types.rs"), names_of_structures(&kernel)).expect("OUT_DIR can be written");
 
-    for name in SHARED {
-        let header = root.join(format!("../{name}.h"));
+    for header in shared {
         println!("cargo:rerun-if-changed={}", header.display());
-        let name = name.rsplit('/').next().unwrap_or(name);
+        let name = header.file_stem().unwrap_or_default().to_string_lossy();
         let text =
             fs::read_to_string(&header).unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
-        let rust = rust_from_header(&text);
-        fs::write(format!("{out}/{name}.rs"), rust).expect("OUT_DIR can be written");
+        fs::write(format!("{out}/{name}.rs"), rust_from_header(&text)).expect("OUT_DIR can be written");
     }
 }
 
-fn compile(source: &Path, object: &str) {
+/// Lists the files in the folders of bpf/.
+fn files_of(root: &Path) -> Vec<PathBuf> {
+    let list = |folder: &Path| {
+        fs::read_dir(folder)
+            .expect("bpf/ can be listed")
+            .map(|entry| entry.expect("bpf/ can be listed").path())
+            .collect::<Vec<_>>()
+    };
+    list(root).iter().filter(|path| path.is_dir()).flat_map(|folder| list(folder)).collect()
+}
+
+fn compile(root: &Path, source: &Path, object: &str) {
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "x86",
         Ok("aarch64") => "arm64",
@@ -66,12 +70,13 @@ fn compile(source: &Path, object: &str) {
     };
     let multiarch = Command::new("cc").arg("-print-multiarch").output();
     let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
-    let root = source.parent().expect("bpf/ holds it").display();
+    let root = root.display();
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
     let status = Command::new(clang())
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
         .args([
             format!("-D__TARGET_ARCH_{arch}"),
+            format!("-I{root}"),
             format!("-I/usr/include/{multiarch}"),
             format!("-isystem{libbpf}"),
             // The same bytes wherever they are built.

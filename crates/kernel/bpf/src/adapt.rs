@@ -10,7 +10,7 @@ use super::probe;
 
 /// Part of the name of a section whose programs accept packets in several pieces.
 const FRAGS: &str = ".frags";
-/// The variable of bpf/include/one_buffer.h.
+/// The variable of bpf/lib/one_buffer.h.
 const ONE_BUFFER: &str = "trawl_one_buffer";
 
 /// Adapts all programs of an object. Called before it is loaded.

@@ -1,4 +1,4 @@
-//! The rules and policies of nftables, and the cgroups, that drop packets: bpf/droppers.bpf.c.
+//! The rules and policies of nftables, and the cgroups, that drop packets: bpf/drop/droppers.bpf.c.
 
 use std::os::fd::{AsFd, OwnedFd};
 

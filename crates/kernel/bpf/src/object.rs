@@ -27,7 +27,7 @@ use crate::{adapt, droppers, probe};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taps {
     bytes: &'static [u8],
-    /// True if they read the kernel's own structures, listed in bpf/include/kernel_types.h.
+    /// True if they read the kernel's own structures, listed in bpf/lib/kernel_types.h.
     read_kernel: bool,
 }
 
@@ -216,7 +216,7 @@ impl TapProgram {
 /// Map of the lock under which programs change shared values, if the kernel lacks atomic operations for that.
 pub const CAPTURE_LOCK: &str = "capture_lock";
 
-/// Maps of bpf/include/owners.h, which the programs that find processes share with the taps.
+/// Maps of bpf/process/owners.h, which the programs that find processes share with the taps.
 pub const OWNERS_MAPS: [&str; 11] = [
     OWNERS_MAP,
     "socket_owners",
@@ -234,7 +234,7 @@ pub const OWNERS_MAP: &str = "owners";
 /// Maps of a tap's own, for captures that name processes.
 const OF_TAP: [&str; 4] = ["socket_starts", "owned_flows", "flow_lookups", "noted_socket"];
 
-/// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.
+/// The mark of CONFIG() in bpf/lib/ring.h: the upper half of the number to be replaced.
 const CONFIG_MARK: i32 = 0x7477;
 /// Sets a 32-bit register to a number.
 const MOVE_IMMEDIATE: u8 = op::ALU | op::MOV | op::K;
@@ -294,7 +294,7 @@ fn write_config(instructions: &mut [Insn], config: &TapConfig) {
 /// Name of the map that counts rejected packets. No object declares it: its address is written directly into the
 /// instructions.
 pub const REJECTIONS: &str = "rejections";
-/// Mark of its address: REJECTIONS_MARK in bpf/include/filter.h.
+/// Mark of its address: REJECTIONS_MARK in bpf/lib/filter.h.
 const REJECTIONS_MARK: i32 = 0x7477_fffd;
 
 /// Writes the address of a map's value into the marked instructions. The upper half, which the configuration has filled
@@ -309,8 +309,8 @@ fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
 }
 
 /// Calls of the kernel's functions: the one that asks a driver for its time stamp, HARDWARE_TIME_MARK in
-/// bpf/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in
-/// bpf/include/ring.h.
+/// bpf/tap/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in
+/// bpf/lib/ring.h.
 const MARKED_CALLS: [(i32, &str); 2] = [(0x7477_fffb, "bpf_xdp_metadata_rx_timestamp"), (0x7477_fff9, CAST_FUNCTION)];
 const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
 
@@ -336,7 +336,7 @@ fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
     }
 }
 
-/// Mark of the helper that reads a process's memory: bpf/owners.bpf.c.
+/// Mark of the helper that reads a process's memory: bpf/process/owners.bpf.c.
 const READ_USER_MARK: i32 = 0x7477_fff7;
 
 fn write_helper(instructions: &mut [Insn]) {
@@ -347,7 +347,7 @@ fn write_helper(instructions: &mut [Insn]) {
     }
 }
 
-/// Mark of the address of the kernel's redirect record: REDIRECT_INFO_MARK in bpf/include/redirect.h.
+/// Mark of the address of the kernel's redirect record: REDIRECT_INFO_MARK in bpf/tap/redirect.h.
 const REDIRECT_INFO_MARK: i32 = 0x7477_fffa;
 
 /// Writes the number of a kernel variable, which the kernel turns into its address; or zero if it has none.

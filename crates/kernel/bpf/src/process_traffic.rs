@@ -1,4 +1,4 @@
-//! Counts the traffic of each process: bpf/process_traffic.bpf.c, attached at the root cgroup next to the programs that
+//! Counts the traffic of each process: bpf/process/process_traffic.bpf.c, attached at the root cgroup next to the programs that
 //! find the owners of sockets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Finds the process that owns each socket: bpf/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps
+//! Finds the process that owns each socket: bpf/process/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps
 //! read its maps.
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! Events of the kernel's XDP tracepoints on all interfaces, counted by bpf/redirect_events.bpf.c: loaded, attached and
+//! Events of the kernel's XDP tracepoints on all interfaces, counted by bpf/xdp/redirect_events.bpf.c: loaded, attached and
 //! read.
 
 use std::io;

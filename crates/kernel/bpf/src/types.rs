@@ -36,7 +36,7 @@ pub(crate) fn of_target() -> io::Result<OwnedFd> {
     load(&types.concat(), &names)
 }
 
-/// Loads the types of a map whose value is `struct lock_of_capture` of bpf/include/ring.h.
+/// Loads the types of a map whose value is `struct lock_of_capture` of bpf/lib/ring.h.
 pub(crate) fn of_lock() -> io::Result<OwnedFd> {
     let mut names = Names::new();
     let number = names.add("unsigned int");

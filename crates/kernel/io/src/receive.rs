@@ -1,4 +1,4 @@
-//! The program that recognises stamped packets and counts them, bpf/receive.bpf.c: loading, attaching and reading it.
+//! The program that recognises stamped packets and counts them, bpf/gen/receive.bpf.c: loading, attaching and reading it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -72,7 +72,7 @@ pub struct RingMaps {
     others: Arc<Vec<(&'static str, OwnedFd)>>,
 }
 
-/// Name of the table of packets in bpf/include/link.h.
+/// Name of the table of packets in bpf/lib/link.h.
 const KNOWN: &str = "known_packets";
 /// Position of the CPU number in a packet's identifier: the CPU that saw it first. This bit marks the rings of programs
 /// that may interrupt the others.

@@ -1,4 +1,4 @@
-//! The writing side of a ring for packets that come through user space: a thread's equivalent of bpf/include/ring.h and
+//! The writing side of a ring for packets that come through user space: a thread's equivalent of bpf/lib/ring.h and
 //! record.h.
 //!
 //! One thing differs. A program's record is stamped at the time of writing; a packet from a socket was stamped a little

@@ -21,10 +21,10 @@ use crate::options::{At, CaptureOptions};
 use crate::point::{Carries, PointIds};
 
 const ACTIONS: u32 = 5;
-/// Map in bpf/tap_trace.bpf.c.
+/// Map in bpf/tap/tap_trace.bpf.c.
 const SCRATCH: &str = "trace_scratch";
 
-/// Function of a tracing program; the names are from bpf/tap_trace.bpf.c.
+/// Function of a tracing program; the names are from bpf/tap/tap_trace.bpf.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// At the packet's first entry: decides for all later programs.

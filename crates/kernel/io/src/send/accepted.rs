@@ -1,4 +1,4 @@
-//! Counts of the live frames that drivers accept, by bpf/send_count.bpf.c: for drivers without such counters of their
+//! Counts of the live frames that drivers accept, by bpf/gen/send_count.bpf.c: for drivers without such counters of their
 //! own.
 
 use std::io;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* Counts the packets that the kernel drops, by reason, function, device and process, without recording them. */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "lib/config.h"
+#include "drop/loss.h"
+#include "process/owners.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Maximum number of kinds of drops; further ones are counted together. */
+#define KINDS 4096
+#define FIRST_DEVICE 1
+/* Number of innermost functions to skip: they run this program. */
+#define STACK_OWN 3
+
+/* Each place belongs to the first kind that came to it on that CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FREQUENT_DROPS);
+	__type(key, __u32);
+	__type(value, struct frequent_drop);
+} frequent_drops SEC(".maps");
+
+/* Kinds that came later. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, KINDS);
+	__type(key, struct counted_drop);
+	__type(value, __u64);
+} drop_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, KINDS);
+	__type(key, struct counted_drop);
+	__type(value, struct first_drop);
+} first_drops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} other_drops SEC(".maps");
+
+/* Reading the functions that led here takes longer than all else, so facts of the buffer stand for the hook: the function
+ * that its route leads to, whether it names a device, and whether it was received there. On loopback the route remains
+ * from sending, and the functions have to be read. */
+static __always_inline __u64 way_of(__u64 *arguments, const struct counted_drop *kind, bool typed)
+{
+	struct sk_buff *buffer = (void *)arguments[0];
+	struct dst_entry *route = (void *)(GET(typed, buffer, _skb_refdst) & ~NO_REFERENCE);
+	bool has_device = GET(typed, buffer, dev);
+	int received_on = GET(typed, buffer, skb_iif);
+	struct drop_stack stack = {};
+	__u64 leads_to = 0;
+
+	if (kind->ifindex == FIRST_DEVICE) {
+		bpf_get_stack(arguments, &stack, 4 * sizeof(stack.addresses[0]), STACK_OWN);
+		return stack.addresses[1] ^ stack.addresses[2] ^ stack.addresses[3];
+	}
+	if (route)
+		bpf_probe_read_kernel(&leads_to, sizeof(leads_to), (char *)route + bpf_core_field_offset(struct dst_entry, input));
+	return leads_to << 2 | (received_on && received_on == (int)kind->ifindex) << 1 | has_device;
+}
+
+static __always_inline __u32 process_of_socket(struct sock *socket, bool typed)
+{
+	struct socket_owner *owner;
+	__u64 cookie;
+
+	if (!socket)
+		return 0;
+	if (GET(typed, socket, __sk_common.skc_state) == STATE_NEW_SYN_RECV)
+		socket = GET(typed, socket, __sk_common.skc_listener);
+	cookie = BPF_CORE_READ(socket, __sk_common.skc_cookie.counter);
+	owner = bpf_map_lookup_elem(&owners, &cookie);
+	return owner ? owner->process : 0;
+}
+
+static __always_inline void describe(__u64 *arguments, const struct drop_settings *settings,
+				     const struct counted_drop *kind, struct net_device *device, bool typed,
+				     struct drop_note *note)
+{
+	struct first_drop first = {};
+
+	if (device)
+		note_name(device, typed, note);
+	__builtin_memcpy(first.name, note->name, sizeof(first.name));
+	if (kind->reason == settings->reason_netfilter)
+		bpf_get_stack(arguments, &first.stack, sizeof(first.stack), STACK_OWN);
+	bpf_map_update_elem(&first_drops, kind, &first, BPF_NOEXIST);
+}
+
+static __always_inline bool is_same(const struct counted_drop *one, const struct counted_drop *other)
+{
+	const __u64 *words = (const __u64 *)one, *others = (const __u64 *)other;
+
+	return words[0] == others[0] && words[1] == others[1] && words[2] == others[2] && words[3] == others[3];
+}
+
+/* Counts one of the kinds that did not come first. Returns false if it is new. */
+static __always_inline bool count_infrequent(const struct counted_drop *kind)
+{
+	__u64 one = 1, *count = bpf_map_lookup_elem(&drop_counts, kind);
+	__u32 zero = 0;
+
+	if (count) {
+		(*count)++;
+		return true;
+	}
+	if (!bpf_map_update_elem(&drop_counts, kind, &one, BPF_NOEXIST))
+		return false;
+	count = bpf_map_lookup_elem(&other_drops, &zero);
+	if (count)
+		(*count)++;
+	return true;
+}
+
+static __always_inline int look(__u64 *arguments, bool typed, bool names_process)
+{
+	struct sk_buff *buffer = (void *)arguments[0];
+	__u32 zero = 0, device_kind = DEVICE_UNKNOWN, protocol, place;
+	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
+	struct counted_drop kind = { .location = arguments[1], .reason = arguments[2] };
+	struct net_device *device;
+	struct sock *socket = NULL;
+	struct frequent_drop *frequent;
+	struct drop_note note;
+
+	if (!settings)
+		return 0;
+	if (CONFIG(names_receiver))
+		socket = (void *)arguments[3];
+	if (!socket)
+		socket = GET(typed, buffer, sk);
+	note.location = kind.location;
+	note.reason = kind.reason;
+	device = find_place(buffer, socket, typed, typed, &note, &device_kind);
+	protocol = bpf_ntohs(GET(typed, buffer, protocol));
+	/* Other buffers are no packets: messages of netlink and of local sockets. */
+	if (!note.ifindex && protocol != PROTOCOL_IP && protocol != PROTOCOL_IPV6)
+		return 0;
+	if (find_loss(settings, &note, buffer, typed))
+		return 0;
+	kind.netns = note.netns;
+	kind.ifindex = note.ifindex;
+	if (names_process)
+		kind.process = process_of_socket(socket, typed);
+	if (kind.reason == settings->reason_netfilter)
+		kind.way = way_of(arguments, &kind, typed);
+	place = ((kind.location ^ kind.way ^ (__u64)kind.ifindex << 32 ^ kind.netns) * 0x9e3779b97f4a7c15) >>
+		(64 - FREQUENT_BITS);
+	frequent = bpf_map_lookup_elem(&frequent_drops, &place);
+	if (!frequent)
+		return 0;
+	/* The kernel does not run this program within itself on one CPU. */
+	if (frequent->packets && is_same(&frequent->kind, &kind)) {
+		frequent->packets++;
+		return 0;
+	}
+	if (frequent->packets) {
+		if (!count_infrequent(&kind))
+			describe(arguments, settings, &kind, device, typed, &note);
+		return 0;
+	}
+	describe(arguments, settings, &kind, device, typed, &note);
+	frequent->kind = kind;
+	barrier();
+	frequent->packets = 1;
+	return 0;
+}
+
+/* The loader sets the type of these programs. */
+#define PROGRAM(name, typed, names_process)                   \
+	SEC("?raw_tp")                                        \
+	int name(__u64 *arguments)                            \
+	{                                                     \
+		return look(arguments, typed, names_process); \
+	}
+
+PROGRAM(trawl_lost, true, false)
+PROGRAM(trawl_lost_p, true, true)
+PROGRAM(trawl_lost_raw, false, false)
+PROGRAM(trawl_lost_raw_p, false, true)

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* Finds the end of a packet's headers, with those inside tunnels: VXLAN, GENEVE, GRE, IP in IP. It agrees with
+ * headers_len() in crates/packet/src/walk.rs. A tap defines READ_BYTES(source, at, to, length) before: it returns 0 if
+ * the packet has these bytes. */
+#ifndef TRAWL_HEADERS_END_H
+#define TRAWL_HEADERS_END_H
+
+#include <bpf/bpf_endian.h>
+#include "include/layout.h"
+
+/* Most headers that are followed, tags and extension headers included. */
+#define HEADERS_MOST 24
+
+/* What begins at an offset: an ethertype, a protocol number in an IP packet, or one of the others. */
+#define BEGINS_ETHERTYPE 0x10000
+#define BEGINS_ETHERNET 0x20000
+#define BEGINS_IP 0x30000
+#define BEGINS_PAYLOAD 0x40000
+/* The packet is the first fragment of several: the packet inside a tunnel is not whole. */
+#define IN_FRAGMENT 0x80000
+
+#define HEADER(length, next) ((__u64)(next) << 32 | (__u32)(length))
+
+static __always_inline __u64 step_into(__u32 length, __be16 ethertype)
+{
+	if (ethertype == bpf_htons(0x6558))
+		return HEADER(length, BEGINS_ETHERNET);
+	if (ethertype == bpf_htons(0x0800) || ethertype == bpf_htons(0x86dd))
+		return HEADER(length, BEGINS_IP);
+	return HEADER(length, BEGINS_PAYLOAD);
+}
+
+static __always_inline __u64 step_udp(struct header_source *source, __u32 at, __be16 port, bool in_fragment)
+{
+	__u8 tunnel[8] __attribute__((aligned(8))) = {};
+
+	if (in_fragment || READ_BYTES(source, at + 8, tunnel, sizeof(tunnel)))
+		return HEADER(8, BEGINS_PAYLOAD);
+	if (port == bpf_htons(4789))
+		return HEADER(16, BEGINS_ETHERNET);
+	if (port == bpf_htons(6081)) {
+		__u64 step = step_into(16 + (tunnel[0] & 0x3f) * 4, *(__be16 *)(tunnel + 2));
+
+		return step >> 32 == BEGINS_PAYLOAD ? HEADER(8, BEGINS_PAYLOAD) : step;
+	}
+	return HEADER(8, BEGINS_PAYLOAD);
+}
+
+/* Returns the length of what begins `at` an offset, and what follows. Nothing follows a header that is cut. */
+static __noinline __u64 header_step(struct header_source *source, __u32 at, __u32 begins)
+{
+	__u8 bytes[16] __attribute__((aligned(8))) = {};
+	bool in_fragment = begins & IN_FRAGMENT;
+	__u32 kind = begins & ~IN_FRAGMENT, length;
+
+	if (kind == BEGINS_ETHERNET) {
+		if (READ_BYTES(source, at + 12, bytes, 2))
+			return HEADER(0, BEGINS_PAYLOAD);
+		return HEADER(14, BEGINS_ETHERTYPE | bpf_ntohs(*(__be16 *)bytes));
+	}
+	/* The shortest of the other headers that are read. */
+	if (READ_BYTES(source, at, bytes, 8))
+		return HEADER(0, BEGINS_PAYLOAD);
+	switch (kind) {
+	case BEGINS_ETHERTYPE | 0x8100:
+	case BEGINS_ETHERTYPE | 0x88a8:
+	case BEGINS_ETHERTYPE | 0x9100:
+	case BEGINS_ETHERTYPE | 0x9200:
+		return HEADER(4, BEGINS_ETHERTYPE | bpf_ntohs(*(__be16 *)(bytes + 2)));
+	case BEGINS_ETHERTYPE | 0x8847:
+	case BEGINS_ETHERTYPE | 0x8848:
+		return HEADER(4, bytes[2] & 1 ? BEGINS_IP : kind);
+	case BEGINS_ETHERTYPE | 0x8864:
+		if (bytes[6] || (bytes[7] != 0x21 && bytes[7] != 0x57))
+			return HEADER(0, BEGINS_PAYLOAD);
+		return HEADER(8, BEGINS_IP);
+	case BEGINS_ETHERTYPE | 0x0806:
+		return HEADER(8 + 2 * (bytes[4] + bytes[5]), BEGINS_PAYLOAD);
+	case BEGINS_ETHERTYPE | 0x0800:
+	case BEGINS_ETHERTYPE | 0x86dd:
+	case BEGINS_IP:
+		if (bytes[0] >> 4 == 6)
+			return HEADER(40, bytes[6]);
+		length = (bytes[0] & 15) * 4;
+		if (bytes[0] >> 4 != 4 || length < 20 || READ_BYTES(source, at + 8, bytes + 8, 4))
+			return HEADER(0, BEGINS_PAYLOAD);
+		if (bytes[6] & 0x1f || bytes[7])
+			return HEADER(length, BEGINS_PAYLOAD);
+		return HEADER(length, bytes[9] | (bytes[6] & 0x20 ? IN_FRAGMENT : 0));
+	case 0:
+	case 43:
+	case 60:
+		return HEADER((bytes[1] + 1) * 8, bytes[0] | (begins & IN_FRAGMENT));
+	case 44:
+		if (bytes[2] || bytes[3] & 0xf8)
+			return HEADER(8, BEGINS_PAYLOAD);
+		return HEADER(8, bytes[0] | (begins & IN_FRAGMENT) | (bytes[3] & 1 ? IN_FRAGMENT : 0));
+	case 51:
+		return HEADER((bytes[1] + 2) * 4, bytes[0] | (begins & IN_FRAGMENT));
+	case 6:
+		if (READ_BYTES(source, at + 12, bytes + 8, 1))
+			return HEADER(20, BEGINS_PAYLOAD);
+		length = (bytes[8] >> 4) * 4;
+		return HEADER(length < 20 ? 20 : length, BEGINS_PAYLOAD);
+	case 17:
+		return step_udp(source, at, *(__be16 *)(bytes + 2), in_fragment);
+	case 1:
+	case 2:
+	case 50:
+	case 58:
+	case 136:
+		return HEADER(8, BEGINS_PAYLOAD);
+	case 33:
+	case 132:
+		return HEADER(12, BEGINS_PAYLOAD);
+	case 4:
+	case 41:
+		return HEADER(0, in_fragment ? BEGINS_PAYLOAD : BEGINS_IP);
+	case 47:
+		length = 4;
+		length += bytes[0] & 0x80 ? 4 : 0;
+		length += bytes[0] & 0x20 ? 4 : 0;
+		length += bytes[0] & 0x10 ? 4 : 0;
+		return in_fragment ? HEADER(length, BEGINS_PAYLOAD) : step_into(length, *(__be16 *)(bytes + 2));
+	default:
+		return HEADER(0, BEGINS_PAYLOAD);
+	}
+}
+
+/* Writes the offset of the end of the headers to the control block. The control block holds the state between two
+ * steps, because the verifier does not track it: it checks a step once for all states. */
+static __noinline int find_headers_end(struct header_source *source, struct ring_control *control, __u32 begins)
+{
+	WRITE_ONCE(control->headers, HEADER(0, begins));
+	for (int i = 0; i < HEADERS_MOST; i++) {
+		__u64 state = READ_ONCE(control->headers), step;
+		__u32 at = (__u32)state & 0xffff;
+
+		if (state >> 32 == BEGINS_PAYLOAD)
+			break;
+		step = header_step(source, at, state >> 32);
+		WRITE_ONCE(control->headers, step + at);
+	}
+	return 0;
+}
+
+#endif

@@ -1,3 +1,0 @@
-// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The guard, with its rules in an arena. */
-#include "include/guard_program.h"
