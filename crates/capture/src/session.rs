@@ -96,6 +96,11 @@ pub trait Observer {
         Vec::new()
     }
 
+    /// Called once the taps are attached, before they see packets that count.
+    fn attached(&mut self, _attached: &Attached) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns network namespaces that the taps are to cover from now on.
     fn entered(&mut self) -> Vec<Namespace> {
         Vec::new()

@@ -61,7 +61,7 @@ pub struct Subject {
     spaces: Option<Arc<Spaces>>,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Default)]
 pub struct CommandEnd {
     /// Its exit status, as a shell gives it: 128 and the number of the signal that ended it. If trawl ends first, it is

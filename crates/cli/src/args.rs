@@ -14,9 +14,9 @@ use trawl_capture::subject::Subject;
 use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, outfile};
 
-use crate::{completion, outfile, terminal, units};
+use crate::{completion, terminal, units};
 
 /// A value by its name on the command line, with its help.
 pub type NamedValue<T> = (&'static str, &'static str, T);
@@ -284,12 +284,7 @@ pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
         Some(Packing::Zstd) => Some(Compression::Zstd),
         Some(Packing::Lz4) => Some(Compression::Lz4),
         Some(Packing::Gzip) => Some(Compression::Gzip),
-        None => match path.extension()?.to_str()? {
-            "zst" => Some(Compression::Zstd),
-            "lz4" => Some(Compression::Lz4),
-            "gz" => Some(Compression::Gzip),
-            _ => None,
-        },
+        None => Compression::of_name(path),
     }
 }
 

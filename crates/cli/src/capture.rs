@@ -5,47 +5,42 @@ mod display;
 mod drops;
 pub(crate) mod interfaces;
 mod listening;
-mod loans;
 mod named_output;
-pub(crate) mod outputs;
 mod peers;
 mod pod;
 mod processes;
 mod progress;
 pub(crate) mod recording;
 mod remote;
-pub(crate) mod shown;
 mod stored;
 mod tcpdump;
 mod trigger;
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use trawl_bpf::layout::RECORD_MAX_CAPTURED;
-use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::options::TimeSource;
+use trawl_capture::own_traffic::{leave_out, own_traffic};
 use trawl_capture::plan::CapturePlan;
-use trawl_capture::session::{self, Ended, Observer};
+use trawl_capture::session::{Ended, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
 use trawl_io::libpcap::choose_for_filters;
-use trawl_sink::{COMPRESSION_LIMIT, compression_threads};
-use trawl_source::packets_of;
-use trawl_sys::privilege::{Capabilities, User};
+use trawl_pipeline::plan::OutputPlan;
+use trawl_sink::{COMPRESSION_LIMIT, Output, Outputs, are_same, compression_threads, one_link_type};
+use trawl_sys::privilege::User;
 use trawl_sys::{Error, Result, errno};
 use trawl_view::text;
 
 pub use args::Args;
 use args::Environment;
 use display::{Display, Form};
-use outputs::{First, Output, Outputs};
 use pod::Pods;
 use progress::Terminal;
-use shown::Shown;
 
 use crate::args::{JsonForm, begin_verifier_log};
 use crate::helpers::FLEET;
@@ -86,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         let all = sites.iter_mut();
         all.for_each(|site| site.pod = Some(Arc::clone(pod)));
     }
-    outputs::check(&plan, &display, &sites)?;
+    check_outputs(&plan, &display, &sites)?;
     if let Some(wanted) = &plan.link_type {
         tcpdump::check_link_type(wanted, &sites)?;
     }
@@ -113,74 +108,75 @@ fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
 
 /// Captures as planned, and compiles the summary.
 fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pods: &Pods) -> Result<ExitCode> {
-    let mut options = plan.options.clone();
-    let joins = options.across_namespaces;
+    let mut plan = plan.clone();
+    let joins = plan.options.across_namespaces;
     let user = plan.user.as_deref().map(User::find).transpose()?;
-    let subject = Subject::prepare(&plan.command, &mut options, joins, user.as_ref())?;
-    let mut observer = Terminal::new(plan, display, subject, pods);
+    let subject = Subject::prepare(&plan.command, &mut plan.options, joins, user.as_ref())?;
+    let mut observer = Terminal::new(&plan, display, subject, pods);
     pods.events.iter().for_each(|event| observer.event(event));
     let account = plan.summary.as_deref();
-    let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref()));
-    let account = account.transpose()?;
-    let shape = display.form.as_ref();
-    let prints = !plan.outputs.is_empty() && shape.is_some();
-    let mut outputs = Outputs::open(plan, prints, user, &mut observer)?;
+    let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref())).transpose()?;
+    let is_only_shown = plan.outputs.is_empty() && plan.store.is_none();
+    let form = display.form.as_ref().or(is_only_shown.then_some(&Form::Json(JsonForm::Lines)));
+    let shown = form.filter(|_| plan.store.is_none()).map(Form::writer);
+    let mut outputs = Outputs::open(&plan, shown, user, &mut observer, |event| json::event(event))?;
+    observer.watch_readers(outputs.readers());
     if outputs.addresses().next().is_some() {
-        (options.memory, outputs.for_readers) = options.memory.with_readers()?;
+        (plan.options.memory, outputs.for_readers) = plan.options.memory.with_readers()?;
     }
     for address in outputs.addresses() {
-        if let Some(traffic) = listening::own_traffic(address, &sites) {
-            let left_out = listening::leave_out(&mut options.filter, &traffic);
+        if let Some(traffic) = own_traffic(address, &sites) {
+            let left_out = leave_out(&mut plan.options.filter, &traffic);
             observer.event(&Event::OwnTraffic { traffic, left_out });
         }
     }
-    let options = &options;
-    let loans = match &plan.tappable {
-        Some(file) => loans::take(&plan.sources, file, &mut observer)?,
-        None => Vec::new(),
-    };
-    let attached = session::attach(&sites, options, HostFeatures::this(), &mut observer)?;
-    observer.watch_subject(&attached)?;
-    // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
-    drop(sites);
-    let geometry = attached.session().geometry();
-    let snaplen = options.snaplen.min(geometry.max_captured());
-    if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
-        observer.event(&Event::SnaplenReduced { bytes: snaplen });
-    }
-    if options.headers && (!plan.outputs.is_empty() || plan.store.is_some()) {
-        observer.event(&Event::ChecksumsCoverPayload);
-    }
-    if let Some(trigger) = &options.trigger {
-        observer.event(&Event::armed(trigger, geometry.pool_size as u64));
-    }
-    let mut is_stored = true;
-    let (mut summary, ended) = match (&outputs.first, &plan.store) {
-        (First::None, Some(store)) => {
-            let (summary, ended, outcome) = stored::record(attached, store, outputs.user, &mut observer)?;
-            is_stored = stored::tell(&outcome, &store.url);
-            (summary, ended)
-        }
-        (First::None, None) => {
-            let confined = attached.confine(outputs.user, Capabilities::empty())?;
-            let packets = packets_of(confined.session());
-            let shape = shape.unwrap_or(&Form::Json(JsonForm::Lines));
-            confined.run(&mut Shown::new(shape, packets)?, &mut observer)?
-        }
-        (First::One(..) | First::Series(..), _) => outputs.record(attached, shape, &mut observer)?,
-    };
+    let (mut summary, ended, is_stored) =
+        trawl_capture::run(&plan, sites, &mut observer, |attached, observer| match &plan.store {
+            Some(store) => {
+                let (summary, ended, outcome) = stored::record(attached, store, outputs.into_user(), observer)?;
+                Ok((summary, ended, stored::tell(&outcome, &store.url)))
+            }
+            None => outputs.record(attached, observer).map(|(summary, ended)| (summary, ended, true)),
+        })?;
     published::stopping();
-    loans::give_back(loans, &mut observer);
     summary.readers = observer.readers();
     observer.finish();
     summary.notices = observer.said();
     let status = observer.end_subject();
-    let code = report(options.time, display, &summary, &ended, account)?;
+    let code = report(plan.options.time, display, &summary, &ended, account)?;
     Ok(match is_stored {
         true if code == ExitCode::SUCCESS => ExitCode::from(status),
         true => code,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Refuses a summary in the same file as packets.
+fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Result<()> {
+    let mut others: Vec<PathBuf> = plan.outputs.iter().map(|one| one.path.clone()).collect();
+    let shows_json = matches!(display.form, Some(Form::Json(_))) && plan.outputs.is_empty();
+    others.extend(shows_json.then(|| Path::new("-").to_owned()));
+    match others.iter().find(|other| are_same(other, account)) {
+        Some(other) => {
+            let what = format!("cannot write packets and the summary to {}", other.display());
+            Err(Error::usage(what, "each would overwrite the other").fix("name another file for --summary"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the outputs of a plan: their link types, the summary's file, a terminal.
+fn check_outputs(plan: &CapturePlan, display: &Display, sites: &[CaptureSite]) -> Result<()> {
+    one_link_type(plan.format(), sites.iter().map(|site| site.interface.link_type))?;
+    if let Some(account) = &plan.summary {
+        check_account(plan, display, account)?;
+    }
+    let to_terminal = plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
+    if to_terminal {
+        return Err(Error::usage("cannot write packets to standard output", "it is a terminal")
+            .fix("name a file, pipe it on, or leave out -w to see lines"));
+    }
+    Ok(())
 }
 
 fn report(
@@ -190,6 +186,14 @@ fn report(
     ended: &Ended,
     account: Option<Output>,
 ) -> Result<ExitCode> {
+    for output in &summary.outputs {
+        if let Some(error) = output.error.clone() {
+            json::event(&Event::OutputFailed { error });
+        }
+        if output.lost + output.not_kept > 0 {
+            json::event(&Event::Output(output.clone()));
+        }
+    }
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,

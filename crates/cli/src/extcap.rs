@@ -20,9 +20,9 @@ use trawl_capture::sources::Sources;
 use trawl_capture::taps::table::{self, Facts};
 use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
-use trawl_packet::pcapng::block::{ByteOrder, blocks};
+use trawl_packet::pcapng::block::ByteOrder;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
-use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_sink::ChosenPackets;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::own_binary;
@@ -364,7 +364,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
         let toolbar = Toolbar { source, answers: toolbar, selector: Arc::clone(&selector) };
         std::thread::spawn(move || toolbar.obey());
     }
-    let mut sink = Fifo { fifo, selector, kept: Vec::new() };
+    let mut sink = ChosenPackets::new(fifo, "Wireshark", selector);
     match trawl_source::live::run_into(&plan, &mut sink) {
         // Wireshark has stopped the capture.
         Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
@@ -496,44 +496,6 @@ impl Toolbar {
         let parts = [&message[..], &[FILTER_CONTROL, STATUS_BAR], text.as_bytes()].concat();
         // A closed toolbar does not end the capture.
         let _ = answers.write_all(&parts);
-    }
-}
-
-/// Wireshark's end of the pipe, with the toolbar's filter in front of it.
-struct Fifo {
-    fifo: File,
-    selector: Arc<Mutex<Option<Selector>>>,
-    kept: Vec<u8>,
-}
-
-impl Writer for Fifo {
-    fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
-        let bytes = written.bytes();
-        let fail = |e| Error::os("cannot write to Wireshark", e);
-        let mut chosen = self.selector.lock();
-        let Some(selector) = chosen.as_mut() else {
-            return self.fifo.write_all(bytes).map_err(fail).map(|()| Pressure::Idle);
-        };
-        self.kept.clear();
-        for block in blocks(bytes) {
-            let wanted = block.enhanced_packet().is_none_or(|packet| {
-                let kind = (1, ByteOrder::Little);
-                selector.matches(kind, packet.captured, packet.original_len).unwrap_or(true)
-            });
-            if wanted {
-                self.kept.extend_from_slice(block.bytes);
-            }
-        }
-        self.fifo.write_all(&self.kept).map_err(fail)?;
-        Ok(Pressure::Idle)
-    }
-
-    fn flush(&mut self) -> Result<Pressure> {
-        Ok(Pressure::Idle)
-    }
-
-    fn finish(&mut self) -> WriteOutcome {
-        WriteOutcome::default()
     }
 }
 

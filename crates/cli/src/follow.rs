@@ -10,19 +10,20 @@ use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::options::{At, CaptureOptions, Drops, Memory, MemorySize};
 use trawl_capture::point::Point;
-use trawl_capture::session::{self, Ended, Observer};
+use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::subject::{Subject, TO_ENTER};
 use trawl_capture::summary::Summary;
 use trawl_capture::taps::drop::Along;
 use trawl_explain::follow::{Following, PacketPath, StepFile, lost_records};
 use trawl_explain::why::watching_drops;
+use trawl_sink::one_file;
 use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs, end_command};
 use crate::why::Watcher;
-use crate::{capture, json, terminal, units};
+use crate::{json, terminal, units};
 
 /// Memory for steps at the beginning. More is added on demand, but a burst would come before it.
 const AT_FIRST: u64 = 64 << 20;
@@ -124,9 +125,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         losses: Rc::clone(&losses),
     };
     let mut attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
-    observer.watcher.watch_subject(&attached)?;
+    observer.attached(&attached)?;
     let file = args.write.as_deref();
-    let file = file.map(|path| capture::outputs::one_file(path, &mut attached));
+    let file = file.map(|path| one_file(path, &mut attached));
     let file = file.transpose()?.map(StepFile::new).transpose()?;
     let to_enter = match &observer.watcher.subject {
         Some(_) => TO_ENTER,
@@ -160,6 +161,10 @@ struct Follower {
 }
 
 impl Observer for Follower {
+    fn attached(&mut self, attached: &Attached) -> Result<()> {
+        self.watcher.attached(attached)
+    }
+
     fn event(&mut self, event: &Event) {
         self.watcher.event(event);
     }

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
 use trawl_capture::event::Event;
-use trawl_front::{end, exit_code, json, outfile, published, terminal};
+use trawl_front::{end, exit_code, json, published, terminal};
 use trawl_sys::units;
 
 /// Captures, filters, generates, forwards and measures packets on the fast path

@@ -18,6 +18,7 @@ use trawl_explain::why::report::LossReport;
 use trawl_explain::why::{Audience, Notice, Scope, Search, record, watching_drops};
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_pipeline::Writer;
+use trawl_sink::one_file;
 use trawl_source::Input;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock};
@@ -25,7 +26,7 @@ use trawl_sys::{Error, Result, clock};
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs, end_command};
 use crate::program_args::refuse_options;
 use crate::read::{looks_like_a_file, split_files};
-use crate::{capture, exit_code, json, terminal, units};
+use crate::{exit_code, json, terminal, units};
 
 /// Shows lost packets: the reason, the location, and how to fix it
 ///
@@ -90,9 +91,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         subject: Subject::prepare(&args.subject.words, &mut plan.options, true, None)?,
     };
     let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
-    observer.watch_subject(&attached)?;
+    observer.attached(&attached)?;
     let recording = args.record.as_deref();
-    let mut file = recording.map(|path| capture::outputs::one_file(path, &mut attached)).transpose()?;
+    let mut file = recording.map(|path| one_file(path, &mut attached)).transpose()?;
     let confined = attached.keep_rights();
     // Neither an expression nor a command selects among counters.
     let with_counters = args.words.is_empty() && args.subject.words.is_empty();
@@ -204,15 +205,13 @@ pub(crate) struct Watcher {
     pub(crate) subject: Option<Subject>,
 }
 
-impl Watcher {
+impl Observer for Watcher {
     /// Makes the command's processes wait in new network namespaces until the taps cover these.
-    pub(crate) fn watch_subject(&mut self, attached: &Attached) -> Result<()> {
+    fn attached(&mut self, attached: &Attached) -> Result<()> {
         let subject = self.subject.as_mut();
         subject.map_or(Ok(()), |subject| subject.watch(attached))
     }
-}
 
-impl Observer for Watcher {
     fn event(&mut self, event: &Event) {
         // Packets of other flows than the command's are no loss to it.
         if self.subject.is_some() && matches!(event, Event::ProcessesUnknown { .. }) {

@@ -5,7 +5,6 @@ pub mod help;
 pub mod http;
 pub mod json;
 pub mod lines;
-pub mod outfile;
 pub mod published;
 pub mod terminal;
 

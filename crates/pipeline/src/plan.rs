@@ -23,6 +23,9 @@ pub struct OutputPlan {
     pub listen: Option<ListenPlan>,
 }
 
+/// Start of the name of an output that waits for readers.
+pub const LISTEN: &str = "tcp-listen:";
+
 /// Address at which an output waits for readers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -67,6 +70,18 @@ pub enum Compression {
     Zstd,
     Lz4,
     Gzip,
+}
+
+impl Compression {
+    /// Returns the compression that the extension of a file's name implies.
+    pub fn of_name(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "zst" => Some(Self::Zstd),
+            "lz4" => Some(Self::Lz4),
+            "gz" => Some(Self::Gzip),
+            _ => None,
+        }
+    }
 }
 
 /// Creation and writing of files.

@@ -15,6 +15,7 @@ use trawl_capture::sources::Sources;
 use trawl_front::lines::LineArgs;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
+use trawl_sink::refuse_rotation;
 use trawl_sys::interface;
 use trawl_sys::privilege::User;
 use trawl_sys::words::word;
@@ -24,7 +25,6 @@ use trawl_view::print::PrintOptions;
 use super::display::{Display, Form};
 use super::drops::DropArgs;
 use super::named_output::NamedOutput;
-use super::outputs;
 use super::peers::PeerArgs;
 use super::pod::PodArgs;
 use super::processes::ProcessArgs;
@@ -355,7 +355,7 @@ impl Args {
         let outputs = self.outputs(options.snaplen)?;
         let rotation = self.recording.rotation()?;
         if outputs.is_empty() {
-            outputs::refuse_rotation(&rotation)?;
+            refuse_rotation(&rotation)?;
         }
         let mut plan = CapturePlan::new(self.sources(), options);
         // Interfaces of the command's namespaces join those of this one.

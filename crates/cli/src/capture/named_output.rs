@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use trawl_pipeline::plan::{Format, ListenPlan};
+use trawl_pipeline::plan::{Format, LISTEN, ListenPlan};
 use trawl_sys::{Error, Result};
 
-use super::listening::{self, LISTEN};
+use super::listening;
 use super::recording::snaplen;
 use crate::args::Packing;
 

@@ -79,9 +79,9 @@ impl Terminal {
         self.chunks = Some(chunks);
     }
 
-    /// Reports the events of an output's readers.
-    pub(super) fn watch_readers(&mut self, output: String, log: ReaderLog) {
-        self.readers.push((output, log));
+    /// Reports the events of the readers of these outputs.
+    pub(super) fn watch_readers(&mut self, logs: impl Iterator<Item = (String, ReaderLog)>) {
+        self.readers.extend(logs);
     }
 
     /// Returns what became of all readers, once the outputs have ended.
@@ -107,11 +107,6 @@ impl Terminal {
     /// Returns all events so far.
     pub(super) fn said(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.said)
-    }
-
-    /// Makes the command wait in new network namespaces until those are captured.
-    pub(super) fn watch_subject(&mut self, attached: &Attached) -> Result<()> {
-        self.subject.as_mut().map_or(Ok(()), |subject| subject.watch(attached))
     }
 
     /// Ends the command whose packets were captured. Returns its exit status.
@@ -157,6 +152,11 @@ impl Observer for Terminal {
         if self.verbose {
             self.event(event);
         }
+    }
+
+    /// Makes the command wait in new network namespaces until those are captured.
+    fn attached(&mut self, attached: &Attached) -> Result<()> {
+        self.subject.as_mut().map_or(Ok(()), |subject| subject.watch(attached))
     }
 
     fn started(&mut self, points: &[Point]) {

@@ -19,9 +19,9 @@ use trawl_sys::ssh::Ssh;
 use trawl_sys::{Error, Result, clock};
 
 use super::display::Display;
-use super::outputs::Output as File;
 use far::{Far, HostState};
 use output::Output;
+use trawl_sink::Output as File;
 
 use crate::helpers::FLEET;
 use crate::terminal;

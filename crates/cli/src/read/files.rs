@@ -11,9 +11,9 @@ use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_sink::{
     Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
 };
-use trawl_sys::{Error, Result, clock, errno};
+use trawl_sys::{Error, Result, clock, errno, outfile};
 
-use crate::{json, outfile};
+use crate::json;
 use trawl_source::{Input, identity};
 
 /// The result of a write: the bytes were accepted, or the reader has closed the pipe.

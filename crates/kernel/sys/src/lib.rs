@@ -22,6 +22,7 @@ pub mod mounts;
 pub mod names;
 pub mod netlink;
 pub mod netns;
+pub mod outfile;
 pub mod outlet;
 pub mod privilege;
 pub mod process;

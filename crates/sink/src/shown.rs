@@ -9,9 +9,8 @@ use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::record::RingPackets;
 
-use super::display::Form;
-
-pub(super) struct Shown {
+/// Shows packets on standard output.
+pub struct Shown {
     form: Box<dyn Show + Send>,
     packets: RingPackets,
     text: String,
@@ -21,12 +20,12 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    pub(super) fn new(form: &Form, packets: RingPackets) -> Result<Self> {
+    pub fn new(form: Box<dyn Show + Send>, packets: RingPackets) -> Result<Self> {
         let name = "standard output";
         let output = io::stdout().as_fd().try_clone_to_owned();
         let output = output.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
         Ok(Self {
-            form: form.writer(),
+            form,
             packets,
             text: String::new(),
             is_ended: false,

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use trawl_capture::event::Event;
-use trawl_capture::session::Observer;
-use trawl_capture::sources::Sources;
 use trawl_program::Site;
 use trawl_program::swap::Loan;
 use trawl_sys::Result;
 
+use crate::event::Event;
+use crate::session::Observer;
+use crate::sources::Sources;
+
 /// Inserts hooks into the program on each interface. If one of them fails, all are removed again.
-pub(super) fn take(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
+pub fn take(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
     let mut loans = Vec::new();
     for text in &sources.names {
         let site = Site::find(text, sources.netns.as_deref())?;
@@ -32,7 +33,7 @@ pub(super) fn take(sources: &Sources, file: &Path, observer: &mut dyn Observer) 
 }
 
 /// Restores the programs without hooks.
-pub(super) fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
+pub fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
     for loan in loans {
         let interface = loan.label().to_owned();
         if !loan.give_back() {

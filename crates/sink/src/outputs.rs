@@ -1,6 +1,7 @@
 //! The outputs of a capture: files, pipes, sockets for readers, and a series of files. They are opened before anything
 //! is attached, since a named pipe makes trawl wait for its reader, and become writers once the capture is set up.
 
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::net::SocketAddr;
@@ -8,30 +9,24 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::{Event, OutputSummary};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Attached, Ended, Observer, Session};
 use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
-use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, ListenPlan, OutputPlan, Rotation};
+use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
-use trawl_sink::{
-    Budget, DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, Series, SeriesPlan,
-    Several, ThreadedOutput, compression_threads,
-};
+use trawl_source::packets_of;
 use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
-use trawl_sys::{Error, Result, create};
+use trawl_sys::{Error, Result, create, outfile};
+use trawl_view::Show;
 
-use super::display::{Display, Form as Shape};
-use super::listening::LISTEN;
-use super::progress::Terminal;
-use super::shown::Shown;
-use trawl_source::packets_of;
-
-use crate::args::compression;
-use crate::{json, outfile, terminal};
+use crate::shown::Shown;
+use crate::{
+    Budget, DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, ReaderLog, Series,
+    SeriesPlan, Several, ThreadedOutput, compression_threads,
+};
 
 const STDOUT: &str = "/proc/self/fd/1";
 
@@ -57,7 +52,7 @@ fn identity(about: &Metadata) -> Option<(u64, u64)> {
 }
 
 /// Returns true if two names are of the same file, existing or not.
-pub(super) fn are_same(one: &Path, other: &Path) -> bool {
+pub fn are_same(one: &Path, other: &Path) -> bool {
     let about = |path: &Path| match is_stdout(path) {
         true => std::fs::metadata(STDOUT),
         false => std::fs::metadata(path),
@@ -69,39 +64,11 @@ pub(super) fn are_same(one: &Path, other: &Path) -> bool {
 }
 
 /// Refuses the pcap format for interfaces of several link types.
-fn one_link_type(format: Format, mut all: impl Iterator<Item = u16>) -> Result<()> {
+pub fn one_link_type(format: Format, mut all: impl Iterator<Item = u16>) -> Result<()> {
     let first = all.next();
     if format == Format::Pcap && all.any(|other| Some(other) != first) {
         let why = "it holds one link type, and the interfaces have different ones";
         return Err(Error::usage("cannot write the pcap format", why).fix("use --format pcapng"));
-    }
-    Ok(())
-}
-
-/// Refuses a summary in the same file as packets.
-fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Result<()> {
-    let mut others: Vec<PathBuf> = plan.outputs.iter().map(|one| one.path.clone()).collect();
-    let shows_json = matches!(display.form, Some(Shape::Json(_))) && plan.outputs.is_empty();
-    others.extend(shows_json.then(|| Path::new("-").to_owned()));
-    match others.iter().find(|other| are_same(other, account)) {
-        Some(other) => {
-            let what = format!("cannot write packets and the summary to {}", other.display());
-            Err(Error::usage(what, "each would overwrite the other").fix("name another file for --summary"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Checks the outputs of a plan: their link types, the summary's file, a terminal.
-pub(super) fn check(plan: &CapturePlan, display: &Display, sites: &[CaptureSite]) -> Result<()> {
-    one_link_type(plan.format(), sites.iter().map(|site| site.interface.link_type))?;
-    if let Some(account) = &plan.summary {
-        check_account(plan, display, account)?;
-    }
-    let to_terminal = plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
-    if to_terminal {
-        return Err(Error::usage("cannot write packets to standard output", "it is a terminal")
-            .fix("name a file, pipe it on, or leave out -w to see lines"));
     }
     Ok(())
 }
@@ -120,16 +87,16 @@ impl Drop for Created {
 
 /// A file or pipe that packets or the summary are written to.
 #[derive(Debug)]
-pub(super) struct Output {
-    pub(super) file: File,
-    pub(super) name: String,
+pub struct Output {
+    pub file: File,
+    pub name: String,
     created: Created,
     regular: bool,
 }
 
 impl Output {
     /// Opens without changing existing contents: the capture may still fail to start. Created files belong to `user`.
-    pub(super) fn open(path: &Path, mode: Option<u32>, user: Option<&User>) -> Result<Self> {
+    pub fn open(path: &Path, mode: Option<u32>, user: Option<&User>) -> Result<Self> {
         let open = || Self::open_as_is(path, mode);
         user.map_or_else(open, |user| user.act_as(open))
     }
@@ -169,7 +136,7 @@ impl Output {
     }
 
     /// Empties a file; returns the number of bytes that a kill leaves in it, or `None` for a pipe.
-    pub(super) fn empty(&self) -> Result<Option<WholeBytes>> {
+    pub fn empty(&self) -> Result<Option<WholeBytes>> {
         if !self.regular {
             return Ok(None);
         }
@@ -178,7 +145,7 @@ impl Output {
     }
 
     /// Keeps the file from now on.
-    pub(super) fn keep(&mut self) {
+    pub fn keep(&mut self) {
         self.created.0 = None;
     }
 }
@@ -194,7 +161,7 @@ fn cannot_write(name: &str, error: io::Error) -> Error {
 
 /// An open output.
 #[derive(Debug)]
-pub(super) enum Opened {
+enum Opened {
     File(Output),
     /// A socket, and the name of the output with its port.
     Readers(Listener, String),
@@ -209,7 +176,7 @@ impl Opened {
     }
 
     /// Listens for readers, and tells the address.
-    fn listen(output: &OutputPlan, plan: &ListenPlan, observer: &mut Terminal) -> Result<Self> {
+    fn listen(output: &OutputPlan, plan: &ListenPlan, observer: &mut dyn Observer) -> Result<Self> {
         let name = output.path.display().to_string();
         if output.compression.is_some() {
             return Err(not_compressed(&name).fix("leave out --compress and compress="));
@@ -223,25 +190,33 @@ impl Opened {
             tls: plan.tls.is_some(),
             any_port: plan.address.port() == 0,
         });
-        observer.watch_readers(name.clone(), listener.log());
         Ok(Self::Readers(listener, name))
     }
 }
 
 /// All outputs of a capture.
-#[derive(Debug)]
-pub(super) struct Outputs {
-    pub(super) first: First,
+pub struct Outputs {
+    first: First,
     others: Vec<(OutputPlan, Opened)>,
+    /// Form in which packets are shown on standard output as well.
+    shown: Option<Box<dyn Show + Send>>,
     files: FilePlan,
-    pub(super) user: Option<User>,
+    user: Option<User>,
     /// Memory for the queues of all readers together.
-    pub(super) for_readers: usize,
+    pub for_readers: usize,
+    /// Receives what has to be said even if the observer is quiet.
+    say: fn(&Event),
+}
+
+impl fmt::Debug for Outputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outputs").field("first", &self.first).field("others", &self.others).finish_non_exhaustive()
+    }
 }
 
 /// The first output, which alone may be a series of files.
 #[derive(Debug)]
-pub(super) enum First {
+enum First {
     /// Packets go to a store, or are only shown.
     None,
     One(OutputPlan, Opened),
@@ -249,8 +224,14 @@ pub(super) enum First {
 }
 
 impl Outputs {
-    /// Opens the outputs of a plan. `prints`: packets are shown as well.
-    pub(super) fn open(plan: &CapturePlan, prints: bool, user: Option<User>, observer: &mut Terminal) -> Result<Self> {
+    /// Opens the outputs of a plan. Packets are shown as well if they have a form for that.
+    pub fn open(
+        plan: &CapturePlan,
+        shown: Option<Box<dyn Show + Send>>,
+        user: Option<User>,
+        observer: &mut dyn Observer,
+        say: fn(&Event),
+    ) -> Result<Self> {
         let files = plan.files;
         let by_event = plan.options.trigger.is_some();
         let mut open = |one: &OutputPlan| {
@@ -279,8 +260,9 @@ impl Outputs {
             let output = open(&one)?;
             Ok((one, output))
         });
-        let all = Self { others: others.collect::<Result<_>>()?, first, files, user: user.clone(), for_readers: 0 };
-        all.check_apart(prints)?;
+        let others = others.collect::<Result<_>>()?;
+        let all = Self { first, others, shown, files, user: user.clone(), for_readers: 0, say };
+        all.check_apart()?;
         all.check_io(observer)?;
         Ok(all)
     }
@@ -299,8 +281,21 @@ impl Outputs {
         self.all().filter_map(|(plan, output)| Some((plan, output.file()?)))
     }
 
+    /// Returns the names of outputs with readers, and their logs.
+    pub fn readers(&self) -> impl Iterator<Item = (String, ReaderLog)> {
+        self.all().filter_map(|(_, output)| match output {
+            Opened::Readers(listener, name) => Some((name.clone(), listener.log())),
+            Opened::File(_) => None,
+        })
+    }
+
+    /// Returns the user whose rights the capture has once it is set up.
+    pub fn into_user(self) -> Option<User> {
+        self.user
+    }
+
     /// Returns the addresses at which readers connect.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.all().filter_map(|(_, output)| match output {
             Opened::Readers(listener, _) => Some(listener.address()),
             Opened::File(_) => None,
@@ -308,9 +303,11 @@ impl Outputs {
     }
 
     /// Refuses two outputs to one file, which would destroy each other's data.
-    fn check_apart(&self, prints: bool) -> Result<()> {
+    fn check_apart(&self) -> Result<()> {
         let mut known: Vec<(u64, u64)> = Vec::new();
-        if prints && let Ok(about) = std::fs::metadata(STDOUT) {
+        if self.shown.is_some()
+            && let Ok(about) = std::fs::metadata(STDOUT)
+        {
             known.extend(identity(&about));
         }
         for (_, output) in self.opened() {
@@ -329,7 +326,7 @@ impl Outputs {
 
     /// Reports how files are written, and fails if the requested mode is impossible. For a series, a temporary file in
     /// its directory is tried.
-    fn check_io(&self, observer: &mut Terminal) -> Result<()> {
+    fn check_io(&self, observer: &mut dyn Observer) -> Result<()> {
         if let First::Series(plan, _) = &self.first {
             let example = || match &self.user {
                 Some(user) => user.act_as(|| Ok(example(plan))).ok().flatten(),
@@ -344,14 +341,16 @@ impl Outputs {
         Ok(())
     }
 
-    /// Records to all outputs, and shows the packets as well if they have a shape.
-    pub(super) fn record(
-        self,
-        mut attached: Attached,
-        shape: Option<&Shape>,
-        observer: &mut Terminal,
-    ) -> Result<(Summary, Ended)> {
-        let Self { first, mut others, files, user, for_readers } = self;
+    /// Records to all outputs, and shows the packets as well.
+    pub fn record(self, mut attached: Attached, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
+        let Self { first, mut others, mut shown, files, user, for_readers, say } = self;
+        if matches!(first, First::None)
+            && let Some(form) = shown.take()
+        {
+            let confined = attached.confine(user, Capabilities::empty())?;
+            let packets = packets_of(confined.session());
+            return confined.run(&mut Shown::new(form, packets)?, observer);
+        }
         let budget = Budget::new(for_readers);
         let (snaplen, format) = match &first {
             First::One(plan, _) | First::Series(plan, _) => (plan.snaplen, plan.format),
@@ -364,7 +363,7 @@ impl Outputs {
         let (name, open) = match first {
             // A slow pipe must not stall the other outputs, so it gets its own queue.
             First::One(plan, output)
-                if output.file().is_none_or(|file| !file.regular) && (!others.is_empty() || shape.is_some()) =>
+                if output.file().is_none_or(|file| !file.regular) && (!others.is_empty() || shown.is_some()) =>
             {
                 others.insert(0, (plan, output));
                 (String::new(), nothing)
@@ -382,23 +381,22 @@ impl Outputs {
             First::Series(plan, series) => {
                 let how = How { largest: series.largest(), ..How::of(&plan, files.io, attached.session()) };
                 let name = series.path.clone();
-                (name, of_series(how, series, files.mode, user.clone(), &attached)?)
+                (name, of_series(how, series, files.mode, user.clone(), &attached, say)?)
             }
             First::None => (String::new(), nothing),
         };
         let confined = attached.confine(user, Capabilities::empty())?;
         // Compression starts threads, which have the rights of the thread that starts them.
         let mut first = open()?;
-        let beside = beside(others, files.io, confined.session(), shape, &budget)?;
+        let beside = beside(others, files.io, confined.session(), shown, &budget)?;
         if beside.is_empty() && snaplen.is_none() {
             return confined.run(first.as_mut(), observer);
         }
         let mut several = Several::new(name, first, snaplen, beside);
         let mut ran = confined.run(&mut several, observer);
         for fate in several.end() {
-            let output = account_of(fate);
             if let Ok((summary, _)) = &mut ran {
-                summary.outputs.push(output);
+                summary.outputs.push(summary_of(fate));
             }
         }
         ran
@@ -406,11 +404,11 @@ impl Outputs {
 }
 
 /// Opens one file for all packets of a capture, compressed if its name has such an ending.
-pub(crate) fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>> {
+pub fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>> {
     let plan = OutputPlan {
         path: path.to_owned(),
         format: Format::Pcapng,
-        compression: compression(None, path),
+        compression: Compression::of_name(path),
         snaplen: None,
         listen: None,
     };
@@ -440,6 +438,7 @@ fn of_series(
     mode: Option<u32>,
     user: Option<User>,
     attached: &Attached,
+    say: fn(&Event),
 ) -> Result<Opener> {
     let whole = WholeBytes::new()?;
     let make = move |path: &Path| {
@@ -462,14 +461,14 @@ fn of_series(
     let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
     let accounts = attached.session().accounts();
     Ok(Box::new(move || {
-        let tell = Box::new(|count| json::event(&Event::WaitsForCommands { count }));
+        let tell = Box::new(move |count| say(&Event::WaitsForCommands { count }));
         let series = Series::new(series, files, Box::new(open), accounts, tell);
         Ok(Box::new(series) as Box<dyn Writer>)
     }))
 }
 
 /// Refuses the rotation of an output that is not a file.
-pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
+pub fn refuse_rotation(rotation: &Rotation) -> Result<()> {
     let own = [
         ("-C", rotation.size.is_some()),
         ("-G", rotation.time.is_some()),
@@ -517,7 +516,7 @@ fn beside(
     opened: Vec<(OutputPlan, Opened)>,
     io: Io,
     session: &Session,
-    shape: Option<&Shape>,
+    shown: Option<Box<dyn Show + Send>>,
     budget: &Budget,
 ) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
@@ -534,16 +533,15 @@ fn beside(
         };
         all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }
-    if let Some(shape) = shape {
-        let shown = Box::new(Shown::new(shape, packets_of(session))?);
+    if let Some(form) = shown {
+        let shown = Box::new(Shown::new(form, packets_of(session))?);
         all.push(ThreadedOutput::start("standard output".to_owned(), shown, None)?);
     }
     Ok(all)
 }
 
-/// Reports the losses of an output, and returns its summary.
-fn account_of(fate: OutputFate) -> OutputSummary {
-    let output = OutputSummary {
+fn summary_of(fate: OutputFate) -> OutputSummary {
+    OutputSummary {
         name: fate.name,
         recorded: fate.recorded,
         not_kept: fate.not_kept,
@@ -551,14 +549,7 @@ fn account_of(fate: OutputFate) -> OutputSummary {
         failed: fate.failed,
         error: fate.error.map(|error| error.to_string()),
         too_few_cpus: fate.compresses_too_slowly.then(compression_threads),
-    };
-    if let Some(error) = output.error.clone() {
-        json::event(&Event::OutputFailed { error });
     }
-    if output.lost + output.not_kept > 0 {
-        json::event(&Event::Output(output.clone()));
-    }
-    output
 }
 
 /// Options for writing files.
@@ -626,7 +617,7 @@ fn check_io<T>(
     output: &OutputPlan,
     io: Io,
     direct: impl FnOnce() -> Option<io::Result<T>>,
-    observer: &mut Terminal,
+    observer: &mut dyn Observer,
 ) -> Result<()> {
     if io == Io::Buffered {
         return Ok(());

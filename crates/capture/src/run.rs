@@ -1,0 +1,44 @@
+//! A planned capture, from its first program to its end.
+
+use trawl_bpf::layout::RECORD_MAX_CAPTURED;
+use trawl_sys::Result;
+
+use crate::assembly::HostFeatures;
+use crate::capture_site::CaptureSite;
+use crate::event::Event;
+use crate::loans;
+use crate::plan::CapturePlan;
+use crate::session::{self, Attached, Observer};
+
+/// Attaches the taps of a plan, and passes the capture to `record`, which ends it. A program that was lent hooks is
+/// restored.
+pub fn run<O: Observer, T>(
+    plan: &CapturePlan,
+    sites: Vec<CaptureSite>,
+    observer: &mut O,
+    record: impl FnOnce(Attached, &mut O) -> Result<T>,
+) -> Result<T> {
+    let options = &plan.options;
+    let loans = match &plan.tappable {
+        Some(file) => loans::take(&plan.sources, file, observer)?,
+        None => Vec::new(),
+    };
+    let attached = session::attach(&sites, options, HostFeatures::this(), observer)?;
+    observer.attached(&attached)?;
+    // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
+    drop(sites);
+    let geometry = attached.session().geometry();
+    let snaplen = options.snaplen.min(geometry.max_captured());
+    if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
+        observer.event(&Event::SnaplenReduced { bytes: snaplen });
+    }
+    if options.headers && (!plan.outputs.is_empty() || plan.store.is_some()) {
+        observer.event(&Event::ChecksumsCoverPayload);
+    }
+    if let Some(trigger) = &options.trigger {
+        observer.event(&Event::armed(trigger, geometry.pool_size as u64));
+    }
+    let recorded = record(attached, observer)?;
+    loans::give_back(loans, observer);
+    Ok(recorded)
+}
