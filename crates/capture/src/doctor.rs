@@ -3,6 +3,7 @@
 mod attached;
 mod interface;
 mod offload;
+pub mod versions;
 mod veth;
 
 use std::os::fd::AsFd;
@@ -80,7 +81,7 @@ const ESSENTIAL: [KernelFeature; 6] = [
 
 /// Returns the findings that do not depend on an interface.
 pub fn machine() -> Vec<Finding> {
-    let mut findings = vec![Finding::new("system", "kernel", CheckState::Info, probe::kernel_release())];
+    let mut findings = vec![Finding::new("system", "kernel", CheckState::Info, trawl_sys::host::kernel_release())];
     findings.extend(Capability::ALL.into_iter().map(capability));
     findings.extend(KernelFeature::ALL.iter().map(|feature| judge(*feature, answer_of(*feature))));
     findings.extend(processes());

@@ -1,6 +1,9 @@
 //! The filter as typed, compiled for each tap's hook.
 
+pub mod check;
+
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use trawl_bpf::layout::TRACE_COPY;
@@ -13,7 +16,7 @@ use trawl_filter::error::{FilterError, Instead};
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Hook, Inner, lower_either, lower_inner, lower_quick};
-use trawl_io::libpcap::compile_filters;
+use trawl_io::libpcap::{choose_for_filters, compile_filters};
 use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
 
@@ -244,4 +247,14 @@ fn for_this_kernel(target: &Target) -> Target {
 /// Returns compiler options for Ethernet frames of any device.
 pub(crate) fn ethernet(snaplen: u32) -> expression::CompilerOptions {
     expression::CompilerOptions { link: LinkType::ETHERNET, snaplen, netmask: None, optimise: true, file: None }
+}
+
+/// Lets libpcap compile filters.
+pub fn use_libpcap() {
+    compile_filters();
+}
+
+/// Selects the libpcap that compiles filters from now on.
+pub fn choose_libpcap(path: &Path) {
+    choose_for_filters(path);
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_bpf::layout::TapConfig;
 use trawl_packet::verdict::VerdictSet;
 use trawl_pipeline::plan::nanoseconds;
@@ -13,6 +14,9 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result, events, host};
 
 use crate::filter::Filter;
+
+/// Most bytes of a packet that are recorded.
+pub const MAX_CAPTURED: u32 = RECORD_MAX_CAPTURED as u32;
 
 /// Snap length of tcpdump.
 pub const SNAPLEN: u32 = 262_144;

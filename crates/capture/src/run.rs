@@ -1,12 +1,12 @@
 //! A planned capture, from its first program to its end.
 
-use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_sys::Result;
 
 use crate::assembly::HostFeatures;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::loans;
+use crate::options::MAX_CAPTURED;
 use crate::plan::CapturePlan;
 use crate::session::{self, Attached, Observer};
 
@@ -29,7 +29,7 @@ pub fn run<O: Observer, T>(
     drop(sites);
     let geometry = attached.session().geometry();
     let snaplen = options.snaplen.min(geometry.max_captured());
-    if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
+    if snaplen < options.snaplen && options.snaplen < MAX_CAPTURED {
         observer.event(&Event::SnaplenReduced { bytes: snaplen });
     }
     if options.headers && (!plan.outputs.is_empty() || plan.store.is_some()) {

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use trawl_bpf::verifier_log;
+use trawl_capture::filter::choose_libpcap;
 use trawl_capture::subject::Subject;
-use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
 use trawl_sys::{Error, Result, outfile};
@@ -214,7 +213,7 @@ impl LibpcapArg {
     /// Selects the library that compiles filters from now on.
     pub fn choose(&self) {
         if let Some(path) = &self.libpcap {
-            choose_for_filters(path);
+            choose_libpcap(path);
         }
     }
 }
@@ -257,7 +256,7 @@ impl VerifierLog {
 pub fn begin_verifier_log(path: &Path) -> Result<()> {
     let (file, _) = outfile::open(path, None)?;
     file.set_len(0).map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
-    verifier_log::keep_in(file);
+    trawl_program::keep_verifier_log(file);
     Ok(())
 }
 

@@ -23,13 +23,13 @@ use std::sync::Arc;
 
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
+use trawl_capture::filter::choose_libpcap;
 use trawl_capture::options::TimeSource;
 use trawl_capture::own_traffic::{leave_out, own_traffic};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Ended, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
-use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::OutputPlan;
 use trawl_sink::{COMPRESSION_LIMIT, Output, Outputs, are_same, compression_threads, one_link_type};
 use trawl_sys::privilege::User;
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         begin_verifier_log(path)?;
     }
     if let Some(path) = &plan.options.peers.library {
-        choose_for_filters(path);
+        choose_libpcap(path);
     }
     if args.remote.are_named() {
         return remote::capture(&args.remote, &plan, &display);

@@ -1,11 +1,10 @@
 //! `trawl doctor --clean`: removes the leftovers of killed commands and vanished interfaces.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_program::unload;
+use trawl_program::{pins, unload};
 use trawl_sys::Result;
 
 use crate::json;
@@ -31,15 +30,11 @@ struct Document<'a> {
 
 /// Removes unused pins, settings, rules and labs, and labs in use too if `all` is set.
 pub fn run(all: bool, as_json: bool) -> Result<ExitCode> {
-    let pins = || -> BTreeSet<PathBuf> {
-        let pinned = trawl_bpf::bpffs::pinned();
-        pinned.into_iter().map(|pin| pin.path).collect()
-    };
-    let before = pins();
+    let before = pins::all_paths();
     unload::clear_all_leftovers();
     trawl_guard::state::sweep();
     let labs = trawl_lab::clean(all)?;
-    let after = pins();
+    let after = pins::all_paths();
     let removed: Vec<PathBuf> = before.difference(&after).cloned().collect();
     let mut text: String = labs.removed.iter().map(|name| format!("removed the lab {name}\n")).collect();
     for name in &labs.kept {

@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use clap_complete::Shell;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
-use trawl_attach::snapshot;
 use trawl_capture::taps::drop::reasons::Reasons;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
@@ -175,7 +174,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     let ids = links.filter(|link| link.name == name).flat_map(|link| link.xdp).map(|one| one.program_id);
     let begun = ids.filter(|id| id.to_string().starts_with(&*word.to_string_lossy()));
     let candidate = |id: u32| {
-        let name = snapshot::name_of(id).map(Into::into);
+        let name = trawl_program::name_of(id).map(Into::into);
         CompletionCandidate::new(id.to_string()).help(name)
     };
     begun.map(candidate).collect()

@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_capture::doctor::{self, CheckState, Finding};
+use trawl_capture::doctor::{self, CheckState, Finding, versions};
 use trawl_capture::taps::table::{self, Facts, Missing};
-use trawl_io::dpdk::{self, Presence};
-use trawl_io::libpcap::Library;
 use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::words::word;
@@ -184,32 +182,11 @@ pub fn version() -> Result<ExitCode> {
     let text = format!(
         "trawl {}\n{}\n{}\n{}",
         env!("CARGO_PKG_VERSION"),
-        libpcap_version(),
-        dpdk_helper(),
+        versions::of_libpcap(),
+        versions::of_dpdk_helper(),
         helpers::versions()
     );
     write_out(&text).map(|()| ExitCode::SUCCESS)
-}
-
-fn libpcap_version() -> String {
-    match Library::load(None) {
-        Ok(library) => library.version().to_owned(),
-        Err(_) => "libpcap: not installed".to_owned(),
-    }
-}
-
-fn dpdk_helper() -> String {
-    let what = match dpdk::presence() {
-        Presence::Ready { program, dpdk } => format!("{dpdk} ({})", program.display()),
-        Presence::NotThere => "missing (make build-dpdk)".to_owned(),
-        Presence::DoesNotRun { program, .. } => {
-            format!("does not run (trawl doctor says why): {}", program.display())
-        }
-        Presence::OtherBuild { program } => {
-            format!("of another build of trawl (make build-dpdk): {}", program.display())
-        }
-    };
-    format!("{}: {what}", dpdk::PROGRAM)
 }
 
 #[cfg(test)]

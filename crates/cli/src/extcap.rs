@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use parking_lot::Mutex;
-use trawl_attach::snapshot;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{At, CaptureOptions, Direction, ProcessDetail, ProcessPlan, Programs, Sample, Taps};
@@ -303,7 +302,7 @@ fn programs(interface: &str) -> Vec<Value> {
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Some(present) = attached.ok().flatten() {
         let id = present.program_id;
-        let name = snapshot::name_of(id).unwrap_or_else(|| "of unknown name".to_owned());
+        let name = trawl_program::name_of(id).unwrap_or_else(|| "of unknown name".to_owned());
         found.push(value(&id.to_string(), &format!("{name} (id {id})"), false));
         found.push(value("all", "all of a chain", false));
     }

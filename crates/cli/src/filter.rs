@@ -3,23 +3,19 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::{ArgAction, ValueEnum};
 use serde::Serialize;
-use trawl_bpf::info;
-use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
-use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
-use trawl_capture::filter::{Block, Filter};
+use trawl_capture::filter::Filter;
+use trawl_capture::filter::check::{Acceptance, check, has_far_jumps};
 use trawl_filter::lower::Lowered;
-use trawl_filter::{Classic, CompilerOptions, Hook, LinkType, Target, standalone};
+use trawl_filter::{Classic, CompilerOptions, LinkType, Target};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_source::FileFilter;
-use trawl_sys::{Error, Result, errno};
+use trawl_sys::{Error, Result};
 
 use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;
@@ -93,9 +89,7 @@ impl HookName {
             Self::Xdp => Target::xdp(),
             Self::Tc => Target::tc(),
         };
-        // A user who may not load programs cannot probe this either; most kernels have these jumps.
-        let gotol = !matches!(KernelFeature::FarJumps.probe(), ProbeAnswer::NotSupported { .. });
-        Target { gotol, ..target }
+        Target { gotol: has_far_jumps(), ..target }
     }
 
     fn name(self) -> &'static str {
@@ -305,82 +299,6 @@ fn count(number: usize, of: &str) -> String {
     format!("{number} {of}{plural}")
 }
 
-// The verifier's answer to a filter, in the smallest program around it.
-
-/// The outcome of a check.
-#[derive(Debug, Serialize)]
-pub struct Acceptance {
-    /// `None` if the verifier was not asked.
-    pub accepted: Option<bool>,
-    /// Number of instructions of the whole program.
-    pub instructions: usize,
-    pub seconds: f64,
-    /// Number of instructions that the verifier processed, repetitions included.
-    pub processed: Option<u32>,
-    pub reason: Option<String>,
-}
-
-impl Acceptance {
-    fn not_asked(error: &Error) -> Self {
-        Self { accepted: None, instructions: 0, seconds: 0.0, processed: None, reason: Some(error.to_string()) }
-    }
-
-    pub fn sentence(&self) -> String {
-        let reason = self.reason.as_deref().unwrap_or_default();
-        let milliseconds = self.seconds * 1e3;
-        match (self.accepted, self.processed) {
-            (Some(true), Some(processed)) => {
-                format!("accepted by the verifier: {processed} instructions processed, loaded in {milliseconds:.1} ms")
-            }
-            (Some(true), None) => {
-                format!("accepted by the verifier, loaded in {milliseconds:.1} ms")
-            }
-            (Some(false), _) => {
-                format!("refused, a program of {} instructions after {milliseconds:.1} ms: {reason}", self.instructions)
-            }
-            (None, _) => format!("not checked: {reason}"),
-        }
-    }
-}
-
-/// Loads the block as a program of its own and unloads it again.
-pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
-    let block = match Block::new(lowered) {
-        Ok(block) => block,
-        Err(error) => return Ok(Acceptance::not_asked(&error)),
-    };
-    let instructions = standalone(&block, target, None)
-        .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
-    let (kind, flags) = match target.hook {
-        Hook::Xdp => (program::XDP, HAS_FRAGS),
-        Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),
-        Hook::Socket => (program::SOCKET_FILTER, 0),
-    };
-    let options = LoadOptions { flags, ..LoadOptions::new("trawl_check", kind) };
-    let start = Instant::now();
-    let loaded = program::load(&instructions, &options);
-    let mut outcome = Acceptance {
-        accepted: Some(loaded.is_ok()),
-        instructions: instructions.len(),
-        seconds: start.elapsed().as_secs_f64(),
-        processed: None,
-        reason: None,
-    };
-    match loaded {
-        Ok(program) => {
-            let about = info::program(program.as_fd());
-            outcome.processed = about.ok().map(|a| a.verified).filter(|&count| count > 0);
-        }
-        Err(error) => {
-            if error.errno() == Some(errno::EPERM) {
-                outcome.accepted = None;
-            }
-            outcome.reason = Some(error.to_string());
-        }
-    }
-    Ok(outcome)
-}
-
 // Packets of a capture file that match a filter.
 
 /// The matches in a file.
@@ -458,7 +376,7 @@ mod tests {
     }
 
     fn asked(name: &str, file: &[u8], expression: &str) -> Matches {
-        trawl_io::libpcap::compile_filters();
+        trawl_capture::filter::use_libpcap();
         let path = std::env::temp_dir().join(format!("trawl-{}-{name}", std::process::id()));
         std::fs::write(&path, file).expect("the temporary directory can be written");
         let filter = Filter::Expression(expression.to_owned());

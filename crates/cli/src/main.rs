@@ -8,7 +8,6 @@ mod completion;
 mod demo;
 mod doctor;
 mod extcap;
-mod figures;
 mod filter;
 mod follow;
 mod r#gen;
@@ -87,7 +86,7 @@ enum Hidden {
 fn main() -> ExitCode {
     helpers::complete();
     CompleteEnv::with_factory(Cli::command).complete();
-    trawl_io::libpcap::compile_filters();
+    trawl_capture::filter::use_libpcap();
     let command = Hidden::augment_subcommands(help::with_examples(Cli::command()));
     let words: Vec<OsString> = std::env::args_os().collect();
     let perform = |matches: ArgMatches| match matches.subcommand_name() {

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use trawl_attach::card::CardEffects;
-use trawl_attach::{AttachRequest, OldMaps};
 use trawl_guard::{state, values};
 use trawl_program::pins::Installed;
 use trawl_program::safety::SessionCare;
 use trawl_program::unload::{self, UnloadChoice};
-use trawl_program::{Site, swap};
+use trawl_program::{AttachRequest, CardEffects, OldMaps, Site, swap};
 use trawl_sys::confirm::{self, Pending};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::{self, Namespace};

@@ -1,11 +1,7 @@
 //! `trawl serve`: statistics of this machine over HTTP: for Prometheus, as JSON, and as one small page.
 
 mod http;
-mod losses;
 mod metrics;
-mod processes;
-mod series;
-mod verdicts;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -18,25 +14,24 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde_json::json;
-use trawl_bpf::bpffs;
 use trawl_capture::summary::Summary;
+use trawl_figures::losses::{Losses, Lost};
+use trawl_figures::processes::{ProcessTotals, Processes};
+use trawl_figures::verdicts::{ProgramVerdicts, Verdicts};
+use trawl_figures::{Counters, NamespaceInterfaces, counters};
 use trawl_packet::verdict;
 use trawl_pipeline::account::PacketAccount;
+use trawl_program::pins;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result, clock, host};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};
 
-use crate::figures::{self, Counters, NamespaceInterfaces};
 use crate::json;
 use crate::published::{self, Publisher, RunningCapture, RunningGenerator};
 use crate::terminal;
 use trawl_source::live::{self, Viewer, Wanted};
-
-use losses::{Losses, Lost};
-use processes::{ProcessTotals, Processes};
-use verdicts::{ProgramVerdicts, Verdicts};
 
 /// Serves Prometheus metrics, JSON, and a page with live plots
 ///
@@ -87,7 +82,7 @@ impl Args {
             true => vec![interface.to_owned()],
             false => {
                 let namespaces = self.netns.iter();
-                namespaces.map(|netns| figures::label(netns, interface)).collect()
+                namespaces.map(|netns| counters::label(netns, interface)).collect()
             }
         }
     }
@@ -166,7 +161,7 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     fn label(&self) -> String {
-        figures::label(&self.netns, &self.interface)
+        counters::label(&self.netns, &self.interface)
     }
 }
 
@@ -207,9 +202,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut events = Events::attach(args.process, of_programs, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
-    let takes = KeptPrivileges { user: None, capabilities: figures::TAKES };
+    let takes = KeptPrivileges { user: None, capabilities: counters::TAKES };
     // If /sys hides it, it is found through other processes, which may not be inspected later.
-    let _ = bpffs::hold();
+    pins::hold();
     if args.interfaces.is_empty() {
         takes.confine()?;
     }
@@ -264,7 +259,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let wanted = Wanted {
         interfaces: args.labels(),
         netns: args.only_namespace().map(str::to_owned),
-        keeps: figures::TAKES,
+        keeps: counters::TAKES,
         ..Wanted::default()
     };
     let mut viewer = Watching {
@@ -333,9 +328,10 @@ impl Events {
             true => Some(Processes::attach(selected()?)?),
             false => None,
         };
+        processes.iter().filter_map(Processes::unseen).for_each(json::event);
         Ok(Self {
-            losses: Losses::attach(selected()?, processes.as_ref())?,
-            verdicts: of_programs.map(Verdicts::new),
+            losses: Losses::attach(selected()?, processes.as_ref(), json::tell, &mut |notice| json::tell(notice))?,
+            verdicts: of_programs.map(|selected| Verdicts::new(selected, json::tell)),
             processes,
         })
     }
@@ -571,7 +567,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Counters, InterfaceCounters};
+    use trawl_figures::counters::{Counters, InterfaceCounters};
 
     fn figures(rx_packets: u64) -> Figures {
         Figures {

@@ -1,7 +1,5 @@
 //! `trawl top`: rates, drops, verdicts and flows of interfaces as they change.
 
-mod processes;
-mod redirects;
 mod view;
 
 use std::cmp::{Ordering, Reverse};
@@ -9,11 +7,13 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use processes::TrafficRates;
-use redirects::{RedirectRates, Redirects};
 use serde::Serialize;
-use trawl_bpf::{bpffs, info};
 use trawl_capture::traffic::{TrafficWatch, cgroups};
+use trawl_figures::counters::{self, RuleCounters, Softnet};
+use trawl_figures::rates::{self, TrafficRates};
+use trawl_figures::redirects::{self, RedirectRates, Redirects};
+use trawl_figures::{Counters, NamespaceInterfaces};
+use trawl_program::pins;
 use trawl_sys::cgroup::Root;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::keyboard::Keyboard;
@@ -24,7 +24,6 @@ use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
 use view::{Page, Screen};
 
 use crate::args::{LibpcapArg, NetnsArg};
-use crate::figures::{self, Counters, NamespaceInterfaces, RuleCounters, Softnet};
 use crate::json;
 use crate::{terminal, units};
 use trawl_source::live::{self, Viewer, Wanted};
@@ -132,7 +131,7 @@ impl Args {
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     // Without the privilege, run times stay zero.
-    let _run_times = info::enable_statistics().ok();
+    let _run_times = trawl_figures::measure_run_times();
     let selected = NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref())?;
     // Without the privilege, the page is empty and says so.
     let redirects = Redirects::watch();
@@ -162,10 +161,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     top.before = Counters::read_all(&top.selected)?;
     // If /sys hides it, it is found through other processes, which may not be inspected later.
-    let _ = bpffs::hold();
+    pins::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
-        let takes = KeptPrivileges { user: None, capabilities: figures::TAKES };
+        let takes = KeptPrivileges { user: None, capabilities: counters::TAKES };
         takes.confine()?;
         while top.rest() {
             events::wait(&[std::os::fd::AsFd::as_fd(&signals)], Duration::from_millis(20))?;
@@ -178,7 +177,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             interfaces: args.interfaces.clone(),
             netns: args.netns.as_deref().map(str::to_owned),
             filter: args.expression.clone(),
-            keeps: figures::TAKES,
+            keeps: counters::TAKES,
             ..Wanted::default()
         };
         live::run(&wanted, &mut top, crate::watched)?;
@@ -325,7 +324,7 @@ impl Top<'_> {
         // A single namespace is not named.
         let named = |netns: &str, interface: &str| match self.selected.len() {
             1 => interface.to_owned(),
-            _ => figures::label(netns, interface),
+            _ => counters::label(netns, interface),
         };
         let interfaces = now.interfaces.iter().filter_map(|new| {
             let mut before = self.before.interfaces.iter();
@@ -489,7 +488,7 @@ impl Order {
                         Key::Bits => one.rx_bits_per_second + one.tx_bits_per_second,
                         _ => one.rx_packets_per_second + one.tx_packets_per_second,
                     },
-                    processes::Rates::label,
+                    rates::Rates::label,
                 );
             }
         }

@@ -7,6 +7,7 @@ pub mod compile;
 pub mod file;
 pub mod live;
 pub mod model;
+pub mod outcomes;
 pub mod rule;
 pub mod session;
 pub mod set;

@@ -46,4 +46,7 @@ pub mod swap;
 pub mod unload;
 
 pub use pins::Installed;
-pub use trawl_attach::Site;
+pub use trawl_attach::card::CardEffects;
+pub use trawl_attach::snapshot::name_of;
+pub use trawl_attach::{AttachRequest, OldMaps, Site};
+pub use trawl_bpf::verifier_log::keep_in as keep_verifier_log;

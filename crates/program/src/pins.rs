@@ -4,6 +4,7 @@
 //! `link` (unless it is attached by netlink), `record`, and the maps it uses under `maps`. Pins of maps are necessary
 //! even if nobody opens them: the kernel empties a program array without a descriptor or pin.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -657,4 +658,14 @@ fn visible(directory: &Path) -> Result<PathBuf> {
         return Err(Error::failed(what(), "the BPF file system allows no names with a dot"));
     }
     Ok(directory)
+}
+
+/// Returns the paths of all pinned objects of the host.
+pub fn all_paths() -> BTreeSet<PathBuf> {
+    bpffs::pinned().into_iter().map(|pin| pin.path).collect()
+}
+
+/// Keeps the pins reachable for a child process that outlives this one's ancestors.
+pub fn hold() {
+    let _ = bpffs::hold();
 }

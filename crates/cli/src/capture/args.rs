@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{
-    At, CaptureOptions, Direction, Memory, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource,
+    At, CaptureOptions, Direction, MAX_CAPTURED, Memory, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource,
 };
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
@@ -485,7 +484,7 @@ impl Args {
     fn kept(&self) -> Result<u32> {
         let common = recording::snaplen(self.filtering.snaplen)?;
         if self.trigger.looks_at_packets() {
-            return Ok(RECORD_MAX_CAPTURED as u32);
+            return Ok(MAX_CAPTURED);
         }
         let named = self.output.write.iter().map(|text| NamedOutput::parse(text));
         let named = named.collect::<Result<Vec<_>>>()?;
@@ -626,7 +625,7 @@ mod tests {
         };
         assert_eq!((first.format, first.compression, first.snaplen), (Format::Pcap, Some(Compression::Zstd), Some(64)));
         assert_eq!((second.format, second.compression, second.snaplen), (Format::Pcapng, None, None));
-        assert_eq!(plan.options.snaplen, RECORD_MAX_CAPTURED as u32);
+        assert_eq!(plan.options.snaplen, MAX_CAPTURED);
     }
 
     #[test]

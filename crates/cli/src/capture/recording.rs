@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_bpf::layout::RECORD_MAX_CAPTURED;
-use trawl_capture::options::{MemorySize, Meta};
+use trawl_capture::options::{MAX_CAPTURED, MemorySize, Meta};
 use trawl_pipeline::plan::{Compression, Io, Rotation};
 use trawl_sink::check_command;
 use trawl_sys::{Error, Result};
@@ -147,11 +146,11 @@ impl RecordingArgs {
 /// Returns the bytes to keep of a packet. Zero means all, as for tcpdump.
 pub(crate) fn snaplen(asked: u64) -> Result<u32> {
     match u32::try_from(asked) {
-        Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),
-        Ok(bytes) if bytes as usize <= RECORD_MAX_CAPTURED => Ok(bytes),
+        Ok(0) => Ok(MAX_CAPTURED),
+        Ok(bytes) if bytes <= MAX_CAPTURED => Ok(bytes),
         _ => Err(Error::usage(
             format!("cannot keep {asked} bytes of each packet"),
-            format!("{RECORD_MAX_CAPTURED} is the limit"),
+            format!("{MAX_CAPTURED} is the limit"),
         )
         .fix("leave out -s to keep all of it")),
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
-use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
+use trawl_capture::options::MAX_CAPTURED;
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_sys::{Error, Result};
 
@@ -140,7 +140,7 @@ impl TcpdumpArgs {
         }
         if let (1.., Some(site)) = (self.dump, sites.first()) {
             let everything = Filter::Expression(String::new());
-            let options = site.compiler_options(RECORD_MAX_CAPTURED as u32)?;
+            let options = site.compiler_options(MAX_CAPTURED)?;
             let classic = filter.unwrap_or(&everything).classic(&options)?;
             text.push_str(&crate::filter::dump(&classic, self.dump)?);
         }

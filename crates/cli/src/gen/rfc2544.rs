@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use trawl_bpf::probe::kernel_release;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::Device;
 use trawl_gen::receive::{Latency, PERCENTILES};
@@ -386,7 +385,7 @@ fn conditions<'a>(
         resolution_percent: args.resolution,
         max_rate: args.max_rate,
         latency_clock: "CLOCK_TAI",
-        kernel: kernel_release(),
+        kernel: host::kernel_release(),
         cpus: host::cpus(),
         trawl: env!("CARGO_PKG_VERSION"),
     }

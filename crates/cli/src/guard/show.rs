@@ -5,14 +5,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_bpf::layout::guard::{
-    GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP, GUARD_OVER_RATE,
-    GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
-};
+use trawl_guard::outcomes::{DROPPED, PASSED};
 use trawl_guard::rule::{On, Rule, TcpState};
 use trawl_guard::{Guard, Post, RuleSet, file, state, values};
+use trawl_program::Site;
 use trawl_program::bundled::stats::Named;
-use trawl_program::{Site, counters};
 use trawl_sys::confirm::{self, Reverted};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
@@ -167,20 +164,6 @@ impl<'a> Listed<'a> {
         Self { rules: set.rules.iter().map(rule).collect(), defaults: defaults.collect(), reverted }
     }
 }
-
-/// Outcomes of passed and of dropped packets, and their indices in the totals.
-const PASSED: &[Named] = counters! {
-    GUARD_RULE_ALLOWED "rule_allowed" "allowed by a rule";
-    GUARD_DEFAULT_ALLOWED "default_allowed" "allowed by default";
-    GUARD_NOT_IP "not_ip" "not IP";
-    GUARD_DISCOVERY "discovery" "neighbour discovery, in spite of the default";
-};
-const DROPPED: &[Named] = counters! {
-    GUARD_RULE_DENIED "rule_denied" "denied by a rule";
-    GUARD_DEFAULT_DENIED "default_denied" "denied by default";
-    GUARD_OVER_RATE "over_rate" "over the rate";
-    GUARD_MALFORMED "malformed" "malformed";
-};
 
 /// The JSON output of `guard stats`.
 #[derive(Serialize)]

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use trawl_pipeline::account::PacketAccount;
 use trawl_view::text;
 
-use super::losses::Lost;
-use super::processes::ProcessTotals;
-use super::series::{Labelled, Labels};
 use super::{CapturePoint, Figures};
-use crate::figures::{InterfaceCounters, ProgramCounters, RouterCounters};
 use crate::published::{RunningCapture, RunningGenerator};
+use trawl_figures::counters::{InterfaceCounters, ProgramCounters, RouterCounters};
+use trawl_figures::losses::Lost;
+use trawl_figures::processes::ProcessTotals;
+use trawl_figures::series::{Labelled, Labels};
 
 type Values = Vec<(Labels, f64)>;
 
@@ -275,7 +275,7 @@ fn processes(figures: &Figures, out: &mut Text) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Counters, InterfaceCounters};
+    use trawl_figures::counters::{Counters, InterfaceCounters};
 
     #[test]
     fn labels_are_escaped_and_kinds_declared() {

@@ -6,9 +6,9 @@ use trawl_sys::Result;
 use trawl_view::stat::{bits, plot};
 
 use super::Order;
-use super::redirects::Event;
 use super::{Captured, Look, redirects};
 use crate::terminal;
+use trawl_figures::redirects::Event;
 
 /// The page on the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

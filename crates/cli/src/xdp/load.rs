@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use trawl_attach::{AttachRequest, OldMaps};
 use trawl_guard::state as guard;
 use trawl_program::Site;
 use trawl_program::bundled::{Bundled, ExitVerdict, FarVerdict, NAMES, RedirectBy, RedirectTarget, Touch};
@@ -13,6 +12,7 @@ use trawl_program::chain::Actions;
 use trawl_program::install::{self, Put};
 use trawl_program::load::Source;
 use trawl_program::swap::maps::Inherited;
+use trawl_program::{AttachRequest, OldMaps};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 

@@ -136,19 +136,13 @@ pub fn is_unwanted(feature: &str) -> bool {
 
 /// Compares the kernel's version, for bugs of some versions that no probe would reveal.
 pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
-    version_of(&kernel_release()) >= Some((major, minor))
+    version_of(&trawl_sys::host::kernel_release()) >= Some((major, minor))
 }
 
 /// Returns the first two numbers of a release.
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Returns the running kernel's release, as `uname -r` shows it.
-pub fn kernel_release() -> String {
-    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-    read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 // The features by name, each with its purpose and its cached answer.
@@ -240,7 +234,11 @@ impl KernelFeature {
             ProbeAnswer::Supported => None,
             ProbeAnswer::Refused { why, .. } => Some(format!("{}: {why}", self.name())),
             ProbeAnswer::NotSupported { why } if kernel_is_at_least(major, minor) => {
-                panic!("{} is missing from Linux {}, and {major}.{minor} has it: {why}", self.name(), kernel_release())
+                panic!(
+                    "{} is missing from Linux {}, and {major}.{minor} has it: {why}",
+                    self.name(),
+                    trawl_sys::host::kernel_release()
+                )
             }
             ProbeAnswer::NotSupported { why } => Some(format!("{}: {why}", self.name())),
         }

@@ -22,6 +22,12 @@ pub fn describe() -> Description {
     Description { os, hardware }
 }
 
+/// Returns the running kernel's release, as `uname -r` shows it.
+pub fn kernel_release() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
 /// Returns the bytes that are free on the file system of a path.
 pub fn free_space(path: &std::path::Path) -> std::io::Result<u64> {
     let about = rustix::fs::statvfs(path)?;

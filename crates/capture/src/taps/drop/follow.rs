@@ -378,7 +378,7 @@ fn outermost(program: &OwnedFd, family: u32, hook: u32, priorities: Priorities) 
 /// Attaches a program before all others on both sides of each interface.
 fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>, hooks: &mut Hooks) -> Result<()> {
     if !probe::kernel_is_at_least(6, 6) {
-        let why = format!("programs there need Linux 6.6, and this is {}", probe::kernel_release());
+        let why = format!("programs there need Linux 6.6, and this is {}", trawl_sys::host::kernel_release());
         return Err(Error::failed("no steps at tc", why));
     }
     // No packet is first seen here.

@@ -4,17 +4,17 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::json;
 use trawl_capture::taps::drop::{CountedDrop, DropWatch};
 use trawl_sys::Result;
 use trawl_sys::counters::{self, CounterKey};
 use trawl_sys::netns::{self, Namespace};
-use trawl_view::why;
+use trawl_view::why::{hook, reason};
 
-use super::processes::Processes;
-use super::series::{Labelled, Labels, OTHER, Series};
-use crate::figures::NamespaceInterfaces;
-use crate::json;
+use crate::counters::NamespaceInterfaces;
+use crate::processes::Processes;
+use crate::series::{Labelled, Labels, OTHER, Series};
+use crate::{Notice, Tell};
+use trawl_explain::why;
 use trawl_explain::why::counted::{Counted, CountedLoss};
 use trawl_explain::why::report::{error_text, event_name, event_verdict, known_counters, mode};
 
@@ -23,7 +23,7 @@ const COUNTERS_EVERY: Duration = Duration::from_secs(5);
 const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Lost {
+pub struct Lost {
     pub drops: Vec<Labelled>,
     /// Drops that happened while another one was counted.
     pub drops_missed: u64,
@@ -33,7 +33,8 @@ pub(crate) struct Lost {
     pub xdp_losses: Vec<Labelled>,
 }
 
-pub(super) struct Losses {
+#[derive(Debug)]
+pub struct Losses {
     watch: Option<DropWatch>,
     counted: Counted,
     /// `None`: the whole machine.
@@ -48,13 +49,17 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Begins to count. Drops of processes are counted separately if processes are counted.
-    pub fn attach(selected: Option<Vec<NamespaceInterfaces>>, processes: Option<&Processes>) -> Result<Self> {
+    pub fn attach(
+        selected: Option<Vec<NamespaceInterfaces>>,
+        processes: Option<&Processes>,
+        tell: Tell,
+        tell_of_counters: &mut dyn FnMut(&why::Notice),
+    ) -> Result<Self> {
         let owners = processes.map(Processes::owners);
         let watch = match DropWatch::attach(owners) {
             Ok(watch) => Some(watch),
             Err(error) => {
-                let text = error.to_string();
-                json::say("drops_not_counted", json!({ "error": text }), &text);
+                tell(&Notice::DropsNotCounted { error: error.to_string() });
                 None
             }
         };
@@ -63,7 +68,7 @@ impl Losses {
         let namespaces = all.map(|one| one.namespace.clone().unwrap_or_else(|| current.clone()));
         Ok(Self {
             watch,
-            counted: Counted::new(&[], namespaces.collect(), &mut |notice| json::tell(notice))?,
+            counted: Counted::new(&[], namespaces.collect(), tell_of_counters)?,
             selected,
             own: names_of(&current),
             drops: Series::default(),
@@ -111,16 +116,11 @@ impl Losses {
         if !self.includes(&netns, interface) {
             return;
         }
-        let hook = why::hook(&drop.reason, drop.stack.iter().map(String::as_str));
-        let reason = why::reason(&drop.reason, &drop.function);
+        let at = hook(&drop.reason, drop.stack.iter().map(String::as_str));
+        let named = reason(&drop.reason, &drop.function);
         let mut labels = drop_labels(
-            reason,
-            [
-                drop.function.clone(),
-                netns,
-                interface.unwrap_or_default().to_owned(),
-                hook.unwrap_or_default().to_owned(),
-            ],
+            named,
+            [drop.function.clone(), netns, interface.unwrap_or_default().to_owned(), at.unwrap_or_default().to_owned()],
         );
         if let Some(processes) = processes {
             let (name, container) = drop.process.map_or((None, None), |id| processes.describe(id));

@@ -79,7 +79,8 @@ pub struct CpuRates {
 }
 
 /// The tracepoints, with their counts at the last frame.
-pub(super) struct Redirects {
+#[derive(Debug)]
+pub struct Redirects {
     events: RedirectEvents,
     before: HashMap<EventSource, Vec<Count>>,
 }
@@ -177,7 +178,7 @@ impl RedirectRates {
 }
 
 /// Returns the page: a line for each source, and one for each CPU below it.
-pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
+pub fn text(rows: &[RedirectRates], filter: &str) -> String {
     const SECTIONS: [(Event, &str); 5] = [
         (Event::RedirectError, "redirect errors"),
         (Event::Exception, "exceptions"),

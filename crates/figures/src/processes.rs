@@ -6,11 +6,11 @@ use serde::Serialize;
 use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::process::Traffic;
 use trawl_bpf::process_watch::ProcessWatch;
+use trawl_capture::event::Event;
 use trawl_capture::traffic::{TrafficWatch, cgroups};
 use trawl_sys::Result;
 
-use crate::figures::NamespaceInterfaces;
-use crate::json;
+use crate::counters::NamespaceInterfaces;
 
 /// Most pairs of a name and a container: with one more for the others, two metrics and two directions, 1,000 series.
 const MOST: usize = 249;
@@ -19,7 +19,7 @@ const UNKNOWN: &str = "unknown";
 
 /// The traffic of all processes with a name in a container.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct ProcessTotals {
+pub struct ProcessTotals {
     pub process: String,
     /// Empty outside of containers.
     pub container: String,
@@ -29,21 +29,26 @@ pub(crate) struct ProcessTotals {
     pub tx_bytes: u64,
 }
 
-pub(super) struct Processes {
+#[derive(Debug)]
+pub struct Processes {
     watch: TrafficWatch,
     /// `None`: the whole machine.
     selected: Option<Vec<NamespaceInterfaces>>,
     totals: Totals,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Totals(BTreeMap<(String, String), Traffic>);
 
 impl Processes {
     pub fn attach(selected: Option<Vec<NamespaceInterfaces>>) -> Result<Self> {
         let watch = TrafficWatch::attach(cgroups()?)?;
-        watch.unseen.iter().for_each(json::event);
         Ok(Self { watch, selected, totals: Totals::default() })
+    }
+
+    /// Returns what the counts lack, if anything.
+    pub fn unseen(&self) -> Option<&Event> {
+        self.watch.unseen.as_ref()
     }
 
     pub fn owners(&self) -> &ProcessWatch {

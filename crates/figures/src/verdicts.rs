@@ -2,7 +2,6 @@
 //! verdicts themselves are left out.
 
 use serde::Serialize;
-use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::taps::trace::counts::{self, NotCounted, ProgramAt, VerdictWatch, WatchedSite};
 use trawl_program::bundled::stats::ProgramAccount;
@@ -12,12 +11,12 @@ use trawl_sys::interface::Interface;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 
-use super::series::{Labelled, MOST, Series};
-use crate::figures::{self, NamespaceInterfaces};
-use crate::json;
+use crate::counters::{self, NamespaceInterfaces};
+use crate::series::{Labelled, MOST, Series};
+use crate::{Notice, Tell};
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct ProgramVerdicts {
+pub struct ProgramVerdicts {
     pub program_verdicts: Vec<Labelled>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub programs_not_counted: Vec<UncountedProgram>,
@@ -25,7 +24,7 @@ pub(crate) struct ProgramVerdicts {
 
 /// A program whose verdicts are not counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct UncountedProgram {
+pub struct UncountedProgram {
     pub interface: String,
     pub netns: String,
     pub program: String,
@@ -36,7 +35,8 @@ pub(crate) struct UncountedProgram {
 /// Names of the namespace and the interface, the interface's index, and IDs of the attached programs.
 type Attached = (String, String, u32, Vec<u32>);
 
-pub(super) struct Verdicts {
+#[derive(Debug)]
+pub struct Verdicts {
     selected: Vec<NamespaceInterfaces>,
     watch: VerdictWatch,
     /// The interfaces with a program at the last look.
@@ -45,10 +45,11 @@ pub(super) struct Verdicts {
     not_counted: Vec<UncountedProgram>,
     /// Set if programs were attached or detached since the last look.
     has_changed: bool,
+    tell: Tell,
 }
 
 impl Verdicts {
-    pub fn new(selected: Vec<NamespaceInterfaces>) -> Self {
+    pub fn new(selected: Vec<NamespaceInterfaces>, tell: Tell) -> Self {
         let mut verdicts = Self {
             selected,
             watch: VerdictWatch::default(),
@@ -56,6 +57,7 @@ impl Verdicts {
             series: Series::default(),
             not_counted: Vec::new(),
             has_changed: false,
+            tell,
         };
         verdicts.follow();
         verdicts
@@ -117,7 +119,7 @@ impl Verdicts {
             Some(WatchedSite {
                 except: counted_by_themselves(namespace.clone(), &link.name).unwrap_or_default(),
                 site: CaptureSite {
-                    label: figures::label(&one.netns, &link.name),
+                    label: counters::label(&one.netns, &link.name),
                     namespace,
                     interface,
                     one_of_any: false,
@@ -134,11 +136,10 @@ impl Verdicts {
         match counts::refusal() {
             // One message suffices if the kernel refuses all.
             Some(why) if self.not_counted.is_empty() && new.next().is_some() => {
-                let text = format!("verdicts of XDP programs are not counted: {why}");
-                json::say("verdicts_not_counted", json!({ "reason": why }), &text);
+                (self.tell)(&Notice::VerdictsNotCounted { reason: why.to_string() });
             }
             Some(_) => {}
-            None => new.for_each(UncountedProgram::say),
+            None => new.for_each(|one| (self.tell)(&Notice::ProgramNotCounted(one.clone()))),
         }
         self.not_counted = not_counted;
     }
@@ -161,14 +162,5 @@ impl From<NotCounted> for UncountedProgram {
     fn from(one: NotCounted) -> Self {
         let (netns, interface) = parts(&one.at);
         Self { interface, netns, program: one.at.program, id: one.at.id, reason: one.why }
-    }
-}
-
-impl UncountedProgram {
-    fn say(&self) {
-        let on = figures::label(&self.netns, &self.interface);
-        let text =
-            format!("the verdicts of {} (id {}) on {on} are not counted: {}", self.program, self.id, self.reason);
-        json::say("verdicts_not_counted", json!(self), &text);
     }
 }

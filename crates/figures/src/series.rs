@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 /// Most series of a metric, with the one for all others.
-pub(super) const MOST: usize = 1000;
-pub(super) const OTHER: &str = "other";
+pub const MOST: usize = 1000;
+pub const OTHER: &str = "other";
 
 /// Names and values of labels.
-pub(crate) type Labels = Vec<(&'static str, String)>;
+pub type Labels = Vec<(&'static str, String)>;
 
 /// A number of packets with its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Labelled {
+pub struct Labelled {
     #[serde(serialize_with = "as_map")]
     pub labels: Labels,
     pub packets: u64,
@@ -25,7 +25,7 @@ fn as_map<S: serde::Serializer>(labels: &Labels, to: S) -> std::result::Result<S
 
 /// Counts by labels. The first label sets have series of their own, further ones share one.
 #[derive(Debug, Default)]
-pub(super) struct Series(BTreeMap<Labels, u64>);
+pub struct Series(BTreeMap<Labels, u64>);
 
 impl Series {
     pub fn add(&mut self, labels: Labels, packets: u64) {

@@ -1,0 +1,38 @@
+//! What counting has to say besides its figures.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::counters::label;
+use crate::verdicts::UncountedProgram;
+
+/// Receives notices.
+pub type Tell = fn(&Notice);
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Notice {
+    /// The kernel's drops are not counted.
+    DropsNotCounted { error: String },
+    /// The verdicts of no program are counted.
+    VerdictsNotCounted { reason: String },
+    /// The verdicts of a program are not counted.
+    #[serde(rename = "verdicts_not_counted")]
+    ProgramNotCounted(UncountedProgram),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DropsNotCounted { error } => f.write_str(error),
+            Self::VerdictsNotCounted { reason } => {
+                write!(f, "verdicts of XDP programs are not counted: {reason}")
+            }
+            Self::ProgramNotCounted(UncountedProgram { interface, netns, program, id, reason }) => {
+                let on = label(netns, interface);
+                write!(f, "the verdicts of {program} (id {id}) on {on} are not counted: {reason}")
+            }
+        }
+    }
+}
