@@ -127,22 +127,67 @@ static __always_inline bool may_look_up(struct flow_lookups *lookups)
 	return lookups->count <= LOOKUPS_AT_ONCE || lookups->count % LOOKUPS_THEN == 0;
 }
 
+/* Reads the addresses and ports of a packet's flow. Returns its properties, or -1 if its headers are not whole. */
+static __noinline int read_flow(struct tap_context *context, struct bpf_sock_tuple *tuple)
+{
+	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
+	struct port_pair *ports;
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+	int received = 0;
+	void *network;
+	__u8 *flags;
+
+	if (!tuple)
+		return -1;
+	if (FIND_NETWORK(context, data, end, &network) == bpf_htons(ETH_P_IP)) {
+		ip = ipv4_header(network, end);
+		if (!ip)
+			return -1;
+		ports = network + ip->ihl * 4;
+		if (ip->protocol == IPPROTO_TCP)
+			received = RECEIVED_TCP;
+		tuple->ipv4.saddr = ip->saddr;
+		tuple->ipv4.daddr = ip->daddr;
+	} else {
+		ip6 = ipv6_header(network, end);
+		if (!ip6)
+			return -1;
+		ports = (void *)(ip6 + 1);
+		received = RECEIVED_IPV6;
+		if (ip6->nexthdr == IPPROTO_TCP)
+			received |= RECEIVED_TCP;
+		__builtin_memcpy(tuple->ipv6.saddr, &ip6->saddr, 2 * sizeof(ip6->saddr));
+	}
+	flags = (__u8 *)ports + TCP_FLAGS_AT;
+	if ((void *)(ports + 1) > end)
+		return -1;
+	if (received & RECEIVED_IPV6) {
+		tuple->ipv6.sport = ports->source;
+		tuple->ipv6.dport = ports->destination;
+	} else {
+		tuple->ipv4.sport = ports->source;
+		tuple->ipv4.dport = ports->destination;
+	}
+	if (received & RECEIVED_TCP) {
+		if ((void *)(flags + 1) > end)
+			return -1;
+		if ((*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE)
+			received |= RECEIVED_FIRST;
+	}
+	return received;
+}
+
 /* Looks up the process of the flow that receiver_of_flow() does not know, or not any more, and keeps it in a free one of
  * two slots. */
 static __noinline __u64 learn(struct tap_context *context)
 {
-	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
 	struct owned_flow *kept, *other;
 	struct flow_lookups *lookups;
-	struct bpf_sock_tuple *tuple;
 	struct socket_start *start;
-	__u32 zero = 0, received = 0;
+	__u32 zero = 0;
+	int received;
 	bool stays;
-	struct port_pair *ports;
-	struct ipv6hdr *ip6;
-	struct iphdr *ip;
-	void *network;
-	__u8 *flags;
 
 	lookups = bpf_map_lookup_elem(&flow_lookups, &zero);
 	if (!lookups || !may_look_up(lookups))
@@ -157,42 +202,9 @@ static __noinline __u64 learn(struct tap_context *context)
 	    (!other->ports || bpf_get_prandom_u32() & 1))
 		kept = other;
 	kept->ports = 0;
-	tuple = (void *)kept;
-	if (FIND_NETWORK(context, data, end, &network) == bpf_htons(ETH_P_IP)) {
-		ip = ipv4_header(network, end);
-		if (!ip)
-			return 0;
-		ports = network + ip->ihl * 4;
-		if (ip->protocol == IPPROTO_TCP)
-			received = RECEIVED_TCP;
-		tuple->ipv4.saddr = ip->saddr;
-		tuple->ipv4.daddr = ip->daddr;
-	} else {
-		ip6 = ipv6_header(network, end);
-		if (!ip6)
-			return 0;
-		ports = (void *)(ip6 + 1);
-		received = RECEIVED_IPV6;
-		if (ip6->nexthdr == IPPROTO_TCP)
-			received |= RECEIVED_TCP;
-		__builtin_memcpy(tuple->ipv6.saddr, &ip6->saddr, 2 * sizeof(ip6->saddr));
-	}
-	flags = (__u8 *)ports + TCP_FLAGS_AT;
-	if ((void *)(ports + 1) > end)
+	received = read_flow(context, (void *)kept);
+	if (received < 0)
 		return 0;
-	if (received & RECEIVED_IPV6) {
-		tuple->ipv6.sport = ports->source;
-		tuple->ipv6.dport = ports->destination;
-	} else {
-		tuple->ipv4.sport = ports->source;
-		tuple->ipv4.dport = ports->destination;
-	}
-	if (received & RECEIVED_TCP) {
-		if ((void *)(flags + 1) > end)
-			return 0;
-		if ((*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE)
-			received |= RECEIVED_FIRST;
-	}
 	kept->epoch = lookups->epoch;
 	stays = look_up(context, kept, received);
 	start = socket_start();

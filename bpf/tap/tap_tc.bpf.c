@@ -18,6 +18,8 @@
 #define ETHERNET_LENGTH 14
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
+/* SOCK_RAW, as in the C library's header. */
+#define SOCKET_RAW 3
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -196,6 +198,15 @@ static __always_inline __u64 word_at(__u64 address)
 	return word;
 }
 
+/* Returns the address of the socket's file; 0: no process has one. */
+static __always_inline __u64 file_of(struct socket_start *start, struct bpf_sock *socket)
+{
+	/* The verifier refuses sums with a pointer to a socket, but not with a number. */
+	start->address = (__u64)socket;
+	barrier();
+	return word_at(word_at(start->address + CONFIG(sock_socket_offset)) + CONFIG(socket_file_offset));
+}
+
 /* Returns 1 if the current process has the socket open, 0 if not, and -1 if it has too many files. */
 static __noinline int has_open(struct bpf_sock *socket)
 {
@@ -205,10 +216,7 @@ static __noinline int has_open(struct bpf_sock *socket)
 
 	if (!start)
 		return -1;
-	/* The verifier refuses sums with a pointer to a socket, but not with a number. */
-	start->address = (__u64)socket;
-	barrier();
-	file = word_at(word_at(start->address + CONFIG(sock_socket_offset)) + CONFIG(socket_file_offset));
+	file = file_of(start, socket);
 	table = word_at(word_at(bpf_get_current_task() + CONFIG(task_files_offset)) + CONFIG(files_table_offset));
 	list = word_at(table + CONFIG(table_list_offset));
 	length = word_at(table + CONFIG(table_length_offset));
@@ -296,6 +304,54 @@ static __noinline __u64 sender_of(struct __sk_buff *context)
 	return found | thread << 32;
 }
 
+/* Returns true if the kernel itself sends the packet: before Linux 6.13, the answers of a closed connection, which waits for
+ * late packets, and all resets. In IPv4, these have a socket of the kernel's, in IPv6 none, like packets that are forwarded. */
+static __noinline bool is_sent_by_kernel(struct __sk_buff *context)
+{
+	struct bpf_sock *socket = context->sk;
+	struct socket_start *start = socket_start();
+
+	if (!socket)
+		return !context->ingress_ifindex;
+	socket = bpf_sk_fullsock(socket);
+	return socket && start && socket->type == SOCKET_RAW && socket->protocol == IPPROTO_TCP && !file_of(start, socket);
+}
+
+/* Returns the process of the connection for which the kernel itself sends the packet. */
+static __noinline __u64 represented_by(struct __sk_buff *context)
+{
+	struct owned_flow answered = {};
+	struct bpf_sock_tuple *tuple = (void *)&answered;
+	__u64 remote[2];
+	__be16 port;
+	int sent;
+
+	if (!is_sent_by_kernel(context))
+		return 0;
+	sent = read_flow(context, tuple);
+	if (sent < 0 || !(sent & RECEIVED_TCP))
+		return 0;
+	/* The socket is that of the flow's other direction. */
+	if (sent & RECEIVED_IPV6) {
+		__builtin_memcpy(remote, tuple->ipv6.daddr, sizeof(remote));
+		__builtin_memcpy(tuple->ipv6.daddr, tuple->ipv6.saddr, sizeof(remote));
+		__builtin_memcpy(tuple->ipv6.saddr, remote, sizeof(remote));
+		port = tuple->ipv6.dport;
+		tuple->ipv6.dport = tuple->ipv6.sport;
+		tuple->ipv6.sport = port;
+	} else {
+		remote[0] = tuple->ipv4.daddr;
+		tuple->ipv4.daddr = tuple->ipv4.saddr;
+		tuple->ipv4.saddr = remote[0];
+		port = tuple->ipv4.dport;
+		tuple->ipv4.dport = tuple->ipv4.sport;
+		tuple->ipv4.sport = port;
+	}
+	look_up(context, &answered, sent & ~RECEIVED_FIRST);
+	note_socket_of(&answered.cookie, socket_start());
+	return answered.process;
+}
+
 /* Time after which another process may use a number of requests. */
 #define ECHO_AGE_NS 10000000000ull
 
@@ -326,8 +382,9 @@ static __always_inline __u64 find_process(struct __sk_buff *context, const struc
 		return found ?: sender_of(context);
 	}
 	found = sender_of(context);
-	if (found)
-		note_asker(context, found);
+	if (!found)
+		return represented_by(context);
+	note_asker(context, found);
 	return found;
 }
 

@@ -302,7 +302,7 @@ def ask_from_one_port(address, port):
 
 def ask_after_its_end(address, port):
     """The server closes first, and its end of the connection waits for late packets when the next client comes."""
-    connection = bound(socket.SOCK_STREAM, "", port + SAME_PORT)
+    connection = bound(socket.SOCK_STREAM, "::" if ":" in address else "", port + SAME_PORT)
     told = ask_by(connected(address, port), connection, address, port)
     while connection.recv(64):
         pass

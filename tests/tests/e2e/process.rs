@@ -10,7 +10,7 @@ mod senders;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -376,13 +376,14 @@ fn filters_choose_packets_by_process() {
     }
 }
 
-/// Returns the number of packets of each connection of a client.
-fn segments_by_client(contents: &Contents) -> HashMap<u16, usize> {
-    let mut found = HashMap::new();
+/// Returns the packets of each connection of a client, as sender's port, flags and payload's length, in any order.
+fn segments_by_client(contents: &Contents) -> HashMap<u16, Vec<(u16, u8, usize)>> {
+    let mut found: HashMap<u16, Vec<_>> = HashMap::new();
     for headers in contents.packets.iter().filter_map(headers) {
         let client = if headers.source == PORT { headers.destination } else { headers.source };
-        *found.entry(client).or_default() += 1;
+        found.entry(client).or_default().push((headers.source, headers.flags, headers.payload.len()));
     }
+    found.values_mut().for_each(|segments| segments.sort_unstable());
     found
 }
 
@@ -437,6 +438,29 @@ fn filter_by_process_keeps_what_new_children_send_first() {
     let all = segments_by_client(&Contents::read(file("all")));
     assert_eq!(all.len(), 20);
     assert_eq!(segments_by_client(&Contents::read(file("server"))), all);
+}
+
+/// A connection that the server closes first stays the server's, although the kernel itself acknowledges the client's end.
+#[test]
+fn filter_by_process_keeps_the_last_acknowledgement_of_a_closed_connection() {
+    let Some(lab) = Lab::open() else { return };
+    for address in [IpAddr::from(lab.pair.b.ipv4), lab.pair.b.ipv6.into()].map(|one| one.to_string()) {
+        let server = Server::start("close", &lab.pair.b, &address, PORT);
+        let file = |name: &str| lab.file(&format!("{name}.pcapng"));
+        let start = |name: &str, filter: &str| {
+            let options = args!("-i {} --tap tc -w {} {filter} tcp", lab.receiver(), file(name));
+            Capture::start(&lab, &options)
+        };
+        let captures = [start("all", ""), start("server", &format!("--pid {}", server.0.id()))];
+        ask("time-wait", &lab.pair.a, &address, PORT, 3);
+        for capture in captures {
+            capture.stop_well();
+        }
+        let all = segments_by_client(&Contents::read(file("all")));
+        let ends = |contents: &[(u16, u8, usize)]| contents.iter().filter(|(_, flags, _)| flags & FIN != 0).count();
+        assert!(all.values().map(|one| ends(one)).sum::<usize>() >= 6, "{all:?}");
+        assert_eq!(segments_by_client(&Contents::read(file("server"))), all, "{address}");
+    }
 }
 
 /// The process that closes a connection sends its end, although it never used the connection.
