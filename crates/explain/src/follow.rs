@@ -7,6 +7,7 @@ mod step;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use trawl_bpf::{functions, program};
 use trawl_capture::session::Session;
+use trawl_capture::taps::drop;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_source::packets_of;
@@ -174,11 +176,11 @@ impl Following<'_> {
             self.now = self.now.max(clock::wall());
         }
         let now = self.now;
-        let joined = &self.joined;
+        let (joined, devices) = (&self.joined, &self.devices);
         let is_old = |path: &PacketPath| {
             let idle = now.saturating_sub(path.last_time());
             let is_complete = path.may_be_over() || joined.has(path).is_some();
-            idle > AGE_NS || idle > SETTLED_NS && path.is_at_protocol() || idle > PATIENCE_NS && is_complete
+            idle > AGE_NS || idle > SETTLED_NS && path.is_at_protocol(devices) || idle > PATIENCE_NS && is_complete
         };
         let old: Vec<u64> = self.open.iter().filter(|(_, path)| is_old(path)).map(|(id, _)| *id).collect();
         for id in old {
@@ -200,7 +202,7 @@ impl Following<'_> {
             path.end = End::AtXdp;
             path.program = Some(program.clone());
         }
-        if path.end == End::Gap && path.is_at_protocol() && path.losses == self.losses.get() {
+        if path.end == End::Gap && path.is_at_protocol(&self.devices) && path.losses == self.losses.get() {
             path.end = End::Consumed;
         }
         if matches!(path.end, End::Gap | End::Consumed)
@@ -257,6 +259,8 @@ struct LastDevices {
     all: HashSet<(String, String)>,
     /// XDP programs on the other ends of cables.
     programs: HashMap<(String, String), String>,
+    /// Addresses by namespace, where packets for this host have no step at netfilter's input.
+    addresses: HashSet<(String, IpAddr)>,
 }
 
 impl LastDevices {
@@ -265,8 +269,13 @@ impl LastDevices {
         let mut look = NamespaceSearch::default();
         for namespace in namespaces {
             // A namespace may be gone by now.
-            let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
-            for link in links.unwrap_or_default() {
+            let Ok(mut netlink) = Netlink::open(Some(namespace)) else { continue };
+            for link in netlink.links().unwrap_or_default() {
+                if !drop::has_programs_at_hooks() {
+                    let addresses = netlink.addresses(link.index).unwrap_or_default();
+                    let label = counters::label(namespace);
+                    found.addresses.extend(addresses.into_iter().map(|address| (label.clone(), address)));
+                }
                 let place = (counters::label(namespace), link.name.clone());
                 match link.kind.as_deref() {
                     None if link.name != "lo" => {
@@ -290,6 +299,12 @@ impl LastDevices {
     fn ends(&self, path: &PacketPath) -> bool {
         let place = path.transmitted_by();
         place.is_some_and(|place| self.all.contains(&place))
+    }
+
+    /// Returns true if the address is one of the namespace of this step, and the input has no step there.
+    fn have(&self, step: &Step, address: IpAddr) -> bool {
+        let place = step.netns.clone().map(|netns| (netns, address));
+        place.is_some_and(|place| self.addresses.contains(&place))
     }
 
     /// Returns the XDP program that received the packet after its last step.

@@ -33,7 +33,7 @@ use crate::point::Carries;
 use crate::taps::table;
 use crate::{AttachedTap, TapChoice};
 pub use counts::{CountedDrop, DropWatch};
-pub use follow::Along;
+pub use follow::{Along, has_programs_at_hooks};
 use programs::{TRACEPOINT, load_at_drops};
 use reasons::{
     DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP,

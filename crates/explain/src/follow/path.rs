@@ -8,7 +8,10 @@ use trawl_packet::decode::{Transport, summary};
 use trawl_packet::freed::Freed;
 use trawl_view::record::{PacketView, ShortId};
 
-use super::step::{CONSUMED, GAP, OFFLOAD, Outline, SOCKET, Seen, Segment, Side, Step, TRANSMITTED, line, translation};
+use super::LastDevices;
+use super::step::{
+    CONSUMED, GAP, INPUT, OFFLOAD, Outline, RECEIVED, SOCKET, Seen, Segment, Side, Step, TRANSMITTED, line, translation,
+};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -160,7 +163,7 @@ impl PacketPath {
                 Freed::Copied => End::Delivered,
                 Freed::Done => End::Consumed,
                 // The end of a connection in the queue of a socket that closes has done its work.
-                Freed::Unwanted if self.is_bare && [SOCKET, "input"].contains(&last) => End::Consumed,
+                Freed::Unwanted if self.is_bare && [RECEIVED, SOCKET, INPUT].contains(&last) => End::Consumed,
                 Freed::Unwanted => End::Unwanted,
                 Freed::Lost => End::Dropped,
             },
@@ -173,7 +176,7 @@ impl PacketPath {
                 "socket" | "read" => End::Delivered,
                 TRANSMITTED => End::Sent,
                 // Sockets of datagrams are read without a step of their own.
-                "input" if self.is_for_socket() => End::Delivered,
+                INPUT if self.is_for_socket() => End::Delivered,
                 _ => End::Consumed,
             },
             _ => End::Gap,
@@ -181,9 +184,12 @@ impl PacketPath {
     }
 
     /// Returns true if the packet reached TCP or UDP at this host, and was not seen after that.
-    pub fn is_at_protocol(&self) -> bool {
-        let last = self.steps.last();
-        let is_passed = last.is_some_and(|last| last.step == "input" && last.took_ns.is_some());
+    pub(super) fn is_at_protocol(&self, devices: &LastDevices) -> bool {
+        let is_passed = self.steps.last().is_some_and(|last| match last.step.as_str() {
+            INPUT => last.took_ns.is_some(),
+            RECEIVED => self.segment.as_ref().is_some_and(|segment| devices.have(last, segment.flow.2)),
+            _ => false,
+        });
         is_passed && self.is_for_socket()
     }
 
@@ -235,7 +241,7 @@ impl PacketPath {
 /// Returns the routing result implied by the hook that follows the hook for all packets.
 fn route(step: &Step) -> Option<&'static str> {
     match step.step.as_str() {
-        "input" => Some("local"),
+        INPUT => Some("local"),
         "forward" => Some("forward"),
         _ => None,
     }
@@ -312,7 +318,7 @@ pub struct Joined {
 impl Joined {
     pub fn note(&mut self, id: u64, seen: &Seen) {
         let is_joined = seen.step.segments.is_some_and(|count| count > 1);
-        if seen.step.step == "received"
+        if seen.step.step == RECEIVED
             && is_joined
             && let Some(segment) = &seen.segment
         {

@@ -12,6 +12,8 @@ use trawl_view::record::PacketView;
 /// Stands for steps that were not recorded.
 pub const GAP: &str = "gap";
 pub const CONSUMED: &str = "consumed";
+pub const INPUT: &str = "input";
+pub const RECEIVED: &str = "received";
 pub const TRANSMITTED: &str = "transmitted";
 pub const OFFLOAD: &str = "gro";
 
@@ -113,7 +115,7 @@ impl Seen {
                 (step, side, None)
             }
         };
-        let joins = matches!(step.step.as_str(), "gro" | "received");
+        let joins = matches!(step.step.as_str(), OFFLOAD | RECEIVED);
         Some(Self { step, side, number, outline: outline(packet), segment: joins.then(|| segment(packet)).flatten() })
     }
 }

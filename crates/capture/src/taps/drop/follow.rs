@@ -23,6 +23,11 @@ use crate::capture_site::CaptureSite;
 use crate::event::{self, Event};
 use crate::options::Drops;
 
+/// Returns true if netfilter runs programs of its own at each hook, whether or not rules use it.
+pub fn has_programs_at_hooks() -> bool {
+    probe::kernel_is_at_least(6, 4)
+}
+
 /// Limits: each namespace costs twenty netfilter links, and each interface two tc links.
 const MOST_NAMESPACES: usize = 64;
 const MOST_INTERFACES: usize = 512;
@@ -196,7 +201,7 @@ pub fn attach(
     let mut tell = |error: &Error| {
         assembly.event(Event::NoSteps { why: error.to_string() });
     };
-    let runs_programs = probe::kernel_is_at_least(6, 4);
+    let runs_programs = has_programs_at_hooks();
     let at_all_hooks =
         runs_programs && netfilter(along, &steps, &mut attached, &mut hooks).inspect_err(&mut tell).is_ok();
     if !at_all_hooks {
