@@ -1,46 +1,24 @@
-//! A store of captures: sealed chunks with manifests in an object store or a directory, from a capture's spool to the
-//! inventory of the store. `docs/internals/store.md` describes the format.
+//! A store of captures: sealed chunks with manifests in an object store or a directory, from a capture's spool to the inventory
+//! of the store. `docs/internals/store.md` describes the format.
 
-mod account;
-mod avro;
 mod catalogue;
-mod compact;
-mod contents;
-mod coverage;
-mod directory;
-mod draft;
-mod evidence;
-mod fetch;
-mod hashed;
-mod incident;
+pub mod chunks;
 mod index;
-mod lease;
-mod merge;
-pub mod near;
-mod new;
-mod pause;
-mod prune;
-mod remote;
+mod object;
 mod runs;
-mod schema;
-mod table;
-mod upload;
-mod verify;
-mod waiting;
-mod whole;
 
-pub use account::{Account, EpochAccount};
-pub use compact::index;
-pub use contents::{Contents, File};
-pub use coverage::{Coverage, Scope, coverage};
-pub use evidence::Evidence;
-pub use fetch::{Absent, PacketLocation, Packets};
-pub use incident::{Incident, Part, incidents};
-pub use pause::Pause;
-pub use prune::{Limits, prune};
-pub use remote::Store;
+pub use catalogue::contents::{Contents, File};
+pub use catalogue::update::index;
+pub use chunks::fetch::{Absent, PacketLocation, Packets};
+pub use chunks::prune::{Limits, prune};
+pub use chunks::upload::{push, upload};
+pub use chunks::verify::{Finding, Problem, verify};
+pub use index::schema::schema;
+pub use object::remote::Store;
 pub use runs::Runs;
-pub use schema::schema;
-pub use upload::{push, upload};
-pub use verify::{Finding, Problem, verify};
-pub use waiting::Run;
+pub use runs::account::{Account, EpochAccount};
+pub use runs::coverage::{Coverage, Scope, coverage};
+pub use runs::evidence::Evidence;
+pub use runs::incident::{Incident, Part, incidents};
+pub use runs::pauses::Pause;
+pub use runs::spooled::Run;

@@ -23,7 +23,7 @@ use crate::agent::{
     Running, Source, push, remove_unfinished,
 };
 use crate::bus::{Answers, shown};
-use crate::store::near;
+use crate::store::chunks::on_hosts;
 
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             }
             let config = args.bus.config(url, &host, &policy.operators)?;
             let spool = args.spool.clone();
-            let answers = Answers::new(move |question: &[u8]| near::answer(&spool, question));
+            let answers = Answers::new(move |question: &[u8]| on_hosts::answer(&spool, question));
             Source::bus(config, answers, args.memory.join("revision"), &wake)?
         }
         (None, None) => return Err(Error::usage(what, "--state and --nats are missing")),

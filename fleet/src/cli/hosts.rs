@@ -12,7 +12,7 @@ use trawl_view::text;
 
 use super::bus::BusArgs;
 use crate::bus::Asker;
-use crate::store::near::{self, Hosts};
+use crate::store::chunks::on_hosts::{self, Hosts};
 
 /// The hosts that packets are fetched from.
 #[derive(Debug, clap::Args)]
@@ -121,7 +121,7 @@ impl Session {
         self.answers.read_line(&mut line)?;
         let length: u64 = line.trim().parse().map_err(io::Error::other)?;
         let mut bytes = Vec::new();
-        let most = near::PIECE + 1;
+        let most = on_hosts::PIECE + 1;
         self.answers.by_ref().take(length.min(most)).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
@@ -155,7 +155,7 @@ pub fn answer(args: &Answer) -> Result<ExitCode> {
     let failed = |e| Error::os("cannot answer", e);
     let mut out = io::stdout().lock();
     for question in io::stdin().lock().split(b'\n') {
-        let answer = near::answer(&args.spool, &question.map_err(failed)?);
+        let answer = on_hosts::answer(&args.spool, &question.map_err(failed)?);
         let length = format!("{}\n", answer.len());
         let written = out.write_all(length.as_bytes()).and_then(|()| out.write_all(&answer)).and_then(|()| out.flush());
         written.map_err(failed)?;

@@ -2,6 +2,14 @@
 //! version of the table's metadata, which only one writer can create; everything else is written before, under names of
 //! its own.
 
+pub mod avro;
+pub mod contents;
+pub mod lease;
+pub mod new_records;
+pub mod table;
+pub mod unpublished;
+pub mod update;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
@@ -10,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use trawl_spool::key::HOUR_NS;
 use trawl_sys::{Error, Result, clock};
 
-use super::draft::Draft;
-use super::evidence::newer;
-use super::hashed;
-use super::remote::{Failure, Listed, Store};
+use super::object::hashed_name;
+use super::object::remote::{Failure, Listed, Store};
+use super::runs::evidence::newer;
 use super::runs::{Runs, day};
-use super::table::{self, DataFile, Table};
+use table::{DataFile, Table};
+use unpublished::Draft;
 
 /// Format of the catalogue. It grows with each change that a trawl without it would undo: more columns, more facts.
 const FORMAT: u32 = 1;
@@ -86,7 +94,7 @@ fn unpacked(store: &Store, key: &str) -> Result<Vec<u8>> {
 /// Reads an object, and compares it with the hash in its key.
 pub fn intact(store: &Store, key: &str) -> Result<Bytes> {
     let bytes = store.read(key)?;
-    match hashed::may_be(key, &bytes) {
+    match hashed_name::may_be(key, &bytes) {
         true => Ok(bytes),
         false => Err(damaged(key)),
     }

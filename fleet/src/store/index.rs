@@ -1,5 +1,8 @@
 //! The index of a chunk: a Parquet file with a row for each packet. `docs/internals/store.md` describes the columns.
 
+pub mod merge;
+pub mod schema;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hash::Hasher as _;
@@ -30,7 +33,7 @@ use trawl_spool::chunk::UNNAMED;
 use trawl_spool::manifest::Manifest;
 use trawl_sys::clock;
 
-use super::schema::{GROUP_ROWS, properties, schema};
+use schema::{GROUP_ROWS, properties, schema};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
@@ -425,29 +428,29 @@ impl<'a> Rows<'a> {
 }
 
 /// A Parquet file of the index being made.
-pub(super) struct Out(ArrowWriter<Vec<u8>>);
+pub struct Out(ArrowWriter<Vec<u8>>);
 
 impl Out {
     /// Begins a file for this many rows.
-    pub(super) fn new(rows: u64) -> Result<Self, ParquetError> {
+    pub fn new(rows: u64) -> Result<Self, ParquetError> {
         let options = ArrowWriterOptions::new().with_properties(properties(rows)).with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(Vec::new(), schema(), options)?;
         Ok(Self(writer))
     }
 
     /// Writes a row group.
-    pub(super) fn group(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
+    pub fn group(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
         self.0.write(rows)?;
         self.0.flush()
     }
 
     /// Returns the bytes written so far.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.bytes_written()
     }
 
     /// Returns the file, and its description.
-    pub(super) fn finish(mut self) -> Result<(Vec<u8>, ParquetMetaData), ParquetError> {
+    pub fn finish(mut self) -> Result<(Vec<u8>, ParquetMetaData), ParquetError> {
         let metadata = self.0.finish()?;
         Ok((std::mem::take(self.0.inner_mut()), metadata))
     }
@@ -558,7 +561,7 @@ fn read(
 }
 
 /// Returns the rows of a chunk, if the chunk can be read.
-pub(super) fn rows_of(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBatch>> {
+pub fn rows_of(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBatch>> {
     let mut all = Vec::new();
     let read = read(chunk, manifest, |rows| {
         all.push(rows);
@@ -568,7 +571,7 @@ pub(super) fn rows_of(chunk: &[u8], manifest: &Manifest) -> Option<Vec<RecordBat
 }
 
 /// Returns the index of a chunk, if the chunk can be read.
-pub(super) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
+pub fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
     let mut out = Out::new(manifest.recorded).ok()?;
     read(chunk, manifest, |rows| out.group(&rows)).ok()?;
     let (file, _) = out.finish().ok()?;

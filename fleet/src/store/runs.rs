@@ -1,5 +1,12 @@
 //! Facts about the runs of captures. They add up: the facts in the catalogue, and the facts of newer manifests.
 
+pub mod account;
+pub mod coverage;
+pub mod evidence;
+pub mod incident;
+pub mod pauses;
+pub mod spooled;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,8 @@
 
 use trawl_sys::Result;
 
-use super::hashed;
-use super::remote::Store;
+use crate::store::object::hashed_name;
+use crate::store::object::remote::Store;
 
 pub struct Draft<'a> {
     pub store: &'a Store,
@@ -23,7 +23,7 @@ impl<'a> Draft<'a> {
 
     /// Stores an object under a key with its hash, and returns the key.
     pub fn put(&mut self, stem: &str, bytes: Vec<u8>, ending: &str) -> Result<String> {
-        let key = hashed::key(stem, &bytes, ending);
+        let key = hashed_name::key(stem, &bytes, ending);
         self.write(&key, bytes)?;
         Ok(key)
     }

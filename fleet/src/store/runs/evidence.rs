@@ -7,9 +7,9 @@ use trawl_spool::key::{self, ChunkKey, Object};
 use trawl_spool::manifest::{Begin, End, Incident, Manifest, Pruned, Sealed, State, Unreadable};
 use trawl_sys::{Error, Result};
 
-use super::remote::Store;
-use super::runs::{Fate, Runs};
-use super::waiting;
+use super::spooled;
+use super::{Fate, Runs};
+use crate::store::object::remote::Store;
 
 /// Records of a store, or of a part of it.
 #[derive(Debug, Default)]
@@ -156,7 +156,7 @@ pub fn newer(what: &str, key: &str) -> Error {
 
 /// Adds what waits in a spool of this host for a store.
 pub fn add_spooled(runs: &mut Runs, store: &Store, spool: &Path) {
-    let waiting = waiting::waiting_for(spool, store.url());
+    let waiting = spooled::waiting_for(spool, store.url());
     for manifest in &waiting.manifests {
         if !runs.has(&manifest.epoch, manifest.sequence) {
             runs.manifest(manifest, Fate::Spooled);

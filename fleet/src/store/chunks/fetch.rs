@@ -16,8 +16,8 @@ use trawl_packet::seekable::{self, FRAME_LEN, Frame};
 use trawl_spool::key::Object;
 use trawl_spool::manifest::{Manifest, Sealed, State};
 
-use super::near::{self, Hosts};
-use super::remote::{Failure, Store};
+use super::on_hosts::{self, Hosts};
+use crate::store::object::remote::{Failure, Store};
 
 /// Position of a packet, as in the index.
 #[derive(Clone, Debug, Deserialize)]
@@ -165,7 +165,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     /// Reads a part of a chunk: from the store, or from this host.
     fn get(&mut self, key: &str, host: Option<&str>, range: GetRange) -> Result<Vec<u8>, Failure> {
         let bytes = match (host, &mut self.hosts) {
-            (Some(host), Some(hosts)) => near::get_range(&mut **hosts, host, key, &range)?,
+            (Some(host), Some(hosts)) => on_hosts::get_range(&mut **hosts, host, key, &range)?,
             _ => self.store.get_range(key, range)?.to_vec(),
         };
         let mut counts = self.counts.borrow_mut();

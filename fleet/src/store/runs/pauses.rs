@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use super::runs::{Began, Moment, Run, Runs};
+use super::{Began, Moment, Run, Runs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pause {

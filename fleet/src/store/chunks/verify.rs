@@ -6,13 +6,13 @@ use serde::Serialize;
 use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
-use super::account::Account;
-use super::catalogue::Catalogue;
-use super::evidence::Evidence;
-use super::hashed;
-use super::remote::{Failure, Store};
-use super::runs::Fate;
-use super::table::ROOT;
+use crate::store::catalogue::Catalogue;
+use crate::store::catalogue::table::ROOT;
+use crate::store::object::hashed_name;
+use crate::store::object::remote::{Failure, Store};
+use crate::store::runs::Fate;
+use crate::store::runs::account::Account;
+use crate::store::runs::evidence::Evidence;
 use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
 
@@ -148,7 +148,7 @@ fn damaged_index(store: &Store) -> Result<Vec<String>> {
     let mut damaged = Vec::new();
     for key in catalogue.objects() {
         match store.get(key) {
-            Ok(bytes) if hashed::may_be(key, &bytes) => {}
+            Ok(bytes) if hashed_name::may_be(key, &bytes) => {}
             Ok(_) | Err(Failure::NotFound) => damaged.push(key.clone()),
             Err(error) => return Err(Error::failed(format!("cannot read {key}"), error)),
         }

@@ -11,16 +11,16 @@ use trawl_spool::key::ChunkKey;
 use trawl_spool::manifest::{Manifest, State, sha256};
 use trawl_sys::{Error, Result};
 
-use super::catalogue::{Catalogue, Change, date_of, day_of, intact, put_file};
-use super::draft::Draft;
-use super::evidence::{Evidence, newer};
-use super::index::rows_of;
 use super::lease::Lease;
-use super::merge::{self, LARGE, Merge, Merged};
-use super::new::{Marks, New};
-use super::remote::Store;
-use super::runs::Runs;
+use super::new_records::{Marks, New};
 use super::table::DataFile;
+use super::unpublished::Draft;
+use super::{Catalogue, Change, date_of, day_of, intact, put_file};
+use crate::store::index::merge::{self, LARGE, Merge, Merged};
+use crate::store::index::rows_of;
+use crate::store::object::remote::Store;
+use crate::store::runs::Runs;
+use crate::store::runs::evidence::{Evidence, newer};
 
 /// Most files in memory at once.
 const AT_ONCE: usize = 8;

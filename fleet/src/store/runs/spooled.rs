@@ -18,7 +18,7 @@ use trawl_spool::spool::{
 };
 use trawl_sys::{Error, Result, beneath, run};
 
-use super::remote::canonical;
+use crate::store::object::remote::canonical;
 
 /// The directory of a run, locked against other processes that store its chunks.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::pause::Pause;
-use super::runs::Runs;
+use super::Runs;
+use super::pauses::Pause;
 use trawl_spool::key::HOUR_NS;
 
 /// Part of a store that a question is about.

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use trawl_sys::{Error, Result, clock};
 
 use super::avro::{self, Record};
-use super::draft::Draft;
-use super::remote::{Failure, Store};
-use super::schema::{COLUMNS, Kind};
+use super::unpublished::Draft;
+use crate::store::index::schema::{COLUMNS, Kind};
+use crate::store::object::remote::{Failure, Store};
 
 /// Directory of the index.
 pub const ROOT: &str = "index";

@@ -10,7 +10,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
-use super::index::Out;
+use super::Out;
 use super::schema::{GROUP_ROWS, schema};
 
 type Result<T> = std::result::Result<T, ParquetError>;

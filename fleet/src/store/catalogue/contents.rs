@@ -4,12 +4,12 @@ use std::path::Path;
 
 use trawl_sys::Result;
 
-use super::catalogue::Catalogue;
-use super::coverage::Scope;
-use super::evidence::add_spooled;
-use super::new::Marks;
-use super::remote::Store;
-use super::runs::Runs;
+use super::Catalogue;
+use super::new_records::Marks;
+use crate::store::object::remote::Store;
+use crate::store::runs::Runs;
+use crate::store::runs::coverage::Scope;
+use crate::store::runs::evidence::add_spooled;
 
 /// A file of the index, and the times of its rows.
 #[derive(Clone, Debug)]

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use serde::Serialize;
 use trawl_sys::{Error, Result, clock};
 
-use super::catalogue::{Catalogue, Change, date_of};
-use super::compact::without;
-use super::draft::Draft;
-use super::evidence::Evidence;
-use super::lease::Lease;
-use super::new::Marks;
-use super::remote::{Failure, Store};
-use super::runs::{Fate, Packets};
+use crate::store::catalogue::lease::Lease;
+use crate::store::catalogue::new_records::Marks;
+use crate::store::catalogue::unpublished::Draft;
+use crate::store::catalogue::update::without;
+use crate::store::catalogue::{Catalogue, Change, date_of};
+use crate::store::object::remote::{Failure, Store};
+use crate::store::runs::evidence::Evidence;
+use crate::store::runs::{Fate, Packets};
 use trawl_spool::key::{self, ChunkKey, HOUR_NS};
 use trawl_spool::manifest::{self, FORMAT, Manifest, Sealed, State};
 

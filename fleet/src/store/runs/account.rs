@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trawl_spool::key::Epoch;
 
-use super::runs::{Run, Runs};
+use super::{Run, Runs};
 
 /// Packets, end to end: recorded = stored + on_host + spooled + evicted + unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

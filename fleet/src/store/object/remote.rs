@@ -17,8 +17,8 @@ use trawl_sys::beneath::Directory;
 use trawl_sys::{Error, Result, create};
 use url::Url;
 
+use super::complete::Whole;
 use super::directory::Objects;
-use super::whole::Whole;
 
 /// Failure of a call, as far as the caller's next step depends on it.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result, clock, host};
 
-use super::remote::{Failure, Store};
 use super::table::ROOT;
+use crate::store::object::remote::{Failure, Store};
 
 const TIME: Duration = Duration::from_secs(120);
 const WHAT: &str = "cannot change the catalogue";
