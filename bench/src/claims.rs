@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Deserialize;
 use trawl_front::terminal;
-use trawl_sys::{Error, Result, text_file};
+use trawl_sys::{Error, Result, files::text_file};
 
 use crate::model::{Interval, Report};
 use crate::results;

@@ -9,7 +9,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use trawl_front::{exit_code, json, terminal};
 use trawl_sys::events::Signals;
 use trawl_sys::process::trawl_binary;
-use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
 use crate::hosts::Hosts;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
-use trawl_sys::ssh::{Ssh, word};
-use trawl_sys::{Error, Result, text_file};
+use trawl_sys::process::ssh::{Ssh, word};
+use trawl_sys::{Error, Result, files::text_file};
 
 use crate::capture::{Fate, Recorder, Setting};
 use crate::process::Peer;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use trawl_sys::{Error, Result, create};
+use trawl_sys::{Error, Result, files::create};
 
 use crate::model::{Report, SCHEMA};
 

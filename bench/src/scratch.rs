@@ -8,8 +8,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use trawl_packet::read::{CaptureReader, Packet};
-use trawl_sys::warden::Undo;
-use trawl_sys::{Error, Result, create, process};
+use trawl_sys::process::warden::Undo;
+use trawl_sys::{Error, Result, files::create, process};
 
 /// A file that is removed after the run. It is newly made: a planted file of that name is not written to.
 #[derive(Debug)]

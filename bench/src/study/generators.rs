@@ -15,7 +15,7 @@ use trawl_lab::{Pair, PairOptions, sender};
 use trawl_packet::build::Template;
 use trawl_packet::pcap::{file_header, record};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_sys::{Error, Result, create};
+use trawl_sys::{Error, Result, files::create};
 
 use super::definition::Space;
 use super::programs::spread;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use trawl_sys::interface::Interface;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netlink::{XdpMode, xdp_abilities};
 
 use crate::site::Site;

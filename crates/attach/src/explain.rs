@@ -2,8 +2,8 @@
 
 use trawl_sys::Error;
 use trawl_sys::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
-use trawl_sys::ethtool::{Ethtool, EthtoolFeature};
-use trawl_sys::interface::Interface;
+use trawl_sys::netlink::ethtool::{Ethtool, EthtoolFeature};
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netlink::{Peer, Refusal, XdpAbilities, XdpMode, veth_peer, xdp_abilities};
 use trawl_sys::netns::Namespace;
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use trawl_bpf::bpffs;
 use trawl_sys::errno::ENOENT;
-use trawl_sys::lock::{self, Rank};
+use trawl_sys::files::lock::{self, Rank};
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Mark, Namespace, NamespaceSearch};
-use trawl_sys::{Error, Result, run};
+use trawl_sys::{Error, Result, files::run};
 
 /// Trawl's own directory in the BPF file system.
 pub const DIRECTORY: &str = "trawl";
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn lock_is_exclusive_and_removes_an_empty_directory() {
-        if trawl_sys::run::own_user() != 0 {
+        if trawl_sys::files::run::own_user() != 0 {
             eprintln!("SKIPPED: locks require root");
             return;
         }

@@ -16,7 +16,7 @@ use trawl_program::safety::{self, SessionCare};
 use trawl_program::{Installed, Site};
 use trawl_sys::netlink::{Netlink, XdpMode};
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_sys::session::Session;
+use trawl_sys::process::session::Session;
 use trawl_sys::{Error, Result};
 
 use crate::live::{Slot, check_memory};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use serde::Deserialize;
-use trawl_sys::{Error, Result, text_file};
+use trawl_sys::{Error, Result, files::text_file};
 
 use crate::table::{Backend, Forward, GUE_PORT, Protocol, Service, Sources, Table, Vip};
 

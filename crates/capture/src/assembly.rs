@@ -20,7 +20,7 @@ use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::{Rings, account_offset, rejected_offset};
 use trawl_sys::clock::ProgramClock;
-use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, host};
 
 use crate::capture_site::CaptureSite;

@@ -12,8 +12,8 @@ use trawl_bpf::layout::{ALL, CHAIN_SLOTS};
 use trawl_bpf::{link, map, program};
 pub use trawl_program::captures::{MAP_NAME, is_member};
 use trawl_program::captures::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::{self, Undo};
+use trawl_sys::process::warden::{self, Undo};
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 /// A seat in a chain: a row of programs, one for each action of a hook, or a single program.

@@ -6,7 +6,7 @@ use trawl_bpf::probe::{Capability, lack_of};
 use trawl_filter::expression::{self, LinkType};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_program::reload::{self, Reload, ReloadMethod};
-use trawl_sys::interface::{Interface, ipv4_netmask};
+use trawl_sys::netlink::interface::{Interface, ipv4_netmask};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 

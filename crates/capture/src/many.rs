@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use trawl_bpf::layout::{InterfaceKey, InterfacePlace, RING_MAX_POINTS, Shared, TapConfig};
 use trawl_bpf::table::{NEW_ONLY, Table};
 use trawl_bpf::{kernel_types, object};
-use trawl_sys::interface::ipv4_netmask;
+use trawl_sys::netlink::interface::ipv4_netmask;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, errno};
 

@@ -16,7 +16,7 @@ use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Process, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
-use trawl_sys::cgroup::Root;
+use trawl_sys::process::cgroup::Root;
 use trawl_sys::{Error, Result, clock, netns, process};
 
 use crate::event::Event;

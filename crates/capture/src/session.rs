@@ -23,8 +23,8 @@ use trawl_pipeline::{Feed, Stage, Writer};
 use trawl_ring::Geometry;
 use trawl_sys::events::Signals;
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
-use trawl_sys::warden::Warden;
+use trawl_sys::process::warden::Warden;
+use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::{Error, Result, clock};
 
 use crate::assembly::{Assembly, HostFeatures};

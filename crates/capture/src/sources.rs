@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use trawl_sys::interface::Interface;
 use trawl_sys::names::is_pattern;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result, names};

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_bpf::process_watch::KnownNamespaces;
-use trawl_sys::cgroup::{Group, Root};
-use trawl_sys::held::HeldCommand;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
-use trawl_sys::privilege::{Capabilities, User};
-use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::process::cgroup::{Group, Root};
+use trawl_sys::process::held::HeldCommand;
+use trawl_sys::process::warden::{Undo, Warden};
+use trawl_sys::rights::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, process};
 
 use crate::capture_site::CaptureSite;

@@ -16,8 +16,8 @@ pub mod xdp;
 use std::fmt;
 
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::Warden;
+use trawl_sys::process::warden::Warden;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;

@@ -9,7 +9,7 @@ use trawl_bpf::layout::process::Traffic;
 use trawl_bpf::process_traffic::ProcessTraffic;
 use trawl_bpf::process_watch::ProcessWatch;
 use trawl_sys::Result;
-use trawl_sys::cgroup::Root;
+use trawl_sys::process::cgroup::Root;
 
 use crate::event::Event;
 use crate::options::{ProcessDetail, ProcessPlan};

@@ -13,7 +13,7 @@ use trawl_capture::filter::choose_libpcap;
 use trawl_capture::subject::Subject;
 use trawl_pipeline::plan::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
-use trawl_sys::{Error, Result, outfile};
+use trawl_sys::{Error, Result, files::outfile};
 
 use crate::{completion, terminal, units};
 

@@ -32,7 +32,7 @@ use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
 use trawl_pipeline::plan::OutputPlan;
 use trawl_sink::{COMPRESSION_LIMIT, Output, Outputs, are_same, compression_threads, one_link_type};
-use trawl_sys::privilege::User;
+use trawl_sys::rights::privilege::User;
 use trawl_sys::{Error, Result, errno};
 use trawl_view::text;
 

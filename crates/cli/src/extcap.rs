@@ -25,7 +25,7 @@ use trawl_sink::ChosenPackets;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::own_binary;
-use trawl_sys::{Error, Result, create, errno};
+use trawl_sys::{Error, Result, errno, files::create};
 
 use crate::args::choice;
 use crate::capture::args::{DIRECTIONS, ENDS, TapName};

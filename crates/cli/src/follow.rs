@@ -18,7 +18,7 @@ use trawl_explain::follow::{Following, PacketPath, StepFile, lost_records};
 use trawl_explain::why::watching_drops;
 use trawl_sink::one_file;
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs, end_command};

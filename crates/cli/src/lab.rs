@@ -8,10 +8,10 @@ use clap::{Subcommand, ValueEnum};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
 use trawl_lab::{IPIP_DEVICE, PairOptions, Record, sender};
-use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netns::Namespace;
-use trawl_sys::{Error, Result, text_file};
+use trawl_sys::{Error, Result, files::text_file};
 
 use crate::args::NetnsArg;
 use crate::json;

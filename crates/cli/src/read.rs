@@ -18,7 +18,7 @@ use trawl_packet::read::Step;
 use trawl_source::{FileFilter, Input, file_filter, is_a_pipe};
 use trawl_sys::Result;
 use trawl_sys::events::Signals;
-use trawl_sys::privilege::{self, User};
+use trawl_sys::rights::privilege::{self, User};
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 

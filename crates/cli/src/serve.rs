@@ -23,7 +23,7 @@ use trawl_packet::verdict;
 use trawl_pipeline::account::PacketAccount;
 use trawl_program::pins;
 use trawl_sys::events::{self, Signals};
-use trawl_sys::privilege::KeptPrivileges;
+use trawl_sys::rights::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result, clock, host};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};

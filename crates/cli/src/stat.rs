@@ -11,7 +11,7 @@ use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::read::Step;
-use trawl_sys::{Error, Result, privilege};
+use trawl_sys::{Error, Result, rights::privilege};
 use trawl_view::merge::Merge;
 use trawl_view::record::{PacketSource, PacketView};
 use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};

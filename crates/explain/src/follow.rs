@@ -21,7 +21,7 @@ use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_source::packets_of;
 use trawl_sys::netlink::{LinkRecord, Netlink, veth_peer_in};
 use trawl_sys::netns::{Namespace, NamespaceSearch};
-use trawl_sys::{Result, clock, counters, process};
+use trawl_sys::{Result, clock, netlink::counters, process};
 use trawl_view::record::{PacketView, RingPackets};
 
 pub use file::StepFile;

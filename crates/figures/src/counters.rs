@@ -11,7 +11,7 @@ use trawl_program::bundled::stats::ProgramAccount;
 use trawl_program::{Installed, Site};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Result, names};
 
 /// The kernel's counters since it started, or since each object was created.

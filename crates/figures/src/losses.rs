@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use trawl_capture::taps::drop::{CountedDrop, DropWatch};
 use trawl_sys::Result;
-use trawl_sys::counters::{self, CounterKey};
+use trawl_sys::netlink::counters::{self, CounterKey};
 use trawl_sys::netns::{self, Namespace};
 use trawl_view::why::{hook, reason};
 

@@ -7,7 +7,7 @@ use trawl_capture::taps::trace::counts::{self, NotCounted, ProgramAt, VerdictWat
 use trawl_program::bundled::stats::ProgramAccount;
 use trawl_program::{Installed, Site};
 use trawl_sys::Result;
-use trawl_sys::interface::Interface;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 

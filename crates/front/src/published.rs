@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trawl_pipeline::account::PacketAccount;
-use trawl_sys::{create, run};
+use trawl_sys::files::{create, run};
 
 /// The summary of another command's capture.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

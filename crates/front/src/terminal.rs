@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use trawl_sys::outlet::Patient;
+use trawl_sys::files::outlet::Patient;
 use trawl_sys::{Error, Result, clock, keyboard};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::text;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trawl_sys::interface::Interface;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netns::Namespace;
 use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};

@@ -3,10 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_sys::session::Session;
+use trawl_sys::process::session::Session;
 use trawl_sys::{Error, Result};
 
 use crate::traffic::{Protocol, Spec};

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use trawl_sys::{Error, Result, text_file};
+use trawl_sys::{Error, Result, files::text_file};
 
 use crate::pace::{Phase, Profile};
 use crate::pattern::Pattern;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 use toml::Spanned;
-use trawl_sys::{Error, Result, clock, text_file};
+use trawl_sys::{Error, Result, clock, files::text_file};
 
 use crate::rule::{Action, Draft, IcmpType, Match, Ports, Preset, Rule, TcpState};
 use crate::set::RuleSet;

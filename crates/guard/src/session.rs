@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use trawl_program::safety;
 use trawl_sys::netlink::{LinkRecord, Netlink, carriers};
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_sys::session::Session;
+use trawl_sys::process::session::Session;
 use trawl_sys::{Error, Result, clock};
 
 use crate::model::{self, Macs, Packet, PortPair};

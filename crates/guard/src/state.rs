@@ -18,10 +18,10 @@ use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
 use trawl_program::safety::SessionCare;
 use trawl_program::{Installed, Site, install, pins, swap as programs};
-use trawl_sys::lock::Rank;
+use trawl_sys::files::lock::Rank;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Mark, Namespace, NamespaceSearch};
-use trawl_sys::warden::Undo;
+use trawl_sys::process::warden::Undo;
 use trawl_sys::{Error, Result, clock};
 
 use crate::live::{self, Store};

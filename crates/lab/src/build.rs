@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::ethtool::Ethtool;
 use trawl_sys::netlink::{Netlink, Route, VethEnd, create_veth};
 use trawl_sys::netns::{self, Namespace, run_in};
 use trawl_sys::{Error, Result, process};

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use trawl_sys::Result;
-use trawl_sys::ethtool::Ethtool;
-use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::ethtool::Ethtool;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netns::Namespace;
 
 use crate::build::{Guard, build};

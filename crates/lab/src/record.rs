@@ -7,8 +7,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use trawl_sys::process::warden::Undo;
 use trawl_sys::process::{self, interrupt};
-use trawl_sys::warden::Undo;
 use trawl_sys::{Error, Result, netns};
 
 use crate::topology::{PREFIX, Topology};

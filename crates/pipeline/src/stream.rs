@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use trawl_sys::outlet::Outlet;
+use trawl_sys::files::outlet::Outlet;
 use trawl_sys::{Error, Result};
 
 use crate::{Patience, Pressure, Reader, WriteOutcome};

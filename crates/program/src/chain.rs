@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn kernel_runs_the_test_programs() {
-        if trawl_sys::run::own_user() != 0 {
+        if trawl_sys::files::run::own_user() != 0 {
             eprintln!("SKIPPED: requires root");
             return;
         }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use trawl_attach::Site;
 use trawl_sys::Result;
-use trawl_sys::ethtool::{Ethtool, EthtoolFeature};
-use trawl_sys::lock::{self, Rank};
+use trawl_sys::files::lock::{self, Rank};
+use trawl_sys::netlink::ethtool::{Ethtool, EthtoolFeature};
 use trawl_sys::netlink::{LinkRecord, Netlink, Peer, XdpMode, veth_peer_in};
 use trawl_sys::netns::{Mark, NamespaceSearch};
 

@@ -17,8 +17,8 @@ use trawl_bpf::table::Table;
 use trawl_bpf::{bpffs, info, link, program};
 use trawl_sys::errno::EPERM;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::process::warden::{Undo, Warden};
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::Dispatcher;

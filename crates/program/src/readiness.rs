@@ -12,11 +12,11 @@ use std::sync::{Arc, Weak};
 use trawl_attach::passing::{XdpSending, gro_suffices, hold_passing};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 use trawl_bpf::bpffs;
-use trawl_sys::ethtool::Ethtool;
-use trawl_sys::lock::Rank;
+use trawl_sys::files::lock::Rank;
+use trawl_sys::netlink::ethtool::Ethtool;
 use trawl_sys::netlink::{LinkRecord, Peer, XdpMode, xdp_abilities};
 use trawl_sys::netns::{Mark, NamespaceSearch};
-use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
 use crate::features::{Change, Turn, other_end, set_all, split, undo};

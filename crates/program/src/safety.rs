@@ -11,7 +11,7 @@ use trawl_bpf::test_run::{self, TestRunAnswer};
 use trawl_packet::build::{Mac, Tcp, Template, flags};
 use trawl_sys::netlink::{Netlink, carriers};
 use trawl_sys::netns::run_maybe_in;
-use trawl_sys::session::Session;
+use trawl_sys::process::session::Session;
 use trawl_sys::{Error, Result};
 
 use crate::chain;

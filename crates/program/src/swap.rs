@@ -15,7 +15,7 @@ use trawl_attach::{AttachRequest, OldMaps, ProgramOwner, Site, Snapshot, apply, 
 use trawl_bpf::{bpffs, functions, info, map, program};
 use trawl_sys::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
 use trawl_sys::netns::Mark;
-use trawl_sys::warden::{Undo, Warden, hold};
+use trawl_sys::process::warden::{Undo, Warden, hold};
 use trawl_sys::{Error, Result};
 
 use crate::chain;

@@ -9,7 +9,7 @@ use trawl_attach::plan::{self, AttachMethod};
 use trawl_attach::site::{self, Lock};
 use trawl_attach::{Site, Snapshot, apply, snapshot};
 use trawl_bpf::{info, link};
-use trawl_sys::lock::Rank;
+use trawl_sys::files::lock::Rank;
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::netns::{self, Namespace, NamespaceSearch};
 use trawl_sys::{Error, Result, events};

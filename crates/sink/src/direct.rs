@@ -15,7 +15,7 @@ use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
 use trawl_pipeline::{Blocks, FileWriter, Pressure, WriteOutcome, Writer};
 use trawl_ring::Lease;
-use trawl_sys::warden::WholeBytes;
+use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
 use crate::form;

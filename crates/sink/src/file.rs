@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use trawl_io::writeback::{NotOnDisk, Writeback};
 use trawl_pipeline::{Blocks, Counts, FileWriter, Pressure, Stream, Unit, WriteOutcome, Writer};
-use trawl_sys::warden::WholeBytes;
+use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
 use crate::form::{Encoder, OutputForm};

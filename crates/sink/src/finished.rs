@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use trawl_sys::{Error, Result, create, process};
+use trawl_sys::{Error, Result, files::create, process};
 
 use crate::series_plan::SeriesPlan;
 

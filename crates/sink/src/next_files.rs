@@ -5,9 +5,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_sys::helper::{Duty, Helper, HelperAnswer};
-use trawl_sys::privilege::KeptPrivileges;
-use trawl_sys::warden::WholeBytes;
+use trawl_sys::process::warden::WholeBytes;
+use trawl_sys::rights::helper::{Duty, Helper, HelperAnswer};
+use trawl_sys::rights::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result, clock, events};
 
 use crate::finished::{Finished, wait_for_commands};

@@ -17,9 +17,12 @@ use trawl_io::disk::open_directly;
 use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
 use trawl_source::packets_of;
-use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
-use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
-use trawl_sys::{Error, Result, create, outfile};
+use trawl_sys::process::warden::{self, CutFile, Undo, WholeBytes};
+use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
+use trawl_sys::{
+    Error, Result,
+    files::{create, outfile},
+};
 use trawl_view::Show;
 
 use crate::shown::Shown;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
-use trawl_sys::warden::WholeBytes;
+use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
 use crate::file::GrowingFile;

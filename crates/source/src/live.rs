@@ -14,7 +14,7 @@ use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_ring::SHARE_MIN;
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 use trawl_view::record::{PacketView, RingPackets};
 

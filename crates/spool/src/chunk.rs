@@ -97,7 +97,7 @@ impl SealedChunk {
 
 impl OpenChunk {
     pub fn create(path: &Path) -> io::Result<Self> {
-        let file = trawl_sys::create::new_file(path, 0o600)?;
+        let file = trawl_sys::files::create::new_file(path, 0o600)?;
         let writer = seekable::Writer::new(Summed { file, digest: Sha256::new() }, LEVEL);
         Ok(Self {
             path: path.to_owned(),

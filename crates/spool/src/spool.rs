@@ -14,7 +14,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use trawl_pipeline::plan::PacketsAt;
-use trawl_sys::{Error, Result, beneath, create, run};
+use trawl_sys::{
+    Error, Result,
+    files::{beneath, create, run},
+};
 
 use crate::key::Epoch;
 use crate::manifest::{Begin, End, Manifest, Sealed, State};

@@ -14,7 +14,7 @@ use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::plan::{FullSpool, Kept, PacketsAt, StorePlan};
 use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
-use trawl_sys::privilege::{self, Capabilities};
+use trawl_sys::rights::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
 
 use crate::chunker::{Bounds, Chunker, Totals};

@@ -12,7 +12,10 @@ use trawl_spool::manifest::{self, Begin, Clock, FORMAT, Manifest, Sealed, State}
 use trawl_spool::spool::{
     self, BEGIN, CHUNK, CHUNKS, INCIDENT, LOCK, MANIFEST, NEAR, PART, TARGET, UPLOAD_LOCK, write_whole,
 };
-use trawl_sys::{beneath, clock, create};
+use trawl_sys::{
+    clock,
+    files::{beneath, create},
+};
 
 use super::desired::Incident;
 use super::report::Frozen;

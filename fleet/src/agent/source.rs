@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use trawl_front::terminal;
 use trawl_sys::events::Wake;
-use trawl_sys::{Result, create, text_file};
+use trawl_sys::{
+    Result,
+    files::{create, text_file},
+};
 
 use super::{Desired, Event, HostReport};
 use crate::bus::agent::{self, Bus};

@@ -14,7 +14,11 @@ use trawl_pipeline::plan::StorePlan;
 use trawl_spool::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::process::{self, trawl_binary};
-use trawl_sys::{Error, Result, clock, create, host, run, text_file};
+use trawl_sys::{
+    Error, Result, clock,
+    files::{create, run, text_file},
+    host,
+};
 
 use super::bus::BusArgs;
 use super::health::Health;

@@ -15,7 +15,7 @@ use trawl_capture::options::ProcessDetail;
 use trawl_front::{exit_code, json, terminal};
 use trawl_pipeline::plan::PacketsAt;
 use trawl_sys::events::{self, Signals, Wake};
-use trawl_sys::{Error, Result, create, units};
+use trawl_sys::{Error, Result, files::create, units};
 
 use super::agent;
 use super::bus::BusArgs;

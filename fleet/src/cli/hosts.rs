@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, ExitCode, Stdio};
 
 use trawl_front::exit_code;
 use trawl_spool::default_spool;
-use trawl_sys::ssh::{Ssh, word};
+use trawl_sys::process::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, process};
 use trawl_view::text;
 

@@ -11,7 +11,7 @@ use trawl_front::{exit_code, json};
 use trawl_spool::Report;
 use trawl_sys::Result;
 use trawl_sys::events::Signals;
-use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
+use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
 
 use crate::store::{self, Run, Store};
 

@@ -19,7 +19,7 @@ use datafusion::object_store::{
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use trawl_spool::manifest::sha256;
-use trawl_sys::{create, run};
+use trawl_sys::files::{create, run};
 
 /// Most bytes of the cache; beyond, the parts that were read first are removed.
 const MOST: u64 = 1 << 30;

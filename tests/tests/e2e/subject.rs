@@ -5,7 +5,7 @@ use std::process::{Child, Command, Output};
 
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_lab::Station;
-use trawl_sys::cgroup::Root;
+use trawl_sys::process::cgroup::Root;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::wait::wait_until;
 use trawl_tests::witness::output;

@@ -1,6 +1,6 @@
 //! Offloads: changes that an interface makes to packets before a tap sees them.
 
-use trawl_sys::ethtool::EthtoolFeature;
+use trawl_sys::netlink::ethtool::EthtoolFeature;
 
 use super::{CheckState, Finding};
 use trawl_sys::words::word;

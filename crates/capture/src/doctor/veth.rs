@@ -2,7 +2,7 @@
 
 use trawl_attach::passing::gro_suffices;
 use trawl_sys::Result;
-use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::ethtool::Ethtool;
 use trawl_sys::netlink::{LinkRecord, Peer, XdpAbilities, XdpMode, veth_peer};
 use trawl_sys::netns::{Namespace, exec_prefix};
 

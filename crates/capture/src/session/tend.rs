@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use trawl_sys::netlink::LinkEvent;
-use trawl_sys::warden::Warden;
+use trawl_sys::process::warden::Warden;
 use trawl_sys::{Result, clock};
 
 use super::{AtSite, Ended, Running};

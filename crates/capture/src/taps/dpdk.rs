@@ -12,7 +12,7 @@ use trawl_io::dpdk::{self, Cleaner, DpdkLine, DpdkRequest, Helper, PROGRAM, VARI
 use trawl_io::packet_socket::Instruction;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::Geometry;
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;

@@ -22,7 +22,7 @@ use trawl_bpf::layout::drop::{
 use trawl_bpf::layout::{Shared, TRACE_COPY, WRITE_UNCERTAIN};
 use trawl_bpf::{info, map, object};
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
 use crate::assembly::{Assembly, program_maps};

@@ -12,8 +12,8 @@ use trawl_bpf::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
 use trawl_program::captures;
 use trawl_program::chain::{self, CaptureCounts};
 use trawl_ring::Rings;
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::{self, Warden};
+use trawl_sys::process::warden::{self, Warden};
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;

@@ -13,7 +13,7 @@ use trawl_filter::lower::Target;
 use trawl_io::packet_socket::{self, Filter, Instruction, Opened, PacketQueue, PacketRequest, PacketSocket, Rejected};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::producer::Producer;
-use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::ethtool::Ethtool;
 use trawl_sys::{Error, Result, events};
 
 use crate::assembly::Assembly;

@@ -11,8 +11,8 @@ use trawl_filter::Classic;
 use trawl_io::libpcap::{CaptureDirection, Handle, Library, Opened, PcapFilter, PcapRequest, Precision};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_sys::events::Wake;
-use trawl_sys::interface::Interface;
-use trawl_sys::privilege::Capabilities;
+use trawl_sys::netlink::interface::Interface;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;

@@ -16,8 +16,8 @@ use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::Rings;
 use trawl_sys::netlink::tc::Direction as Side;
 use trawl_sys::netns::run_maybe_in;
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::Warden;
+use trawl_sys::process::warden::Warden;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::{Assembly, offset, program_maps};

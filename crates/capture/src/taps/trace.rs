@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::{functions, program};
 use trawl_sys::netlink::XdpAttachment;
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::Warden;
+use trawl_sys::process::warden::Warden;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;

@@ -15,8 +15,8 @@ use trawl_packet::pcapng::block::DIRECTION_INBOUND;
 use trawl_ring::Rings;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::netns::{self, run_maybe_in};
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::Warden;
+use trawl_sys::process::warden::Warden;
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::{Assembly, program_maps};

@@ -15,10 +15,10 @@ use trawl_capture::plan::CapturePlan;
 use trawl_capture::pod::{Pod, PodSelector};
 use trawl_capture::pod_in;
 use trawl_capture::sources::Sources;
-use trawl_sys::helper::{Duty, Helper, HelperAnswer};
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::{Capabilities, KeptPrivileges};
+use trawl_sys::rights::helper::{Duty, Helper, HelperAnswer};
+use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges};
 use trawl_sys::{Error, Result};
 
 use runtime::{Info, Runtime, choose, trouble};
@@ -146,7 +146,7 @@ fn interfaces(found: Vec<FoundPod>) -> (Vec<(String, Arc<Pod>)>, Vec<Event>) {
 
 /// Returns the path of the pod's cgroup that a process is in.
 fn group_of(process: u32) -> Option<String> {
-    let path = trawl_sys::cgroup::path_of(process).ok()?;
+    let path = trawl_sys::process::cgroup::path_of(process).ok()?;
     let parts: Vec<&str> = path.split('/').collect();
     let pod = parts.iter().position(|part| pod_in(part).is_some())?;
     Some(parts[..=pod].join("/"))

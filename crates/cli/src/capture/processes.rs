@@ -1,7 +1,7 @@
 //! The options about the processes of packets.
 
 use trawl_capture::options::{ProcessDetail, ProcessPlan};
-use trawl_sys::privilege::User;
+use trawl_sys::rights::privilege::User;
 use trawl_sys::{Error, Result};
 
 use crate::args::{NamedValue, choice};

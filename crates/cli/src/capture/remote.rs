@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::Step;
 use trawl_sys::events::{self, Signal, Signals, Wake};
-use trawl_sys::privilege::User;
+use trawl_sys::process::ssh::Ssh;
 use trawl_sys::process::{companion, own_binary};
-use trawl_sys::ssh::Ssh;
+use trawl_sys::rights::privilege::User;
 use trawl_sys::{Error, Result, clock};
 
 use super::display::Display;

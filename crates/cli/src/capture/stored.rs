@@ -10,7 +10,7 @@ use trawl_capture::session::{Attached, Ended};
 use trawl_capture::summary::Summary;
 use trawl_pipeline::plan::{FullSpool, PacketsAt, StorePlan};
 use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader, Watched};
-use trawl_sys::privilege::{Capabilities, User};
+use trawl_sys::rights::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, host};
 
 use super::progress::Terminal;

@@ -11,7 +11,7 @@ use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_sink::{
     Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
 };
-use trawl_sys::{Error, Result, clock, errno, outfile};
+use trawl_sys::{Error, Result, clock, errno, files::outfile};
 
 use crate::json;
 use trawl_source::{Input, identity};

@@ -14,7 +14,7 @@ use trawl_guard::Guard;
 use trawl_guard::rule::{Action, Rule};
 use trawl_program::Site;
 use trawl_program::reload::{self, ReloadMethod};
-use trawl_sys::interface::Interface;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netlink::{Netlink, RuleTrace};
 use trawl_sys::netns::{Namespace, NamespaceSearch, run_maybe_in};

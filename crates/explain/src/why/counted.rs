@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use trawl_bpf::xdp_events::{Event, XdpEvents};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_sys::Result;
-use trawl_sys::counters::{self, Counters};
 use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::counters::{self, Counters};
 use trawl_sys::netns::{Namespace, NamespaceSearch};
 
 use super::Notice;

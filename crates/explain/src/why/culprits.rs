@@ -12,10 +12,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_bpf::probe::{attached, kernel_is_at_least};
-use trawl_sys::cgroup::Root;
-use trawl_sys::counters;
+use trawl_sys::netlink::counters;
 use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::process::cgroup::Root;
 use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, Row, Tally};
 

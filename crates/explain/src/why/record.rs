@@ -11,7 +11,7 @@ use trawl_packet::read::Step;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Writer};
 use trawl_source::{Input, Tell, file_filter};
-use trawl_sys::{Error, Result, clock, privilege};
+use trawl_sys::{Error, Result, clock, rights::privilege};
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 use trawl_view::why::Tally;

@@ -9,7 +9,7 @@ use trawl_bpf::xdp_events::{Event, XdpOutcome};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_pipeline::account::PacketAccount;
-use trawl_sys::counters::CounterKey;
+use trawl_sys::netlink::counters::CounterKey;
 use trawl_sys::netns::Namespace;
 use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally, is_for};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use trawl_sys::counters;
+use trawl_sys::netlink::counters;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::words::shown;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trawl_attach::Site;
 use trawl_attach::passing::XdpSending;
-use trawl_sys::interface::Interface;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::{Error, Result};
 
 use super::device::Reading;

@@ -18,7 +18,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use trawl_sys::error::{Error, Result};
-use trawl_sys::{mounts, process};
+use trawl_sys::{files::mounts, process};
 
 use crate::info;
 use crate::owned;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use trawl_sys::{Error, Result, socket_option};
+use trawl_sys::{Error, Result, netlink::socket_option};
 
 /// One instruction of a classic program.
 pub type Instruction = libc::sock_filter;

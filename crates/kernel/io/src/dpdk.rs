@@ -22,9 +22,9 @@ use trawl_bpf::layout::dpdk::{
     COMMAND_GO, COMMAND_STOP, EXCHANGE_ALIGN, EXCHANGE_ALL_QUEUES, EXCHANGE_FILTER_MAX, EXCHANGE_HEADER,
     EXCHANGE_PORTS, Exchange, ExchangeInstruction, ExchangePort,
 };
-use trawl_sys::helper::{self, Duty, HelperAnswer};
 use trawl_sys::memory::Mapping;
 use trawl_sys::process::companion;
+use trawl_sys::rights::helper::{self, Duty, HelperAnswer};
 use trawl_sys::{Error, Result, events};
 
 use crate::packet_socket::Instruction;

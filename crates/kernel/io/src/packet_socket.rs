@@ -20,8 +20,8 @@ use libc::{c_int, tpacket_hdr_v1, tpacket3_hdr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use trawl_sys::error::Advice;
 use trawl_sys::memory::Mapping;
+use trawl_sys::netlink::socket_option::{get, set};
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_sys::socket_option::{get, set};
 use trawl_sys::{Error, Result};
 
 pub use filter::{Filter, Instruction, PacketQueue, PacketRequest};

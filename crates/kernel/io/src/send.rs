@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use trawl_sys::error::{Error, Result};
 use trawl_sys::netlink::Netlink;
-use trawl_sys::socket_option;
+use trawl_sys::netlink::socket_option;
 use trawl_sys::words::word;
 
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use trawl_sys::error::{Error, Result};
-use trawl_sys::ethtool::Ethtool;
 use trawl_sys::memory::Mapping;
 use trawl_sys::netlink::Netlink;
-use trawl_sys::socket_option::{get, set};
+use trawl_sys::netlink::ethtool::Ethtool;
+use trawl_sys::netlink::socket_option::{get, set};
 
 /// Room for one frame, including its headroom; the kernel supports 2048 and 4096.
 const ROOM: usize = 4096;

@@ -11,10 +11,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use trawl_bpf::layout::{POOL_SLACK, PoolState, RECORD_OVERHEAD, SEGMENT_RESERVE};
 use trawl_bpf::{map, probe};
-use trawl_sys::helper::{self, Helper};
 use trawl_sys::memory::Mapping;
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::confine;
+use trawl_sys::process::warden::confine;
+use trawl_sys::rights::helper::{self, Helper};
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
 use super::{NO_SEGMENT, PAGE, State};

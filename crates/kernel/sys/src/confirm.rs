@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
-use crate::warden::{Undo, confine, leave_terminal};
-use crate::{Error, Result, clock, run};
+use crate::process::warden::{Undo, confine, leave_terminal};
+use crate::{Error, Result, clock, files::run};
 
 /// Time for which a reverted change is reported.
 const REPORTED_FOR_NS: u64 = 24 * 3600 * 1_000_000_000;
@@ -68,7 +68,7 @@ pub struct Pending {
 
 /// Begins a change, before any part of it is applied. A `scope`, such as the guard of a namespace or the programs of an
 /// interface, has one change at a time; it names a file. Call this before threads are started, like
-/// [`crate::warden::Warden::watch`].
+/// [`crate::process::warden::Warden::watch`].
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
     let path = path_of(scope)?

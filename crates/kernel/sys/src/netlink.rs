@@ -4,12 +4,16 @@
 //! A [`Netlink`] stays in the namespace it was opened in: it may be used from any thread.
 
 mod conntrack;
+pub mod counters;
+pub mod ethtool;
 mod generic;
+pub mod interface;
 mod link;
 mod monitor;
 mod route;
 mod rule_trace;
 mod socket;
+pub mod socket_option;
 pub mod tc;
 
 use std::net::{IpAddr, UdpSocket};

@@ -27,9 +27,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::lock::{Lock, Rank};
+use crate::files::lock::{Lock, Rank};
 use crate::words::{path_word, word};
-use crate::{mounts, socket_option};
+use crate::{files::mounts, netlink::socket_option};
 
 /// iproute2's directory of named namespaces; /var/run is a link to /run on systems with systemd.
 const NAMED: &str = "/run/netns";

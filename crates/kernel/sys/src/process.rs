@@ -1,12 +1,20 @@
 //! Other processes: their CPU, their CPU time, and signals that end them.
 
+pub mod cgroup;
+pub mod heap;
+pub mod held;
+pub mod session;
+pub mod socket_owners;
+pub mod ssh;
+pub mod warden;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
-use super::run::{OTHERS_WRITE, STICKY};
+use crate::files::run::{OTHERS_WRITE, STICKY};
 use crate::{Error, Result};
 
 /// The nice value of the highest priority.

@@ -10,7 +10,7 @@ use trawl_attach::site::make_directory;
 use trawl_attach::{AttachPlan, AttachRefusal, Owner, Site, apply};
 use trawl_bpf::loader::ObjectFile;
 use trawl_bpf::{bpffs, functions, info, link, object, program};
-use trawl_sys::lock::{self, Rank};
+use trawl_sys::files::lock::{self, Rank};
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::{Error, Result};
 

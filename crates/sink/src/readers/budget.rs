@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use trawl_sys::heap;
+use trawl_sys::process::heap;
 
 /// Largest queue of a reader.
 pub(super) const MOST_WAITING: usize = 32 << 20;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustls::{ServerConfig, ServerConnection};
-use trawl_sys::socket_option::{keep_alive, limit_unsent};
+use trawl_sys::netlink::socket_option::{keep_alive, limit_unsent};
 
 /// Largest record of TLS.
 const RECORD: usize = 16 << 10;

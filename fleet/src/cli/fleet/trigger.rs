@@ -14,7 +14,7 @@ use serde::Serialize;
 use trawl_front::http::{self, Answer, Request};
 use trawl_front::{exit_code, json, terminal};
 use trawl_sys::events::{self, Signals, Wake};
-use trawl_sys::{Error, Result, clock, text_file, units};
+use trawl_sys::{Error, Result, clock, files::text_file, units};
 use trawl_view::text;
 
 use super::operator::Operator;

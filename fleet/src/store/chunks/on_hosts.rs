@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use trawl_spool::Target;
 use trawl_spool::key::Object;
 use trawl_spool::spool::{CHUNK, TARGET, chunk_name};
-use trawl_sys::beneath;
+use trawl_sys::files::beneath;
 
 use crate::store::object::remote::Failure;
 

@@ -19,7 +19,7 @@ use object_store::{
     Attributes, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use trawl_sys::beneath::Directory;
+use trawl_sys::files::beneath::Directory;
 
 /// Calls of a deletion that are made at once.
 const DELETIONS: usize = 10;

@@ -13,8 +13,8 @@ use object_store::prefix::PrefixStore;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
 use trawl_spool::manifest::sha256;
-use trawl_sys::beneath::Directory;
-use trawl_sys::{Error, Result, create};
+use trawl_sys::files::beneath::Directory;
+use trawl_sys::{Error, Result, files::create};
 use url::Url;
 
 use super::complete::Whole;

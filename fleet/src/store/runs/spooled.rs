@@ -16,7 +16,10 @@ use trawl_spool::spool::{
     self, BEGIN, CHUNK, CHUNKS, END, INCIDENT, LOCK, MANIFEST, NEAR, PART, STORED, TARGET, UPLOAD_LOCK, chunk_name,
     failed, write_whole,
 };
-use trawl_sys::{Error, Result, beneath, run};
+use trawl_sys::{
+    Error, Result,
+    files::{beneath, run},
+};
 
 use crate::store::object::remote::canonical;
 

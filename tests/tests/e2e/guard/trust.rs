@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use trawl_sys::lock::{Lock, Rank};
+use trawl_sys::files::lock::{Lock, Rank};
 
 use super::*;
 

@@ -12,8 +12,8 @@ use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::program::{self, LoadOptions, Traced};
 use trawl_bpf::{kernel_types, map, object, probe};
 use trawl_ebpf::Insn;
-use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netns::{self, Namespace, NamespaceSearch, run_in, run_maybe_in};
 use trawl_sys::{Error, Result, errno};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace, NamespaceSearch};
-use trawl_sys::socket_owners::{self, Process};
+use trawl_sys::process::socket_owners::{self, Process};
 
 /// Minimum time between searches for an unknown name.
 const PATIENCE: Duration = Duration::from_millis(200);

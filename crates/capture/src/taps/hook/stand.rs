@@ -10,8 +10,8 @@ use trawl_bpf::{info, map, program};
 use trawl_program::captures;
 use trawl_ring::Rings;
 use trawl_sys::netns::{self, Namespace};
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::{self, Undo, Warden};
+use trawl_sys::process::warden::{self, Undo, Warden};
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::program_maps;

@@ -6,8 +6,8 @@ use trawl_bpf::program;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::tc::{Direction as Side, FilterHandle};
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::{self, Undo, Warden};
+use trawl_sys::process::warden::{self, Undo, Warden};
+use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::Assembly;

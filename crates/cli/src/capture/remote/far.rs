@@ -14,7 +14,7 @@ use trawl_capture::sources::Sources;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_sys::events::Wake;
-use trawl_sys::ssh::{Ssh, word};
+use trawl_sys::process::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
 
 use super::account::{Clock, HostReport};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use trawl_ebpf::{Insn, helper, op};
-use trawl_sys::{netns, socket_option};
+use trawl_sys::{netlink::socket_option, netns};
 
 use super::{ProbeAnswer, kernel_is_at_least};
 use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};

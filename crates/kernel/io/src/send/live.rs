@@ -15,8 +15,8 @@ use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::program::{LoadOptions, XDP, returning};
 use trawl_bpf::{link, object};
 use trawl_sys::error::{Error, Result};
-use trawl_sys::ethtool::Ethtool;
 use trawl_sys::netlink::XdpMode;
+use trawl_sys::netlink::ethtool::Ethtool;
 use trawl_sys::netlink::{LinkRecord, Netlink, veth_peer};
 use trawl_sys::netns::{Namespace, run_in_scratch};
 

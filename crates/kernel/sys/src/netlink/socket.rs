@@ -11,8 +11,8 @@ use rustix::net::{
 };
 
 use crate::error::{Error, Result};
+use crate::netlink::socket_option;
 use crate::netns::{Namespace, run_maybe_in};
-use crate::socket_option;
 
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Routing is netlink's protocol 0, which rustix spells as no protocol.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Result, run};
+use crate::{Error, Result, files::run};
 
 /// The object of a lock, in the order of locking: a thread that holds one waits only for later ones. All commands keep
 /// to this order, so no two wait for each other.

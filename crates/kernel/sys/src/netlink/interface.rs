@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::net::{AddressFamily, SocketType, netdevice};
 
 use crate::error::Result;
-use crate::ethtool::{DriverInfo, Ethtool};
+use crate::netlink::ethtool::{DriverInfo, Ethtool};
 use crate::netlink::{LinkRecord, Netlink, XdpAttachment};
 use crate::netns::Namespace;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::Mapping;
-use crate::privilege::{Capabilities, KeptPrivileges};
+use crate::rights::privilege::{Capabilities, KeptPrivileges};
 use crate::{Error, Result};
 
 /// A task for the warden, defined by the owner of the state that it restores.
@@ -218,7 +218,7 @@ pub fn confine(capabilities: Capabilities) {
 
 /// Detaches a child process from the terminal and from all descriptors but these.
 pub(crate) fn leave_terminal(name: &CStr, keep: &mut [RawFd]) {
-    crate::lock::forget_inherited();
+    crate::files::lock::forget_inherited();
     // SAFETY: plain calls on this process alone.
     unsafe {
         libc::setsid();

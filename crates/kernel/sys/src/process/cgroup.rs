@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{mounts, netns};
+use crate::{files::mounts, netns};
 
 /// The root of the hierarchy, as the first process sees it if this one may find out.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::Result;
-use crate::ethtool::Ethtool;
+use crate::netlink::ethtool::Ethtool;
 use crate::netlink::{self, Netlink};
 use crate::netns::{Namespace, run_in};
 

@@ -15,7 +15,7 @@ use rustix::fs::{
     openat2, readlinkat, renameat, unlinkat,
 };
 
-use crate::{Error, Result, errno, run};
+use crate::{Error, Result, errno, files::run};
 
 /// Most links in a path, as in the kernel.
 const LINKS: usize = 40;

@@ -8,8 +8,8 @@ use std::process::ExitStatus;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::privilege::User;
 use crate::process::{end_with_parent, is_program, unblock_signals};
+use crate::rights::privilege::User;
 use crate::{Error, Result, errno};
 
 /// A child process that runs a command once it is released.

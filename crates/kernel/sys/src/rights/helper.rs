@@ -14,8 +14,8 @@ use rustix::net::{
 use rustix::thread::set_name;
 
 use crate::events::is_readable;
-use crate::privilege::KeptPrivileges;
-use crate::warden::close_all_but;
+use crate::process::warden::close_all_but;
+use crate::rights::privilege::KeptPrivileges;
 use crate::{Error, Result};
 
 /// Largest size of requests and answers.
@@ -85,7 +85,7 @@ impl Helper {
             0 => {
                 let mut keep: Vec<RawFd> = vec![0, 1, 2, other.as_raw_fd()];
                 keep.extend(descriptors.iter().map(AsRawFd::as_raw_fd));
-                crate::lock::forget_inherited();
+                crate::files::lock::forget_inherited();
                 close_all_but(&mut keep);
                 let _ = set_name(name);
                 // Without its own privileges it ends, and the first request fails.

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 
-use crate::beneath::Directory;
+use crate::files::beneath::Directory;
 use crate::words::path_word;
 use crate::{Error, Result};
 
 const DIRECTORY: &str = "/run/trawl";
 /// The mode bits for writing by users other than the owner.
-pub(super) const OTHERS_WRITE: u32 = 0o022;
-pub(super) const STICKY: u32 = 0o1000;
+pub(crate) const OTHERS_WRITE: u32 = 0o022;
+pub(crate) const STICKY: u32 = 0o1000;
 
 /// Returns a directory below trawl's own, created if it is missing; `None` if this process is not root, and may not
 /// create it.
@@ -43,7 +43,7 @@ pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-pub(super) fn unusable(path: &Path) -> String {
+pub(crate) fn unusable(path: &Path) -> String {
     format!("cannot use {}", path.display())
 }
 
@@ -59,7 +59,7 @@ pub fn make_own(path: &Path) -> Result<()> {
 }
 
 /// Refuses a directory, `path` or one above it, if another user could rename its contents.
-pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32) -> Result<()> {
+pub(crate) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32) -> Result<()> {
     let shown = directory.display();
     if FileType::from_raw_mode(mode) != FileType::Directory {
         return Err(Error::failed(unusable(path), format!("{shown} is not a directory")));
@@ -85,7 +85,7 @@ pub(super) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
 }
 
 /// Refuses a link in `path` that another user could change.
-pub(super) fn refuse_link(path: &Path, link: &Path, owner: u32) -> Result<()> {
+pub(crate) fn refuse_link(path: &Path, link: &Path, owner: u32) -> Result<()> {
     if owner == 0 || owner == own_user() {
         return Ok(());
     }

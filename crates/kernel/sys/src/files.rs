@@ -1,0 +1,10 @@
+//! Files and their descriptors: opened without following links, created, locked, written without waiting.
+
+pub mod beneath;
+pub mod create;
+pub mod lock;
+pub mod mounts;
+pub mod outfile;
+pub mod outlet;
+pub mod run;
+pub mod text_file;
