@@ -32,8 +32,6 @@
 #define ETHERNET_LENGTH 14
 /* Two VLAN tags, or the headers of PPPoE. */
 #define TAGS_LENGTH 8
-#define TAG_OFFSET 12
-#define TAG_LENGTH 4
 /* Sockets in this state and in STATE_NEW_SYN_RECV are not full sockets. */
 #define STATE_TIME_WAIT 6
 #define DIRECTION_INBOUND 1
@@ -189,12 +187,12 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 	if (!socket)
 		return;
 	family = GET(typed, socket, __sk_common.skc_family);
-	if (family != FAMILY_IPV4 && family != FAMILY_IPV6)
+	if (family != AF_INET && family != AF_INET6)
 		return;
 	state = GET(typed, socket, __sk_common.skc_state);
 	note->family = family;
 	note->port = GET(typed, socket, __sk_common.skc_num);
-	if (family == FAMILY_IPV6) {
+	if (family == AF_INET6) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			note->address[i] = GET(typed, socket, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[i]);
@@ -202,7 +200,7 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 		note->address[0] = GET(typed, socket, __sk_common.skc_rcv_saddr);
 	}
 	if (state == STATE_TIME_WAIT || state == STATE_NEW_SYN_RECV) {
-		note->protocol = PROTOCOL_TCP;
+		note->protocol = IPPROTO_TCP;
 		return;
 	}
 	note->protocol = GET(typed, socket, sk_protocol);
@@ -233,7 +231,7 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	__u32 at = data - head, begin;
 	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
 	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK || kind == DEVICE_UNKNOWN;
-	bool is_ip = protocol == PROTOCOL_IP || protocol == PROTOCOL_IPV6;
+	bool is_ip = protocol == ETH_P_IP || protocol == ETH_P_IPV6;
 	/* IPsec without a tunnel moves the IP header to where the encrypted part began: the bytes before are stale. A packet
 	 * that this host sends and fragments or loops back has no link header yet. */
 	bool is_moved = is_ip && network <= tail && (network > mac + ETHERNET_LENGTH + TAGS_LENGTH || network == mac);

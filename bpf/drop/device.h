@@ -9,6 +9,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "lib/kernel_types.h"
+#include "lib/net.h"
 #include "include/drop.h"
 
 /* ARPHRD_ETHER and ARPHRD_LOOPBACK. */
@@ -21,11 +22,6 @@
 #define PACKET_MULTICAST 2
 /* A copy of a sent packet to a group or to all hosts. */
 #define PACKET_LOOPBACK 5
-#define FAMILY_IPV4 2
-#define FAMILY_IPV6 10
-#define PROTOCOL_IP 0x0800
-#define PROTOCOL_IPV6 0x86dd
-#define PROTOCOL_TCP 6
 #define STATE_NEW_SYN_RECV 12
 /* Bit in the buffer's pointer to a route that is set if the pointer holds no reference. */
 #define NO_REFERENCE 1ul

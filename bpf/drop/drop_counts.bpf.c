@@ -142,7 +142,7 @@ static __always_inline int look(__u64 *arguments, bool typed, bool names_process
 	device = find_place(buffer, socket, typed, typed, &note, &device_kind);
 	protocol = bpf_ntohs(GET(typed, buffer, protocol));
 	/* Other buffers are no packets: messages of netlink and of local sockets. */
-	if (!note.ifindex && protocol != PROTOCOL_IP && protocol != PROTOCOL_IPV6)
+	if (!note.ifindex && protocol != ETH_P_IP && protocol != ETH_P_IPV6)
 		return 0;
 	if (find_loss(settings, &note, buffer, typed))
 		return 0;

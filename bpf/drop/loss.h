@@ -8,14 +8,8 @@
 #include <bpf/bpf_endian.h>
 #include "drop/device.h"
 
-#define PROTOCOL_ICMP 1
-#define PROTOCOL_UDP 17
-#define PROTOCOL_ICMPV6 58
 #define DHCP_CLIENT_PORT 68
 #define DHCPV6_CLIENT_PORT 546
-#define TCP_FIN 1
-#define TCP_SYN 2
-#define TCP_RST 4
 /* Lengths of the record by which TLS closes a connection (close_notify): plain, with ChaCha20 and AES-GCM of version 1.2
  * and with all ciphers of version 1.3. */
 #define GOODBYE_LENGTHS (1U << 7 | 1U << 23 | 1U << 24 | 1U << 31)
@@ -73,7 +67,7 @@ static __always_inline __u64 read_headers(struct sk_buff *buffer, bool typed)
 	}
 	if (bpf_probe_read_kernel(bytes, sizeof(bytes), (void *)(head + transport)))
 		return 0;
-	if (protocol == PROTOCOL_ICMP || protocol == PROTOCOL_ICMPV6)
+	if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6)
 		return HEADERS(protocol, bytes[0], 0, 0);
 	return HEADERS(protocol, bytes[13], bytes[2] << 8 | bytes[3],
 		       total - (transport - network) - (bytes[12] >> 4) * 4);
@@ -92,10 +86,10 @@ static __always_inline bool is_to_group(struct sk_buff *buffer, bool typed)
 	if (bpf_probe_read_kernel(&version, sizeof(version), (void *)network))
 		return false;
 	switch (GET(typed, buffer, protocol)) {
-	case bpf_htons(PROTOCOL_IP):
+	case bpf_htons(ETH_P_IP):
 		return version >> 4 == 4 && !bpf_probe_read_kernel(&first, sizeof(first), (void *)(network + 16)) &&
 		       first >> 4 == 0xe;
-	case bpf_htons(PROTOCOL_IPV6):
+	case bpf_htons(ETH_P_IPV6):
 		return version >> 4 == 6 && !bpf_probe_read_kernel(&first, sizeof(first), (void *)(network + 24)) &&
 		       first == 0xff;
 	default:
@@ -109,7 +103,7 @@ static __always_inline bool is_acted_on(__u64 headers)
 {
 	__u8 type = HEADERS_FLAGS(headers);
 
-	return HEADERS_PROTOCOL(headers) == PROTOCOL_ICMPV6 &&
+	return HEADERS_PROTOCOL(headers) == IPPROTO_ICMPV6 &&
 	       ((type >= 1 && type <= 4) || type == 128 || (type >= 130 && type <= 137) || type == 143);
 }
 
@@ -122,10 +116,10 @@ static __always_inline bool is_copied_to_socket(struct sk_buff *buffer, bool typ
 	if (!cloned || !GET(typed, buffer, skb_iif))
 		return false;
 	switch (HEADERS_PROTOCOL(headers)) {
-	case PROTOCOL_ICMP:
-	case PROTOCOL_ICMPV6:
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
 		return true;
-	case PROTOCOL_UDP:
+	case IPPROTO_UDP:
 		return HEADERS_PORT(headers) == DHCP_CLIENT_PORT || HEADERS_PORT(headers) == DHCPV6_CLIENT_PORT;
 	default:
 		return false;
@@ -139,7 +133,7 @@ static __always_inline bool is_done(const struct drop_settings *settings, __u32 
 	__u32 payload = HEADERS_PAYLOAD(headers);
 	__u8 flags = HEADERS_FLAGS(headers);
 
-	if (HEADERS_PROTOCOL(headers) != PROTOCOL_TCP || flags & TCP_SYN)
+	if (HEADERS_PROTOCOL(headers) != IPPROTO_TCP || flags & TCP_SYN)
 		return false;
 	if (!payload)
 		return has_bit(settings->done_if_empty, reason) ||

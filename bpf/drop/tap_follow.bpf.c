@@ -507,7 +507,7 @@ static __always_inline void take_step_at_call(__u64 *arguments, bool may_be_firs
 	struct nf_hook_state *state = (void *)arguments[1];
 	__u32 family = BPF_CORE_READ(state, pf), hook = BPF_CORE_READ(state, hook);
 
-	if (family != FAMILY_IPV4 && family != FAMILY_IPV6)
+	if (family != AF_INET && family != AF_INET6)
 		return;
 	take_step(arguments, arguments[0], 0, hook, (struct end_of_packet){}, may_be_first && hook == HOOK_OUTPUT, by_process);
 }

@@ -5,8 +5,13 @@
 #ifndef TRAWL_HEADERS_END_H
 #define TRAWL_HEADERS_END_H
 
+#ifndef READ_BYTES
+#error "a tap defines READ_BYTES before it includes lib/headers_end.h"
+#endif
+
 #include <bpf/bpf_endian.h>
 #include "include/layout.h"
+#include "lib/net.h"
 
 /* Most headers that are followed, tags and extension headers included. */
 #define HEADERS_MOST 24
@@ -23,9 +28,9 @@
 
 static __always_inline __u64 step_into(__u32 length, __be16 ethertype)
 {
-	if (ethertype == bpf_htons(0x6558))
+	if (ethertype == bpf_htons(ETH_P_TEB))
 		return HEADER(length, BEGINS_ETHERNET);
-	if (ethertype == bpf_htons(0x0800) || ethertype == bpf_htons(0x86dd))
+	if (ethertype == bpf_htons(ETH_P_IP) || ethertype == bpf_htons(ETH_P_IPV6))
 		return HEADER(length, BEGINS_IP);
 	return HEADER(length, BEGINS_PAYLOAD);
 }
@@ -62,22 +67,22 @@ static __noinline __u64 header_step(struct header_source *source, __u32 at, __u3
 	if (READ_BYTES(source, at, bytes, 8))
 		return HEADER(0, BEGINS_PAYLOAD);
 	switch (kind) {
-	case BEGINS_ETHERTYPE | 0x8100:
-	case BEGINS_ETHERTYPE | 0x88a8:
-	case BEGINS_ETHERTYPE | 0x9100:
-	case BEGINS_ETHERTYPE | 0x9200:
+	case BEGINS_ETHERTYPE | ETH_P_8021Q:
+	case BEGINS_ETHERTYPE | ETH_P_8021AD:
+	case BEGINS_ETHERTYPE | ETH_P_QINQ1:
+	case BEGINS_ETHERTYPE | ETH_P_QINQ2:
 		return HEADER(4, BEGINS_ETHERTYPE | bpf_ntohs(*(__be16 *)(bytes + 2)));
-	case BEGINS_ETHERTYPE | 0x8847:
-	case BEGINS_ETHERTYPE | 0x8848:
+	case BEGINS_ETHERTYPE | ETH_P_MPLS_UC:
+	case BEGINS_ETHERTYPE | ETH_P_MPLS_MC:
 		return HEADER(4, bytes[2] & 1 ? BEGINS_IP : kind);
-	case BEGINS_ETHERTYPE | 0x8864:
+	case BEGINS_ETHERTYPE | ETH_P_PPP_SES:
 		if (bytes[6] || (bytes[7] != 0x21 && bytes[7] != 0x57))
 			return HEADER(0, BEGINS_PAYLOAD);
 		return HEADER(8, BEGINS_IP);
-	case BEGINS_ETHERTYPE | 0x0806:
+	case BEGINS_ETHERTYPE | ETH_P_ARP:
 		return HEADER(8 + 2 * (bytes[4] + bytes[5]), BEGINS_PAYLOAD);
-	case BEGINS_ETHERTYPE | 0x0800:
-	case BEGINS_ETHERTYPE | 0x86dd:
+	case BEGINS_ETHERTYPE | ETH_P_IP:
+	case BEGINS_ETHERTYPE | ETH_P_IPV6:
 	case BEGINS_IP:
 		if (bytes[0] >> 4 == 6)
 			return HEADER(40, bytes[6]);
@@ -87,36 +92,36 @@ static __noinline __u64 header_step(struct header_source *source, __u32 at, __u3
 		if (bytes[6] & 0x1f || bytes[7])
 			return HEADER(length, BEGINS_PAYLOAD);
 		return HEADER(length, bytes[9] | (bytes[6] & 0x20 ? IN_FRAGMENT : 0));
-	case 0:
-	case 43:
-	case 60:
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_DSTOPTS:
 		return HEADER((bytes[1] + 1) * 8, bytes[0] | (begins & IN_FRAGMENT));
-	case 44:
+	case IPPROTO_FRAGMENT:
 		if (bytes[2] || bytes[3] & 0xf8)
 			return HEADER(8, BEGINS_PAYLOAD);
 		return HEADER(8, bytes[0] | (begins & IN_FRAGMENT) | (bytes[3] & 1 ? IN_FRAGMENT : 0));
-	case 51:
+	case IPPROTO_AH:
 		return HEADER((bytes[1] + 2) * 4, bytes[0] | (begins & IN_FRAGMENT));
-	case 6:
+	case IPPROTO_TCP:
 		if (READ_BYTES(source, at + 12, bytes + 8, 1))
 			return HEADER(20, BEGINS_PAYLOAD);
 		length = (bytes[8] >> 4) * 4;
 		return HEADER(length < 20 ? 20 : length, BEGINS_PAYLOAD);
-	case 17:
+	case IPPROTO_UDP:
 		return step_udp(source, at, *(__be16 *)(bytes + 2), in_fragment);
-	case 1:
-	case 2:
-	case 50:
-	case 58:
-	case 136:
+	case IPPROTO_ICMP:
+	case IPPROTO_IGMP:
+	case IPPROTO_ESP:
+	case IPPROTO_ICMPV6:
+	case IPPROTO_UDPLITE:
 		return HEADER(8, BEGINS_PAYLOAD);
-	case 33:
-	case 132:
+	case IPPROTO_DCCP:
+	case IPPROTO_SCTP:
 		return HEADER(12, BEGINS_PAYLOAD);
-	case 4:
-	case 41:
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
 		return HEADER(0, in_fragment ? BEGINS_PAYLOAD : BEGINS_IP);
-	case 47:
+	case IPPROTO_GRE:
 		length = 4;
 		length += bytes[0] & 0x80 ? 4 : 0;
 		length += bytes[0] & 0x20 ? 4 : 0;

@@ -7,6 +7,7 @@
 
 #include <bpf/bpf_endian.h>
 #include "include/drop.h"
+#include "lib/net.h"
 #include "lib/ring.h"
 
 /* Keys by address: a socket buffer's address as it is, an address of memory with this bit, which is clear in both. */
@@ -20,22 +21,9 @@ struct {
 	__type(value, struct known_packet);
 } known_packets SEC(".maps");
 
-#define LINK_ETHERNET_LENGTH 14
-#define LINK_TAG_LENGTH 4
-#define LINK_TCP 6
-#define LINK_UDP 17
-#define LINK_ICMP 1
-#define LINK_ICMP6 58
-#define LINK_IP_IN_IP 4
-#define LINK_IP6_IN_IP 41
-#define LINK_GRE 47
-#define LINK_ESP 50
 #define ENCRYPTED 1
 #define LINK_IP6_LENGTH 40
 #define LINK_IP4_LENGTH 20
-#define LINK_MORE_OR_OFFSET 0x3fff
-#define LINK_OFFSET 0x1fff
-#define SYN_OR_RESET 0x06
 #define UDP_LENGTH 8
 /* Number of bytes read of a transport header. */
 #define TRANSPORT_LENGTH 16
@@ -77,7 +65,7 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 	if (bpf_probe_read_kernel(header, LINK_IP4_LENGTH, (void *)at))
 		return 0;
 	if (header[0] >> 4 == 4) {
-		__u32 fragment = bpf_ntohs(*(__u16 *)(header + 6)) & LINK_MORE_OR_OFFSET;
+		__u32 fragment = bpf_ntohs(*(__u16 *)(header + 6)) & IPV4_FRAGMENT;
 
 		protocol = header[9];
 		weak = mix(4, protocol << 32 | (__u64)fragment << 16 | *(__u16 *)(header + 4));
@@ -85,7 +73,7 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 		payload = bpf_ntohs(*(__u16 *)(header + 2)) - (header[0] & 15) * 4;
 		at += (header[0] & 15) * 4;
 		/* The bytes after the IP header of a later fragment are not a header. */
-		if (fragment & LINK_OFFSET)
+		if (fragment & IPV4_OFFSET)
 			protocol = 255;
 	} else if (header[0] >> 4 == 6) {
 		if (bpf_probe_read_kernel(header, LINK_IP6_LENGTH, (void *)at))
@@ -104,12 +92,12 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 	}
 	if (bpf_probe_read_kernel(transport, TRANSPORT_LENGTH, (void *)at))
 		return 0;
-	if (protocol == LINK_TCP) {
+	if (protocol == IPPROTO_TCP) {
 		/* Sequence and acknowledgement numbers. */
 		weak = mix(weak, transport[0] >> 32 | transport[1] << 32);
-		weak = mix(weak, transport[1] >> 40 & SYN_OR_RESET);
+		weak = mix(weak, transport[1] >> 40 & (TCP_SYN | TCP_RST));
 		whole = mix(whole, transport[0] & 0xffffffff);
-	} else if (protocol == LINK_UDP) {
+	} else if (protocol == IPPROTO_UDP) {
 		__u64 *more = transport + 2, first = transport[1];
 
 		payload = bpf_ntohs(transport[0] >> 32);
@@ -119,14 +107,14 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 		    !bpf_probe_read_kernel(more, MORE_LENGTH, (void *)(at + UDP_LENGTH + 8)))
 			weak = mix(mix(weak, more[0]), mix(more[1], more[2]));
 		whole = mix(whole, transport[0] & 0xffffffff);
-		at += UDP_LENGTH + TUNNEL_LENGTH + LINK_ETHERNET_LENGTH;
-		if (payload > UDP_LENGTH + TUNNEL_LENGTH + LINK_ETHERNET_LENGTH + LINK_IP4_LENGTH) {
+		at += UDP_LENGTH + TUNNEL_LENGTH + ETH_HLEN;
+		if (payload > UDP_LENGTH + TUNNEL_LENGTH + ETH_HLEN + LINK_IP4_LENGTH) {
 			if ((__u32)first == VXLAN_FIRST)
 				contents->inner = at;
 			else if (((__u32)first & 0xffff0000u) == GENEVE_ETHERNET)
 				contents->inner = at + (first & 0x3f) * 4;
 		}
-	} else if (protocol == LINK_ICMP || protocol == LINK_ICMP6) {
+	} else if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6) {
 		/* Type, code and sequence number; translation changes the identifier. */
 		weak = mix(weak, (transport[0] & 0xffff) | transport[0] >> 48 << 16);
 		weak = mix(weak, first_bytes(transport[1], payload < 8 ? 0 : payload - 8));
@@ -134,11 +122,11 @@ static __noinline int hash_packet(__u64 at, struct contents *contents)
 	} else {
 		weak = mix(weak, first_bytes(transport[0], payload));
 		weak = mix(weak, first_bytes(transport[1], payload < 8 ? 0 : payload - 8));
-		if (protocol == LINK_IP_IN_IP || protocol == LINK_IP6_IN_IP)
+		if (protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6)
 			contents->inner = at;
-		else if (protocol == LINK_GRE)
+		else if (protocol == IPPROTO_GRE)
 			contents->inner = at + 4 + ((transport[0] & 0x20) ? 4 : 0);
-		else if (protocol == LINK_ESP)
+		else if (protocol == IPPROTO_ESP)
 			contents->inner = ENCRYPTED;
 	}
 	contents->weak = weak;
@@ -167,14 +155,14 @@ static __noinline __u64 network_of_frame(__u64 at)
 {
 	__u16 kind;
 
-	at += LINK_ETHERNET_LENGTH;
+	at += ETH_HLEN;
 #pragma unroll
 	for (int tags = 0; tags < 2; tags++) {
 		if (bpf_probe_read_kernel(&kind, sizeof(kind), (void *)(at - sizeof(kind))))
 			break;
-		if (kind != bpf_htons(0x8100) && kind != bpf_htons(0x88a8))
+		if (kind != bpf_htons(ETH_P_8021Q) && kind != bpf_htons(ETH_P_8021AD))
 			break;
-		at += LINK_TAG_LENGTH;
+		at += TAG_LENGTH;
 	}
 	return at;
 }

@@ -6,9 +6,13 @@
 #ifndef TRAWL_FLOWS_H
 #define TRAWL_FLOWS_H
 
+#if !defined(INTERFACE_OF) || !defined(FIND_NETWORK)
+#error "a tap defines INTERFACE_OF and FIND_NETWORK before it includes process/flows.h"
+#endif
+
 #include <linux/icmpv6.h>
-#include <linux/in.h>
 #include "lib/headers.h"
+#include "lib/net.h"
 #include "process/packet_owner.h"
 
 struct {
@@ -41,11 +45,6 @@ struct port_pair {
 	__be16 source;
 	__be16 destination;
 };
-
-#define TCP_FLAGS_AT 13
-#define TCP_SYN_ALONE 0x02
-#define TCP_SYN_AND_ACK 0x12
-#define FRAGMENT_BITS 0x3fff
 
 static __always_inline struct bpf_sock *socket_of_flow(struct tap_context *context, struct bpf_sock_tuple *tuple,
 						       __u32 received)
@@ -172,7 +171,7 @@ static __noinline int read_flow(struct tap_context *context, struct bpf_sock_tup
 	if (received & RECEIVED_TCP) {
 		if ((void *)(flags + 1) > end)
 			return -1;
-		if ((*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE)
+		if (opens_connection(*flags))
 			received |= RECEIVED_FIRST;
 	}
 	return received;
@@ -247,7 +246,7 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 	case bpf_htons(ETH_P_IP):
 		ip = ipv4_header(network, end);
 		/* Addresses from 224.0.0.0 on are of groups. */
-		if (!ip || ip->frag_off & bpf_htons(FRAGMENT_BITS) || (ip->daddr & 0xff) >= 224)
+		if (!ip || ip->frag_off & bpf_htons(IPV4_FRAGMENT) || (ip->daddr & 0xff) >= 224)
 			return PROCESS_UNDECIDED;
 		is_v6 = false;
 		protocol = ip->protocol;
@@ -276,7 +275,7 @@ static __noinline __u64 receiver_of_known_flow(struct tap_context *context, __u3
 		flags = (__u8 *)ports + TCP_FLAGS_AT;
 		if ((void *)(flags + 1) > end)
 			return PROCESS_UNDECIDED;
-		begins = (*flags & TCP_SYN_AND_ACK) == TCP_SYN_ALONE;
+		begins = opens_connection(*flags);
 	}
 	local = bpf_ntohs(ports->destination);
 	remote = bpf_ntohs(ports->source);
@@ -343,7 +342,7 @@ static __always_inline int find_echo(struct tap_context *context, struct echo *e
 	switch (FIND_NETWORK(context, data, end, &network)) {
 	case bpf_htons(ETH_P_IP):
 		ip = ipv4_header(network, end);
-		if (!ip || ip->protocol != IPPROTO_ICMP || ip->frag_off & bpf_htons(FRAGMENT_BITS))
+		if (!ip || ip->protocol != IPPROTO_ICMP || ip->frag_off & bpf_htons(IPV4_FRAGMENT))
 			return NO_ECHO;
 		icmp = network + ip->ihl * 4;
 		if ((void *)(icmp + 1) > end ||

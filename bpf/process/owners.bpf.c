@@ -7,6 +7,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "lib/kernel_types.h"
+#include "lib/net.h"
 #include "process/owners.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -14,8 +15,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define ALLOW 1
 /* The type of TCP's sockets. */
 #define STREAM 1
-#define FAMILY_OF_IPV4 2
-#define FAMILY_OF_IPV6 10
 /* Levels of parents among which --pid is searched. */
 #define MOST_PARENTS 16
 #define ANY_USER 0xffffffff
@@ -362,7 +361,7 @@ static __always_inline int use_typed(struct sock *socket)
 	if (!socket)
 		return 0;
 	family = socket->__sk_common.skc_family;
-	if (family != FAMILY_OF_IPV4 && family != FAMILY_OF_IPV6)
+	if (family != AF_INET && family != AF_INET6)
 		return 0;
 	owner = bpf_sk_storage_get(&socket_owners, socket, NULL, 0);
 	if (!owner)
@@ -556,7 +555,7 @@ int trawl_existing(struct file_of_task *found)
 	if (!sock)
 		return 0;
 	family = sock->__sk_common.skc_family;
-	if (family != FAMILY_OF_IPV4 && family != FAMILY_OF_IPV6)
+	if (family != AF_INET && family != AF_INET6)
 		return 0;
 	process = task->tgid;
 	owner = bpf_sk_storage_get(&socket_owners, sock, NULL, BPF_SK_STORAGE_GET_F_CREATE);

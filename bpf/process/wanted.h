@@ -4,7 +4,7 @@
 #ifndef TRAWL_WANTED_H
 #define TRAWL_WANTED_H
 
-#include <linux/in.h>
+#include "lib/net.h"
 #include "process/packet_owner.h"
 
 /* Offsets of the protocol in the IPv4 and the IPv6 header. */

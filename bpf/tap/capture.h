@@ -3,16 +3,28 @@
  *   struct tap_context                           the argument of its programs,
  *   copy_packet(context, to, sighting)           copies `sighting->captured` bytes and returns 0,
  *   hardware_time(context, time)                 returns true if the hardware gave a time stamp,
- *   READ_BYTES(source, at, to, length)           for --headers: reads bytes of the packet and returns 0, if it has them,
+ *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the packet's memory and of its IP header;
+ * for --headers:
+ *   READ_BYTES(source, at, to, length)           reads bytes of the packet and returns 0, if it has them,
  *   HEADER_SOURCE(context)                       the source of these bytes, of type header_source, if not the context,
- *   HEADERS_BEGIN(context)                       what the packet begins with, see headers_end.h, if not the configured,
+ *   HEADERS_BEGIN(context)                       what the packet begins with, see headers_end.h, if not the configured;
+ * and if they apply:
  *   REACHABLE(context, length)                   the number of bytes that can be copied, if not always all,
- *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the packet's memory and of its IP header,
  *   ROOM_OF(context)                             room for a struct known_packet, if not on the stack,
  *   FIND_PROCESS(context, place)                 returns the packet's process, as in packet_owner.h, if the tap can.
  */
 #ifndef TRAWL_CAPTURE_H
 #define TRAWL_CAPTURE_H
+
+#if !defined(HEAD_OF) || !defined(NETWORK_OF)
+#error "a tap defines HEAD_OF and NETWORK_OF before it includes tap/capture.h"
+#endif
+#if !defined(READ_BYTES) && (defined(HEADER_SOURCE) || defined(HEADERS_BEGIN))
+#error "a tap that defines HEADER_SOURCE or HEADERS_BEGIN defines READ_BYTES before it includes tap/capture.h"
+#endif
+#if defined(header_source) != defined(HEADER_SOURCE)
+#error "a tap defines header_source together with HEADER_SOURCE before it includes tap/capture.h"
+#endif
 
 #include "lib/filter.h"
 #include "lib/link.h"

@@ -9,6 +9,7 @@
 #include "include/layout.h"
 #include "lib/copy.h"
 #include "lib/headers.h"
+#include "lib/net.h"
 #include "lib/record.h"
 
 #define tap_context __sk_buff
@@ -16,8 +17,6 @@
 #define DIRECTION_OUTBOUND 2
 /* After the two MAC addresses. */
 #define ETHERNET_LENGTH 14
-#define TAG_OFFSET 12
-#define TAG_LENGTH 4
 /* SOCK_RAW, as in the C library's header. */
 #define SOCKET_RAW 3
 

@@ -3,9 +3,9 @@
 #ifndef TRAWL_BALANCE_PACKET_H
 #define TRAWL_BALANCE_PACKET_H
 
-#include <linux/in.h>
 #include "include/balance.h"
 #include "lib/headers.h"
+#include "lib/net.h"
 #include "lib/one_buffer.h"
 
 /* No outcome yet. */
@@ -14,16 +14,6 @@
 #define WHOLE 0
 #define FIRST_FRAGMENT 1
 #define LATER_FRAGMENT 2
-
-#define IPV4_OFFSET 0x1fff
-#define IPV4_MORE 0x2000
-#define IPV4_DONT 0x4000
-#define IPV6_OFFSET 0xfff8
-#define IPV6_MORE 1
-
-#define TCP_FLAGS 13
-#define TCP_SYN 0x02
-#define TCP_ACK 0x10
 
 /* A packet. The flow of an ICMP error has source and destination of the quoted packet exchanged. */
 struct packet {
@@ -160,9 +150,9 @@ static __always_inline __u32 read_ports(const __u8 *at, void *end, struct packet
 	if (inner)
 		return NONE;
 	if (protocol == IPPROTO_TCP) {
-		if ((void *)(at + TCP_FLAGS + 1) > end)
+		if ((void *)(at + TCP_FLAGS_AT + 1) > end)
 			return BALANCE_MALFORMED;
-		packet->opens = (at[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+		packet->opens = opens_connection(at[TCP_FLAGS_AT]);
 	} else {
 		read_quic(at + 8, end, packet);
 	}

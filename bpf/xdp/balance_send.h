@@ -6,8 +6,6 @@
 
 #include "xdp/balance_table.h"
 
-#define AF_INET 2
-#define AF_INET6 10
 #define TTL 64
 #define ICMP_UNREACHABLE 3
 #define ICMP_FRAGMENTATION_NEEDED 4

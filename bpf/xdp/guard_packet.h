@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
@@ -16,15 +14,13 @@
 #include <bpf/bpf_helpers.h>
 #include "include/guard.h"
 #include "lib/headers.h"
+#include "lib/net.h"
 #include "lib/one_buffer.h"
 
 #define VLAN_TAGS 4
 #define EXTENSION_HEADERS 8
 /* Maximum offset of a header that the guard reads. */
 #define HEADERS_END 4096
-
-#define IP_OFFSET 0x1fff
-#define IPV6_OFFSET 0xfff8
 
 #define ND_FIRST 133
 #define ND_LAST 137
@@ -132,7 +128,7 @@ static __always_inline enum kind read_ipv4(struct xdp_md *context, struct packet
 		return KIND_MALFORMED;
 	packet->source[0] = (__u64)bpf_ntohl(ip->saddr) << 32;
 	packet->destination[0] = (__u64)bpf_ntohl(ip->daddr) << 32;
-	fragment = bpf_ntohs(ip->frag_off) & IP_OFFSET;
+	fragment = bpf_ntohs(ip->frag_off) & IPV4_OFFSET;
 	if (fragment)
 		return later_fragment(packet, ip->protocol, fragment * 8);
 	return read_transport(context, packet, offset + ip->ihl * 4, ip->protocol, ip->ttl);

@@ -125,7 +125,7 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	__u64 word, next;
 
 	if ((void *)(udp + 1) > end || (ethernet && frame->type != bpf_htons(ETH_P_IP)) ||
-	    *(const __u8 *)ip != PLAIN_IPV4 || ip->frag_off & bpf_htons(IP_OFFSET) ||
+	    *(const __u8 *)ip != PLAIN_IPV4 || ip->frag_off & bpf_htons(IPV4_OFFSET) ||
 	    bpf_ntohs(ip->tot_len) < sizeof(*ip))
 		return UNDECIDED;
 	if (ip->protocol == IPPROTO_TCP && (void *)(tcp + 1) > end)

@@ -3,17 +3,13 @@
 #ifndef TRAWL_ROUTE_PACKET_H
 #define TRAWL_ROUTE_PACKET_H
 
-#include <linux/in.h>
 #include "include/bundled.h"
 #include "lib/headers.h"
+#include "lib/net.h"
 
-#define AF_INET 2
-#define AF_INET6 10
-#define IPV4_FRAGMENT bpf_htons(0x3fff)
 /* A frame is padded to 60 bytes; more bytes after the packet than this are not padding. */
 #define MOST_PADDING 46
 #define VLAN_ID 0x0fff
-#define TAG_SIZE ((int)sizeof(struct vlan_tag))
 
 /* No reason to pass the packet to the stack. */
 #define NONE ROUTE_COUNTERS
@@ -73,7 +69,7 @@ static __always_inline void note_ports(const struct frame *frame, void *transpor
 /* Returns true if the packet fills the frame, except for padding. */
 static __always_inline bool fits(const struct frame *frame, __u32 packet_length)
 {
-	__u32 length = frame->length - ETH_HLEN - frame->tags * TAG_SIZE;
+	__u32 length = frame->length - ETH_HLEN - frame->tags * TAG_LENGTH;
 
 	return packet_length <= length && length - packet_length <= MOST_PADDING;
 }
@@ -102,7 +98,7 @@ static __always_inline __u32 read_ipv4(struct frame *frame, struct bpf_fib_looku
 	frame->packet_length = total;
 	fib->ipv4_src = ip->saddr;
 	fib->ipv4_dst = ip->daddr;
-	if (!(ip->frag_off & IPV4_FRAGMENT))
+	if (!(ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
 		note_ports(frame, ip + 1, fib);
 	return NONE;
 }
@@ -175,8 +171,8 @@ static __always_inline __be16 *put_tag(__be16 *type, __u32 number)
 static __always_inline bool rewrite(struct xdp_md *context, const struct frame *frame, const struct bpf_fib_lookup *fib)
 {
 	int tags = !!frame->leaving.outer + !!frame->leaving.inner;
-	int shorter = ((int)frame->tags - tags) * TAG_SIZE;
-	int padding = frame->length - ETH_HLEN - (int)frame->tags * TAG_SIZE - frame->packet_length;
+	int shorter = ((int)frame->tags - tags) * TAG_LENGTH;
+	int padding = frame->length - ETH_HLEN - (int)frame->tags * TAG_LENGTH - frame->packet_length;
 	struct link_header *link;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
@@ -190,7 +186,7 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 		return false;
 	link = (void *)(long)context->data;
 	end = (void *)(long)context->data_end;
-	if ((void *)(link + 1) + MAX_TAGS * TAG_SIZE > end)
+	if ((void *)(link + 1) + MAX_TAGS * TAG_LENGTH > end)
 		return false;
 	__builtin_memcpy(link->destination, fib->dmac, ETH_ALEN);
 	__builtin_memcpy(link->source, fib->smac, ETH_ALEN);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
 /* The bundled programs that redirect: to an interface by the helper or by a device map, to several interfaces, and to
  * other CPUs, with the programs that run there. */
-#include <linux/in.h>
+#include "lib/net.h"
 #include "xdp/touch.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -92,7 +92,7 @@ static __always_inline __u32 flow_of(struct xdp_md *context)
 		ip = ipv4_header(network, end);
 		if (!ip)
 			return 0;
-		if (ip->ihl != 5 || (ip->frag_off & bpf_htons(0x3fff)))
+		if (ip->ihl != 5 || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
 			return ip->saddr ^ ip->daddr;
 		return ip->saddr ^ ip->daddr ^ ports_of(ip + 1, end, ip->protocol);
 	case bpf_htons(ETH_P_IPV6):

@@ -135,7 +135,7 @@ static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, struct fra
 		if (tags)
 			frame->leaving = *tags;
 		/* A device accepts one tag in addition to its MTU, not two. */
-		if (frame->leaving.inner && frame->packet_length + TAG_SIZE > fib->mtu_result)
+		if (frame->leaving.inner && frame->packet_length + TAG_LENGTH > fib->mtu_result)
 			return ROUTE_TOO_BIG;
 	}
 	return bpf_redirect_map(&ports, to, XDP_PASS) == XDP_REDIRECT ? NONE : ROUTE_OTHER_PORT;
