@@ -17,217 +17,252 @@ use crate::options::TriggerPlan;
 use crate::taps::watch::BlindCause;
 use trawl_sys::words::path_word;
 
-/// Converts to `serde_json::Value`, so that no other crate compiles the conversion.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Event {
+/// Defines [`Event`]. Each variant has its sentence behind it, as the arguments of `write!`.
+macro_rules! events {
+    ($($(#[$about:meta])*
+       $name:ident $({ $($(#[$field_about:meta])* $field:ident: $kind:ty),+ $(,)? })? $(($value:ident: $payload:ty))?
+       => ($($sentence:tt)*);)+) => {
+        /// Converts to `serde_json::Value`, so that no other crate compiles the conversion.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        #[serde(tag = "kind", rename_all = "snake_case")]
+        pub enum Event {
+            $($(#[$about])* $name $({ $($(#[$field_about])* $field: $kind),+ })? $(($payload))?),+
+        }
+
+        impl fmt::Display for Event {
+            #[allow(unused_variables)]
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$name $({ $($field),+ })? $(($value))? => write!(f, $($sentence)*)),+
+                }
+            }
+        }
+    };
+}
+
+events! {
+    // Hook points, and the taps chosen for them.
+
     /// Packets are being recorded at a hook point.
     Capturing {
         interface: String,
         hook: String,
         /// Attach mode; empty if the hook has only one.
         mode: String,
-    },
+    } => ("capturing on {interface} at {hook}{}", if mode.is_empty() { String::new() } else { format!(" ({mode})") });
     /// trawl chose these taps.
-    UsingTaps {
-        interface: String,
-        taps: Vec<String>,
-        reason: TapReason,
-    },
-    /// trawl found this hook map.
-    UsingHookMap {
-        interface: String,
-        path: PathBuf,
-    },
+    UsingTaps { interface: String, taps: Vec<String>, reason: TapReason }
+        => ("{interface}: using tap {}: {reason}", taps.join(" and "));
     /// Another capture of trawl is at the same XDP hook.
-    SharingHook {
-        interface: String,
-    },
+    SharingHook { interface: String } => ("{interface}: sharing the XDP hook with another trawl capture");
     /// The driver did not accept trawl's XDP program.
-    SkbMode {
-        interface: String,
-        why: String,
-    },
+    SkbMode { interface: String, why: String } => ("{interface}: using skb mode, after the driver: {why}");
     /// Effects of attaching an XDP program on a network card.
-    TouchesCard {
-        interface: String,
-        driver: String,
-        effects: String,
-    },
+    TouchesCard { interface: String, driver: String, effects: String }
+        => ("{interface}: attaching an XDP program to a card of the driver {driver}: {effects}; without --tap xdp \
+             the card is left alone");
     /// No program is attached, so every packet passes, but other verdicts are requested.
-    NoPacketMatchesVerdict {
-        interface: String,
-    },
+    NoPacketMatchesVerdict { interface: String }
+        => ("{interface}: no XDP program is attached, so every packet passes and --verdict records none of them; \
+             attach the program first, or leave out --verdict");
+    /// Capture files have no link type for these frames.
+    NoLinkType { interface: String }
+        => ("{interface}: capture files have no link type for its frames; they are recorded as USER0");
+    /// A change made by the capture was not undone.
+    NotUndone { what: LeftBehind, why: String } => ("could not restore {what}: {why}");
+    /// The process that cleans up after a killed trawl was killed itself, and another one was started.
+    WardenReplaced
+        => ("the process that cleans up if trawl is killed (warden) was killed; started another");
+
+    // Traced programs, and programs with hooks.
+
+    /// trawl found this hook map.
+    UsingHookMap { interface: String, path: PathBuf } => ("{interface}: using the hook map {}", path.display());
     /// Packets reach these programs by tail calls, which tracing does not see.
-    ProgramsOutOfSight {
-        interface: String,
-        programs: String,
-    },
+    ProgramsOutOfSight { interface: String, programs: String }
+        => ("{interface}: packets reach {programs} by a tail call, and tracing does not see the target of a tail call; \
+             use --tap tailcall");
     /// A program to trace was attached.
-    ProgramFound {
-        interface: String,
-        program: String,
-    },
+    ProgramFound { interface: String, program: String } => ("{interface}: tracing the XDP program {program}");
+    /// A traced program was replaced by another one, which is traced now.
+    ProgramReplaced { interface: String, before: String, program: String }
+        => ("{interface}: the XDP program {before} was replaced by {program}; tracing that one; packets in between were \
+             not seen");
     /// A traced program is not attached any more.
     ProgramLost {
         interface: String,
         program: String,
         /// True if trawl waits for its return.
         awaited: bool,
-    },
+    } => ("{interface}: the XDP program {program} is no longer attached{}",
+          if *awaited { "; no packets are seen until it or its successor is" } else { "" });
+    /// A program runs with hooks during the capture.
+    HooksLent { interface: String, file: PathBuf, program: String, id: u32 }
+        => ("{interface}: replaced {program} (id {id}) by {} with hooks and the same maps, until the capture ends",
+            file.display());
+    /// The attached program already has hooks.
+    HasHooks { interface: String }
+        => ("{interface}: the attached program has hooks already; it is not replaced");
+    /// The program without hooks was not restored.
+    HooksNotReturned { interface: String }
+        => ("{interface}: the program with hooks was replaced or removed during the capture; the previous program was \
+             not restored");
+
+    // Interfaces that change, and gaps.
+
+    LinkDown { interface: String } => ("{interface}: went down");
+    LinkUp { interface: String } => ("{interface}: is up");
+    Renamed { interface: String, name: String } => ("{interface}: was renamed to {name}");
+    /// No packets come from this interface any more.
+    Gone(gone: Gone) => ("{gone}");
+    /// An interface that appeared is not captured.
+    NotJoined { why: String } => ("{why}");
+    /// Interfaces that appear are captured once others have left.
+    JoinsWait { interface: String, why: String }
+        => ("{interface} and later interfaces join once others have left: {why}");
+    /// Reading packets failed, or did not end properly.
+    ReadFailed(failure: ReadFailure) => ("{failure}");
+    /// A tap cannot see packets any more.
+    Blind(gap: Gap)
+        => ("{}: tap {} sees no packets since {}: {}{}", gap.interface, gap.tap, time(gap.from_ns), gap.cause,
+            gap.why.as_ref().map_or_else(String::new, |why| format!("; it could not be attached again: {why}")));
+    /// A blind tap sees packets again.
+    SeesAgain(gap: Gap)
+        => ("{}: tap {} attached again: {}; packets from {} to {} may be missing", gap.interface, gap.tap, gap.cause,
+            time(gap.from_ns), gap.to_ns.map_or_else(|| "now".to_owned(), time));
+    /// A gap, reported once the capture is over.
+    Unseen(gap: Gap) => ("{gap}");
+
+    // Pods.
+
+    /// No pod of this choice runs yet.
+    PodAwaited { pod: String } => ("no pod here is {pod} yet: waiting for it");
+    /// A pod on the host's network is captured by its processes, so that no other pod may join.
+    PodAlone { pod: String }
+        => ("the pod {pod} uses the host's network: capturing the packets of its processes; no other pod joins");
+    /// A pod on the host's network is not captured, because other pods are.
+    PodLeftOut { pod: String }
+        => ("the pod {pod} uses the host's network: it is captured only without other pods");
+
+    // The filter.
+
     /// The kernel or a library drops non-matching packets without counting them.
     RejectedNotCounted {
         interface: String,
         /// Reason for which the kernel refused the counting program; absent for a library.
         why: Option<String>,
-    },
-    /// Capture files have no link type for these frames.
-    NoLinkType {
-        interface: String,
-    },
+    } => ("{interface}: packets that the filter rejects are not counted{}", match why {
+        Some(why) => format!(
+            ", and the filter sees no VLAN tags that the kernel keeps outside the packet: {why}"
+        ),
+        None => ": the library does not show them".to_owned(),
+    });
+    /// The kernel refused the filter: the tap is attached without it, and trawl filters packets itself.
+    FilteredInUserSpace { why: String }
+        => ("the kernel refuses this filter ({why}); it passes all packets, and trawl filters them");
+    /// The kernel follows chains of headers only so far: packets with longer chains are filtered in user space.
+    LongChainsInUserSpace
+        => ("the kernel follows protochain through 64 headers; trawl filters packets with more");
+
+    // The length and the time of records.
+
+    /// Packets are cut after their headers, whose checksums still cover the payload.
+    ChecksumsCoverPayload
+        => ("the checksums in the recorded headers cover the payload too, and can give a short one away; before you pass \
+             the file on, run: trawl read FILE --headers -w NEW");
+    /// A ring's segment is too small for longer packets.
+    SnaplenReduced { bytes: u32 }
+        => ("keeping at most {bytes} bytes of each packet: the ring is too small for more");
     /// The network card stamps packets, if configured to.
     CardStamps {
         interface: String,
         device: String,
         /// False if its filters select only some packets.
         every_packet: bool,
-    },
+    } => ("{interface}: {}", match every_packet {
+        true => format!(
+            "packets carry the network card's time if the card is set to stamp them: hwstamp_ctl -i {device} -r 1"
+        ),
+        false => format!(
+            "the network card stamps only packets that its filters select (ethtool -T {device} lists them); \
+             all others carry the system's time"
+        ),
+    });
     /// The system stamps packets, since neither card nor library does.
-    SystemStamps {
-        interface: String,
-        library: Option<String>,
-    },
-    /// A warning of libpcap on opening the device.
-    LibraryWarning {
-        interface: String,
-        library: String,
-        warning: String,
-    },
-    /// The library gave packets impossible times.
-    ImpossibleTimes {
-        library: String,
-        packets: u64,
-    },
-    /// The library's reading thread did not return in time.
-    LibraryStuck {
-        library: String,
-        seconds: u64,
-    },
-    /// The network stack does not get the packets.
-    TakenFromStack {
-        interface: String,
-    },
-    /// Callbacks of a killed capture were removed from a DPDK port.
-    DpdkPortCleared {
-        interface: String,
-        port: String,
-        pid: String,
-    },
-    /// Too many namespaces or interfaces to follow packets through all of them.
-    StepsLeftOut {
-        of: Steps,
-        count: u64,
-    },
-    /// The running kernel lacks a tracepoint.
-    NoTracepoint {
-        name: String,
-    },
-    /// Packets are followed without these steps.
-    NoSteps {
-        why: String,
-    },
-    /// An interface that appeared is not captured.
-    NotJoined {
-        why: String,
-    },
-    /// No pod of this choice runs yet.
-    PodAwaited {
-        pod: String,
-    },
-    /// A pod on the host's network is captured by its processes, so that no other pod may join.
-    PodAlone {
-        pod: String,
-    },
-    /// A pod on the host's network is not captured, because other pods are.
-    PodLeftOut {
-        pod: String,
-    },
-    /// Interfaces that appear are captured once others have left.
-    JoinsWait {
-        interface: String,
-        why: String,
-    },
-    /// Packets are followed without the steps at a program without hooks.
-    NoHooks {
-        interface: String,
-        reload: Reload,
-    },
+    SystemStamps { interface: String, library: Option<String> } => ("{interface}: {}", match library {
+        Some(library) => {
+            format!("{library} has no time stamps of the network card for it; packets carry the system's time")
+        }
+        None => "its driver stamps no packets; they carry the system's time".to_owned(),
+    });
     /// The clock is read for each packet, not for each poll.
-    ClockReadPerPacket {
-        interface: String,
-        reason: ClockReason,
-    },
-    /// Packets are cut after their headers, whose checksums still cover the payload.
-    ChecksumsCoverPayload,
-    /// A ring's segment is too small for longer packets.
-    SnaplenReduced {
-        bytes: u32,
-    },
-    /// An output is a named pipe, which is opened once it has a reader.
-    WaitsForReader {
-        output: String,
-    },
-    /// An output waits for readers.
-    Listening {
-        output: String,
-        address: SocketAddr,
-        tls: bool,
-        /// True if the kernel chose the port.
-        any_port: bool,
-    },
-    /// Readers of an output cause this traffic.
-    OwnTraffic {
-        traffic: String,
-        /// True if the filter leaves it out.
-        left_out: bool,
-    },
-    ReaderJoined {
-        output: String,
-        reader: SocketAddr,
-    },
-    /// A reader that has left, or whose stream has ended.
-    Reader(ReaderSummary),
-    ReaderRefused {
-        output: String,
-        reader: SocketAddr,
-        why: String,
-    },
-    /// A file goes through the page cache.
-    NotDirect {
-        output: String,
-        why: String,
-    },
-    /// Packets whose process is unknown, recorded and left out, and events of processes that found no room.
-    ProcessesUnknown {
-        recorded: u64,
-        left_out: u64,
-        lost_events: u64,
-    },
-    /// Some uses of sockets by processes are not seen.
-    ProcessesUnseen {
-        uses: Vec<String>,
-    },
-    /// The pipe's reader does not read.
-    NotRead {
-        output: String,
-        packets: u64,
-    },
+    ClockReadPerPacket { interface: String, reason: ClockReason }
+        => ("{interface}: the clock is read for each packet: {reason}");
+    HardwareTime { stamped: u64, recorded: u64 }
+        => ("{stamped} of {recorded} recorded packets carry the hardware's time");
+    TimeError { at_most_ns: u64 } => ("time stamps are wrong by at most {at_most_ns} ns");
+
+    // Libraries and applications that hand over packets.
+
+    /// A warning of libpcap on opening the device.
+    LibraryWarning { interface: String, library: String, warning: String } => ("{interface}: {library}: {warning}");
+    /// The library gave packets impossible times.
+    ImpossibleTimes { library: String, packets: u64 }
+        => ("{library} gave {packets} packets an impossible time; they carry the time at which trawl read them");
+    /// The library's reading thread did not return in time.
+    LibraryStuck { library: String, seconds: u64 }
+        => ("{library} did not return from reading packets within {seconds} s; packets that it holds are not recorded");
+    /// The network stack does not get the packets.
+    TakenFromStack { interface: String }
+        => ("{interface}: the network stack does not get its packets during the capture");
+    /// Callbacks of a killed capture were removed from a DPDK port.
+    DpdkPortCleared { interface: String, port: String, pid: String }
+        => ("{interface}: removed from port {port} the callbacks that a killed capture (process {pid}) left");
+    /// Statistics of a library that reads packets.
+    Library(figures: LibraryFigures) => ("{figures}");
+
+    // Packets that are followed, and recognised.
+
+    /// Too many namespaces or interfaces to follow packets through all of them.
+    StepsLeftOut { of: Steps, count: u64 } => ("no steps at {}", match of {
+        Steps::Namespaces => format!(
+            "netfilter, tc and XDP in {count} network namespaces: there are too many; choose some with --within"
+        ),
+        Steps::Interfaces => {
+            format!("tc and XDP on {count} interfaces: there are too many; choose namespaces with --within")
+        }
+    });
+    /// The running kernel lacks a tracepoint.
+    NoTracepoint { name: String } => ("the kernel has no tracepoint {name}: that step is not shown");
+    /// Packets are followed without these steps.
+    NoSteps { why: String } => ("some steps are not shown: {why}");
+    /// Packets are followed without the steps at a program without hooks.
+    NoHooks { interface: String, reload: Reload } => ("{interface}: no steps at its XDP program, which {}", match reload.how {
+        ReloadMethod::Helper => "trawl attached and which lets every packet pass".to_owned(),
+        _ => format!("has no hooks; load it with hooks: {reload}"),
+    });
     /// Sightings of these taps are all recorded, in spite of --once.
     NotMerged {
         taps: Vec<String>,
         /// The kernel does not let programs recognise packets.
         needs_kernel: bool,
-    },
+    } => ("--once keeps all records of {}: {}", taps.join(", "), match needs_kernel {
+        true => "programs can look at the packets' memory from Linux 6.2 on",
+        false => "only programs recognise packets that other points have seen; use --tap tc or xdp",
+    });
+
+    // Processes.
+
+    /// Packets whose process is unknown, recorded and left out, and events of processes that found no room.
+    ProcessesUnknown { recorded: u64, left_out: u64, lost_events: u64 }
+        => ("{}", unknown_processes(*recorded, *left_out, *lost_events));
+    /// Some uses of sockets by processes are not seen.
+    ProcessesUnseen { uses: Vec<String> }
+        => ("some received packets will have an earlier owner of their socket as process: trawl does not see {}",
+            uses.join(", "));
+
+    // Triggers.
+
     /// Packets are kept in memory until an event.
     Armed {
         before_ns: u64,
@@ -238,113 +273,77 @@ pub enum Event {
         verdicts: Vec<String>,
         /// Process that starts recording on SIGUSR2.
         signal_pid: Option<u32>,
-    },
+    } => ("keeping packets of {:?} in memory, at most {} MiB in addition to the {} MiB of --memory, until {}",
+          Duration::from_nanos(*before_ns), memory_bytes >> 20, ring_bytes >> 20,
+          triggers(expression.as_deref(), verdicts, *signal_pid));
     /// An event started the writing of packets.
-    Triggered(Firing),
-    /// A program runs with hooks during the capture.
-    HooksLent {
-        interface: String,
-        file: PathBuf,
-        program: String,
-        id: u32,
-    },
-    /// The attached program already has hooks.
-    HasHooks {
-        interface: String,
-    },
-    /// The program without hooks was not restored.
-    HooksNotReturned {
-        interface: String,
-    },
-    LinkDown {
-        interface: String,
-    },
-    LinkUp {
-        interface: String,
-    },
-    Renamed {
-        interface: String,
-        name: String,
-    },
-    /// No packets come from this interface any more.
-    Gone(Gone),
-    /// A change made by the capture was not undone.
-    NotUndone {
-        what: LeftBehind,
-        why: String,
-    },
-    /// Reading packets failed, or did not end properly.
-    ReadFailed(ReadFailure),
-    /// A traced program was replaced by another one, which is traced now.
-    ProgramReplaced {
-        interface: String,
-        before: String,
-        program: String,
-    },
-    /// A tap cannot see packets any more.
-    Blind(Gap),
-    /// A blind tap sees packets again.
-    SeesAgain(Gap),
-    /// The process that cleans up after a killed trawl was killed itself, and another one was started.
-    WardenReplaced,
-    /// The kernel refused the filter: the tap is attached without it, and trawl filters packets itself.
-    FilteredInUserSpace {
-        why: String,
-    },
-    /// The kernel follows chains of headers only so far: packets with longer chains are filtered in user space.
-    LongChainsInUserSpace,
-    /// The summary of packets, on request and at the end.
-    Account(PacketAccount),
-    HardwareTime {
-        stamped: u64,
-        recorded: u64,
-    },
-    TimeError {
-        at_most_ns: u64,
-    },
+    Triggered(firing: Firing) => ("{firing}");
+    Triggers(report: TriggerReport) => ("{report}");
+
+    // Outputs.
+
+    /// A file goes through the page cache.
+    NotDirect { output: String, why: String } => ("{output}: written through the page cache: {why}");
+    /// An output is a named pipe, which is opened once it has a reader.
+    WaitsForReader { output: String } => ("{output} is a named pipe: the capture begins once it has a reader");
+    /// The pipe's reader does not read.
+    NotRead { output: String, packets: u64 }
+        => ("{output}: its reader does not read; {packets} recorded packets did not reach it");
     /// Losses of an output after the first.
-    Output(OutputSummary),
+    Output(output: OutputSummary) => ("{output}");
     /// An output ended early.
-    OutputFailed {
-        error: String,
-    },
+    OutputFailed { error: String } => ("{error}");
     /// Packets were lost because they could not be compressed in time.
-    CompressionTooSlow {
-        packets: u64,
-        threads: usize,
-    },
+    CompressionTooSlow { packets: u64, threads: usize } => ("{}", compression_limit(*threads));
     /// All packets are written, but commands of -z still run.
-    WaitsForCommands {
-        count: usize,
-    },
-    /// A gap, reported once the capture is over.
-    Unseen(Gap),
-    Triggers(TriggerReport),
-    /// Statistics of a library that reads packets.
-    Library(LibraryFigures),
-    StoreDelayed {
-        url: String,
-        error: String,
-    },
+    WaitsForCommands { count: usize }
+        => ("waiting for {count} command{} of -z; Ctrl-C ends the waiting", if *count == 1 { "" } else { "s" });
+    /// The summary of packets, on request and at the end.
+    Account(account: PacketAccount) => ("{account}");
+
+    // Readers of an output.
+
+    /// An output waits for readers.
+    Listening {
+        output: String,
+        address: SocketAddr,
+        tls: bool,
+        /// True if the kernel chose the port.
+        any_port: bool,
+    } => ("{output}: waiting for readers{}", match tls {
+        true => " with TLS and a certificate".to_owned(),
+        false if address.ip().is_unspecified() => {
+            format!(", for example: wireshark -k -i TCP@HOST:{}", address.port())
+        }
+        false => format!(", for example: wireshark -k -i TCP@{address}"),
+    });
+    /// Readers of an output cause this traffic.
+    OwnTraffic {
+        traffic: String,
+        /// True if the filter leaves it out.
+        left_out: bool,
+    } => ("{}recording the readers' own traffic{}: {traffic}", if *left_out { "not " } else { "" },
+          if *left_out { "" } else { ", which makes more of it; let the filter leave it out" });
+    ReaderJoined { output: String, reader: SocketAddr } => ("{output}: reader {reader} connected");
+    /// A reader that has left, or whose stream has ended.
+    Reader(reader: ReaderSummary) => ("{reader}");
+    ReaderRefused { output: String, reader: SocketAddr, why: String }
+        => ("{output}: {reader} does not become a reader: {why}");
+
+    // The store.
+
+    StoreDelayed { url: String, error: String }
+        => ("cannot store to {url} for now: {error}; chunks wait in the spool");
     /// The end of a capture into a store.
-    Stored {
-        recorded: u64,
-        stored: u64,
-        on_host: u64,
-        spooled: u64,
-        evicted: u64,
-    },
+    Stored { recorded: u64, stored: u64, on_host: u64, spooled: u64, evicted: u64 }
+        => ("{recorded} recorded: {stored} stored, {}{spooled} spooled, {evicted} evicted",
+            if *on_host == 0 { String::new() } else { format!("{on_host} on this host, ") });
     /// Chunks not yet in the store.
-    Spooled {
-        spool: PathBuf,
-        chunks: u64,
-        error: String,
-    },
+    Spooled { spool: PathBuf, chunks: u64, error: String }
+        => ("in {} {chunks} chunk{} to be stored: {error}; store them later: trawl store push --spool {}",
+            spool.display(), if *chunks == 1 { " waits" } else { "s wait" }, path_word(spool));
     /// Packets that will never be in the store.
-    Evicted {
-        url: String,
-        packets: u64,
-    },
+    Evicted { url: String, packets: u64 } => ("{packets} packets are not in {url}: the spool was full");
 }
 
 /// Reason for which trawl chose a tap.
@@ -365,6 +364,24 @@ pub enum TapReason {
     },
 }
 
+impl fmt::Display for TapReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotEthernet => "its frames are not Ethernet",
+            Self::SentOnly => "sent packets pass no XDP hook",
+            Self::HookNamed => "--hook was given",
+            Self::ProgramNamed => "--program was given",
+            Self::NoProgram => "no XDP program is attached",
+            Self::OtherCapture => "another trawl capture is attached",
+            Self::HasHookMap => "the attached XDP program has a hook map",
+            Self::CanBeTraced => "the attached XDP program can be traced",
+            Self::CannotBeTraced { why } => {
+                return write!(f, "packets that the XDP program drops are not seen: {why}");
+            }
+        })
+    }
+}
+
 /// Objects that packets are followed through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -383,6 +400,15 @@ pub enum ClockReason {
     EndUnseen { why: String },
 }
 
+impl fmt::Display for ClockReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPolls { driver } => write!(f, "the driver ({driver}) has no polls"),
+            Self::EndUnseen { why } => write!(f, "cannot observe the end of NAPI polls: {why}"),
+        }
+    }
+}
+
 /// A change that a tap made for the time of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -390,6 +416,16 @@ pub enum LeftBehind {
     HookSlot { slot: u32 },
     XdpHook,
     TcFilter,
+}
+
+impl fmt::Display for LeftBehind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HookSlot { slot } => write!(f, "slot {slot} of the hook map"),
+            Self::XdpHook => f.write_str("the XDP hook"),
+            Self::TcFilter => f.write_str("the tc filter"),
+        }
+    }
 }
 
 /// An interface that no packets come from any more.
@@ -461,46 +497,35 @@ impl Gone {
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let interface = &self.interface;
+        write!(f, "the interface {} ", self.interface)?;
         match &self.reason {
-            GoneReason::Removed => write!(f, "the interface {interface} was removed"),
-            GoneReason::MovedAway => {
-                write!(f, "the interface {interface} was moved to another namespace")
-            }
-            GoneReason::NamespaceDeleted => {
-                write!(f, "the interface {interface} left the capture: its namespace was deleted")
-            }
-            GoneReason::ProgramsGone => {
-                write!(f, "the interface {interface} no longer runs any of the chosen XDP programs")
-            }
-            GoneReason::ProgramUntraceable { why } => {
-                write!(f, "the interface {interface} has another XDP program now: {why}")
-            }
+            GoneReason::Removed => f.write_str("was removed"),
+            GoneReason::MovedAway => f.write_str("was moved to another namespace"),
+            GoneReason::NamespaceDeleted => f.write_str("left the capture: its namespace was deleted"),
+            GoneReason::ProgramsGone => f.write_str("no longer runs any of the chosen XDP programs"),
+            GoneReason::ProgramUntraceable { why } => write!(f, "has another XDP program now: {why}"),
             GoneReason::ReadFailed(ReadFailure::ApplicationEnded) => {
-                write!(f, "the interface {interface} was removed: its DPDK application has ended")
+                f.write_str("was removed: its DPDK application has ended")
             }
-            GoneReason::ReadFailed(failure) => {
-                write!(f, "the interface {interface} cannot be captured from any more: {}", failure)
-            }
+            GoneReason::ReadFailed(failure) => write!(f, "cannot be captured from any more: {failure}"),
         }
     }
 }
 
 impl fmt::Display for ReadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Self::Error { why } => why.clone(),
-            Self::ThreadCrashed => "the thread that reads packets has crashed".to_owned(),
-            Self::ApplicationEnded => "the DPDK application has ended".to_owned(),
-            Self::HelperBroken => "trawl-dpdk handed over an invalid block".to_owned(),
-            Self::HelperStopped => "trawl-dpdk was stopped by another process".to_owned(),
-            Self::HelperKilled { said: Some(said) } => format!("trawl-dpdk was killed ({said})"),
-            Self::HelperKilled { said: None } => "trawl-dpdk was killed".to_owned(),
+        f.write_str(match self {
+            Self::Error { why } => why,
+            Self::ThreadCrashed => "the thread that reads packets has crashed",
+            Self::ApplicationEnded => "the DPDK application has ended",
+            Self::HelperBroken => "trawl-dpdk handed over an invalid block",
+            Self::HelperStopped => "trawl-dpdk was stopped by another process",
+            Self::HelperKilled { said: Some(said) } => return write!(f, "trawl-dpdk was killed ({said})"),
+            Self::HelperKilled { said: None } => "trawl-dpdk was killed",
             Self::HelperStuck { seconds } => {
-                format!("trawl-dpdk did not end within {seconds} s and was killed")
+                return write!(f, "trawl-dpdk did not end within {seconds} s and was killed");
             }
-        };
-        f.write_str(&text)
+        })
     }
 }
 
@@ -537,6 +562,24 @@ pub struct OutputSummary {
     /// Number of CPUs, if the losses are packets that these could not compress in time.
     #[serde(skip)]
     pub too_few_cpus: Option<usize>,
+}
+
+impl fmt::Display for OutputSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, lost, not_kept, .. } = self;
+        let why = match (&self.error, self.too_few_cpus) {
+            (Some(_), _) => String::new(),
+            (None, Some(cpus)) => format!(": {}", compression_limit(cpus)),
+            (None, None) => ": it could not keep up".to_owned(),
+        };
+        let losses = format!("{lost} recorded packets lost{why}");
+        let alone = format!("{not_kept} recorded packets came while no reader was connected");
+        match (lost, not_kept) {
+            (_, 0) => write!(f, "{name}: {losses}"),
+            (0, _) => write!(f, "{name}: {alone}"),
+            _ => write!(f, "{name}: {alone}, {losses}"),
+        }
+    }
 }
 
 /// A reader that connected to an output.
@@ -677,433 +720,36 @@ impl From<&Event> for Value {
     }
 }
 
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Self::Capturing {
-                interface,
-                hook,
-                mode,
-            } if mode.is_empty() => format!("capturing on {interface} at {hook}"),
-            Self::Capturing {
-                interface,
-                hook,
-                mode,
-            } => format!("capturing on {interface} at {hook} ({mode})"),
-            Self::UsingTaps {
-                interface,
-                taps,
-                reason,
-            } => format!(
-                "{interface}: using tap {}: {}",
-                taps.join(" and "),
-                reason.sentence()
-            ),
-            Self::UsingHookMap { interface, path } => {
-                format!("{interface}: using the hook map {}", path.display())
-            }
-            Self::SharingHook { interface } => {
-                format!("{interface}: sharing the XDP hook with another trawl capture")
-            }
-            Self::SkbMode { interface, why } => {
-                format!("{interface}: using skb mode, after the driver: {why}")
-            }
-            Self::TouchesCard {
-                interface,
-                driver,
-                effects,
-            } => format!(
-                "{interface}: attaching an XDP program to a card of the driver {driver}: {effects}; without --tap xdp \
-             the card is left alone"
-            ),
-            Self::NoPacketMatchesVerdict { interface } => format!(
-                "{interface}: no XDP program is attached, so every packet passes and --verdict records none of them; \
-             attach the program first, or leave out --verdict"
-            ),
-            Self::ProgramsOutOfSight {
-                interface,
-                programs,
-            } => format!(
-                "{interface}: packets reach {programs} by a tail call, and tracing does not see the target of a tail call; \
-             use --tap tailcall"
-            ),
-            Self::ProgramFound { interface, program } => {
-                format!("{interface}: tracing the XDP program {program}")
-            }
-            Self::ProgramReplaced {
-                interface,
-                before,
-                program,
-            } => format!(
-                "{interface}: the XDP program {before} was replaced by {program}; tracing that one; packets in between were not seen"
-            ),
-            Self::ProgramLost {
-                interface,
-                program,
-                awaited: false,
-            } => format!("{interface}: the XDP program {program} is no longer attached"),
-            Self::ProgramLost {
-                interface, program, ..
-            } => format!(
-                "{interface}: the XDP program {program} is no longer attached; no packets are seen until it or its successor is"
-            ),
-            Self::RejectedNotCounted {
-                interface,
-                why: Some(why),
-            } => format!(
-                "{interface}: packets that the filter rejects are not counted, and the filter sees no VLAN tags that the \
-             kernel keeps outside the packet: {why}"
-            ),
-            Self::RejectedNotCounted {
-                interface,
-                why: None,
-            } => format!(
-                "{interface}: packets that the filter rejects are not counted: the library does not show them"
-            ),
-            Self::NoLinkType { interface } => format!(
-                "{interface}: capture files have no link type for its frames; they are recorded as USER0"
-            ),
-            Self::CardStamps {
-                interface,
-                device,
-                every_packet: true,
-            } => format!(
-                "{interface}: packets carry the network card's time if the card is set to stamp them: hwstamp_ctl -i {device} -r 1"
-            ),
-            Self::CardStamps {
-                interface, device, ..
-            } => format!(
-                "{interface}: the network card stamps only packets that its filters select (ethtool -T {device} lists them); \
-                 all others carry the system's time"
-            ),
-            Self::SystemStamps {
-                interface,
-                library: Some(library),
-            } => format!(
-                "{interface}: {library} has no time stamps of the network card for it; packets carry the system's time"
-            ),
-            Self::SystemStamps {
-                interface,
-                library: None,
-            } => format!("{interface}: its driver stamps no packets; they carry the system's time"),
-            Self::LibraryWarning {
-                interface,
-                library,
-                warning,
-            } => format!("{interface}: {library}: {warning}"),
-            Self::ImpossibleTimes { library, packets } => format!(
-                "{library} gave {packets} packets an impossible time; they carry the time at which trawl read them"
-            ),
-            Self::LibraryStuck { library, seconds } => format!(
-                "{library} did not return from reading packets within {seconds} s; packets that it holds are not recorded"
-            ),
-            Self::TakenFromStack { interface } => format!(
-                "{interface}: the network stack does not get its packets during the capture"
-            ),
-            Self::DpdkPortCleared {
-                interface,
-                port,
-                pid,
-            } => format!(
-                "{interface}: removed from port {port} the callbacks that a killed capture (process {pid}) left"
-            ),
-            Self::StepsLeftOut { of, count } => match of {
-                Steps::Namespaces => format!(
-                    "no steps at netfilter, tc and XDP in {count} network namespaces: there are too many; choose some with --within"
-                ),
-                Steps::Interfaces => format!(
-                    "no steps at tc and XDP on {count} interfaces: there are too many; choose namespaces with --within"
-                ),
-            },
-            Self::NoTracepoint { name } => {
-                format!("the kernel has no tracepoint {name}: that step is not shown")
-            }
-            Self::NoSteps { why } => format!("some steps are not shown: {why}"),
-            Self::NotJoined { why } => why.clone(),
-            Self::PodAwaited { pod } => format!("no pod here is {pod} yet: waiting for it"),
-            Self::PodAlone { pod } => format!(
-                "the pod {pod} uses the host's network: capturing the packets of its processes; no other pod joins"
-            ),
-            Self::PodLeftOut { pod } => format!(
-                "the pod {pod} uses the host's network: it is captured only without other pods"
-            ),
-            Self::JoinsWait { interface, why } => {
-                format!("{interface} and later interfaces join once others have left: {why}")
-            }
-            Self::NoHooks { interface, reload } => match reload.how {
-                ReloadMethod::Helper => format!(
-                    "{interface}: no steps at its XDP program, which trawl attached and which lets every packet pass"
-                ),
-                _ => format!(
-                    "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: {}",
-                    reload
-                ),
-            },
-            Self::ClockReadPerPacket { interface, reason } => {
-                let why = match reason {
-                    ClockReason::NoPolls { driver } => {
-                        format!("the driver ({driver}) has no polls")
-                    }
-                    ClockReason::EndUnseen { why } => {
-                        format!("cannot observe the end of NAPI polls: {why}")
-                    }
-                };
-                format!("{interface}: the clock is read for each packet: {why}")
-            }
-            Self::ChecksumsCoverPayload => {
-                "the checksums in the recorded headers cover the payload too, and can give a short one away; before you pass \
-                 the file on, run: trawl read FILE --headers -w NEW"
-                    .to_owned()
-            }
-            Self::SnaplenReduced { bytes } => {
-                format!(
-                    "keeping at most {bytes} bytes of each packet: the ring is too small for more"
-                )
-            }
-            Self::WaitsForReader { output } => {
-                format!("{output} is a named pipe: the capture begins once it has a reader")
-            }
-            Self::Listening {
-                output,
-                address,
-                tls: false,
-                ..
-            } => {
-                let host = match address.ip().is_unspecified() {
-                    true => format!("HOST:{}", address.port()),
-                    false => address.to_string(),
-                };
-                format!("{output}: waiting for readers, for example: wireshark -k -i TCP@{host}")
-            }
-            Self::Listening { output, .. } => {
-                format!("{output}: waiting for readers with TLS and a certificate")
-            }
-            Self::OwnTraffic {
-                traffic,
-                left_out: true,
-            } => format!("not recording the readers' own traffic: {traffic}"),
-            Self::OwnTraffic { traffic, .. } => format!(
-                "recording the readers' own traffic, which makes more of it; let the filter leave it out: {traffic}"
-            ),
-            Self::ReaderJoined { output, reader } => format!("{output}: reader {reader} connected"),
-            Self::Reader(reader) => reader.to_string(),
-            Self::ReaderRefused {
-                output,
-                reader,
-                why,
-            } => format!("{output}: {reader} does not become a reader: {why}"),
-            Self::NotDirect { output, why } => {
-                format!("{output}: written through the page cache: {why}")
-            }
-            Self::ProcessesUnknown {
-                recorded,
-                left_out,
-                lost_events,
-            } => {
-                let mut parts = Vec::new();
-                if *recorded > 0 {
-                    parts.push(match recorded {
-                        1 => "the process of 1 packet is unknown".to_owned(),
-                        many => format!("the process of {many} packets is unknown"),
-                    });
-                }
-                if *left_out > 0 {
-                    parts.push(match left_out {
-                        1 => "1 packet was left out because its process is unknown".to_owned(),
-                        many => {
-                            format!("{many} packets were left out because their process is unknown")
-                        }
-                    });
-                }
-                if *lost_events > 0 {
-                    parts.push(match lost_events {
-                        1 => "1 description of a process was lost".to_owned(),
-                        lost => format!("{lost} descriptions of processes were lost"),
-                    });
-                }
-                parts.join("; ")
-            }
-            Self::ProcessesUnseen { uses } => format!(
-                "some received packets will have an earlier owner of their socket as process: trawl does not see {}",
-                uses.join(", ")
-            ),
-            Self::NotRead { output, packets } => format!(
-                "{output}: its reader does not read; {packets} recorded packets did not reach it"
-            ),
-            Self::NotMerged { taps, needs_kernel } => {
-                let taps = taps.join(", ");
-                let why = match needs_kernel {
-                    true => "programs can look at the packets' memory from Linux 6.2 on",
-                    false => {
-                        "only programs recognise packets that other points have seen; use --tap tc or xdp"
-                    }
-                };
-                format!("--once keeps all records of {taps}: {why}")
-            }
-            Self::Armed {
-                before_ns,
-                memory_bytes,
-                ring_bytes,
-                expression,
-                verdicts,
-                signal_pid,
-            } => {
-                let mut events = Vec::new();
-                if let Some(text) = expression {
-                    events.push(format!("a packet that matches '{text}'"));
-                }
-                if !verdicts.is_empty() {
-                    events.push(format!(
-                        "a packet with the verdict {}",
-                        verdicts.join(" or ")
-                    ));
-                }
-                if let Some(pid) = signal_pid {
-                    events.push(format!("SIGUSR2 (kill -USR2 {pid})"));
-                }
-                format!(
-                    "keeping packets of {:?} in memory, at most {} MiB in addition to the {} MiB of --memory, until {}",
-                    Duration::from_nanos(*before_ns),
-                    memory_bytes >> 20,
-                    ring_bytes >> 20,
-                    events.join(" or ")
-                )
-            }
-            Self::Triggered(event) => event.to_string(),
-            Self::HooksLent {
-                interface,
-                file,
-                program,
-                id,
-            } => format!(
-                "{interface}: replaced {program} (id {id}) by {} with hooks and the same maps, until the capture ends",
-                file.display()
-            ),
-            Self::HasHooks { interface } => {
-                format!("{interface}: the attached program has hooks already; it is not replaced")
-            }
-            Self::HooksNotReturned { interface } => format!(
-                "{interface}: the program with hooks was replaced or removed during the capture; the previous program was not restored"
-            ),
-            Self::LinkDown { interface } => format!("{interface}: went down"),
-            Self::LinkUp { interface } => format!("{interface}: is up"),
-            Self::Renamed { interface, name } => format!("{interface}: was renamed to {name}"),
-            Self::Gone(gone) => gone.to_string(),
-            Self::NotUndone { what, why } => {
-                let what = match what {
-                    LeftBehind::HookSlot { slot } => format!("slot {slot} of the hook map"),
-                    LeftBehind::XdpHook => "the XDP hook".to_owned(),
-                    LeftBehind::TcFilter => "the tc filter".to_owned(),
-                };
-                format!("could not restore {what}: {why}")
-            }
-            Self::ReadFailed(failure) => failure.to_string(),
-            Self::FilteredInUserSpace { why } => format!(
-                "the kernel refuses this filter ({why}); it passes all packets, and trawl filters them"
-            ),
-            Self::LongChainsInUserSpace => {
-                "the kernel follows protochain through 64 headers; trawl filters packets with more"
-                    .to_owned()
-            }
-            Self::WardenReplaced => {
-                "the process that cleans up if trawl is killed (warden) was killed; started another"
-                    .to_owned()
-            }
-            Self::Blind(gap) => {
-                let why = gap.why.as_ref().map_or_else(String::new, |why| {
-                    format!("; it could not be attached again: {why}")
-                });
-                format!(
-                    "{}: tap {} sees no packets since {}: {}{why}",
-                    gap.interface,
-                    gap.tap,
-                    time(gap.from_ns),
-                    gap.cause
-                )
-            }
-            Self::SeesAgain(gap) => format!(
-                "{}: tap {} attached again: {}; packets from {} to {} may be missing",
-                gap.interface,
-                gap.tap,
-                gap.cause,
-                time(gap.from_ns),
-                gap.to_ns.map_or_else(|| "now".to_owned(), time)
-            ),
-            Self::Account(account) => account.to_string(),
-            Self::HardwareTime { stamped, recorded } => {
-                format!("{stamped} of {recorded} recorded packets carry the hardware's time")
-            }
-            Self::TimeError { at_most_ns } => {
-                format!("time stamps are wrong by at most {at_most_ns} ns")
-            }
-            Self::Output(output) => {
-                let OutputSummary {
-                    name,
-                    lost,
-                    not_kept,
-                    ..
-                } = output;
-                let why = match (&output.error, output.too_few_cpus) {
-                    (Some(_), _) => String::new(),
-                    (None, Some(cpus)) => format!(": {}", compression_limit(cpus)),
-                    (None, None) => ": it could not keep up".to_owned(),
-                };
-                let losses = format!("{lost} recorded packets lost{why}");
-                let alone =
-                    format!("{not_kept} recorded packets came while no reader was connected");
-                match (lost, not_kept) {
-                    (_, 0) => format!("{name}: {losses}"),
-                    (0, _) => format!("{name}: {alone}"),
-                    _ => format!("{name}: {alone}, {losses}"),
-                }
-            }
-            Self::OutputFailed { error } => error.clone(),
-            Self::CompressionTooSlow { threads, .. } => compression_limit(*threads),
-            Self::WaitsForCommands { count } => {
-                let commands = if *count == 1 { "command" } else { "commands" };
-                format!("waiting for {count} {commands} of -z; Ctrl-C ends the waiting")
-            }
-            Self::Unseen(gap) => gap.to_string(),
-            Self::Triggers(report) => report.to_string(),
-            Self::Library(figures) => figures.to_string(),
-            Self::StoreDelayed { url, error } => {
-                format!("cannot store to {url} for now: {error}; chunks wait in the spool")
-            }
-            Self::Stored {
-                recorded,
-                stored,
-                on_host,
-                spooled,
-                evicted,
-            } => {
-                let on_host = match on_host {
-                    0 => String::new(),
-                    count => format!("{count} on this host, "),
-                };
-                format!(
-                    "{recorded} recorded: {stored} stored, {on_host}{spooled} spooled, {evicted} evicted"
-                )
-            }
-            Self::Spooled {
-                spool,
-                chunks,
-                error,
-            } => {
-                let (spool, typed) = (spool.display(), path_word(spool));
-                let waiting = match chunks {
-                    1 => "1 chunk waits".to_owned(),
-                    chunks => format!("{chunks} chunks wait"),
-                };
-                format!(
-                    "in {spool} {waiting} to be stored: {error}; store them later: trawl store push --spool {typed}"
-                )
-            }
-            Self::Evicted { url, packets } => {
-                format!("{packets} packets are not in {url}: the spool was full")
-            }
-        };
-        f.write_str(&text)
-    }
+/// Describes the packets whose process is unknown, and the lost descriptions of processes.
+fn unknown_processes(recorded: u64, left_out: u64, lost_events: u64) -> String {
+    let parts = [
+        match recorded {
+            0 => String::new(),
+            1 => "the process of 1 packet is unknown".to_owned(),
+            many => format!("the process of {many} packets is unknown"),
+        },
+        match left_out {
+            0 => String::new(),
+            1 => "1 packet was left out because its process is unknown".to_owned(),
+            many => format!("{many} packets were left out because their process is unknown"),
+        },
+        match lost_events {
+            0 => String::new(),
+            1 => "1 description of a process was lost".to_owned(),
+            lost => format!("{lost} descriptions of processes were lost"),
+        },
+    ];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Lists the events that start the writing of packets.
+fn triggers(expression: Option<&str>, verdicts: &[String], signal_pid: Option<u32>) -> String {
+    let events = [
+        expression.map(|text| format!("a packet that matches '{text}'")),
+        (!verdicts.is_empty()).then(|| format!("a packet with the verdict {}", verdicts.join(" or "))),
+        signal_pid.map(|pid| format!("SIGUSR2 (kill -USR2 {pid})")),
+    ];
+    events.into_iter().flatten().collect::<Vec<_>>().join(" or ")
 }
 
 fn compression_limit(cpus: usize) -> String {
@@ -1125,25 +771,6 @@ impl Event {
             verdicts: verdicts.filter_map(|action| VerdictKind::Xdp.name(action)).map(str::to_owned).collect(),
             signal_pid: plan.signal.then(std::process::id),
         }
-    }
-}
-
-impl TapReason {
-    fn sentence(&self) -> Cow<'static, str> {
-        let sentence = match self {
-            Self::NotEthernet => "its frames are not Ethernet",
-            Self::SentOnly => "sent packets pass no XDP hook",
-            Self::HookNamed => "--hook was given",
-            Self::ProgramNamed => "--program was given",
-            Self::NoProgram => "no XDP program is attached",
-            Self::OtherCapture => "another trawl capture is attached",
-            Self::HasHookMap => "the attached XDP program has a hook map",
-            Self::CanBeTraced => "the attached XDP program can be traced",
-            Self::CannotBeTraced { why } => {
-                return format!("packets that the XDP program drops are not seen: {why}").into();
-            }
-        };
-        sentence.into()
     }
 }
 
