@@ -81,7 +81,7 @@ fmt: ## Format the source
 	cargo fmt --manifest-path fuzz/Cargo.toml
 	cargo fmt --manifest-path fleet/Cargo.toml
 
-size: ## Print the numbers of lines and files by crate
+size: ## Print the numbers of lines, files and tokens by crate and product
 	@scripts/size
 
 lint: lock format clippy doc english ## Check the lock files, the format, clippy's and rustdoc's warnings, the English, the links
