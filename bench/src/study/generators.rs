@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use trawl_packet::net::mac_text;
 
 use trawl_gen::engine::Packet;
 use trawl_gen::pace::Rate;
@@ -171,7 +172,7 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
     let mut _frame = None;
     match who {
         "xdp-trafficgen" => {
-            let mac = mac(lab.b.mac);
+            let mac = mac_text(lab.b.mac);
             command.arg(path).args(["udp", "-m", &mac, "-t", &threads]);
             if ports_vary {
                 command.args(["-d", &PORTS.to_string()]);
@@ -297,17 +298,12 @@ fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> Outcome {
     })
 }
 
-/// Returns a MAC address as text.
-fn mac(bytes: [u8; 6]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).join(":")
-}
-
 /// Returns the frame in trafgen's language.
 fn packet(lab: &Pair, length: usize) -> String {
     format!(
         "{{\neth(da={}, sa={}),\nipv4(sa={}, da={}),\nudp(sp=9, dp=9),\nfill(0x00, {})\n}}\n",
-        mac(lab.b.mac),
-        mac(lab.a.mac),
+        mac_text(lab.b.mac),
+        mac_text(lab.a.mac),
         lab.a.ipv4,
         lab.b.ipv4,
         length.saturating_sub(HEADERS)
@@ -316,7 +312,7 @@ fn packet(lab: &Pair, length: usize) -> String {
 
 /// Returns the script for the kernel's own generator: a device for each of its threads.
 fn pktgen(lab: &Pair, job: &Job) -> String {
-    let mac = mac(lab.b.mac);
+    let mac = mac_text(lab.b.mac);
     let mut script = String::from("set -e; cd /proc/net/pktgen\n");
     let interface = &lab.a.interface;
     for (number, cpu) in job.cpus.iter().enumerate() {

@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
+use trawl_packet::net::protocol::UDP;
 
 use trawl_attach::AttachRequest;
 use trawl_bpf::test_run;
@@ -26,7 +27,6 @@ use crate::traffic::{CHECKSUM, SENDER_CPU, label, send_frames};
 
 /// Test runs of the program alone, in each run.
 const REPEAT: u32 = 200_000;
-const UDP: u8 = 17;
 const DISCARD: u16 = 9;
 /// Factor that spreads numbers evenly: Knuth's multiplicative hashing.
 const SCATTER: u32 = 2_654_435_761;

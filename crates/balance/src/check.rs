@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use trawl_packet::net::{ethertype, protocol};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use trawl_io::packet_socket::{self, Filter, Instruction, PacketSocket};
 use trawl_io::send::PacketSender;
@@ -208,9 +210,6 @@ fn status_of(answer: &[u8]) -> Option<u16> {
     fields.next()?.parse().ok()
 }
 
-const LINKTYPE_ETHERNET: u16 = 1;
-const PROTOCOL_IPV4: u8 = 4;
-const PROTOCOL_IPV6: u8 = 41;
 /// First source port of probes: above the kernel's ephemeral ports.
 const FIRST_PORT: u16 = 61_000;
 /// Probes at one time, each from its own port.
@@ -434,8 +433,8 @@ fn around(
     }
     let inner = inside(Template::new()).tcp(tcp).build();
     let inner_protocol = match probe.vip.service.address {
-        IpAddr::V4(_) => PROTOCOL_IPV4,
-        IpAddr::V6(_) => PROTOCOL_IPV6,
+        IpAddr::V4(_) => protocol::IP_IN_IP,
+        IpAddr::V6(_) => protocol::IPV6_IN_IP,
     };
     let gue = probe.vip.forward == Forward::Gue;
     let protocol = (!gue).then_some(inner_protocol);
@@ -469,13 +468,13 @@ fn listen(site: &Site) -> Result<PacketSocket> {
     let ports = u32::from(FIRST_PORT);
     let program = [
         instruction(LOAD_HALF, 0, 0, 12),
-        instruction(JUMP_EQUAL, 0, 5, 0x0800),
+        instruction(JUMP_EQUAL, 0, 5, ethertype::IPV4.into()),
         instruction(LOAD_BYTE, 0, 0, 23),
         instruction(JUMP_EQUAL, 0, 9, 6),
         instruction(X_IS_HEADER_LENGTH, 0, 0, 14),
         instruction(LOAD_HALF_AT_X, 0, 0, 16),
         instruction(JUMP_GREATER_OR_EQUAL, 5, 6, ports),
-        instruction(JUMP_EQUAL, 0, 5, 0x86dd),
+        instruction(JUMP_EQUAL, 0, 5, ethertype::IPV6.into()),
         instruction(LOAD_BYTE, 0, 0, 20),
         instruction(JUMP_EQUAL, 0, 3, 6),
         instruction(LOAD_HALF, 0, 0, 56),

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use trawl_packet::net::parse_mac;
 
 use serde::Deserialize;
 use trawl_sys::{Error, Result, files::text_file};
@@ -95,20 +96,9 @@ fn vip(entry: VipEntry) -> Result<Vip, String> {
     Ok(vip)
 }
 
-/// Parses a MAC address: six pairs of hexadecimal digits with colons between them.
+/// Parses a MAC address.
 pub fn mac(text: &str) -> Result<[u8; 6], String> {
-    let wrong = || format!("'{text}' is not a MAC address, for example 02:00:00:00:00:01");
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        let part = parts.next().filter(|part| part.len() == 2);
-        let part = part.filter(|part| part.bytes().all(|one| one.is_ascii_hexdigit()));
-        *byte = u8::from_str_radix(part.ok_or_else(wrong)?, 16).map_err(|_| wrong())?;
-    }
-    match parts.next() {
-        None => Ok(mac),
-        Some(_) => Err(wrong()),
-    }
+    parse_mac(text).ok_or_else(|| format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01"))
 }
 
 #[cfg(test)]

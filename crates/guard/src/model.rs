@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use crate::rule::{Action, Ports, Rule, TcpState};
 use crate::set::RuleSet;
-use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, WITH_PORTS};
+use crate::values::{MacPrefix, Prefix, WITH_PORTS};
+use trawl_packet::net::protocol::{ICMP, ICMPV6, TCP};
 
 /// Properties of a packet that rules can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::values::{self, ICMP, ICMPV6, MacPrefix, Prefix, TCP, UDP, WITH_PORTS};
+use crate::values::{self, MacPrefix, Prefix, WITH_PORTS};
+use trawl_packet::net::protocol::{ICMP, ICMPV6, TCP, UDP};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -13,7 +13,8 @@ use trawl_sys::{Error, Result, clock};
 use crate::model::{self, Macs, Packet, PortPair};
 use crate::rule::{Action, Draft, Match, Ports, Rule};
 use crate::set::RuleSet;
-use crate::values::{Prefix, TCP};
+use crate::values::Prefix;
+use trawl_packet::net::protocol::TCP;
 use trawl_sys::words::word;
 
 /// Rate in packets per second below which an interactive session is as good as cut.

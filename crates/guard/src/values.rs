@@ -5,6 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use trawl_packet::net::protocol::{DCCP, ICMP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
+use trawl_packet::net::{mac_text, parse_mac};
+
 /// A network: an address of which the first `length` bits count; the others are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
@@ -155,14 +158,7 @@ impl FromStr for MacPrefix {
                 (address, length.and_then(|text| text.parse().ok()).ok_or_else(wrong)?)
             }
         };
-        let separator = if address.contains('-') { '-' } else { ':' };
-        let byte = |text: &str| match text.len() {
-            1 | 2 if text.bytes().all(|b| b.is_ascii_hexdigit()) => u8::from_str_radix(text, 16).ok(),
-            _ => None,
-        };
-        let bytes: Option<Vec<u8>> = address.split(separator).map(byte).collect();
-        let bytes: [u8; 6] = bytes.and_then(|all| all.try_into().ok()).ok_or_else(wrong)?;
-        let address = mac_number(bytes);
+        let address = mac_number(parse_mac(address).ok_or_else(wrong)?);
         let mac = Self::new(address, length).ok_or_else(wrong)?;
         match mac.address == address {
             true => Ok(mac),
@@ -175,7 +171,7 @@ impl FromStr for MacPrefix {
 impl fmt::Display for MacPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [_, _, a, b, c, d, e, g] = self.address.to_be_bytes();
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+        f.write_str(&mac_text([a, b, c, d, e, g]))?;
         match self.length {
             MAC_BITS => Ok(()),
             length => write!(f, "/{length}"),
@@ -183,12 +179,8 @@ impl fmt::Display for MacPrefix {
     }
 }
 
-/// The protocols that have ports, by number: TCP, UDP, DCCP, SCTP, UDP-Lite.
-pub const WITH_PORTS: [u8; 5] = [TCP, UDP, 33, 132, 136];
-pub const ICMP: u8 = 1;
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
-pub const ICMPV6: u8 = 58;
+/// The protocols that have ports.
+pub const WITH_PORTS: [u8; 5] = [TCP, UDP, DCCP, SCTP, UDP_LITE];
 
 const PROTOCOLS: [(&str, u8); 21] = [
     ("icmp", ICMP),

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use trawl_packet::net::mac_text;
 
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result};
@@ -320,7 +321,7 @@ impl Topology {
             for (at, (number, link, side)) in links.iter().enumerate() {
                 let corner = if at + 1 == links.len() { "└" } else { "├" };
                 let (own, other) = (link.end(*side), link.end(1 - side));
-                let mac = mac(*number, *side).map(|byte| format!("{byte:02x}"));
+                let mac = mac_text(mac(*number, *side));
                 let mut notes = vec![format!("mtu {}", link.mtu)];
                 notes.extend(link.rate.iter().map(|rate| format!("rate {rate}")));
                 notes.extend(link.threaded.then(|| "threaded".to_owned()));
@@ -330,7 +331,7 @@ impl Topology {
                     text,
                     "{corner}─ {} {} {} {} ───── {} {}:{}   {}",
                     own.interface,
-                    mac.join(":"),
+                    mac,
                     ipv4(*number, *side),
                     ipv6(*number, *side),
                     ipv4(*number, 1 - side),

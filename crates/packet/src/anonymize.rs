@@ -12,8 +12,9 @@ use std::ops::Range;
 pub use addresses::{Addresses, ShortKey};
 
 use crate::checksum::cover_kept;
+use crate::net::protocol::{ICMP, ICMPV6, IGMP, TCP};
 use crate::pcapng::block;
-use crate::walk::{Headers, ICMP, ICMPV6, IGMP, MAX_DEPTH, TCP, transport_len, walk};
+use crate::walk::{Headers, MAX_DEPTH, transport_len, walk};
 
 /// A packet without payload and with other addresses.
 #[derive(Debug)]

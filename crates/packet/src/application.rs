@@ -11,7 +11,8 @@ use std::fmt::Write;
 pub use dns::dns_name;
 pub use tls::{ClientHello, client_hello};
 
-use crate::walk::{GENEVE_PORT, Headers, UDP, VXLAN_PORT, word};
+use crate::net::protocol::UDP;
+use crate::walk::{GENEVE_PORT, Headers, VXLAN_PORT, word};
 
 /// Maximum length of a name, for DNS by its standard.
 const MAX_NAME: usize = 255;

@@ -12,6 +12,7 @@
 //! assert_eq!(frame.len(), 60);
 //! ```
 
+use crate::net::{ethertype, protocol};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::checksum::{Addresses, Sum};
@@ -303,10 +304,6 @@ impl Icmp {
     }
 }
 
-const PROTOCOL_ICMP: u8 = 1;
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
-const PROTOCOL_ICMPV6: u8 = 58;
 /// Numbers for contents without one: RFC 3692's and IEEE's experimental numbers.
 const PROTOCOL_EXPERIMENT: u8 = 253;
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
@@ -341,7 +338,7 @@ fn emit(layers: &[Layer], enclosing: Option<Addresses>, payload: Vec<u8>) -> Vec
         Layer::Icmp(message) => icmp(message, Sum::default(), &inner),
         Layer::Icmpv6(message) => {
             let len = inner.len() + 8;
-            let pseudo = addresses.map(|ip| ip.pseudo_header(PROTOCOL_ICMPV6, len));
+            let pseudo = addresses.map(|ip| ip.pseudo_header(protocol::ICMPV6, len));
             icmp(message, pseudo.unwrap_or_default(), &inner)
         }
         Layer::Vxlan { vni } => [8u32 << 24, vni << 8].map(u32::to_be_bytes).concat(),
@@ -353,10 +350,10 @@ fn emit(layers: &[Layer], enclosing: Option<Addresses>, payload: Vec<u8>) -> Vec
 
 fn ethertype_of(layer: Option<&Layer>) -> Option<u16> {
     match layer? {
-        Layer::Vlan(vlan) => Some(if vlan.service { 0x88a8 } else { 0x8100 }),
-        Layer::Arp(_) => Some(0x0806),
-        Layer::Ipv4(_) => Some(0x0800),
-        Layer::Ipv6(_) => Some(0x86dd),
+        Layer::Vlan(vlan) => Some(if vlan.service { ethertype::SERVICE_VLAN } else { ethertype::VLAN }),
+        Layer::Arp(_) => Some(ethertype::ARP),
+        Layer::Ipv4(_) => Some(ethertype::IPV4),
+        Layer::Ipv6(_) => Some(ethertype::IPV6),
         Layer::Raw { ethertype, .. } => *ethertype,
         _ => None,
     }
@@ -366,10 +363,10 @@ fn protocol_of(layer: Option<&Layer>) -> Option<u8> {
     match layer? {
         Layer::Ipv4(_) => Some(4),
         Layer::Ipv6(_) => Some(41),
-        Layer::Udp(_) => Some(PROTOCOL_UDP),
-        Layer::Tcp(_) => Some(PROTOCOL_TCP),
-        Layer::Icmp(_) => Some(PROTOCOL_ICMP),
-        Layer::Icmpv6(_) => Some(PROTOCOL_ICMPV6),
+        Layer::Udp(_) => Some(protocol::UDP),
+        Layer::Tcp(_) => Some(protocol::TCP),
+        Layer::Icmp(_) => Some(protocol::ICMP),
+        Layer::Icmpv6(_) => Some(protocol::ICMPV6),
         Layer::Raw { protocol, .. } => *protocol,
         _ => None,
     }
@@ -423,7 +420,7 @@ fn udp_bytes(udp: &Udp, addresses: Option<Addresses>, inner: &[u8]) -> Vec<u8> {
     let mut bytes = [udp.src, udp.dst, len as u16, 0].map(u16::to_be_bytes).concat();
     if let Some(ip) = addresses.filter(|_| udp.checksum) {
         // A sum of zero is sent as all ones, since zero means unchecked.
-        let sum = match ip.pseudo_header(PROTOCOL_UDP, len).add(&bytes).add(inner).finish() {
+        let sum = match ip.pseudo_header(protocol::UDP, len).add(&bytes).add(inner).finish() {
             0 => 0xffff,
             sum => sum,
         };
@@ -444,7 +441,7 @@ fn tcp(tcp: &Tcp, addresses: Option<Addresses>, inner: &[u8]) -> Vec<u8> {
     bytes.extend(&tcp.options);
     bytes.resize(header_len, 0);
     if let Some(ip) = addresses {
-        let pseudo = ip.pseudo_header(PROTOCOL_TCP, header_len + inner.len());
+        let pseudo = ip.pseudo_header(protocol::TCP, header_len + inner.len());
         let checksum = pseudo.add(&bytes).add(inner).finish();
         bytes[16..18].copy_from_slice(&checksum.to_be_bytes());
     }

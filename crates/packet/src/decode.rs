@@ -1,5 +1,6 @@
 //! The key fields of a packet as plain values, as in the output of `--json`.
 
+use crate::net::{ethertype, protocol};
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -108,10 +109,6 @@ pub struct Tunnel {
 /// Maximum depth of frames inside frames.
 const MAX_DEPTH: u8 = 8;
 const GTP_U_PORT: u16 = 2152;
-const PROTOCOL_ICMP: u8 = 1;
-const PROTOCOL_SCTP: u8 = 132;
-const BRIDGED_ETHERNET: u16 = 0x6558;
-const PPP_IN_GRE: u16 = 0x880b;
 
 /// Decodes the captured bytes of a packet; `link_type` is a LINKTYPE_ value.
 pub fn summary(link_type: u16, captured: &[u8]) -> Summary {
@@ -146,13 +143,10 @@ fn llc(bytes: &[u8]) -> Option<(u16, &[u8])> {
     const SNAP: u8 = 0xaa;
     match *bytes.first_chunk::<6>()? {
         [SNAP, SNAP, UNNUMBERED, 0, 0, 0 | 0xf8] => Some((half(bytes, 6)?, bytes.get(8..)?)),
-        [IP, IP, UNNUMBERED, ..] => Some((ETHERTYPE_IPV4, bytes.get(3..)?)),
+        [IP, IP, UNNUMBERED, ..] => Some((ethertype::IPV4, bytes.get(3..)?)),
         _ => None,
     }
 }
-
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
 
 /// Returns the ethertype of a packet of PPP, and the packet.
 fn ppp(bytes: &[u8]) -> Option<(u16, &[u8])> {
@@ -168,8 +162,8 @@ fn ppp(bytes: &[u8]) -> Option<(u16, &[u8])> {
         _ => (half(rest, 0)?, rest.get(2..)?),
     };
     let ethertype = match protocol {
-        0x21 => ETHERTYPE_IPV4,
-        0x57 => ETHERTYPE_IPV6,
+        0x21 => ethertype::IPV4,
+        0x57 => ethertype::IPV6,
         0x281 => 0x8847,
         0x283 => 0x8848,
         _ => return None,
@@ -180,7 +174,7 @@ fn ppp(bytes: &[u8]) -> Option<(u16, &[u8])> {
 /// Decodes a packet of an ethertype without a frame around it.
 fn typed(kind: u16, bytes: &[u8], depth: u8) -> Summary {
     match kind {
-        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => described(&walk(block::LINKTYPE_RAW, bytes), depth),
+        ethertype::IPV4 | ethertype::IPV6 => described(&walk(block::LINKTYPE_RAW, bytes), depth),
         // The walk reads other ethertypes in frames only.
         _ => {
             let frame = [&[0; 12][..], &kind.to_be_bytes(), bytes].concat();
@@ -222,7 +216,7 @@ fn transport(headers: &Headers<'_>) -> Option<Transport> {
     let protocol = headers.ip.filter(|_| !headers.incomplete)?.protocol;
     if let Some((kind, code)) = headers.icmp {
         return Some(match protocol {
-            PROTOCOL_ICMP => Transport::Icmp { kind, code },
+            protocol::ICMP => Transport::Icmp { kind, code },
             _ => Transport::Icmpv6 { kind, code },
         });
     }
@@ -238,8 +232,8 @@ fn transport(headers: &Headers<'_>) -> Option<Transport> {
             window: tcp.window,
             payload_len,
         }),
-        (walk::UDP, _) => Some(Transport::Udp { src_port, dst_port, payload_len }),
-        (PROTOCOL_SCTP, _) => Some(Transport::Sctp { src_port, dst_port }),
+        (protocol::UDP, _) => Some(Transport::Udp { src_port, dst_port, payload_len }),
+        (protocol::SCTP, _) => Some(Transport::Sctp { src_port, dst_port }),
         _ => None,
     }
 }
@@ -252,25 +246,25 @@ fn tunnel(headers: &Headers<'_>, depth: u8) -> Option<Tunnel> {
     let of = |kind, inner| Tunnel { kind, vni: None, key: None, teid: None, inner: Box::new(inner) };
     match (headers.ip?.protocol, headers.ports) {
         _ if depth > MAX_DEPTH => None,
-        (walk::UDP, Some((_, walk::VXLAN_PORT))) => {
+        (protocol::UDP, Some((_, walk::VXLAN_PORT))) => {
             let inner = frame(block::LINKTYPE_ETHERNET, bytes.get(8..)?, depth);
             Some(Tunnel { vni: Some(word(bytes, 4)? >> 8), ..of("vxlan", inner) })
         }
-        (walk::UDP, Some((_, walk::GENEVE_PORT))) => {
+        (protocol::UDP, Some((_, walk::GENEVE_PORT))) => {
             let options = usize::from(bytes.first()? & 0x3f) * 4;
             let inner = bridged(half(bytes, 2)?, bytes.get(8 + options..)?, depth);
             Some(Tunnel { vni: Some(word(bytes, 4)? >> 8), ..of("geneve", inner) })
         }
-        (walk::UDP, Some((src, dst))) if [src, dst].contains(&GTP_U_PORT) => {
+        (protocol::UDP, Some((src, dst))) if [src, dst].contains(&GTP_U_PORT) => {
             let packet = gtp_u(bytes)?;
             let inner = described(&walk(block::LINKTYPE_RAW, packet), depth);
             Some(Tunnel { teid: word(bytes, 4), ..of("gtp-u", inner) })
         }
         (4 | 41, _) => Some(of("ip", described(&walk(block::LINKTYPE_RAW, bytes), depth))),
-        (walk::GRE, _) => {
+        (protocol::GRE, _) => {
             let (key, kind, rest) = gre(bytes)?;
             let (kind, rest) = match kind {
-                PPP_IN_GRE => ppp(rest)?,
+                ethertype::PPP => ppp(rest)?,
                 kind => (kind, rest),
             };
             Some(Tunnel { key, ..of("gre", bridged(kind, rest, depth)) })
@@ -282,7 +276,7 @@ fn tunnel(headers: &Headers<'_>, depth: u8) -> Option<Tunnel> {
 /// Decodes a packet of an ethertype, which may be a whole frame.
 fn bridged(kind: u16, bytes: &[u8], depth: u8) -> Summary {
     match kind {
-        BRIDGED_ETHERNET => frame(block::LINKTYPE_ETHERNET, bytes, depth),
+        ethertype::BRIDGED_ETHERNET => frame(block::LINKTYPE_ETHERNET, bytes, depth),
         kind => typed(kind, bytes, depth),
     }
 }
@@ -417,9 +411,9 @@ mod tests {
         let tunnels = [
             ("geneve", Some(0x102), over_udp(6081, &geneve, &inner_frame)),
             ("geneve", Some(0x102), over_udp(6081, &geneve_ip, &inner)),
-            ("gre", Some(5), over(walk::GRE, &[0x20, 0, 8, 0, 0, 0, 0, 5], &inner)),
-            ("gre", None, over(walk::GRE, &[0, 0, 0x65, 0x58], &inner_frame)),
-            ("gre", Some(0x0004_0006), over(walk::GRE, &pptp, &inner)),
+            ("gre", Some(5), over(protocol::GRE, &[0x20, 0, 8, 0, 0, 0, 0, 5], &inner)),
+            ("gre", None, over(protocol::GRE, &[0, 0, 0x65, 0x58], &inner_frame)),
+            ("gre", Some(0x0004_0006), over(protocol::GRE, &pptp, &inner)),
             ("gtp-u", Some(9), over_udp(2152, &gtp, &inner)),
             ("ip", None, over(4, &[], &inner)),
         ];

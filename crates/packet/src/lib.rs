@@ -37,6 +37,7 @@ pub mod fnv;
 pub mod freed;
 mod input;
 pub mod link_type;
+pub mod net;
 pub mod pcap;
 pub mod pcapng;
 pub mod read;

@@ -4,39 +4,20 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::net::ethertype::{ARP, BRIDGED_ETHERNET, IPV4, IPV6, MPLS, MPLS_MULTICAST, PPPOE_SESSION, TAGS};
+use crate::net::protocol::{
+    AUTHENTICATION, DCCP, DESTINATION_OPTIONS, ESP, FRAGMENT, GRE, HOP_BY_HOP, ICMP, ICMPV6, IGMP, ROUTING, SCTP, TCP,
+    UDP, UDP_LITE,
+};
 use crate::pcapng::block;
 
 /// Maximum depth of tunnels inside tunnels.
 pub(crate) const MAX_DEPTH: u8 = 4;
 
-const IPV4: u16 = 0x0800;
-const ARP: u16 = 0x0806;
-const VLAN: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
-const IPV6: u16 = 0x86dd;
-const MPLS: [u16; 2] = [0x8847, 0x8848];
-const PPPOE_SESSION: u16 = 0x8864;
-const TRANSPARENT_ETHERNET: u16 = 0x6558;
-
-pub(crate) const ICMP: u8 = 1;
-pub(crate) const IGMP: u8 = 2;
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
-pub(crate) const DCCP: u8 = 33;
-pub(crate) const GRE: u8 = 47;
-const ESP: u8 = 50;
-pub const ICMPV6: u8 = 58;
-pub(crate) const SCTP: u8 = 132;
-pub const UDP_LITE: u8 = 136;
 pub(crate) const VXLAN_PORT: u16 = 4789;
 pub(crate) const GENEVE_PORT: u16 = 6081;
 /// Most VLAN tags whose numbers are kept; further ones are only counted.
 const MAX_TAGS: usize = 4;
-/// Extension headers.
-pub(crate) const HOP_BY_HOP: u8 = 0;
-pub(crate) const ROUTING: u8 = 43;
-pub(crate) const FRAGMENT: u8 = 44;
-pub(crate) const AUTHENTICATION: u8 = 51;
-pub(crate) const DESTINATION: u8 = 60;
 
 const ICMP_HEADER: usize = 8;
 /// ICMP messages that quote a packet: unreachable, quench, redirect, exceeded, bad parameter.
@@ -126,7 +107,7 @@ pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
 
 /// Returns whether this ethertype belongs to a VLAN tag.
 pub fn is_tag(ethertype: u16) -> bool {
-    VLAN.contains(&ethertype)
+    TAGS.contains(&ethertype)
 }
 
 pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -173,7 +154,7 @@ fn follow<'a>(headers: &mut Headers<'a>, kind: u16, rest: &'a [u8]) -> Option<()
             0x21 | 0x57 => ip(headers, rest.get(8..)?),
             _ => Some(()),
         },
-        _ if MPLS.contains(&kind) => {
+        MPLS | MPLS_MULTICAST => {
             let mut rest = rest;
             loop {
                 let entry = word(rest, 0)?;
@@ -291,7 +272,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
                 routed_on |= *rest.get(3)? != 0;
                 (usize::from(*rest.get(1)?) + 1) * 8
             }
-            HOP_BY_HOP | DESTINATION => (usize::from(*rest.get(1)?) + 1) * 8,
+            HOP_BY_HOP | DESTINATION_OPTIONS => (usize::from(*rest.get(1)?) + 1) * 8,
             _ => break,
         };
         next = *rest.first()?;
@@ -500,7 +481,7 @@ fn inner<'a>(headers: &Headers<'a>, depth: u8) -> Option<Headers<'a>> {
 /// Reads a packet of this ethertype in a tunnel.
 fn tunnelled(kind: u16, bytes: &[u8]) -> Option<Headers<'_>> {
     match kind {
-        TRANSPARENT_ETHERNET => Some(walk(block::LINKTYPE_ETHERNET, bytes)),
+        BRIDGED_ETHERNET => Some(walk(block::LINKTYPE_ETHERNET, bytes)),
         IPV4 | IPV6 => Some(walk(block::LINKTYPE_RAW, bytes)),
         _ => None,
     }

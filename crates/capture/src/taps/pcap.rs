@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use trawl_packet::pcapng::block::LINKTYPE_RAW;
 
 use trawl_filter::Classic;
 use trawl_io::libpcap::{CaptureDirection, Handle, Library, Opened, PcapFilter, PcapRequest, Precision};
@@ -244,7 +245,6 @@ impl Drop for AttachedPcap {
 pub const ANY: &str = "any";
 const DLT_RAW: i32 = 12;
 const DLT_RAW_OPENBSD: i32 = 14;
-const LINKTYPE_RAW: u16 = 101;
 
 /// Returns true if reading such a device removes its packets from the network stack.
 pub fn steals(device: &str) -> bool {

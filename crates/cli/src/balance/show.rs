@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
+use trawl_packet::net::mac_text;
 
 use serde::Serialize;
 use trawl_balance::check::{Failure, Health, Probe};
@@ -52,16 +53,12 @@ fn state(one: &Backend) -> &'static str {
     }
 }
 
-fn mac(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
 impl From<&Vip> for VipDocument {
     fn from(vip: &Vip) -> Self {
         let backend = |one: &Backend| BackendDocument {
             address: one.address,
             weight: one.weight,
-            mac: one.mac.map(mac),
+            mac: one.mac.map(mac_text),
             server_id: one.server_id,
             state: state(one),
         };

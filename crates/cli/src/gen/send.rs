@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use serde::Serialize;
 use serde_json::json;
@@ -32,8 +33,6 @@ const MODEST_RATE: u64 = 1000;
 /// Frames a second, and seconds, if no option gives a rate or a limit: enough to see that packets arrive.
 const TRIAL_RATE: u64 = 10;
 const TRIAL_SECONDS: u64 = 10;
-
-const LINKTYPE_ETHERNET: u16 = 1;
 
 const ENGINES: [NamedValue<EngineChoice>; 4] = [
     ("auto", "The fastest that works in a trial", EngineChoice::Auto),

@@ -1,6 +1,7 @@
 //! The path of a packet: its steps and its end.
 
 use std::fmt;
+use trawl_packet::net::protocol::{TCP, UDP};
 
 use serde::Serialize;
 use trawl_bpf::layout::drop::FOLLOW_BRANCH;
@@ -13,8 +14,6 @@ use super::step::{
     CONSUMED, GAP, INPUT, OFFLOAD, Outline, RECEIVED, SOCKET, Seen, Segment, Side, Step, TRANSMITTED, line, translation,
 };
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// Receive offload holds segments no longer than this. A later one may be a retransmission.
 const OFFLOAD_NS: u64 = 20_000_000;
 

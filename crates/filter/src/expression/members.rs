@@ -1,6 +1,7 @@
 //! Operands that lists consist of: an address, a network or a port, and the qualifiers before it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use trawl_packet::net::parse_mac;
 
 /// A condition of an operand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -162,15 +163,9 @@ fn address(text: &str, is_net: bool) -> Option<(MemberKind, Span)> {
 
 /// Parses six bytes in libpcap's usual notation, with the last four before the others.
 fn mac(text: &str) -> Option<u128> {
-    let mut bytes = [0u8; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts.next().filter(|part| (1..=2).contains(&part.len()))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    let [a, b, c, d, e, f] = bytes;
+    let [a, b, c, d, e, f] = parse_mac(text)?;
     let [low, high] = [u32::from_be_bytes([c, d, e, f]), u32::from_be_bytes([0, 0, a, b])];
-    parts.next().is_none().then_some(u128::from(low) << 32 | u128::from(high))
+    Some(u128::from(low) << 32 | u128::from(high))
 }
 
 fn port(text: &str) -> Option<u128> {

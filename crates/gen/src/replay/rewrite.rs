@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use trawl_packet::checksum::{adjusted, difference};
+use trawl_packet::net::protocol::{ICMPV6, TCP, UDP, UDP_LITE};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_packet::walk::{ICMPV6, TCP, UDP, UDP_LITE, is_tag, walk};
+use trawl_packet::walk::{is_tag, walk};
 
 const TAG: usize = 4;
 /// Offset of a tag: after the two addresses.

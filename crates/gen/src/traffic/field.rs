@@ -4,6 +4,7 @@
 //! a prefix. Ranges, prefixes and lists are used in order.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use trawl_packet::net::parse_mac;
 
 use crate::pattern::Edit;
 
@@ -219,18 +220,7 @@ impl FieldValues {
 
 /// Parses a MAC address.
 pub fn mac(text: &str) -> Result<[u8; 6], String> {
-    let wrong = || format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01");
-    let mut mac = [0; 6];
-    let mut parts = text.trim().split([':', '-']);
-    for byte in &mut mac {
-        let part = parts.next();
-        let part = part.filter(|part| (1..=2).contains(&part.len()) && !part.starts_with('+'));
-        *byte = u8::from_str_radix(part.ok_or_else(wrong)?, 16).map_err(|_| wrong())?;
-    }
-    match parts.next() {
-        None => Ok(mac),
-        Some(_) => Err(wrong()),
-    }
+    parse_mac(text.trim()).ok_or_else(|| format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01"))
 }
 
 /// Parses a number, or a name of RFC 2474, 2597, 3246, 5865 or 8622.

@@ -10,7 +10,8 @@ use super::{GRE, LOOPBACK, SCTP};
 use crate::model::{Macs, Packet, PortPair, Transport};
 use crate::rule::{Action, Draft, IcmpType, Match, On, Ports, TcpState};
 use crate::set::RuleSet;
-use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, UDP};
+use crate::values::{MacPrefix, Prefix};
+use trawl_packet::net::protocol::{ICMP, ICMPV6, TCP, UDP};
 
 fn prefix() -> impl Strategy<Value = Prefix> {
     let v4 = (0..4u32, 0..4u32, prop_oneof![Just(0u8), Just(8), Just(14), Just(16), Just(31), Just(32), 1..=32u8])

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::Change;
 use crate::checksum::{HOME_ADDRESS, SOURCE_ROUTES, extensions_v6, options_v4, options_v6, routed_v6};
-use crate::walk::{DESTINATION, HOP_BY_HOP, Headers, ROUTING, UDP};
+use crate::net::protocol::{DESTINATION_OPTIONS, HOP_BY_HOP, ROUTING, UDP};
+use crate::walk::Headers;
 
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
@@ -64,7 +65,7 @@ impl Change<'_> {
     pub(super) fn ipv6_extensions(&mut self, network: usize, end: usize) {
         for (kind, place) in extensions_v6(self.before, network, end) {
             match kind {
-                HOP_BY_HOP | DESTINATION => self.ipv6_options(place.start + 2..place.end),
+                HOP_BY_HOP | DESTINATION_OPTIONS => self.ipv6_options(place.start + 2..place.end),
                 ROUTING => self.route(place),
                 _ => {}
             }

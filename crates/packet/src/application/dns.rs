@@ -1,7 +1,8 @@
 //! Questions of DNS messages.
 
 use super::{MAX_NAME, put_escaped};
-use crate::walk::{Headers, TCP, UDP, half};
+use crate::net::protocol::{TCP, UDP};
+use crate::walk::{Headers, half};
 
 const DNS: u16 = 53;
 const MULTICAST_DNS: u16 = 5353;

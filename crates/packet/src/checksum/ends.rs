@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::walk::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+use crate::net::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 
 const V4_FIXED: usize = 20;
 const V6_FIXED: usize = 40;
@@ -76,7 +76,7 @@ fn ends_v6(bytes: &[u8], network: usize, end: usize) -> Ends {
     let mut ends = Ends { source: network + 8..network + 24, destination: network + 24..network + 40 };
     for (kind, place) in extensions_v6(bytes, network, end) {
         match kind {
-            DESTINATION => {
+            DESTINATION_OPTIONS => {
                 let options = options_v6(bytes, place.start + 2..place.end);
                 for (_, value) in options.into_iter().filter(|(kind, value)| *kind == HOME_ADDRESS && value.len() == 16)
                 {
@@ -109,7 +109,7 @@ pub(crate) fn extensions_v6(bytes: &[u8], network: usize, end: usize) -> Vec<(u8
         let length = match kind {
             FRAGMENT => 8,
             AUTHENTICATION => (units + 2) * 4,
-            HOP_BY_HOP | DESTINATION | ROUTING => (units + 1) * 8,
+            HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => (units + 1) * 8,
             _ => break,
         };
         let place = at..(at + length).min(end);
@@ -169,7 +169,7 @@ mod tests {
     fn home_address_is_the_source() {
         let mut packet = [0; 64];
         packet[0] = 0x60;
-        packet[6] = DESTINATION;
+        packet[6] = DESTINATION_OPTIONS;
         packet[40..44].copy_from_slice(&[17, 2, 1, 2]);
         packet[46..48].copy_from_slice(&[HOME_ADDRESS, 16]);
         let ends = Ends::of(&packet, 0, packet.len()).expect("IPv6");

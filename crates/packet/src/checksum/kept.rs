@@ -6,10 +6,9 @@ use std::ops::Range;
 
 use super::ends::{Ends, extensions_v6, options_v4};
 use super::{Sum, crc32c};
+use crate::net::protocol::{AUTHENTICATION, DCCP, GRE, ICMP, ICMPV6, IGMP, SCTP, TCP, UDP, UDP_LITE};
 use crate::pcapng::block;
-use crate::walk::{
-    AUTHENTICATION, DCCP, GRE, Headers, ICMP, ICMPV6, IGMP, MAX_DEPTH, SCTP, TCP, UDP, UDP_LITE, half, walk,
-};
+use crate::walk::{Headers, MAX_DEPTH, half, walk};
 
 /// The bit by which a wrong checksum differs from the right one.
 const WRONG: u8 = 0x80;

@@ -9,6 +9,7 @@ pub mod lldp;
 pub mod ppp;
 pub mod stp;
 
+use trawl_packet::net::ethertype;
 use trawl_packet::pcapng::block;
 
 use super::line::{Data, Line, Mac, Printed, Stop, put};
@@ -49,21 +50,21 @@ pub fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usize {
 /// Shows the payload of an ethertype. Returns false, and shows nothing, if it is not decoded.
 pub fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Result<bool, Stop> {
     match kind {
-        names::IPV4 => ipv4::print(line, data)?,
-        names::IPV6 => ipv6::print(line, data)?,
-        names::ARP | names::REVERSE_ARP => arp::print(line, data)?,
-        names::MPLS | names::MPLS_MULTICAST => tunnel::mpls(line, data)?,
-        names::PPPOE_DISCOVERY | names::PPPOE_SESSION => ppp::over_ethernet(line, data)?,
-        names::PPP => {
+        ethertype::IPV4 => ipv4::print(line, data)?,
+        ethertype::IPV6 => ipv6::print(line, data)?,
+        ethertype::ARP | ethertype::REVERSE_ARP => arp::print(line, data)?,
+        ethertype::MPLS | ethertype::MPLS_MULTICAST => tunnel::mpls(line, data)?,
+        ethertype::PPPOE_DISCOVERY | ethertype::PPPOE_SESSION => ppp::over_ethernet(line, data)?,
+        ethertype::PPP => {
             put!(line, ": ");
             ppp::print(line, data)?;
         }
-        names::LLDP => lldp::print(line, data)?,
-        names::SLOW => lacp::print(line, data)?,
-        names::PTP => ntp::ptp(line, data)?,
-        names::MACSEC => return ethernet::macsec(line, data),
-        names::EAPOL => ethernet::eapol(line, data)?,
-        names::LOOPBACK => ethernet::loopback(line, data)?,
+        ethertype::LLDP => lldp::print(line, data)?,
+        ethertype::SLOW => lacp::print(line, data)?,
+        ethertype::PTP => ntp::ptp(line, data)?,
+        ethertype::MACSEC => return ethernet::macsec(line, data),
+        ethertype::EAPOL => ethernet::eapol(line, data)?,
+        ethertype::LOOPBACK => ethernet::loopback(line, data)?,
         _ => return Ok(false),
     }
     Ok(true)

@@ -131,27 +131,6 @@ pub fn has_word(name: &str, word: &[u8]) -> bool {
     names.any(|(_, name)| name.as_bytes().eq_ignore_ascii_case(word))
 }
 
-pub const IPV4: u16 = 0x0800;
-pub const ARP: u16 = 0x0806;
-pub const REVERSE_ARP: u16 = 0x8035;
-pub const BRIDGED_ETHERNET: u16 = 0x6558;
-pub const VLAN: u16 = 0x8100;
-pub const VLAN_9100: u16 = 0x9100;
-pub const VLAN_9200: u16 = 0x9200;
-pub const SERVICE_VLAN: u16 = 0x88a8;
-pub const IPV6: u16 = 0x86dd;
-pub const PPP: u16 = 0x880b;
-pub const MPLS: u16 = 0x8847;
-pub const MPLS_MULTICAST: u16 = 0x8848;
-pub const PPPOE_DISCOVERY: u16 = 0x8863;
-pub const PPPOE_SESSION: u16 = 0x8864;
-pub const EAPOL: u16 = 0x888e;
-pub const LLDP: u16 = 0x88cc;
-pub const MACSEC: u16 = 0x88e5;
-pub const PTP: u16 = 0x88f7;
-pub const SLOW: u16 = 0x8809;
-pub const LOOPBACK: u16 = 0x9000;
-
 /// Values up to this are lengths of 802.3 frames, not ethertypes.
 pub const MAX_LENGTH: u16 = 1500;
 
@@ -175,25 +154,6 @@ pub fn organization(oui: impl Into<u64>) -> &'static str {
 pub fn address_family(number: u16) -> &'static str {
     of("address_family", number)
 }
-
-pub const HOP_BY_HOP: u8 = 0;
-pub const ICMP: u8 = 1;
-pub const IGMP: u8 = 2;
-pub const IP_IN_IP: u8 = 4;
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
-pub const DCCP: u8 = 33;
-pub const IPV6_IN_IP: u8 = 41;
-pub const ROUTING: u8 = 43;
-pub const FRAGMENT: u8 = 44;
-pub const GRE: u8 = 47;
-pub const ESP: u8 = 50;
-pub const AH: u8 = 51;
-pub const ICMPV6: u8 = 58;
-pub const NO_NEXT_HEADER: u8 = 59;
-pub const DESTINATION_OPTIONS: u8 = 60;
-pub const ETHERNET_IN_IP: u8 = 143;
-pub const SCTP: u8 = 132;
 
 pub fn protocol(value: u8) -> Option<&'static str> {
     static PROTOCOLS: Names = Names::new(|| table("protocol"));

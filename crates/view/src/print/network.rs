@@ -9,6 +9,7 @@ pub mod ipv6;
 pub mod tunnel;
 
 use std::net::IpAddr;
+use trawl_packet::net::protocol;
 
 use super::line::{Data, Line, Printed, Stop, put};
 use super::{ethernet, names, ospf, pim, sctp, tcp, udp, vrrp};
@@ -50,7 +51,7 @@ impl Ip {
             (Ok((src, dst)), true) => put!(line, "{from}.{src} > {to}.{dst}: "),
             (Ok((src, dst)), false) => put!(line, "{src} > {dst}: "),
             // The mark of the cut begins with a space of its own.
-            (Err(_), true) if protocol == names::TCP => put!(line, "{from} > {to}:"),
+            (Err(_), true) if protocol == protocol::TCP => put!(line, "{from} > {to}:"),
             (Err(_), true) => put!(line, "{from} > {to}: "),
             (Err(_), false) => {}
         }
@@ -60,25 +61,25 @@ impl Ip {
 
 pub fn print(line: &mut Line<'_>, ip: &Ip, number: u8, data: Data<'_>) -> Printed {
     match number {
-        names::TCP => tcp::print(line, ip, data),
-        names::UDP => udp::print(line, ip, data),
-        names::SCTP => sctp::print(line, ip, data),
-        names::ICMP if ip.is_v4() => icmp::print(line, ip, data),
-        names::ICMPV6 if !ip.is_v4() => icmpv6::print(line, ip, data),
-        names::IGMP if ip.is_v4() => igmp::print(line, data),
-        names::ICMP | names::IGMP => wrong_version(line, number, 4),
-        names::ICMPV6 => wrong_version(line, number, 6),
-        names::IP_IN_IP => ipv4::print(line, data),
-        names::IPV6_IN_IP => ipv6::print(line, data),
-        names::GRE => tunnel::gre(line, data),
-        names::AH => authentication(line, ip, data),
-        names::ESP => esp(line, data),
-        names::ETHERNET_IN_IP if !ip.is_v4() => ethernet::print(line, data),
+        protocol::TCP => tcp::print(line, ip, data),
+        protocol::UDP => udp::print(line, ip, data),
+        protocol::SCTP => sctp::print(line, ip, data),
+        protocol::ICMP if ip.is_v4() => icmp::print(line, ip, data),
+        protocol::ICMPV6 if !ip.is_v4() => icmpv6::print(line, ip, data),
+        protocol::IGMP if ip.is_v4() => igmp::print(line, data),
+        protocol::ICMP | protocol::IGMP => wrong_version(line, number, 4),
+        protocol::ICMPV6 => wrong_version(line, number, 6),
+        protocol::IP_IN_IP => ipv4::print(line, data),
+        protocol::IPV6_IN_IP => ipv6::print(line, data),
+        protocol::GRE => tunnel::gre(line, data),
+        protocol::AUTHENTICATION => authentication(line, ip, data),
+        protocol::ESP => esp(line, data),
+        protocol::ETHERNET_IN_IP if !ip.is_v4() => ethernet::print(line, data),
         88 => eigrp(line, data),
         89 => ospf::print(line, ip, data),
         103 => pim::print(line, ip, data),
         112 => vrrp::print(line, ip, ip.ttl, data),
-        names::NO_NEXT_HEADER => {
+        protocol::NO_NEXT_HEADER => {
             put!(line, "no next header");
             Ok(())
         }
@@ -117,7 +118,7 @@ fn wrong_version(line: &mut Line<'_>, number: u8, version: u8) -> Printed {
 
 /// Returns the name of a protocol that is not decoded.
 fn named_only(number: u8) -> Option<&'static str> {
-    matches!(number, 8 | 9 | names::DCCP | 46 | 55 | 108 | 113 | 135).then(|| names::protocol(number)).flatten()
+    matches!(number, 8 | 9 | protocol::DCCP | 46 | 55 | 108 | 113 | 135).then(|| names::protocol(number)).flatten()
 }
 
 fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {

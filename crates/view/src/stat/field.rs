@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use trawl_packet::net::protocol::TCP;
 
 use trawl_packet::pcapng::Direction;
 use trawl_packet::walk::Headers;
@@ -211,7 +212,6 @@ pub fn protocols(headers: &Headers<'_>) -> Vec<&'static str> {
 }
 
 fn application(protocol: u8, port: u16) -> Option<&'static str> {
-    const TCP: u8 = 6;
     Some(match (protocol, port) {
         (_, 53) => "dns",
         (_, 5353) => "mdns",

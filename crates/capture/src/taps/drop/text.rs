@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use trawl_packet::net::ethertype;
 
 use trawl_bpf::droppers;
 use trawl_bpf::kallsyms::Symbols;
@@ -25,8 +26,6 @@ use trawl_sys::netlink::nft_family;
 use super::names::Names;
 use super::reasons::Reasons;
 
-const ETHERTYPE_IP: u16 = 0x0800;
-const ETHERTYPE_IP6: u16 = 0x86dd;
 const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
 /// Reason with which the size of the socket's receive buffer is shown.
@@ -95,8 +94,8 @@ pub fn as_frame<'p>(packet: &EnhancedPacket<'p>) -> (Cow<'p, [u8]>, u32) {
         return (Cow::Borrowed(packet.captured), packet.original_len);
     }
     let kind: u16 = match packet.captured.first().map(|byte| byte >> 4) {
-        Some(6) => ETHERTYPE_IP6,
-        _ => ETHERTYPE_IP,
+        Some(6) => ethertype::IPV6,
+        _ => ethertype::IPV4,
     };
     let frame = [&[0; 12], &kind.to_be_bytes()[..], packet.captured].concat();
     let header = (frame.len() - packet.captured.len()) as u32;

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use trawl_packet::pcapng::block::{LINKTYPE_LINUX_SLL, LINKTYPE_LINUX_SLL2};
 
 use parking_lot::Mutex;
 use trawl_filter::Classic;
@@ -33,8 +34,6 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// Interval at which the library's counters are read: they have 32 bits.
 const FIGURES_EVERY: Duration = Duration::from_millis(200);
 
-const LINKTYPE_SLL: u16 = 113;
-const LINKTYPE_SLL2: u16 = 276;
 /// Packet type in the header of a cooked capture: sent by this host.
 const SENT: u8 = 4;
 
@@ -64,8 +63,8 @@ pub enum Directions {
 impl Directions {
     pub fn by_link_type(link_type: u16) -> Self {
         match link_type {
-            LINKTYPE_SLL => Self::At(1),
-            LINKTYPE_SLL2 => Self::At(10),
+            LINKTYPE_LINUX_SLL => Self::At(1),
+            LINKTYPE_LINUX_SLL2 => Self::At(10),
             _ => Self::Unknown,
         }
     }

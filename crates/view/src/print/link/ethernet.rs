@@ -2,6 +2,7 @@
 
 use crate::print::line::{Data, Line, Mac, Printed, Stop, put};
 use crate::print::{default_print, link, llc, names};
+use trawl_packet::net::ethertype;
 
 const HEADER_LEN: usize = 14;
 pub const VLAN_LEN: usize = 4;
@@ -46,7 +47,7 @@ fn frame(line: &mut Line<'_>, frame: Data<'_>) -> Printed {
 }
 
 pub fn is_vlan(kind: u16) -> bool {
-    matches!(kind, names::VLAN | names::VLAN_9100 | names::VLAN_9200 | names::SERVICE_VLAN)
+    matches!(kind, ethertype::VLAN | ethertype::VLAN_9100 | ethertype::VLAN_9200 | ethertype::SERVICE_VLAN)
 }
 
 /// Shows a VLAN tag, and the ethertype after it, with the link header.

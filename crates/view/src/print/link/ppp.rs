@@ -3,6 +3,7 @@
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::{cdp, ipv4, ipv6, link, names, tunnel};
+use trawl_packet::net::ethertype;
 
 const LCP: u16 = 0xc021;
 const IPCP: u16 = 0x8021;
@@ -75,7 +76,7 @@ pub fn cisco_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     match kind {
         SLARP => slarp(line, payload),
         CDP => cdp::print(line, payload),
-        names::IPV4 | names::IPV6 | names::MPLS | names::MPLS_MULTICAST => {
+        ethertype::IPV4 | ethertype::IPV6 | ethertype::MPLS | ethertype::MPLS_MULTICAST => {
             link::ethertype(line, kind, payload).map(drop)
         }
         _ => {
@@ -213,8 +214,8 @@ pub fn print(line: &mut Line<'_>, frame: Data<'_>) -> Printed {
 
 fn payload(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     match protocol {
-        0x0021 | 0x002f | names::IPV4 => ipv4::print(line, data),
-        0x0057 | names::IPV6 => ipv6::print(line, data),
+        0x0021 | 0x002f | ethertype::IPV4 => ipv4::print(line, data),
+        0x0057 | ethertype::IPV6 => ipv6::print(line, data),
         0x0281 | 0x0283 => tunnel::mpls(line, data),
         _ => {
             if !own(line, protocol, data)? {

@@ -2,6 +2,7 @@
 
 use crate::print::line::{Colons, Data, Line, Printed, put};
 use crate::print::names;
+use trawl_packet::net::ethertype;
 
 const HARDWARE_ETHERNET: u16 = 1;
 const HARDWARE_ATM: u16 = 19;
@@ -53,7 +54,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if !line.options.link_header {
         put!(line, "ARP, ");
     }
-    let is_ip = protocol == names::IPV4;
+    let is_ip = protocol == ethertype::IPV4;
     let usual = is_ip && plen == 4 && hlen != 0;
     if !usual || line.verbose() {
         match hardware {

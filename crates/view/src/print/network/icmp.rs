@@ -1,6 +1,7 @@
 //! ICMP, with the extensions after the packet that errors quote (RFC 4884, and the MPLS label stacks of RFC 4950).
 
 use std::net::Ipv4Addr;
+use trawl_packet::net::protocol;
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::network::Ip;
@@ -114,8 +115,8 @@ fn unreachable(data: Data<'_>, code: u8) -> Result<String, Stop> {
             let header_len = usize::from(inner.u8(0)? & 0xf) * 4;
             let port = inner.u16(header_len + 2)?;
             match number {
-                names::TCP => format!("{to} tcp port {port} unreachable"),
-                names::UDP => format!("{to} udp port {port} unreachable"),
+                protocol::TCP => format!("{to} tcp port {port} unreachable"),
+                protocol::UDP => format!("{to} udp port {port} unreachable"),
                 _ => format!("{to} protocol {number} port {port} unreachable"),
             }
         }

@@ -1,6 +1,7 @@
 //! ICMPv6: errors, echo, neighbour discovery with its options, multicast listeners.
 
 use std::net::Ipv6Addr;
+use trawl_packet::net::protocol;
 
 use crate::print::igmp::{floating, group_record};
 use crate::print::line::{Colons, Data, Line, Printed, Stop, put};
@@ -77,7 +78,7 @@ fn name(kind: u8) -> Option<&'static str> {
 fn checksum(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let stored = data.u16(2)?;
     if let Some(addresses) = ip.addresses() {
-        let sum = addresses.pseudo_header(names::ICMPV6, data.len);
+        let sum = addresses.pseudo_header(protocol::ICMPV6, data.len);
         let sum = sum.add(data.bytes);
         if sum.finish() == 0 {
             put!(line, "[icmp6 sum ok] ");
@@ -195,8 +196,8 @@ fn unreachable(line: &mut Line<'_>, code: u8, data: Data<'_>) -> Printed {
             let (number, transport) = upper_layer(inner)?;
             let port = transport.u16(2)?;
             match number {
-                names::TCP => put!(line, ", {to} tcp port {port}"),
-                names::UDP => put!(line, ", {to} udp port {port}"),
+                protocol::TCP => put!(line, ", {to} tcp port {port}"),
+                protocol::UDP => put!(line, ", {to} udp port {port}"),
                 _ => put!(line, ", {to} protocol {number} port {port} unreachable"),
             }
         }
@@ -211,9 +212,11 @@ fn upper_layer(packet: Data<'_>) -> Result<(u8, Data<'_>), Stop> {
     let mut data = packet.skip(40);
     loop {
         let len = match number {
-            names::HOP_BY_HOP | names::DESTINATION_OPTIONS | names::ROUTING => (usize::from(data.u8(1)?) + 1) * 8,
-            names::FRAGMENT => 8,
-            names::AH => (usize::from(data.u8(1)?) + 2) * 4,
+            protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING => {
+                (usize::from(data.u8(1)?) + 1) * 8
+            }
+            protocol::FRAGMENT => 8,
+            protocol::AUTHENTICATION => (usize::from(data.u8(1)?) + 2) * 4,
             _ => return Ok((number, data)),
         };
         number = data.u8(0)?;

@@ -1,6 +1,7 @@
 //! IPv4: header, options, fragments.
 
 use std::net::IpAddr;
+use trawl_packet::net::protocol;
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::{names, network};
@@ -60,7 +61,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         put!(line, "{src} > {dst}: ip-proto-{number}");
         return Ok(());
     }
-    if !matches!(number, names::TCP | names::UDP | names::SCTP | names::DCCP) {
+    if !matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP) {
         put!(line, "{src} > {dst}: ");
     }
     if datagram.bytes.len() < header_len {

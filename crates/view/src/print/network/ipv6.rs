@@ -1,6 +1,7 @@
 //! IPv6 and its extension headers.
 
 use std::net::IpAddr;
+use trawl_packet::net::protocol;
 
 use trawl_packet::checksum::Ends;
 
@@ -39,7 +40,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let first = data.u8(6)?;
     let total_len = match (payload_len, first) {
         // A jumbo option has the length, or the card fills it in.
-        (0, names::HOP_BY_HOP | names::TCP | names::UDP) => data.len,
+        (0, protocol::HOP_BY_HOP | protocol::TCP | protocol::UDP) => data.len,
         (len, _) => usize::from(len) + HEADER_LEN,
     };
     if data.len < total_len {
@@ -58,7 +59,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         put!(line, "hlim {}, next-header {name} ({first}) payload length: {payload_len}) ", data.u8(7)?);
     }
     let (src, dst) = (data.ip6(8)?, data.ip6(24)?);
-    if !matches!(first, names::TCP | names::UDP | names::SCTP | names::DCCP) {
+    if !matches!(first, protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP) {
         put!(line, "{src} > {dst}: ");
     }
     let ends = Ends::of(data.bytes, 0, data.bytes.len());
@@ -111,16 +112,16 @@ fn extensions(line: &mut Line<'_>, mut ip: network::Ip, mut data: Data<'_>, is_j
     let mut next = ip.protocol;
     loop {
         let len = match next {
-            names::HOP_BY_HOP => {
+            protocol::HOP_BY_HOP => {
                 let len = options(line, "hbhopt", "HBH", data)?;
                 if is_jumbo {
                     data.len = jumbo(line, data)?;
                 }
                 len
             }
-            names::DESTINATION_OPTIONS => options(line, "dstopt", "DSTOPT", data)?,
-            names::ROUTING => routing(line, &mut ip, data)?,
-            names::FRAGMENT => {
+            protocol::DESTINATION_OPTIONS => options(line, "dstopt", "DSTOPT", data)?,
+            protocol::ROUTING => routing(line, &mut ip, data)?,
+            protocol::FRAGMENT => {
                 if !first_fragment(line, data)? {
                     return Ok(());
                 }

@@ -2,6 +2,7 @@
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{default_print, ethernet, ipv4, ipv6, link, names, ppp};
+use trawl_packet::net::ethertype;
 
 /// Returns the text between a tunnel's header and the inner packet.
 fn separator(line: &Line<'_>) -> &'static str {
@@ -66,7 +67,7 @@ pub fn geneve(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     put!(line, "{}", separator(line));
     let inner = rest.skip(len);
-    if kind == names::BRIDGED_ETHERNET {
+    if kind == ethertype::BRIDGED_ETHERNET {
         return ethernet::print(line, inner);
     }
     if !link::ethertype(line, kind, inner)? {
@@ -149,10 +150,10 @@ fn gre_0(line: &mut Line<'_>, flags: u16, kind: u16, data: Data<'_>) -> Printed 
     put!(line, "{}", separator(line));
     let inner = data.skip(at);
     match kind {
-        names::BRIDGED_ETHERNET => return ethernet::print(line, inner),
-        names::IPV4 => return ipv4::print(line, inner),
-        names::IPV6 => return ipv6::print(line, inner),
-        names::MPLS | names::MPLS_MULTICAST => return mpls(line, inner),
+        ethertype::BRIDGED_ETHERNET => return ethernet::print(line, inner),
+        ethertype::IPV4 => return ipv4::print(line, inner),
+        ethertype::IPV6 => return ipv6::print(line, inner),
+        ethertype::MPLS | ethertype::MPLS_MULTICAST => return mpls(line, inner),
         _ => put!(line, "gre-proto-0x{kind:x}"),
     }
     Ok(())
@@ -177,7 +178,7 @@ fn gre_1(line: &mut Line<'_>, flags: u16, kind: u16, data: Data<'_>) -> Printed 
     }
     put_kind(line, kind);
     put!(line, ", length {}{}", data.len, separator(line));
-    if kind == names::PPP {
+    if kind == ethertype::PPP {
         return ppp::print(line, data.skip(at));
     }
     put!(line, "gre-proto-0x{kind:x}");

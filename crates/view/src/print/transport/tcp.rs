@@ -5,11 +5,12 @@ use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::network::Ip;
 use crate::print::{mptcp, names, transport};
 use trawl_packet::build::flags;
+use trawl_packet::net::protocol;
 
 const HEADER_LEN: usize = 20;
 pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "tcp";
-    let (src, dst) = ip.put_ports(line, names::TCP, data)?;
+    let (src, dst) = ip.put_ports(line, protocol::TCP, data)?;
     data.need(HEADER_LEN)?;
     let header_len = usize::from(data.u8(12)? >> 4) * 4;
     if header_len < HEADER_LEN {
@@ -85,7 +86,7 @@ fn checksum(line: &mut Line<'_>, ip: &Ip, segment: Data<'_>) -> Printed {
     let (Some(addresses), true) = (ip.addresses(), segment.bytes.len() == segment.len) else {
         return Ok(());
     };
-    let sum = addresses.pseudo_header(names::TCP, segment.len).add(segment.bytes);
+    let sum = addresses.pseudo_header(protocol::TCP, segment.len).add(segment.bytes);
     put!(line, ", cksum 0x{stored:04x}");
     if sum.finish() == 0 {
         put!(line, " (correct)");

@@ -1,15 +1,15 @@
 //! UDP.
 
 use crate::print::line::{Data, Line, Printed, put};
-use crate::print::names;
 use crate::print::network::Ip;
 use crate::print::transport::{as_chosen, datagram, names_length};
+use trawl_packet::net::protocol;
 
 const HEADER_LEN: usize = 8;
 
 pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "udp";
-    let (src, dst) = ip.put_ports(line, names::UDP, data)?;
+    let (src, dst) = ip.put_ports(line, protocol::UDP, data)?;
     if data.len < HEADER_LEN {
         put!(line, "truncated-udp {}", data.len);
         return Ok(());
@@ -56,7 +56,7 @@ fn checksum(line: &mut Line<'_>, ip: &Ip, datagram: Data<'_>) -> Printed {
     let (Some(addresses), true) = (ip.addresses(), datagram.bytes.len() == datagram.len) else {
         return Ok(());
     };
-    let sum = addresses.pseudo_header(names::UDP, datagram.len);
+    let sum = addresses.pseudo_header(protocol::UDP, datagram.len);
     let sum = sum.add(datagram.bytes);
     if sum.finish() == 0 {
         put!(line, "[udp sum ok] ");
