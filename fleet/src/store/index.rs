@@ -8,12 +8,9 @@ use std::fmt::Write as _;
 use std::hash::Hasher as _;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use trawl_packet::net::ethertype;
 
-use arrow::array::{
-    ArrayRef, BooleanBuilder, Int32Builder, Int64Array, Int64Builder, RecordBatch, StringViewBuilder,
-    TimestampMicrosecondArray,
-};
+use arrow::array::{ArrayBuilder as _, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::errors::ParquetError;
@@ -33,14 +30,10 @@ use trawl_spool::chunk::UNNAMED;
 use trawl_spool::manifest::Manifest;
 use trawl_sys::clock;
 
-use schema::{GROUP_ROWS, properties, schema};
+use schema::{Columns, GROUP_ROWS, properties, schema};
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_RARP: u16 = 0x8035;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Ethertypes whose headers have addresses that filters search for.
-const ADDRESSED: [u16; 4] = [ETHERTYPE_IPV4, ETHERTYPE_ARP, ETHERTYPE_RARP, ETHERTYPE_IPV6];
+const ADDRESSED: [u16; 4] = [ethertype::IPV4, ethertype::ARP, ethertype::REVERSE_ARP, ethertype::IPV6];
 /// Payload bytes included in the hash.
 const HASHED_PAYLOAD: usize = 64;
 
@@ -98,10 +91,10 @@ fn addresses(headers: &Headers<'_>) -> [Option<IpAddr>; 2] {
 /// itself.
 fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     let ip = headers.ip.map(|ip| match ip.src {
-        IpAddr::V4(_) => ETHERTYPE_IPV4,
-        IpAddr::V6(_) => ETHERTYPE_IPV6,
+        IpAddr::V4(_) => ethertype::IPV4,
+        IpAddr::V6(_) => ethertype::IPV6,
     });
-    let read = headers.arp.map(|_| ETHERTYPE_ARP).or(ip);
+    let read = headers.arp.map(|_| ethertype::ARP).or(ip);
     let other = headers.ethertype.filter(|found| !ADDRESSED.contains(found));
     read.or(other).map(i32::from)
 }
@@ -200,99 +193,21 @@ struct Place<'a> {
     offset: usize,
 }
 
-/// Rows that become a row group, column by column.
+/// Rows that become a row group.
 struct Rows<'a> {
     manifest: &'a Manifest,
-    time: Vec<i64>,
-    interface: StringViewBuilder,
-    hook: StringViewBuilder,
-    direction: StringViewBuilder,
-    verdict: StringViewBuilder,
-    reason: StringViewBuilder,
-    vlan: Int32Builder,
-    vni: Int32Builder,
-    ethertype: Int32Builder,
-    src: StringViewBuilder,
-    dst: StringViewBuilder,
-    protocol: Int32Builder,
-    ttl: Int32Builder,
-    sport: Int32Builder,
-    dport: Int32Builder,
-    tcp_flags: Int32Builder,
-    tcp_seq: Int64Builder,
-    reset: BooleanBuilder,
-    retransmission: BooleanBuilder,
-    flow: Int64Builder,
-    dns_name: StringViewBuilder,
-    tls_server_name: StringViewBuilder,
-    ja4: StringViewBuilder,
-    http_host: StringViewBuilder,
-    captured_length: Int32Builder,
-    length: Int32Builder,
-    hash: Int64Builder,
-    pid: Int64Builder,
-    comm: StringViewBuilder,
-    container: StringViewBuilder,
-    frame: Int32Builder,
-    offset: Int32Builder,
-    pod: StringViewBuilder,
-    pod_labels: StringViewBuilder,
-    nat_src: StringViewBuilder,
-    nat_sport: Int32Builder,
-    nat_dst: StringViewBuilder,
-    nat_dport: Int32Builder,
+    columns: Columns,
     /// An address as text, to be copied.
     address: String,
 }
 
-fn texts() -> StringViewBuilder {
-    StringViewBuilder::new().with_deduplicate_strings()
-}
-
 impl<'a> Rows<'a> {
     fn new(manifest: &'a Manifest) -> Self {
-        Self {
-            manifest,
-            time: Vec::new(),
-            interface: texts(),
-            hook: texts(),
-            direction: texts(),
-            verdict: texts(),
-            reason: texts(),
-            vlan: Int32Builder::new(),
-            vni: Int32Builder::new(),
-            ethertype: Int32Builder::new(),
-            src: texts(),
-            dst: texts(),
-            protocol: Int32Builder::new(),
-            ttl: Int32Builder::new(),
-            sport: Int32Builder::new(),
-            dport: Int32Builder::new(),
-            tcp_flags: Int32Builder::new(),
-            tcp_seq: Int64Builder::new(),
-            reset: BooleanBuilder::new(),
-            retransmission: BooleanBuilder::new(),
-            flow: Int64Builder::new(),
-            dns_name: texts(),
-            tls_server_name: texts(),
-            ja4: texts(),
-            http_host: texts(),
-            captured_length: Int32Builder::new(),
-            length: Int32Builder::new(),
-            hash: Int64Builder::new(),
-            pid: Int64Builder::new(),
-            comm: texts(),
-            container: texts(),
-            frame: Int32Builder::new(),
-            offset: Int32Builder::new(),
-            pod: texts(),
-            pod_labels: texts(),
-            nat_src: texts(),
-            nat_sport: Int32Builder::new(),
-            nat_dst: texts(),
-            nat_dport: Int32Builder::new(),
-            address: String::new(),
-        }
+        Self { manifest, columns: Columns::new(), address: String::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.columns.time_ns.len()
     }
 
     fn packet(&mut self, block: &Block<'_>, at: &mut Place<'_>) -> Option<()> {
@@ -311,55 +226,58 @@ impl<'a> Rows<'a> {
         let vlan = headers.vlan_numbers().first();
         let names = Names::of(&headers);
         let retransmission = at.streams.is_again(packet.interface_id, &headers);
-        self.time.push(packet.timestamp as i64);
-        self.interface.append_value(plain_name(interface));
-        self.hook.append_option(interface.hook());
-        self.direction.append_option(direction);
-        self.verdict.append_option(options.verdict.map(verdict::text));
-        self.reason.append_option(reason);
-        self.vlan.append_option(vlan.map(|number| i32::from(*number)));
-        self.vni.append_option(names.vni.map(u32::cast_signed));
-        self.ethertype.append_option(ethertype(&headers));
+        let time_ns = packet.timestamp as i64;
+        let columns = &mut self.columns;
+        columns.time.append_value(time_ns.div_euclid(1000));
+        columns.time_ns.append_value(time_ns);
+        columns.interface.append_value(plain_name(interface));
+        columns.hook.append_option(interface.hook());
+        columns.direction.append_option(direction);
+        columns.verdict.append_option(options.verdict.map(verdict::text));
+        columns.reason.append_option(reason);
+        columns.vlan.append_option(vlan.map(|number| i32::from(*number)));
+        columns.vni.append_option(names.vni.map(u32::cast_signed));
+        columns.ethertype.append_option(ethertype(&headers));
         let addresses = addresses(&headers);
-        for (address, column) in addresses.into_iter().zip([&mut self.src, &mut self.dst]) {
+        for (address, column) in addresses.into_iter().zip([&mut columns.src, &mut columns.dst]) {
             self.address.clear();
             match address.map(|address| write!(self.address, "{address}")) {
                 Some(_) => column.append_value(&self.address),
                 None => column.append_null(),
             }
         }
-        self.protocol.append_option(ip.map(|ip| ip.protocol.into()));
-        self.ttl.append_option(ip.map(|ip| ip.ttl.into()));
-        self.sport.append_option(headers.ports.map(|(from, _)| from.into()));
-        self.dport.append_option(headers.ports.map(|(_, to)| to.into()));
-        self.tcp_flags.append_option(headers.tcp.map(|tcp| tcp.flags.into()));
-        self.tcp_seq.append_option(headers.tcp.map(|tcp| tcp.seq.into()));
-        self.reset.append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
-        self.retransmission.append_option(retransmission);
-        self.flow.append_option(flow(&headers));
-        self.dns_name.append_option(names.dns);
-        self.tls_server_name.append_option(names.server);
-        self.ja4.append_option(names.ja4);
-        self.http_host.append_option(names.host);
-        self.captured_length.append_value(packet.captured_len() as i32);
-        self.length.append_value(packet.original_len as i32);
-        self.hash.append_value(hash.into());
-        self.pid.append_option(process.map(|process| process.id.into()));
-        self.comm.append_option(process.and_then(|process| process.name));
-        self.container.append_option(process.and_then(|process| process.described?.container()));
-        self.frame.append_value(at.frame as i32);
-        self.offset.append_value(at.offset as i32);
+        columns.protocol.append_option(ip.map(|ip| ip.protocol.into()));
+        columns.ttl.append_option(ip.map(|ip| ip.ttl.into()));
+        columns.sport.append_option(headers.ports.map(|(from, _)| from.into()));
+        columns.dport.append_option(headers.ports.map(|(_, to)| to.into()));
+        columns.tcp_flags.append_option(headers.tcp.map(|tcp| tcp.flags.into()));
+        columns.tcp_seq.append_option(headers.tcp.map(|tcp| tcp.seq.into()));
+        columns.reset.append_option(headers.tcp.map(|tcp| tcp.flags & RST != 0));
+        columns.retransmission.append_option(retransmission);
+        columns.flow.append_option(flow(&headers));
+        columns.dns_name.append_option(names.dns);
+        columns.tls_server_name.append_option(names.server);
+        columns.ja4.append_option(names.ja4);
+        columns.http_host.append_option(names.host);
+        columns.captured_length.append_value(packet.captured_len() as i32);
+        columns.length.append_value(packet.original_len as i32);
+        columns.hash.append_value(hash.into());
+        columns.pid.append_option(process.map(|process| process.id.into()));
+        columns.comm.append_option(process.and_then(|process| process.name));
+        columns.container.append_option(process.and_then(|process| process.described?.container()));
+        columns.frame.append_value(at.frame as i32);
+        columns.offset.append_value(at.offset as i32);
         let pod = interface.pod();
-        self.pod.append_option(pod.map(|(name, _)| name));
-        self.pod_labels.append_option(pod.and_then(|(_, labels)| labels));
+        columns.pod.append_option(pod.map(|(name, _)| name));
+        columns.pod_labels.append_option(pod.and_then(|(_, labels)| labels));
         self.translation(other_side(&headers, at.translations, packet.timestamp));
         Some(())
     }
 
     /// Appends source and destination on the other side of a translation.
     fn translation(&mut self, other: Option<[SocketAddr; 2]>) {
-        let columns = [(&mut self.nat_src, &mut self.nat_sport), (&mut self.nat_dst, &mut self.nat_dport)];
-        for (number, (address, port)) in columns.into_iter().enumerate() {
+        let Columns { nat_src, nat_sport, nat_dst, nat_dport, .. } = &mut self.columns;
+        for (number, (address, port)) in [(nat_src, nat_sport), (nat_dst, nat_dport)].into_iter().enumerate() {
             let end = other.map(|ends| ends[number]);
             address.append_option(end.map(|end| end.ip().to_string()));
             // ICMP has none.
@@ -368,62 +286,17 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Returns the rows in the order of the schema.
+    /// Fills the columns that are the same in all rows, and returns the rows.
     fn finish(mut self) -> Result<RecordBatch, ParquetError> {
-        let rows = self.time.len();
-        let all = |value: &str| -> ArrayRef {
-            let mut column = texts();
-            (0..rows).for_each(|_| column.append_value(value));
-            Arc::new(column.finish())
-        };
-        let epoch = &self.manifest.epoch;
-        let microseconds = self.time.iter().map(|ns| ns.div_euclid(1000));
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(TimestampMicrosecondArray::from_iter_values(microseconds).with_timezone("UTC")),
-            Arc::new(Int64Array::from(self.time)),
-            all(&epoch.capture),
-            all(&clock::date_of(self.manifest.time())),
-            all(&epoch.host),
-            Arc::new(self.interface.finish()),
-            Arc::new(self.hook.finish()),
-            Arc::new(self.direction.finish()),
-            Arc::new(self.verdict.finish()),
-            Arc::new(self.reason.finish()),
-            Arc::new(self.vlan.finish()),
-            Arc::new(self.vni.finish()),
-            Arc::new(self.ethertype.finish()),
-            Arc::new(self.src.finish()),
-            Arc::new(self.dst.finish()),
-            Arc::new(self.protocol.finish()),
-            Arc::new(self.ttl.finish()),
-            Arc::new(self.sport.finish()),
-            Arc::new(self.dport.finish()),
-            Arc::new(self.tcp_flags.finish()),
-            Arc::new(self.tcp_seq.finish()),
-            Arc::new(self.reset.finish()),
-            Arc::new(self.retransmission.finish()),
-            Arc::new(self.flow.finish()),
-            Arc::new(self.dns_name.finish()),
-            Arc::new(self.tls_server_name.finish()),
-            Arc::new(self.ja4.finish()),
-            Arc::new(self.http_host.finish()),
-            Arc::new(self.captured_length.finish()),
-            Arc::new(self.length.finish()),
-            Arc::new(self.hash.finish()),
-            Arc::new(self.pid.finish()),
-            Arc::new(self.comm.finish()),
-            Arc::new(self.container.finish()),
-            all(&self.manifest.key().packets()),
-            Arc::new(self.frame.finish()),
-            Arc::new(self.offset.finish()),
-            Arc::new(self.pod.finish()),
-            Arc::new(self.pod_labels.finish()),
-            Arc::new(self.nat_src.finish()),
-            Arc::new(self.nat_sport.finish()),
-            Arc::new(self.nat_dst.finish()),
-            Arc::new(self.nat_dport.finish()),
-        ];
-        Ok(RecordBatch::try_new(schema(), columns)?)
+        let Manifest { epoch, .. } = self.manifest;
+        let (date, chunk) = (clock::date_of(self.manifest.time()), self.manifest.key().packets());
+        for _ in 0..self.len() {
+            self.columns.capture.append_value(&epoch.capture);
+            self.columns.date.append_value(&date);
+            self.columns.host.append_value(&epoch.host);
+            self.columns.chunk.append_value(&chunk);
+        }
+        Ok(self.columns.finish()?)
     }
 }
 
@@ -541,7 +414,7 @@ fn read(
                         offset,
                     };
                     rows.packet(&block, &mut place).ok_or_else(|| damaged("a packet block is too short"))?;
-                    if rows.time.len() == GROUP_ROWS {
+                    if rows.len() == GROUP_ROWS {
                         let full = std::mem::replace(&mut rows, Rows::new(manifest));
                         full.finish().and_then(&mut group).map_err(io::Error::other)?;
                     }
@@ -554,7 +427,7 @@ fn read(
             return Err(damaged("a frame does not end with a whole block"));
         }
     }
-    if !rows.time.is_empty() {
+    if rows.len() > 0 {
         rows.finish().and_then(group).map_err(io::Error::other)?;
     }
     Ok(())

@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::array::{
+    ArrayRef, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringViewBuilder, TimestampMicrosecondBuilder,
+};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::error::ArrowError;
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{BloomFilterPosition, EnabledStatistics, WriterProperties, WriterVersion};
@@ -26,57 +30,92 @@ pub struct Column {
     pub optional: bool,
 }
 
-const fn column(name: &'static str, kind: Kind, optional: bool) -> Column {
-    Column { name, kind, optional }
+/// Expands to the builder of a kind of columns, to a new one, or to whether a column may be empty.
+macro_rules! of_column {
+    (builder Time) => { TimestampMicrosecondBuilder };
+    (builder Text) => { StringViewBuilder };
+    (builder Int) => { Int32Builder };
+    (builder Long) => { Int64Builder };
+    (builder Bool) => { BooleanBuilder };
+    (new Time) => { TimestampMicrosecondBuilder::new().with_timezone("UTC") };
+    (new Text) => { StringViewBuilder::new().with_deduplicate_strings() };
+    (new $kind:ident) => { <of_column!(builder $kind)>::new() };
+    (optional) => { true };
+    (required) => { false };
 }
 
-/// The columns; the number of one in the table is its place, from 1. New ones follow at the end. Not all readers of the
-/// table know times in nanoseconds, or numbers without a sign.
-pub const COLUMNS: [Column; 43] = [
-    column("time", Kind::Time, false),
-    column("time_ns", Kind::Long, false),
-    column("capture", Kind::Text, false),
-    column("date", Kind::Text, false),
-    column("host", Kind::Text, false),
-    column("interface", Kind::Text, false),
-    column("hook", Kind::Text, true),
-    column("direction", Kind::Text, true),
-    column("verdict", Kind::Text, true),
-    column("reason", Kind::Text, true),
-    column("vlan", Kind::Int, true),
-    column("vni", Kind::Int, true),
-    column("ethertype", Kind::Int, true),
-    column("src", Kind::Text, true),
-    column("dst", Kind::Text, true),
-    column("protocol", Kind::Int, true),
-    column("ttl", Kind::Int, true),
-    column("sport", Kind::Int, true),
-    column("dport", Kind::Int, true),
-    column("tcp_flags", Kind::Int, true),
-    column("tcp_seq", Kind::Long, true),
-    column("reset", Kind::Bool, true),
-    column("retransmission", Kind::Bool, true),
-    column("flow", Kind::Long, true),
-    column("dns_name", Kind::Text, true),
-    column("tls_server_name", Kind::Text, true),
-    column("ja4", Kind::Text, true),
-    column("http_host", Kind::Text, true),
-    column("captured_length", Kind::Int, false),
-    column("length", Kind::Int, false),
-    column("hash", Kind::Long, false),
-    column("pid", Kind::Long, true),
-    column("comm", Kind::Text, true),
-    column("container", Kind::Text, true),
-    column("chunk", Kind::Text, false),
-    column("frame", Kind::Int, false),
-    column("offset", Kind::Int, false),
-    column("pod", Kind::Text, true),
-    column("pod_labels", Kind::Text, true),
-    column("nat_src", Kind::Text, true),
-    column("nat_sport", Kind::Int, true),
-    column("nat_dst", Kind::Text, true),
-    column("nat_dport", Kind::Int, true),
-];
+/// Defines the columns, and the builders of their values.
+macro_rules! columns {
+    ($($name:ident: $kind:ident, $presence:ident;)+) => {
+        /// The columns; the number of one in the table is its place, from 1.
+        pub const COLUMNS: &[Column] = &[
+            $(Column { name: stringify!($name), kind: Kind::$kind, optional: of_column!($presence) }),+
+        ];
+
+        /// Rows that become a row group, column by column.
+        pub struct Columns {
+            $(pub $name: of_column!(builder $kind)),+
+        }
+
+        impl Columns {
+            pub fn new() -> Self {
+                Self { $($name: of_column!(new $kind)),+ }
+            }
+
+            /// Returns the rows.
+            pub fn finish(mut self) -> Result<RecordBatch, ArrowError> {
+                RecordBatch::try_new(schema(), vec![$(Arc::new(self.$name.finish()) as ArrayRef),+])
+            }
+        }
+    };
+}
+
+// New columns follow at the end. Not all readers of the table know times in nanoseconds, or numbers without a sign.
+columns! {
+    time: Time, required;
+    time_ns: Long, required;
+    capture: Text, required;
+    date: Text, required;
+    host: Text, required;
+    interface: Text, required;
+    hook: Text, optional;
+    direction: Text, optional;
+    verdict: Text, optional;
+    reason: Text, optional;
+    vlan: Int, optional;
+    vni: Int, optional;
+    ethertype: Int, optional;
+    src: Text, optional;
+    dst: Text, optional;
+    protocol: Int, optional;
+    ttl: Int, optional;
+    sport: Int, optional;
+    dport: Int, optional;
+    tcp_flags: Int, optional;
+    tcp_seq: Long, optional;
+    reset: Bool, optional;
+    retransmission: Bool, optional;
+    flow: Long, optional;
+    dns_name: Text, optional;
+    tls_server_name: Text, optional;
+    ja4: Text, optional;
+    http_host: Text, optional;
+    captured_length: Int, required;
+    length: Int, required;
+    hash: Long, required;
+    pid: Long, optional;
+    comm: Text, optional;
+    container: Text, optional;
+    chunk: Text, required;
+    frame: Int, required;
+    offset: Int, required;
+    pod: Text, optional;
+    pod_labels: Text, optional;
+    nat_src: Text, optional;
+    nat_sport: Int, optional;
+    nat_dst: Text, optional;
+    nat_dport: Int, optional;
+}
 
 pub fn schema() -> SchemaRef {
     let field = |(number, column): (usize, &Column)| {
