@@ -27,12 +27,14 @@ use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
 use crate::extent::Extent;
 use crate::many::{Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table};
-use crate::options::{CaptureOptions, Direction, ProcessDetail, ProcessPlan, Readings, Sample, TapChoice, TimeSource};
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
 use crate::sampling::rate_times;
 use points::{InterfaceSeed, NewPoint, Points};
 use rings::RingSet;
+use trawl_plan::options::{
+    CaptureOptions, Direction, ProcessDetail, ProcessPlan, Readings, Sample, TapChoice, TimeSource,
+};
 
 #[derive(Debug)]
 pub struct Assembly {
@@ -125,7 +127,7 @@ impl Assembly {
             sites,
             links: links(options, sites),
             points: Points::new(max),
-            rings: RingSet::new(options.memory.on_this_host()?, clock, options.record_limit()),
+            rings: RingSet::new(crate::memory::on_this_host(options.memory)?, clock, options.record_limit()),
             many: Many::default(),
             undo: UndoList::default(),
             news: News::default(),
@@ -242,7 +244,7 @@ impl Assembly {
             self.polls = Some(polls.ok());
         }
         if let Some(Some(_)) = &self.polls {
-            readings.write_to(config);
+            write_readings(config, readings);
             points.iter().for_each(|point| self.set_stamped_by_polls(*point));
         }
         Ok(())
@@ -505,6 +507,13 @@ impl Assembly {
     }
 }
 
+/// Writes the readings of the clock to a program's configuration.
+fn write_readings(config: &mut TapConfig, readings: Readings) {
+    config.clock_first = readings.first;
+    config.clock_mask = readings.mask;
+    config.clock_follows = readings.follow.into();
+}
+
 fn serves_many(options: &CaptureOptions, sites: usize) -> bool {
     let is_alike = options.time == TimeSource::System && !options.follows();
     is_alike && (options.joins || sites > PROGRAMS_APART)
@@ -518,7 +527,7 @@ fn watch_polls(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<
         return Err(Error::failed(what, "disabled by TRAWL_WITHOUT"));
     }
     let mut config = *config;
-    readings.write_to(&mut config);
+    write_readings(&mut config, readings);
     let name = "trawl_poll_end";
     let ready = TapProgram::prepare(object::POLL, name, &config, &program_maps(rings, None))?;
     let loaded = ready.load(&LoadOptions::new(name, program::RAW_TRACEPOINT))?;

@@ -10,8 +10,8 @@ use trawl_sys::netlink::interface::{Interface, ipv4_netmask};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
-use crate::options::{CaptureOptions, Direction};
-use crate::pod::Pod;
+use trawl_plan::options::{CaptureOptions, Direction};
+use trawl_plan::pod::Pod;
 use trawl_sys::words::word;
 
 /// Prefixes before a colon in names of devices, which are not namespaces.

@@ -13,8 +13,8 @@ use trawl_pipeline::account::PacketAccount;
 use trawl_program::reload::{Reload, ReloadMethod};
 use trawl_sys::clock;
 
-use crate::options::TriggerPlan;
 use crate::taps::watch::BlindCause;
+use trawl_plan::options::TriggerPlan;
 use trawl_sys::words::path_word;
 
 /// Defines [`Event`]. Each variant has its sentence behind it, as the arguments of `write!`.

@@ -5,32 +5,18 @@ pub mod check;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use trawl_bpf::layout::TRACE_COPY;
 use trawl_bpf::object::TapProgram;
 use trawl_bpf::probe;
 use trawl_bpf::table::Table;
 use trawl_ebpf::{Insn, op};
 use trawl_filter::classic::Classic;
-use trawl_filter::error::{FilterError, Instead};
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Hook, Inner, lower_either, lower_inner, lower_quick};
 use trawl_io::libpcap::{choose_for_filters, compile_filters};
-use trawl_sys::error::Refusal;
+use trawl_plan::filter::Filter;
 use trawl_sys::{Error, Result};
-
-/// The wanted packets, by content.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Filter {
-    /// An expression in tcpdump's syntax.
-    Expression(String),
-    /// An expression about the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP.
-    Inner(String),
-    /// A classic program as `tcpdump -ddd` prints it.
-    Classic(String),
-}
 
 /// A filter's instructions for an XDP program.
 #[derive(Debug)]
@@ -93,18 +79,37 @@ impl XdpBlocks {
     }
 }
 
-impl Filter {
-    /// Returns the filter as the file shows it.
-    pub fn text(&self) -> String {
-        match self {
-            Self::Expression(text) => text.clone(),
-            Self::Inner(text) => format!("inner {text}"),
-            Self::Classic(text) => format!("cbpf {text}"),
-        }
-    }
-
+/// Compilation of a filter for the taps of this kernel.
+pub trait Compile {
     /// Compiles the filter to a classic program for packets of this link type.
-    pub fn classic(&self, options: &expression::CompilerOptions) -> Result<Classic> {
+    fn classic(&self, options: &expression::CompilerOptions) -> Result<Classic>;
+
+    /// Returns the instructions to splice into a program.
+    fn block(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Block>;
+
+    /// Returns the instructions for a tc program that has a copy of a frame's first bytes.
+    fn frame_block(&self, options: &expression::CompilerOptions) -> Result<Block>;
+
+    /// Returns the instructions for a program that has a copy of a frame's first bytes, of any device.
+    fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<Insn>>;
+
+    /// Returns the instructions for a program that reads a copy of what an XDP program sees. `inside_too`: the packet
+    /// inside a tunnel may match as well.
+    fn xdp_copy_block(&self, options: &expression::CompilerOptions, buffer: u16, inside_too: bool) -> Result<Block>;
+
+    /// Returns the instructions for XDP, with a short version that decides most packets. `inside_too`: the packet
+    /// inside a tunnel may match as well.
+    fn xdp_blocks(&self, options: &expression::CompilerOptions, inside_too: bool) -> Result<XdpBlocks>;
+
+    /// Returns the instructions for packets of this link type.
+    fn lower(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Lowered>;
+
+    /// Returns the programs for inner packets, if the filter is about them.
+    fn inner(&self, options: &expression::CompilerOptions) -> Result<Option<Inner>>;
+}
+
+impl Compile for Filter {
+    fn classic(&self, options: &expression::CompilerOptions) -> Result<Classic> {
         compile_filters();
         match self {
             Self::Expression(text) | Self::Inner(text) => expression::compile(text, options),
@@ -113,42 +118,30 @@ impl Filter {
         .map_err(|error| self.explain(&error))
     }
 
-    /// Returns the instructions to splice into a program.
-    pub fn block(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Block> {
+    fn block(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Block> {
         let lowered = self.lower(options, &for_this_kernel(target))?;
         Block::new(&lowered)
     }
 
-    /// Returns the instructions for a tc program that has a copy of a frame's first bytes.
-    pub fn frame_block(&self, options: &expression::CompilerOptions) -> Result<Block> {
+    fn frame_block(&self, options: &expression::CompilerOptions) -> Result<Block> {
         self.block(options, &Target::tc_copy(TRACE_COPY as u16))
     }
 
-    /// Returns the instructions for a program that has a copy of a frame's first bytes, of any device.
-    pub fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<Insn>> {
+    fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<Insn>> {
         let options = ethernet(snaplen);
         let lowered = self.lower(&options, &for_this_kernel(&Target::copy(buffer)))?;
         Ok(lowered.insns)
     }
 
-    /// Returns the instructions for a program that reads a copy of what an XDP program sees. `inside_too`: the packet
-    /// inside a tunnel may match as well.
-    pub fn xdp_copy_block(
-        &self,
-        options: &expression::CompilerOptions,
-        buffer: u16,
-        inside_too: bool,
-    ) -> Result<Block> {
+    fn xdp_copy_block(&self, options: &expression::CompilerOptions, buffer: u16, inside_too: bool) -> Result<Block> {
         let target = for_this_kernel(&Target::copy(buffer));
-        let either = self.either(options, &target, inside_too)?;
+        let either = either(self, options, &target, inside_too)?;
         Block::new(&either.map_or_else(|| self.lower(options, &target), Ok)?)
     }
 
-    /// Returns the instructions for XDP, with a short version that decides most packets. `inside_too`: the packet
-    /// inside a tunnel may match as well.
-    pub fn xdp_blocks(&self, options: &expression::CompilerOptions, inside_too: bool) -> Result<XdpBlocks> {
+    fn xdp_blocks(&self, options: &expression::CompilerOptions, inside_too: bool) -> Result<XdpBlocks> {
         let target = for_this_kernel(&Target::xdp());
-        if let Some(either) = self.either(options, &target, inside_too)? {
+        if let Some(either) = either(self, options, &target, inside_too)? {
             return Ok(XdpBlocks { whole: Block::new(&either)?, quick: None });
         }
         let (lowered, quick) = match self.inner(options)? {
@@ -162,27 +155,7 @@ impl Filter {
         Ok(XdpBlocks { whole: Block::new(&lowered)?, quick: quick.filter(|_| !probe::is_unwanted("quick-filter")) })
     }
 
-    /// Returns the instructions for a packet or the one in its tunnel; `None` unless both can be meant.
-    fn either(
-        &self,
-        options: &expression::CompilerOptions,
-        target: &Target,
-        inside_too: bool,
-    ) -> Result<Option<Lowered>> {
-        let Self::Expression(text) = self else {
-            return Ok(None);
-        };
-        if !inside_too || options.link != LinkType::ETHERNET {
-            return Ok(None);
-        }
-        let outer = self.classic(options)?;
-        let inner = Inner::compile(text, options);
-        let lowered = inner.and_then(|inner| lower_either(&outer, &inner, target));
-        lowered.map(Some).map_err(|error| self.explain(&error))
-    }
-
-    /// Returns the instructions for packets of this link type.
-    pub fn lower(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Lowered> {
+    fn lower(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Lowered> {
         match self.inner(options)? {
             Some(inner) => lower_inner(&inner, target),
             None => lower(&self.classic(options)?, target),
@@ -190,8 +163,7 @@ impl Filter {
         .map_err(|error| self.explain(&error))
     }
 
-    /// Returns the programs for inner packets, if the filter is about them.
-    pub fn inner(&self, options: &expression::CompilerOptions) -> Result<Option<Inner>> {
+    fn inner(&self, options: &expression::CompilerOptions) -> Result<Option<Inner>> {
         let Self::Inner(text) = self else {
             return Ok(None);
         };
@@ -202,37 +174,25 @@ impl Filter {
         compile_filters();
         Inner::compile(text, options).map(Some).map_err(|error| self.explain(&error))
     }
+}
 
-    /// Explains an error, with a mark below its position in the expression.
-    pub fn explain(&self, error: &FilterError) -> Error {
-        if let FilterError::NoCompiler(cause) = error {
-            let error = Error::failed(&cause.what, &cause.why);
-            return match &cause.fix {
-                Some(fix) => error.fix(fix.clone()),
-                None => error,
-            };
-        }
-        let caret = match self {
-            Self::Expression(text) | Self::Inner(text) => error.caret(text),
-            Self::Classic(_) => None,
-        };
-        let marked = caret.map_or(String::new(), |lines| format!("\n  {}", lines.replace('\n', "\n  ")));
-        let said = Error::usage("cannot use this filter", format!("{error}{marked}"));
-        match error {
-            FilterError::TooLong { .. } => {
-                said.refused(Refusal::TooLong).fix("use a shorter expression, or --tap packet")
-            }
-            FilterError::NotAtHook { instead, .. } => said.fix(match instead {
-                Instead::NameInterface => "name the interface with -i, or use --tap packet or --tap tc",
-                Instead::QueueOption => "use --queue, or --tap packet or --tap tc",
-                Instead::TcOrPacket => "use --tap tc or --tap packet",
-                Instead::Packet => "use --tap packet",
-                Instead::NetlinkSocket => "such a filter is for netlink sockets",
-                Instead::InboundOrTap => "inbound and outbound work here; for the others use --tap tc or --tap packet",
-            }),
-            _ => said,
-        }
+/// Returns the instructions for a packet or the one in its tunnel; `None` unless both can be meant.
+fn either(
+    filter: &Filter,
+    options: &expression::CompilerOptions,
+    target: &Target,
+    inside_too: bool,
+) -> Result<Option<Lowered>> {
+    let Filter::Expression(text) = filter else {
+        return Ok(None);
+    };
+    if !inside_too || options.link != LinkType::ETHERNET {
+        return Ok(None);
     }
+    let outer = filter.classic(options)?;
+    let inner = Inner::compile(text, options);
+    let lowered = inner.and_then(|inner| lower_either(&outer, &inner, target));
+    lowered.map(Some).map_err(|error| filter.explain(&error))
 }
 
 fn for_this_kernel(target: &Target) -> Target {

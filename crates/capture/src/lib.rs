@@ -8,11 +8,11 @@
 //!
 //! use trawl_sys::Result;
 //! use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
-//! use trawl_capture::TapChoice;
+//! use trawl_plan::TapChoice;
 //! use trawl_capture::summary::Summary;
 //! use trawl_capture::assembly::HostFeatures;
 //! use trawl_capture::event::Event;
-//! use trawl_capture::options::{CaptureOptions, Memory};
+//! use trawl_plan::options::{CaptureOptions, Memory};
 //! use trawl_capture::point::Point;
 //! use trawl_capture::session::{self, Observer};
 //! use trawl_capture::capture_site::CaptureSite;
@@ -62,6 +62,7 @@
 //! }
 //! ```
 
+mod account;
 pub mod assembly;
 pub mod capture_chain;
 pub mod capture_site;
@@ -71,12 +72,10 @@ pub mod extent;
 pub mod filter;
 mod loans;
 pub mod many;
+pub mod memory;
 pub mod merge;
 mod once;
-pub mod options;
 pub mod own_traffic;
-pub mod plan;
-pub mod pod;
 pub mod point;
 mod process;
 mod run;
@@ -90,8 +89,10 @@ pub mod taps;
 pub mod traffic;
 pub mod trigger;
 
-pub use options::TapChoice;
 pub use process::pod_in;
 pub use run::run;
 pub use taps::{AttachedTap, Tap};
 use taps::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};
+
+/// Most bytes of a packet that are recorded.
+pub const MAX_CAPTURED: u32 = trawl_bpf::layout::RECORD_MAX_CAPTURED as u32;

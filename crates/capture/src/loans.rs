@@ -8,7 +8,7 @@ use trawl_sys::Result;
 
 use crate::event::Event;
 use crate::session::Observer;
-use crate::sources::Sources;
+use trawl_plan::sources::Sources;
 
 /// Inserts hooks into the program on each interface. If one of them fails, all are removed again.
 pub fn take(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {

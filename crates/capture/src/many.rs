@@ -15,9 +15,9 @@ use trawl_sys::{Error, Result, errno};
 
 use crate::capture_chain::Seated;
 use crate::capture_site::CaptureSite;
-use crate::options::CaptureOptions;
 use crate::point::PointIds;
 use crate::taps::packet::group::Groups;
+use trawl_plan::options::CaptureOptions;
 
 /// The map in bpf/tap/places.h.
 pub(crate) const MAP_NAME: &str = "places";

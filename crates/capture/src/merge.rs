@@ -6,7 +6,7 @@
 //! records present at the first look may go out up to the time between the looks, or up to the last record of a ring
 //! within one.
 
-use trawl_pipeline::{Blocks, Feed};
+use trawl_pipeline::{Blocks, Feed, Leased};
 use trawl_ring::{Consumer, Observation};
 use trawl_sys::Result;
 use trawl_sys::clock::{self, StepDetector};
@@ -145,7 +145,7 @@ impl Merge {
                         stream.front = None;
                         self.held_since = None;
                         moved += segment.bytes().len();
-                        feed.write(Blocks::Segment(segment))?;
+                        feed.write(Blocks::Segment(Box::new(segment)))?;
                         continue;
                     }
                     if stream.consumer.is_at_open_segment(&stream.until) && holds_back(&mut self.held_since) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::capture_site::CaptureSite;
-use crate::filter::Filter;
+use trawl_plan::filter::Filter;
 
 /// Returns an expression for the traffic between readers and this address, if one of the interfaces may carry it.
 pub fn own_traffic(address: SocketAddr, sites: &[CaptureSite]) -> Option<String> {

@@ -20,7 +20,7 @@ use trawl_sys::process::cgroup::Root;
 use trawl_sys::{Error, Result, clock, netns, process};
 
 use crate::event::Event;
-use crate::options::{ProcessDetail, ProcessPlan};
+use trawl_plan::options::{ProcessDetail, ProcessPlan};
 
 /// Number of processes above which first those are forgotten that no packet has named, and then all.
 const MOST_KNOWN: usize = 65_536;

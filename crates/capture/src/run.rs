@@ -2,13 +2,13 @@
 
 use trawl_sys::Result;
 
+use crate::MAX_CAPTURED;
 use crate::assembly::HostFeatures;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::loans;
-use crate::options::MAX_CAPTURED;
-use crate::plan::CapturePlan;
 use crate::session::{self, Attached, Observer};
+use trawl_plan::CapturePlan;
 
 /// Attaches the taps of a plan, and passes the capture to `record`, which ends it. A program that was lent hooks is
 /// restored.

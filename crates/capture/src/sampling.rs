@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trawl_ring::producer::Producer;
 use trawl_sys::clock;
 
-use crate::options::{CaptureOptions, Sample};
+use trawl_plan::options::{CaptureOptions, Sample};
 
 /// Number of attempts to update the rate's state against other threads before the limit counts as reached, as in
 /// bpf/lib/filter.h.

@@ -15,12 +15,13 @@ use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
-use crate::filter::{Filter, ethernet};
-use crate::options::{At, CaptureOptions, SNAPLEN, TapChoice};
+use crate::filter::{Compile, ethernet};
 use crate::point::Point;
 use crate::sampling::{Sampled, Sampling};
 use crate::taps::drop::as_frame;
 use trawl_pipeline::account::PacketAccount;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{At, CaptureOptions, SNAPLEN, TapChoice};
 
 /// Packets by the decision of the second filter.
 #[derive(Debug, Default)]

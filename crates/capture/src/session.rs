@@ -27,13 +27,13 @@ use trawl_sys::process::warden::Warden;
 use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::{Error, Result, clock};
 
+use crate::AttachedTap;
+use crate::account::account_of_ring;
 use crate::assembly::{Assembly, HostFeatures};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Gap, Gone};
-use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::once::{Once, OnceState};
-use crate::options::{CaptureOptions, TimeSource};
 use crate::point::Point;
 use crate::process::ProcessStage;
 use crate::second::{Fates, SecondLook};
@@ -41,9 +41,11 @@ use crate::summary::Summary;
 use crate::taps::select::select;
 use crate::taps::{dpdk, drop, pcap};
 use crate::trigger::{self, Trigger, TriggerState};
-use crate::{AttachedTap, TapChoice};
 use presence::Presence;
 use promiscuous::Promiscuous;
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, TimeSource};
 
 /// Reason for which a capture ended.
 #[derive(Clone, Debug)]
@@ -496,7 +498,7 @@ impl Session {
         Box::new(move || {
             let of = |point: &Point| {
                 let first = point.interfaces.first().copied().unwrap_or(0);
-                let mut account = PacketAccount::from_ring(&point.account());
+                let mut account = account_of_ring(&point.account());
                 if let Some(merged) = &merged {
                     merged.borrow().correct(&mut account, &point.interfaces);
                 }

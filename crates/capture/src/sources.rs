@@ -1,115 +1,79 @@
-//! Sources of packets: interfaces as typed, patterns for several, and interfaces that join later.
+//! The interfaces that a plan's sources name, and those that join later.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use trawl_plan::TapChoice;
+use trawl_plan::pod::Pod;
+use trawl_plan::sources::{ANY, Pattern, Sources};
 use trawl_sys::names::is_pattern;
 use trawl_sys::netlink::interface::Interface;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result, names};
 
-use crate::TapChoice;
 use crate::capture_site::CaptureSite;
-use crate::pod::{Pod, PodSelector};
 
-/// The interfaces, devices or ports of a capture, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sources {
-    /// NAME, NAMESPACE:NAME, a number of the list, a pattern, or `any`; for the pcap and dpdk taps devices and ports.
-    pub names: Vec<String>,
-    /// Network namespace of names without one: a name, a path or a process.
-    pub netns: Option<String>,
-    /// Kubernetes pods whose interfaces are captured too, each as [`PodSelector::parse`] reads it.
-    pub pods: Vec<String>,
-    /// True if a pod that is named may start later.
-    pub awaits_pods: bool,
-    /// Socket of the container runtime, if not a usual one.
-    pub cri_socket: Option<PathBuf>,
-}
-
-impl Sources {
-    fn patterns(&self, tap: TapChoice) -> impl Iterator<Item = Pattern> {
-        let are_interfaces = !matches!(tap, TapChoice::Pcap | TapChoice::Dpdk);
-        let names = self.names.iter().filter(move |_| are_interfaces);
-        names.filter_map(|text| Pattern::of(text, self.netns.as_deref()))
-    }
-
-    /// Returns true if interfaces that appear later belong to the capture.
-    pub fn may_grow(&self, tap: TapChoice) -> bool {
-        !self.pods.is_empty() || self.patterns(tap).next().is_some()
-    }
-
-    /// Returns true if a pattern matches interfaces of several network namespaces.
-    pub fn span_namespaces(&self, tap: TapChoice) -> bool {
-        self.patterns(tap).any(|pattern| pattern.spans_namespaces())
-    }
-
-    /// Returns the choices of pods.
-    pub fn pod_selectors(&self) -> Result<Vec<PodSelector>> {
-        self.pods.iter().map(|text| PodSelector::parse(text)).collect()
-    }
-
-    /// Finds the named interfaces, and adds the interfaces of the pods.
-    pub fn find(&self, tap: TapChoice, of_pods: Vec<(String, Arc<Pod>)>) -> Result<Vec<CaptureSite>> {
-        let netns = self.netns.as_deref();
-        let mut sites = Vec::new();
-        for text in &self.names {
-            match tap {
-                TapChoice::Dpdk => {
-                    sites.push(CaptureSite::of_dpdk(text)?);
-                    continue;
-                }
-                TapChoice::Pcap => {
-                    sites.push(CaptureSite::of_library(text, netns)?);
-                    continue;
-                }
-                _ => {}
-            }
-            let Some(pattern) = Pattern::of(text, netns) else {
-                let name = by_number(text, netns)?;
-                let text = name.as_ref().unwrap_or(text);
-                sites.push(CaptureSite::find(text, netns)?);
+/// Finds the named interfaces, and adds the interfaces of the pods.
+pub fn find(sources: &Sources, tap: TapChoice, of_pods: Vec<(String, Arc<Pod>)>) -> Result<Vec<CaptureSite>> {
+    let netns = sources.netns.as_deref();
+    let mut sites = Vec::new();
+    for text in &sources.names {
+        match tap {
+            TapChoice::Dpdk => {
+                sites.push(CaptureSite::of_dpdk(text)?);
                 continue;
-            };
-            let before = sites.len();
-            sites.extend(pattern.sites(&HashSet::new(), &Unchanged::default())?);
-            if sites.len() == before && pattern.name == ANY {
-                return Err(
-                    Error::failed("cannot capture on any interface", "none is up here").fix("ip link set dev IF up")
-                );
             }
-            if sites.len() == before {
-                let what = format!("cannot capture on {text}");
-                return Err(Error::failed(what, "no interface has such a name").fix("trawl capture -D lists them"));
+            TapChoice::Pcap => {
+                sites.push(CaptureSite::of_library(text, netns)?);
+                continue;
             }
+            _ => {}
         }
-        for (name, pod) in of_pods {
-            sites.push(CaptureSite { pod: Some(pod), ..CaptureSite::find(&name, None)? });
+        let Some(pattern) = Pattern::of(text, netns) else {
+            let name = by_number(text, netns)?;
+            let text = name.as_ref().unwrap_or(text);
+            sites.push(CaptureSite::find(text, netns)?);
+            continue;
+        };
+        let before = sites.len();
+        sites.extend(sites_of(&pattern, &HashSet::new(), &Unchanged::default())?);
+        if sites.len() == before && pattern.name == ANY {
+            return Err(
+                Error::failed("cannot capture on any interface", "none is up here").fix("ip link set dev IF up")
+            );
         }
-        // An interface that matches two patterns is captured once.
-        let mut known = HashSet::new();
-        sites.retain(|site| !site.one_of_any || known.insert(site.label.clone()));
-        Ok(sites)
+        if sites.len() == before {
+            let what = format!("cannot capture on {text}");
+            return Err(Error::failed(what, "no interface has such a name").fix("trawl capture -D lists them"));
+        }
     }
-
-    /// Finds interfaces that match a pattern and are not yet known. The unchanged namespaces contain no new ones.
-    pub fn appeared(&self, tap: TapChoice, known: &[CaptureSite], unchanged: &[Option<Namespace>]) -> Vec<CaptureSite> {
-        let unchanged = Unchanged::new(unchanged);
-        let identities: HashSet<(&str, u32)> =
-            known.iter().map(|site| (site.label.as_str(), site.interface.index)).collect();
-        self.patterns(tap)
-            // A namespace that cannot be listed now is listed the next time.
-            .flat_map(|pattern| pattern.sites(&identities, &unchanged).unwrap_or_default())
-            .collect()
+    for (name, pod) in of_pods {
+        sites.push(CaptureSite { pod: Some(pod), ..CaptureSite::find(&name, None)? });
     }
+    // An interface that matches two patterns is captured once.
+    let mut known = HashSet::new();
+    sites.retain(|site| !site.one_of_any || known.insert(site.label.clone()));
+    Ok(sites)
 }
 
-/// tcpdump's name for all interfaces.
-const ANY: &str = "any";
+/// Finds interfaces that match a pattern and are not yet known. The unchanged namespaces contain no new ones.
+pub fn appeared(
+    sources: &Sources,
+    tap: TapChoice,
+    known: &[CaptureSite],
+    unchanged: &[Option<Namespace>],
+) -> Vec<CaptureSite> {
+    let unchanged = Unchanged::new(unchanged);
+    let identities: HashSet<(&str, u32)> =
+        known.iter().map(|site| (site.label.as_str(), site.interface.index)).collect();
+    sources
+        .patterns(tap)
+        // A namespace that cannot be listed now is listed the next time.
+        .flat_map(|pattern| sites_of(&pattern, &identities, &unchanged).unwrap_or_default())
+        .collect()
+}
+
 const IFF_UP: u32 = 1;
 
 /// Returns the interface with this number in the list of -D, like tcpdump, unless an interface has the number as its
@@ -126,74 +90,42 @@ fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
     Ok(found.filter(|_| !is_name).map(|link| format!("{before}{}", link.name)))
 }
 
-/// A name that matches several interfaces.
-#[derive(Clone, Debug)]
-struct Pattern {
-    namespace: Option<String>,
-    name: String,
-    /// True if labels include the namespace.
-    is_prefixed: bool,
-}
-
-impl Pattern {
-    fn of(text: &str, netns: Option<&str>) -> Option<Self> {
-        let (namespace, name) = netns::split_namespace(text, netns);
-        let is_one = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
-        is_one.then(|| Self {
-            namespace: namespace.map(str::to_owned),
-            name: name.to_owned(),
-            is_prefixed: text.contains(':'),
-        })
-    }
-
-    /// Returns true if it matches interfaces of several network namespaces.
-    fn spans_namespaces(&self) -> bool {
-        self.namespace.as_deref().is_some_and(is_pattern)
-    }
-
-    /// Returns the matching interfaces, except for known ones (by label and index) and for unchanged namespaces.
-    fn sites(&self, known: &HashSet<(&str, u32)>, unchanged: &Unchanged) -> Result<Vec<CaptureSite>> {
-        let mut sites = Vec::new();
-        for name in namespaces(self.namespace.as_deref()) {
-            if unchanged.has(name.as_deref()) {
+/// Returns the matching interfaces, except for known ones (by label and index) and for unchanged namespaces.
+fn sites_of(pattern: &Pattern, known: &HashSet<(&str, u32)>, unchanged: &Unchanged) -> Result<Vec<CaptureSite>> {
+    let mut sites = Vec::new();
+    for name in namespaces(pattern.namespace.as_deref()) {
+        if unchanged.has(name.as_deref()) {
+            continue;
+        }
+        let matching = |link: &&LinkRecord| match pattern.name.as_str() {
+            ANY => link.flags & IFF_UP != 0,
+            pattern => names::matches(pattern, &link.name),
+        };
+        let namespace = name.as_deref().map(Namespace::open).transpose();
+        let links = namespace.and_then(|namespace| {
+            let links = Netlink::open(namespace.as_ref())?.links()?;
+            Ok((namespace, links))
+        });
+        let (namespace, links) = match links {
+            Ok(found) => found,
+            // A namespace deleted just now has no interfaces.
+            Err(_) if pattern.spans_namespaces() => continue,
+            Err(error) => return Err(error),
+        };
+        for link in links.iter().filter(matching) {
+            let label = match &name {
+                Some(name) if pattern.is_prefixed => format!("{name}:{}", link.name),
+                _ => link.name.clone(),
+            };
+            if known.contains(&(label.as_str(), link.index)) {
                 continue;
             }
-            let matching = |link: &&LinkRecord| match self.name.as_str() {
-                ANY => link.flags & IFF_UP != 0,
-                pattern => names::matches(pattern, &link.name),
-            };
-            let namespace = name.as_deref().map(Namespace::open).transpose();
-            let links = namespace.and_then(|namespace| {
-                let links = Netlink::open(namespace.as_ref())?.links()?;
-                Ok((namespace, links))
-            });
-            let (namespace, links) = match links {
-                Ok(found) => found,
-                // A namespace deleted just now has no interfaces.
-                Err(_) if self.spans_namespaces() => continue,
-                Err(error) => return Err(error),
-            };
-            for link in links.iter().filter(matching) {
-                let label = match &name {
-                    Some(name) if self.is_prefixed => format!("{name}:{}", link.name),
-                    _ => link.name.clone(),
-                };
-                if known.contains(&(label.as_str(), link.index)) {
-                    continue;
-                }
-                if let Ok(interface) = Interface::find(namespace.as_ref(), &link.name) {
-                    sites.push(CaptureSite {
-                        label,
-                        namespace: namespace.clone(),
-                        interface,
-                        one_of_any: true,
-                        pod: None,
-                    });
-                }
+            if let Ok(interface) = Interface::find(namespace.as_ref(), &link.name) {
+                sites.push(CaptureSite { label, namespace: namespace.clone(), interface, one_of_any: true, pod: None });
             }
         }
-        Ok(sites)
     }
+    Ok(sites)
 }
 
 /// Namespaces in which no interface has appeared, by identity.

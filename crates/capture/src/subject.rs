@@ -21,8 +21,8 @@ use trawl_sys::rights::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, process};
 
 use crate::capture_site::CaptureSite;
-use crate::options::CaptureOptions;
 use crate::session::Attached;
+use trawl_plan::options::CaptureOptions;
 
 /// Time after the command's end in which its connections are closed.
 const LAST_PACKETS: Duration = Duration::from_millis(200);

@@ -4,7 +4,7 @@ use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
 
 use crate::event::{Event, Gap, LibraryFigures, OutputSummary, ReaderSummary, TriggerReport};
-use crate::options::Stamps;
+use trawl_plan::options::Stamps;
 
 /// One hook point's part of a summary.
 #[derive(Clone, Debug, Serialize)]

@@ -23,8 +23,8 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, LibraryFigures};
-use crate::options::CaptureOptions;
 use table::Facts;
+use trawl_plan::options::CaptureOptions;
 use watch::Sight;
 
 /// A capture back end.

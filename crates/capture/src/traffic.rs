@@ -12,9 +12,9 @@ use trawl_sys::Result;
 use trawl_sys::process::cgroup::Root;
 
 use crate::event::Event;
-use crate::options::{ProcessDetail, ProcessPlan};
 pub use crate::process::cgroups;
 use crate::process::{self, ProcessStage};
+use trawl_plan::options::{ProcessDetail, ProcessPlan};
 
 /// The attached programs, and what they find about processes.
 #[derive(Debug)]

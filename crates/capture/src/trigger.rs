@@ -18,10 +18,11 @@ use trawl_sys::{Error, Result, clock};
 
 use crate::capture_site::CaptureSite;
 use crate::event::{Firing, TriggerCause, TriggerReport};
-use crate::filter::{Filter, ethernet};
-use crate::options::TriggerPlan;
+use crate::filter::{Compile, ethernet};
 use crate::point::Point;
 use history::{Chunk, History};
+use trawl_plan::filter::Filter;
+use trawl_plan::options::TriggerPlan;
 
 /// Maximum number of events listed one by one; further ones are counted only.
 const LISTED_MAX: usize = 1000;

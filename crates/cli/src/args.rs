@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use trawl_capture::filter::choose_libpcap;
 use trawl_capture::subject::Subject;
-use trawl_pipeline::plan::Compression;
+use trawl_plan::outputs::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
 use trawl_sys::{Error, Result, files::outfile};
 

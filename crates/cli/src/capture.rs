@@ -24,13 +24,13 @@ use std::sync::Arc;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::filter::choose_libpcap;
-use trawl_capture::options::TimeSource;
 use trawl_capture::own_traffic::{leave_out, own_traffic};
-use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Ended, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
-use trawl_pipeline::plan::OutputPlan;
+use trawl_plan::CapturePlan;
+use trawl_plan::options::TimeSource;
+use trawl_plan::outputs::OutputPlan;
 use trawl_sink::{COMPRESSION_LIMIT, Output, Outputs, are_same, compression_threads, one_link_type};
 use trawl_sys::rights::privilege::User;
 use trawl_sys::{Error, Result, errno};
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let mut pods = pod::find(&mut plan)?;
     let of_pods = std::mem::take(&mut pods.interfaces);
-    let mut sites = plan.sources.find(plan.options.tap, of_pods)?;
+    let mut sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, of_pods)?;
     if let Some(pod) = &pods.on_host {
         let all = sites.iter_mut();
         all.for_each(|site| site.pod = Some(Arc::clone(pod)));
@@ -122,7 +122,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
     let mut outputs = Outputs::open(&plan, shown, user, &mut observer, |event| json::event(event))?;
     observer.watch_readers(outputs.readers());
     if outputs.addresses().next().is_some() {
-        (plan.options.memory, outputs.for_readers) = plan.options.memory.with_readers()?;
+        (plan.options.memory, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;
     }
     for address in outputs.addresses() {
         if let Some(traffic) = own_traffic(address, &sites) {

@@ -8,12 +8,13 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
 use serde::Serialize;
-use trawl_capture::filter::Filter;
+use trawl_capture::filter::Compile;
 use trawl_capture::filter::check::{Acceptance, check, has_far_jumps};
 use trawl_filter::lower::Lowered;
 use trawl_filter::{Classic, CompilerOptions, LinkType, Target};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_plan::filter::Filter;
 use trawl_source::FileFilter;
 use trawl_sys::{Error, Result};
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
-use trawl_capture::options::{At, CaptureOptions, Drops, Memory, MemorySize};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::subject::{Subject, TO_ENTER};
@@ -16,6 +15,7 @@ use trawl_capture::summary::Summary;
 use trawl_capture::taps::drop::Along;
 use trawl_explain::follow::{Following, PacketPath, StepFile, lost_records};
 use trawl_explain::why::watching_drops;
+use trawl_plan::options::{At, CaptureOptions, Drops, Memory, MemorySize};
 use trawl_sink::one_file;
 use trawl_sys::netns::Namespace;
 use trawl_sys::rights::privilege::Capabilities;

@@ -10,11 +10,11 @@ mod selection;
 use std::process::ExitCode;
 
 use serde_json::json;
-use trawl_capture::TapChoice;
-use trawl_capture::options::{CaptureOptions, Memory};
-use trawl_capture::plan::CapturePlan;
-use trawl_capture::sources::Sources;
 use trawl_packet::read::Step;
+use trawl_plan::CapturePlan;
+use trawl_plan::TapChoice;
+use trawl_plan::options::{CaptureOptions, Memory};
+use trawl_plan::sources::Sources;
 use trawl_source::{FileFilter, Input, file_filter, is_a_pipe};
 use trawl_sys::Result;
 use trawl_sys::events::Signals;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use trawl_capture::event::Event;
-use trawl_capture::filter::Filter;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::read::Step;
+use trawl_plan::filter::Filter;
 use trawl_sys::{Error, Result, rights::privilege};
 use trawl_view::merge::Merge;
 use trawl_view::record::{PacketSource, PacketView};

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
-use trawl_capture::options::{CaptureOptions, Drops, ProcessPlan};
-use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
-use trawl_capture::sources::Sources;
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
 use trawl_explain::why::report::LossReport;
 use trawl_explain::why::{Audience, Notice, Scope, Search, record, watching_drops};
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_pipeline::Writer;
+use trawl_plan::CapturePlan;
+use trawl_plan::options::{CaptureOptions, Drops, ProcessPlan};
+use trawl_plan::sources::Sources;
 use trawl_sink::one_file;
 use trawl_source::Input;
 use trawl_sys::netns::Namespace;
@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let reference = args.diff.as_deref().map(open_reference).transpose()?;
     let started = Instant::now();
     let mut plan = plan(&args);
-    let sites = plan.sources.find(plan.options.tap, Vec::new())?;
+    let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, Vec::new())?;
     let namespaces = args.namespaces.open()?;
     let mut observer = Watcher {
         json: args.json,

@@ -15,9 +15,9 @@ mod traced;
 
 use std::time::Duration;
 
-use trawl_capture::TapChoice;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize};
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Drops, Memory, MemorySize};
 
 pub use notice::Notice;
 pub use search::{Audience, Scope, Search};

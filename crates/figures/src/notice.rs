@@ -1,4 +1,4 @@
-//! What counting has to say besides its figures.
+//! Messages of counting, besides its figures.
 
 use std::fmt;
 

@@ -26,27 +26,11 @@ pub struct PacketAccount {
 const REASONS: [&str; 2] = ["ring_full", "copy_failed"];
 
 impl PacketAccount {
-    pub fn from_ring(account: &trawl_ring::RingAccount) -> Self {
-        let trawl_ring::RingAccount {
-            seen,
-            filtered_out,
-            recorded,
-            lost_ring_full,
-            lost_copy_failed,
-            lost_rate_limit,
-            lost_no_ring,
-            hardware_stamped: _,
-            truncated: _,
-        } = *account;
-        let mut lost: BTreeMap<_, _> =
-            REASONS.map(Cow::from).into_iter().zip([lost_ring_full, lost_copy_failed]).collect();
-        if lost_rate_limit > 0 {
-            lost.insert("rate_limit".into(), lost_rate_limit);
-        }
-        if lost_no_ring > 0 {
-            lost.insert("new_cpu".into(), lost_no_ring);
-        }
-        Self { seen, filtered_out, recorded, not_kept: 0, merged: 0, lost }
+    /// Counts packets by outcome. Losses that did not happen are left out, but for those that are always listed.
+    pub fn new(seen: u64, filtered_out: u64, recorded: u64, lost: &[(&'static str, u64)]) -> Self {
+        let mut all: BTreeMap<_, _> = REASONS.map(Cow::from).into_iter().zip([0; REASONS.len()]).collect();
+        all.extend(lost.iter().filter(|(_, count)| *count > 0).map(|(reason, count)| (Cow::from(*reason), *count)));
+        Self { seen, filtered_out, recorded, not_kept: 0, merged: 0, lost: all }
     }
 
     pub fn lost_total(&self) -> u64 {
@@ -125,9 +109,7 @@ mod tests {
 
     #[test]
     fn losses_are_named_in_the_line() {
-        let ring =
-            trawl_ring::RingAccount { seen: 10, recorded: 7, lost_ring_full: 3, ..trawl_ring::RingAccount::default() };
-        let mut account = PacketAccount::from_ring(&ring);
+        let mut account = PacketAccount::new(10, 0, 7, &[("ring_full", 3)]);
         assert_eq!(account.to_string(), "10 seen, 0 filtered out, 7 recorded, 3 lost (ring full: 3)");
         account.take_back("disk_full", 2);
         assert_eq!(account.seen, account.filtered_out + account.recorded + account.lost_total());

@@ -8,7 +8,6 @@
 
 pub mod account;
 mod counts;
-pub mod plan;
 mod stage;
 mod stream;
 
@@ -16,19 +15,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trawl_ring::Lease;
 use trawl_sys::{Error, Result, errno, events};
 
 pub use counts::Counts;
 pub use stage::{Feed, Stage};
 pub use stream::{Stream, Unit};
 
+/// Memory with whole blocks that a writer may hold, and write without a copy. It is free again on drop.
+pub trait Leased: std::fmt::Debug + Send {
+    fn bytes(&self) -> &[u8];
+
+    /// Pads the memory to a multiple of `unit`: `fill` writes the padding after the blocks, if any is needed.
+    fn fill_up(&mut self, unit: usize, fill: fn(&mut [u8]));
+}
+
 /// Whole pcapng blocks, or a mark between blocks.
 #[derive(Debug)]
 pub enum Blocks<'b> {
     Bytes(&'b [u8]),
-    /// A whole segment of a ring, which is freed on drop.
-    Segment(Lease),
+    /// A whole segment of a ring.
+    Segment(Box<dyn Leased>),
     /// The blocks from here to `EventEnd` belong to an event: a series gives them a file of their own.
     EventBegin,
     EventEnd,

@@ -13,8 +13,7 @@ use trawl_io::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_io::writeback::{NotOnDisk, wait_for};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
-use trawl_pipeline::{Blocks, FileWriter, Pressure, WriteOutcome, Writer};
-use trawl_ring::Lease;
+use trawl_pipeline::{Blocks, FileWriter, Leased, Pressure, WriteOutcome, Writer};
 use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
@@ -358,7 +357,7 @@ fn whole_blocks(bytes: &[u8], room: usize) -> usize {
 
 impl DirectFile {
     /// Queues a whole segment, which begins at a disk unit.
-    fn queue_segment(&mut self, mut segment: Lease) -> Result<()> {
+    fn queue_segment(&mut self, mut segment: Box<dyn Leased>) -> Result<()> {
         let ready = self.pump(false).map(|()| self.fill_up());
         let ready = ready.and_then(|()| match self.tail.bytes().is_empty() {
             true => Ok(()),

@@ -5,15 +5,15 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use trawl_capture::TapChoice;
+//! use trawl_plan::TapChoice;
 //! use trawl_capture::event::Event;
-//! use trawl_capture::options::{CaptureOptions, Memory};
-//! use trawl_capture::plan::CapturePlan;
+//! use trawl_plan::options::{CaptureOptions, Memory};
+//! use trawl_plan::CapturePlan;
 //! use trawl_capture::point::Point;
 //! use trawl_capture::session::Observer;
-//! use trawl_capture::sources::Sources;
+//! use trawl_plan::sources::Sources;
 //! use trawl_capture::summary::Summary;
-//! use trawl_pipeline::plan::{Compression, Format, OutputPlan};
+//! use trawl_plan::outputs::{Compression, Format, OutputPlan};
 //! use trawl_sink::Outputs;
 //! use trawl_sys::Result;
 //!
@@ -40,7 +40,7 @@
 //!     };
 //!     let sources = Sources { names: vec!["lo".to_owned()], ..Sources::default() };
 //!     let plan = CapturePlan { outputs: vec![output], ..CapturePlan::new(sources, options) };
-//!     let sites = plan.sources.find(plan.options.tap, Vec::new())?;
+//!     let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, Vec::new())?;
 //!     let outputs = Outputs::open(&plan, None, None, &mut Quiet, |_| {})?;
 //!     let record = |attached, observer: &mut Quiet| outputs.record(attached, observer);
 //!     let (summary, _) = trawl_capture::run(&plan, sites, &mut Quiet, record)?;

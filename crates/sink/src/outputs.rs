@@ -10,12 +10,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trawl_capture::event::{Event, OutputSummary};
-use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Attached, Ended, Observer, Session};
 use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
-use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
+use trawl_plan::CapturePlan;
+use trawl_plan::outputs::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
 use trawl_source::packets_of;
 use trawl_sys::process::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};

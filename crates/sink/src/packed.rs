@@ -19,7 +19,7 @@ use crate::file::GrowingFile;
 use crate::form::{Encoder, OutputForm};
 
 pub use frame::{COMPRESSION_LIMIT, compression_threads};
-use trawl_pipeline::plan::Compression;
+use trawl_plan::outputs::Compression;
 
 /// Size of a frame before compression.
 const FRAME: usize = 1 << 20;

@@ -27,8 +27,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use trawl_packet::pcapng::block::blocks;
-use trawl_pipeline::plan::ListenPlan;
 use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
+use trawl_plan::outputs::ListenPlan;
 use trawl_sys::events::{self, Wake};
 use trawl_sys::{Error, Result};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trawl_pipeline::plan::Rotation;
+use trawl_plan::outputs::Rotation;
 use trawl_sys::clock;
 
 /// Rules for the end and the treatment of a series' files.

@@ -1,9 +1,9 @@
 //! A filter for the packets of files.
 
-use trawl_capture::filter::Filter;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
+use trawl_plan::filter::Filter;
 use trawl_sys::{Error, Result};
 
 use crate::Input;

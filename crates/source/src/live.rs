@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Memory, MemorySize, ProcessDetail, ProcessPlan, Taps};
-use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
-use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_plan::CapturePlan;
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Memory, MemorySize, ProcessDetail, ProcessPlan, Taps};
+use trawl_plan::sources::Sources;
 use trawl_ring::SHARE_MIN;
 use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
@@ -119,7 +119,7 @@ pub fn run_into(plan: &CapturePlan, writer: &mut dyn Writer) -> Result<()> {
 }
 
 fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Attached> {
-    let sites = plan.sources.find(plan.options.tap, Vec::new())?;
+    let sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, Vec::new())?;
     session::attach(&sites, &plan.options, HostFeatures::this(), observer)
 }
 

@@ -1,4 +1,4 @@
-//! What reading a file has to say besides its packets.
+//! Messages of reading a file, besides its packets.
 
 use std::fmt;
 

@@ -16,7 +16,7 @@ use crate::manifest::{Fates, Manifest, Origin, State};
 use crate::processes::Descriptions;
 use crate::spool::Spool;
 use crate::translations::Current;
-use trawl_pipeline::plan::FullSpool;
+use trawl_plan::outputs::FullSpool;
 
 /// Times of a chunk after which a capture without packets shows that it is alive: an hour, by default.
 const IDLE_CHUNKS: u32 = 60;

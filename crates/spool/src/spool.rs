@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use trawl_pipeline::plan::PacketsAt;
+use trawl_plan::outputs::PacketsAt;
 use trawl_sys::{
     Error, Result,
     files::{beneath, create, run},

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::plan::{FullSpool, Kept, PacketsAt, StorePlan};
 use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
+use trawl_plan::outputs::{FullSpool, Kept, PacketsAt, StorePlan};
 use trawl_sys::rights::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
 

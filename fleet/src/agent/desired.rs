@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use trawl_capture::options::{ProcessDetail, ProcessPlan};
-use trawl_capture::pod::PodSelector;
+use trawl_plan::options::{ProcessDetail, ProcessPlan};
+use trawl_plan::pod::PodSelector;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
-use trawl_pipeline::plan::{PacketsAt, StorePlan};
+use trawl_plan::outputs::{PacketsAt, StorePlan};
 pub use trawl_sys::names::Labels;
 use trawl_sys::{Error, Result};
 

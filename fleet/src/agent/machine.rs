@@ -8,7 +8,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use trawl_pipeline::plan::{Kept, PacketsAt, StorePlan};
+use trawl_plan::outputs::{Kept, PacketsAt, StorePlan};
 
 use super::desired::{Capture, Desired, Incident, Labels};
 use super::policy::{Policy, Refusal};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trawl_front::{json, published, terminal};
-use trawl_pipeline::plan::StorePlan;
+use trawl_plan::outputs::StorePlan;
 use trawl_spool::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::process::{self, trawl_binary};

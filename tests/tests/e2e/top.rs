@@ -86,10 +86,13 @@ fn top_sorts_all_tables_by_one_key() {
             "capturing on",
         );
         // Most packets, most bytes, and neither.
-        lab.send(&[frames::udp_to(1, &[0; 10])], 30);
-        lab.send(&[frames::udp_to(2, &[0; 1000])], 10);
-        lab.send(&[frames::udp_to(3, &[0; 10])], 5);
-        lab.send(&[frames::silent(64)], 100);
+        let all = [
+            vec![frames::udp_to(1, &[0; 10]); 30],
+            vec![frames::udp_to(2, &[0; 1000]); 10],
+            vec![frames::udp_to(3, &[0; 10]); 5],
+            vec![frames::silent(64); 100],
+        ];
+        lab.send(&all.concat(), 145);
         let look = running.wait().json();
         let flows = look["captured"]["flows"].as_array().expect("a list").iter();
         let flows: Vec<u64> = flows.filter_map(|flow| flow["dst_port"].as_u64()).collect();

@@ -133,14 +133,14 @@ fn signal_is_an_event_for_packets_of_two_cpus() {
 /// Arguments for one aborted packet, all before it, and a short time after it.
 fn around_aborted<'a>(interface: &'a str, file: &'a str) -> Vec<&'a str> {
     let event = ["--on-verdict", "aborted", "--trigger-count", "1"];
-    let times = ["--pre-trigger", ALWAYS, "--post-trigger", "100ms"];
+    let times = ["--pre-trigger", ALWAYS, "--post-trigger", "1s"];
     [&["-i", interface, "-w", file][..], &event, &times].concat()
 }
 
 /// Waits until the time after an earlier event has passed by the clock.
 fn wait_until_it_is_over() {
     let began = Instant::now();
-    wait_until("the time after the event is over by the clock", || began.elapsed() > Duration::from_millis(200));
+    wait_until("the time after the event is over by the clock", || began.elapsed() > Duration::from_millis(1100));
 }
 
 /// Packets that wait in memory while the reader is stopped still belong to the event.

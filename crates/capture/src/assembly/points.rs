@@ -8,8 +8,8 @@ use trawl_bpf::{info, program};
 use trawl_ring::Rings;
 use trawl_sys::{Error, Result};
 
-use crate::options::{Stamps, TimeSource};
 use crate::point::{Point, PointIds, Slots, Tenancy, end_of};
+use trawl_plan::options::{Stamps, TimeSource};
 
 /// Points of an interface that joins later: entry and exit.
 const POINTS_OF_A_JOIN: u32 = 2;

@@ -8,11 +8,12 @@ use trawl_pipeline::{Counts, WriteOutcome, reason_of_failure};
 use trawl_sys::clock;
 
 use super::{Ended, Session};
+use crate::account::account_of_ring;
 use crate::assembly::HostFeatures;
-use crate::options::Stamps;
-use crate::pod::Pod;
 use crate::point::Point;
 use crate::summary::{PointSummary, Summary};
+use trawl_plan::options::Stamps;
+use trawl_plan::pod::Pod;
 
 impl Session {
     /// Returns the summary so far.
@@ -59,7 +60,7 @@ impl Session {
             .iter()
             .map(|point| {
                 let ring = point.account();
-                let mut account = PacketAccount::from_ring(&ring);
+                let mut account = account_of_ring(&ring);
                 let missing = unwritten.sum(&point.interfaces);
                 if let Some(fates) = &self.fates {
                     fates.borrow().correct(&mut account, &point.interfaces);

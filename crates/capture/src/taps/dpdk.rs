@@ -18,13 +18,14 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
-use crate::filter::Filter;
-use crate::options::Direction;
+use crate::filter::Compile;
 use crate::sampling::Sampling;
 use crate::taps::refuse_cpu;
 use crate::taps::table::{self, Facts};
 use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
+use trawl_plan::filter::Filter;
+use trawl_plan::options::Direction;
 use worker::{DpdkPlan, HelperState, Port, QueueRings, Worker};
 
 pub const NAME: &str = "dpdk";

@@ -25,13 +25,13 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
+use crate::AttachedTap;
 use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
-use crate::options::Drops;
+use crate::filter::Compile;
 use crate::point::Carries;
 use crate::taps::table;
-use crate::{AttachedTap, TapChoice};
 pub use counts::{CountedDrop, DropWatch};
 pub use follow::{Along, has_programs_at_hooks};
 use programs::{TRACEPOINT, load_at_drops};
@@ -39,6 +39,8 @@ use reasons::{
     DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP,
 };
 pub use text::{DropConverter, HOOK, as_frame};
+use trawl_plan::TapChoice;
+use trawl_plan::options::Drops;
 
 /// Number of arguments: buffer, location and reason, since 5.17; the receiving socket is the fourth, since 6.11.
 const ARGUMENTS_WITH_REASON: usize = 3;

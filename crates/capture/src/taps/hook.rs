@@ -19,8 +19,8 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
+use crate::filter::Compile;
 use crate::filter::XdpBlocks;
-use crate::options::{At, CaptureOptions};
 use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
@@ -28,6 +28,7 @@ use crate::{AttachedTap, Tap};
 pub use find::{ACTIONS, is_there};
 use find::{BODY_SLOT, Found, Looked};
 use stand::{Filters, Occupant, Occupied, Stand, occupy};
+use trawl_plan::options::{At, CaptureOptions};
 
 #[derive(Debug)]
 pub struct Hook;

@@ -20,14 +20,15 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
 use crate::filter::Block;
+use crate::filter::Compile;
 use crate::many::{TableEntry, broadcast_netmask, new_table};
-use crate::options::{CaptureOptions, Direction, TimeSource};
 use crate::point::PointIds;
 use crate::sampling::Sampling;
 use crate::taps::table::{self, Facts};
 use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
 use group::{Group, GroupKey};
+use trawl_plan::options::{CaptureOptions, Direction, TimeSource};
 use worker::{Member, Members, PacketPoint, PacketPoints, Worker};
 
 /// Link type for private use, for kinds of interface that have none.

@@ -19,13 +19,13 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, LibraryFigures};
-use crate::filter::Filter;
-use crate::options::{Direction, TimeSource};
 use crate::sampling::Sampling;
 use crate::taps::refuse_cpu;
 use crate::taps::table::{self, Facts};
 use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{Direction, TimeSource};
 use worker::{Directions, LibraryCounts, PcapPoint, Worker};
 
 pub const NAME: &str = "pcap";

@@ -3,9 +3,9 @@
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_sys::{Error, Result};
 
+use crate::Tap;
 use crate::capture_site::CaptureSite;
 use crate::event::TapReason;
-use crate::options::{At, CaptureOptions, Direction};
 use crate::taps::dpdk::Dpdk;
 use crate::taps::hook::{self, Hook};
 use crate::taps::packet::Packet;
@@ -14,7 +14,8 @@ use crate::taps::table;
 use crate::taps::tc::Tc;
 use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
-use crate::{Tap, TapChoice};
+use trawl_plan::TapChoice;
+use trawl_plan::options::{At, CaptureOptions, Direction};
 
 /// The taps to attach.
 type Taps = Vec<Box<dyn Tap>>;

@@ -7,7 +7,7 @@ use trawl_io::dpdk::{self, Presence};
 use trawl_io::libpcap::Library;
 use trawl_sys::{Error, Result};
 
-use crate::options::{At, CaptureOptions, Direction, Stamps, TimeSource};
+use trawl_plan::options::{At, CaptureOptions, Direction, Stamps, TimeSource};
 
 /// Requirement of the pcap tap besides the kernel.
 const LIBPCAP: &str = "libpcap";
@@ -324,8 +324,8 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TapChoice;
-    use crate::options::Memory;
+    use trawl_plan::TapChoice;
+    use trawl_plan::options::Memory;
 
     /// The matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]

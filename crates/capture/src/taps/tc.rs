@@ -24,14 +24,15 @@ use crate::assembly::{Assembly, offset, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::Block;
+use crate::filter::Compile;
 use crate::many::{Likeness, PacketStructure, TableEntry};
-use crate::options::{Direction, ProcessPlan, TimeSource};
 use crate::point::Carries;
 use crate::taps::table::{self, Facts};
 use crate::taps::variant;
 use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
+use trawl_plan::options::{Direction, ProcessPlan, TimeSource};
 
 const NAME: &str = "trawl_tc";
 /// Verdict of trawl's own program: continue with the next program.

@@ -18,7 +18,6 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
-use crate::options::Programs;
 use crate::taps::hook;
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight};
@@ -26,6 +25,7 @@ use crate::{AttachedTap, Tap};
 use plan::TracePlan;
 use programs::Present;
 use slot::{Follow, Slot, Slots};
+use trawl_plan::options::Programs;
 
 #[derive(Debug)]
 pub struct Trace;

@@ -23,13 +23,14 @@ use crate::assembly::{Assembly, program_maps};
 use crate::capture_chain::{self, CaptureSeat, Seated};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
+use crate::filter::Compile;
 use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
-use crate::options::{At, CaptureOptions, Mode, TimeSource};
 use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
 use crate::taps::variant;
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
+use trawl_plan::options::{At, CaptureOptions, Mode, TimeSource};
 
 /// Name of the program in messages.
 const NAME: &str = "the capture's program";

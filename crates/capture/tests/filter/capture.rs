@@ -3,11 +3,8 @@
 
 use std::time::Duration;
 
-use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Direction};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Observer};
 use trawl_capture::summary::Summary;
@@ -16,6 +13,9 @@ use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_packet::pcapng::block::blocks;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Direction};
 
 use crate::kernel::root_or_skip;
 use crate::long::options;

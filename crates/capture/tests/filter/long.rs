@@ -1,15 +1,15 @@
 //! A thousand terms: compiled, lowered, spliced into a tap's program, accepted by the verifier and attached.
 
-use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Memory};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Observer};
 use trawl_capture::summary::Summary;
 use trawl_filter::Target;
 use trawl_lab::{Pair, PairOptions};
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Memory};
 
 use crate::agreement::Readers;
 use crate::kernel::{BUFFER, Loaded, root_or_skip};

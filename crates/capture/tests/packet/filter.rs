@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Direction};
 use trawl_packet::pcapng::Direction as Way;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Direction};
 use trawl_sys::netns::run_in;
 
 use crate::support::*;
@@ -181,7 +181,7 @@ fn samples_are_one_in_n_matching_packets() {
     let pair = pair(1500);
     let options = CaptureOptions {
         filter: expression("ether proto 0x88b5"),
-        sample: Some(trawl_capture::options::Sample::Every(10)),
+        sample: Some(trawl_plan::options::Sample::Every(10)),
         ..at_once()
     };
     let frames: Vec<Vec<u8>> = (0..1000).map(|number| frame(number, 60)).collect();

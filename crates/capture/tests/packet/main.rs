@@ -9,10 +9,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use support::*;
 use trawl_capture::event::GoneReason;
-use trawl_capture::options::{CaptureOptions, Direction, Memory};
 use trawl_capture::session::{self, Ended};
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
+use trawl_plan::options::{CaptureOptions, Direction, Memory};
 use trawl_ring::SHARE_MIN;
 use trawl_sys::netns::run_in;
 
@@ -225,7 +225,7 @@ fn losses_are_counted_and_recorded() {
     let pair = pair(1500);
     let options = CaptureOptions {
         memory: Memory::for_each_cpu(SHARE_MIN),
-        recording: trawl_capture::options::Recording::default(),
+        recording: trawl_plan::options::Recording::default(),
         ..at_once()
     };
     // The session moves no records until the traffic is over, so that the rings overflow.
@@ -316,7 +316,7 @@ fn hardware_time_falls_back_to_the_systems_with_a_notice() {
         return;
     }
     let pair = pair(1500);
-    let options = CaptureOptions { time: trawl_capture::options::TimeSource::Hardware, ..until(5) };
+    let options = CaptureOptions { time: trawl_plan::options::TimeSource::Hardware, ..until(5) };
     let captured = capture(&[site(&pair.b)], &options, || {
         send_from(&pair.a, &numbered(5, 60), 5, 0);
     });

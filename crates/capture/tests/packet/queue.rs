@@ -2,12 +2,12 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use trawl_capture::TapChoice;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Direction};
 use trawl_capture::session;
 use trawl_io::send::pin_to_cpu;
 use trawl_lab::{Pair, PairOptions, Station};
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Direction};
 use trawl_sys::error::ErrorKind;
 use trawl_sys::netns::run_in;
 

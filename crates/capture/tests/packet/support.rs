@@ -4,10 +4,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::options::{CaptureOptions, Memory};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Ended, Observer};
 use trawl_capture::summary::Summary;
@@ -17,6 +15,8 @@ use trawl_packet::pcapng::Direction as Way;
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_plan::TapChoice;
+use trawl_plan::options::{CaptureOptions, Memory};
 
 /// Time after which a stuck capture is given up.
 pub const STUCK: Duration = Duration::from_secs(20);

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use trawl_capture::TapChoice;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::{
-    At, CaptureOptions, Direction, MAX_CAPTURED, Memory, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource,
-};
-use trawl_capture::plan::CapturePlan;
-use trawl_capture::sources::Sources;
+use trawl_capture::MAX_CAPTURED;
 use trawl_front::lines::LineArgs;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
-use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
+use trawl_plan::CapturePlan;
+use trawl_plan::TapChoice;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{
+    At, CaptureOptions, Direction, Memory, Mode, Programs, Recording, Sample, Stamps, Taps, TimeSource,
+};
+use trawl_plan::outputs::{FilePlan, Format, OutputPlan};
+use trawl_plan::sources::Sources;
 use trawl_sink::refuse_rotation;
 use trawl_sys::netlink::interface;
 use trawl_sys::rights::privilege::User;
@@ -595,7 +596,7 @@ fn user(name: &str) -> std::result::Result<User, String> {
 
 #[cfg(test)]
 mod tests {
-    use trawl_pipeline::plan::Compression;
+    use trawl_plan::outputs::Compression;
 
     use super::*;
 

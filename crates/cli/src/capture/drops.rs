@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use trawl_capture::options::Drops;
 use trawl_capture::taps::drop::reasons::Reasons;
+use trawl_plan::options::Drops;
 use trawl_sys::{Error, Result};
 
 use crate::completion;

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trawl_capture::TapChoice;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
-use trawl_capture::plan::CapturePlan;
-use trawl_capture::pod::Pod;
-use trawl_capture::sources::Sources;
 use trawl_capture::taps::select::select;
+use trawl_plan::CapturePlan;
+use trawl_plan::TapChoice;
+use trawl_plan::pod::Pod;
+use trawl_plan::sources::Sources;
 use trawl_sys::Result;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
@@ -58,7 +58,7 @@ impl Joining {
         unchanged: &[Option<Namespace>],
         say: &mut dyn FnMut(Event),
     ) -> Vec<CaptureSite> {
-        let mut found = self.sources.appeared(self.tap, known, unchanged);
+        let mut found = trawl_capture::sources::appeared(&self.sources, self.tap, known, unchanged);
         for site in &mut found {
             site.pod.clone_from(&self.pod_on_host);
         }

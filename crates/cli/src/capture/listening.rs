@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use trawl_pipeline::plan::{LISTEN, ListenPlan, TlsPlan};
+use trawl_plan::outputs::{LISTEN, ListenPlan, TlsPlan};
 use trawl_sys::Result;
 
 use super::named_output::{NamedOutput, not_among, refused};

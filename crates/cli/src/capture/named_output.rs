@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use trawl_pipeline::plan::{Format, LISTEN, ListenPlan};
+use trawl_plan::outputs::{Format, LISTEN, ListenPlan};
 use trawl_sys::{Error, Result};
 
 use super::listening;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use trawl_capture::TapChoice;
-use trawl_capture::options::Peers;
+use trawl_plan::TapChoice;
+use trawl_plan::options::Peers;
 use trawl_sys::{Error, Result};
 
 #[derive(Debug, clap::Args)]

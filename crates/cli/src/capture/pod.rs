@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trawl_capture::event::Event;
-use trawl_capture::plan::CapturePlan;
-use trawl_capture::pod::{Pod, PodSelector};
 use trawl_capture::pod_in;
-use trawl_capture::sources::Sources;
+use trawl_plan::CapturePlan;
+use trawl_plan::pod::{Pod, PodSelector};
+use trawl_plan::sources::Sources;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 use trawl_sys::rights::helper::{Duty, Helper, HelperAnswer};

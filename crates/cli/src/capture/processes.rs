@@ -1,6 +1,6 @@
 //! The options about the processes of packets.
 
-use trawl_capture::options::{ProcessDetail, ProcessPlan};
+use trawl_plan::options::{ProcessDetail, ProcessPlan};
 use trawl_sys::rights::privilege::User;
 use trawl_sys::{Error, Result};
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::{Event, ReaderSummary};
-use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{Attached, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
+use trawl_plan::CapturePlan;
 use trawl_sink::{ReaderFate, ReaderLog, ReaderNews};
 use trawl_spool::Control;
 use trawl_sys::Result;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_capture::options::{MAX_CAPTURED, MemorySize, Meta};
-use trawl_pipeline::plan::{Compression, Io, Rotation};
+use trawl_capture::MAX_CAPTURED;
+use trawl_plan::options::{MemorySize, Meta};
+use trawl_plan::outputs::{Compression, Io, Rotation};
 use trawl_sink::check_command;
 use trawl_sys::{Error, Result};
 

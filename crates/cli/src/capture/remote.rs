@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::Step;
+use trawl_plan::CapturePlan;
 use trawl_sys::events::{self, Signal, Signals, Wake};
 use trawl_sys::process::ssh::Ssh;
 use trawl_sys::process::{companion, own_binary};

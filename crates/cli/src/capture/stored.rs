@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use trawl_capture::event::Event;
 use trawl_capture::session::{Attached, Ended};
 use trawl_capture::summary::Summary;
-use trawl_pipeline::plan::{FullSpool, PacketsAt, StorePlan};
+use trawl_plan::outputs::{FullSpool, PacketsAt, StorePlan};
 use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader, Watched};
 use trawl_sys::rights::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, host};

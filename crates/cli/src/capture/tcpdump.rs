@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
+use trawl_capture::MAX_CAPTURED;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::filter::Filter;
-use trawl_capture::options::MAX_CAPTURED;
+use trawl_capture::filter::Compile;
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_plan::filter::Filter;
 use trawl_sys::{Error, Result};
 
 use crate::terminal::write_out;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use trawl_capture::options::{TRIGGER_MEMORY_DEFAULT, TRIGGER_MEMORY_MIN, TriggerPlan};
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
+use trawl_plan::options::{TRIGGER_MEMORY_DEFAULT, TRIGGER_MEMORY_MIN, TriggerPlan};
 use trawl_sys::{Error, Result};
 
 use crate::{completion, units};

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, ValueEnum};
-use trawl_capture::filter::Filter;
-use trawl_capture::options;
+use trawl_capture::filter::Compile;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::options_for;
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
 use trawl_packet::pcapng::Direction;
-use trawl_pipeline::plan::{Compression, Rotation};
+use trawl_plan::filter::Filter;
+use trawl_plan::options;
+use trawl_plan::outputs::{Compression, Rotation};
 use trawl_sink::SeriesPlan;
 use trawl_sys::{Error, Result, units};
 use trawl_view::print::{Datagrams, PrintOptions};

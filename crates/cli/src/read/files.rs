@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use trawl_capture::event::Event;
-use trawl_pipeline::plan::Compression;
 use trawl_pipeline::{Blocks, FileWriter, write_patiently};
+use trawl_plan::outputs::Compression;
 use trawl_sink::{
     Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
 };

@@ -1,4 +1,4 @@
-//! What a search for drops has to say besides its result.
+//! Messages of a search for drops, besides its result.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::traced;
 pub enum Notice {
     /// Losses by XDP are not counted.
     NotWatched { error: String },
-    /// There are more network namespaces than counters are compared of.
+    /// Counters of some network namespaces are not compared: there are too many.
     NamespacesLeftOut { compared: usize, all: usize },
     /// Packets of a namespace are traced by nftables.
     TracingPackets { netns: Option<String>, seconds: u64 },

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use trawl_capture::filter::Filter;
 use trawl_packet::pcapng::block::INTERFACE_STATISTICS;
 use trawl_packet::pcapng::options::InterfaceCounts;
 use trawl_packet::pcapng::write;
 use trawl_packet::read::Step;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Writer};
+use trawl_plan::filter::Filter;
 use trawl_source::{Input, Tell, file_filter};
 use trawl_sys::{Error, Result, clock, rights::privilege};
 use trawl_view::merge::Merge;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fs::{AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
 use trawl_bpf::probe;
-use trawl_ring::Lease;
+use trawl_pipeline::Leased;
 use trawl_sys::Result;
 use trawl_sys::memory::Mapping;
 
@@ -56,7 +56,7 @@ impl Aligned {
 /// A piece of memory that is written without a copy.
 #[derive(Debug)]
 pub enum Piece {
-    Segment(Lease),
+    Segment(Box<dyn Leased>),
     Buffer(Aligned),
 }
 

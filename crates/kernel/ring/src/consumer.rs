@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use trawl_pipeline::Leased;
+
 use super::{IN_FLIGHT, Rings};
 
 /// Position of a ring's producer at one moment.
@@ -175,8 +177,10 @@ impl Lease {
         assert!(length <= held.rings.geometry.segment_size);
         Self { held, length }
     }
+}
 
-    pub fn bytes(&self) -> &[u8] {
+impl Leased for Lease {
+    fn bytes(&self) -> &[u8] {
         let start = self.held.rings.bytes(self.held.segment, 0);
         // SAFETY: the range lies within the segment, whose producer has left it; no side writes to it before the
         // segment is free, which it is not while it is held. The one lease of it lets `fill` write only after these
@@ -184,8 +188,7 @@ impl Lease {
         unsafe { std::slice::from_raw_parts(start, self.length) }
     }
 
-    /// Pads the segment to a multiple of `unit`: `fill` writes the padding after the blocks, if any is needed.
-    pub fn fill_up(&mut self, unit: usize, fill: impl FnOnce(&mut [u8])) {
+    fn fill_up(&mut self, unit: usize, fill: fn(&mut [u8])) {
         let rings = &self.held.rings;
         let end = whole_units(self.length, unit).min(rings.geometry.segment_size);
         if end == self.length {

@@ -8,7 +8,7 @@
 use std::io::Write;
 
 use lz4_flex::frame::{BlockSize, FrameEncoder, FrameInfo};
-use trawl_pipeline::plan::Compression;
+use trawl_plan::outputs::Compression;
 
 const SKIPPABLE: u32 = 0x184d_2a5e;
 const SEEKABLE: u32 = 0x8f92_eab1;

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use trawl_pipeline::plan::TlsPlan;
+use trawl_plan::outputs::TlsPlan;
 use trawl_sys::{Error, Result};
 
 /// Reads the files of a plan.

@@ -12,10 +12,10 @@ use trawl_ring::producer::{Noted, Producer, Sighting};
 
 use crate::event::ReadFailure;
 use crate::extent::Extent;
-use crate::options::Meta;
 use crate::point::PointIds;
 use crate::sampling::Sampling;
 use crate::taps::threads::Failure;
+use trawl_plan::options::Meta;
 
 /// Sleep while nothing comes.
 const NAP: Duration = Duration::from_micros(200);

@@ -18,7 +18,7 @@ use super::programs::load_at_drops;
 use super::reasons::Reasons;
 use super::text;
 use super::{ARGUMENTS_WITH_RECEIVER, settings, settings_map, tracepoint};
-use crate::options::Drops;
+use trawl_plan::options::Drops;
 
 const FREQUENT: &str = "frequent_drops";
 const COUNTS: &str = "drop_counts";

@@ -21,7 +21,7 @@ use super::programs::{Loaded, prepare_program, program_options};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{self, Event};
-use crate::options::Drops;
+use trawl_plan::options::Drops;
 
 /// Returns true if netfilter runs programs of its own at each hook, whether or not rules use it.
 pub fn has_programs_at_hooks() -> bool {

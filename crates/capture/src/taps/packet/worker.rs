@@ -13,10 +13,10 @@ use trawl_sys::{Result, clock, events};
 
 use crate::event::ReadFailure;
 use crate::extent::Extent;
-use crate::options::Meta;
 use crate::point::PointIds;
 use crate::sampling::Sampling;
 use crate::taps::threads::Failure;
+use trawl_plan::options::Meta;
 
 /// Longest sleep. Records of other CPUs wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(2);

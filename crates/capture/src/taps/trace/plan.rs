@@ -17,8 +17,9 @@ use super::programs::Traceable;
 use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::filter::Block;
-use crate::options::{At, CaptureOptions};
+use crate::filter::Compile;
 use crate::point::{Carries, PointIds};
+use trawl_plan::options::{At, CaptureOptions};
 
 const ACTIONS: u32 = 5;
 /// Map in bpf/tap/tap_trace.bpf.c.
@@ -215,11 +216,11 @@ fn wanted_verdicts(options: &CaptureOptions) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TapChoice;
     use crate::assembly::HostFeatures;
-    use crate::filter::Filter;
-    use crate::options::Memory;
     use trawl_packet::verdict::{VerdictKind, VerdictSet};
+    use trawl_plan::TapChoice;
+    use trawl_plan::filter::Filter;
+    use trawl_plan::options::Memory;
 
     fn options(filter: Option<&str>) -> CaptureOptions {
         CaptureOptions {

@@ -9,7 +9,7 @@ use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
-use crate::options::Programs;
+use trawl_plan::options::Programs;
 
 /// A program that could be traced.
 #[derive(Debug)]

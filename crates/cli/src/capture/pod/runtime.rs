@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use trawl_capture::pod::{Pod, PodSelector};
+use trawl_plan::pod::{Pod, PodSelector};
 use trawl_sys::names::Labels;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};

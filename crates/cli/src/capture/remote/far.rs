@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
-use trawl_capture::plan::CapturePlan;
-use trawl_capture::sources::Sources;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
-use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
+use trawl_plan::CapturePlan;
+use trawl_plan::outputs::{FilePlan, Format, OutputPlan, Rotation};
+use trawl_plan::sources::Sources;
 use trawl_sys::events::Wake;
 use trawl_sys::process::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};

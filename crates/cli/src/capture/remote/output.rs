@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use trawl_packet::read::CaptureReader;
-use trawl_pipeline::plan::{Format, OutputPlan};
+use trawl_plan::outputs::{Format, OutputPlan};
 use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;

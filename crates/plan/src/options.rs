@@ -5,18 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_bpf::layout::RECORD_MAX_CAPTURED;
-use trawl_bpf::layout::TapConfig;
 use trawl_packet::verdict::VerdictSet;
-use trawl_pipeline::plan::nanoseconds;
-use trawl_ring::Geometry;
 use trawl_sys::netlink::XdpMode;
-use trawl_sys::{Error, Result, events, host};
+use trawl_sys::{Error, Result, events};
 
 use crate::filter::Filter;
-
-/// Most bytes of a packet that are recorded.
-pub const MAX_CAPTURED: u32 = RECORD_MAX_CAPTURED as u32;
+use crate::outputs::nanoseconds;
 
 /// Snap length of tcpdump.
 pub const SNAPLEN: u32 = 262_144;
@@ -130,7 +124,7 @@ pub enum Mode {
 
 impl Mode {
     /// Returns the only acceptable mode, if one was requested.
-    pub(crate) fn asked(self) -> Option<XdpMode> {
+    pub fn asked(self) -> Option<XdpMode> {
         match self {
             Self::NativeFirst => None,
             Self::Native => Some(XdpMode::Native),
@@ -181,7 +175,7 @@ impl Programs {
     }
 
     /// Returns true if a program after the attached one is chosen.
-    pub(crate) fn mean(&self, name: &str, id: u32) -> bool {
+    pub fn mean(&self, name: &str, id: u32) -> bool {
         match self {
             Self::AttachedTap => false,
             Self::All => true,
@@ -222,26 +216,17 @@ const AUTO_EVERY: u32 = 16;
 
 /// Records for which the clock is read after the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Readings {
-    pub(crate) first: u32,
+pub struct Readings {
+    pub first: u32,
     /// Later records whose number has none of these bits are stamped.
-    pub(crate) mask: u32,
+    pub mask: u32,
     /// Stamp more records if packets come slowly.
-    pub(crate) follow: bool,
-}
-
-impl Readings {
-    /// Writes the readings to a program's configuration.
-    pub(crate) fn write_to(self, config: &mut TapConfig) {
-        config.clock_first = self.first;
-        config.clock_mask = self.mask;
-        config.clock_follows = self.follow.into();
-    }
+    pub follow: bool,
 }
 
 impl Stamps {
     /// Returns `None` if all records are stamped.
-    pub(crate) fn readings(self) -> Option<Readings> {
+    pub fn readings(self) -> Option<Readings> {
         let (first, mask, follow) = match self {
             Self::Auto => (AUTO_FIRST, AUTO_EVERY - 1, true),
             Self::Precise => return None,
@@ -250,7 +235,7 @@ impl Stamps {
         Some(Readings { first, mask, follow })
     }
 
-    pub(crate) fn describe(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::Auto => format!(
                 ", read for the first {AUTO_FIRST} packets of each poll and every 1 to 2 µs after them, every {AUTO_EVERY}th at least"
@@ -332,36 +317,6 @@ impl Memory {
 
     pub fn total(bytes: u64) -> Self {
         Self { size: MemorySize::Total(bytes), at_first: None }
-    }
-
-    /// Divides the memory for a machine with this many CPUs and this much memory available.
-    pub fn geometry(self, cpus: usize, available: u64) -> Result<Geometry> {
-        let geometry = match self.size {
-            MemorySize::Usual => Geometry::by_default(cpus, available),
-            MemorySize::Total(bytes) => Geometry::for_total(bytes, cpus),
-            MemorySize::ForEachCpu(bytes) => Geometry::for_share(bytes, cpus),
-        }?;
-        Ok(match self.at_first {
-            Some(bytes) => geometry.growing_from(bytes),
-            None => geometry,
-        })
-    }
-
-    /// Divides the memory on this machine between the rings and the queues of an output's readers. Returns the rings'
-    /// memory, and the bytes for all queues together: a quarter or more.
-    pub fn with_readers(self) -> Result<(Self, usize)> {
-        let all = self.on_this_host()?.pool_size;
-        let rings = Self { size: MemorySize::Total(all as u64 / 4 * 3), ..self };
-        Ok(match rings.on_this_host() {
-            Ok(geometry) => (rings, all - geometry.pool_size),
-            // Rings of the least size are not made smaller.
-            Err(_) => (self, all / 4),
-        })
-    }
-
-    /// Divides the memory for this machine.
-    pub(crate) fn on_this_host(self) -> Result<Geometry> {
-        self.geometry(events::cpu_count(), host::available_memory())
     }
 }
 
@@ -561,12 +516,12 @@ impl CaptureOptions {
     }
 
     /// Returns the number of records that the taps make at most. Records that are merged first are counted afterwards.
-    pub(crate) fn record_limit(&self) -> Option<u64> {
+    pub fn record_limit(&self) -> Option<u64> {
         self.count.filter(|_| self.once.is_none())
     }
 
     /// Checks that the chosen CPU exists.
-    pub(crate) fn check_cpu(&self) -> Result<()> {
+    pub fn check_cpu(&self) -> Result<()> {
         let cpus = events::cpu_count();
         match self.cpu.filter(|cpu| *cpu as usize >= cpus) {
             Some(wanted) => Err(Error::usage(
@@ -578,7 +533,7 @@ impl CaptureOptions {
     }
 
     /// Rejects ends of a program that a capture cannot combine.
-    pub(crate) fn check_ends(&self) -> Result<()> {
+    pub fn check_ends(&self) -> Result<()> {
         let at = self.at.unwrap_or(At::Exit);
         if at.entry() && self.filter_at == Some(At::Exit) {
             return Err(Error::usage(

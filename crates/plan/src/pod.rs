@@ -25,7 +25,7 @@ impl std::fmt::Display for Pod {
 
 impl Pod {
     /// Returns the comment of the pod's interface blocks, which [`trawl_packet::pcapng::Interface::pod`] reads.
-    pub(crate) fn comment(&self) -> String {
+    pub fn comment(&self) -> String {
         let labels = self.labels.iter();
         let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
         match labels.is_empty() {

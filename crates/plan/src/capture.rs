@@ -1,13 +1,11 @@
-//! The plan of a capture, as one plain value: a front end makes it, and it can be stored, shown and sent to another
-//! host.
+//! The plan of a capture, as one plain value.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation, StorePlan};
-
 use crate::options::CaptureOptions;
+use crate::outputs::{FilePlan, Format, OutputPlan, Rotation, StorePlan};
 use crate::sources::Sources;
 
 /// Sources of packets, the choice of those to record, and outputs.
@@ -94,11 +92,10 @@ impl CapturePlan {
 mod tests {
     use std::time::Duration;
 
-    use trawl_pipeline::plan::{Compression, ListenPlan, TlsPlan};
-
     use super::*;
     use crate::TapChoice;
     use crate::options::Memory;
+    use crate::outputs::{Compression, ListenPlan, TlsPlan};
 
     #[test]
     fn plans_survive_json() {
