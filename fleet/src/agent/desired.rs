@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use trawl_plan::options::{ProcessDetail, ProcessPlan};
-use trawl_plan::pod::PodSelector;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
+use trawl_plan::options::{ProcessDetail, ProcessPlan};
 use trawl_plan::outputs::{PacketsAt, StorePlan};
+use trawl_plan::pod::PodSelector;
 pub use trawl_sys::names::Labels;
 use trawl_sys::{Error, Result};
 

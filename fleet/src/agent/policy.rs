@@ -3,10 +3,10 @@
 use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
-use trawl_plan::options::{ProcessDetail, ProcessPlan};
-use trawl_plan::pod::PodSelector;
 use trawl_filter::check_length;
+use trawl_plan::options::{ProcessDetail, ProcessPlan};
 use trawl_plan::outputs::PacketsAt;
+use trawl_plan::pod::PodSelector;
 use trawl_sys::names::covers;
 use trawl_sys::{Error, Result};
 use url::Url;

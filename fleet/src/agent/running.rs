@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use trawl_plan::filter::Filter;
-use trawl_plan::options::{CaptureOptions, Drops, Memory, MemorySize, TapChoice, Taps};
-use trawl_plan::CapturePlan;
-use trawl_plan::sources::Sources;
 use trawl_front::published::COUNTS;
 use trawl_front::terminal;
+use trawl_plan::CapturePlan;
+use trawl_plan::filter::Filter;
+use trawl_plan::options::{CaptureOptions, Drops, Memory, MemorySize, TapChoice, Taps};
 use trawl_plan::outputs::{Kept, StorePlan};
+use trawl_plan::sources::Sources;
 use trawl_sys::process::{self, own_binary, trawl_binary};
 use trawl_sys::{Error, Result};
 

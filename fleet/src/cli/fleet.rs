@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use nkeys::KeyPair;
 use serde::Serialize;
-use trawl_plan::options::ProcessDetail;
 use trawl_front::{exit_code, json, terminal};
+use trawl_plan::options::ProcessDetail;
 use trawl_plan::outputs::PacketsAt;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::{Error, Result, files::create, units};
