@@ -76,6 +76,7 @@ pub mod memory;
 pub mod merge;
 mod once;
 pub mod own_traffic;
+pub mod pods;
 pub mod point;
 mod process;
 mod run;
@@ -89,7 +90,7 @@ pub mod taps;
 pub mod traffic;
 pub mod trigger;
 
-pub use process::pod_in;
+use process::pod_in;
 pub use run::run;
 pub use taps::{AttachedTap, Tap};
 use taps::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};

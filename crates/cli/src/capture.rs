@@ -25,6 +25,7 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::filter::choose_libpcap;
 use trawl_capture::own_traffic::{leave_out, own_traffic};
+use trawl_capture::pods::{self, Pods};
 use trawl_capture::session::{Ended, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
@@ -39,7 +40,6 @@ use trawl_view::text;
 pub use args::Args;
 use args::Environment;
 use display::{Display, Form};
-use pod::Pods;
 use progress::Terminal;
 
 use crate::args::{JsonForm, begin_verifier_log};
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         // Refused before anything is attached.
         FLEET.command()?;
     }
-    let mut pods = pod::find(&mut plan)?;
+    let mut pods = pods::find(&mut plan)?;
     let of_pods = std::mem::take(&mut pods.interfaces);
     let mut sites = trawl_capture::sources::find(&plan.sources, plan.options.tap, of_pods)?;
     if let Some(pod) = &pods.on_host {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
+use trawl_capture::pods::{PodWatcher, Pods};
 use trawl_capture::taps::select::select;
 use trawl_plan::CapturePlan;
 use trawl_plan::TapChoice;
@@ -16,7 +17,6 @@ use trawl_sys::Result;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 
-use super::pod::{PodWatcher, Pods};
 use crate::json;
 use crate::terminal::write_out;
 use trawl_capture::subject::Spaces;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::{Event, ReaderSummary};
+use trawl_capture::pods::Pods;
 use trawl_capture::point::Point;
 use trawl_capture::session::{Attached, Observer};
 use trawl_capture::subject::Subject;
@@ -17,7 +18,6 @@ use trawl_sys::netns::Namespace;
 
 use super::display::Display;
 use super::interfaces::Joining;
-use super::pod::Pods;
 use crate::args::end_command;
 use crate::published::{Published, Publisher, RunningCapture};
 use crate::{json, published, terminal};
