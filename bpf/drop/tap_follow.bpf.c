@@ -304,6 +304,9 @@ struct {
 	__type(value, __u32);
 } shared_program SEC(".maps");
 
+/* Index at which that map has no program. */
+#define NO_PROGRAM 1
+
 /* Returns true if a selected process sends the packet, or has sent one that it may answer. */
 static __noinline bool is_wanted(struct sk_buff *buffer)
 {
@@ -359,7 +362,7 @@ static __always_inline struct scratch *taken_up(__u32 *cpu)
 
 /* Runs the shared part at tracepoints, on a copy of the buffer: reading one of its many fields by a helper takes as
  * long as the copy. */
-static __always_inline int at_tracepoint(bool filtered)
+static __always_inline int at_tracepoint(void *context, bool filtered)
 {
 	__u32 cpu, size = bpf_core_type_size(struct sk_buff);
 	struct scratch *scratch = taken_up(&cpu);
@@ -371,21 +374,23 @@ static __always_inline int at_tracepoint(bool filtered)
 	if (size <= BUFFER_COPY && !bpf_probe_read_kernel(scratch->buffer, size, (void *)scratch->seen.buffer))
 		follow(scratch, from, false, cpu, true, filtered);
 	end(scratch);
+	/* Since Linux 6.13, a program at a tracepoint has one stack for each CPU, because the kernel runs it once at a time. It
+	 * does not know of the other programs that call this one, of which one may interrupt another: without a stack of the
+	 * caller's, they would overwrite each other's pointers. A program with a tail call has no stack of its own. */
+	bpf_tail_call(context, &shared_program, NO_PROGRAM);
 	return 0;
 }
 
 SEC("?raw_tp")
 int trawl_steps(void *context)
 {
-	(void)context;
-	return at_tracepoint(false);
+	return at_tracepoint(context, false);
 }
 
 SEC("?raw_tp")
 int trawl_steps_f(void *context)
 {
-	(void)context;
-	return at_tracepoint(true);
+	return at_tracepoint(context, true);
 }
 
 /* A program of a tracepoint: `argument` is the index of the buffer, `may_be_first` is true if a packet may be seen

@@ -422,22 +422,31 @@ mod tests {
     use super::*;
     use trawl_bpf::layout::Shared;
     use trawl_bpf::object::TapProgram;
-    use trawl_ebpf::op;
+    use trawl_ebpf::{helper, op};
+
+    /// Returns true if the program calls a helper.
+    fn calls(name: &str, helper: i32) -> bool {
+        let ready = TapProgram::prepare(object::FOLLOW, name, &TapConfig::zeroed(), &[]);
+        let ready = ready.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut calls = ready.instructions().iter();
+        calls.any(|one| one.code == op::CALL_CODE && one.src() == 0 && one.imm == helper)
+    }
+
+    fn is_root() -> bool {
+        let is_root = probe::has_capability(probe::Capability::SysAdmin);
+        if !is_root {
+            eprintln!("SKIPPED: requires root");
+        }
+        is_root
+    }
 
     /// Many kernels refuse this helper at netfilter and at tc.
     #[test]
     fn hooks_do_not_ask_for_the_process() {
-        if !probe::has_capability(probe::Capability::SysAdmin) {
-            eprintln!("SKIPPED: requires root");
+        const GET_CURRENT_COMM: i32 = 16;
+        if !is_root() {
             return;
         }
-        const GET_CURRENT_COMM: i32 = 16;
-        let asks = |name| {
-            let ready = TapProgram::prepare(object::FOLLOW, name, &TapConfig::zeroed(), &[]);
-            let ready = ready.unwrap_or_else(|e| panic!("{name}: {e}"));
-            let mut calls = ready.instructions().iter();
-            calls.any(|one| one.code == op::CALL_CODE && one.src() == 0 && one.imm == GET_CURRENT_COMM)
-        };
         for (name, expected) in [
             ("trawl_steps_f", true),
             ("trawl_hooks_f", false),
@@ -445,7 +454,18 @@ mod tests {
             ("trawl_traffics", false),
             ("trawl_traffic", false),
         ] {
-            assert_eq!(asks(name), expected, "{name}");
+            assert_eq!(calls(name, GET_CURRENT_COMM), expected, "{name}");
+        }
+    }
+
+    /// The kernel gives a program without tail calls a stack for each CPU, which a nested step would overwrite.
+    #[test]
+    fn programs_that_several_tracepoints_share_have_no_stack_of_their_own() {
+        if !is_root() {
+            return;
+        }
+        for name in [AT_TRACEPOINTS, "trawl_steps_f"] {
+            assert!(calls(name, helper::TAIL_CALL), "{name}");
         }
     }
 }
