@@ -119,13 +119,13 @@ impl<'a> Attempt<'a> {
                 .fail(format!("the card or its driver ({}) does not run XDP programs itself", self.driver))
                 .fix("use --mode native or --mode skb"),
             (XdpMode::Native, EOPNOTSUPP) if self.able.is_some_and(XdpAbilities::native) => self
-                .fail(format!("the driver ({}) refuses native XDP in the present configuration", self.driver))
+                .fail(format!("the driver ({}) refuses native XDP in its current configuration", self.driver))
                 .fix("use --mode skb"),
             (XdpMode::Native, EOPNOTSUPP) => {
                 self.fail(format!("the driver ({}) has no native XDP", self.driver)).fix("use --mode skb")
             }
             (_, EBUSY | EEXIST) => self
-                .fail("another program is on it")
+                .fail("another program is attached")
                 .fix(format!("trawl xdp status -i {} shows which", word(self.site.label()))),
             _ => match &self.refusal.says {
                 Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
@@ -189,7 +189,7 @@ impl<'a> Attempt<'a> {
         let few = own.map_or_else(String::new, |own| {
             format!(" ({} in use of {})", own.combined.max(own.rx), own.max_combined.max(own.max_rx))
         });
-        self.fail(format!("its queues{few} leave none for XDP to send from, or are too few")).fix(format!(
+        self.fail(format!("too few of its queues are free{few}: XDP sends from queues of its own")).fix(format!(
             "{prefix}ethtool -L {} combined N, with N half of the current number; or use --mode skb",
             word(name)
         ))
@@ -222,7 +222,7 @@ impl<'a> Attempt<'a> {
             true => format!("trawl doctor -i {} shows the offloads; or use --mode skb", word(self.site.label())),
             false => format!("{prefix}ethtool -K {} {}; or use --mode skb", word(name), on.join(" ")),
         };
-        self.fail("an offload is in the way").fix(fix)
+        self.fail("an offload is incompatible with XDP").fix(fix)
     }
 }
 
@@ -246,8 +246,8 @@ mod tests {
     fn messages_of_drivers_are_explained() {
         let site = Site::find("lo", None).expect("every namespace has one");
         const LARGE: &str = "is too large for native XDP";
-        const QUEUES: &str = "leave none for XDP to send from";
-        const OFFLOAD: &str = "an offload is in the way";
+        const QUEUES: &str = "XDP sends from queues of its own";
+        const OFFLOAD: &str = "an offload is incompatible with XDP";
         for (errno, says, expected) in [
             // virtio_net
             (EOPNOTSUPP, "Can't set XDP while host is implementing GRO_HW/CSUM, disable GRO_HW/CSUM first", OFFLOAD),
@@ -274,7 +274,7 @@ mod tests {
                 "Cannot attach when an upper device already has a program",
                 "an interface above it has an XDP program",
             ),
-            (EBUSY, "Driver already has an XDP program: it is attached otherwise", "another program is on it"),
+            (EBUSY, "Driver already has an XDP program: it is attached otherwise", "another program is attached"),
         ] {
             let refusal = Refusal { errno, says: Some(says.to_owned()) };
             let message = cannot_attach(&site, "filter", XdpMode::Native, refusal).to_string();

@@ -60,7 +60,7 @@ events! {
     /// Effects of attaching an XDP program on a network card.
     TouchesCard { interface: String, driver: String, effects: String }
         => ("{interface}: attaching an XDP program to a card of the driver {driver}: {effects}; without --tap xdp \
-             the card is left alone");
+             trawl does not change the card");
     /// No program is attached, so every packet passes, but other verdicts are requested.
     NoPacketMatchesVerdict { interface: String }
         => ("{interface}: no XDP program is attached, so every packet passes and --verdict records none of them; \
@@ -86,7 +86,7 @@ events! {
     ProgramFound { interface: String, program: String } => ("{interface}: tracing the XDP program {program}");
     /// A traced program was replaced by another one, which is traced now.
     ProgramReplaced { interface: String, before: String, program: String }
-        => ("{interface}: the XDP program {before} was replaced by {program}; tracing that one; packets in between were \
+        => ("{interface}: the XDP program {before} was replaced by {program}; tracing the new program; packets in between were \
              not seen");
     /// A traced program is not attached any more.
     ProgramLost {
@@ -119,7 +119,7 @@ events! {
     NotJoined { why: String } => ("{why}");
     /// Interfaces that appear are captured once others have left.
     JoinsWait { interface: String, why: String }
-        => ("{interface} and later interfaces join once others have left: {why}");
+        => ("{interface} and later interfaces are captured once others have left: {why}");
     /// Reading packets failed, or did not end properly.
     ReadFailed(failure: ReadFailure) => ("{failure}");
     /// A tap cannot see packets any more.
@@ -136,7 +136,7 @@ events! {
     // Pods.
 
     /// No pod of this choice runs yet.
-    PodAwaited { pod: String } => ("no pod here is {pod} yet: waiting for it");
+    PodAwaited { pod: String } => ("the pod {pod} does not run here yet: waiting for it");
     /// A pod on the host's network is captured by its processes, so that no other pod may join.
     PodAlone { pod: String }
         => ("the pod {pod} uses the host's network: capturing the packets of its processes; no other pod joins");
@@ -168,7 +168,7 @@ events! {
 
     /// Packets are cut after their headers, whose checksums still cover the payload.
     ChecksumsCoverPayload
-        => ("the checksums in the recorded headers cover the payload too, and can give a short one away; before you pass \
+        => ("the checksums in the recorded headers cover the payload too, and can reveal a short one; before you pass \
              the file on, run: trawl read FILE --headers -w NEW");
     /// A ring's segment is too small for longer packets.
     SnaplenReduced { bytes: u32 }
@@ -328,7 +328,7 @@ events! {
     /// A reader that has left, or whose stream has ended.
     Reader(reader: ReaderSummary) => ("{reader}");
     ReaderRefused { output: String, reader: SocketAddr, why: String }
-        => ("{output}: {reader} does not become a reader: {why}");
+        => ("{output}: {reader} was refused as a reader: {why}");
 
     // The store.
 

@@ -210,7 +210,7 @@ impl Profile {
     /// Creates a profile that repeats the phases this many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
         let too_many =
-            || Error::usage("the phases", format!("they are more than {MOST}, steps and repetitions counted"));
+            || Error::usage("the phases", format!("there are more than {MOST}, counting steps and repetitions"));
         // Checked before they are made: the number comes from the file.
         if phases.iter().any(|phase| phase.steps as usize > MOST) {
             return Err(too_many());

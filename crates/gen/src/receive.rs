@@ -118,7 +118,7 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
     Error::failed(
         format!("cannot receive on {interface}"),
         format!(
-            "the XDP program {name} (id {}, {} mode) is on it, and an interface takes one",
+            "the XDP program {name} (id {}, {} mode) is attached, and an interface runs one program",
             present.program_id,
             present.mode.name()
         ),

@@ -110,7 +110,7 @@ impl<'a> Measurement<'a> {
     pub fn new(options: Rfc2544Options<'a>) -> Result<Self> {
         if !(0.0..1.0).contains(&options.loss) {
             let what = format!("cannot accept a loss of {} %", options.loss * 100.0);
-            return Err(Error::usage(what, "it is between 0 and 100 %"));
+            return Err(Error::usage(what, "a loss is between 0 and 100 %"));
         }
         if !(options.resolution > 0.0 && options.resolution <= 0.5) {
             let what = format!("cannot search to {} %", options.resolution * 100.0);

@@ -445,7 +445,7 @@ impl<'a> Lane<'a> {
             } else if now.saturating_sub(last_progress) > PATIENCE.as_nanos() as u64 {
                 return Err(Error::failed(
                     format!("stopped sending out of {}", self.plan.interface),
-                    format!("the device took no frame for {} seconds: {}", PATIENCE.as_secs(), engine.suspicion()),
+                    format!("the device accepted no frame for {} seconds: {}", PATIENCE.as_secs(), engine.suspicion()),
                 ));
             }
         }

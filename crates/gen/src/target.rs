@@ -53,7 +53,7 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
     let Some(own) = own else {
         return Err(Error::failed(
             format!("cannot send out of {}", interface.name),
-            "it is not an Ethernet: it has no MAC address",
+            "it is not an Ethernet interface: it has no MAC address",
         ));
     };
     spec.set_default(src_mac, text(own));

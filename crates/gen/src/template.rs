@@ -185,14 +185,15 @@ impl File {
     }
 
     fn text(&self, value: &Spanned<DeValue<'_>>) -> Result<String> {
-        text_of(value.get_ref()).ok_or_else(|| self.error(&value.span(), "it is a text, a number or a list of these"))
+        text_of(value.get_ref())
+            .ok_or_else(|| self.error(&value.span(), "expected a text, a number or a list of these"))
     }
 
     fn number<T: TryFrom<u64>>(&self, value: &Spanned<DeValue<'_>>) -> Result<T> {
         let number = self.text(value)?.parse::<u64>().ok();
         number
             .and_then(|number| T::try_from(number).ok())
-            .ok_or_else(|| self.error(&value.span(), "it is a number from 0 on, or too large a one"))
+            .ok_or_else(|| self.error(&value.span(), "expected a whole number, neither negative nor too large"))
     }
 
     fn part(&self, table: &DeTable<'_>, whole: Range<usize>) -> Result<Part> {
@@ -200,7 +201,7 @@ impl File {
         let names: Vec<&str> = Protocol::ALL.iter().map(|one| one.name()).collect();
         let names = names.join(", ");
         let Some((_, _, kind)) = kind else {
-            return Err(self.error(&whole, format!("kind: it is missing; known are {names}")));
+            return Err(self.error(&whole, format!("kind is missing; known are {names}")));
         };
         let protocol = Protocol::parse(&self.text(kind)?)
             .ok_or_else(|| self.error(&kind.span(), format!("kind: known are {names}")))?;

@@ -171,7 +171,7 @@ impl Spec {
     fn number_or(&self, key: &str, bits: u32, default: u128) -> Result<u128, Misfit> {
         match self.choice_or(key, FieldKind::Number(bits), default)? {
             FieldValues::Fixed(value) => Ok(value),
-            _ => Err(Misfit::new(key, "it is one number, the same in all frames")),
+            _ => Err(Misfit::new(key, "expected one number: it is the same in all frames")),
         }
     }
 
@@ -304,7 +304,7 @@ impl Part {
             None => (None, Vec::new()),
         };
         if !others.is_empty() && others.len() != variants.len() {
-            return Err(Misfit::new("every", "the other frames have another number of payloads"));
+            return Err(Misfit::new("every", "every frame must have the same number of payloads"));
         }
         Ok(Self { variants, others, every, flows })
     }
@@ -353,7 +353,7 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
     let exceptions: Vec<u64> = parts.iter().filter_map(|part| part.every).collect();
     let every = exceptions.first().copied();
     if exceptions.iter().any(|one| Some(*one) != every) {
-        return Err((0, Misfit::new("every", "all parts of a mix have the same number here")));
+        return Err((0, Misfit::new("every", "all parts of a mix must have the same number")));
     }
     let flows = parts.iter().filter_map(|part| part.flows).max();
     let mut variants = Vec::new();
@@ -433,7 +433,7 @@ impl Sizes {
                 let (length, weight) = one.split_once(':').unwrap_or((one, "1"));
                 let weight = FieldKind::Number(10).value(weight)?;
                 if weight == 0 {
-                    return Err("a weight of 0 means never".to_owned());
+                    return Err("a weight must be above 0".to_owned());
                 }
                 weighted.push((size.value(length)? as usize, weight as usize));
             }

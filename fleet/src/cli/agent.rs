@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         (None, Some(url)) => {
             if policy.operators.is_empty() {
                 let what = format!("cannot follow {}", shown(url));
-                let why = "the policy names no operator whose commands are followed";
+                let why = "the policy names no operators";
                 return Err(Error::usage(what, why)
                     .fix("operators = [\"U…\"] in the policy, with the key that trawl fleet key --nkey FILE shows"));
             }
@@ -143,14 +143,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 agent.step(Event::Shutdown);
             }
         }
-        agent.look()?;
+        agent.handle_events()?;
         metrics.iter_mut().try_for_each(Metrics::keep)?;
         if let Some(health) = &health {
             health.answer(|| agent.state());
         }
         events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
     }
-    agent.tell()?;
+    agent.save_memory()?;
     agent.source.end();
     Ok(ExitCode::SUCCESS)
 }
@@ -297,7 +297,7 @@ impl Agent {
     }
 
     /// Handles everything that may have happened.
-    fn look(&mut self) -> Result<()> {
+    fn handle_events(&mut self) -> Result<()> {
         for event in self.source.events() {
             self.step(event);
         }
@@ -313,7 +313,7 @@ impl Agent {
         });
         let running = &self.running;
         self.freezers.retain_mut(|freezer| {
-            let outcome = freezer.look(&mut || running.iter().for_each(Running::seal));
+            let outcome = freezer.advance(&mut || running.iter().for_each(Running::seal));
             let goes_on = outcome.is_none();
             events.extend(outcome.map(|outcome| Event::Frozen { id: freezer.incident.id.clone(), outcome }));
             goes_on
@@ -326,7 +326,7 @@ impl Agent {
         }
         events.push(Event::Tick);
         events.into_iter().for_each(|event| self.step(event));
-        self.tell()
+        self.save_memory()
     }
 
     fn state(&self) -> HostReport {
@@ -335,7 +335,7 @@ impl Agent {
     }
 
     /// Writes down the changes.
-    fn tell(&mut self) -> Result<()> {
+    fn save_memory(&mut self) -> Result<()> {
         let memory = self.machine.memory();
         if memory != self.remembered {
             let written = memory.iter().map(|memory| Remembered { memory: memory.clone(), boot: self.boot.clone() });
@@ -361,7 +361,7 @@ impl Agent {
         if self.json {
             json::print(&report)?;
         }
-        self.source.tell(&report);
+        self.source.publish(&report);
         self.reported = Some(report);
         Ok(())
     }

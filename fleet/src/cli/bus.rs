@@ -40,7 +40,9 @@ impl BusArgs {
         check_name(name)?;
         if url.starts_with("tls://") && self.tls_ca.is_none() {
             let what = format!("cannot reach {}", shown(url));
-            return Err(Error::usage(what, "TLS requires the server's authority").fix("--tls-ca FILE"));
+            return Err(
+                Error::usage(what, "TLS requires the certificate of the server's authority").fix("--tls-ca FILE")
+            );
         }
         Ok(Config {
             url: url.to_owned(),

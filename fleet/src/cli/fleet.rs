@@ -209,7 +209,7 @@ fn key(args: &Key) -> Result<ExitCode> {
     let public = match &args.new {
         Some(path) => {
             let key = KeyPair::new_user();
-            let what = format!("cannot make a private key in {}", path.display());
+            let what = format!("cannot create a private key in {}", path.display());
             let seed = key.seed().map_err(|e| Error::failed(what.clone(), e))?;
             let file = create::new_file(path, 0o600);
             let written = file.and_then(|mut file| writeln!(file, "{seed}"));
@@ -494,7 +494,7 @@ fn state_of(host: &Host) -> String {
             (Some(error), _) => error.clone(),
             _ if state.stopping => "the agent has ended".to_owned(),
             _ if host.silent => not_heard(host.age_ns),
-            (None, false) => format!("follows {} of {}", state.revision, host.revision),
+            (None, false) => format!("has applied revision {} of {}", state.revision, host.revision),
             (None, true) => String::new(),
         },
     }

@@ -34,7 +34,7 @@ impl HostsArgs {
             None => None,
             Some("ssh") => {
                 let what = "cannot ask hosts by ssh";
-                let why = "names of hosts in a store are written by those who may write to it";
+                let why = "whoever may write to the store chooses the host names in it";
                 return Err(Error::usage(what, why).fix("list the hosts to ask: --hosts ssh:HOST,HOST"));
             }
             Some(listed) if listed.starts_with("ssh:") => {
@@ -132,7 +132,7 @@ impl Hosts for BySsh {
         if !self.listed.contains(host) {
             return Err("--hosts does not list it".to_owned());
         }
-        let failed = |e: io::Error| format!("ssh does not reach trawl on it: {e}");
+        let failed = |e: io::Error| format!("cannot run trawl on it by ssh: {e}");
         if !self.sessions.contains_key(host) {
             let session = Session::start(&self.program, host).map_err(failed)?;
             self.sessions.insert(host.to_owned(), session);

@@ -74,7 +74,7 @@ fn remark(part: &Part) -> String {
     }
     if let Some(since) = part.since_ns {
         let since = terminal::date_and_time(since);
-        remarks.push(format!("nothing from before {since}"));
+        remarks.push(format!("no packets before {since}"));
     }
     remarks.join(", ")
 }
@@ -95,8 +95,7 @@ pub fn show(
          FROM packets{} GROUP BY host",
         conditions.to_sql()
     );
-    let seen = Answer::to(url, files, &sql)?.rows::<Seen>();
-    let seen = seen.collect::<std::io::Result<Vec<Seen>>>();
+    let seen = Answer::to(url, files, &sql)?.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
     let seen = seen.map_err(|e| trawl_sys::Error::failed("cannot read the answer", e))?;
     let parts = incident.parts();
     let none = Seen::default();

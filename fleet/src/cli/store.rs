@@ -242,14 +242,14 @@ fn sentence(finding: &Finding) -> String {
     let what = match finding.problem {
         Problem::ChunkMissing => "the chunk is missing",
         Problem::ChunkChanged => "the chunk was changed: its SHA-256 is not the manifest's",
-        Problem::ChunkMismatch => "the manifest has another number of packets or bytes",
+        Problem::ChunkMismatch => "its number of packets or bytes is not the manifest's",
         Problem::ChunkWithoutManifest => "the chunk has no manifest",
         Problem::RecordChanged => "the record was changed",
         Problem::RecordNewer => "a newer trawl wrote this record: update this one",
-        Problem::IndexDamaged => "the index is damaged: make it again with trawl store index --rebuild",
+        Problem::IndexDamaged => "the index is damaged: rebuild it with trawl store index --rebuild",
         Problem::BeginMissing => "the record of the beginning is missing",
         Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
-        Problem::PrunedButThere => "the chunk was to be pruned: run trawl store prune again",
+        Problem::PrunedButThere => "the chunk should have been pruned: run trawl store prune again",
         Problem::ForeignObject => "trawl did not write this object",
         Problem::SequenceGap => {
             let (from, to) = (finding.from.unwrap_or(0), finding.to.unwrap_or(0));
@@ -285,7 +285,7 @@ fn push(args: &Push) -> Result<ExitCode> {
         None => None,
     };
     if !args.spool.is_dir() {
-        let what = format!("cannot store what waits in {}", args.spool.display());
+        let what = format!("cannot store the chunks in {}", args.spool.display());
         return Err(Error::failed(what, "no such directory").fix("name the spool of the capture with --spool"));
     }
     let pushed = store::push(&args.spool, url.as_deref())?;

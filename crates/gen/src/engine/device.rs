@@ -168,7 +168,7 @@ impl Device {
                 continue;
             }
             if !is_known {
-                return Ok(Verified::Unknown("they do not show the frames of this engine"));
+                return Ok(Verified::Unknown("the driver's counters do not include the frames of this engine"));
             }
             let dropped = match now.dropped.saturating_sub(before.dropped) {
                 0 => String::new(),

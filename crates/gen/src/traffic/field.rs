@@ -87,7 +87,7 @@ impl FieldKind {
         }
         if rest.contains(',') {
             if random {
-                return Err("a list is gone through in order; 'random:' takes a range or a prefix".to_owned());
+                return Err("a list is sent in order; 'random:' requires a range or a prefix".to_owned());
             }
             let values: Result<Vec<u128>, String> = rest.split(',').map(|one| self.value(one)).collect();
             return values.map(FieldValues::List);
@@ -108,7 +108,7 @@ impl FieldKind {
 
     fn whole(self) -> Result<FieldValues, String> {
         match self {
-            Self::V4 | Self::V6 => Err("addresses take a prefix: for example random:10.0.0.0/8".to_owned()),
+            Self::V4 | Self::V6 => Err("random addresses require a prefix, for example random:10.0.0.0/8".to_owned()),
             // Random MAC addresses are unicast and locally administered.
             Self::Mac => Ok(FieldValues::Random { first: 0x0200_0000_0000, count: 1 << 40 }),
             _ => Ok(FieldValues::Random { first: 0, count: 1 << self.bits() }),

@@ -126,10 +126,12 @@ impl Maker {
     }
 
     fn raw(mut self, spec: &Spec) -> Result<Self, Misfit> {
-        let text = spec.get("hex").ok_or_else(|| Misfit::new("hex", "a raw frame has to be given"))?;
+        let text = spec
+            .get("hex")
+            .ok_or_else(|| Misfit::new("hex", "a raw frame requires its bytes in hexadecimal digits"))?;
         let bytes = hex(text).map_err(|why| Misfit::new("hex", why))?;
         if bytes.len() < ETHERNET {
-            let why = format!("{} bytes are no frame: an Ethernet header has {ETHERNET}", bytes.len());
+            let why = format!("{} bytes are too few for a frame: an Ethernet header has {ETHERNET}", bytes.len());
             return Err(Misfit::new("hex", why));
         }
         self.tagged = matches!(bytes[12..14], [0x81, 0x00] | [0x88, 0xa8]);
@@ -190,7 +192,7 @@ impl Maker {
 
     fn ethernet(&mut self, spec: &Spec, src: &str, dst: &str) -> Result<(), Misfit> {
         let mac = |key: &str| {
-            spec.choice(key, FieldKind::Mac)?.ok_or_else(|| Misfit::new(key, "it is unknown: give the MAC address"))
+            spec.choice(key, FieldKind::Mac)?.ok_or_else(|| Misfit::new(key, "the MAC address is unknown: give it"))
         };
         let (dst, src) = (mac(dst)?, mac(src)?);
         let at = self.length;

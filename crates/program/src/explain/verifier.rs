@@ -139,14 +139,14 @@ const VERIFIER: &[(&[&str], &str)] = &[
     (
         // libbpf writes this number for a relocation that it cannot resolve.
         &["unknown#195896080"],
-        "this line asks for a type, a field or a value that this kernel does not have: ask before, by \
+        "this kernel lacks a type, a field or a value that the line uses: check first with \
          bpf_core_field_exists() or bpf_core_type_exists()",
     ),
     (
         // And such numbers for weak functions that the kernel does not have.
         &["unknown#2002"],
-        "this line calls a function that this kernel does not have, or has with other arguments than declared here \
-         (vmlinux.h declares it as it is): ask before, by bpf_ksym_exists()",
+        "this kernel lacks a function that the line calls, or has it with other arguments (see vmlinux.h): check first \
+         with bpf_ksym_exists()",
     ),
     (&["missing btf func_info", "BTF is required"], "compile it with -g: the verifier needs its types here"),
     (
@@ -187,18 +187,17 @@ const VERIFIER: &[(&[&str], &str)] = &[
             "zero-sized read",
             "invalid zero size",
         ],
-        "the verifier does not know the number's limits: make them plain before this line, as in if (n < 1 || n > MAX) \
+        "the verifier does not know the number's limits: check them before this line, as in if (n < 1 || n > MAX) \
          return XDP_PASS; or n &= MASK;",
     ),
     (
         &["infinite loop", "jumps is too complex", "program is too large", "back-edge"],
-        "the verifier goes through each round of a loop, a million instructions at most: give the loop a constant limit \
-         that is small enough, or let bpf_loop() make the rounds",
+        "the verifier follows every iteration of a loop, a million instructions at most: give the loop a smaller constant \
+         limit, or use bpf_loop()",
     ),
     (
         &["combined stack size", "stack size of", "invalid write to stack", "call stack of previous frames"],
-        "a program has 512 bytes of stack, with the functions that it is in the middle of calling: keep what is large in \
-         a per-CPU array",
+        "a program and the functions that it calls share 512 bytes of stack: keep large data in a per-CPU array",
     ),
     (&["frames is too deep", "recursive call"], "functions call each other at most eight deep, and never themselves"),
     (
@@ -211,13 +210,13 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["unknown func", "invalid func", "cannot use helper", "program of this type"],
-        "this kernel has no such function for XDP programs: uname -r tells its version, and bpftool feature probe the \
-         functions that each kind of program can call",
+        "this kernel has no such function for XDP programs: uname -r shows its version, and bpftool feature probe \
+         lists the functions that each type of program can call",
     ),
     (&["R0 !read_ok", "At program exit"], "each path out of the program needs a verdict: return XDP_PASS;"),
     (
         &["!read_ok", "invalid read from stack", "invalid indirect read", "read from stack"],
-        "it is read before it was written: set it first (struct key key = {};)",
+        "it is read before it is written: set it first (struct key key = {};)",
     ),
     (
         &["pointer arithmetic", "arithmetic on"],
@@ -233,15 +232,12 @@ const VERIFIER: &[(&[&str], &str)] = &[
 /// libbpf's names of the errors by which the kernel refuses a map, and the advice for them.
 const MAP: &[(&[&str], &str)] = &[
     (&["E2BIG"], "the map is too large: reduce max_entries or the value size"),
-    (&["ENOMEM"], "memory is short: fewer entries, or map_flags BPF_F_NO_PREALLOC for a hash"),
-    (
-        &["EPERM"],
-        "on kernels before 5.11 it counts as locked memory: ulimit -l unlimited; on newer ones it requires root",
-    ),
+    (&["ENOMEM"], "not enough memory: reduce max_entries, or set map_flags BPF_F_NO_PREALLOC for a hash"),
+    (&["EPERM"], "before Linux 5.11 a map counts as locked memory: ulimit -l unlimited; later kernels require root"),
     (
         &["EINVAL"],
-        "the kernel does not take a map of that type with such keys, values, flags or number of entries: an array has keys \
-         of 4 bytes, every map but rings of events some entries, a ring buffer a power of two of whole pages",
+        "the kernel refuses the key size, value size, flags or max_entries of the map: an array has keys of 4 bytes, a \
+         ring buffer a power of two of whole pages, and only perf event arrays may have no entries",
     ),
 ];
 

@@ -269,7 +269,7 @@ impl Operator {
             Ok(desired) => desired,
             Err(error) if is_document(&entry.value) => {
                 let why = error.why();
-                return Ok(Err(format!("its desired state may be a newer trawl's, and is not changed: {why}")));
+                return Ok(Err(format!("its desired state may come from a newer trawl, and is not changed: {why}")));
             }
             Err(_) => Desired::default(),
         };

@@ -125,7 +125,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
         }
     }
     if let Some(event) = pauses.rest() {
-        let text = format!("an event within --pause has triggered nothing: {}", event.text());
+        let text = format!("ignored an event within --pause of the previous one: {}", event.text());
         terminal::say(&text);
     }
     operator.end();
