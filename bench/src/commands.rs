@@ -247,7 +247,7 @@ fn carry_out(request: &Request, directory: &Path, before: Option<Report>, json: 
     let mut stopped = false;
     let mut watch = |progress: &Progress| {
         stopped |= signals.next().is_some();
-        screen.look(progress);
+        screen.draw(progress);
         !stopped
     };
     let result = run_experiments(request, &bench, directory, before, &mut watch);
@@ -312,7 +312,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn look(&mut self, progress: &Progress) {
+    fn draw(&mut self, progress: &Progress) {
         let Progress { done, total, .. } = progress;
         let left = progress.left.map(|left| format!(", {} left", minutes(left)));
         let left = left.unwrap_or_default();

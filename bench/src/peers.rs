@@ -100,7 +100,7 @@ impl Peers {
                 return Err(Error::usage(format!("--peer {name}={path}"), "no such file"));
             }
         }
-        let records = KNOWN.iter().map(|one| look(one, chosen.get(one.name))).collect();
+        let records = KNOWN.iter().map(|one| inspect(one, chosen.get(one.name))).collect();
         Ok(Self { records })
     }
 
@@ -146,7 +146,7 @@ impl Peers {
     }
 }
 
-fn look(known: &Known, chosen: Option<&String>) -> PeerRecord {
+fn inspect(known: &Known, chosen: Option<&String>) -> PeerRecord {
     let mut record = PeerRecord {
         name: known.name.to_owned(),
         state: PeerState::Missing,
@@ -237,7 +237,7 @@ mod tests {
     fn missing_peer_has_instructions() {
         let mut peers = Peers::find(&BTreeMap::new()).expect("nothing is chosen");
         assert_eq!(peers.records().len(), Peers::names().len());
-        peers.records = vec![look(&program("trawl-no-such-peer", &[], "make one"), None)];
+        peers.records = vec![inspect(&program("trawl-no-such-peer", &[], "make one"), None)];
         let Err(Stop::NotHere(why)) = peers.path("trawl-no-such-peer") else {
             panic!("it does not exist");
         };

@@ -129,8 +129,7 @@ fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome
 
 /// Sends the frames, after the program alone has handled as many as [`REPEAT`].
 fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: Option<BorrowedFd<'_>>) -> Outcome {
-    let alone = program.map(|program| test_run::xdp(program, &frame, None, REPEAT));
-    let alone = alone.transpose();
+    let alone = program.map(|program| test_run::xdp(program, &frame, None, REPEAT)).transpose();
     let alone = alone.map_err(|e| Error::os("cannot measure the program alone", e))?;
     let own = || cpu_seconds(std::process::id());
     let before = own();

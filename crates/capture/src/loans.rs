@@ -11,11 +11,11 @@ use crate::session::Observer;
 use trawl_plan::sources::Sources;
 
 /// Inserts hooks into the program on each interface. If one of them fails, all are removed again.
-pub fn take(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
+pub fn insert_hooks(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
     let mut loans = Vec::new();
     for text in &sources.names {
         let site = Site::find(text, sources.netns.as_deref())?;
-        match Loan::take(&site, file)? {
+        match Loan::insert_hooks(&site, file)? {
             Some(loan) => {
                 let inherited = loan.inherited();
                 observer.event(&Event::HooksLent {

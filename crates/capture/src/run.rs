@@ -20,7 +20,7 @@ pub fn run<O: Observer, T>(
 ) -> Result<T> {
     let options = &plan.options;
     let loans = match &plan.tappable {
-        Some(file) => loans::take(&plan.sources, file, observer)?,
+        Some(file) => loans::insert_hooks(&plan.sources, file, observer)?,
         None => Vec::new(),
     };
     let attached = session::attach(&sites, options, HostFeatures::this(), observer)?;

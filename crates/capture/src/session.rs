@@ -410,7 +410,7 @@ impl Session {
         if options.once.is_some() {
             assembly.report_unlinked();
         }
-        tell(&mut assembly, observer);
+        report_events(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
         if let Some((point, mut converter)) = converter {
             converter.begin(point, &interfaces);
@@ -551,7 +551,7 @@ fn attach_at(
 }
 
 /// Reports the events of attaching.
-fn tell(assembly: &mut Assembly, observer: &mut dyn Observer) {
+fn report_events(assembly: &mut Assembly, observer: &mut dyn Observer) {
     for notice in assembly.news.notices.drain(..) {
         observer.event(&notice);
     }

@@ -149,7 +149,7 @@ fn matching(word: &OsStr, candidates: impl IntoIterator<Item = String>) -> Vec<C
 /// Returns the rules of the guard, each with its text.
 fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
     let namespace = typed_namespace();
-    let guard = Guard::look(namespace.as_ref()).ok().flatten();
+    let guard = Guard::find_to_read(namespace.as_ref()).ok().flatten();
     let rules = guard.and_then(|guard| guard.rules().ok());
     let all = rules.iter().flat_map(|set| &set.rules);
     let begun = all.filter(|rule| rule.id.to_string().starts_with(&*word.to_string_lossy()));

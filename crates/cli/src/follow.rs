@@ -144,7 +144,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (summary, ended) = confined.run(&mut following, &mut observer)?;
     let ends = following.finish(&summary.total)?;
     let status = end_command(observer.watcher.subject);
-    json::tell(&ends);
+    json::show_notice(&ends);
     let text = format!("steps: {}", summary.total);
     json::event_as(&Event::Account(summary.total), &text);
     match ended {

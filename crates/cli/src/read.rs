@@ -54,7 +54,7 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     let inputs = request
         .files
         .iter()
-        .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span), json::tell))
+        .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span), json::show_notice))
         .collect::<Result<Vec<_>>>()?;
     if let (Some(dump), Some(first)) = (request.dump, inputs.first()) {
         dump.show(request.filter.as_ref(), first)?;

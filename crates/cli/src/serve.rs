@@ -330,8 +330,10 @@ impl Events {
         };
         processes.iter().filter_map(Processes::unseen).for_each(json::event);
         Ok(Self {
-            losses: Losses::attach(selected()?, processes.as_ref(), json::tell, &mut |notice| json::tell(notice))?,
-            verdicts: of_programs.map(|selected| Verdicts::new(selected, json::tell)),
+            losses: Losses::attach(selected()?, processes.as_ref(), json::show_notice, &mut |notice| {
+                json::show_notice(notice)
+            })?,
+            verdicts: of_programs.map(|selected| Verdicts::new(selected, json::show_notice)),
             processes,
         })
     }

@@ -102,7 +102,7 @@ fn files(args: &StatArgs, statistics: &mut Statistics) -> Result<(Vec<FileReport
     let mut inputs = Vec::new();
     let mut opened = Vec::new();
     for name in files {
-        let input = Input::open(Path::new(name), None, None, json::tell)?;
+        let input = Input::open(Path::new(name), None, None, json::show_notice)?;
         opened.push(open(name, &input)?);
         inputs.push(input);
     }

@@ -148,7 +148,7 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
     ];
     refuse_options("cannot look for drops now", &given, "is not about files, and files are named")?;
     let reference = args.diff.as_deref().map(open_reference).transpose()?;
-    let inputs = record::open(files, json::tell)?;
+    let inputs = record::open(files, json::show_notice)?;
     let since = args.since.map(|bound| move |first| bound.absolute(first, clock::wall(), clock::local_offset()));
     let since = since.as_ref().map(|since| since as record::Since<'_>);
     let mut found = record::read(inputs, &words.join(" "), since, args.all)?;
@@ -161,7 +161,7 @@ fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
 }
 
 fn open_reference(file: &str) -> Result<Vec<Input>> {
-    record::open(&[file.to_owned()], json::tell)
+    record::open(&[file.to_owned()], json::show_notice)
 }
 
 fn show(report: &LossReport, as_json: bool) -> Result<()> {
@@ -275,7 +275,7 @@ impl Screen {
 impl Audience for Screen {
     fn notice(&mut self, notice: &Notice) {
         self.clear();
-        json::tell(notice);
+        json::show_notice(notice);
     }
 
     fn is_live(&self) -> bool {

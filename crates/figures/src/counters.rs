@@ -250,7 +250,7 @@ impl Counters {
                 tx_errors: counted.tx_errors,
             });
         }
-        let guard = Guard::look(namespace).ok().flatten();
+        let guard = Guard::find_to_read(namespace).ok().flatten();
         if let Some(set) = guard.and_then(|guard| guard.rules().ok()) {
             counters.guard_rules.extend(set.rules.iter().map(|rule| {
                 let hits = set.hits_of(rule.id);

@@ -163,8 +163,7 @@ fn read(connection: &mut TcpStream) -> Result<Request, Option<Answer>> {
     let mut bytes = Vec::new();
     let mut more = |bytes: &mut Vec<u8>| -> Result<(), Option<Answer>> {
         // The deadline covers the whole request: a byte a second does not prolong it.
-        let left = deadline.checked_duration_since(Instant::now()).ok_or(None::<Answer>)?;
-        let left = left.max(Duration::from_millis(1));
+        let left = deadline.checked_duration_since(Instant::now()).ok_or(None::<Answer>)?.max(Duration::from_millis(1));
         connection.set_read_timeout(Some(left)).map_err(|_| None::<Answer>)?;
         let mut buffer = [0; 1024];
         match connection.read(&mut buffer) {

@@ -107,7 +107,7 @@ pub fn say(kind: &str, mut data: Value, text: &str) {
 
 /// Reports a notice of a library on standard error: its sentence, or the value with its kind if the command line asks
 /// for JSON.
-pub fn tell(notice: &(impl Serialize + fmt::Display)) {
+pub fn show_notice(notice: &(impl Serialize + fmt::Display)) {
     event_as(serde_json::to_value(notice).unwrap_or_default(), &notice.to_string());
 }
 

@@ -115,7 +115,7 @@ impl Published {
         self.updated.is_none_or(|updated| updated.elapsed() >= EVERY)
     }
 
-    pub fn tell(&mut self, figures: &impl Serialize) {
+    pub fn publish(&mut self, figures: &impl Serialize) {
         self.updated = Some(Instant::now());
         let Ok(text) = serde_json::to_vec(figures) else {
             return;
@@ -185,12 +185,12 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 /// Reports the end of the set-up to the service manager, with the current activity.
 pub fn ready(status: &str) {
-    tell(&format!("READY=1\nSTATUS={status}"));
+    notify(&format!("READY=1\nSTATUS={status}"));
 }
 
 /// Reports to the service manager that the end has begun.
 pub fn stopping() {
-    tell("STOPPING=1");
+    notify("STOPPING=1");
 }
 
 /// Returns the address of the socket on which the service manager or an agent listens.
@@ -202,7 +202,7 @@ fn notify_address() -> Option<io::Result<SocketAddr>> {
     })
 }
 
-fn tell(text: &str) {
+fn notify(text: &str) {
     let Some(address) = notify_address() else {
         return;
     };

@@ -73,7 +73,7 @@ impl Guard {
     }
 
     /// Like [`Self::find`], for a command that only reads: nothing is created, and nothing removed.
-    pub fn look(namespace: Option<&Namespace>) -> Result<Option<Self>> {
+    pub fn find_to_read(namespace: Option<&Namespace>) -> Result<Option<Self>> {
         let lock = Self::lock_existing(namespace)?.map(Lock::for_looking);
         let is_whole = |lock: &Lock| [SET, RATES].iter().all(|name| lock.path().join(name).exists());
         let lock = lock.filter(is_whole);

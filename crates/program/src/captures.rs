@@ -64,8 +64,7 @@ pub fn show_alive(programs: &[OwnedFd]) -> Result<OwnedFd> {
 /// Returns true if a program belongs to a capture that ended without removing it.
 pub fn is_left_behind(program: u32) -> Result<bool> {
     let alive = map_of(program, |map| map.name == ALIVE_MAP_NAME)?;
-    let holds = alive.map(|alive| map::program_in(alive.as_fd(), 0));
-    let holds = holds.transpose().map_err(cannot_look)?;
+    let holds = alive.map(|alive| map::program_in(alive.as_fd(), 0)).transpose().map_err(cannot_look)?;
     Ok(holds == Some(None))
 }
 

@@ -52,9 +52,9 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    pub fn take() -> Self {
+    pub fn acquire() -> Self {
         // Features are restored even without the lock.
-        Self { _lock: lock::Lock::take(Rank::Features, "features").ok() }
+        Self { _lock: lock::Lock::acquire(Rank::Features, "features").ok() }
     }
 }
 

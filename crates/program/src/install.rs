@@ -190,7 +190,7 @@ impl Task<'_> {
         };
         parts.insert(0, new);
         let site = self.site;
-        let lock = DispatcherLock::take()?;
+        let lock = DispatcherLock::acquire()?;
         let mut built = build(site, parts, &lock)?;
         let nothing_new = || Error::failed("cannot join the chain", "nothing new is in it");
         let Some(program) = &mut built.program else {
@@ -250,7 +250,7 @@ impl Task<'_> {
             events::wait_for_running_programs();
         }
         if let Some(dispatcher) = dispatcher {
-            let lock = DispatcherLock::take()?;
+            let lock = DispatcherLock::acquire()?;
             remove_pins(&lock.of(self.site, dispatcher.id));
         }
         members.iter().chain(&old).for_each(Installed::forget);

@@ -196,7 +196,7 @@ impl Installed {
 
     /// Removes the pins, and undoes the changes made for the program.
     pub(crate) fn forget(&self) {
-        let turn = Turn::take();
+        let turn = Turn::acquire();
         // Settings come first, while the record still lists them, in case this process is killed.
         let others = || all_changes(Some(&self.directory));
         features::undo(&turn, &self.record.changes, &others);

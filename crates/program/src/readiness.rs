@@ -55,7 +55,7 @@ struct PutBack {
 
 impl Undo for PutBack {
     fn undo(&self) -> Result<()> {
-        undo(&Turn::take(), std::slice::from_ref(&self.change), &|| all_changes(None));
+        undo(&Turn::acquire(), std::slice::from_ref(&self.change), &|| all_changes(None));
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Readiness {
             return;
         }
         // The command that unloaded the last program in need of a change may have run before this record existed.
-        let _turn = Turn::take();
+        let _turn = Turn::acquire();
         let (noted, _) = split(changes, &all_changes(None));
         set_all(&noted, true);
     }
@@ -258,7 +258,7 @@ impl Readiness {
         if self.alone.is_none() {
             self.alone = alone()?;
         }
-        Ok(Turn::take())
+        Ok(Turn::acquire())
     }
 
     /// Changes features; those that the driver lacks or keeps fixed are left as they are.
@@ -310,7 +310,7 @@ impl Readiness {
 impl Drop for Readiness {
     fn drop(&mut self) {
         if !self.changes.is_empty() {
-            undo(&Turn::take(), &self.changes, &|| all_changes(None));
+            undo(&Turn::acquire(), &self.changes, &|| all_changes(None));
         }
     }
 }

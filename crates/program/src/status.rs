@@ -124,7 +124,7 @@ impl Runs {
 /// Returns the programs on each of these interfaces. With a time to measure for, the kernel counts each program's runs
 /// for that long; otherwise the counts are those since counting was enabled, if it is. Nothing else is changed.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<ProgramStatus>> {
-    let look = Look { owners: Owners::look(), pins: bpffs::pinned(), counting: info::statistics_are_on() };
+    let look = Look { owners: Owners::read_all(), pins: bpffs::pinned(), counting: info::statistics_are_on() };
     let mut all = Vec::new();
     for site in sites {
         match look.at(site) {

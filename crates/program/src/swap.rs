@@ -55,7 +55,7 @@ struct Swap {
 impl Loan {
     /// Loads the object again, with hooks, and exchanges it for the running program. Returns `None` if that has hooks
     /// already. Refused if the object is another program, or if one of its maps fits none of the running program's.
-    pub fn take(site: &Site, file: &Path) -> Result<Option<Self>> {
+    pub fn insert_hooks(site: &Site, file: &Path) -> Result<Option<Self>> {
         let what = || format!("cannot insert hooks into the program on {}", site.label());
         let lock = site.lock()?;
         let refused = |which: &str, refusal| explain_refusal(site, which, file, refusal);

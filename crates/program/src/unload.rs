@@ -51,7 +51,7 @@ fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>> {
 impl Headed {
     /// Replaces the chain by one without this program; with the last one the dispatcher is removed too.
     fn without(&self, site: &Site, program: u32) -> Result<()> {
-        let lock = DispatcherLock::take()?;
+        let lock = DispatcherLock::acquire()?;
         let mut members = self.dispatcher.members.iter();
         let leaving = members.position(|member| member.program == program);
         if self.dispatcher.members.len() <= 1 {
@@ -231,7 +231,7 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         return Ok(false);
     }
     if Dispatcher::read(id).is_some() {
-        build::remove(site, attachment, &DispatcherLock::take()?)?;
+        build::remove(site, attachment, &DispatcherLock::acquire()?)?;
         return Ok(true);
     }
     apply::remove(site, attachment)

@@ -253,8 +253,7 @@ mod tests {
                     ..write::EnhancedPacket::default()
                 },
             );
-            let packet = blocks(&block).next().and_then(|one| one.enhanced_packet());
-            let packet = packet.expect("a packet");
+            let packet = blocks(&block).next().and_then(|one| one.enhanced_packet()).expect("a packet");
             chunk.packet(&block, &packet, &known).expect("a disk");
         }
         chunk.seal(&path).expect("a disk");

@@ -61,8 +61,7 @@ impl Uploader {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(fail)?;
-        let out = child.stdout.take();
-        let out = out.ok_or_else(|| Error::failed(what.clone(), "it has no output"))?;
+        let out = child.stdout.take().ok_or_else(|| Error::failed(what.clone(), "it has no output"))?;
         let mut uploader = Self { child, reports: BufReader::new(out).lines() };
         spool.news = Some(news);
         match uploader.next() {

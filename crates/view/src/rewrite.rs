@@ -100,8 +100,7 @@ impl Rewriter {
                 // The type of the first packet to be written: the first interface may have no wanted packet.
                 let packet = reader.current().map(|packet| packet.link_type);
                 let of_file = || reader.interfaces().first().map(|one| one.link_type);
-                let link_type = packet.or_else(of_file);
-                let link_type = link_type.unwrap_or(block::LINKTYPE_ETHERNET);
+                let link_type = packet.or_else(of_file).unwrap_or(block::LINKTYPE_ETHERNET);
                 self.link_type = Some(link_type);
                 pcap::file_header(out, link_type, 0);
             }
@@ -272,8 +271,7 @@ impl Rewriter {
     fn statistics(&self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>) {
         let (raw, order) = (reader.raw(), reader.byte_order());
         let stored = raw.get(HEADER_LEN..).and_then(|body| body.first_chunk());
-        let index = stored.map(|id| order.u32(*id) as usize);
-        let index = index.and_then(|id| id.checked_add(reader.first_interface()));
+        let index = stored.map(|id| order.u32(*id) as usize).and_then(|id| id.checked_add(reader.first_interface()));
         let Some(id) = index.and_then(|index| self.interfaces.get(&(file, index))) else {
             return;
         };

@@ -147,8 +147,7 @@ impl Desired {
 
     /// Checks a state as its agent will.
     pub fn check_form(&self) -> Result<()> {
-        let text = serde_json::to_string(self);
-        let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
+        let text = serde_json::to_string(self).map_err(|e| Error::failed("cannot write JSON", e))?;
         Self::parse(&text).map(drop)
     }
 

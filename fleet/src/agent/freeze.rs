@@ -67,7 +67,7 @@ impl Freezer {
 
     /// Freezes what there is; returns the outcome once all packets of the window are frozen. `seal` asks the captures
     /// to seal their chunks.
-    pub fn look(&mut self, seal: &mut dyn FnMut()) -> Option<Result<Frozen, String>> {
+    pub fn advance(&mut self, seal: &mut dyn FnMut()) -> Option<Result<Frozen, String>> {
         match &self.open {
             None if clock::wall() < self.incident.to_ns.saturating_add(SETTLE_NS) => {
                 if self.looked.is_none_or(|looked| looked.elapsed() >= EVERY) {

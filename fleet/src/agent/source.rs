@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    pub fn tell(&mut self, report: &HostReport) {
+    pub fn publish(&mut self, report: &HostReport) {
         if let Self::Bus(bus) = self {
             bus.last_state = Some(HostReport { answers_key: Some(bus.answers.public_key()), ..report.clone() });
             bus.put();

@@ -210,8 +210,7 @@ impl Catalogue {
         gone.extend(next.table.outdated());
         self.state.garbage.retain(|_, since| !due(since));
         self.state.garbage.extend(next.replaced.iter().map(|key| (key.clone(), now)));
-        let state = serde_json::to_vec(&self.state);
-        let state = state.map_err(|e| Error::failed("cannot write JSON", e))?;
+        let state = serde_json::to_vec(&self.state).map_err(|e| Error::failed("cannot write JSON", e))?;
         let stem = format!("{}/state/{name}", table::ROOT);
         next.table.set_state(&draft.put(&stem, packed(&state)?, ENDING)?);
         let what = "cannot change the catalogue";

@@ -48,8 +48,8 @@ pub struct AttachedTap {
     removals: Vec<String>,
 }
 
-pub fn look(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -> AttachedTap {
-    let (owners, pins) = (Owners::look(), bpffs::pinned());
+pub fn inspect(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -> AttachedTap {
+    let (owners, pins) = (Owners::read_all(), bpffs::pinned());
     let mut attached = AttachedTap {
         findings: Vec::new(),
         xdp: None,

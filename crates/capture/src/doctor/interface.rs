@@ -33,7 +33,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
         interface,
         abilities,
     };
-    let attached = attached::look(&subject.area, namespace, &link);
+    let attached = attached::inspect(&subject.area, namespace, &link);
     let mut findings = vec![subject.link(), subject.hardware()];
     findings.extend(subject.native());
     findings.extend(subject.mtu());

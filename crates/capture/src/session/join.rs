@@ -8,7 +8,7 @@ use trawl_sys::Result;
 
 use super::Running;
 use super::summary::write_names;
-use super::{attach_at, tell};
+use super::{attach_at, report_events};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 
@@ -90,7 +90,7 @@ impl Running<'_> {
             }
             self.session.presence.add(index, site)
         });
-        tell(&mut self.session.assembly, self.observer);
+        report_events(&mut self.session.assembly, self.observer);
         // Points of a failed tap stay: the interface blocks have their numbers.
         let made = self.session.assembly.interface_blocks(&self.session.sites, blocks);
         let mut header = Vec::new();

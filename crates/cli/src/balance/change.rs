@@ -30,7 +30,7 @@ struct DoneDocument<'a> {
     warnings: &'a [String],
 }
 
-fn tell(done: &Done, as_json: bool, said: String) -> Result<()> {
+fn print_result(done: &Done, as_json: bool, said: String) -> Result<()> {
     let Done { balancer, table, notices, warnings } = done;
     if !as_json {
         let messages = notices.iter().chain(warnings);
@@ -84,12 +84,12 @@ pub fn load(args: &Load) -> Result<()> {
         plural(done.table.vips.len(), "virtual address", "virtual addresses"),
         plural(done.table.backends(), "backend", "backends"),
     );
-    tell(&done, attach.json, said)
+    print_result(&done, attach.json, said)
 }
 
 fn change(target: &BalancerArgs, said: String, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<()> {
     let done = target.balancer()?.change(SessionCare::Without, change)?;
-    tell(&done, target.json, said)
+    print_result(&done, target.json, said)
 }
 
 pub fn add_vip(args: &VipAdd) -> Result<()> {
@@ -103,7 +103,7 @@ pub fn add_vip(args: &VipAdd) -> Result<()> {
         table.add_vip(vip);
         Ok(())
     })?;
-    tell(&done, args.target.json, format!("added {}\n", args.vip))
+    print_result(&done, args.target.json, format!("added {}\n", args.vip))
 }
 
 pub fn remove_vip(args: &VipRemove) -> Result<()> {

@@ -200,7 +200,7 @@ impl Observer for Terminal {
             chunks.account(summary().accounts());
         }
         for published in self.published.iter_mut().filter(|one| one.is_due()) {
-            published.tell(&RunningCapture::new(&summary().total));
+            published.publish(&RunningCapture::new(&summary().total));
         }
     }
 

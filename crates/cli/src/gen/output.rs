@@ -53,7 +53,7 @@ impl Watch {
     /// Shows the statistics; returns true until a signal ends the run.
     pub fn look(&mut self, interface: &str, figures: &Figures) -> bool {
         if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
-            published.tell(&RunningGenerator {
+            published.publish(&RunningGenerator {
                 pid: std::process::id(),
                 interface: interface.to_owned(),
                 frames: figures.frames,

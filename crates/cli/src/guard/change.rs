@@ -285,8 +285,8 @@ struct Would {
 
 impl Would {
     /// Compares the file with the rules in force, measuring for a second if it does more than add rules.
-    fn look(namespace: Option<&Namespace>, replace: impl FnOnce(&mut RuleSet)) -> Result<Self> {
-        let in_force = || match Guard::look(namespace)? {
+    fn compare(namespace: Option<&Namespace>, replace: impl FnOnce(&mut RuleSet)) -> Result<Self> {
+        let in_force = || match Guard::find_to_read(namespace)? {
             Some(guard) => guard.rules(),
             None => Ok(RuleSet::default()),
         };
@@ -359,7 +359,7 @@ pub fn apply(args: &Apply) -> Result<()> {
     let mut done =
         Applied { rules: count, checked_only: args.check, default: file.default.map(Action::name), would: None };
     if args.check {
-        let would = Would::look(namespace.as_ref(), replace)?;
+        let would = Would::compare(namespace.as_ref(), replace)?;
         let text = would.for_people();
         done.would = Some(would);
         return json::print_as(args.how.json, &done, || {

@@ -43,7 +43,7 @@ pub fn list(args: &List) -> Result<()> {
 }
 
 fn rules_of(namespace: Option<&Namespace>) -> Result<RuleSet> {
-    match Guard::look(namespace)? {
+    match Guard::find_to_read(namespace)? {
         Some(guard) => guard.rules(),
         None => Ok(RuleSet::default()),
     }

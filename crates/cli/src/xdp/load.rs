@@ -108,7 +108,7 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {
         source.set_actions(actions);
     }
     let put = guard::around(std::slice::from_ref(site), || install::put(site, source, &request(args), |_| Ok(())))?;
-    tell(args, site, &put)
+    print_result(args, site, &put)
 }
 
 fn request(args: &Args) -> AttachRequest {
@@ -132,7 +132,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     let request = request(args);
     warn_of_attaching(&bundled.also_on(site, &request)?, None);
     let put = guard::around(std::slice::from_ref(site), || bundled.load(touch, site, &request))?;
-    tell(args, site, &put)
+    print_result(args, site, &put)
 }
 
 /// The JSON output.
@@ -148,7 +148,7 @@ struct LoadDocument<'a> {
     maps: Option<&'a Inherited>,
 }
 
-fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
+fn print_result(args: &Args, site: &Site, put: &Put) -> Result<()> {
     let Put { installed, notices, inherited } = put;
     let mode = installed.mode().map_or("", XdpMode::name);
     let report = LoadDocument {

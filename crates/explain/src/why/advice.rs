@@ -342,7 +342,7 @@ fn xdp(key: &DropKey, interface: &str) -> String {
 
 /// Returns the rule of trawl's guard that has dropped the most packets.
 fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
-    let rules = Guard::look(namespace).ok()??.rules().ok()?;
+    let rules = Guard::find_to_read(namespace).ok()??.rules().ok()?;
     let dropped = |rule: &&Rule| {
         let hits = rules.hits_of(rule.id);
         match rule.action {

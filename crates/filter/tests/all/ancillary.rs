@@ -85,8 +85,7 @@ fn programs_for_stripped_frames_see_stripped_frames() {
     // As on a live socket: the kernel provides the tag, and lengths exclude it.
     let program = Classic::parse("3,32 0 0 4294963244,84 0 0 4095,22 0 0 0").unwrap();
     let scene = Scene { bytes: &[0; 60], linear: 60, tag: Some((0x8100, 0x2064)) };
-    let length = Classic::parse("6,32 0 0 4294963248,21 0 2 1,128 0 0 0,22 0 0 0,6 0 0 0,6 0 0 0");
-    let length = length.unwrap();
+    let length = Classic::parse("6,32 0 0 4294963248,21 0 2 1,128 0 0 0,22 0 0 0,6 0 0 0,6 0 0 0").unwrap();
     for target in [Target::tc(), Target::socket()] {
         assert_eq!(run(&lowered(&program, &target), &target, &scene), Ok(100));
         assert_eq!(run(&lowered(&length, &target), &target, &scene), Ok(60));

@@ -13,7 +13,7 @@ pub struct Owners {
 
 impl Owners {
     /// Reads all descriptors of all accessible processes.
-    pub fn look() -> Self {
+    pub fn read_all() -> Self {
         let mut owners = Self::default();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = process.file_name();

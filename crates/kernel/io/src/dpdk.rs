@@ -377,7 +377,7 @@ impl Blocks {
     }
 
     /// Shows the finished blocks, each whole, and returns their number.
-    pub fn take(&mut self, show: &mut dyn FnMut(&[u8])) -> Result<u64, Broken> {
+    pub fn drain(&mut self, show: &mut dyn FnMut(&[u8])) -> Result<u64, Broken> {
         let head = word(&self.exchange, offset_of!(Exchange, head)).load(Ordering::Acquire);
         if head.wrapping_sub(self.tail) > self.ring_bytes {
             return Err(Broken);

@@ -107,10 +107,10 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
 impl Pending {
     /// Starts the change's time limit, once the change is made.
     pub fn applied(mut self) -> Result<()> {
-        self.tell(APPLIED).map_err(|e| Error::os("cannot reach the process that reverts the change", e))
+        self.send(APPLIED).map_err(|e| Error::os("cannot reach the process that reverts the change", e))
     }
 
-    fn tell(&mut self, word: u8) -> std::io::Result<()> {
+    fn send(&mut self, word: u8) -> std::io::Result<()> {
         match self.lifeline.take() {
             Some(lifeline) => Ok(rustix::io::write(&lifeline, &[word]).map(drop)?),
             None => Ok(()),
@@ -122,7 +122,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.lifeline.is_some() {
             let _ = fs::remove_file(&self.path);
-            let _ = self.tell(DROPPED);
+            let _ = self.send(DROPPED);
         }
     }
 }
@@ -238,7 +238,7 @@ fn stand_by(
 
 /// Returns the unconfirmed change of a scope.
 pub fn pending(scope: &str) -> Result<Option<About>> {
-    Ok(look(scope)?.filter(|(_, is_watched)| *is_watched).map(|(about, _)| about))
+    Ok(read_change(scope)?.filter(|(_, is_watched)| *is_watched).map(|(about, _)| about))
 }
 
 /// Returns every scope with an unconfirmed change.
@@ -280,7 +280,7 @@ pub fn confirm(scope: &str) -> Result<About> {
     };
     let privileges = || Error::failed("cannot confirm", "unconfirmed changes belong to root").fix("this requires root");
     let path = path_of(scope)?.ok_or_else(privileges)?;
-    let (about, is_watched) = look(scope)?.ok_or_else(none)?;
+    let (about, is_watched) = read_change(scope)?.ok_or_else(none)?;
     // Removed by the other process: the change was reverted at this very moment.
     fs::remove_file(&path).map_err(|_| none())?;
     match is_watched {
@@ -297,7 +297,7 @@ fn path_of(scope: &str) -> Result<Option<PathBuf>> {
 }
 
 /// Returns the change, and true if the process that would revert it is alive: it holds the file's lock.
-fn look(scope: &str) -> Result<Option<(About, bool)>> {
+fn read_change(scope: &str) -> Result<Option<(About, bool)>> {
     let Some(path) = path_of(scope)? else {
         return Ok(None);
     };

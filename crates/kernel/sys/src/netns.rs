@@ -279,7 +279,7 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
 /// Keeps other trawls from changing the attachments in a namespace, until it is dropped.
 pub fn lock(namespace: Option<&Namespace>) -> Result<Lock> {
     let mark = Mark::of(namespace)?;
-    Lock::take(Rank::Captures, &format!("captures-{mark}"))
+    Lock::acquire(Rank::Captures, &format!("captures-{mark}"))
 }
 
 fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {

@@ -180,7 +180,7 @@ pub struct DispatcherLock {
 }
 
 impl DispatcherLock {
-    pub fn take() -> Result<Self> {
+    pub fn acquire() -> Result<Self> {
         let mount = match std::env::var_os(VARIABLE) {
             Some(path) => PathBuf::from(path),
             None => bpffs::lasting_or_mounted()?,

@@ -142,8 +142,7 @@ fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<O
     };
     let old = head.program()?;
     let held = head.link();
-    let link = held.map(|link| link.try_clone_to_owned()).transpose();
-    let link = link.map_err(|e| Error::os(what(), e))?;
+    let link = held.map(|link| link.try_clone_to_owned()).transpose().map_err(|e| Error::os(what(), e))?;
     apply::exchange(site, mode, held, old.as_fd(), program.as_fd()).map_err(|refusal| refusal.about(what()))?;
     Ok(link)
 }

@@ -44,12 +44,12 @@ impl Holder {
 }
 
 impl<'a> Lease<'a> {
-    pub fn take(store: &'a Store) -> Result<Self> {
+    pub fn acquire(store: &'a Store) -> Result<Self> {
         Self::put(store)?.map_err(|failure| Error::failed(WHAT, failure))
     }
 
     /// Takes the lease, or goes without it if the store is full.
-    pub fn take_if_there_is_room(store: &'a Store) -> Result<Option<Self>> {
+    pub fn acquire_if_room(store: &'a Store) -> Result<Option<Self>> {
         match Self::put(store)? {
             Ok(lease) => Ok(Some(lease)),
             Err(Failure::Full(_)) => Ok(None),

@@ -194,7 +194,7 @@ fn everything(store: &Store, marks: &Marks) -> Result<New> {
 
 /// Adds all new records and their chunks to the catalogue; with `again`, makes it anew from all records.
 pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
-    let mut lease = Lease::take(store)?;
+    let mut lease = Lease::acquire(store)?;
     let mut marks = Marks::list(store)?;
     // Of chunks that stay on their hosts, only the index has the rows.
     let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());

@@ -46,7 +46,7 @@ const AT_ONCE: usize = 10_000;
 pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
     let mut lease = match dry {
         true => None,
-        false => Lease::take_if_there_is_room(store)?,
+        false => Lease::acquire_if_room(store)?,
     };
     let now = clock::wall();
     // A clock that is ahead, this host's or the store's, removes nothing early.

@@ -29,8 +29,7 @@ pub struct Merged {
 
 /// Returns the rows of some chunks.
 fn selected(batch: &RecordBatch, keep: impl Fn(&str) -> bool) -> Result<RecordBatch> {
-    let chunks = batch.column_by_name("chunk");
-    let chunks = chunks.and_then(|column| column.as_any().downcast_ref::<StringViewArray>());
+    let chunks = batch.column_by_name("chunk").and_then(|column| column.as_any().downcast_ref::<StringViewArray>());
     match chunks {
         Some(chunks) => {
             let keep: BooleanArray = chunks.iter().map(|chunk| chunk.map(&keep)).collect();

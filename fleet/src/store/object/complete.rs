@@ -88,8 +88,7 @@ mod tests {
 
     #[test]
     fn shorter_and_longer_answers_are_errors() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         for (wanted, is_whole) in [(5, false), (6, true), (7, false)] {
             let pieces = ["abc", "def"].map(|text| Ok(Bytes::from(text)));
             let answer = counted(stream::iter(pieces).boxed(), wanted, "key".to_owned());

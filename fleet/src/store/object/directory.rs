@@ -156,8 +156,7 @@ impl ObjectStore for Objects {
         let (directory, below) = (Arc::clone(&self.0), prefix.map(Key::to_string));
         let listed = apart(move || {
             let below = below.unwrap_or_default();
-            let files = directory.files(Path::new(&below));
-            let files = files.map_err(|e| failed(&below, e))?;
+            let files = directory.files(Path::new(&below)).map_err(|e| failed(&below, e))?;
             let whole = (files.into_iter()).filter(|(path, _)| match path.file_name() {
                 Some(name) => !is_staged(name),
                 None => false,

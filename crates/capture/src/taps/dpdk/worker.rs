@@ -197,14 +197,14 @@ impl Worker {
             let horizon = self.blocks.horizon();
             let is_last = self.blocks.is_done() || self.helper.is_gone();
             let recorder = &mut self.recorder;
-            let shown = self.blocks.take(&mut |block| recorder.take(block))?;
+            let shown = self.blocks.drain(&mut |block| recorder.record(block))?;
             recorder.advance(horizon);
             if recorder.limit_reached && !self.limit_noted {
                 self.limit_noted = true;
                 self.state.freeze_counts(&self.blocks);
             }
             if self.looked.elapsed() >= LOOK_EVERY || is_last {
-                self.look();
+                self.read_messages();
             }
             if is_last {
                 return Ok(());
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     /// Reads the helper's messages and the counts.
-    fn look(&mut self) {
+    fn read_messages(&mut self) {
         self.looked = Instant::now();
         if !self.limit_noted {
             self.state.put_counts(&self.blocks);
@@ -259,7 +259,7 @@ impl Recorder {
         self.producers.iter_mut().for_each(|producer| producer.advance(horizon));
     }
 
-    fn take(&mut self, block: &[u8]) {
+    fn record(&mut self, block: &[u8]) {
         let Some(seen) = Seen::read(block) else {
             self.broken = true;
             return;

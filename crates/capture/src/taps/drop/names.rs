@@ -46,7 +46,7 @@ impl Names {
     /// Returns the process that has a socket open.
     pub fn process(&mut self, socket: u64) -> Option<&Process> {
         if !self.processes.contains_key(&socket) && is_due(&mut self.processes_read) {
-            self.processes.extend(socket_owners::look());
+            self.processes.extend(socket_owners::read_all());
         }
         self.processes.get(&socket)
     }

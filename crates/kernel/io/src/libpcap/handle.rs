@@ -161,7 +161,7 @@ impl Handle {
             opened_with.push(handle.reason(status));
         }
         let no_hardware_time = request.hardware_time && (!hardware || status == WARNING_STAMP_TYPE);
-        handle.look(request.direction, &mut opened_with)?;
+        handle.finish_activation(request.direction, &mut opened_with)?;
         Ok(Opened { handle, warnings: opened_with, no_hardware_time })
     }
 
@@ -187,7 +187,7 @@ impl Handle {
     }
 
     /// Reads the results of the activation, and sets the options that require an activated handle.
-    fn look(&mut self, direction: CaptureDirection, warnings: &mut Vec<String>) -> Result<()> {
+    fn finish_activation(&mut self, direction: CaptureDirection, warnings: &mut Vec<String>) -> Result<()> {
         let of = &self.library.functions;
         let mut buffer = [0 as c_char; ERROR_BUFFER];
         if let Some(set) = of.set_datalink.filter(|_| self.device == ANY) {

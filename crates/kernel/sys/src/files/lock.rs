@@ -59,7 +59,7 @@ pub struct Lock {
 
 impl Lock {
     /// Waits for the lock of this name, which a message about a long wait shows.
-    pub fn take(rank: Rank, name: &str) -> Result<Self> {
+    pub fn acquire(rank: Rank, name: &str) -> Result<Self> {
         assert_order(rank);
         let Some(path) = path_of(name)? else {
             return Ok(Self::new(rank, None, None));
@@ -300,7 +300,7 @@ mod tests {
         }
         let name = format!("test-{}", std::process::id());
         let path = path_of(&name).unwrap().expect("root has one");
-        let held = Lock::take(Rank::Guard, &name).unwrap();
+        let held = Lock::acquire(Rank::Guard, &name).unwrap();
         assert!(Lock::try_take(Rank::Guard, &name).is_none());
         let text = holder(held.file.as_ref().unwrap());
         assert!(text.starts_with(&format!("process {} (", std::process::id())), "{text}");
@@ -344,7 +344,7 @@ mod tests {
     #[should_panic(expected = "the order of locks")]
     fn the_order_is_asserted() {
         let _late = Lock::new(Rank::Features, None, None);
-        let _ = Lock::take(Rank::Guard, "never");
+        let _ = Lock::acquire(Rank::Guard, "never");
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl LinkMonitor {
                     }
                     return Ok(seen);
                 }
-                Ok(replies) => replies.iter().for_each(|r| self.take(r, &mut seen)),
+                Ok(replies) => replies.iter().for_each(|r| self.note_change(r, &mut seen)),
                 // Messages were dropped: read the current state instead.
                 Err(refusal) if refusal.errno == libc::ENOBUFS => self.resynchronise(&mut seen)?,
                 Err(refusal) => {
@@ -102,7 +102,7 @@ impl LinkMonitor {
         }
     }
 
-    fn take(&mut self, reply: &Reply, seen: &mut Vec<(u32, LinkEvent)>) {
+    fn note_change(&mut self, reply: &Reply, seen: &mut Vec<(u32, LinkEvent)>) {
         // Bridges report their ports' removal under another family; those ports still exist.
         if reply.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
             return;

@@ -13,7 +13,7 @@ pub struct Process {
 
 /// Returns the processes by the sockets that they have open, as far as they may be inspected. A shared socket belongs
 /// to the process with the lowest number.
-pub fn look() -> HashMap<u64, Process> {
+pub fn read_all() -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     let mut ids: Vec<u32> = fs::read_dir("/proc")
         .into_iter()
