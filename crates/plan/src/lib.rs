@@ -1,4 +1,4 @@
-//! What a capture shall do, as plain data: a front end makes it, and it can be stored, shown and sent to another host.
+//! The plan of a capture, as plain data: a front end makes it, and it can be stored, shown and sent to another host.
 
 mod capture;
 pub mod filter;

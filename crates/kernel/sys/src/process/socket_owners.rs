@@ -56,7 +56,7 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
         let inode = socket_inode(&link).unwrap();
-        assert_eq!(look()[&inode].id, std::process::id());
+        assert_eq!(read_all()[&inode].id, std::process::id());
         assert_eq!(socket_inode(Path::new("pipe:[17]")), None);
     }
 }
