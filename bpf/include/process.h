@@ -46,17 +46,27 @@ struct socket_facts {
 	__u64 how;
 };
 
-/* A process that user space knows by an event. */
+/* A process that has used a socket or begun a program. User space knows it by an event, or from the table if the event found
+ * no room. */
 struct known_process {
 	/* Time since boot at which the process started. */
 	__u64 started;
 	__u64 flags;
+	__u64 cgroup;
+	__u32 parent;
+	__u32 user;
+	/* The process's number in its own namespace. */
+	__u32 inner;
+	__u32 padding;
+	__u32 name[4];
 };
 
 /* Kinds of events. */
 #define PROCESS_FOUND 1
 #define PROCESS_EXECUTED 2
 #define PROCESS_NAMED 3
+/* User space found the process in the table. */
+#define PROCESS_LISTED 4
 
 #define PROCESS_COMMAND 1024
 
@@ -96,12 +106,14 @@ struct process_settings {
 	__u32 name[4];
 };
 
-/* Counts of one CPU: events that found no room, recorded packets whose process is unknown, and packets that a filter by
- * process leaves out for that reason. */
+/* Counts of one CPU: events that found no room, recorded packets whose process is unknown, packets that a filter by
+ * process leaves out for that reason, and connections that a selected process was given after packets of them were left
+ * out. */
 struct process_counts {
 	__u64 lost_events;
 	__u64 unknown;
 	__u64 undecided;
+	__u64 begun_before;
 };
 
 /* A process and the interface of its packets; zero for a process that is unknown. */

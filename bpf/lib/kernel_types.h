@@ -38,6 +38,7 @@ struct net_device {
 };
 
 struct inode {
+	unsigned short i_mode;
 	unsigned long i_ino;
 };
 
@@ -69,6 +70,17 @@ struct path {
 struct file {
 	struct inode *f_inode;
 	struct path f_path;
+	void *private_data;
+};
+
+/* The open files of a process. */
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 struct socket {
@@ -255,6 +267,7 @@ struct fs_struct {
 struct task_struct {
 	struct nsproxy *nsproxy;
 	struct fs_struct *fs;
+	struct files_struct *files;
 	unsigned int flags;
 	int pid;
 	int tgid;

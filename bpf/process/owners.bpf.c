@@ -87,27 +87,43 @@ static __noinline int wanted_flag(struct task_struct *task)
  * bpf_probe_read() if the kernel refuses to let programs read its own memory. */
 static long (*const read_user)(void *to, __u32 length, const void *from) = (void *)0x7477fff7;
 
-static __always_inline void describe(struct process_event *event, struct task_struct *leader, __u32 kind)
+/* Fills in the entry of a process, whose bytes are zero. */
+static __noinline int note_process(struct known_process *new, struct task_struct *leader)
 {
-	struct process_settings *settings = settings_of_processes();
 	struct pid *pid = BPF_CORE_READ(leader, thread_pid);
 	__u32 level = BPF_CORE_READ(pid, level);
+
+	if (!new)
+		return 0;
+	new->started = BPF_CORE_READ(leader, start_boottime);
+	new->flags = wanted_flag(leader);
+	new->cgroup = BPF_CORE_READ(leader, cgroups, dfl_cgrp, kn, id);
+	new->parent = BPF_CORE_READ(leader, real_parent, tgid);
+	new->user = BPF_CORE_READ(leader, cred, uid.val);
+	bpf_probe_read_kernel(&new->inner, sizeof(new->inner),
+			      (char *)pid + bpf_core_field_offset(struct pid, numbers) +
+				      (__u64)(level & 31) * bpf_core_type_size(struct upid) + bpf_core_field_offset(struct upid, nr));
+	bpf_core_read_str(new->name, sizeof(new->name), &leader->comm);
+	return 0;
+}
+
+static __always_inline void describe(struct process_event *event, const struct known_process *known,
+				     struct task_struct *leader, __u32 kind)
+{
+	struct process_settings *settings = settings_of_processes();
 	__u64 from, to, length;
 
 	event->kind = kind;
 	event->process = BPF_CORE_READ(leader, tgid);
-	event->started = BPF_CORE_READ(leader, start_boottime);
-	event->cgroup = BPF_CORE_READ(leader, cgroups, dfl_cgrp, kn, id);
-	event->parent = BPF_CORE_READ(leader, real_parent, tgid);
-	event->user = BPF_CORE_READ(leader, cred, uid.val);
-	event->inner = 0;
-	bpf_probe_read_kernel(&event->inner, sizeof(event->inner),
-			      (char *)pid + bpf_core_field_offset(struct pid, numbers) +
-				      (__u64)(level & 31) * bpf_core_type_size(struct upid) + bpf_core_field_offset(struct upid, nr));
+	event->started = known->started;
+	event->cgroup = known->cgroup;
+	event->parent = known->parent;
+	event->user = known->user;
+	event->inner = known->inner;
 	event->path_length = 0;
 	event->command_length = 0;
 	event->path_goes_up = 0;
-	bpf_core_read_str(event->name, sizeof(event->name), &leader->comm);
+	__builtin_memcpy(event->name, known->name, sizeof(event->name));
 	if (!settings || !settings->commands)
 		return;
 	from = BPF_CORE_READ(leader, mm, arg_start);
@@ -123,23 +139,19 @@ static __always_inline void describe(struct process_event *event, struct task_st
 static __noinline int meet(struct task_struct *leader)
 {
 	__u32 process = BPF_CORE_READ(leader, tgid);
-	struct known_process new = {
-		.started = BPF_CORE_READ(leader, start_boottime),
-		.flags = wanted_flag(leader),
-	};
-	struct known_process *known = bpf_map_lookup_elem(&known_processes, &process);
+	struct known_process *known = bpf_map_lookup_elem(&known_processes, &process), new = {};
 	struct process_event *event;
 
-	if (known && known->started == new.started)
+	if (known && known->started == BPF_CORE_READ(leader, start_boottime))
 		return 0;
+	note_process(&new, leader);
+	bpf_map_update_elem(&known_processes, &process, &new, BPF_ANY);
 	event = bpf_ringbuf_reserve(&process_events, sizeof(*event), 0);
-	/* The next use of a socket describes the process. */
 	if (!event) {
 		count_lost_event();
 		return 0;
 	}
-	bpf_map_update_elem(&known_processes, &process, &new, BPF_ANY);
-	describe(event, leader, PROCESS_FOUND);
+	describe(event, &new, leader, PROCESS_FOUND);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }
@@ -152,6 +164,15 @@ struct use {
 	/* No packet belongs to the socket yet: TCP's connect or listen first. */
 	bool is_idle;
 };
+
+/* Counts a connection that a selected process was given after packets of it were left out. */
+static __always_inline void count_begun_before(void)
+{
+	struct process_counts *counts = counts_of_processes();
+
+	if (counts)
+		counts->begun_before++;
+}
 
 /* Puts an owner into the table by cookie. */
 static __always_inline void list_owner(struct socket_owner *owner)
@@ -182,11 +203,13 @@ static __noinline int change_owner(struct socket_owner *owner, const struct use 
 		else if (!use->is_idle)
 			list_owner(owner);
 	} else {
-		/* A process that accepts one connection of a listening socket may accept the next. */
-		if (wanted && owner->how == OWNER_LISTENER) {
+		/* A process that has got one connection of a listening socket may get the next. */
+		if (wanted && owner->listener) {
 			listed = bpf_map_lookup_elem(&owners, &owner->listener);
 			if (listed)
 				listed->flags |= OWNER_WANTED;
+			if (!(owner->flags & OWNER_WANTED))
+				count_begun_before();
 		}
 		owner->cookie = use->cookie;
 		owner->process = process;
@@ -252,6 +275,10 @@ static __always_inline int use_address(struct bpf_sock_addr *address, __u32 remo
 		return ALLOW;
 	/* A process that asks for the peer's name does not use a socket that has an owner. accept() asks for a new socket. */
 	if (accepts && owner->process && owner->cookie == use.cookie && owner->how != OWNER_LISTENER)
+		return ALLOW;
+	/* Nor does one that accepts a connection that a selected process may get: it may hand it over before it uses it. */
+	if (accepts && owner->how == OWNER_LISTENER && owner->flags & OWNER_WANTED &&
+	    !wanted_flag((void *)bpf_get_current_task()))
 		return ALLOW;
 	used(owner, &use);
 	return ALLOW;
@@ -464,41 +491,84 @@ static __noinline int walk_up(struct process_event *event, struct linux_binprm *
 	return 0;
 }
 
+/* Number of a new program's descriptors that are searched for listening sockets. */
+#define MOST_INHERITED 64
+#define STATE_LISTENING 10
+/* Bits of an inode's mode: the type, and that of a socket. */
+#define MODE_TYPE 0170000
+#define MODE_SOCKET 0140000
+
+/* Makes the connections of listening sockets that a selected process has inherited match, whichever process made the
+ * sockets: it may accept them. */
+static __noinline int select_inherited(struct task_struct *task)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd);
+	__u32 length = BPF_CORE_READ(table, max_fds);
+
+	for (__u32 i = 0; i < MOST_INHERITED; i++) {
+		struct socket_owner *owner;
+		struct file *file = NULL;
+		struct socket *socket;
+		struct sock *sock;
+		__u8 state = 0;
+		__u16 family;
+		__u64 cookie;
+
+		if (i >= length)
+			break;
+		bpf_probe_read_kernel(&file, sizeof(file), files + i);
+		if (!file || (BPF_CORE_READ(file, f_inode, i_mode) & MODE_TYPE) != MODE_SOCKET)
+			continue;
+		socket = BPF_CORE_READ(file, private_data);
+		sock = BPF_CORE_READ(socket, sk);
+		family = BPF_CORE_READ(sock, __sk_common.skc_family);
+		bpf_core_read(&state, sizeof(state), &sock->__sk_common.skc_state);
+		if (state != STATE_LISTENING || (family != AF_INET && family != AF_INET6))
+			continue;
+		cookie = BPF_CORE_READ(sock, __sk_common.skc_cookie.counter);
+		owner = bpf_map_lookup_elem(&owners, &cookie);
+		if (!owner || owner->flags & OWNER_WANTED)
+			continue;
+		owner->flags |= OWNER_WANTED;
+		begin_epoch(BPF_CORE_READ(sock, __sk_common.skc_num), 0);
+	}
+	return 0;
+}
+
 /* A program begins: the same process, with another name. */
 SEC("?raw_tp")
 int trawl_executed(__u64 *arguments)
 {
 	struct task_struct *task = (void *)arguments[0];
 	struct linux_binprm *program = (void *)arguments[2];
+	struct process_settings *settings = settings_of_processes();
+	__u32 process = BPF_CORE_READ(task, tgid);
 	struct known_process *known, new = {};
 	struct process_event *event;
-	__u32 process;
 	long length;
 
+	note_process(&new, task);
+	if (new.flags)
+		stop_in_new_namespace(task);
+	if (new.flags && settings && settings->filters)
+		select_inherited(task);
+	known = bpf_map_lookup_elem(&known_processes, &process);
+	if (known && known->started == new.started)
+		new.flags |= known->flags & OWNER_TOLD;
+	bpf_map_update_elem(&known_processes, &process, &new, BPF_ANY);
 	event = bpf_ringbuf_reserve(&process_events, sizeof(*event), 0);
-	/* The next use of a socket describes the process, with its new program. */
 	if (!event) {
-		process = BPF_CORE_READ(task, tgid);
-		bpf_map_delete_elem(&known_processes, &process);
 		count_lost_event();
 		return 0;
 	}
-	describe(event, task, PROCESS_EXECUTED);
-	new.started = event->started;
-	process = event->process;
+	describe(event, &new, task, PROCESS_EXECUTED);
 	event->started = bpf_ktime_get_boot_ns();
 	length = bpf_probe_read_kernel_str(event->path, sizeof(event->path), BPF_CORE_READ(program, interp));
 	event->path_length = length > 0 ? length - 1 : 0;
 	if (event->path_length && *(char *)event->path != '/')
 		walk_up(event, program, task);
 	bpf_ringbuf_submit(event, 0);
-	new.flags = wanted_flag(task);
-	if (new.flags)
-		stop_in_new_namespace(task);
-	known = bpf_map_lookup_elem(&known_processes, &process);
-	if (known && known->started == new.started)
-		new.flags |= known->flags & OWNER_TOLD;
-	bpf_map_update_elem(&known_processes, &process, &new, BPF_ANY);
 	return 0;
 }
 
@@ -562,10 +632,13 @@ int trawl_existing(struct file_of_task *found)
 	if (!owner)
 		return 0;
 	if (owner->process) {
-		/* It has been used since the programs were attached, or another process shares it. */
-		if (owner->how == OWNER_USED || owner->process == process)
+		if (owner->process == process)
 			return 0;
-		owner->how = OWNER_SHARED;
+		/* It has been used since the programs were attached, or another process shares it. */
+		if (owner->how != OWNER_USED)
+			owner->how = OWNER_SHARED;
+		else if (sock->__sk_common.skc_state != STATE_LISTENING)
+			return 0;
 		owner->flags |= wanted_flag(task);
 	} else {
 		owner->flags = wanted_flag(task);

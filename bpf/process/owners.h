@@ -31,6 +31,14 @@ struct {
 	__type(value, struct known_process);
 } known_processes SEC(".maps");
 
+/* Processes that packets name, and whose event found no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, __u32);
+	__type(value, __u32);
+} untold_processes SEC(".maps");
+
 /* Network namespaces that are captured, by their inodes; zero if processes that the filter selects stop as they begin a
  * program in another one. */
 struct {

@@ -27,8 +27,10 @@ static __noinline int tell_of(__u32 process)
 	if (known && known->flags & OWNER_TOLD)
 		return known->flags;
 	if (bpf_ringbuf_output(&process_events, event, sizeof(event), 0)) {
+		/* User space reads the table once the event counts as lost. */
+		if (bpf_map_update_elem(&untold_processes, &process, &event[0], BPF_ANY))
+			return 0;
 		count_lost_event();
-		return 0;
 	}
 	if (!known)
 		return OWNER_TOLD;

@@ -253,9 +253,14 @@ events! {
 
     // Processes.
 
-    /// Packets whose process is unknown, recorded and left out, and events of processes that found no room.
-    ProcessesUnknown { recorded: u64, left_out: u64, lost_events: u64 }
-        => ("{}", unknown_processes(*recorded, *left_out, *lost_events));
+    /// Kernel functions that distinguish losses from other ends of packets, and find no room in the table.
+    DropFunctionsLeft { like: String, left: usize }
+        => ("packets that the kernel frees in some variants of {like} may count as dropped although they are not: \
+             the kernel has {left} more such functions than trawl can look for");
+    /// Packets whose process is unknown, recorded and left out; connections that a selected process was given after
+    /// packets of them were left out; and processes of packets that are not described.
+    ProcessesUnknown { recorded: u64, left_out: u64, begun_before: u64, undescribed: u64 }
+        => ("{}", unknown_processes([*recorded, *left_out, *begun_before, *undescribed]));
     /// Some uses of sockets by processes are not seen.
     ProcessesUnseen { uses: Vec<String> }
         => ("some received packets will have an earlier owner of their socket as process: trawl does not see {}",
@@ -720,8 +725,9 @@ impl From<&Event> for Value {
     }
 }
 
-/// Describes the packets whose process is unknown, and the lost descriptions of processes.
-fn unknown_processes(recorded: u64, left_out: u64, lost_events: u64) -> String {
+/// Describes the packets whose process is unknown, those that a filter by process lacks, and undescribed processes.
+fn unknown_processes([recorded, left_out, begun_before, undescribed]: [u64; 4]) -> String {
+    let why = "another process had the listening socket then; a filter by port has them";
     let parts = [
         match recorded {
             0 => String::new(),
@@ -733,10 +739,15 @@ fn unknown_processes(recorded: u64, left_out: u64, lost_events: u64) -> String {
             1 => "1 packet was left out because its process is unknown".to_owned(),
             many => format!("{many} packets were left out because their process is unknown"),
         },
-        match lost_events {
+        match begun_before {
             0 => String::new(),
-            1 => "1 description of a process was lost".to_owned(),
-            lost => format!("{lost} descriptions of processes were lost"),
+            1 => format!("1 connection lacks its first packets: {why}"),
+            many => format!("{many} connections lack their first packets: {why}"),
+        },
+        match undescribed {
+            0 => String::new(),
+            1 => "1 process of packets has no description".to_owned(),
+            many => format!("{many} processes of packets have no description"),
         },
     ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")

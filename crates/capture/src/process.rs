@@ -1,6 +1,7 @@
 //! The processes of packets: the programs that find them, and the stage that describes each process in the file before
 //! the first packet that names it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +9,8 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use trawl_bpf::layout::process::{
-    PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings, SOCKET_CODE,
+    PROCESS_EXECUTED, PROCESS_FOUND, PROCESS_LISTED, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
+    SOCKET_CODE,
 };
 use trawl_bpf::layout::{ALL, Shared, text_in};
 use trawl_bpf::process_watch::ProcessWatch;
@@ -34,6 +36,8 @@ const CONTAINER_DIGITS: usize = 64;
 pub struct Processes {
     pub watch: ProcessWatch,
     pub cgroups: Root,
+    /// Number of processes that packets name and that have no description.
+    pub undescribed: Cell<u64>,
 }
 
 impl Processes {
@@ -56,7 +60,7 @@ pub fn cgroups() -> Result<Root> {
 pub fn attach(plan: &ProcessPlan, cgroups: Root) -> Result<Processes> {
     let settings = settings(plan, &cgroups)?;
     let watch = ProcessWatch::attach(cgroups.as_fd(), &settings)?;
-    Ok(Processes { watch, cgroups })
+    Ok(Processes { watch, cgroups, undescribed: Cell::new(0) })
 }
 
 fn settings(plan: &ProcessPlan, cgroups: &Root) -> Result<ProcessSettings> {
@@ -132,6 +136,8 @@ struct Known {
     /// The process's descriptions: as it was found, and after each new program.
     all: Vec<Process>,
     is_named: bool,
+    /// A packet named it, and nothing described it yet.
+    is_undescribed: bool,
 }
 
 /// Describes processes, in front of the packets that name them or on request.
@@ -175,7 +181,7 @@ impl ProcessStage {
     fn take_events(&mut self) {
         for event in self.processes.watch.events() {
             match event.kind as usize {
-                PROCESS_FOUND => self.describe(&event, true),
+                PROCESS_FOUND | PROCESS_LISTED => self.describe(&event, true),
                 PROCESS_EXECUTED => self.describe(&event, false),
                 PROCESS_NAMED => self.name(event.process),
                 _ => {}
@@ -234,6 +240,10 @@ impl ProcessStage {
         if known.is_named {
             write_process(&mut self.out, self.detail, &process);
         }
+        if std::mem::take(&mut known.is_undescribed) {
+            let undescribed = &self.processes.undescribed;
+            undescribed.set(undescribed.get() - 1);
+        }
         known.all.push(process);
     }
 
@@ -255,7 +265,13 @@ impl ProcessStage {
             }
             self.known.entry(id).or_default().all.extend(found);
         }
-        for process in self.known.get(&id).iter().flat_map(|known| &known.all) {
+        let known = self.known.entry(id).or_default();
+        if known.all.is_empty() {
+            known.is_undescribed = true;
+            let undescribed = &self.processes.undescribed;
+            undescribed.set(undescribed.get() + 1);
+        }
+        for process in &known.all {
             write_process(&mut self.out, self.detail, process);
         }
     }
@@ -268,6 +284,14 @@ impl ProcessStage {
 
     fn process(&mut self, event: &ProcessEvent) -> Process {
         let path = match event.path_length {
+            // The event of its program was lost.
+            0 if event.kind as usize == PROCESS_LISTED => {
+                let began = process::started(event.process).filter(|_| self.has_numbers).map(process::nanoseconds_of);
+                let is_it = began.is_some_and(|began| began.abs_diff(event.started) <= START_RESOLUTION_NS);
+                let program = || fs::read_link(format!("/proc/{}/exe", event.process)).ok();
+                let path = is_it.then(program).flatten().map(|path| path.to_string_lossy().into_owned());
+                path.or_else(|| self.program_of(event.process, event.started))
+            }
             // A forked process runs its parent's program.
             0 if event.kind as usize == PROCESS_FOUND => self.program_of(event.process, event.started).or_else(|| {
                 let known = self.known.get(&event.parent)?;

@@ -1,5 +1,5 @@
-"""Servers and clients whose processes are known: `process.py serve MODE ADDRESS PORT` and
-`process.py ask MODE ADDRESS PORT COUNT`.
+"""Servers and clients whose processes are known: `process.py serve MODE ADDRESS PORT [PROGRAM]` and
+`process.py ask MODE ADDRESS PORT COUNT`. Services that a manager starts run by PROGRAM, a name of Python.
 
 Each client is a process of its own. It sends its number in a datagram and over a connection. Each answer begins with the
 number of the server's process that handles it; one to a datagram also has the client's. `ask` prints a line for each
@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import select
 import signal
 import socket
 import struct
@@ -189,6 +190,27 @@ def pass_each(listening):
         number += 1
 
 
+def start_service(work, given):
+    if os.fork() == 0:
+        os.set_inheritable(given.fileno(), True)
+        os.execv(sys.argv[5], [sys.argv[5], __file__, work, str(given.fileno())])
+
+
+def activate(listening):
+    """Starts a service once a connection comes, and gives it the listening socket."""
+    select.select([listening], [], [])
+    start_service("accept", listening)
+    signal.pause()
+
+
+def activate_each(listening):
+    """Starts a service for each connection."""
+    while True:
+        connection = accept(listening)
+        start_service("answer", connection)
+        connection.close()
+
+
 def echo(datagrams):
     while True:
         text, sender = datagrams.recvfrom(64)
@@ -240,6 +262,8 @@ ONE = {
     "close": fork_each(answer_and_close),
     "file": fork_each(answer_by_file),
     "exec": fork_each(answer_as_another_program),
+    "activated": activate,
+    "activated-each": activate_each,
 }
 
 
@@ -383,6 +407,8 @@ if sys.argv[1] == "serve":
     serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
 elif sys.argv[1] == "answer":
     answer(socket.socket(fileno=int(sys.argv[2])))
+elif sys.argv[1] == "accept":
+    work_alone(accept, socket.socket(fileno=int(sys.argv[2])))
 elif sys.argv[1] == "ping":
     ping(sys.argv[2])
 elif sys.argv[1] == "write":

@@ -11,6 +11,7 @@ mod senders;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -416,6 +417,42 @@ fn filter_by_process_keeps_connections_of_a_running_server_whole() {
     assert!(!own.is_empty());
     for port in own {
         assert_eq!(of_worker.get(&port), all.get(&port), "{port}");
+    }
+}
+
+/// A manager makes the listening socket, and starts the service once a connection comes: of the first connection, the
+/// packets from before the service ran are left out and told.
+#[test]
+fn filter_by_process_keeps_connections_of_an_activated_service() {
+    let Some(lab) = Lab::open() else { return };
+    let address = lab.pair.b.ipv4.to_string();
+    let program = lab.file("activated");
+    symlink("/usr/bin/python3", &program).expect("a link");
+    for mode in ["activated", "activated-each"] {
+        let file = |name: &str| lab.file(&format!("{mode}-{name}.pcapng"));
+        let start = |name: &str, filter: &str| {
+            let options = args!("-i {} --tap tc -w {} {filter} tcp", lab.receiver(), file(name));
+            Capture::start(&lab, &options)
+        };
+        let (all, own) = (start("all", "--process"), start("own", "--comm activated"));
+        let mut manager = python(&lab.pair.b);
+        manager.args(["serve", mode, &address, &PORT.to_string(), &program]);
+        let manager = Server::run(manager);
+        let truths = ask("one", &lab.pair.a, &address, PORT, 5);
+        let managers = manager.processes();
+        all.stop_well();
+        let said = own.stop().stderr;
+        assert!(said.contains("1 connection lacks its first packets"), "{mode}: {said}");
+        let all = Contents::read(file("all"));
+        let tally = compare(&all, PORT, &truths, &managers);
+        assert!(tally.faults().is_empty(), "{mode}: {tally:#?}");
+        let (mut all, mut own) = (segments_by_client(&all), segments_by_client(&Contents::read(file("own"))));
+        let first = truths[0].port;
+        let (all_of_first, own_of_first) =
+            (all.remove(&first).unwrap_or_default(), own.remove(&first).unwrap_or_default());
+        let (whole, kept) = (all_of_first.len(), own_of_first.len());
+        assert!(kept > 1 && kept < whole, "{mode}: {own_of_first:?} of {all_of_first:?}");
+        assert_eq!(own, all, "{mode}");
     }
 }
 

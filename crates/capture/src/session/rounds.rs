@@ -239,11 +239,13 @@ impl Running<'_> {
             return;
         };
         let counts = process::counts(processes);
-        if counts.unknown + counts.undecided + counts.lost_events > 0 {
+        let undescribed = processes.undescribed.get();
+        if counts.unknown + counts.undecided + counts.begun_before + undescribed > 0 {
             self.observer.event(&Event::ProcessesUnknown {
                 recorded: counts.unknown,
                 left_out: counts.undecided,
-                lost_events: counts.lost_events,
+                begun_before: counts.begun_before,
+                undescribed,
             });
         }
     }

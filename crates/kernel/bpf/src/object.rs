@@ -217,10 +217,11 @@ impl TapProgram {
 pub const CAPTURE_LOCK: &str = "capture_lock";
 
 /// Maps of bpf/process/owners.h, which the programs that find processes share with the taps.
-pub const OWNERS_MAPS: [&str; 11] = [
+pub const OWNERS_MAPS: [&str; 12] = [
     OWNERS_MAP,
     "socket_owners",
     "known_processes",
+    "untold_processes",
     "process_events",
     "process_settings",
     "process_counts",

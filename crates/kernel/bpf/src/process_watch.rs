@@ -1,7 +1,7 @@
 //! Finds the process that owns each socket: bpf/process/owners.bpf.c, attached at the root cgroup and at tracepoints. The taps
 //! read its maps.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -10,7 +10,9 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use trawl_sys::{Error, Result, errno, process};
 
 use crate::kernel_types;
-use crate::layout::process::{ProcessCounts, ProcessEvent, ProcessSettings};
+use crate::layout::process::{
+    KnownProcess, PROCESS_LISTED, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
+};
 use crate::layout::{Shared, TapConfig};
 use crate::object::{OWNERS, OWNERS_MAPS, TapProgram};
 use crate::probe::attached::{self, Exclusive};
@@ -62,6 +64,8 @@ const ITERATOR: &str = "bpf_iter_task_file";
 const EVENTS: &str = "process_events";
 const SETTINGS: &str = "process_settings";
 const COUNTS: &str = "process_counts";
+const KNOWN: &str = "known_processes";
+const UNTOLD: &str = "untold_processes";
 const NAMESPACES: &str = "known_namespaces";
 
 type Found = Rc<RefCell<Vec<Vec<u8>>>>;
@@ -71,6 +75,9 @@ pub struct ProcessWatch {
     maps: Vec<(&'static str, OwnedFd)>,
     events: RingBuffer<'static>,
     found: Found,
+    counts: Table,
+    /// Number of lost events of which the tables have been read.
+    restored: Cell<u64>,
     /// Descriptions of what the programs do not see here.
     pub missing: Vec<String>,
     links: Vec<OwnedFd>,
@@ -140,7 +147,9 @@ impl ProcessWatch {
             })
             .map_err(fail)?;
         let events = builder.build().map_err(fail)?;
-        let mut watch = Self { maps, events, found, missing: Vec::new(), links: Vec::new() };
+        let counts = of_name(&maps, COUNTS)?.try_clone().and_then(Table::new).map_err(fail)?;
+        let (missing, links) = (Vec::new(), Vec::new());
+        let mut watch = Self { maps, events, found, counts, restored: Cell::new(0), missing, links };
         for (name, hook) in PROGRAMS {
             watch.add(name, hook, cgroup)?;
         }
@@ -230,7 +239,7 @@ impl ProcessWatch {
         Ok(known)
     }
 
-    /// Returns the events since the last call.
+    /// Returns the events since the last call. If some found no room, the tables have what they say of the processes.
     pub fn events(&self) -> Vec<ProcessEvent> {
         // An interrupted call leaves the events for the next one.
         let _ = self.events.consume();
@@ -240,25 +249,65 @@ impl ProcessWatch {
             room[..length].copy_from_slice(&bytes[..length]);
             ProcessEvent::from_bytes(&room)
         };
-        self.found.take().into_iter().filter_map(whole).collect()
+        // Programs write the tables before they count an event as lost, and that before the packets that depend on it.
+        let lost = self.counts().map_or(0, |counts| counts.lost_events);
+        let mut events: Vec<ProcessEvent> = self.found.take().into_iter().filter_map(whole).collect();
+        if lost > self.restored.replace(lost) {
+            events.extend(self.listed().unwrap_or_default());
+        }
+        events
+    }
+
+    /// Returns the processes of the tables: descriptions of all, and names of those whose event was lost.
+    fn listed(&self) -> Result<Vec<ProcessEvent>> {
+        let table = |name| of_name(&self.maps, name)?.try_clone().and_then(Table::new).map_err(fail);
+        let (known, untold) = (table(KNOWN)?, table(UNTOLD)?);
+        let mut events = Vec::new();
+        for key in known.keys().map_err(fail)? {
+            let value = known.lookup(&key).map_err(fail)?;
+            let (Some(process), Some(value)) = (number(&key), value.and_then(|value| KnownProcess::from_bytes(&value)))
+            else {
+                continue;
+            };
+            events.push(ProcessEvent {
+                kind: PROCESS_LISTED as u32,
+                process,
+                started: value.started,
+                cgroup: value.cgroup,
+                parent: value.parent,
+                user: value.user,
+                inner: value.inner,
+                name: value.name,
+                ..ProcessEvent::zeroed()
+            });
+        }
+        for key in untold.keys().map_err(fail)? {
+            untold.delete(&key).map_err(fail)?;
+            let named = |process| ProcessEvent { kind: PROCESS_NAMED as u32, process, ..ProcessEvent::zeroed() };
+            events.extend(number(&key).map(named));
+        }
+        Ok(events)
     }
 
     /// Returns the counts of all CPUs.
     pub fn counts(&self) -> Result<ProcessCounts> {
         let mut sum = ProcessCounts::zeroed();
-        let map = of_name(&self.maps, COUNTS)?.try_clone().map_err(fail)?;
-        let table = Table::new(map).map_err(fail)?;
-        let values = table.lookup(&0u32.to_ne_bytes()).map_err(fail)?;
+        let values = self.counts.lookup(&0u32.to_ne_bytes()).map_err(fail)?;
         let values = values.unwrap_or_default();
         for one in values.chunks(size_of::<ProcessCounts>()) {
             if let Some(one) = ProcessCounts::from_bytes(one) {
                 sum.lost_events += one.lost_events;
                 sum.unknown += one.unknown;
                 sum.undecided += one.undecided;
+                sum.begun_before += one.begun_before;
             }
         }
         Ok(sum)
     }
+}
+
+fn number(key: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(key.try_into().ok()?))
 }
 
 /// Network namespaces in which processes do not stop.

@@ -1,6 +1,6 @@
 //! Ten thousand processes that live for about a millisecond.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::process::Command;
 
 use trawl_lab::Station;
@@ -71,6 +71,27 @@ fn processes_of_a_millisecond_are_named() {
             check_descriptions(&contents, &truths, &[&program, "one", &address, &port]);
         }
     }
+}
+
+/// The ring of events is full while trawl stands still. All processes are described nevertheless.
+#[test]
+#[ignore = "make test-long runs it"]
+fn processes_are_described_after_a_full_ring() {
+    const COUNT: usize = 7000;
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let file = lab.file("full.pcapng");
+    let capture = Capture::start(&lab, &args!("-i {} --tap tc -Q out --process -w {file} udp", lab.sender()));
+    capture.freeze();
+    let send = format!("for i in $(seq {COUNT}); do (echo x >/dev/udp/{}/{PORT}); done", lab.pair.b.ipv4);
+    run("ip", &["netns", "exec", &lab.pair.a.name, "bash", "-c", &send]);
+    capture.thaw();
+    capture.wait_recorded(COUNT as u64);
+    capture.stop_well();
+    let contents = Contents::read(&file);
+    let named: HashSet<_> = contents.packets.iter().map(|packet| packet.process().map(|(id, _)| id)).collect();
+    assert_eq!((named.len(), contents.undescribed), (COUNT, 0));
+    assert!(contents.processes.iter().all(|(_, options)| options.text(NAME).as_deref() == Some("bash")));
 }
 
 /// Checks that each client is described by its program and its command line.
