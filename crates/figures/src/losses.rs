@@ -57,7 +57,12 @@ impl Losses {
     ) -> Result<Self> {
         let owners = processes.map(Processes::owners);
         let watch = match DropWatch::attach(owners) {
-            Ok(watch) => Some(watch),
+            Ok(watch) => {
+                for notice in &watch.notices {
+                    tell(&Notice::DropsMisjudged { reason: notice.to_string() });
+                }
+                Some(watch)
+            }
             Err(error) => {
                 tell(&Notice::DropsNotCounted { error: error.to_string() });
                 None

@@ -15,6 +15,8 @@ pub type Tell = fn(&Notice);
 pub enum Notice {
     /// The kernel's drops are not counted.
     DropsNotCounted { error: String },
+    /// Some packets may count as dropped although they are not.
+    DropsMisjudged { reason: String },
     /// The verdicts of no program are counted.
     VerdictsNotCounted { reason: String },
     /// The verdicts of a program are not counted.
@@ -25,7 +27,7 @@ pub enum Notice {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::DropsNotCounted { error } => f.write_str(error),
+            Self::DropsNotCounted { error: text } | Self::DropsMisjudged { reason: text } => f.write_str(text),
             Self::VerdictsNotCounted { reason } => {
                 write!(f, "verdicts of XDP programs are not counted: {reason}")
             }

@@ -90,7 +90,8 @@ pub fn attach(
     let reasons = Reasons::of_kernel()?;
     let tracepoint = tracepoint(&reasons)?;
     let symbols = Symbols::read();
-    let settings = settings(sites, at_xdp, asked, &namespaces, &reasons, &symbols)?;
+    let mut settings = settings(sites, at_xdp, asked, &namespaces, &reasons)?;
+    find_functions(&mut settings, &reasons, &symbols).into_iter().for_each(|event| assembly.event(event));
     let cpus = events::cpu_count();
     // A softirq that interrupts a process between two steps goes on with paths.
     let (rings, slots) = match asked.follow {
@@ -205,7 +206,6 @@ fn settings(
     asked: &Drops,
     namespaces: &[Namespace],
     reasons: &Reasons,
-    symbols: &Symbols,
 ) -> Result<DropSettings> {
     let mut settings = DropSettings {
         wanted: [u64::MAX; DROP_REASON_WORDS],
@@ -256,24 +256,43 @@ fn settings(
         .collect::<Result<Vec<_>>>()?;
     settings.sites = fill(&mut settings.only, &only)?;
     settings.xdp_sites = fill(&mut settings.xdp, &at_xdp)?;
-    settings.functions = find(&mut settings.runs_xdp, symbols, &RUN_XDP);
-    settings.purges = find(&mut settings.purge, symbols, &PURGE);
-    settings.raws = find(&mut settings.raw, symbols, &RAW);
-    settings.tcps = find(&mut settings.tcp, symbols, &TCP);
-    if reasons.number(OF_NEIGHBOUR_DISCOVERY).is_none() {
-        settings.icmpv6s = find(&mut settings.icmpv6, symbols, &ICMPV6);
-    }
     Ok(settings)
 }
 
-/// Finds these functions in the running kernel, and returns the number of address ranges.
-fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u32 {
-    let mut found = symbols.ranges(names);
-    found.truncate(functions.len());
-    for (to, (from, end)) in functions.iter_mut().zip(&found) {
-        *to = DropFunction { from: *from, to: *end };
+/// Finds the kernel's functions that distinguish losses from other ends of packets. Returns an event for each list that
+/// has too little room.
+fn find_functions(settings: &mut DropSettings, reasons: &Reasons, symbols: &Symbols) -> Vec<Event> {
+    let mut lists: Vec<(&mut [DropFunction], &mut u32, &[&str])> = vec![
+        (&mut settings.runs_xdp, &mut settings.functions, &RUN_XDP),
+        (&mut settings.purge, &mut settings.purges, &PURGE),
+        (&mut settings.raw, &mut settings.raws, &RAW),
+        (&mut settings.tcp, &mut settings.tcps, &TCP),
+    ];
+    if reasons.number(OF_NEIGHBOUR_DISCOVERY).is_none() {
+        lists.push((&mut settings.icmpv6, &mut settings.icmpv6s, &ICMPV6));
     }
-    found.len() as u32
+    let fit = |(room, count, names): (&mut [DropFunction], &mut u32, &[&str])| {
+        let left = fit(room, count, symbols.ranges(names));
+        (left > 0).then(|| Event::DropFunctionsLeft { like: names[0].to_owned(), left })
+    };
+    lists.into_iter().filter_map(fit).collect()
+}
+
+/// Writes these address ranges, neighbours as one, and counts them; returns the number of those that find no room.
+fn fit(room: &mut [DropFunction], count: &mut u32, mut found: Vec<(u64, u64)>) -> usize {
+    found.sort_unstable();
+    found.dedup_by(|next, last| {
+        let is_neighbour = next.0 <= last.1;
+        if is_neighbour {
+            last.1 = last.1.max(next.1);
+        }
+        is_neighbour
+    });
+    for (to, (from, end)) in room.iter_mut().zip(&found) {
+        *to = DropFunction { from: *from, to: *end };
+        *count += 1;
+    }
+    found.len().saturating_sub(room.len())
 }
 
 fn fill(slots: &mut [DropSite], found: &[DropSite]) -> Result<u32> {
@@ -340,5 +359,21 @@ impl AttachedTap for AttachedDrop {
             .filter(|(_, count)| *count > 0)
             .map(|(why, count)| (self.point, why, count))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_beyond_the_room_are_told() {
+        let mut room = [DropFunction { from: 0, to: 0 }; 2];
+        let mut count = 0;
+        assert_eq!(fit(&mut room, &mut count, vec![(30, 40), (10, 20), (20, 25)]), 0);
+        assert_eq!((count, room[0].from, room[0].to, room[1].from, room[1].to), (2, 10, 25, 30, 40));
+        let mut count = 0;
+        assert_eq!(fit(&mut room, &mut count, vec![(10, 20), (30, 40), (50, 60), (70, 80)]), 2);
+        assert_eq!(count, 2);
     }
 }

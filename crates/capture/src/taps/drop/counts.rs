@@ -17,7 +17,8 @@ use super::names::Names;
 use super::programs::load_at_drops;
 use super::reasons::Reasons;
 use super::text;
-use super::{ARGUMENTS_WITH_RECEIVER, settings, settings_map, tracepoint};
+use super::{ARGUMENTS_WITH_RECEIVER, find_functions, settings, settings_map, tracepoint};
+use crate::event::Event;
 use trawl_plan::options::Drops;
 
 const FREQUENT: &str = "frequent_drops";
@@ -43,6 +44,8 @@ pub struct CountedDrop {
 /// The attached program.
 #[derive(Debug)]
 pub struct DropWatch {
+    /// Events about drops that this kernel makes hard to judge.
+    pub notices: Vec<Event>,
     frequent: Table,
     counts: Table,
     first: Table,
@@ -77,7 +80,8 @@ impl DropWatch {
         let symbols = Symbols::read();
         let receivers = tracepoint(&reasons)?.arguments >= ARGUMENTS_WITH_RECEIVER;
         let asked = Drops::default();
-        let settings = settings(&[], &[], &asked, &[], &reasons, &symbols)?;
+        let mut settings = settings(&[], &[], &asked, &[], &reasons)?;
+        let notices = find_functions(&mut settings, &reasons, &symbols);
         let settings = settings_map(&settings)?;
         let config = TapConfig { names_receiver: u32::from(receivers), ..TapConfig::zeroed() };
         let mut maps = vec![("drop_settings", settings.as_fd())];
@@ -86,6 +90,7 @@ impl DropWatch {
         let (_, ready, (program, links)) = load_at_drops(program, &config, &maps, None)?;
         let table = |name| table(&ready, name);
         Ok(Self {
+            notices,
             frequent: table(FREQUENT)?,
             counts: table(COUNTS)?,
             first: table(FIRST)?,
