@@ -55,6 +55,8 @@ pub(super) struct HostArgs {
 
 /// Time that a packet waits for earlier ones from silent hosts: an idle host's packets have all arrived by then.
 const HOLD: Duration = Duration::from_secs(1);
+/// The same for a file, which nobody watches: the packets of a host without free CPUs may come later.
+const HOLD_FOR_FILE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 /// Interval between queries of the hosts' clocks: the first answers wait for the connection.
 const CLOCK: Duration = Duration::from_secs(5);
@@ -88,8 +90,16 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
         .iter()
         .map(|(name, ssh, pushed, plan)| Far::start((*name).clone(), ssh, pushed.as_deref(), plan, display, &wake));
     let hosts = started.collect::<Result<Vec<_>>>()?;
-    let mut timeline =
-        Timeline { hosts, remaining: plan.options.count, wake, signals, asked: None, questions: 0, interrupts: 0 };
+    let mut timeline = Timeline {
+        hosts,
+        hold: hold(plan),
+        remaining: plan.options.count,
+        wake,
+        signals,
+        asked: None,
+        questions: 0,
+        interrupts: 0,
+    };
     let ran = timeline.run(output.as_mut());
     timeline.hosts.iter_mut().for_each(Far::stop);
     let reports: Vec<_> = timeline.hosts.into_iter().map(Far::report).collect();
@@ -155,9 +165,19 @@ fn short_name(destination: &str) -> &str {
     }
 }
 
+/// Returns the time that packets are held back. A limit of packets should end the capture soon.
+fn hold(plan: &CapturePlan) -> Duration {
+    let is_file = plan.outputs.first().is_some_and(|output| output.path != Path::new("-"));
+    match is_file && plan.options.count.is_none() {
+        true => HOLD_FOR_FILE,
+        false => HOLD,
+    }
+}
+
 /// The merge of the hosts' packets into one output.
 struct Timeline {
     hosts: Vec<Far>,
+    hold: Duration,
     /// Number of packets still wanted, if there is a limit.
     remaining: Option<u64>,
     wake: Wake,
@@ -225,7 +245,9 @@ impl Timeline {
             .min()?;
         let all_have_come = self.hosts.iter().all(|host| host.state != HostState::Waiting);
         let here = (i128::from(time) - i128::from(self.hosts[index].clock_offset())).max(0);
-        let is_past = here + (HOLD.as_nanos() as i128) < i128::from(clock::wall());
+        // Packets that wait too long fill the queue, and then the host's rings.
+        let hold = if self.hosts[index].is_backlogged() { HOLD } else { self.hold };
+        let is_past = here + (hold.as_nanos() as i128) < i128::from(clock::wall());
         (all_have_come || is_past).then_some(index)
     }
 

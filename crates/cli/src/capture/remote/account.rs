@@ -21,7 +21,7 @@ pub(super) struct Clock {
 impl Clock {
     /// Computes the offset from a reading by the host between these two times.
     pub fn between(asked: u64, answered: u64, there: u64) -> Self {
-        let error_ns = answered.saturating_sub(asked) / 2;
+        let error_ns = answered.saturating_sub(asked).div_ceil(2);
         Self { offset_ns: (i128::from(there) - i128::from(asked + error_ns)) as i64, error_ns }
     }
 

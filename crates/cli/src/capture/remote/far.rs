@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -25,6 +26,8 @@ use crate::terminal;
 /// Size of a read from a host, and number of such pieces that may be queued: 256 MiB for each host.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 4096;
+/// Number of queued pieces above which packets do not wait long for other hosts' packets.
+const BACKLOG: usize = PIECES / 4;
 
 const TIME: &str = "trawl-time ";
 const ACCOUNT: &str = "trawl-account ";
@@ -47,6 +50,8 @@ pub(super) struct Far {
     pub unwanted: u64,
     /// The packets stay on the host, in a store.
     stored: bool,
+    /// Number of pieces in the queue.
+    queued: Arc<AtomicUsize>,
     /// `None` once the reader has begun.
     pieces: Option<Pieces>,
     child: Child,
@@ -91,11 +96,13 @@ impl Far {
                 },
             )?;
         let (sender, receiver) = sync_channel(PIECES);
+        let queued = Arc::new(AtomicUsize::new(0));
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let messages = Arc::new(Mutex::new(Messages::default()));
         if let Some(stdout) = stdout {
             let wake = wake.clone();
-            std::thread::spawn(move || carry(stdout, &sender, &wake));
+            let queued = Arc::clone(&queued);
+            std::thread::spawn(move || carry(stdout, &sender, &queued, &wake));
         }
         let listener = stderr.map(|stderr| {
             let (messages, name) = (Arc::clone(&messages), name.clone());
@@ -115,7 +122,8 @@ impl Far {
             received: 0,
             unwanted: 0,
             stored: plan.store.is_some(),
-            pieces: Some(Pieces { receiver, rest: Vec::new(), at: 0 }),
+            pieces: Some(Pieces { receiver, queued: Arc::clone(&queued), rest: Vec::new(), at: 0 }),
+            queued,
             stdin: child.stdin.take(),
             child,
             messages,
@@ -163,6 +171,11 @@ impl Far {
             Some(reader) => reader.step(),
             None => Ok(None),
         }
+    }
+
+    /// Returns true if many packets have arrived that were not used yet.
+    pub fn is_backlogged(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > BACKLOG
     }
 
     /// Returns the offset of the host's clock from the local one.
@@ -292,7 +305,7 @@ fn script(pushed: Option<&str>, plan: &CapturePlan, quiet: bool) -> String {
 }
 
 /// Receives everything that a host sends, so that its rings need not hold it.
-fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
+fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, queued: &AtomicUsize, wake: &Wake) {
     loop {
         let mut piece = vec![0; PIECE];
         match stdout.read(&mut piece) {
@@ -300,6 +313,7 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok(0) | Err(_) => break,
         }
+        queued.fetch_add(1, Ordering::Relaxed);
         if sender.send(piece).is_err() {
             break;
         }
@@ -342,15 +356,22 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Value>, &str), messages: &Mute
 /// The bytes that have arrived from a host.
 pub(super) struct Pieces {
     receiver: Receiver<Vec<u8>>,
+    queued: Arc<AtomicUsize>,
     rest: Vec<u8>,
     at: usize,
 }
 
 impl Pieces {
+    fn next(&self) -> std::result::Result<Vec<u8>, TryRecvError> {
+        let piece = self.receiver.try_recv()?;
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        Ok(piece)
+    }
+
     /// Waits for the first bytes, which a reader of captures needs at once.
     fn wait_for_header(&mut self) -> io::Result<()> {
         while self.rest.len() < 4 {
-            match self.receiver.try_recv() {
+            match self.next() {
                 Ok(more) => self.rest.extend(more),
                 Err(TryRecvError::Empty) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(TryRecvError::Disconnected) => break,
@@ -363,7 +384,7 @@ impl Pieces {
 impl Read for Pieces {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.at == self.rest.len() {
-            self.rest = match self.receiver.try_recv() {
+            self.rest = match self.next() {
                 Ok(more) => more,
                 Err(TryRecvError::Empty) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(TryRecvError::Disconnected) => return Ok(0),
