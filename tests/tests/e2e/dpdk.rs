@@ -212,7 +212,7 @@ fn dpdk_either_side_may_be_killed() {
     // Both at once: the next capture finds the leftovers.
     let capture = application.capture(&flood);
     let helper = helper_of(&capture);
-    capture.signal(Signal::STOP);
+    capture.freeze();
     kill_process(helper, Signal::KILL).expect("it runs");
     capture.kill();
     assert_eq!(application.owners(), 1);
