@@ -8,8 +8,8 @@ use serde_json::Value;
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_packet::build::{Ipv4, Layer, Tcp, Template, flags};
 use trawl_sys::netns::run_in;
-use trawl_tests::witness::output;
-use trawl_tests::{Lab, wait_until};
+use trawl_tests::witness::{output, run};
+use trawl_tests::{Lab, skip, wait_until};
 
 use super::while_running;
 
@@ -326,4 +326,22 @@ fn planted_faults_have_their_advice() {
     let refused = refused.unwrap_or_else(|| panic!("no refused connections: {report:#}"));
     let text = refused.to_string();
     assert!(text.contains("4003 of python3[") && text.contains("tcp_max_syn_backlog"), "{text}");
+}
+
+/// Connection tracking drops packets that its full table has no room for.
+#[test]
+fn full_table_of_connections_is_named() {
+    if std::env::var_os("TRAWL_TESTS_MACHINE").is_none() {
+        skip("the limit is that of all namespaces: only a virtual machine of the test's own may lower it");
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let rules = "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in ct state new counter";
+    run("ip", &["netns", "exec", &lab.pair.b.name, "nft", rules]);
+    run("sysctl", &["-qw", "net.netfilter.nf_conntrack_max=2"]);
+    let flows: Vec<Vec<u8>> = (0..20).map(|number| lab.udp(4100 + number)).collect();
+    let report = while_running(&lab, &lab.pair.b.name, || lab.send_long(&flows));
+    let rows = report["rows"].as_array().expect("rows");
+    let expected = "the table of connections is full (2 of 2 entries): raise net.netfilter.nf_conntrack_max";
+    assert!(rows.iter().any(|row| row["advice"].as_str().is_some_and(|text| text.contains(expected))), "{report:#}");
 }
