@@ -3,6 +3,7 @@
 mod cache;
 mod condition;
 mod engine;
+mod footer;
 pub mod limits;
 mod pruning;
 

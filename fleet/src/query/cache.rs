@@ -99,7 +99,7 @@ impl fmt::Display for Cached {
     }
 }
 
-fn only_reads<T>() -> Result<T> {
+pub(super) fn only_reads<T>() -> Result<T> {
     Err(Error::NotSupported { source: "a query only reads".into() })
 }
 

@@ -12,6 +12,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::object_store::ObjectStore;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
@@ -20,6 +21,7 @@ use trawl_sys::{Error, Result};
 use url::Url;
 
 use super::cache::Cached;
+use super::footer::Checked;
 use super::limits;
 use super::pruning::{Packets, TAIL};
 use crate::store::{File, Store};
@@ -54,14 +56,15 @@ async fn execute(
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
         .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
         .set_bool("datafusion.execution.collect_statistics", false);
-    let mut footers = store.objects();
+    let objects: Arc<dyn ObjectStore> = Arc::new(Checked(store.objects()));
+    let mut footers = Arc::clone(&objects);
     if !store.url().starts_with("file:") {
         config = config.with_target_partitions(REMOTE_FILES);
         footers = Cached::around(footers, store.identity());
     }
     let context = SessionContext::new_with_config_rt(config, environment);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
-    context.register_object_store(&root, store.objects());
+    context.register_object_store(&root, objects);
     let packets = Packets { root: ObjectStoreUrl::parse(root.as_str())?, files, footers };
     context.register_table("packets", Arc::new(packets))?;
     let flows = context.sql(&flows("")).await?.into_view();

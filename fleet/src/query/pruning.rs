@@ -171,9 +171,15 @@ impl Look {
         for (number, known) in groups.iter().enumerate() {
             for (name, column) in known.iter().flat_map(|known| &known.columns) {
                 let range = column.bloom_filter_offset().zip(column.bloom_filter_length());
-                if let Some((offset, length)) = range.filter(|_| wanted.contains(name.as_str())) {
+                let within = |(offset, length): (i64, i32)| {
+                    let (offset, length) = (u64::try_from(offset).ok()?, u64::try_from(length).ok()?);
+                    let end = offset.checked_add(length).filter(|end| *end <= file.object_meta.size)?;
+                    Some(offset..end)
+                };
+                // A filter outside of its file is none.
+                if let Some(range) = range.and_then(within).filter(|_| wanted.contains(name.as_str())) {
                     places.push((number, name.clone()));
-                    ranges.push(offset as u64..offset as u64 + length as u64);
+                    ranges.push(range);
                 }
             }
         }

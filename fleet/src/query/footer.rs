@@ -1,0 +1,117 @@
+//! A store whose Parquet files end with a footer of a possible length. The reader of footers breaks down at others.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use datafusion::object_store::path::Path as Key;
+use datafusion::object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+
+use super::cache::only_reads;
+
+/// Length of the end of a file: the length of its metadata, and the format's name.
+const END: u64 = 8;
+const NAME: &[u8] = b"PAR1";
+/// Most bytes that a read of a footer asks for; longer reads ask for rows.
+const MOST: u64 = 4 << 20;
+
+/// A store, of which only reading is possible.
+#[derive(Debug)]
+pub struct Checked(pub Arc<dyn ObjectStore>);
+
+/// Returns why this is not the end of a Parquet file with so many bytes.
+fn fault(end: &[u8], size: u64) -> Option<String> {
+    let (length, name) = end.split_first_chunk()?;
+    let length = u64::from(u32::from_le_bytes(*length));
+    match name {
+        NAME if length <= size.saturating_sub(END) => None,
+        NAME => Some(format!("its metadata have {length} bytes, but the file has {size}")),
+        _ => Some("it is not a Parquet file, or is cut".to_owned()),
+    }
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Checked {
+    async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
+        let only_facts = options.head;
+        let answer = self.0.get_opts(location, options).await?;
+        let length = answer.range.end.saturating_sub(answer.range.start);
+        let ends = answer.range.end == answer.meta.size && (END..=MOST).contains(&length);
+        if only_facts || !ends || !location.as_ref().ends_with(".parquet") {
+            return Ok(answer);
+        }
+        let (meta, range, attributes) = (answer.meta.clone(), answer.range.clone(), answer.attributes.clone());
+        let bytes: Bytes = answer.bytes().await?;
+        let end = &bytes[bytes.len().saturating_sub(END as usize)..];
+        if let Some(fault) = fault(end, meta.size) {
+            return Err(Error::Generic { store: "index", source: format!("{location}: {fault}").into() });
+        }
+        let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());
+        Ok(GetResult { payload, meta, range, attributes })
+    }
+
+    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn put_opts(&self, _: &Key, _: PutPayload, _: PutOptions) -> Result<PutResult> {
+        only_reads()
+    }
+
+    async fn put_multipart_opts(&self, _: &Key, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        only_reads()
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Key>>) -> BoxStream<'static, Result<Key>> {
+        locations.map(|_| only_reads()).boxed()
+    }
+
+    async fn copy_opts(&self, _: &Key, _: &Key, _: CopyOptions) -> Result<()> {
+        only_reads()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::object_store::memory::InMemory;
+    use datafusion::object_store::{GetRange, ObjectStoreExt};
+
+    use super::*;
+
+    #[test]
+    fn footers_of_impossible_lengths_are_errors() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        for (end, is_possible) in [
+            (&b"\x04\0\0\0PAR1"[..], true),
+            (b"\x09\0\0\0PAR1", false),
+            (b"\xff\xff\xff\xffPAR1", false),
+            (b"\x04\0\0\0PAR2", false),
+        ] {
+            let (store, key) = (InMemory::new(), Key::from("index/data/x.parquet"));
+            let file = [&b"PAR1meta"[..], end].concat();
+            let read = runtime.block_on(async {
+                store.put(&key, file.into()).await?;
+                let options = GetOptions { range: Some(GetRange::Suffix(12)), ..GetOptions::default() };
+                Checked(Arc::new(store)).get_opts(&key, options).await?.bytes().await
+            });
+            assert_eq!(read.is_ok(), is_possible, "{end:?}: {read:?}");
+            assert!(read.err().is_none_or(|error| error.to_string().contains("x.parquet")));
+        }
+    }
+}
