@@ -4,7 +4,7 @@
 //!
 //! 1. text, in tcpdump's syntax. libpcap's own compiler turns it into
 //! 2. a classic BPF program ([`Classic`]), which can also come from `tcpdump -ddd`, and which
-//! [`lower()`] turns into
+//!    [`lower()`] turns into
 //! 3. a block of eBPF instructions ([`trawl_ebpf::Insn`]) that another crate splices into a program at a hook.
 //!
 //! The contract between the block and the program around it is at the top of [`mod@lower`].

@@ -15,14 +15,14 @@
 //! | r5 | [`SCRATCH_SIZE`] bytes of stack, 8-aligned, need not be initialised | the same |
 //!
 //! - At the first two the block reads the length itself, and only if needed: the first bytes decide
-//! most packets. The length includes bytes in fragments, and the four bytes of an out-of-band tag if
-//! [`Target::vlan_out_of_band`] is set: the filter sees the frame with its tag restored.
+//!   most packets. The length includes bytes in fragments, and the four bytes of an out-of-band tag if
+//!   [`Target::vlan_out_of_band`] is set: the filter sees the frame with its tag restored.
 //! - [`Hook::Socket`] is like tc, but r2 and r3 may hold anything: a socket filter may not read packet
-//! memory.
+//!   memory.
 //! - At [`Hook::Copy`] the buffer is in a map's value (the verifier permits only aligned reads of a
-//! stack, and fields are not aligned). It is the packet's beginning; a filter that reads beyond r3 finds
-//! no match, as libpcap does in a file with short snapshots. r3 is not trusted to be at most `buffer`:
-//! every access is checked against `buffer` too.
+//!   stack, and fields are not aligned). It is the packet's beginning; a filter that reads beyond r3 finds
+//!   no match, as libpcap does in a file with short snapshots. r3 is not trusted to be at most `buffer`:
+//!   every access is checked against `buffer` too.
 //!
 //! On exit r0 is 0 for "no match" and otherwise the classic program's return value, and control falls off the end of
 //! the block. r1 to r9 and the scratch may have changed; r10 is untouched. The block reads only its inputs and its own

@@ -10,11 +10,11 @@
 //! - A time difference of a day or more shows all its hours.
 //! - An IPv4 length of zero is a segment that the card will cut up later, not damage.
 //! - A packet that ends after an IPv6 extension header is marked as cut; under a cut packet `-x`
-//! leaves out the link header as under any other.
+//!   leaves out the link header as under any other.
 //! - `-vv` does not dump the contents of SCTP chunks and neighbour discovery options.
 //! - EAPOL and EIGRP show one line with `-v` too.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
-//! the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
+//!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
 mod application;
 mod dump;

@@ -25,7 +25,7 @@ const MOST: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Checked(pub Arc<dyn ObjectStore>);
 
-/// Returns why this is not the end of a Parquet file with so many bytes.
+/// Returns the reason why a Parquet file of this size cannot have this end.
 fn fault(end: &[u8], size: u64) -> Option<String> {
     let (length, name) = end.split_first_chunk()?;
     let length = u64::from(u32::from_le_bytes(*length));
