@@ -1,10 +1,10 @@
 //! Attaches XDP programs to interfaces: for programs that stay, captures, the generator's receiver and labs.
 //!
 //! 1. [`Site`]: the interface in its namespace, and [`Site::lock`], the right to change its programs. The order of all
-//! locks is in `trawl_sys::files::lock`.
+//!    locks is in `trawl_sys::files::lock`.
 //! 2. [`Snapshot::read`]: the attached programs, read once while the lock is held.
 //! 3. [`plan`]: turns the snapshot and the [`AttachRequest`] into steps, or a typed [`Conflict`], without asking the
-//! kernel, so that unit tests can cover the cases.
+//!    kernel, so that unit tests can cover the cases.
 //! 4. [`apply`]: executes the steps. If one is refused, the programs removed for it are attached again.
 //!
 //! [`card`] tells beforehand what a card's driver does then, and [`passing`] holds programs on devices that send XDP

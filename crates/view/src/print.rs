@@ -5,7 +5,7 @@
 //! differs on purpose in these points:
 //! - Nothing is looked up: addresses, ports and protocols are numbers, always.
 //! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, follow its
-//! own text.
+//!   own text.
 //! - A frame inside VXLAN stays on the same line, after `: `.
 //! - A time difference of a day or more shows all its hours.
 //! - An IPv4 length of zero is a segment that the card will cut up later, not damage.
