@@ -136,7 +136,7 @@ events! {
     // Pods.
 
     /// No pod of this choice runs yet.
-    PodAwaited { pod: String } => ("the pod {pod} does not run here yet: waiting for it");
+    PodAwaited { pod: String } => ("no pod here is {pod} yet: waiting for it");
     /// A pod on the host's network is captured by its processes, so that no other pod may join.
     PodAlone { pod: String }
         => ("the pod {pod} uses the host's network: capturing the packets of its processes; no other pod joins");

@@ -168,9 +168,11 @@ fn killed_agent_leaves_nothing_and_its_captures_do_not_double() {
     wait_until("it runs again", || phases(&report(&path)) == ["running"]);
     let is_alive = |pid: &u32| fs::metadata(format!("/proc/{pid}/exe")).is_ok();
     wait_until("the first ones are over", || !before.iter().any(is_alive));
+    let after = children(second.id());
     second.kill();
     let stopped = agent(&lab, &["--state", &lab.file("agent.toml")]);
     assert_eq!(stopped.stop().status.code(), Some(0));
+    wait_until("the second ones are over", || !after.iter().any(is_alive));
     nothing_attached(&lab.pair.b);
 }
 
