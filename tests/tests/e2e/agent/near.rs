@@ -125,7 +125,9 @@ fn newest_packets_stay_across_runs() {
     assert!(first > 5, "{first}");
     assert_eq!(chunks(&store), 0);
     // A killed run's chunks become a part of the ring, too.
-    run("1GiB", 100).kill();
+    let killed = run("1GiB", 100);
+    wait_until("it has sealed a chunk", || chunks(&spool) > first);
+    killed.kill();
     let pushed = trawl(&args!("store push --spool {spool}"));
     assert!(pushed.status.success(), "{pushed:?}");
     assert!(chunks(&spool) > first);
