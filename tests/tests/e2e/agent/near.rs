@@ -131,16 +131,17 @@ fn newest_packets_stay_across_runs() {
     let pushed = trawl(&args!("store push --spool {spool}"));
     assert!(pushed.status.success(), "{pushed:?}");
     assert!(chunks(&spool) > first);
-    // The ring is smaller than the chunks of the earlier runs.
+    // The ring is smaller than the chunks of the earlier runs. On a busy machine it may be full before all are indexed.
     let finished = run("8KiB", 100).stop();
-    assert!(finished.status.success(), "{}", finished.stderr);
+    let was_full = finished.stderr.contains("the spool was full");
+    assert_eq!(finished.status.success(), !was_full, "{}", finished.stderr);
     let last = chunks(&spool);
     assert!(last > 0 && last < first, "{last} of {first}");
     let runs = fs::read_dir(&spool).expect("a directory").flatten();
     let runs: Vec<_> = runs.filter(|entry| entry.path().join("target.json").exists()).collect();
     assert_eq!(runs.len(), 1, "directories of earlier runs are gone: {runs:?}");
     let [recorded, stored, on_host] = account(&lab);
-    assert!(stored == 0 && recorded == on_host && recorded > 200, "{recorded} {on_host}");
+    assert!(stored == 0 && (recorded == on_host || was_full) && recorded > 200, "{recorded} {on_host}");
     assert!(Path::new(&store).join("new").exists());
 }
 
