@@ -37,9 +37,14 @@ fn part<'a>(document: &'a Value, host: &str) -> &'a Value {
 
 /// Returns the account of a store: recorded, stored, on hosts.
 pub fn account(lab: &Lab) -> [u64; 3] {
+    totals(lab, ["recorded", "stored", "on_host"])
+}
+
+/// Returns these numbers of packets of the whole store.
+pub fn totals<const N: usize>(lab: &Lab, names: [&str; N]) -> [u64; N] {
     let store = format!("file://{}", lab.file("store"));
     let listing = json(&trawl(&args!("store ls --json {store} --spool /nonexistent")));
-    ["recorded", "stored", "on_host"].map(|name| listing["total"][name].as_u64().expect("a number"))
+    names.map(|name| listing["total"][name].as_u64().expect("a number"))
 }
 
 #[test]
