@@ -493,8 +493,7 @@ static __noinline int walk_up(struct process_event *event, struct linux_binprm *
 
 /* Number of a new program's descriptors that are searched for listening sockets. */
 #define MOST_INHERITED 64
-#define STATE_LISTENING 10
-/* Bits of an inode's mode: the type, and that of a socket. */
+/* Bits of an inode's mode: the mask of the type, and the type of a socket. */
 #define MODE_TYPE 0170000
 #define MODE_SOCKET 0140000
 

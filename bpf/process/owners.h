@@ -8,6 +8,12 @@
 #include <bpf/bpf_helpers.h>
 #include "include/process.h"
 
+/* States of sockets, as in net/tcp_states.h. */
+#define STATE_TIMED_WAIT 6
+#define STATE_CLOSED 7
+#define STATE_LISTENING 10
+#define STATE_SYN_RECEIVED 12
+
 /* A new connection's socket inherits the owner of the listening socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -103,10 +103,6 @@ struct {
 	__type(value, struct socket_start);
 } socket_starts SEC(".maps");
 
-#define STATE_TIMED_WAIT 6
-#define STATE_CLOSED 7
-#define STATE_LISTENING 10
-#define STATE_SYN_RECEIVED 12
 /* A flag of sockets that their process has closed. */
 #define SOCKET_DEAD 1
 

@@ -330,7 +330,7 @@ static __noinline __u64 represented_by(struct __sk_buff *context)
 	sent = read_flow(context, tuple);
 	if (sent < 0 || !(sent & RECEIVED_TCP))
 		return 0;
-	/* The socket is that of the flow's other direction. */
+	/* The socket belongs to the flow's other direction. */
 	if (sent & RECEIVED_IPV6) {
 		__builtin_memcpy(remote, tuple->ipv6.daddr, sizeof(remote));
 		__builtin_memcpy(tuple->ipv6.daddr, tuple->ipv6.saddr, sizeof(remote));
