@@ -136,8 +136,13 @@ struct Known {
     /// The process's descriptions: as it was found, and after each new program.
     all: Vec<Process>,
     is_named: bool,
-    /// A packet named it, and nothing described it yet.
-    is_undescribed: bool,
+}
+
+impl Known {
+    /// Returns true if a packet named the process, and nothing described it yet.
+    fn is_undescribed(&self) -> bool {
+        self.is_named && self.all.is_empty()
+    }
 }
 
 /// Describes processes, in front of the packets that name them or on request.
@@ -221,6 +226,7 @@ impl ProcessStage {
         let mut process = self.process(event);
         let now = self.boot + clock::since_boot();
         let known = self.known.entry(event.process).or_default();
+        let was_undescribed = known.is_undescribed();
         // It was described from /proc, whose times have this resolution, or was forgotten by the programs.
         let is_same = |one: &Process| {
             let (one, other) = (one.start_ns.unwrap_or(0), process.start_ns.unwrap_or(0));
@@ -240,7 +246,7 @@ impl ProcessStage {
         if known.is_named {
             write_process(&mut self.out, self.detail, &process);
         }
-        if std::mem::take(&mut known.is_undescribed) {
+        if was_undescribed {
             let undescribed = &self.processes.undescribed;
             undescribed.set(undescribed.get() - 1);
         }
@@ -266,8 +272,7 @@ impl ProcessStage {
             self.known.entry(id).or_default().all.extend(found);
         }
         let known = self.known.entry(id).or_default();
-        if known.all.is_empty() {
-            known.is_undescribed = true;
+        if known.is_undescribed() {
             let undescribed = &self.processes.undescribed;
             undescribed.set(undescribed.get() + 1);
         }
