@@ -3,7 +3,6 @@
 pub mod check;
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
 
 use trawl_bpf::layout::TRACE_COPY;
 use trawl_bpf::object::TapProgram;
@@ -14,7 +13,7 @@ use trawl_filter::classic::Classic;
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Hook, Inner, lower_either, lower_inner, lower_quick};
-use trawl_io::libpcap::{choose_for_filters, compile_filters};
+pub use trawl_io::libpcap::{choose_for_filters, compile_filters};
 use trawl_plan::filter::Filter;
 use trawl_sys::{Error, Result};
 
@@ -207,14 +206,4 @@ fn for_this_kernel(target: &Target) -> Target {
 /// Returns compiler options for Ethernet frames of any device.
 pub(crate) fn ethernet(snaplen: u32) -> expression::CompilerOptions {
     expression::CompilerOptions { link: LinkType::ETHERNET, snaplen, netmask: None, optimise: true, file: None }
-}
-
-/// Lets libpcap compile filters.
-pub fn use_libpcap() {
-    compile_filters();
-}
-
-/// Selects the libpcap that compiles filters from now on.
-pub fn choose_libpcap(path: &Path) {
-    choose_for_filters(path);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use trawl_capture::filter::choose_libpcap;
+use trawl_capture::filter::choose_for_filters;
 use trawl_capture::subject::Subject;
 use trawl_plan::outputs::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
@@ -213,7 +213,7 @@ impl LibpcapArg {
     /// Selects the library that compiles filters from now on.
     pub fn choose(&self) {
         if let Some(path) = &self.libpcap {
-            choose_libpcap(path);
+            choose_for_filters(path);
         }
     }
 }

@@ -377,7 +377,7 @@ mod tests {
     }
 
     fn asked(name: &str, file: &[u8], expression: &str) -> Matches {
-        trawl_capture::filter::use_libpcap();
+        trawl_capture::filter::compile_filters();
         let path = std::env::temp_dir().join(format!("trawl-{}-{name}", std::process::id()));
         std::fs::write(&path, file).expect("the temporary directory can be written");
         let filter = Filter::Expression(expression.to_owned());

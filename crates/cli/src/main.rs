@@ -86,7 +86,7 @@ enum Hidden {
 fn main() -> ExitCode {
     helpers::complete();
     CompleteEnv::with_factory(Cli::command).complete();
-    trawl_capture::filter::use_libpcap();
+    trawl_capture::filter::compile_filters();
     let command = Hidden::augment_subcommands(help::with_examples(Cli::command()));
     let words: Vec<OsString> = std::env::args_os().collect();
     let perform = |matches: ArgMatches| match matches.subcommand_name() {
