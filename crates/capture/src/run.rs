@@ -24,7 +24,6 @@ pub fn run<O: Observer, T>(
         None => Vec::new(),
     };
     let attached = session::attach(&sites, options, HostFeatures::this(), observer)?;
-    observer.attached(&attached)?;
     // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
     drop(sites);
     let geometry = attached.session().geometry();

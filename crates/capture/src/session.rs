@@ -160,7 +160,9 @@ pub fn attach(
     host: HostFeatures,
     observer: &mut dyn Observer,
 ) -> Result<Attached> {
-    Session::attach(sites, options, host, observer).map(Attached)
+    let attached = Attached(Session::attach(sites, options, host, observer)?);
+    observer.attached(&attached)?;
+    Ok(attached)
 }
 
 impl Attached {

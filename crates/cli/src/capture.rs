@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
-use trawl_capture::filter::choose_libpcap;
+use trawl_capture::filter::choose_for_filters;
 use trawl_capture::own_traffic::{leave_out, own_traffic};
 use trawl_capture::pods::{self, Pods};
 use trawl_capture::session::{Ended, Observer};
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         begin_verifier_log(path)?;
     }
     if let Some(path) = &plan.options.peers.library {
-        choose_libpcap(path);
+        choose_for_filters(path);
     }
     if args.remote.are_named() {
         return remote::capture(&args.remote, &plan, &display);
@@ -119,7 +119,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
     let is_only_shown = plan.outputs.is_empty() && plan.store.is_none();
     let form = display.form.as_ref().or(is_only_shown.then_some(&Form::Json(JsonForm::Lines)));
     let shown = form.filter(|_| plan.store.is_none()).map(Form::writer);
-    let mut outputs = Outputs::open(&plan, shown, user, &mut observer, |event| json::event(event))?;
+    let mut outputs = Outputs::open(&plan, shown, user.clone(), &mut observer, |event| json::event(event))?;
     observer.watch_readers(outputs.readers());
     if outputs.addresses().next().is_some() {
         (plan.options.memory, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;
@@ -133,7 +133,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
     let (mut summary, ended, is_stored) =
         trawl_capture::run(&plan, sites, &mut observer, |attached, observer| match &plan.store {
             Some(store) => {
-                let (summary, ended, outcome) = stored::record(attached, store, outputs.into_user(), observer)?;
+                let (summary, ended, outcome) = stored::record(attached, store, user, observer)?;
                 Ok((summary, ended, stored::tell(&outcome, &store.url)))
             }
             None => outputs.record(attached, observer).map(|(summary, ended)| (summary, ended, true)),

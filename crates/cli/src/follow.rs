@@ -125,7 +125,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         losses: Rc::clone(&losses),
     };
     let mut attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
-    observer.attached(&attached)?;
     let file = args.write.as_deref();
     let file = file.map(|path| one_file(path, &mut attached));
     let file = file.transpose()?.map(StepFile::new).transpose()?;
@@ -142,7 +141,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut following = Following::begin(confined.session(), args.count, &namespaces, losses, file, &mut show);
     let (summary, ended) = confined.run(&mut following, &mut observer)?;
-    let ends = following.finish(&summary.total)?;
+    let ends = following.into_ends(&summary.total)?;
     let status = end_command(observer.watcher.subject);
     json::show_notice(&ends);
     let text = format!("steps: {}", summary.total);

@@ -91,7 +91,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         subject: Subject::prepare(&args.subject.words, &mut plan.options, true, None)?,
     };
     let mut attached = session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?;
-    observer.attached(&attached)?;
     let recording = args.record.as_deref();
     let mut file = recording.map(|path| one_file(path, &mut attached)).transpose()?;
     let confined = attached.keep_rights();
@@ -110,7 +109,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut search = Search::begin(scope, confined.session(), &sites, file, &mut screen)?;
     let (summary, ended) = confined.run(&mut search, &mut observer)?;
     let seconds = started.elapsed().as_secs_f64();
-    let mut report = search.finish(&summary.total)?;
+    let mut report = search.into_report(&summary.total)?;
     screen.clear();
     let status = end_command(observer.subject);
     if let Some(reference) = reference {

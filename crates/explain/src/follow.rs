@@ -118,7 +118,7 @@ impl<'a> Following<'a> {
     }
 
     /// Reports the paths that are not over, and ends the file.
-    pub fn finish(mut self, account: &PacketAccount) -> Result<Ends> {
+    pub fn into_ends(mut self, account: &PacketAccount) -> Result<Ends> {
         self.losses.set(lost_records(account));
         for path in std::mem::take(&mut self.open).into_values() {
             self.close(path)?;
@@ -267,16 +267,17 @@ impl LastDevices {
     fn find(namespaces: &[Namespace]) -> Self {
         let mut found = Self::default();
         let mut look = NamespaceSearch::default();
+        let has_input = drop::has_programs_at_hooks();
         for namespace in namespaces {
             // A namespace may be gone by now.
             let Ok(mut netlink) = Netlink::open(Some(namespace)) else { continue };
+            let label = counters::label(namespace);
             for link in netlink.links().unwrap_or_default() {
-                if !drop::has_programs_at_hooks() {
+                if !has_input {
                     let addresses = netlink.addresses(link.index).unwrap_or_default();
-                    let label = counters::label(namespace);
                     found.addresses.extend(addresses.into_iter().map(|address| (label.clone(), address)));
                 }
-                let place = (counters::label(namespace), link.name.clone());
+                let place = (label.clone(), link.name.clone());
                 match link.kind.as_deref() {
                     None if link.name != "lo" => {
                         found.all.insert(place);

@@ -292,11 +292,6 @@ impl Outputs {
         })
     }
 
-    /// Returns the user whose rights the capture has once it is set up.
-    pub fn into_user(self) -> Option<User> {
-        self.user
-    }
-
     /// Returns the addresses at which readers connect.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.all().filter_map(|(_, output)| match output {

@@ -1,5 +1,5 @@
-//! Freezes the packets of an incident: hard links protect the chunks of its window from removal, in a directory of the
-//! spool like that of a run, which `trawl store push` stores.
+//! Freezes the packets of an incident: hard links protect the chunks of its window from removal. They are in a directory
+//! of the spool that is laid out as a run, and `trawl store push` stores it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};

@@ -108,7 +108,7 @@ impl<'a> Search<'a> {
     }
 
     /// Looks for what dropped the packets, and makes the report; a recording gets what packets do not tell.
-    pub fn finish(mut self, account: &PacketAccount) -> Result<LossReport> {
+    pub fn into_report(mut self, account: &PacketAccount) -> Result<LossReport> {
         for (key, row) in self.tally.sorted().into_iter().take(MOST_EXPLAINED) {
             self.known.blames.insert(key.clone(), self.culprits.of(key, row, &self.tally));
         }
@@ -139,6 +139,12 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Does what new packets may have made due.
+    fn catch_up(&mut self) {
+        self.read_candidates();
+        self.report_so_far();
+    }
+
     fn report_so_far(&mut self) {
         if !self.audience.is_live() || self.reported.elapsed() < REPORT_EVERY {
             return;
@@ -160,14 +166,12 @@ impl Writer for Search<'_> {
             Some(file) => file.write(blocks)?,
             None => Pressure::Idle,
         };
-        self.read_candidates();
-        self.report_so_far();
+        self.catch_up();
         Ok(pressure)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        self.read_candidates();
-        self.report_so_far();
+        self.catch_up();
         match &mut self.file {
             Some(file) => file.flush(),
             None => Ok(Pressure::Idle),
