@@ -18,6 +18,12 @@
     split("", told)
 }
 
+# scripts/test ran a failed test twice.
+/^(Passed|Failed) alone: / {
+    failed--
+    alone = alone $0 "\n"
+}
+
 # These are not skipped: another command runs them.
 /^test .* \.\.\. ignored, make test-long runs it$/ { later++ }
 
@@ -50,6 +56,7 @@ END {
         print "No test was run." > "/dev/stderr"
         failed = 1
     }
+    printf "%s", alone
     printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
     exit failed > 0
 }
