@@ -11,9 +11,10 @@ use trawl_view::json::JsonLines;
 use trawl_view::record::PacketSource;
 use trawl_view::rewrite::{Format as Written, Rewriter};
 
-use super::File;
 use crate::capture::display::Display;
 use crate::terminal;
+use trawl_hosts::Output as HostOutput;
+use trawl_sink::Output as File;
 
 /// Number of bytes that are collected before a write.
 const GATHER: usize = 256 << 10;
@@ -67,7 +68,16 @@ impl Output {
         Ok(Self { form, bytes: Vec::new(), text: String::new() })
     }
 
-    pub fn block(&mut self, host: usize, reader: &CaptureReader<'_>, kind: u32) {
+    pub fn finish(mut self) -> Result<()> {
+        if let Form::Shown(form) = &mut self.form {
+            form.end(&mut self.text);
+        }
+        self.flush().map(drop)
+    }
+}
+
+impl HostOutput for Output {
+    fn block(&mut self, host: usize, reader: &CaptureReader<'_>, kind: u32) {
         if let Form::File(rewriter, file) = &mut self.form {
             file.keep();
             rewriter.block(&mut self.bytes, host, reader, kind);
@@ -75,7 +85,7 @@ impl Output {
     }
 
     /// Writes a packet; returns false if the reader is gone.
-    pub fn packet(&mut self, host: usize, reader: &CaptureReader<'_>) -> Result<bool> {
+    fn packet(&mut self, host: usize, reader: &CaptureReader<'_>) -> Result<bool> {
         match &mut self.form {
             Form::File(rewriter, file) => {
                 file.keep();
@@ -96,7 +106,7 @@ impl Output {
     }
 
     /// Writes the collected bytes; returns false if the reader is gone.
-    pub fn flush(&mut self) -> Result<bool> {
+    fn flush(&mut self) -> Result<bool> {
         let Form::File(_, file) = &mut self.form else {
             let taken = terminal::write_to_reader(&self.text)?;
             self.text.clear();
@@ -109,12 +119,5 @@ impl Output {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Error::os(format!("cannot write to {}", file.name), error)),
         }
-    }
-
-    pub fn finish(mut self) -> Result<()> {
-        if let Form::Shown(form) = &mut self.form {
-            form.end(&mut self.text);
-        }
-        self.flush().map(drop)
     }
 }

@@ -1,19 +1,12 @@
 //! The summary of all hosts: their packets, and the accuracy of their clocks.
 
-use std::io::Write;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_pipeline::account::PacketAccount;
-use trawl_sys::{Error, Result};
-
-use super::File;
-use crate::json;
-use crate::terminal;
 
 /// Offset of a host's clock from this one's, and its uncertainty: half of the round-trip time of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     pub offset_ns: i64,
     pub error_ns: u64,
 }
@@ -37,7 +30,7 @@ impl Clock {
 
 /// One host's part of the summary.
 #[derive(Debug, Serialize)]
-pub(super) struct HostReport {
+pub(crate) struct HostReport {
     host: String,
     /// Absent if the host's summary did not arrive; its packets are then unknown.
     #[serde(flatten)]
@@ -101,39 +94,42 @@ impl HostReport {
     }
 }
 
+/// The summary of all hosts.
 #[derive(Debug, Serialize)]
-struct All<'a> {
+pub struct Report {
     #[serde(flatten)]
     total: PacketAccount,
     /// Number of hosts whose summary did not arrive.
     unknown_hosts: usize,
-    hosts: &'a [HostReport],
+    hosts: Vec<HostReport>,
 }
 
-/// Prints the summary of each host and of all; returns true if every host ended without errors.
-pub(super) fn tell(reports: &[HostReport], summary: Option<File>) -> Result<bool> {
-    let mut total = PacketAccount::default();
-    reports.iter().filter_map(|report| report.counts.as_ref()).for_each(|one| total.add(one));
-    let unknown_hosts = reports.iter().filter(|report| report.counts.is_none()).count();
-    for report in reports {
-        terminal::say(&report.sentence());
-        if let Some(error) = &report.error {
-            terminal::say(&format!("{}: {error}", report.host));
+impl Report {
+    pub(crate) fn new(hosts: Vec<HostReport>) -> Self {
+        let mut total = PacketAccount::default();
+        hosts.iter().filter_map(|report| report.counts.as_ref()).for_each(|one| total.add(one));
+        let unknown_hosts = hosts.iter().filter(|report| report.counts.is_none()).count();
+        Self { total, unknown_hosts, hosts }
+    }
+
+    /// Returns the summary of each host, its error, and the summary of all, as lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for report in &self.hosts {
+            lines.push(report.sentence());
+            lines.extend(report.error.as_ref().map(|error| format!("{}: {error}", report.host)));
         }
+        lines.push(match self.unknown_hosts {
+            0 => self.total.to_string(),
+            unknown => format!("{}, without {unknown} hosts whose summary did not arrive", self.total),
+        });
+        lines
     }
-    terminal::say(&match unknown_hosts {
-        0 => total.to_string(),
-        unknown => format!("{total}, without {unknown} hosts whose summary did not arrive"),
-    });
-    if let Some(mut file) = summary {
-        let text = json::line(&All { total, unknown_hosts, hosts: reports })?;
-        let name = file.name.clone();
-        let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
-        file.empty()?;
-        file.keep();
-        file.file.write_all(text.as_bytes()).map_err(fail)?;
+
+    /// Returns true if every host ended without errors.
+    pub fn is_whole(&self) -> bool {
+        self.hosts.iter().all(|report| report.error.is_none() && report.counts.is_some())
     }
-    Ok(reports.iter().all(|report| report.error.is_none() && report.counts.is_some()))
 }
 
 #[cfg(test)]

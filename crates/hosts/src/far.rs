@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
+use trawl_front::json::Said;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{FilePlan, Format, OutputPlan, Rotation};
@@ -18,10 +19,8 @@ use trawl_sys::events::Wake;
 use trawl_sys::process::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
 
-use super::account::{Clock, HostReport};
-use crate::capture::display::Display;
-use crate::json::{self, Said};
-use crate::terminal;
+use crate::account::{Clock, HostReport};
+use crate::{News, Tell};
 
 /// Size of a read from a host, and number of such pieces that may be queued: 256 MiB for each host.
 const PIECE: usize = 64 << 10;
@@ -33,7 +32,7 @@ const TIME: &str = "trawl-time ";
 const ACCOUNT: &str = "trawl-account ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HostState {
+pub(crate) enum HostState {
     /// No data has arrived since its last packet.
     Waiting,
     /// A packet with this time has arrived and has not been used yet.
@@ -41,7 +40,7 @@ pub(super) enum HostState {
     Ended,
 }
 
-pub(super) struct Far {
+pub(crate) struct Far {
     pub name: String,
     pub state: HostState,
     pub reader: Option<CaptureReader<'static>>,
@@ -83,11 +82,11 @@ impl Far {
         ssh: &Ssh,
         pushed: Option<&str>,
         plan: &CapturePlan,
-        display: &Display,
+        quiet: bool,
+        tell: Tell,
         wake: &Wake,
     ) -> Result<Self> {
-        let script = script(pushed, plan, display.quiet);
-        let (quiet, json) = (display.quiet, display.json);
+        let script = script(pushed, plan, quiet);
         let mut child =
             ssh.script(&script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(
                 |e| {
@@ -107,11 +106,7 @@ impl Far {
         let listener = stderr.map(|stderr| {
             let (messages, name) = (Arc::clone(&messages), name.clone());
             std::thread::spawn(move || {
-                let say = |notice: Option<&Value>, text: &str| match notice {
-                    _ if quiet => {}
-                    Some(notice) if json => json::notice(Some(&name), notice.clone(), text),
-                    _ => terminal::say(&format!("{name}: {text}")),
-                };
+                let say = |notice: Option<&Value>, text: &str| tell(&name, &News::Said { notice, text });
                 listen(stderr, &say, &messages);
             })
         });
@@ -257,7 +252,7 @@ fn sources(whole: &Sources, host: &str, hosts: &[&str]) -> Result<Sources> {
 }
 
 /// Makes the plan of a host's part: packets are sent here, unless they stay on the host in a store.
-pub(super) fn plan(whole: &CapturePlan, host: &str, hosts: &[&str]) -> Result<CapturePlan> {
+pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[&str]) -> Result<CapturePlan> {
     let stdout =
         OutputPlan { path: "-".into(), format: Format::Pcapng, compression: None, snaplen: None, listen: None };
     let mut plan = CapturePlan {
@@ -354,7 +349,7 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Value>, &str), messages: &Mute
 }
 
 /// The bytes that have arrived from a host.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     receiver: Receiver<Vec<u8>>,
     queued: Arc<AtomicUsize>,
     rest: Vec<u8>,
