@@ -87,3 +87,12 @@ timed() {
     say "$((SECONDS - began)) s: $what"
     return "$status"
 }
+
+# Sets the names of an architecture: Rust's target, the compiler, Debian's name, and the emulator.
+describe_target() {
+    target=$1-unknown-linux-gnu prefix=$1-linux-gnu
+    case $1 in
+        x86_64) debian=amd64 emulator= ;;
+        aarch64) debian=arm64 emulator=qemu-aarch64-static ;;
+    esac
+}
