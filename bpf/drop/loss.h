@@ -153,7 +153,7 @@ static __always_inline __u32 find_loss(const struct drop_settings *settings, con
 	__u32 reason = note->reason;
 	__u64 headers;
 
-	if (reason == settings->reason_none && is_in(settings->purge, settings->purges, note->location))
+	if (reason == settings->reason_none && is_in(settings->harmless, settings->harmless_functions, note->location))
 		return DROP_LOSS_UNWANTED;
 	if (reason >= DROP_REASONS)
 		return DROP_LOSS_YES;

@@ -206,9 +206,8 @@ struct drop_settings {
 	__u32 sites;
 	__u32 xdp_sites;
 	__u32 functions;
-	/* Number of entries of `purge`, and number of the reason for unspecified drops, which kernels before 6.5 give
-	 * for emptied queues. */
-	__u32 purges;
+	/* Number of entries of `harmless`, and number of the reason for unspecified drops. */
+	__u32 harmless_functions;
 	__u32 reason_none;
 	/* Numbers of entries of `raw`, the functions that pass copies to raw sockets, of `tcp`, TCP's functions, and of
 	 * `icmpv6`. */
@@ -221,8 +220,8 @@ struct drop_settings {
 	struct drop_site xdp[DROP_SITES];
 	/* Functions that run XDP programs on socket buffers. */
 	struct drop_function runs_xdp[DROP_FUNCTIONS];
-	/* Functions that discard the packets in the queues of a closing socket. */
-	struct drop_function purge[DROP_FUNCTIONS];
+	/* Functions that free packets without a reason although nothing is lost. */
+	struct drop_function harmless[DROP_FUNCTIONS];
 	struct drop_function raw[DROP_FUNCTIONS];
 	struct drop_function tcp[DROP_FUNCTIONS];
 	/* Functions that free messages of ICMPv6 after having acted on them. */

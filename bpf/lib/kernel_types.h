@@ -88,11 +88,14 @@ struct socket {
 	struct sock *sk;
 };
 
+/* Programs that read no addresses of sockets may include the public header. */
+#ifndef _LINUX_IN6_H
 struct in6_addr {
 	union {
 		__be32 u6_addr32[4];
 	} in6_u;
 };
+#endif
 
 typedef struct {
 	long long counter;

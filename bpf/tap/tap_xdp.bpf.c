@@ -153,6 +153,7 @@ static __always_inline __u64 find_process(struct xdp_md *context, const struct i
 #include "tap/capture.h"
 #include "tap/ends.h"
 #include "tap/places.h"
+#include "tap/redirect.h"
 
 static __always_inline bool arrived_elsewhere(struct xdp_md *context)
 {
@@ -170,10 +171,11 @@ static __always_inline bool is_unwanted(struct xdp_md *context)
 
 /* Records a packet that matches, unless --sample or --limit-rate omits it. */
 static __always_inline void record_at(struct xdp_md *context, const struct interface_place *place, bool twice,
-				    bool use_hardware_time, bool names_process)
+				    bool use_hardware_time, bool names_process, bool names_target)
 {
 	struct ring_control *control;
 	struct sighting sight = { .names_process = names_process, .place = place };
+	struct comment target = {};
 	__u32 cpu = bpf_get_smp_processor_id();
 
 	control = control_at(&cpu, place, twice);
@@ -185,15 +187,20 @@ static __always_inline void record_at(struct xdp_md *context, const struct inter
 	}
 	sight.original = length_of(context);
 	sight.queue = context->rx_queue_index;
-	if (over_rate())
+	if (over_rate()) {
 		rate_limited_at(control, place, twice);
-	else
-		record_points(context, control, &sight, twice, use_hardware_time);
+		return;
+	}
+	if (names_target) {
+		describe_redirect(&target);
+		sight.comment = &target;
+	}
+	record_points(context, control, &sight, twice, use_hardware_time);
 }
 
 static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time, bool names_process)
 {
-	record_at(context, NULL, twice, use_hardware_time, names_process);
+	record_at(context, NULL, twice, use_hardware_time, names_process, false);
 }
 
 static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time,
@@ -225,12 +232,27 @@ static __always_inline int capture(struct xdp_md *context, bool twice, bool use_
 	return leave(context);
 }
 
+/* Captures in the slot of XDP_REDIRECT, with the packet's target. */
+static __always_inline int capture_redirected(struct xdp_md *context, bool filtered, bool names_process)
+{
+	if (arrived_elsewhere(context))
+		return leave(context);
+	if (is_unwanted(context) || (filtered && !matches(context, (void *)(long)context->data,
+							  (void *)(long)context->data_end)))
+		reject(false);
+	else
+		record_at(context, NULL, false, false, names_process, true);
+	return leave(context);
+}
+
 /* Captures at the entry or the exit of a program with hooks from `trawl xdp load --tappable`. */
-static __always_inline int capture_end(struct xdp_md *context, bool first, bool filtered, bool names_process)
+static __always_inline int capture_end(struct xdp_md *context, bool first, bool filtered, bool names_process,
+				       bool names_target)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring_control *control;
 	struct sighting sight = { .names_process = names_process };
+	struct comment target = {};
 
 	if (arrived_elsewhere(context))
 		goto out;
@@ -240,6 +262,10 @@ static __always_inline int capture_end(struct xdp_md *context, bool first, bool 
 		goto out;
 	sight.original = length_of(context);
 	sight.queue = context->rx_queue_index;
+	if (names_target) {
+		describe_redirect(&target);
+		sight.comment = &target;
+	}
 	if (first)
 		decide(context, control, &sight,
 		       PLACE_WANTED(sight.queue) &&
@@ -263,7 +289,7 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 							  (void *)(long)context->data_end)))
 		reject_at(place->point, twice);
 	else
-		record_at(context, place, twice, false, names_process);
+		record_at(context, place, twice, false, names_process, false);
 	return leave(context);
 }
 
@@ -339,16 +365,30 @@ MANY(trawl_xdp2_mf, true, true, false)
 MANY(trawl_xdp2_pm, true, false, true)
 MANY(trawl_xdp2_pmf, true, true, true)
 
-#define END(name, first, filtered, names_process)                            \
+#define END(name, first, filtered, names_process, names_target)                            \
+	SEC("?xdp.frags")                                                                  \
+	int name(struct xdp_md *context)                                                   \
+	{                                                                                  \
+		return capture_end(context, first, filtered, names_process, names_target); \
+	}
+
+END(trawl_xdp_first, true, false, false, false)
+END(trawl_xdp_first_f, true, true, false, false)
+END(trawl_xdp_first_p, true, false, true, false)
+END(trawl_xdp_first_pf, true, true, true, false)
+END(trawl_xdp_again, false, false, false, false)
+END(trawl_xdp_again_p, false, false, true, false)
+END(trawl_xdp_again_r, false, false, false, true)
+END(trawl_xdp_again_pr, false, false, true, true)
+
+#define REDIRECTED(name, filtered, names_process)                            \
 	SEC("?xdp.frags")                                                    \
 	int name(struct xdp_md *context)                                     \
 	{                                                                    \
-		return capture_end(context, first, filtered, names_process); \
+		return capture_redirected(context, filtered, names_process); \
 	}
 
-END(trawl_xdp_first, true, false, false)
-END(trawl_xdp_first_f, true, true, false)
-END(trawl_xdp_first_p, true, false, true)
-END(trawl_xdp_first_pf, true, true, true)
-END(trawl_xdp_again, false, false, false)
-END(trawl_xdp_again_p, false, false, true)
+REDIRECTED(trawl_xdp_r, false, false)
+REDIRECTED(trawl_xdp_rf, true, false)
+REDIRECTED(trawl_xdp_pr, false, true)
+REDIRECTED(trawl_xdp_prf, true, true)

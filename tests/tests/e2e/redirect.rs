@@ -5,7 +5,7 @@ use trawl_lab::sender::Engine;
 use trawl_lab::{LineOptions, Station};
 use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::{Files, place, send_from};
-use trawl_tests::witness::{nothing_attached, run, xdp_on};
+use trawl_tests::witness::{nothing_attached, run, tshark, xdp_on};
 use trawl_tests::{Capture, LineLab, args, frames, wait_until};
 
 mod readiness;
@@ -285,6 +285,35 @@ fn verdict_of_another_cpu_is_applied() {
     done(&["xdp", "load", &from, "redirect", "--to-cpu", "1", "--then", "pass"]);
     arrive(&lab, &lab.line.left, &sent, count, send);
     done(&["xdp", "unload", &from]);
+}
+
+/// A capture through a hook map reads the kernel's record of the target, as tracing does.
+#[test]
+fn hook_map_names_the_target() {
+    let Some(lab) = LineLab::open() else { return };
+    let from = place(&lab.line.left);
+    for (by, at) in [("helper", "exit"), ("devmap", "exit"), ("helper", "both")] {
+        done(&["xdp", "load", &from, "redirect", "--to", "right", "--by", by, "--tappable"]);
+        let file = lab.file("file.pcapng");
+        let capture =
+            Capture::start(&lab, &["-i", &from, "--tap", "tailcall", "--at", at, "-w", &file, "ether proto 0x88b5"]);
+        lab.send(&[frames::silent(64)], 3);
+        let ends = if at == "both" { 2 } else { 1 };
+        capture.wait_seen(3 * ends);
+        capture.stop_well().assert_all_recorded(3 * ends);
+        let comments: Vec<String> = tshark(&file, &["frame.verdict.ebpf_xdp", "frame.comment"])
+            .into_iter()
+            .filter(|row| row[0] == "4")
+            .map(|row| row[1].clone())
+            .collect();
+        let target = format!("redirect to interface {}", lab.line.right.index);
+        assert_eq!(comments.len(), 3, "{by} {at}");
+        for comment in comments {
+            let (words, map) = comment.split_once(" (map ").unwrap_or((&comment, ""));
+            assert_eq!((words, map.is_empty()), (target.as_str(), by == "helper"), "{comment}");
+        }
+        done(&["xdp", "unload", &from]);
+    }
 }
 
 #[test]

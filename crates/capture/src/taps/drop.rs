@@ -47,9 +47,16 @@ const ARGUMENTS_WITH_REASON: usize = 3;
 const ARGUMENTS_WITH_RECEIVER: usize = 4;
 /// Kernel functions that run XDP programs on socket buffers, and free dropped ones.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
-/// Kernel functions that purge the queues of a closing socket. Before 6.5 they give no reason.
-const PURGE: [&str; 5] =
-    ["sk_stream_kill_queues", "skb_rbtree_purge", "skb_queue_purge", "skb_queue_purge_reason", "inet_sock_destruct"];
+/// Kernel functions that free packets without a reason although nothing is lost: they empty the queues of a closing socket
+/// (before 6.5), or belong to a driver that frees sent packets as if it dropped them.
+const HARMLESS: [&str; 6] = [
+    "sk_stream_kill_queues",
+    "skb_rbtree_purge",
+    "skb_queue_purge",
+    "skb_queue_purge_reason",
+    "inet_sock_destruct",
+    "vmxnet3_tq_tx_complete",
+];
 /// Kernel functions that hand copies of packets to raw sockets, and free copies that a socket's filter rejects.
 const RAW: [&str; 6] =
     ["raw_rcv", "raw_rcv_skb", "rawv6_rcv", "rawv6_rcv_skb", "raw_local_deliver", "raw6_local_deliver"];
@@ -224,12 +231,12 @@ fn settings(
         sites: 0,
         xdp_sites: 0,
         functions: 0,
-        purges: 0,
+        harmless_functions: 0,
         raws: 0,
         tcps: 0,
         icmpv6s: 0,
         reason_none: reasons.none(),
-        purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        harmless: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         tcp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         icmpv6: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
@@ -264,7 +271,7 @@ fn settings(
 fn find_functions(settings: &mut DropSettings, reasons: &Reasons, symbols: &Symbols) -> Vec<Event> {
     let mut lists: Vec<(&mut [DropFunction], &mut u32, &[&str])> = vec![
         (&mut settings.runs_xdp, &mut settings.functions, &RUN_XDP),
-        (&mut settings.purge, &mut settings.purges, &PURGE),
+        (&mut settings.harmless, &mut settings.harmless_functions, &HARMLESS),
         (&mut settings.raw, &mut settings.raws, &RAW),
         (&mut settings.tcp, &mut settings.tcps, &TCP),
     ];

@@ -298,6 +298,7 @@ impl Drop for AttachedHook {
 
 const DIRECTION_INBOUND: u32 = 1;
 const XDP_ABORTED: u32 = 0;
+const XDP_REDIRECT: u32 = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
@@ -369,6 +370,7 @@ impl Ends {
         Occupant {
             program: if first { "trawl_xdp_first" } else { "trawl_xdp_again" },
             filters: if first { Filters::Whole } else { Filters::Never },
+            redirected: false,
             config,
         }
     }
@@ -402,6 +404,7 @@ impl Ends {
             Occupant {
                 program: if self.linked { "trawl_xdp_again" } else { "trawl_xdp" },
                 filters: if self.linked { Filters::Never } else { Filters::Quick },
+                redirected: action == XDP_REDIRECT && config.write_comment != 0 && config.unwanted == 0,
                 config,
             }
         };

@@ -33,6 +33,8 @@ pub struct Taps {
 
 /// The XDP taps: own program and hook slots.
 pub static XDP: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")), read_kernel: false };
+/// The same object, for its programs that name the target of a redirect.
+pub static XDP_REDIRECTED: Taps = Taps { read_kernel: true, ..XDP };
 /// The tc taps.
 pub static TC: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")), read_kernel: false };
 /// The tap at the end of polls.

@@ -31,6 +31,8 @@ pub struct Occupant {
     pub program: &'static str,
     /// Use of the filter, if any.
     pub filters: Filters,
+    /// True if its packets are redirected, and the target is named.
+    pub redirected: bool,
     pub config: TapConfig,
 }
 
@@ -176,18 +178,26 @@ impl Stand {
         let names_processes = rings.names_processes();
         maps.extend(self.onward.as_ref().map(|map| (ONWARD, map.as_fd())));
         let one = |(slot, occupant): (u32, &Occupant)| {
-            let quickly = occupant.filters == Filters::Quick && !names_processes;
-            let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
-            let filtered = blocks.map_or("", |blocks| blocks.suffix(quickly));
-            let name = variant(occupant.program, &[(names_processes, "p"), (true, filtered)]);
             let mut config = occupant.config;
             config.chain_next = seat.next(slot);
-            let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;
-            if let Some(blocks) = blocks {
-                blocks.put_into(&mut ready, quickly)?;
-            }
-            let program =
-                ready.load(&LoadOptions { expected_attach_type, flags, ..LoadOptions::new(&name, program::XDP) })?;
+            let load = |object, redirected: bool| {
+                // The quick version has no room for a target, and knows no process.
+                let quickly = occupant.filters == Filters::Quick && !names_processes && !redirected;
+                let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
+                let filtered = blocks.map_or("", |blocks| blocks.suffix(quickly));
+                let name = variant(occupant.program, &[(names_processes, "p"), (redirected, "r"), (true, filtered)]);
+                let mut ready = TapProgram::prepare(object, &name, &config, &maps)?;
+                if let Some(blocks) = blocks {
+                    blocks.put_into(&mut ready, quickly)?;
+                }
+                ready.load(&LoadOptions { expected_attach_type, flags, ..LoadOptions::new(&name, program::XDP) })
+            };
+            // The target is in the kernel's memory, which a kernel in lockdown, for example, refuses to read.
+            let redirected = occupant.redirected.then(|| load(object::XDP_REDIRECTED, true));
+            let program = match redirected {
+                Some(Ok(program)) => program,
+                _ => load(object::XDP, false)?,
+            };
             seat.mark(&program)?;
             Ok(program)
         };
