@@ -242,6 +242,12 @@ impl Port {
         Counters { received: packets("rx"), sent: packets("tx") }
     }
 
+    /// Returns the number of frames that the card lost before any program or socket could see them.
+    pub fn lost_by_card(&self) -> u64 {
+        let received = &self.link()["stats64"]["rx"];
+        ["errors", "missed_errors"].iter().filter_map(|name| received[name].as_u64()).sum()
+    }
+
     pub fn set_mtu(&self, mtu: u32) {
         self.ip(&["link", "set", &self.interface, "mtu", &mtu.to_string()]);
     }
