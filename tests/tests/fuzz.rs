@@ -21,6 +21,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use trawl_packet::pcapng::note::{DropNote, Note};
 use trawl_spool::manifest::{Begin, End, Manifest, Pruned, Sealed};
 
 /// Longest input: longer ones take longer and find no more.
@@ -219,7 +220,7 @@ fn documents() {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return;
         };
-        if let Some(drop) = trawl_view::drop::Drop::parse(text) {
+        if let Some(drop) = DropNote::parse(text) {
             let _ = drop.to_string();
         }
         let _ = trawl_lab::topology::Topology::parse(text);

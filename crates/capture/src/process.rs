@@ -1,9 +1,9 @@
 //! The processes of packets: the programs that find them, and the stage that describes each process in the file before
 //! the first packet that names it.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use trawl_bpf::layout::process::{
 use trawl_bpf::layout::{ALL, Shared, text_in};
 use trawl_bpf::process_watch::ProcessWatch;
 use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
+use trawl_packet::pcapng::note::{CgroupNote, Note, Owner, ProcessNote, SocketNote};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Process, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
@@ -127,8 +128,9 @@ pub fn pod_in(path: &str) -> Option<String> {
     path.rsplit('/').find_map(uid)
 }
 
-/// Texts for how a socket's owner is known, by the kernel programs' numbers. An owner that used the socket is certain.
-const HOW: [Option<&str>; 6] = [None, None, Some("listener"), Some("existing"), Some("shared"), Some("sender")];
+/// How a socket's owner is known, by the kernel programs' numbers. An owner that used the socket is certain.
+const HOW: [Option<Owner>; 6] =
+    [None, None, Some(Owner::Listener), Some(Owner::Existing), Some(Owner::Shared), Some(Owner::Sender)];
 
 /// Descriptions of the processes with one number.
 #[derive(Debug, Default)]
@@ -341,7 +343,7 @@ impl ProcessStage {
         let known = self.known.get(&process.id);
         let known = known.and_then(|known| known.all.last());
         let name = known.and_then(|known| known.name.as_deref());
-        Some(format!("process={}[{}]", name.unwrap_or_default(), process.id))
+        Some(ProcessNote { name: name.unwrap_or_default(), id: process.id }.text())
     }
 
     /// Returns the cookie of the packet's socket, the cgroup, and how the process is known if the process has not used
@@ -352,17 +354,13 @@ impl ProcessStage {
         let (how, rest) = facts.value.split_first_chunk()?;
         let (cookie, rest) = rest.split_first_chunk()?;
         let cgroup = u64::from_le_bytes(*rest.first_chunk()?);
-        let how = HOW.get(u32::from_le_bytes(*how) as usize).copied().flatten();
-        let mut text = format!("socket={}", u64::from_le_bytes(*cookie));
-        let _ = match self.path_of(cgroup) {
-            Some(path) => write!(text, " cgroup={path}"),
-            None if cgroup == 0 => Ok(()),
-            None => write!(text, " cgroup={cgroup}"),
+        let number = || (cgroup != 0).then(|| cgroup.to_string().into());
+        let note = SocketNote {
+            cookie: Some(u64::from_le_bytes(*cookie)),
+            owner: HOW.get(u32::from_le_bytes(*how) as usize).copied().flatten(),
+            cgroup: self.path_of(cgroup).map(Cow::from).or_else(number),
         };
-        if let Some(how) = how {
-            let _ = write!(text, " owner={how}");
-        }
-        Some(text)
+        Some(note.text())
     }
 
     /// Returns the path of a cgroup, unless it was removed before it was first asked for.
@@ -419,18 +417,14 @@ fn write_process(out: &mut Vec<u8>, detail: ProcessDetail, process: &Process) {
 /// Returns what no field of the block has: the container, the pod, the cgroup, and the number in the process's own
 /// namespace.
 fn comment(path: Option<&str>, process: u32, inner: u32) -> Option<String> {
-    let mut parts = Vec::new();
-    if let Some(path) = path {
-        parts.extend(container_in(path).map(|id| format!("container={}", &id[..12])));
-        parts.extend(pod_in(path).map(|pod| format!("pod={pod}")));
-        if path != "/" {
-            parts.push(format!("cgroup={path}"));
-        }
-    }
-    if inner != process {
-        parts.push(format!("inner_pid={inner}"));
-    }
-    (!parts.is_empty()).then(|| parts.join(" "))
+    let pod = path.and_then(pod_in);
+    let note = CgroupNote {
+        container: path.and_then(container_in).map(|id| &id[..12]),
+        pod: pod.as_deref(),
+        cgroup: path.filter(|path| *path != "/"),
+        inner_pid: Some(inner).filter(|inner| *inner != process),
+    };
+    Some(note.text()).filter(|text| !text.is_empty())
 }
 
 /// Returns the path of the program that a process has begun.

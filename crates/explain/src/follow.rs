@@ -26,10 +26,9 @@ use trawl_view::record::{PacketView, RingPackets};
 
 pub use file::StepFile;
 pub use path::{End, PacketPath};
-pub use step::Step;
 
 use path::Joined;
-use step::Seen;
+use step::{PathStep, Seen};
 
 /// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -303,7 +302,7 @@ impl LastDevices {
     }
 
     /// Returns true if the address is one of the namespace of this step, and the input has no step there.
-    fn have(&self, step: &Step, address: IpAddr) -> bool {
+    fn have(&self, step: &PathStep, address: IpAddr) -> bool {
         let place = step.netns.clone().map(|netns| (netns, address));
         place.is_some_and(|place| self.addresses.contains(&place))
     }

@@ -4,6 +4,7 @@
 //! runs on little-endian hosts only. Files of both orders are read.
 
 pub mod block;
+pub mod note;
 pub mod options;
 pub mod processes;
 pub(crate) mod read;
@@ -11,6 +12,7 @@ pub mod translations;
 pub mod write;
 
 use block::{DIRECTION_INBOUND, DIRECTION_MASK, DIRECTION_OUTBOUND};
+use note::{CgroupNote, Note, PodNote, ProcessNote};
 
 /// Properties of an interface from its Interface Description Block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,14 +74,9 @@ impl Interface {
         Some(seen_at.split_once(" (").map_or(seen_at, |(hook, _)| hook))
     }
 
-    /// Returns the Kubernetes pod of the interface, NAMESPACE/NAME, and its labels, from the comment that trawl writes.
-    pub fn pod(&self) -> Option<(&str, Option<&str>)> {
-        let mut comments = self.comments.iter();
-        let pod = comments.find_map(|comment| comment.strip_prefix(block::POD_COMMENT))?;
-        Some(match pod.split_once(block::POD_LABELS) {
-            Some((name, labels)) => (name, Some(labels)),
-            None => (pod, None),
-        })
+    /// Returns the Kubernetes pod of the interface.
+    pub fn pod(&self) -> Option<PodNote<'_>> {
+        self.comments.iter().find_map(|comment| PodNote::parse(comment))
     }
 }
 
@@ -114,8 +111,7 @@ pub struct NamedProcess<'a> {
 impl NamedProcess<'_> {
     /// Returns the comment that names the process where its number stands for another one.
     pub fn comment(&self) -> String {
-        let name = self.name.unwrap_or_default();
-        format!("{}{name}[{}]", block::PROCESS_COMMENT, self.id)
+        ProcessNote { name: self.name.unwrap_or_default(), id: self.id }.text()
     }
 }
 
@@ -136,24 +132,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the number of the process's container, without one its pod, else its systemd unit or cgroup, from the
-    /// comment that trawl writes.
+    /// Returns the number of the process's container, without one its pod, else its systemd unit or cgroup.
     pub fn container(&self) -> Option<&str> {
-        let comment = self.comment.as_deref()?;
-        // Users name their cgroups: text in such a name is no field.
-        let (fields, cgroup) = match comment.split_once("cgroup=") {
-            Some((fields, rest)) => {
-                let path = rest.rsplit_once(" inner_pid=");
-                (fields, Some(path.map_or(rest, |(path, _)| path)))
-            }
-            None => (comment, None),
-        };
-        let field = |name| {
-            let mut words = fields.split(' ');
-            words.find_map(|word| word.strip_prefix(name))
-        };
+        let CgroupNote { container, pod, cgroup, .. } = CgroupNote::parse(self.comment.as_deref()?)?;
         let unit = || cgroup?.rsplit('/').next();
-        field("container=").or_else(|| field("pod=")).or_else(unit)
+        container.or(pod).or_else(unit)
     }
 }
 

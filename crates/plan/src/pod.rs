@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use trawl_packet::pcapng::block::{POD_COMMENT, POD_LABELS};
+use trawl_packet::pcapng::note::{Note, PodNote};
 use trawl_sys::names::{Labels, Selector, covers, is_pattern, matches};
 use trawl_sys::{Error, Result};
 
@@ -28,10 +28,8 @@ impl Pod {
     pub fn comment(&self) -> String {
         let labels = self.labels.iter();
         let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
-        match labels.is_empty() {
-            true => format!("{POD_COMMENT}{self}"),
-            false => format!("{POD_COMMENT}{self}{POD_LABELS}{}", labels.join(",")),
-        }
+        let labels = Some(labels.join(",")).filter(|labels| !labels.is_empty());
+        PodNote { name: &self.to_string(), labels: labels.as_deref() }.text()
     }
 }
 
@@ -139,9 +137,9 @@ mod tests {
         assert_eq!(interface.pod(), None);
         interface.comments = vec!["a program".to_owned(), pod().comment()];
         let labels = "app=web,app.kubernetes.io/part-of=shop";
-        assert_eq!(interface.pod(), Some(("default/web-0", Some(labels))));
+        assert_eq!(interface.pod(), Some(PodNote { name: "default/web-0", labels: Some(labels) }));
         let bare = Pod { labels: Labels::new(), ..pod() };
         interface.comments = vec![bare.comment()];
-        assert_eq!(interface.pod(), Some(("default/web-0", None)));
+        assert_eq!(interface.pod(), Some(PodNote { name: "default/web-0", labels: None }));
     }
 }

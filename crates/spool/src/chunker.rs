@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use trawl_packet::pcapng::block::{
     ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER, blocks,
 };
-use trawl_packet::pcapng::translations::TranslationNews;
+use trawl_packet::pcapng::note::TranslationNews;
 
 use crate::chunk::{OpenChunk, SealedChunk, interface_name};
 use crate::key::Epoch;

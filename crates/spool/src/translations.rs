@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use trawl_packet::pcapng::translations::{Translation, TranslationNews};
+use trawl_packet::pcapng::note::{Translation, TranslationNews};
 use trawl_sys::netlink::{Translated, TranslationEvent, Translations as Watch};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{clock, events};
@@ -104,7 +104,7 @@ fn blocks(events: impl Iterator<Item = TranslationEvent>) -> Vec<u8> {
         let Translated { protocol, original, reply } = of;
         let translation = Translation { protocol, original, reply };
         let news = TranslationNews { translation, time_ns, ended };
-        news.write(&mut bytes);
+        news.append(&mut bytes);
     }
     bytes
 }

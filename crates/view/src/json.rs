@@ -3,10 +3,10 @@
 use serde::Serialize;
 use trawl_packet::decode::{Summary, summary};
 use trawl_packet::pcapng::Direction;
+use trawl_packet::pcapng::note::DropNote;
 use trawl_packet::verdict;
 
 use crate::Show;
-use crate::drop::Drop;
 use crate::record::PacketView;
 
 /// The JSON form of a packet.
@@ -32,7 +32,7 @@ pub struct PacketJson<'a> {
     dropped_before: Option<u64>,
     /// The kernel's reason for dropping the packet, and the function.
     #[serde(skip_serializing_if = "Option::is_none")]
-    drop: Option<Drop<'a>>,
+    drop: Option<DropNote<'a>>,
     length: u32,
     captured: usize,
     decoded: Summary,
@@ -67,7 +67,7 @@ impl<'a> PacketJson<'a> {
                 name: process.name,
             }),
             dropped_before: packet.dropped_before,
-            drop: packet.comment.and_then(Drop::parse),
+            drop: packet.drop(),
             length: packet.original_len,
             captured: packet.captured.len(),
             decoded: summary(packet.link_type, packet.captured),

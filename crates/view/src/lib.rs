@@ -32,7 +32,6 @@
 //! Any [`Source`](record::PacketSource) can be shown: a file, the blocks of a running capture, or packets that a
 //! program makes up. [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
 
-pub mod drop;
 pub mod json;
 pub mod merge;
 pub mod print;

@@ -42,7 +42,6 @@ use transport::{mptcp, sctp, tcp, udp};
 use trawl_packet::pcapng::{Direction, block};
 use trawl_packet::verdict;
 
-use crate::drop::Drop;
 use crate::record::{PacketView, ShortId};
 
 /// The name of libpcap's device that stands for all interfaces.
@@ -260,7 +259,7 @@ fn printable(name: &str) -> String {
 
 /// Appends the bracket at a line's end with the hook, the verdict, or both.
 fn hook_point(out: &mut String, packet: &PacketView<'_>, colour: bool) {
-    let drop = packet.comment.and_then(Drop::parse);
+    let drop = packet.drop();
     if let Some(drop) = &drop {
         // The reason already implies the verdict.
         let _ = write!(out, " [drop: {}]", printable(&drop.to_string()));

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use trawl_packet::pcapng::block::{PROCESS_COMMENT, blocks};
+use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::note::{DropNote, Note, Owner, ProcessNote, SocketNote};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::{Direction, Interface, NamedProcess, Verdict};
@@ -31,15 +32,17 @@ pub struct PacketView<'a> {
     pub comment: Option<&'a str>,
 }
 
-impl PacketView<'_> {
+impl<'a> PacketView<'a> {
+    /// Returns the end of the packet, if the kernel dropped it.
+    pub fn drop(&self) -> Option<DropNote<'a>> {
+        self.comment.and_then(DropNote::parse)
+    }
+
     /// Returns how the process is known, if it may not be the one that uses the socket: it owns the listening socket,
     /// or has the socket open with others.
     pub fn uncertain_owner(&self) -> Option<&'static str> {
-        let is_about_owner = |text: &&str| ["socket=", "owner="].iter().any(|one| text.starts_with(one));
-        let comment = self.comment.filter(is_about_owner)?;
-        let mut words = comment.split(' ');
-        let owner = words.find_map(|word| word.strip_prefix("owner="))?;
-        ["listener", "shared"].into_iter().find(|one| *one == owner)
+        let owner = SocketNote::parse(self.comment?)?.owner?;
+        matches!(owner, Owner::Listener | Owner::Shared).then(|| owner.word())
     }
 }
 
@@ -67,7 +70,7 @@ fn device(name: &str) -> &str {
 /// Returns the first comment that does more than name the process, if it is text.
 fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
     let mut comments = options.comments.iter();
-    match comments.find(|text| !text.starts_with(PROCESS_COMMENT))? {
+    match comments.find(|text| ProcessNote::parse(text).is_none())? {
         Cow::Borrowed(text) => Some(text),
         Cow::Owned(_) => None,
     }

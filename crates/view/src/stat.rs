@@ -15,7 +15,6 @@ use std::net::IpAddr;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
 
-use crate::drop::Drop;
 use crate::record::PacketView;
 pub use field::{Field, UnknownField};
 pub use file::{FileFacts, FileFigures, FileReport, Stored};
@@ -144,7 +143,7 @@ impl Statistics {
             let key = (text(packet.interface), text(packet.hook));
             self.interfaces.entry(key).or_default().add(length);
         }
-        let drop = packet.comment.and_then(Drop::parse);
+        let drop = packet.drop();
         let verdict = packet.verdict.filter(|one| verdict::decides(*one));
         if verdict.is_some() || drop.is_some() {
             let hook = packet.hook.unwrap_or_default().to_owned();

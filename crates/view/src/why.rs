@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use trawl_packet::decode::{Summary, Transport, summary};
+use trawl_packet::pcapng::note::{DropNote, Rule};
 
-use crate::drop::{Drop, Rule};
 use crate::record::PacketView;
 
 /// Most flows, processes and rules that are kept of one row; further ones count for the row alone.
@@ -113,7 +114,7 @@ impl Row {
         flows
     }
 
-    fn count_process(&mut self, packet: &PacketView<'_>, drop: &Drop<'_>) {
+    fn count_process(&mut self, packet: &PacketView<'_>, drop: &DropNote<'_>) {
         let (id, name) = match (packet.process, drop.pid) {
             (Some(process), _) => (process.id, process.name),
             (None, Some(id)) => (id, drop.command),
@@ -125,7 +126,7 @@ impl Row {
         }
     }
 
-    fn count_dropper(&mut self, drop: &Drop<'_>) {
+    fn count_dropper(&mut self, drop: &DropNote<'_>) {
         if let Some(rule) = drop.rule.as_ref().map(Rule::to_string)
             && (self.rules.len() < FLOWS || self.rules.contains_key(&rule))
         {
@@ -159,7 +160,7 @@ pub struct Tally {
 
 impl Tally {
     pub fn count(&mut self, packet: &PacketView<'_>, no_losses_too: bool) {
-        let Some(drop) = packet.comment.and_then(Drop::parse) else {
+        let Some(drop) = packet.drop() else {
             self.others += 1;
             return;
         };
@@ -180,9 +181,8 @@ impl Tally {
             interface: packet.interface.filter(|name| *name != "unknown").map(str::to_owned),
             netns: drop.netns.map(str::to_owned),
             socket: drop.socket.filter(|_| is_received).map(|socket| match drop.address {
-                Some(address) if address.contains(':') => socket.replacen(':', &format!(" [{address}]:"), 1),
-                Some(address) => socket.replacen(':', &format!(" {address}:"), 1),
-                None => socket.to_owned(),
+                Some(address) => format!("{} {}", socket.protocol, SocketAddr::new(address, socket.port)),
+                None => socket.to_string(),
             }),
         };
         let row_key = key.clone();
@@ -302,13 +302,12 @@ fn protocol(decoded: &Summary) -> String {
 }
 
 /// Returns true if the socket was to receive the packet, false if it sent it.
-fn is_for_socket(drop: &Drop<'_>, decoded: &Summary) -> bool {
-    let port = drop.socket.and_then(|socket| socket.rsplit_once(':'));
-    match (port, &decoded.transport) {
-        (Some((_, port)), Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. })) => {
-            port.parse() == Ok(*dst_port)
+fn is_for_socket(drop: &DropNote<'_>, decoded: &Summary) -> bool {
+    match (drop.socket, &decoded.transport) {
+        (Some(socket), Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. })) => {
+            socket.port == *dst_port
         }
-        (port, _) => port.is_some(),
+        (socket, _) => socket.is_some(),
     }
 }
 
@@ -354,7 +353,7 @@ fn depends_on_destination(key: &DropKey) -> bool {
 fn flow_to(protocol: &str, decoded: &Summary) -> String {
     match (&decoded.transport, &decoded.ip) {
         (Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }), Some(ip)) => {
-            format!("{protocol} to {}", std::net::SocketAddr::new(ip.dst, *dst_port))
+            format!("{protocol} to {}", SocketAddr::new(ip.dst, *dst_port))
         }
         _ => flow(protocol, decoded),
     }

@@ -19,9 +19,10 @@ use trawl_packet::application;
 use trawl_packet::build::flags::{FIN, RST, SYN};
 use trawl_packet::fnv::Fnv;
 use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
+use trawl_packet::pcapng::note::{DropNote, Note, TranslationNews};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::processes::Processes;
-use trawl_packet::pcapng::translations::{TranslationNews, Translations};
+use trawl_packet::pcapng::translations::Translations;
 use trawl_packet::pcapng::{Direction, Interface};
 use trawl_packet::seekable::{self, Frame};
 use trawl_packet::verdict;
@@ -215,7 +216,7 @@ impl<'a> Rows<'a> {
         let interface = at.interfaces.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
         let headers = walk(interface.link_type, packet.captured);
-        let reason = options.comments.iter().find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
+        let reason = options.comments.iter().find_map(|comment| DropNote::parse(comment)).map(|drop| drop.reason);
         let process = at.processes.of_packet(&options, packet.timestamp);
         let direction = options.direction().map(|direction| match direction {
             Direction::In => "in",
@@ -268,8 +269,8 @@ impl<'a> Rows<'a> {
         columns.frame.append_value(at.frame as i32);
         columns.offset.append_value(at.offset as i32);
         let pod = interface.pod();
-        columns.pod.append_option(pod.map(|(name, _)| name));
-        columns.pod_labels.append_option(pod.and_then(|(_, labels)| labels));
+        columns.pod.append_option(pod.map(|pod| pod.name));
+        columns.pod_labels.append_option(pod.and_then(|pod| pod.labels));
         self.translation(other_side(&headers, at.translations, packet.timestamp));
         Some(())
     }

@@ -11,7 +11,7 @@ use trawl_pipeline::{Blocks, Writer, write_patiently};
 use trawl_sys::{Result, clock};
 use trawl_view::record::PacketView;
 
-use super::Step;
+use super::step::PathStep;
 use crate::why::SNAPLEN;
 
 /// Units of time stamps: 10⁻⁹ seconds.
@@ -47,8 +47,8 @@ impl StepFile {
     }
 
     /// Adds a step of a packet.
-    pub fn add(&mut self, packet: &PacketView<'_>, step: &Step) -> Result<()> {
-        let mut name = step.step.clone();
+    pub fn add(&mut self, packet: &PacketView<'_>, step: &PathStep) -> Result<()> {
+        let mut name = step.step.to_string();
         for part in step.interface.iter() {
             name += &format!(" {part}");
         }

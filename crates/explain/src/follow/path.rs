@@ -7,12 +7,11 @@ use serde::Serialize;
 use trawl_bpf::layout::drop::FOLLOW_BRANCH;
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::freed::Freed;
+use trawl_packet::pcapng::note::{Side, Step};
 use trawl_view::record::{PacketView, ShortId};
 
 use super::LastDevices;
-use super::step::{
-    CONSUMED, GAP, INPUT, OFFLOAD, Outline, RECEIVED, SOCKET, Seen, Segment, Side, Step, TRANSMITTED, line, translation,
-};
+use super::step::{Outline, PathStep, Route, Seen, Segment, XdpVerdict, line, translation};
 
 /// Receive offload holds segments no longer than this. A later one may be a retransmission.
 const OFFLOAD_NS: u64 = 20_000_000;
@@ -57,7 +56,7 @@ pub struct PacketPath {
     pub packet_id: u64,
     /// The packet as first seen, in tcpdump's format.
     pub packet: String,
-    pub steps: Vec<Step>,
+    pub steps: Vec<PathStep>,
     pub end: End,
     /// Identifier of the packet that this one was joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,23 +101,23 @@ impl PacketPath {
     pub fn add(&mut self, packet: &PacketView<'_>, seen: Seen) {
         if let Some(number) = seen.number {
             if self.is_torn(&seen.step, number) {
-                self.steps.push(Step { step: GAP.to_owned(), time_ns: seen.step.time_ns, ..Step::default() });
+                self.steps.push(PathStep::new(Step::Gap, seen.step.time_ns));
             }
             self.number = self.number.max(number);
         }
         let Seen { mut step, side, number: _, outline, segment } = seen;
         let changed = (self.outline != outline).then(|| line(packet));
-        let is_end = side == Side::Last;
-        let translated = step.nat.take().filter(|_| is_end && changed.is_some());
-        step.nat = translated.and_then(|_| translation(&self.outline, &outline));
+        let is_end = side == Some(Side::Last);
+        if step.is_translated && is_end && changed.is_some() {
+            step.nat = translation(&self.outline, &outline);
+        }
         self.outline = outline;
-        if step.step != CONSUMED {
+        if step.step != Step::Consumed {
             self.segment = segment;
         }
-        let last = self.steps.last().map(|last| last.step.as_str());
-        let before = last.map(str::to_owned);
+        let before = self.last_step();
         self.end = self.end_after(&step);
-        if side == Side::Last
+        if is_end
             && let Some(begun) = self.steps.last_mut().filter(|one| one.step == step.step)
             && begun.took_ns.is_none()
         {
@@ -126,26 +125,28 @@ impl PacketPath {
             begun.packet = changed.or(begun.packet.take());
             begun.verdict = step.verdict;
             begun.nat = step.nat;
-            begun.conntrack = step.conntrack.or(begun.conntrack.take());
+            begun.conntrack = step.conntrack.or(begun.conntrack);
             begun.interface = step.interface.or(begun.interface.take());
             return;
         }
-        if let (Some("prerouting"), Some(to)) = (before.as_deref(), route(&step)) {
-            self.steps.push(Step {
-                step: "routed".to_owned(),
-                time_ns: step.time_ns,
+        if let (Some(Step::Prerouting), Some(to)) = (before, route(step.step)) {
+            self.steps.push(PathStep {
                 interface: step.interface.clone(),
                 netns: step.netns.clone(),
                 to: Some(to),
-                ..Step::default()
+                ..PathStep::new(Step::Routed, step.time_ns)
             });
         }
         step.packet = changed;
         self.steps.push(step);
     }
 
+    fn last_step(&self) -> Option<Step> {
+        self.steps.last().map(|last| last.step)
+    }
+
     /// Returns true if records of steps before this one were lost.
-    fn is_torn(&self, step: &Step, number: u32) -> bool {
+    fn is_torn(&self, step: &PathStep, number: u32) -> bool {
         let branch = match step.found {
             Some(_) => FOLLOW_BRANCH as u32,
             None => 0,
@@ -154,28 +155,32 @@ impl PacketPath {
     }
 
     /// Returns the packet's end if this is its last step.
-    fn end_after(&self, step: &Step) -> End {
-        let last = self.steps.last().map_or("", |last| last.step.as_str());
-        match step.step.as_str() {
-            "socket" | "read" => End::Delivered,
-            "dropped" => match step.loss {
+    fn end_after(&self, step: &PathStep) -> End {
+        let last = self.last_step();
+        match step.step {
+            Step::Socket | Step::Read => End::Delivered,
+            Step::Dropped => match step.loss {
                 Freed::Copied => End::Delivered,
                 Freed::Done => End::Consumed,
                 // The end of a connection in the queue of a socket that closes has done its work.
-                Freed::Unwanted if self.is_bare && [RECEIVED, SOCKET, INPUT].contains(&last) => End::Consumed,
+                Freed::Unwanted
+                    if self.is_bare && matches!(last, Some(Step::Received | Step::Socket | Step::Input)) =>
+                {
+                    End::Consumed
+                }
                 Freed::Unwanted => End::Unwanted,
                 Freed::Lost => End::Dropped,
             },
-            "xdp" => match step.verdict.as_deref() {
-                Some("DROP" | "ABORTED") => End::Dropped,
-                Some("TX") => End::Sent,
+            Step::Xdp => match step.verdict {
+                Some(XdpVerdict::DROP | XdpVerdict::ABORTED) => End::Dropped,
+                Some(XdpVerdict::TX) => End::Sent,
                 _ => End::Gap,
             },
-            "consumed" => match last {
-                "socket" | "read" => End::Delivered,
-                TRANSMITTED => End::Sent,
+            Step::Consumed => match last {
+                Some(Step::Socket | Step::Read) => End::Delivered,
+                Some(Step::Transmitted) => End::Sent,
                 // Sockets of datagrams are read without a step of their own.
-                INPUT if self.is_for_socket() => End::Delivered,
+                Some(Step::Input) if self.is_for_socket() => End::Delivered,
                 _ => End::Consumed,
             },
             _ => End::Gap,
@@ -184,9 +189,9 @@ impl PacketPath {
 
     /// Returns true if the packet reached TCP or UDP at this host, and was not seen after that.
     pub(super) fn is_at_protocol(&self, devices: &LastDevices) -> bool {
-        let is_passed = self.steps.last().is_some_and(|last| match last.step.as_str() {
-            INPUT => last.took_ns.is_some(),
-            RECEIVED => self.segment.as_ref().is_some_and(|segment| devices.have(last, segment.flow.2)),
+        let is_passed = self.steps.last().is_some_and(|last| match last.step {
+            Step::Input => last.took_ns.is_some(),
+            Step::Received => self.segment.as_ref().is_some_and(|segment| devices.have(last, segment.flow.2)),
             _ => false,
         });
         is_passed && self.is_for_socket()
@@ -196,9 +201,8 @@ impl PacketPath {
     /// it.
     pub fn transmitted_by(&self) -> Option<(String, String)> {
         let mut last = self.steps.iter().rev();
-        let ends = [CONSUMED, "dropped"];
-        let step = last.find(|step| !ends.contains(&step.step.as_str()))?;
-        if step.step != TRANSMITTED {
+        let step = last.find(|step| !matches!(step.step, Step::Consumed | Step::Dropped))?;
+        if step.step != Step::Transmitted {
             return None;
         }
         step.netns.clone().zip(step.interface.clone())
@@ -220,12 +224,12 @@ impl PacketPath {
 
     /// Returns true if no further step can follow.
     pub fn is_over(&self) -> bool {
-        let mut last = self.steps.iter().rev().map(|step| step.step.as_str());
+        let mut last = self.steps.iter().rev().map(|step| step.step);
         match self.end {
             _ if self.steps.last().is_some_and(|step| !step.loss.is_loss()) => true,
             End::Dropped => true,
             // A packet joined to another one may be freed with it.
-            End::Consumed | End::Delivered => last.next() == Some(CONSUMED) && last.next() != Some(OFFLOAD),
+            End::Consumed | End::Delivered => last.next() == Some(Step::Consumed) && last.next() != Some(Step::Gro),
             // A packet sent at one end of a cable is received at the other, perhaps in other memory.
             _ => false,
         }
@@ -238,10 +242,10 @@ impl PacketPath {
 }
 
 /// Returns the routing result implied by the hook that follows the hook for all packets.
-fn route(step: &Step) -> Option<&'static str> {
-    match step.step.as_str() {
-        INPUT => Some("local"),
-        "forward" => Some("forward"),
+fn route(step: Step) -> Option<Route> {
+    match step {
+        Step::Input => Some(Route::Local),
+        Step::Forward => Some(Route::Forward),
         _ => None,
     }
 }
@@ -254,39 +258,36 @@ impl fmt::Display for PacketPath {
         let mut tracking = None;
         for step in &self.steps {
             let is_news = step.conntrack.is_some() && step.conntrack != tracking;
-            let conntrack = step.conntrack.clone().filter(|_| is_news);
-            tracking = step.conntrack.clone().or(tracking);
+            let conntrack = step.conntrack.filter(|_| is_news);
+            tracking = step.conntrack.or(tracking);
             let micros = step.time_ns.saturating_sub(first) as f64 / 1000.0;
             let mut at = step.interface.clone().unwrap_or_default();
             if let Some(netns) = &step.netns {
                 at += &format!(" ({netns})");
             }
             let to = step.to.map(|to| match to {
-                "local" => "to this host",
-                _ => "on to this interface",
+                Route::Local => "to this host",
+                Route::Forward => "on to this interface",
             });
             let loss = step.loss.text().map(|text| format!("({text})"));
             let text = |text: &str| Some(text.to_owned());
-            let named = |before: &str, value: &Option<String>, after: &str| {
-                let value = value.as_ref()?;
-                Some(format!("{before}{value}{after}"))
-            };
+            let named = |before: &str, value: &Option<String>| Some(format!("{before}{}", value.as_ref()?));
             let took = step.took_ns.map(|took| took as f64 / 1000.0);
             let parts = [
-                (step.step == GAP).then_some("steps were lost").and_then(text),
+                (step.step == Step::Gap).then_some("steps were lost").and_then(text),
                 to.and_then(text),
-                step.verdict.clone(),
+                step.verdict.map(|verdict| verdict.to_string()),
                 step.reason.clone(),
                 loss,
-                named("at ", &step.at, ""),
+                named("at ", &step.at),
                 step.socket.clone(),
-                named("by ", &step.by, ""),
+                named("by ", &step.by),
                 step.segments.map(|count| format!("{count} segments")),
                 took.map(|took| format!("took {took:.1} us")),
-                named("conntrack ", &conntrack, ""),
+                conntrack.map(|state| format!("conntrack {state}")),
                 step.nat.map(str::to_owned),
-                named("now ", &step.packet, ""),
-                named("(known by its ", &step.found, ")"),
+                named("now ", &step.packet),
+                step.found.map(|how| format!("(known by its {how})")),
             ];
             let more: Vec<String> = parts.into_iter().flatten().collect();
             let line = format!("  {micros:>10.1} us  {:<14} {at:<24} {}", step.step, more.join(" "));
@@ -317,7 +318,7 @@ pub struct Joined {
 impl Joined {
     pub fn note(&mut self, id: u64, seen: &Seen) {
         let is_joined = seen.step.segments.is_some_and(|count| count > 1);
-        if seen.step.step == RECEIVED
+        if seen.step.step == Step::Received
             && is_joined
             && let Some(segment) = &seen.segment
         {
@@ -328,8 +329,8 @@ impl Joined {
     /// Returns the joined packet that contains this one, which was last seen at receive offload.
     pub fn has(&self, path: &PacketPath) -> Option<u64> {
         let mut last = path.steps.iter().rev();
-        let last = last.find(|step| step.step != CONSUMED)?;
-        if last.step != OFFLOAD {
+        let last = last.find(|step| step.step != Step::Consumed)?;
+        if last.step != Step::Gro {
             return None;
         }
         let own = path.segment.as_ref()?;

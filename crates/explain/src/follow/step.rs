@@ -1,26 +1,21 @@
 //! A step of a packet, as its record tells it.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::freed::Freed;
+use trawl_packet::pcapng::Verdict;
+use trawl_packet::pcapng::note::{FollowStep, Found, Note, ProcessNote, Side, Step, Tracking, Translated};
 use trawl_packet::verdict::VerdictKind;
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 
-/// Stands for steps that were not recorded.
-pub const GAP: &str = "gap";
-pub const CONSUMED: &str = "consumed";
-pub const INPUT: &str = "input";
-pub const RECEIVED: &str = "received";
-pub const TRANSMITTED: &str = "transmitted";
-pub const OFFLOAD: &str = "gro";
-
 /// A step in its form for output.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Step {
-    pub step: String,
+#[derive(Clone, Debug, Serialize)]
+pub struct PathStep {
+    pub step: Step,
     /// Nanoseconds since 1970.
     pub time_ns: u64,
     /// Duration, if both ends of the step were seen.
@@ -35,10 +30,10 @@ pub struct Step {
     pub packet: Option<String>,
     /// The XDP program's verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<String>,
-    /// Result of routing: `local`, or `forward`.
+    pub verdict: Option<XdpVerdict>,
+    /// Result of routing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<&'static str>,
+    pub to: Option<Route>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Kind of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done`
@@ -57,25 +52,31 @@ pub struct Step {
     /// Number of segments that the packet stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<u32>,
-    /// The packet's state in connection tracking: `new`, `established`, `related`, followed by `,reply` in that
-    /// direction; `untracked`. Absent before it is tracked.
+    /// The packet's state in connection tracking. Absent before it is tracked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub conntrack: Option<String>,
+    pub conntrack: Option<Tracking>,
     /// Translation in this step: `snat`, `dnat`, or both. Replies are translated back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat: Option<&'static str>,
     /// Evidence that it is the same packet, other than its socket buffer: `memory` or `content`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub found: Option<String>,
+    pub found: Option<Found>,
+    /// True if the addresses of the packet's connection are translated, by this step or another.
+    #[serde(skip)]
+    pub is_translated: bool,
 }
 
-/// The end of a timed section that a record marks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Only,
-    First,
-    Last,
+/// Result of routing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Route {
+    Local,
+    Forward,
 }
+
+/// The number of an XDP program's action, displayed by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpVerdict(u64);
 
 /// The position of a TCP segment in its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +88,8 @@ pub struct Segment {
 
 #[derive(Clone, Debug)]
 pub struct Seen {
-    pub step: Step,
-    pub side: Side,
+    pub step: PathStep,
+    pub side: Option<Side>,
     /// Number among the packet's steps; `None` if it was not counted.
     pub number: Option<u32>,
     /// The fields of a packet's line that may change along the path.
@@ -99,63 +100,98 @@ pub struct Seen {
 /// The protocol, addresses and ports.
 pub type Outline = [u8; OUTLINE];
 const OUTLINE: usize = 40;
-pub const SOCKET: &str = "socket";
-/// Marks a step of a connection whose addresses are translated, until it is known whether this step does.
-const TRANSLATED: &str = "nat";
 const ETHERNET: u16 = 1;
 const ETHERNET_LENGTH: usize = 14;
 
 impl Seen {
     /// Parses a record; `None` unless it is a step of a followed packet.
     pub fn new(packet: &PacketView<'_>) -> Option<Self> {
-        let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step=")) {
-            Some(comment) => of_stack(packet, comment),
+        let (step, side, number) = match packet.comment.and_then(FollowStep::parse) {
+            Some(note) => (PathStep::of_stack(packet, &note), note.side, note.number),
             None => {
                 let (step, side) = at_xdp(packet)?;
-                (step, side, None)
+                (step, Some(side), None)
             }
         };
-        let joins = matches!(step.step.as_str(), OFFLOAD | RECEIVED);
+        let joins = matches!(step.step, Step::Gro | Step::Received);
         Some(Self { step, side, number, outline: outline(packet), segment: joins.then(|| segment(packet)).flatten() })
     }
 }
 
-fn of_stack(packet: &PacketView<'_>, comment: &str) -> (Step, Side, Option<u32>) {
-    let word = |key: &str| {
-        let mut pairs = comment.split(' ').filter_map(|word| word.split_once('='));
-        let found = pairs.find(|(one, _)| *one == key);
-        found.map(|(_, value)| value.to_owned())
-    };
-    let side = match word("side").as_deref() {
-        Some("first") => Side::First,
-        Some("last") => Side::Last,
-        _ => Side::Only,
-    };
-    let name = comment.split(' ').next().unwrap_or_default();
-    let at_socket = |key: &str| (name == SOCKET).then(|| word(key)).flatten();
-    let owner = at_socket("comm").zip(at_socket("pid"));
-    let step = Step {
-        step: name.to_owned(),
-        time_ns: packet.timestamp_ns,
-        interface: packet.interface.filter(|name| *name != "unknown").map(str::to_owned),
-        netns: word("netns"),
-        reason: word("drop"),
-        loss: word("loss").map_or(Freed::Lost, |word| Freed::of_word(&word)),
-        at: word("at"),
-        socket: at_socket("sock"),
-        by: word("by").or_else(|| owner.map(|(name, id)| format!("{name}[{id}]"))),
-        segments: word("segs").and_then(|count| count.parse().ok()),
-        conntrack: word("ct"),
-        nat: word("nat").map(|_| TRANSLATED),
-        found: word("found").filter(|how| how != "new" && how != "buffer"),
-        ..Step::default()
-    };
-    let number = word("number").and_then(|number| number.parse().ok());
-    (step, side, number)
+impl PathStep {
+    pub fn new(step: Step, time_ns: u64) -> Self {
+        Self {
+            step,
+            time_ns,
+            took_ns: None,
+            interface: None,
+            netns: None,
+            packet: None,
+            verdict: None,
+            to: None,
+            reason: None,
+            loss: Freed::Lost,
+            at: None,
+            socket: None,
+            by: None,
+            segments: None,
+            conntrack: None,
+            nat: None,
+            found: None,
+            is_translated: false,
+        }
+    }
+
+    fn of_stack(packet: &PacketView<'_>, note: &FollowStep<'_>) -> Self {
+        let FollowStep { step, found, tracking, translated, reader, facts, .. } = note;
+        let known = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let is_socket = *step == Step::Socket;
+        let owner = || facts.command.zip(facts.pid).map(|(name, id)| ProcessNote { name, id });
+        let by = reader.or_else(|| owner().filter(|_| is_socket));
+        Self {
+            interface: packet.interface.filter(|name| *name != "unknown").map(str::to_owned),
+            netns: facts.netns.map(str::to_owned),
+            reason: known(facts.reason),
+            loss: facts.no_loss,
+            at: known(facts.at),
+            socket: facts.socket.filter(|_| is_socket).map(|socket| socket.to_string()),
+            by: by.map(|process| process.to_string()),
+            segments: facts.segments,
+            conntrack: *tracking,
+            found: found.filter(|how| !matches!(how, Found::New | Found::Buffer)),
+            is_translated: *translated != Translated::default(),
+            ..Self::new(*step, packet.timestamp_ns)
+        }
+    }
+}
+
+impl XdpVerdict {
+    pub const ABORTED: Self = Self(0);
+    pub const DROP: Self = Self(1);
+    pub const TX: Self = Self(3);
+
+    fn of(verdict: Verdict<'_>) -> Option<Self> {
+        match verdict {
+            Verdict::Xdp(action) => VerdictKind::Xdp.name(action).map(|_| Self(action)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for XdpVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(VerdictKind::Xdp.name(self.0).unwrap_or_default())
+    }
+}
+
+impl Serialize for XdpVerdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// Returns the entry and the exit of an XDP program.
-fn at_xdp(packet: &PacketView<'_>) -> Option<(Step, Side)> {
+fn at_xdp(packet: &PacketView<'_>) -> Option<(PathStep, Side)> {
     let hook = packet.hook?;
     let side = match hook.starts_with("xdp entry") {
         true => Side::First,
@@ -166,17 +202,11 @@ fn at_xdp(packet: &PacketView<'_>) -> Option<(Step, Side)> {
         Some((netns, interface)) => (Some(netns.to_owned()), interface),
         None => (None, packet.interface?),
     };
-    let verdict = match packet.verdict {
-        Some(trawl_packet::pcapng::Verdict::Xdp(action)) => VerdictKind::Xdp.name(action),
-        _ => None,
-    };
-    let step = Step {
-        step: "xdp".to_owned(),
-        time_ns: packet.timestamp_ns,
+    let step = PathStep {
         interface: Some(interface.to_owned()),
         netns,
-        verdict: verdict.map(str::to_owned),
-        ..Step::default()
+        verdict: packet.verdict.and_then(XdpVerdict::of),
+        ..PathStep::new(Step::Xdp, packet.timestamp_ns)
     };
     Some((step, side))
 }

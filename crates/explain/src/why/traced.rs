@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use trawl_packet::pcapng::note::Rule;
 use trawl_sys::Result;
-use trawl_sys::netlink::{MarkedPlaces, Netlink, RuleTrace};
+use trawl_sys::netlink::{MarkedPlaces, Netlink, RuleTrace, TracedDrop};
 use trawl_sys::netns::Namespace;
-use trawl_view::drop::Rule;
 
 /// Time limit of a trace: meanwhile, nftables is slower for the traced packets.
 pub const AT_MOST: Duration = Duration::from_secs(5);
@@ -94,8 +94,9 @@ impl Counts {
 
     fn count(&mut self, trace: &mut RuleTrace, at_most: Duration) -> Result<()> {
         for drop in trace.drops(at_most)? {
-            let rule = Rule { family: drop.family, table: &drop.table, chain: &drop.chain, handle: drop.handle };
-            let interfaces = drop.interfaces.iter().filter(|index| **index != 0);
+            let TracedDrop { family, table, chain, handle, interfaces } = drop;
+            let rule = Rule { family: family.into(), table: table.into(), chain: chain.into(), handle };
+            let interfaces = interfaces.iter().filter(|index| **index != 0);
             let interfaces = interfaces.filter_map(|index| self.interface(*index));
             let kind = (rule.to_string(), interfaces.collect());
             *self.packets.entry(kind).or_default() += 1;

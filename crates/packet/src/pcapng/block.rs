@@ -20,13 +20,6 @@ pub const CUSTOM: u32 = 0x0000_0bad;
 pub const WIRESHARK: u32 = 32622;
 pub const WIRESHARK_PROCESS: u32 = 3;
 
-/// Start of a packet's comment that names its process.
-pub const PROCESS_COMMENT: &str = "process=";
-/// Start of an interface's comment that names its Kubernetes pod.
-pub const POD_COMMENT: &str = "pod=";
-/// Separator between the pod's name and its labels, if it has any.
-pub const POD_LABELS: &str = " labels=";
-
 pub const PROCESS_NAME: u16 = 2;
 pub const PROCESS_PATH: u16 = 3;
 pub const PROCESS_COMMAND: u16 = 4;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use super::block::{self, Block, ByteOrder};
+use super::note::ProcessNote;
 use super::options::{OptionList, PacketOptions};
 use super::{NamedProcess, PacketProcess, Process};
 
@@ -93,15 +94,8 @@ fn commented<'a>(comment: &Cow<'a, str>) -> Option<NamedProcess<'a>> {
     let Cow::Borrowed(text) = comment else {
         return None;
     };
-    let of_process = |text: &'a str| text.strip_prefix(block::PROCESS_COMMENT);
-    let named = of_process(text).or_else(|| text.split(' ').find_map(of_process))?;
-    let (name, id) = named.strip_suffix(']')?.rsplit_once('[')?;
-    Some(NamedProcess {
-        id: id.parse().ok()?,
-        thread: 0,
-        name: Some(name).filter(|name| !name.is_empty()),
-        described: None,
-    })
+    let ProcessNote { name, id } = ProcessNote::in_comment(text)?;
+    Some(NamedProcess { id, thread: 0, name: Some(name).filter(|name| !name.is_empty()), described: None })
 }
 
 fn wireshark(body: &[u8], order: ByteOrder) -> Option<Process> {

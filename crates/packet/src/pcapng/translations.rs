@@ -1,73 +1,15 @@
 //! Translations of addresses in a file: comments in blocks of names without names, which other readers skip.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 
 use super::block::{Block, ByteOrder, NAME_RESOLUTION, OPT_COMMENT};
+use super::note::{Note, Translation, TranslationNews};
 use super::options::OptionList;
 use super::write;
 
-const BEGUN: &str = "nat";
-const ENDED: &str = "nat-end";
 /// Length of the end of a block's names.
 const NO_NAMES: usize = 4;
-
-/// A connection whose addresses are translated. Without ports, as in ICMP, these are 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Translation {
-    pub protocol: u8,
-    /// Source and destination of the first packet, before the translation.
-    pub original: [SocketAddr; 2],
-    /// Source and destination of the answer, before its translation.
-    pub reply: [SocketAddr; 2],
-}
-
-/// A translation that begins or ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TranslationNews {
-    pub translation: Translation,
-    /// Nanoseconds since 1970.
-    pub time_ns: u64,
-    pub ended: bool,
-}
-
-impl fmt::Display for TranslationNews {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Translation { protocol, original: [from, to], reply: [back_from, back_to] } = self.translation;
-        let word = if self.ended { ENDED } else { BEGUN };
-        let time = self.time_ns;
-        write!(f, "{word}={protocol} {from}>{to} {back_from}>{back_to} {time}")
-    }
-}
-
-impl FromStr for TranslationNews {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let read = || {
-            let (word, rest) = text.split_once('=')?;
-            let mut parts = rest.split(' ');
-            let protocol = parts.next()?.parse().ok()?;
-            let mut pair = || {
-                let (from, to) = parts.next()?.split_once('>')?;
-                Some([from.parse().ok()?, to.parse().ok()?])
-            };
-            let (original, reply) = (pair()?, pair()?);
-            Some(Self {
-                translation: Translation { protocol, original, reply },
-                time_ns: parts.next()?.parse().ok()?,
-                ended: match word {
-                    BEGUN => false,
-                    ENDED => true,
-                    _ => return None,
-                },
-            })
-        };
-        read().ok_or(())
-    }
-}
 
 impl TranslationNews {
     /// Returns the news in a little-endian block, if it has some.
@@ -79,11 +21,12 @@ impl TranslationNews {
         let mut options = OptionList::new(options, ByteOrder::Little);
         let comment = options.find(|option| option.code == OPT_COMMENT);
         let comment = comment.filter(|_| names == [0; NO_NAMES])?;
-        std::str::from_utf8(comment.value).ok()?.parse().ok()
+        Self::parse(std::str::from_utf8(comment.value).ok()?)
     }
 
-    pub fn write(&self, out: &mut Vec<u8>) {
-        write::remark(out, &self.to_string());
+    /// Appends a block with the news.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        write::remark(out, &self.text());
     }
 }
 
@@ -143,7 +86,7 @@ mod tests {
         let v6 =
             TranslationNews { ended: true, ..news(["[fd00::1]:7", "[fd00::2]:8"], ["[fd00::3]:8", "[fd00::1]:7"], 5) };
         let mut bytes = Vec::new();
-        [one, later, v6].iter().for_each(|one| one.write(&mut bytes));
+        [one, later, v6].iter().for_each(|one| one.append(&mut bytes));
         write::remark(&mut bytes, "nat=17 nonsense");
         let read: Vec<_> = blocks(&bytes).filter_map(|block| TranslationNews::from_block(&block)).collect();
         assert_eq!(read, [one, later, v6]);

@@ -8,7 +8,6 @@ use trawl_packet::pcapng::Direction;
 use trawl_packet::walk::Headers;
 use trawl_packet::{link_type, verdict};
 
-use crate::drop::Drop;
 use crate::record::PacketView;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +139,7 @@ impl Field {
             Self::Hook => packet.hook.map(str::to_owned),
             Self::Verdict => packet.verdict.map(verdict::text),
             Self::Queue => packet.queue.map(|queue| queue.to_string()),
-            Self::Reason => packet.comment.and_then(Drop::parse).map(|drop| drop.reason.to_owned()),
+            Self::Reason => packet.drop().map(|drop| drop.reason.to_owned()),
             Self::Family => ip.map(|ip| if ip.src.is_ipv4() { "ipv4" } else { "ipv6" }.to_owned()),
             Self::Ecn => ip.map(|ip| (ip.tos & 3).to_string()),
             Self::Mpls => headers.mpls_label.map(|label| label.to_string()),

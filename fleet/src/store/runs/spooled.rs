@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use trawl_packet::pcapng::block::blocks;
-use trawl_packet::pcapng::translations::TranslationNews;
+use trawl_packet::pcapng::note::TranslationNews;
 use trawl_packet::read::compressed;
 use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;

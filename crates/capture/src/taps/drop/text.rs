@@ -1,11 +1,8 @@
-//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment
-//! as text. A stage between the merge and the sink.
+//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment. A stage between the merge and the sink.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use trawl_packet::net::ethertype;
+use std::net::IpAddr;
 
 use trawl_bpf::droppers;
 use trawl_bpf::kallsyms::Symbols;
@@ -16,7 +13,11 @@ use trawl_bpf::layout::drop::{
 use trawl_bpf::layout::{Shared, text_in};
 use trawl_bpf::table::Table;
 use trawl_packet::freed::Freed;
+use trawl_packet::net::ethertype;
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
+use trawl_packet::pcapng::note::{
+    self, FollowStep, Found, Note, OwnerNote, ProcessNote, Side, Step, Tracking, Translated,
+};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
 use trawl_pipeline::{Blocks, Pressure, Stage, WriteOutcome, Writer};
@@ -34,34 +35,43 @@ const TC_ACT_SHOT: u64 = 2;
 const XDP_DROP: u64 = 1;
 /// Steps of followed packets, in the order of the numbers in bpf/include/drop.h; the first has records of its own, and
 /// netfilter steps are named after their hook.
-const STEPS: [&str; STEP_DROPPED] = [
-    "xdp",
-    "gro",
-    "backlog",
-    "received",
-    "tc_ingress",
-    "netfilter",
-    "netfilter",
-    "queued",
-    "tc_egress",
-    "qdisc_enqueue",
-    "qdisc_dequeue",
-    "transmitted",
-    "ipsec",
-    "socket",
-    "read",
-    "consumed",
-    "dropped",
+const STEPS: [Step; STEP_DROPPED] = [
+    Step::Xdp,
+    Step::Gro,
+    Step::Backlog,
+    Step::Received,
+    Step::TcIngress,
+    Step::Netfilter,
+    Step::Netfilter,
+    Step::Queued,
+    Step::TcEgress,
+    Step::QdiscEnqueue,
+    Step::QdiscDequeue,
+    Step::Transmitted,
+    Step::Ipsec,
+    Step::Socket,
+    Step::Read,
+    Step::Consumed,
+    Step::Dropped,
 ];
 /// Netfilter's hooks, in the order of NF_INET_….
-const NETFILTER_HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
+const NETFILTER_HOOKS: [Step; 5] = [Step::Prerouting, Step::Input, Step::Forward, Step::Output, Step::Postrouting];
 /// States of packets in connection tracking, in the order of enum ip_conntrack_info.
-const TRACKING: [&str; 8] =
-    ["established", "related", "new", "established,reply", "related,reply", "unknown", "unknown", "untracked"];
+const TRACKING: [Tracking; 8] = [
+    Tracking::Established,
+    Tracking::Related,
+    Tracking::New,
+    Tracking::EstablishedReply,
+    Tracking::RelatedReply,
+    Tracking::Unknown,
+    Tracking::Unknown,
+    Tracking::Untracked,
+];
 /// Status bits of a connection whose addresses are translated: IPS_SRC_NAT and IPS_DST_NAT.
-const TRANSLATIONS: [(u64, &str); 2] = [(1 << 4, "src"), (1 << 5, "dst")];
+const SOURCE_NAT: u64 = 1 << 4;
+const DESTINATION_NAT: u64 = 1 << 5;
 /// Methods by which a packet was recognised, in the order of FOUND_….
-const FOUND: [&str; 4] = ["new", "buffer", "memory", "content"];
+const FOUND: [Found; 4] = [Found::New, Found::Buffer, Found::Memory, Found::Content];
 /// Name of the tap in interface blocks and counters.
 pub const HOOK: &str = "drop";
 
@@ -128,8 +138,8 @@ pub struct DropConverter {
     names: Names,
     /// Drop locations as text.
     locations: HashMap<u64, String>,
-    /// Rules and policies of nftables as text, and the map with their names.
-    droppers: HashMap<u64, Option<String>>,
+    /// Rules and policies of nftables, and the map with their names.
+    droppers: HashMap<u64, Option<note::Rule<'static>>>,
     rules: Option<Table>,
     out: Vec<u8>,
     comment: String,
@@ -195,8 +205,8 @@ impl DropConverter {
         let interface_id = self.interface(note, device.as_deref());
         let reason = self.reasons.name(note.reason).into_owned();
         let options = PacketOptions::parse(packet.options());
-        let process = options.comments.first().map(|text| &**text);
-        self.describe(note, more, &reason, process);
+        let about = options.comments.first().map(|text| &**text);
+        self.describe(note, more, &reason, about);
         let verdict = match reason.as_str() {
             "TC_INGRESS" | "TC_EGRESS" => Some(Verdict::Tc(TC_ACT_SHOT)),
             "XDP" => Some(Verdict::Xdp(XDP_DROP)),
@@ -266,149 +276,115 @@ impl DropConverter {
         id
     }
 
-    fn describe_dropper(&mut self, dropper: u64) {
-        if dropper & DROPPER_CGROUP as u64 != 0 {
-            let number = dropper & !(DROPPER_CGROUP as u64);
-            let _ = write!(self.comment, " by=cgroup:{number}");
-        } else if let (Some(rules), 1..) = (&self.rules, dropper) {
-            let find = || droppers::rule(rules, dropper).map(|rule| rule_text(&rule));
-            if let Some(rule) = self.droppers.entry(dropper).or_insert_with(find) {
-                let _ = write!(self.comment, " rule={rule}");
-            }
+    /// Finds the functions of addresses that the comment names.
+    fn locate(&mut self, addresses: &[u64]) {
+        for address in addresses.iter().take_while(|address| **address != 0) {
+            self.locations.entry(*address).or_insert_with(|| {
+                self.symbols.refresh();
+                self.symbols.caller(*address).map_or_else(|| format!("{address:#x}"), |at| at.to_string())
+            });
         }
     }
 
-    /// Writes the comment: key=value pairs separated by spaces, in a fixed order. `process` is such a pair too.
-    fn describe(&mut self, note: &DropNote, more: &More, reason: &str, process: Option<&str>) {
-        self.comment.clear();
-        let at = location(&mut self.locations, &mut self.symbols, note.location);
-        // Writing to a String cannot fail.
-        let _ = match more {
-            More::Step(step) => describe_step(&mut self.comment, step, reason, note.location, at),
-            _ => write!(self.comment, "drop={reason} at={at}"),
+    /// Writes the comment. `about` is the packet's comment on its process or socket.
+    fn describe(&mut self, note: &DropNote, more: &More, reason: &str, about: Option<&str>) {
+        // Functions before the location of the drop free the buffer and run the tap.
+        let stack = match more {
+            More::Stack(DropStack { addresses, .. }) => {
+                let begin = addresses.iter().position(|address| *address == note.location);
+                &addresses[begin.unwrap_or(0)..]
+            }
+            _ => &[],
         };
-        if note.netns != 0 {
-            let _ = write!(self.comment, " netns={}", self.names.namespace(note.netns));
-        }
-        if note.segments > 1 {
-            let _ = write!(self.comment, " segs={}", note.segments);
-        }
+        self.locate(&[note.location]);
+        self.locate(stack);
+        let at = |address: &u64| self.locations.get(address).map(String::as_str);
+        let dropper = note.dropper & !(DROPPER_CGROUP as u64);
+        let is_cgroup = dropper != note.dropper;
+        let rule = self.rules.as_ref().filter(|_| !is_cgroup && dropper != 0).and_then(|rules| {
+            let find = || droppers::rule(rules, dropper).map(|rule| named_rule(&rule));
+            self.droppers.entry(dropper).or_insert_with(find).clone()
+        });
+        let netns = (note.netns != 0).then(|| self.names.namespace(note.netns).to_owned());
         // A socket without a port is closed by now.
-        if note.family != 0 && note.port != 0 {
-            let protocol = protocol(note.protocol);
-            let _ = write!(self.comment, " sock={protocol}:{}", note.port);
-            match note.family {
-                FAMILY_IPV4 => {
-                    let address = Ipv4Addr::from(note.address[0].to_ne_bytes());
-                    let _ = write!(self.comment, " addr={address}");
-                }
-                FAMILY_IPV6 => {
-                    let mut bytes = [0; 16];
-                    for (to, word) in bytes.chunks_exact_mut(4).zip(note.address) {
-                        to.copy_from_slice(&word.to_ne_bytes());
-                    }
-                    let _ = write!(self.comment, " addr={}", Ipv6Addr::from(bytes));
-                }
-                _ => {}
-            }
-            if self.lists_sockets
-                && note.inode != 0
-                && let Some(process) = self.names.process(note.inode)
-            {
-                let name = process.name.replace(char::is_whitespace, "_");
-                let _ = write!(self.comment, " pid={} comm={name}", process.id);
-            }
-        }
-        if let Some(process) = process {
-            let _ = write!(self.comment, " {}", process.replace(char::is_whitespace, "_"));
-        }
-        if note.receive_buffer != 0 && reason == RECEIVE_BUFFER_FULL {
-            let _ = write!(self.comment, " rcvbuf={}", note.receive_buffer);
-        }
-        let freed = match note.no_loss as usize {
-            DROP_LOSS_YES => Freed::Lost,
-            DROP_LOSS_COPIED => Freed::Copied,
-            DROP_LOSS_DONE => Freed::Done,
-            _ => Freed::Unwanted,
+        let has_socket = note.family != 0 && note.port != 0;
+        let lists = has_socket && self.lists_sockets && note.inode != 0;
+        let process = lists.then(|| self.names.process(note.inode)).flatten();
+        let protocol = protocol(note.protocol);
+        let facts = note::DropNote {
+            reason,
+            at: at(&note.location).unwrap_or(if matches!(more, More::Step(_)) { "" } else { "0x0" }),
+            netns: netns.as_deref(),
+            segments: Some(note.segments).filter(|count| *count > 1),
+            socket: has_socket.then(|| note::LocalSocket { protocol: &protocol, port: note.port as u16 }),
+            address: address(note).filter(|_| has_socket),
+            pid: process.map(|process| process.id),
+            command: process.map(|process| process.name.as_str()),
+            owner: about.and_then(OwnerNote::parse),
+            receive_buffer: Some(note.receive_buffer).filter(|size| *size != 0 && reason == RECEIVE_BUFFER_FULL),
+            no_loss: match note.no_loss as usize {
+                DROP_LOSS_YES => Freed::Lost,
+                DROP_LOSS_COPIED => Freed::Copied,
+                DROP_LOSS_DONE => Freed::Done,
+                _ => Freed::Unwanted,
+            },
+            rule,
+            cgroup: is_cgroup.then_some(dropper),
+            stack: stack.iter().map_while(at).collect(),
         };
-        if let Some(word) = freed.word() {
-            let _ = write!(self.comment, " loss={word}");
-        }
-        self.describe_dropper(note.dropper);
-        if let More::Stack(stack) = more {
-            self.comment.push_str(" stack=");
-            let mut is_first = true;
-            // Functions before the location of the drop free the buffer and run the tap.
-            let all = &stack.addresses;
-            let begin = all.iter().position(|address| *address == note.location);
-            let addresses = all[begin.unwrap_or(0)..].iter();
-            for address in addresses.take_while(|address| **address != 0) {
-                if !std::mem::take(&mut is_first) {
-                    self.comment.push(',');
-                }
-                self.comment.push_str(location(&mut self.locations, &mut self.symbols, *address));
-            }
+        self.comment.clear();
+        match more {
+            More::Step(followed) => write_step(&mut self.comment, followed, facts),
+            _ => facts.write(&mut self.comment),
         }
     }
 }
 
-/// Returns family, table, chain and handle of a rule of nftables, or without a handle the chain's policy.
-fn rule_text(rule: &NftRule) -> String {
-    let family = nft_family(rule.family);
-    let family = family.map_or_else(|| rule.family.to_string(), str::to_owned);
-    let name = |words: &[u32]| text_in(words).replace(char::is_whitespace, "_");
-    let policy = format!("{family},{},{}", name(&rule.table), name(&rule.chain));
-    match rule.handle {
-        0 => policy,
-        handle => format!("{policy},{handle}"),
+/// Returns the local address of the socket.
+fn address(note: &DropNote) -> Option<IpAddr> {
+    let bytes = note.address.map(u32::to_ne_bytes);
+    match note.family {
+        FAMILY_IPV4 => Some(IpAddr::from(bytes[0])),
+        FAMILY_IPV6 => <[u8; 16]>::try_from(bytes.as_flattened()).ok().map(IpAddr::from),
+        _ => None,
     }
 }
 
-fn describe_step(comment: &mut String, step: &FollowNote, reason: &str, location: u64, at: &str) -> std::fmt::Result {
-    let number = step.step as usize;
-    let name = STEPS.get(number.wrapping_sub(1)).copied();
-    let hook = NETFILTER_HOOKS.get(step.hook as usize).copied();
-    match number {
-        STEP_NETFILTER_FIRST => write!(comment, "step={} side=first", hook.unwrap_or("netfilter")),
-        STEP_NETFILTER_LAST => write!(comment, "step={} side=last", hook.unwrap_or("netfilter")),
-        _ => write!(comment, "step={}", name.unwrap_or("unknown")),
-    }?;
-    if number == STEP_DROPPED {
-        write!(comment, " drop={reason}")?;
+fn named_rule(rule: &NftRule) -> note::Rule<'static> {
+    note::Rule {
+        family: nft_family(rule.family).map_or_else(|| rule.family.to_string().into(), Cow::from),
+        table: text_in(&rule.table).into(),
+        chain: text_in(&rule.chain).into(),
+        // A policy has none.
+        handle: Some(rule.handle).filter(|handle| *handle != 0),
     }
-    if location != 0 {
-        write!(comment, " at={at}")?;
-    }
-    if let Some(found) = FOUND.get(step.found as usize) {
-        write!(comment, " found={found}")?;
-    }
-    write!(comment, " number={}", step.number)?;
-    if let Some(state) = TRACKING.get((step.tracking as usize).wrapping_sub(1)) {
-        write!(comment, " ct={state}")?;
-        let kinds = TRANSLATIONS.iter();
-        let kinds = kinds.filter(|(bit, _)| step.connection & bit != 0);
-        let kinds: Vec<&str> = kinds.map(|(_, name)| *name).collect();
-        if !kinds.is_empty() {
-            write!(comment, " nat={}", kinds.join(","))?;
-        }
-    }
-    if step.pid != 0 {
-        let bytes = step.command.iter().flat_map(|word| word.to_ne_bytes());
-        let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        let name = String::from_utf8_lossy(&name).replace(char::is_whitespace, "_");
-        write!(comment, " by={name}[{}]", step.pid)?;
-    }
-    Ok(())
 }
 
-fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &mut Symbols, address: u64) -> &'l str {
-    known.entry(address).or_insert_with(|| {
-        symbols.refresh();
-        match symbols.caller(address) {
-            Some(at) => at.to_string(),
-            None => format!("{address:#x}"),
-        }
-    })
+/// Writes the comment of a step. Only a dropped packet has a reason.
+fn write_step(out: &mut String, followed: &FollowNote, facts: note::DropNote<'_>) {
+    let number = followed.step as usize;
+    let hook = NETFILTER_HOOKS.get(followed.hook as usize).copied().unwrap_or(Step::Netfilter);
+    let (step, side) = match number {
+        STEP_NETFILTER_FIRST => (hook, Some(Side::First)),
+        STEP_NETFILTER_LAST => (hook, Some(Side::Last)),
+        _ => (STEPS.get(number.wrapping_sub(1)).copied().unwrap_or(Step::Unknown), None),
+    };
+    let tracking = TRACKING.get((followed.tracking as usize).wrapping_sub(1)).copied();
+    let is_translated = |bit: u64| tracking.is_some() && followed.connection & bit != 0;
+    let command: Vec<u8> = followed.command.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let command = command.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = String::from_utf8_lossy(command);
+    let note = FollowStep {
+        step,
+        side,
+        found: FOUND.get(followed.found as usize).copied(),
+        number: Some(followed.number),
+        tracking,
+        translated: Translated { source: is_translated(SOURCE_NAT), destination: is_translated(DESTINATION_NAT) },
+        reader: (followed.pid != 0).then_some(ProcessNote { name: &name, id: followed.pid }),
+        facts: note::DropNote { reason: if step == Step::Dropped { facts.reason } else { "" }, ..facts },
+    };
+    note.write(out);
 }
 
 /// Returns the function that contains the call that returns to an address, or the address.

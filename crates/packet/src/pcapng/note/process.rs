@@ -1,0 +1,193 @@
+//! Comments on processes, their sockets, containers and pods.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::{Note, put, words};
+
+/// The process of a packet: `process=curl[1234]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessNote<'a> {
+    pub name: &'a str,
+    pub id: u32,
+}
+
+word_enum! {
+    /// Reason to name a process that may not be the one that uses the socket.
+    Owner {
+        /// It owns the listening socket.
+        Listener = "listener",
+        /// It had the socket when the capture began.
+        Existing = "existing",
+        /// It has the socket open with others.
+        Shared = "shared",
+        Sender = "sender",
+    }
+}
+
+/// The socket of a packet: `socket=77 cgroup=/system.slice/ssh.service owner=shared`. The kernel side writes the comment
+/// `owner=…` alone, perhaps with blanks after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketNote<'a> {
+    pub cookie: Option<u64>,
+    /// The path of the cgroup, or the number of a removed one.
+    pub cgroup: Option<Cow<'a, str>>,
+    pub owner: Option<Owner>,
+}
+
+/// The comment on the process or on the socket of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnerNote<'a> {
+    Process(ProcessNote<'a>),
+    Socket(SocketNote<'a>),
+}
+
+/// Properties of a process that no field of its block has: `container=0123456789ab pod=… cgroup=/… inner_pid=7`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CgroupNote<'a> {
+    pub container: Option<&'a str>,
+    pub pod: Option<&'a str>,
+    /// The path.
+    pub cgroup: Option<&'a str>,
+    /// The process's number in its own namespace.
+    pub inner_pid: Option<u32>,
+}
+
+/// The Kubernetes pod of an interface: `pod=default/web-0 labels=app=web`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodNote<'a> {
+    pub name: &'a str,
+    pub labels: Option<&'a str>,
+}
+
+const PROCESS: &str = "process";
+const SOCKET: &str = "socket";
+const OWNER: &str = "owner";
+const INNER: &str = "inner_pid";
+
+impl<'a> ProcessNote<'a> {
+    /// Parses `curl[1234]`.
+    pub(super) fn named(text: &'a str) -> Option<Self> {
+        let (name, id) = text.strip_suffix(']')?.rsplit_once('[')?;
+        Some(Self { name, id: id.parse().ok()? })
+    }
+
+    /// Returns the process that a comment names, which may be about a drop or a step too.
+    pub fn in_comment(text: &'a str) -> Option<Self> {
+        let word = || words(text).find(|(key, _)| *key == PROCESS);
+        Self::parse(text).or_else(|| Self::named(word()?.1))
+    }
+}
+
+/// Writes `curl[1234]`.
+impl fmt::Display for ProcessNote<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.name, self.id)
+    }
+}
+
+impl<'a> Note<'a> for ProcessNote<'a> {
+    fn write(&self, out: &mut String) {
+        put(out, PROCESS, Some(self));
+    }
+
+    fn parse(text: &'a str) -> Option<Self> {
+        let (key, name) = text.split_once('=')?;
+        Self::named(name).filter(|_| key == PROCESS)
+    }
+}
+
+impl<'a> SocketNote<'a> {
+    /// Parses a comment without its first key, or with `_` as the separator a word of another comment. Users name their
+    /// cgroups: the owner is the last of the words.
+    fn read(key: &str, value: &'a str, separator: &str) -> Option<Self> {
+        let (before, owner) = match key {
+            OWNER => ("", value),
+            SOCKET => value.rsplit_once(&format!("{separator}{OWNER}=")).unwrap_or((value, "")),
+            _ => return None,
+        };
+        let (cookie, cgroup) = before.split_once(&format!("{separator}cgroup=")).unzip();
+        let note = Self {
+            cookie: cookie.unwrap_or(before).parse().ok(),
+            cgroup: cgroup.map(Cow::from),
+            owner: Owner::of_word(owner.trim_end_matches(separator)),
+        };
+        (note != Self::default()).then_some(note)
+    }
+}
+
+impl<'a> Note<'a> for SocketNote<'a> {
+    fn write(&self, out: &mut String) {
+        put(out, SOCKET, self.cookie);
+        put(out, "cgroup", self.cgroup.as_ref());
+        put(out, OWNER, self.owner);
+    }
+
+    fn parse(text: &'a str) -> Option<Self> {
+        let (key, value) = text.split_once('=')?;
+        Self::read(key, value, " ")
+    }
+}
+
+impl<'a> OwnerNote<'a> {
+    /// Parses a word of another comment.
+    pub(super) fn of_word(key: &str, value: &'a str) -> Option<Self> {
+        match key {
+            PROCESS => ProcessNote::named(value).map(Self::Process),
+            _ => SocketNote::read(key, value, "_").map(Self::Socket),
+        }
+    }
+}
+
+impl<'a> Note<'a> for OwnerNote<'a> {
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Process(note) => note.write(out),
+            Self::Socket(note) => note.write(out),
+        }
+    }
+
+    fn parse(text: &'a str) -> Option<Self> {
+        let socket = || SocketNote::parse(text).map(Self::Socket);
+        ProcessNote::parse(text).map(Self::Process).or_else(socket)
+    }
+}
+
+impl<'a> Note<'a> for CgroupNote<'a> {
+    fn write(&self, out: &mut String) {
+        put(out, "container", self.container);
+        put(out, "pod", self.pod);
+        put(out, "cgroup", self.cgroup);
+        put(out, INNER, self.inner_pid);
+    }
+
+    fn parse(text: &'a str) -> Option<Self> {
+        // Users name their cgroups: text in such a name is no field.
+        let (fields, path) = text.split_once("cgroup=").unzip();
+        let (cgroup, inner) = path.and_then(|path| path.rsplit_once(&format!(" {INNER}="))).unzip();
+        let mut note = Self { cgroup: cgroup.or(path), ..Self::default() };
+        let inner = inner.map(|id| (INNER, id));
+        for (key, value) in words(fields.unwrap_or(text)).chain(inner) {
+            match key {
+                "container" => note.container = Some(value),
+                "pod" => note.pod = Some(value),
+                INNER => note.inner_pid = value.parse().ok(),
+                _ => {}
+            }
+        }
+        (note != Self::default()).then_some(note)
+    }
+}
+
+impl<'a> Note<'a> for PodNote<'a> {
+    fn write(&self, out: &mut String) {
+        put(out, "pod", Some(self.name));
+        put(out, "labels", self.labels);
+    }
+
+    fn parse(text: &'a str) -> Option<Self> {
+        let pod = text.strip_prefix("pod=")?;
+        let (name, labels) = pod.split_once(" labels=").unzip();
+        Some(Self { name: name.unwrap_or(pod), labels })
+    }
+}
