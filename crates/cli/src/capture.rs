@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use serde::Serialize;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::event::Event;
+use trawl_capture::event::{Event, OutputSummary, ReaderSummary};
 use trawl_capture::filter::choose_for_filters;
 use trawl_capture::own_traffic::{leave_out, own_traffic};
 use trawl_capture::pods::{self, Pods};
@@ -35,7 +36,7 @@ use trawl_plan::outputs::OutputPlan;
 use trawl_sink::{COMPRESSION_LIMIT, Output, Outputs, are_same, compression_threads, one_link_type};
 use trawl_sys::rights::privilege::User;
 use trawl_sys::{Error, Result, errno};
-use trawl_view::text;
+use trawl_view::{Show, text};
 
 pub use args::Args;
 use args::Environment;
@@ -116,10 +117,8 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
     pods.events.iter().for_each(|event| observer.event(event));
     let account = plan.summary.as_deref();
     let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref())).transpose()?;
-    let is_only_shown = plan.outputs.is_empty() && plan.store.is_none();
-    let form = display.form.as_ref().or(is_only_shown.then_some(&Form::Json(JsonForm::Lines)));
-    let shown = form.filter(|_| plan.store.is_none()).map(Form::writer);
-    let mut outputs = Outputs::open(&plan, shown, user.clone(), &mut observer, |event| json::event(event))?;
+    let mut outputs =
+        Outputs::open(&plan, shown(&plan, display), user.clone(), &mut observer, |event| json::event(event))?;
     observer.watch_readers(outputs.readers());
     if outputs.addresses().next().is_some() {
         (plan.options.memory, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;
@@ -149,6 +148,12 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
         true => code,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Returns the form in which packets are shown on standard output: JSON if they go nowhere else.
+fn shown(plan: &CapturePlan, display: &Display) -> Option<Box<dyn Show + Send>> {
+    let form = display.form.as_ref().or(plan.outputs.is_empty().then_some(&Form::Json(JsonForm::Lines)));
+    form.filter(|_| plan.store.is_none()).map(Form::writer)
 }
 
 /// Refuses a summary in the same file as packets.
@@ -186,14 +191,7 @@ fn report(
     ended: &Ended,
     account: Option<Output>,
 ) -> Result<ExitCode> {
-    for output in &summary.outputs {
-        if let Some(error) = output.error.clone() {
-            json::event(&Event::OutputFailed { error });
-        }
-        if output.lost + output.not_kept > 0 {
-            json::event(&Event::Output(output.clone()));
-        }
-    }
+    report_outputs(&summary.outputs);
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,
@@ -231,13 +229,10 @@ fn report(
     let points = summary.interfaces.iter();
     let libraries = points.filter_map(|point| point.library.clone().map(Event::Library));
     let triggers = summary.triggers.clone().map(Event::Triggers);
-    // The others left with a notice, and lost nothing.
-    let readers = summary.readers.iter();
-    let readers = readers.filter(|reader| reader.left.is_none() || reader.lost > 0);
-    let readers = readers.cloned().map(Event::Reader);
-    for event in gaps.chain(libraries).chain(triggers).chain(readers) {
+    for event in gaps.chain(libraries).chain(triggers) {
         json::event(&event);
     }
+    report_readers(&summary.readers);
     let packets = summary.total.lost.get(COMPRESSION_LIMIT).copied();
     if let Some(packets) = packets.filter(|packets| *packets > 0) {
         let threads = compression_threads();
@@ -247,7 +242,26 @@ fn report(
     written.map(|()| code)
 }
 
-fn write_summary(mut account: Output, summary: &Summary) -> Result<()> {
+/// Reports the outputs that lack packets.
+fn report_outputs(outputs: &[OutputSummary]) {
+    for output in outputs {
+        if let Some(error) = output.error.clone() {
+            json::event(&Event::OutputFailed { error });
+        }
+        if output.lost + output.not_kept > 0 {
+            json::event(&Event::Output(output.clone()));
+        }
+    }
+}
+
+/// Reports the readers that stayed until the end, or lack packets.
+fn report_readers(readers: &[ReaderSummary]) {
+    // The others left with a notice, and lost nothing.
+    let readers = readers.iter().filter(|reader| reader.left.is_none() || reader.lost > 0);
+    readers.for_each(|reader| json::event(&Event::Reader(reader.clone())));
+}
+
+fn write_summary(mut account: Output, summary: &impl Serialize) -> Result<()> {
     let name = account.name.clone();
     let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
     let mut text = serde_json::to_string(summary).map_err(|e| Error::failed("cannot encode the summary as JSON", e))?;

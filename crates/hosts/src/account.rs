@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{WriteOutcome, reason_of_failure};
 
 /// Offset of a host's clock from this one's, and its uncertainty: half of the round-trip time of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,6 +74,24 @@ impl HostReport {
             notices,
             interfaces: summary.map_or(Value::Null, |mut summary| summary["interfaces"].take()),
         }
+    }
+
+    /// Moves the packets of these interfaces that did not reach their output to the losses.
+    pub fn take_back(&mut self, outcome: &WriteOutcome, interfaces: &[u32]) {
+        let Some(counts) = &mut self.counts else {
+            return;
+        };
+        let reason = outcome.error.as_ref().map_or("not_read", reason_of_failure);
+        let unwritten = match &outcome.left {
+            Some(left) => self.received.unwrap_or(0).saturating_sub(left.sum(interfaces)),
+            None => outcome.unwritten.sum(interfaces),
+        };
+        let losses = outcome.lost.iter().filter(|loss| interfaces.contains(&loss.interface));
+        let losses = losses.map(|loss| (loss.reason, loss.packets));
+        for (reason, count) in losses.chain([(reason, unwritten)]).filter(|(_, count)| *count > 0) {
+            counts.take_back(reason, count);
+        }
+        counts.set_not_kept(outcome.not_kept.sum(interfaces));
     }
 
     fn sentence(&self) -> String {

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use trawl_front::json::Said;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_pipeline::WriteOutcome;
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_plan::sources::Sources;
@@ -198,7 +199,8 @@ impl Far {
         let _ = self.child.kill();
     }
 
-    pub fn report(mut self) -> HostReport {
+    /// Waits for the end, and returns the report. `outcome` tells which packets of these interfaces were not written.
+    pub fn report(mut self, outcome: &WriteOutcome, interfaces: &[u32]) -> HostReport {
         self.stop();
         // The remaining data is discarded: the thread that carries it ends.
         drop((self.reader.take(), self.pieces.take()));
@@ -216,14 +218,16 @@ impl Far {
             })
         };
         let error = self.error.or_else(|| failed.then(said));
-        HostReport::new(
+        let mut report = HostReport::new(
             self.name,
             (!self.stored).then_some((self.received, self.unwanted)),
             messages.clock,
             messages.summary,
             messages.notices,
             error,
-        )
+        );
+        report.take_back(outcome, interfaces);
+        report
     }
 }
 
@@ -231,7 +235,7 @@ impl Far {
 const ACCOUNT_FILE: &str = "/dev/fd/4";
 
 /// Returns the interfaces to capture on at one host: HOST:IF selects that host alone, IF every host.
-fn sources(whole: &Sources, host: &str, hosts: &[&str]) -> Result<Sources> {
+fn sources(whole: &Sources, host: &str, hosts: &[String]) -> Result<Sources> {
     let on = |name: &str, host: &str| {
         let rest = name.strip_prefix(host)?.strip_prefix(':')?;
         Some(rest.to_owned())
@@ -252,7 +256,7 @@ fn sources(whole: &Sources, host: &str, hosts: &[&str]) -> Result<Sources> {
 }
 
 /// Makes the plan of a host's part: packets are sent here, unless they stay on the host in a store.
-pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[&str]) -> Result<CapturePlan> {
+pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[String]) -> Result<CapturePlan> {
     let stdout =
         OutputPlan { path: "-".into(), format: Format::Pcapng, compression: None, snaplen: None, listen: None };
     let mut plan = CapturePlan {
@@ -398,7 +402,7 @@ mod tests {
 
     #[test]
     fn interfaces_with_a_host_are_for_it_alone() {
-        let hosts = ["web1", "10.0.0.2"];
+        let hosts = ["web1", "10.0.0.2"].map(str::to_owned);
         let names = |typed: &[&str], host: &str| {
             let whole = Sources { names: typed.iter().map(|&name| name.to_owned()).collect(), ..Sources::default() };
             sources(&whole, host, &hosts).map(|sources| sources.names)

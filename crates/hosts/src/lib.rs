@@ -4,18 +4,22 @@
 mod account;
 mod far;
 
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trawl_packet::read::{CaptureReader, Step};
+use trawl_packet::pcapng::block::{Block, INTERFACE_STATISTICS, LINKTYPE_ETHERNET, blocks};
+use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
+use trawl_packet::read::Step;
+use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, Source, SourceState, WriteOutcome};
 use trawl_plan::CapturePlan;
 use trawl_sys::events::{self, Signal, Signals, Wake};
 use trawl_sys::process::ssh::Ssh;
 use trawl_sys::process::{companion, own_binary};
 use trawl_sys::{Error, Result, clock};
+use trawl_view::rewrite::{Format, Rewriter};
 
 pub use account::Report;
 use far::{Far, HostState};
@@ -24,6 +28,8 @@ use far::{Far, HostState};
 const HOLD: Duration = Duration::from_secs(1);
 /// The same for a file, which nobody watches: the packets of a host without free CPUs may come later.
 const HOLD_FOR_FILE: Duration = Duration::from_secs(5);
+/// Number of bytes that are gathered before a write.
+const GATHER: usize = 256 << 10;
 const LOOK: Duration = Duration::from_millis(50);
 /// Interval between queries of the hosts' clocks: the first answers wait for the connection.
 const CLOCK: Duration = Duration::from_secs(5);
@@ -71,31 +77,6 @@ impl Destination {
     }
 }
 
-/// Receives the packets and the other blocks of all hosts.
-pub trait Output {
-    /// Called with a block that is not a packet, of the host with this number.
-    fn block(&mut self, host: usize, reader: &CaptureReader<'_>, kind: u32);
-
-    /// Called with a packet; returns false if nobody wants more.
-    fn packet(&mut self, host: usize, reader: &CaptureReader<'_>) -> Result<bool>;
-
-    /// Called when nothing more has arrived; returns false if nobody wants more.
-    fn flush(&mut self) -> Result<bool>;
-}
-
-/// Hosts that store their packets send none.
-impl Output for () {
-    fn block(&mut self, _host: usize, _reader: &CaptureReader<'_>, _kind: u32) {}
-
-    fn packet(&mut self, _host: usize, _reader: &CaptureReader<'_>) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn flush(&mut self) -> Result<bool> {
-        Ok(true)
-    }
-}
-
 /// Options for trawl on the hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostOptions<'a> {
@@ -105,49 +86,70 @@ pub struct HostOptions<'a> {
     pub quiet: bool,
 }
 
+/// The part of a host before it starts.
+struct Planned {
+    host: Destination,
+    /// The copied trawl.
+    pushed: Option<String>,
+    plan: CapturePlan,
+}
+
 impl Hosts {
-    /// Starts the part of the plan of each host.
-    pub fn start(
-        destinations: &[Destination],
+    /// Plans the part of each host, and copies trawl to it. `application` is named in the packets' file.
+    pub fn prepare(
+        destinations: Vec<Destination>,
         plan: &CapturePlan,
+        application: String,
         options: HostOptions<'_>,
-        tell: &Tell,
+        tell: Tell,
     ) -> Result<Self> {
         let signals = Signals::watch()?;
-        let wake = Wake::new()?;
-        let names: Vec<&str> = destinations.iter().map(|host| host.name.as_str()).collect();
-        let plans = names.iter().map(|name| far::plan(plan, name, &names)).collect::<Result<Vec<_>>>()?;
-        let pushed = destinations.iter().map(|host| {
-            let push = options.push.map(|storing| pushed(&host.ssh, plan.store.is_some().then_some(storing)));
-            push.transpose()
+        let names: Vec<String> = destinations.iter().map(|host| host.name.clone()).collect();
+        let planned = destinations.into_iter().map(|host| {
+            let plan = far::plan(plan, &host.name, &names)?;
+            Ok(Planned { host, pushed: None, plan })
         });
-        let pushed = pushed.collect::<Result<Vec<_>>>()?;
-        let hosts = destinations.iter().zip(&plans).zip(&pushed).map(|((host, plan), pushed)| {
-            let Destination { name, ssh } = host.clone();
-            Far::start(name, &ssh, pushed.as_deref(), plan, options.quiet, Arc::clone(tell), &wake)
-        });
+        let mut planned = planned.collect::<Result<Vec<_>>>()?;
+        if let Some(storing) = options.push {
+            for Planned { host, pushed, plan } in &mut planned {
+                *pushed = Some(push(&host.ssh, plan.store.is_some().then_some(storing))?);
+            }
+        }
         Ok(Self {
-            hosts: hosts.collect::<Result<_>>()?,
+            planned,
+            hosts: Vec::new(),
+            quiet: options.quiet,
             hold: hold(plan),
             remaining: plan.options.count,
-            wake,
+            rewriter: Rewriter::new(Format::Pcapng, false, application),
+            is_begun: false,
+            bytes: Vec::new(),
+            statistics: Vec::new(),
+            written: Counts::default(),
+            wake: Wake::new()?,
             signals,
             asked: None,
             questions: 0,
             interrupts: 0,
-            tell: Arc::clone(tell),
+            patience: None,
+            tell,
         })
     }
 
-    /// Waits for the end of each host, and returns the summary of all.
-    pub fn report(mut self) -> Report {
+    /// Waits for the end of each host, and returns the summary of all. `outcome` tells which packets were not written.
+    pub fn report(mut self, outcome: &WriteOutcome) -> Report {
         self.hosts.iter_mut().for_each(Far::stop);
-        Report::new(self.hosts.into_iter().map(Far::report).collect())
+        let mut interfaces = vec![Vec::new(); self.hosts.len()];
+        for (id, host) in self.rewriter.files() {
+            interfaces[host].push(id);
+        }
+        let reports = self.hosts.into_iter().zip(&interfaces);
+        Report::new(reports.map(|(host, interfaces)| host.report(outcome, interfaces)).collect())
     }
 }
 
 /// Copies the binary, and the one that stores packets, into a directory that only the user can write to.
-fn pushed(ssh: &Ssh, storing: Option<&str>) -> Result<String> {
+fn push(ssh: &Ssh, storing: Option<&str>) -> Result<String> {
     let directory = ssh.run("umask 077; mkdir -p ~/.cache/trawl && cd ~/.cache/trawl && pwd")?;
     let path = format!("{directory}/trawl");
     ssh.provide(&own_binary()?, &path)?;
@@ -172,7 +174,7 @@ fn short_name(destination: &str) -> &str {
 
 /// Returns the time that packets are held back. A limit of packets should end the capture soon.
 fn hold(plan: &CapturePlan) -> Duration {
-    let is_file = plan.outputs.first().is_some_and(|output| output.path != Path::new("-"));
+    let is_file = plan.outputs.first().is_some_and(|output| !output.is_stdout() && output.listen.is_none());
     match is_file && plan.options.count.is_none() {
         true => HOLD_FOR_FILE,
         false => HOLD,
@@ -181,15 +183,28 @@ fn hold(plan: &CapturePlan) -> Duration {
 
 /// The captures on all hosts, and the merge of their packets.
 pub struct Hosts {
+    planned: Vec<Planned>,
     hosts: Vec<Far>,
+    quiet: bool,
     hold: Duration,
     /// Number of packets still wanted, if there is a limit.
     remaining: Option<u64>,
+    rewriter: Rewriter,
+    /// True once the section header is written.
+    is_begun: bool,
+    /// Blocks for the feed.
+    bytes: Vec<u8>,
+    /// Statistics of the interfaces, which end the blocks.
+    statistics: Vec<u8>,
+    /// Packets handed to the feed.
+    written: Counts,
     wake: Wake,
     signals: Signals,
     asked: Option<Instant>,
     questions: u32,
     interrupts: u32,
+    /// Patience with a reader that does not read, since the first interrupt.
+    patience: Option<Patience>,
     tell: Tell,
 }
 
@@ -199,50 +214,136 @@ impl std::fmt::Debug for Hosts {
     }
 }
 
-impl Hosts {
-    /// Hands the packets of all hosts to the output, until each host has ended.
-    pub fn run(&mut self, output: &mut dyn Output) -> Result<()> {
+impl Source for Hosts {
+    fn start(&mut self) -> Result<()> {
+        for Planned { host: Destination { name, ssh }, pushed, plan } in std::mem::take(&mut self.planned) {
+            let tell = Arc::clone(&self.tell);
+            self.hosts.push(Far::start(name, &ssh, pushed.as_deref(), &plan, self.quiet, tell, &self.wake)?);
+        }
+        Ok(())
+    }
+
+    fn link_type(&mut self) -> Result<u16> {
+        self.rewriter.begin(&mut self.bytes);
         loop {
-            self.heed_signals();
-            self.ask_for_clocks();
-            let mut idle = true;
-            for index in 0..self.hosts.len() {
-                idle &= !self.advance(index, output);
+            self.look_around();
+            self.advance_all();
+            let readers = self.hosts.iter().filter_map(|host| host.reader.as_ref());
+            let first = readers.filter_map(|reader| reader.interfaces().first()).next();
+            let described = first.map(|interface| interface.link_type);
+            if let Some(link_type) = described.or(self.has_ended().then_some(LINKTYPE_ETHERNET)) {
+                return Ok(link_type);
             }
-            while let Some(index) = self.due() {
-                idle = false;
-                self.take(index, output)?;
-                self.advance(index, output);
-            }
-            if self.hosts.iter().all(|host| host.state == HostState::Ended) {
-                return Ok(());
-            }
-            if idle {
-                if !output.flush()? {
-                    self.hosts.iter_mut().for_each(Far::stop);
-                }
-                events::wait(&[self.wake.as_fd(), self.signals.as_fd()], LOOK)?;
-                self.wake.hush();
+            self.wait_for_hosts(None)?;
+        }
+    }
+
+    fn poll(&mut self, feed: &mut Feed<'_>) -> Result<SourceState> {
+        self.look_around();
+        if let Pressure::Blocked(reader) = &feed.pressure {
+            let is_ending = self.interrupts > 0;
+            let is_over = is_ending && self.patience.get_or_insert_with(Patience::begin).is_over(reader);
+            return Ok(if is_over { SourceState::Ended } else { SourceState::Idle });
+        }
+        if !self.is_begun {
+            self.is_begun = true;
+            self.rewriter.begin(&mut self.bytes);
+            self.write(feed)?;
+        }
+        self.advance_all();
+        while self.bytes.len() < GATHER
+            && let Some(index) = self.due()
+        {
+            self.take(index);
+            self.advance(index);
+        }
+        let moved = !self.bytes.is_empty();
+        self.write(feed)?;
+        if self.has_ended() {
+            self.append_statistics();
+            self.write(feed)?;
+            return Ok(SourceState::Ended);
+        }
+        Ok(if moved { SourceState::Moved } else { SourceState::Idle })
+    }
+
+    fn wait(&mut self, feed: &Feed<'_>) -> Result<()> {
+        self.wait_for_hosts(match &feed.pressure {
+            Pressure::Blocked(reader) => reader.outlet(),
+            _ => None,
+        })
+    }
+
+    fn stop(&mut self) {
+        self.hosts.iter_mut().for_each(Far::stop);
+    }
+}
+
+impl Hosts {
+    /// Writes the gathered blocks.
+    fn write(&mut self, feed: &mut Feed<'_>) -> Result<()> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        self.written.add_blocks(&self.bytes);
+        let written = feed.write(Blocks::Bytes(&self.bytes));
+        self.bytes.clear();
+        written
+    }
+
+    fn look_around(&mut self) {
+        self.heed_signals();
+        self.ask_for_clocks();
+    }
+
+    fn wait_for_hosts(&mut self, outlet: Option<BorrowedFd<'_>>) -> Result<()> {
+        events::wait_also(&[self.wake.as_fd(), self.signals.as_fd()], outlet, LOOK)?;
+        self.wake.hush();
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.hosts.iter().all(|host| host.state == HostState::Ended)
+    }
+
+    fn advance_all(&mut self) {
+        (0..self.hosts.len()).for_each(|index| self.advance(index));
+    }
+
+    /// Advances to a host's next packet, if it has arrived.
+    fn advance(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        while host.state == HostState::Waiting
+            && let Some(step) = host.step()
+        {
+            if let (Step::Block { kind }, Some(reader)) = (step, &host.reader) {
+                // A host that ends earlier than others must not end their file.
+                let out = match kind {
+                    INTERFACE_STATISTICS => &mut self.statistics,
+                    _ => &mut self.bytes,
+                };
+                self.rewriter.block(out, index, reader, kind);
             }
         }
     }
 
-    /// Advances to a host's next packet; returns false if nothing has arrived.
-    fn advance(&mut self, index: usize, output: &mut dyn Output) -> bool {
-        let mut went_on = false;
-        while self.hosts[index].state == HostState::Waiting {
-            match self.hosts[index].step() {
-                Some(Step::Packet) => went_on = true,
-                Some(Step::Block { kind }) => {
-                    went_on = true;
-                    if let Some(reader) = &self.hosts[index].reader {
-                        output.block(index, reader, kind);
-                    }
-                }
-                None => break,
-            }
+    /// Appends the statistics of all interfaces; a host that was cut off has sent none.
+    fn append_statistics(&mut self) {
+        let number = |block: Block<'_>| Some(u32::from_le_bytes(*block.body.first_chunk()?));
+        let described: HashSet<u32> = blocks(&self.statistics).filter_map(number).collect();
+        let mut others: Vec<u32> = self.rewriter.files().map(|(id, _)| id).collect();
+        others.retain(|id| !described.contains(id));
+        others.sort_unstable();
+        self.bytes.append(&mut self.statistics);
+        for interface_id in others {
+            let statistics = InterfaceStatistics {
+                interface_id,
+                timestamp_ns: clock::wall(),
+                user_delivered: Some(self.written.sum(&[interface_id])),
+                ..InterfaceStatistics::default()
+            };
+            interface_statistics(&mut self.bytes, &statistics);
         }
-        went_on
     }
 
     /// Returns the host with the next packet; `None` while a silent host may still send an earlier one.
@@ -262,26 +363,25 @@ impl Hosts {
         (all_have_come || is_past).then_some(index)
     }
 
-    fn take(&mut self, index: usize, output: &mut dyn Output) -> Result<()> {
+    /// Appends a host's packet, if it is wanted.
+    fn take(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         host.state = HostState::Waiting;
         if self.remaining == Some(0) {
             host.unwanted += 1;
-            return Ok(());
+            return;
         }
         host.received += 1;
-        if let Some(reader) = &host.reader
-            && !output.packet(index, reader)?
-        {
-            self.remaining = Some(0);
+        if let Some(reader) = &host.reader {
+            // Every packet fits into pcapng.
+            let _ = self.rewriter.packet(&mut self.bytes, index, reader);
         }
         if let Some(remaining) = &mut self.remaining {
-            *remaining = remaining.saturating_sub(1);
+            *remaining -= 1;
             if *remaining == 0 {
-                self.hosts.iter_mut().for_each(Far::stop);
+                self.stop();
             }
         }
-        Ok(())
     }
 
     /// Handles signals: the first asks the hosts to end, the third stops waiting for them.

@@ -8,6 +8,7 @@
 
 pub mod account;
 mod counts;
+mod source;
 mod stage;
 mod stream;
 
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use trawl_sys::{Error, Result, errno, events};
 
 pub use counts::Counts;
+pub use source::{Source, SourceState, carry};
 pub use stage::{Feed, Stage};
 pub use stream::{Stream, Unit};
 
@@ -158,13 +160,18 @@ impl<W: Writer + ?Sized> Writer for &mut W {
     }
 }
 
+/// Waits a moment for a busy writer.
+fn write_later() {
+    const BUSY_SLEEP: Duration = Duration::from_millis(1);
+    std::thread::sleep(BUSY_SLEEP);
+}
+
 /// Writes blocks and waits until the writer accepts more, without a limit on its reader.
 pub fn write_patiently(writer: &mut dyn Writer, blocks: Blocks<'_>) -> Result<()> {
-    const BUSY_SLEEP: Duration = Duration::from_millis(1);
     let mut pressure = writer.write(blocks)?;
     loop {
         match &pressure {
-            Pressure::Busy { .. } => std::thread::sleep(BUSY_SLEEP),
+            Pressure::Busy { .. } => write_later(),
             Pressure::Blocked(reader) => reader.wait()?,
             _ => return Ok(()),
         }
@@ -205,6 +212,13 @@ pub struct WriteOutcome {
     pub not_read: Option<String>,
     /// Reason for which the last packets could not be written. Errors of `write` and `flush` are not repeated.
     pub error: Option<Error>,
+}
+
+impl WriteOutcome {
+    /// Returns the outcome of packets of which none is known to have been written.
+    pub fn failed(error: Error) -> Self {
+        Self { left: Some(Counts::default()), error: Some(error), ..Self::default() }
+    }
 }
 
 /// Returns the reason of the packets that an output's failure keeps from being written.

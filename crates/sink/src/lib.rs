@@ -67,6 +67,7 @@ mod intact;
 mod next_files;
 mod outputs;
 mod packed;
+mod pcap_check;
 mod preamble;
 mod readers;
 mod series;

@@ -4,27 +4,32 @@
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trawl_capture::event::{Event, OutputSummary};
-use trawl_capture::session::{Attached, Ended, Observer, Session};
+use trawl_capture::session::{Attached, Ended, Observer};
 use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
-use trawl_pipeline::{Counts, FileWriter, Writer};
+use trawl_packet::pcapng::Interface;
+use trawl_pipeline::{Counts, Feed, FileWriter, Source, Stage, WriteOutcome, Writer, carry};
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
 use trawl_source::packets_of;
-use trawl_sys::process::warden::{self, CutFile, Undo, WholeBytes};
+use trawl_sys::process::warden::{self, CutFile, Undo, Warden, WholeBytes};
 use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::{
     Error, Result,
     files::{create, outfile},
 };
 use trawl_view::Show;
+use trawl_view::record::RingPackets;
 
+use crate::pcap_check::PcapCheck;
+use crate::series::Accounts;
 use crate::shown::Shown;
 use crate::{
     Budget, DirectFile, Listener, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, ReaderLog, Series,
@@ -339,65 +344,162 @@ impl Outputs {
         Ok(())
     }
 
-    /// Records to all outputs, and shows the packets as well.
+    /// Records a capture to all outputs, and shows the packets as well.
     pub fn record(self, mut attached: Attached, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
-        let Self { first, mut others, mut shown, files, user, for_readers, say } = self;
-        if matches!(first, First::None)
-            && let Some(form) = shown.take()
-        {
-            let confined = attached.confine(user, Capabilities::empty())?;
-            let packets = packets_of(confined.session());
-            return confined.run(&mut Shown::new(form, packets)?, observer);
-        }
-        let budget = Budget::new(for_readers);
-        let (snaplen, format) = match &first {
-            First::One(plan, _) | First::Series(plan, _) => (plan.snaplen, plan.format),
-            First::None => (None, Format::Pcapng),
-        };
         // A library reports link types only once the devices are open.
         let interfaces = attached.session().interfaces().iter();
-        one_link_type(format, interfaces.map(|one| one.link_type))?;
-        let nothing: Opener = Box::new(|| Ok(Box::new(Counts::default()) as Box<dyn Writer>));
+        one_link_type(self.first_format(), interfaces.map(|one| one.link_type))?;
+        let user = self.user.clone();
+        let accounts = attached.session().accounts();
+        let prepared = self.prepare(attached.files_warden(), accounts, true)?;
+        let confined = attached.confine(user, Capabilities::empty())?;
+        // Compression starts threads, which have the rights of the thread that starts them.
+        let session = confined.session();
+        let interface = session.interfaces().first().cloned().unwrap_or_default();
+        let mut writers = prepared.start(Stream { interface, packets: packets_of(session) })?;
+        let mut ran = confined.run(writers.writer(), observer);
+        let outputs = writers.end();
+        if let Ok((summary, _)) = &mut ran {
+            summary.outputs.extend(outputs);
+        }
+        ran
+    }
+
+    /// Writes the packets of a source to all outputs, and shows them as well. Returns the outcome of its packets, and
+    /// of each output where there are several. `between` is called while packets are moved.
+    pub fn carry(
+        self,
+        source: &mut dyn Source,
+        between: &mut dyn FnMut(),
+    ) -> Result<(WriteOutcome, Vec<OutputSummary>)> {
+        let mut warden = Warden::default();
+        let formats = self.plans().map(|plan| plan.format);
+        let has_pcap = formats.into_iter().any(|format| format == Format::Pcap);
+        let prepared = self.prepare(&mut warden, Box::new(Vec::new), false)?;
+        source.start()?;
+        let mut interface = Interface { snaplen: 0, ..Interface::default() };
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        if has_pcap {
+            interface.link_type = source.link_type()?;
+            stages.push(Box::new(PcapCheck::new(interface.link_type)));
+        }
+        let mut writers = prepared.start(Stream { interface, packets: RingPackets::default() })?;
+        let mut feed = Feed::new(stages, writers.writer());
+        let outcome = carry(source, &mut feed, between);
+        drop(feed);
+        let outputs = writers.end();
+        Ok((outcome?, outputs))
+    }
+
+    fn plans(&self) -> impl Iterator<Item = &OutputPlan> {
+        let first = match &self.first {
+            First::One(plan, _) | First::Series(plan, _) => Some(plan),
+            First::None => None,
+        };
+        first.into_iter().chain(self.others.iter().map(|(plan, _)| plan))
+    }
+
+    fn first_format(&self) -> Format {
+        self.plans().next().map_or(Format::Pcapng, |plan| plan.format)
+    }
+
+    /// Empties the files, and starts the processes that watch over them. No thread may be running. `gives_up` is true if
+    /// this process gives up its rights later.
+    fn prepare(self, warden: &mut Warden, accounts: Accounts, gives_up: bool) -> Result<Prepared> {
+        let Self { first, mut others, mut shown, files, user, for_readers, say } = self;
+        let budget = Budget::new(for_readers);
+        let mut snaplen = None;
+        let nothing: Opener = Box::new(|_| Ok(Box::new(Counts::default()) as Box<dyn Writer>));
         let (name, open) = match first {
             // A slow pipe must not stall the other outputs, so it gets its own queue.
             First::One(plan, output)
                 if output.file().is_none_or(|file| !file.regular) && (!others.is_empty() || shown.is_some()) =>
             {
+                snaplen = plan.snaplen;
                 others.insert(0, (plan, output));
                 (String::new(), nothing)
             }
             First::One(plan, Opened::File(output)) => {
-                let how = How::of(&plan, files.io, attached.session());
-                (output.name.clone(), of_file(how, output, &mut attached)?)
+                snaplen = plan.snaplen;
+                (output.name.clone(), of_file(plan, files.io, output, warden)?)
             }
             First::One(plan, Opened::Readers(listener, name)) => {
-                let form = How::of(&plan, files.io, attached.session()).form;
-                let budget = budget.clone();
-                let open: Opener = Box::new(move || Ok(Box::new(listener.serve(form, budget)?) as Box<dyn Writer>));
+                snaplen = plan.snaplen;
+                let (io, budget) = (files.io, budget.clone());
+                let open: Opener = Box::new(move |stream| {
+                    Ok(Box::new(listener.serve(How::of(&plan, io, stream).form, budget)?) as Box<dyn Writer>)
+                });
                 (name, open)
             }
             First::Series(plan, series) => {
-                let how = How { largest: series.largest(), ..How::of(&plan, files.io, attached.session()) };
-                let name = series.path.clone();
-                (name, of_series(how, series, files.mode, user.clone(), &attached, say)?)
+                snaplen = plan.snaplen;
+                (series.path.clone(), of_series(plan, files, series, user, gives_up, accounts, say)?)
             }
-            First::None => (String::new(), nothing),
+            First::None => match shown.take() {
+                Some(form) => {
+                    let open: Opener =
+                        Box::new(
+                            |stream| Ok(Box::new(Shown::new(form, take(&mut stream.packets))?) as Box<dyn Writer>),
+                        );
+                    (String::new(), open)
+                }
+                None => (String::new(), nothing),
+            },
         };
-        let confined = attached.confine(user, Capabilities::empty())?;
-        // Compression starts threads, which have the rights of the thread that starts them.
-        let mut first = open()?;
-        let beside = beside(others, files.io, confined.session(), shown, &budget)?;
-        if beside.is_empty() && snaplen.is_none() {
-            return confined.run(first.as_mut(), observer);
+        Ok(Prepared { name, open, snaplen, others, shown, io: files.io, budget })
+    }
+}
+
+/// Outputs whose files are empty and watched over.
+struct Prepared {
+    name: String,
+    open: Opener,
+    /// Snap length of the first output.
+    snaplen: Option<u32>,
+    others: Vec<(OutputPlan, Opened)>,
+    shown: Option<Box<dyn Show + Send>>,
+    io: Io,
+    budget: Budget,
+}
+
+/// The packets to be written.
+struct Stream {
+    /// The first interface.
+    interface: Interface,
+    packets: RingPackets,
+}
+
+impl Prepared {
+    /// Starts the writers, and the threads of those that have one.
+    fn start(self, mut stream: Stream) -> Result<Writers> {
+        let first = (self.open)(&mut stream)?;
+        let beside = beside(self.others, self.io, stream, self.shown, &self.budget)?;
+        Ok(match beside.is_empty() && self.snaplen.is_none() {
+            true => Writers::One(first),
+            false => Writers::Several(Box::new(Several::new(self.name, first, self.snaplen, beside))),
+        })
+    }
+}
+
+/// The writers of all outputs.
+enum Writers {
+    One(Box<dyn Writer>),
+    Several(Box<Several>),
+}
+
+impl Writers {
+    fn writer(&mut self) -> &mut dyn Writer {
+        match self {
+            Self::One(writer) => writer.as_mut(),
+            Self::Several(several) => several.as_mut(),
         }
-        let mut several = Several::new(name, first, snaplen, beside);
-        let mut ran = confined.run(&mut several, observer);
-        for fate in several.end() {
-            if let Ok((summary, _)) = &mut ran {
-                summary.outputs.push(summary_of(fate));
-            }
+    }
+
+    fn end(self) -> Vec<OutputSummary> {
+        match self {
+            Self::One(_) => Vec::new(),
+            Self::Several(several) => several.end().into_iter().map(summary_of).collect(),
         }
-        ran
     }
 }
 
@@ -412,32 +514,35 @@ pub fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>>
     };
     let output = Output::open(path, None, None)?;
     output.check_compression(plan.compression)?;
-    let how = How::of(&plan, Io::Auto, attached.session());
-    of_file(how, output, attached)?()
+    let interface = attached.session().interfaces().first().cloned().unwrap_or_default();
+    let open = of_file(plan, Io::Auto, output, attached.files_warden())?;
+    open(&mut Stream { interface, packets: RingPackets::default() })
 }
 
 /// Opens a writer once the process has given up its rights.
-type Opener = Box<dyn FnOnce() -> Result<Box<dyn Writer>>>;
+type Opener = Box<dyn FnOnce(&mut Stream) -> Result<Box<dyn Writer>>>;
 
-fn of_file(how: How, mut output: Output, attached: &mut Attached) -> Result<Opener> {
+fn of_file(plan: OutputPlan, io: Io, mut output: Output, warden: &mut Warden) -> Result<Opener> {
     let whole = output.empty()?;
     output.keep();
     let Output { file, name, .. } = output;
     if let Some(whole) = &whole {
         let cut: Box<dyn Undo> = Box::new(CutFile { file: warden::hold(file.as_fd())?, whole: whole.clone() });
-        attached.files_warden().watch([cut])?;
+        warden.watch([cut])?;
     }
-    Ok(Box::new(move || Ok(how.open_any(file, name, whole)? as Box<dyn Writer>)))
+    Ok(Box::new(move |stream| Ok(How::of(&plan, io, stream).open_any(file, name, whole)? as Box<dyn Writer>)))
 }
 
 fn of_series(
-    how: How,
+    plan: OutputPlan,
+    files: FilePlan,
     series: SeriesPlan,
-    mode: Option<u32>,
     user: Option<User>,
-    attached: &Attached,
+    gives_up: bool,
+    accounts: Accounts,
     say: fn(&Event),
 ) -> Result<Opener> {
+    let FilePlan { mode, io, .. } = files;
     let whole = WholeBytes::new()?;
     let make = move |path: &Path| {
         outfile::check_regular(path)?;
@@ -447,7 +552,8 @@ fn of_series(
         Ok(file)
     };
     // A command is the user's own, and may need more rights than trawl; run as another user, it has that user's rights.
-    let kept = (user.is_some() || series.rotation.command.is_none()).then(|| KeptPrivileges {
+    let is_limited = user.is_some() || (gives_up && series.rotation.command.is_none());
+    let kept = is_limited.then(|| KeptPrivileges {
         capabilities: match user {
             Some(_) => Capabilities::empty(),
             None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
@@ -456,9 +562,9 @@ fn of_series(
     });
     let make = Box::new(make);
     let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
-    let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
-    let accounts = attached.session().accounts();
-    Ok(Box::new(move || {
+    Ok(Box::new(move |stream| {
+        let how = How { largest: series.largest(), ..How::of(&plan, io, stream) };
+        let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
         let tell = Box::new(move |count| say(&Event::WaitsForCommands { count }));
         let series = Series::new(series, files, Box::new(open), accounts, tell);
         Ok(Box::new(series) as Box<dyn Writer>)
@@ -513,13 +619,13 @@ fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: boo
 fn beside(
     opened: Vec<(OutputPlan, Opened)>,
     io: Io,
-    session: &Session,
+    stream: Stream,
     shown: Option<Box<dyn Show + Send>>,
     budget: &Budget,
 ) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
     for (plan, output) in opened {
-        let how = How::of(&plan, io, session);
+        let how = How::of(&plan, io, &stream);
         let (name, writer): (String, Box<dyn Writer + Send>) = match output {
             Opened::File(mut output) => {
                 let whole = output.empty()?;
@@ -532,7 +638,7 @@ fn beside(
         all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }
     if let Some(form) = shown {
-        let shown = Box::new(Shown::new(form, packets_of(session))?);
+        let shown = Box::new(Shown::new(form, stream.packets)?);
         all.push(ThreadedOutput::start("standard output".to_owned(), shown, None)?);
     }
     Ok(all)
@@ -561,8 +667,8 @@ struct How {
 }
 
 impl How {
-    fn of(output: &OutputPlan, io: Io, session: &Session) -> Self {
-        let first = session.interfaces().first().cloned().unwrap_or_default();
+    fn of(output: &OutputPlan, io: Io, stream: &Stream) -> Self {
+        let first = &stream.interface;
         let form = match output.format {
             Format::Pcapng => OutputForm::Pcapng,
             Format::Pcap => {

@@ -148,6 +148,11 @@ impl BlockOrigin {
     }
 }
 
+/// Returns a name, if it is one.
+fn named(name: &str) -> Option<&str> {
+    (!name.is_empty()).then_some(name)
+}
+
 /// Packets among the finished blocks of a running capture, with the interface blocks described so far.
 #[derive(Debug, Default)]
 pub struct RingPackets {
@@ -177,9 +182,9 @@ impl RingPackets {
                     link_type: origin.link_type,
                     captured: packet.captured,
                     original_len: packet.original_len,
-                    interface: Some(&origin.interface),
+                    interface: named(&origin.interface),
                     direction: options.direction(),
-                    hook: Some(&origin.hook),
+                    hook: named(&origin.hook),
                     verdict: options.verdict,
                     queue: options.queue,
                     packet_id: options.packet_id,

@@ -89,6 +89,18 @@ impl Rewriter {
         self.left_out
     }
 
+    /// Writes the header of a pcapng file before any file is read.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.started, true) {
+            section_header(out, &SectionHeader { userappl: Some(&self.application), ..SectionHeader::default() });
+        }
+    }
+
+    /// Returns the files of the interfaces in the new file, with their numbers.
+    pub fn files(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.interfaces.iter().map(|((file, _), id)| (*id, *file))
+    }
+
     /// Writes the header; a file without packets is still a valid file.
     pub fn start(&mut self, out: &mut Vec<u8>, reader: &CaptureReader<'_>) {
         if std::mem::replace(&mut self.started, true) {

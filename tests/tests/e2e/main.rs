@@ -77,6 +77,7 @@ mod second_look;
 mod series;
 mod serve;
 mod sharing;
+mod sources;
 mod stamp;
 mod store;
 mod subject;

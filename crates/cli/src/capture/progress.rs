@@ -43,8 +43,7 @@ pub(super) struct Terminal {
     published: Vec<Published>,
     /// The thread that makes chunks for a store.
     chunks: Option<Control>,
-    /// Outputs with readers, by their names.
-    readers: Vec<(String, ReaderLog)>,
+    readers: ReaderLogs,
     subject: Option<Subject>,
 }
 
@@ -69,7 +68,7 @@ impl Terminal {
             joining: Joining::new(&plan.sources, plan.options.tap, subject.as_ref().and_then(Subject::spaces), pods),
             published: published.flatten().collect(),
             chunks: None,
-            readers: Vec::new(),
+            readers: ReaderLogs::default(),
             subject,
         }
     }
@@ -81,27 +80,17 @@ impl Terminal {
 
     /// Reports the events of the readers of these outputs.
     pub(super) fn watch_readers(&mut self, logs: impl Iterator<Item = (String, ReaderLog)>) {
-        self.readers.extend(logs);
+        self.readers = ReaderLogs::new(logs);
     }
 
     /// Returns what became of all readers, once the outputs have ended.
     pub(super) fn readers(&mut self) -> Vec<ReaderSummary> {
         self.tell_of_readers();
-        let logs = std::mem::take(&mut self.readers);
-        let fates = logs.iter().flat_map(|(output, log)| {
-            let fates = log.fates().into_iter();
-            fates.map(|fate| reader_summary(output, fate))
-        });
-        fates.collect()
+        self.readers.fates()
     }
 
     fn tell_of_readers(&mut self) {
-        let news = self.readers.iter().flat_map(|(output, log)| {
-            let news = log.news().into_iter();
-            news.map(|news| reader_event(output.clone(), news))
-        });
-        let news: Vec<Event> = news.collect();
-        news.iter().for_each(|event| self.event(event));
+        self.readers.news().iter().for_each(|event| self.event(event));
     }
 
     /// Returns all events so far.
@@ -118,6 +107,34 @@ impl Terminal {
         if std::mem::take(&mut self.live_line) {
             terminal::end_line();
         }
+    }
+}
+
+/// Logs of the readers of outputs, by the outputs' names.
+#[derive(Default)]
+pub(super) struct ReaderLogs(Vec<(String, ReaderLog)>);
+
+impl ReaderLogs {
+    pub fn new(logs: impl Iterator<Item = (String, ReaderLog)>) -> Self {
+        Self(logs.collect())
+    }
+
+    /// Returns the events since the last call.
+    pub fn news(&self) -> Vec<Event> {
+        let news = self.0.iter().flat_map(|(output, log)| {
+            let news = log.news().into_iter();
+            news.map(|news| reader_event(output.clone(), news))
+        });
+        news.collect()
+    }
+
+    /// Returns what became of all readers.
+    pub fn fates(&self) -> Vec<ReaderSummary> {
+        let fates = self.0.iter().flat_map(|(output, log)| {
+            let fates = log.fates().into_iter();
+            fates.map(|fate| reader_summary(output, fate))
+        });
+        fates.collect()
     }
 }
 

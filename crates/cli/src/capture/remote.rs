@@ -1,21 +1,23 @@
 //! A capture on other hosts: its arguments, and what is said of it.
 
-mod output;
-
-use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use serde::Serialize;
+use trawl_capture::event::{Event, OutputSummary, ReaderSummary};
+use trawl_capture::point::Point;
+use trawl_capture::session::Observer;
+use trawl_capture::summary::Summary;
 use trawl_hosts::{Destination, HostOptions, Hosts, News, Report};
+use trawl_pipeline::WriteOutcome;
 use trawl_plan::CapturePlan;
+use trawl_sink::{Output as File, Outputs};
 use trawl_sys::rights::privilege::User;
-use trawl_sys::{Error, Result};
+use trawl_sys::{Result, errno};
 
 use super::display::Display;
-use output::Output;
-use trawl_sink::Output as File;
-
+use super::progress::ReaderLogs;
+use super::{check_outputs, report_outputs, report_readers, shown, write_summary};
 use crate::helpers::FLEET;
 use crate::{exit_code, json, terminal};
 
@@ -28,10 +30,7 @@ pub(super) struct HostArgs {
     #[arg(
         long = "on",
         value_name = "HOST",
-        conflicts_with_all = [
-            "list_interfaces", "compress", "file_size", "file_seconds", "files", "max_disk", "command", "sealed", "io",
-            "trigger", "on_verdict", "on_signal",
-        ],
+        conflicts_with_all = ["list_interfaces", "trigger", "on_verdict", "on_signal"],
         hide_short_help = true
     )]
     pub(super) on: Vec<String>,
@@ -48,14 +47,16 @@ pub(super) struct HostArgs {
 
 /// Captures on other hosts.
 pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Result<ExitCode> {
+    check_outputs(plan, display, &[])?;
     let user = plan.user.as_deref().map(User::find).transpose()?;
-    let open = |path: &Path| File::open(path, plan.files.mode, user.as_ref());
-    let account = plan.summary.as_deref().map(open).transpose()?;
-    let mut output = match plan.store {
-        Some(_) => None,
-        None => Some(Output::open(&plan.outputs, display, open)?),
-    };
+    let account = plan.summary.as_deref().map(|path| File::open(path, plan.files.mode, user.as_ref())).transpose()?;
     let (quiet, json) = (display.quiet, display.json);
+    let mut notices = Notices { quiet, verbose: display.verbose };
+    let mut outputs = Outputs::open(plan, shown(plan, display), user, &mut notices, |event| json::event(event))?;
+    let readers = ReaderLogs::new(outputs.readers());
+    if outputs.addresses().next().is_some() {
+        (_, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;
+    }
     let tell = move |host: &str, news: &News<'_>| match news {
         News::Received(count) => terminal::say(&format!("{host}: {count} packets received")),
         News::Said { .. } if quiet => {}
@@ -64,26 +65,61 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
     };
     let destinations = Destination::all(&hosts.ssh, &hosts.on)?;
     let options = HostOptions { push: hosts.push.then_some(FLEET.program), quiet };
-    let mut running = Hosts::start(&destinations, plan, options, &(Arc::new(tell) as _))?;
-    let ran = match &mut output {
-        Some(output) => running.run(output),
-        None => running.run(&mut ()),
-    };
-    let report = running.report();
-    let written = output.map_or(Ok(()), Output::finish);
+    let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
+    let mut running = Hosts::prepare(destinations, plan, application, options, Arc::new(tell))?;
+    let mut tell_of_readers = || readers.news().iter().for_each(|event| notices.event(event));
+    let carried = outputs.carry(&mut running, &mut tell_of_readers);
+    tell_of_readers();
+    let (outcome, outputs) = carried.unwrap_or_else(|error| (WriteOutcome::failed(error), Vec::new()));
+    let report = running.report(&outcome);
+    let has_failed = outputs.iter().any(|output| output.failed);
+    report_outputs(&outputs);
+    let fates = readers.fates();
+    report_readers(&fates);
     report.lines().iter().for_each(|line| terminal::say(line));
-    account.map_or(Ok(()), |account| write_summary(account, &report))?;
-    ran.and(written)?;
-    Ok(exit_code(report.is_whole()))
+    let summary = HostsSummary { report: &report, outputs: &outputs, readers: &fates };
+    account.map_or(Ok(()), |account| write_summary(account, &summary))?;
+    match outcome.error {
+        // The reader closed the pipe, which is not a failure.
+        Some(error) if error.errno() != Some(errno::EPIPE) => Err(error),
+        _ => Ok(exit_code(report.is_whole() && !has_failed)),
+    }
 }
 
-fn write_summary(mut account: File, report: &Report) -> Result<()> {
-    let text = json::line(report)?;
-    let name = account.name.clone();
-    account.empty()?;
-    account.keep();
-    let written = account.file.write_all(text.as_bytes());
-    written.map_err(|e| Error::os(format!("cannot write the summary to {name}"), e))
+/// The summary for `--summary`.
+#[derive(Serialize)]
+struct HostsSummary<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// Outputs after the first one.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    outputs: &'a [OutputSummary],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    readers: &'a [ReaderSummary],
+}
+
+/// Reports the events of the outputs.
+struct Notices {
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Observer for Notices {
+    fn event(&mut self, event: &Event) {
+        if !self.quiet || matches!(event, Event::Listening { any_port: true, .. }) {
+            json::event(event);
+        }
+    }
+
+    fn detail(&mut self, event: &Event) {
+        if self.verbose {
+            self.event(event);
+        }
+    }
+
+    fn started(&mut self, _points: &[Point]) {}
+
+    fn figures(&mut self, _summary: &Summary) {}
 }
 
 impl HostArgs {
