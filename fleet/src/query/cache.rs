@@ -25,6 +25,8 @@ use trawl_sys::files::{create, run};
 const MOST: u64 = 1 << 30;
 /// Directory of the files of an index, in a store.
 const FILES: &str = "index/data/";
+/// Length of the digest, in hexadecimal digits, before the bytes of a part.
+const DIGEST: usize = 64;
 
 /// A store, of which only reading is possible.
 #[derive(Debug)]
@@ -129,11 +131,12 @@ impl ObjectStore for Cached {
         let Some(path) = self.path(location, ranges) else {
             return self.store.get_ranges(location, ranges).await;
         };
-        if let Some(parts) = fs::read(&path).ok().and_then(|bytes| divided(bytes, ranges)) {
+        if let Some(parts) = fs::read(&path).ok().and_then(undamaged).and_then(|bytes| divided(bytes, ranges)) {
             return Ok(parts);
         }
         let parts = self.store.get_ranges(location, ranges).await?;
-        if create::replace(&path, &parts.concat()).is_ok() {
+        let bytes = parts.concat();
+        if create::replace(&path, &[sha256(&bytes).into_bytes(), bytes].concat()).is_ok() {
             self.has_grown.store(true, Ordering::Relaxed);
         }
         Ok(parts)
@@ -164,9 +167,18 @@ impl ObjectStore for Cached {
     }
 }
 
+/// Returns the kept bytes, which follow their digest; `None` if either has changed. A changed footer could hide packets.
+fn undamaged(kept: Vec<u8>) -> Option<Bytes> {
+    let mut digest = Bytes::from(kept);
+    if digest.len() < DIGEST {
+        return None;
+    }
+    let bytes = digest.split_off(DIGEST);
+    (sha256(&bytes).as_bytes() == digest).then_some(bytes)
+}
+
 /// Divides kept bytes into the parts of these ranges; `None` if they have another length.
-fn divided(bytes: Vec<u8>, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
-    let mut rest = Bytes::from(bytes);
+fn divided(mut rest: Bytes, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
     let mut parts = Vec::new();
     for range in ranges {
         let length = usize::try_from(range.end - range.start).ok()?;
@@ -176,4 +188,22 @@ fn divided(bytes: Vec<u8>, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
         parts.push(rest.split_to(length));
     }
     rest.is_empty().then_some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_parts_are_not_used() {
+        let bytes = b"a footer".to_vec();
+        let kept = [sha256(&bytes).into_bytes(), bytes.clone()].concat();
+        assert_eq!(undamaged(kept.clone()).expect("undamaged"), bytes);
+        for at in [0, DIGEST, kept.len() - 1] {
+            let mut damaged = kept.clone();
+            damaged[at] ^= 1;
+            assert_eq!(undamaged(damaged), None, "{at}");
+        }
+        assert_eq!(undamaged(kept[..DIGEST - 1].to_vec()), None);
+    }
 }

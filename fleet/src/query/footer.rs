@@ -1,4 +1,5 @@
-//! A store whose Parquet files end with a footer of a possible length. The reader of footers breaks down at others.
+//! A store whose Parquet files end with a footer of a possible length, and are as long as the catalogue says. The reader
+//! breaks down at others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::object_store::path::Path as Key;
 use datafusion::object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -36,6 +37,10 @@ fn fault(end: &[u8], size: u64) -> Option<String> {
     }
 }
 
+fn unreadable(location: &Key, fault: &str) -> Error {
+    Error::Generic { store: "index", source: format!("{location}: {fault}").into() }
+}
+
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -46,7 +51,15 @@ impl fmt::Display for Checked {
 impl ObjectStore for Checked {
     async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
         let only_facts = options.head;
+        let wanted = match &options.range {
+            Some(GetRange::Bounded(range)) if !only_facts => Some(range.clone()),
+            _ => None,
+        };
         let answer = self.0.get_opts(location, options).await?;
+        if wanted.is_some_and(|wanted| answer.range != wanted) {
+            let fault = format!("it has {} bytes, fewer than the catalogue says", answer.meta.size);
+            return Err(unreadable(location, &fault));
+        }
         let length = answer.range.end.saturating_sub(answer.range.start);
         let ends = answer.range.end == answer.meta.size && (END..=MOST).contains(&length);
         if only_facts || !ends || !location.as_ref().ends_with(".parquet") {
@@ -56,7 +69,7 @@ impl ObjectStore for Checked {
         let bytes: Bytes = answer.bytes().await?;
         let end = &bytes[bytes.len().saturating_sub(END as usize)..];
         if let Some(fault) = fault(end, meta.size) {
-            return Err(Error::Generic { store: "index", source: format!("{location}: {fault}").into() });
+            return Err(unreadable(location, &fault));
         }
         let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());
         Ok(GetResult { payload, meta, range, attributes })
@@ -89,8 +102,8 @@ impl ObjectStore for Checked {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::object_store::ObjectStoreExt;
     use datafusion::object_store::memory::InMemory;
-    use datafusion::object_store::{GetRange, ObjectStoreExt};
 
     use super::*;
 
@@ -113,5 +126,17 @@ mod tests {
             assert_eq!(read.is_ok(), is_possible, "{end:?}: {read:?}");
             assert!(read.err().is_none_or(|error| error.to_string().contains("x.parquet")));
         }
+    }
+
+    #[test]
+    fn files_shorter_than_the_catalogue_says_are_errors() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (store, key) = (InMemory::new(), Key::from("index/data/x.parquet"));
+        let read = runtime.block_on(async {
+            store.put(&key, (&b"PAR1meta\x04\0\0\0PAR1"[..]).into()).await?;
+            Checked(Arc::new(store)).get_ranges(&key, &[0..16, 0..20]).await
+        });
+        let error = read.expect_err("an error").to_string();
+        assert!(error.contains("x.parquet: it has 16 bytes"), "{error}");
     }
 }
