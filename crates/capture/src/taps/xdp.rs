@@ -216,7 +216,13 @@ fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
 
 /// Attaches natively if no mode is requested, and in skb mode if native mode is refused.
 fn attach_program(site: &CaptureSite, program: &OwnedFd, assembly: &mut Assembly) -> Result<(OwnedFd, XdpMode)> {
-    let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
+    let (link, attached) = match assembly.options.time {
+        // The kernel runs a program for one device in its driver alone.
+        TimeSource::Hardware => {
+            hold(site, program, Some(XdpMode::Native)).map_err(|e| no_hardware_time(site, e.why()))?
+        }
+        TimeSource::System => hold(site, program, assembly.options.mode.asked())?,
+    };
     if let Some(refused) = attached.instead_of {
         let error = refused.explain(&site.to_attach()?, NAME);
         assembly.event(Event::SkbMode { interface: site.label.clone(), why: error.why().to_owned() });
@@ -303,17 +309,19 @@ fn load(
     if !hardware {
         return ready.load(&how);
     }
-    let cannot = |why: &str| {
-        let what = format!("cannot read hardware time stamps on {}", site.label);
-        Error::failed(what, why).fix("leave out --time hw")
-    };
     if let Some(why) = KernelFeature::XdpMetadata.probe().why() {
-        return Err(cannot(why));
+        return Err(no_hardware_time(site, why));
     }
     how.flags |= program::DEVICE_BOUND;
     how.ifindex = site.interface.index;
     let instructions = ready.instructions();
-    run_maybe_in(site.namespace.as_ref(), || program::load(instructions, &how))?.map_err(|e| cannot(&e.to_string()))
+    run_maybe_in(site.namespace.as_ref(), || program::load(instructions, &how))?
+        .map_err(|e| no_hardware_time(site, &e.to_string()))
+}
+
+fn no_hardware_time(site: &CaptureSite, why: &str) -> Error {
+    let what = format!("cannot read hardware time stamps on {}", site.label);
+    Error::failed(what, why).fix("leave out --time hw")
 }
 
 #[derive(Debug)]
