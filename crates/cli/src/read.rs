@@ -1,21 +1,18 @@
 //! `trawl read`: the packets of capture files, as lines, as JSON, or as another file.
 
 mod args;
-mod dedup;
-mod files;
 mod output;
-mod privacy;
 mod selection;
 
 use std::process::ExitCode;
 
-use serde_json::json;
 use trawl_packet::read::Step;
 use trawl_plan::CapturePlan;
 use trawl_plan::TapChoice;
 use trawl_plan::options::{CaptureOptions, Memory};
 use trawl_plan::sources::Sources;
-use trawl_source::{FileFilter, Input, file_filter, is_a_pipe};
+use trawl_sink::Written;
+use trawl_source::{Dedup, FileFilter, Input, Notice, file_filter, is_a_pipe};
 use trawl_sys::Result;
 use trawl_sys::events::Signals;
 use trawl_sys::rights::privilege::{self, User};
@@ -25,8 +22,6 @@ use trawl_view::record::PacketSource;
 pub use args::ReadArgs;
 use args::Request;
 pub(crate) use args::{looks_like_a_file, split_files};
-use dedup::Dedup;
-use files::Written;
 use output::Output;
 use selection::Selection;
 
@@ -62,12 +57,7 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     }
     if let Some(option) = request.selection.only_in_pcapng() {
         for input in inputs.iter().filter(|input| input.reader.pcap_header().is_some()) {
-            let text = format!(
-                "no packet of {} matches {option}: pcap files do not store that, only pcapng files do",
-                input.name
-            );
-            let file = &input.name;
-            json::say("only_in_pcapng", json!({ "file": file, "option": option }), &text);
+            json::show_notice(&Notice::OnlyInPcapng { file: input.name.clone(), option });
         }
     }
     // Host names are resolved while that is still allowed, and before any output: a refused filter leaves no file.
@@ -145,7 +135,7 @@ impl<'a> Reading<'a> {
         }
         self.sources.sources().for_each(Input::report_flawed_times);
         self.output.finish(self.sources.source())?;
-        self.dedup.iter().for_each(Dedup::report);
+        self.dedup.iter().for_each(|dedup| json::show_notice(&dedup.notice()));
         Ok(exit_code(!self.failed))
     }
 

@@ -1,12 +1,16 @@
 //! Sources of packets for commands: capture files, and the records of a running capture.
 
+mod dedup;
 mod filter;
 mod input;
 pub mod live;
 mod notice;
+mod privacy;
 mod ring;
 
+pub use dedup::Dedup;
 pub use filter::{FileFilter, file_filter};
 pub use input::{Input, Span, identity, is_a_pipe};
 pub use notice::{Notice, Tell};
+pub use privacy::privacy;
 pub use ring::packets_of;

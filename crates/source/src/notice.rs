@@ -23,6 +23,14 @@ pub enum Notice {
     /// A followed file was removed.
     #[serde(rename = "followed_file")]
     Removed { file: String },
+    /// A file of pcap, which does not store the property that an option asks for.
+    OnlyInPcapng { file: String, option: &'static str },
+    /// Packets that another interface or direction saw before.
+    DuplicatesLeftOut { packets: u64 },
+    /// Parts left out for privacy, besides payload.
+    LeftOutForPrivacy { packets: u64, comments: u64, blocks: u64 },
+    /// Blocks that cannot be written in another byte order.
+    BlocksLeftOut { blocks: u64 },
 }
 
 impl fmt::Display for Notice {
@@ -43,6 +51,35 @@ impl fmt::Display for Notice {
             Self::Truncated { file } => write!(f, "{file} was truncated: reading it from its beginning"),
             Self::Removed { file } => {
                 write!(f, "{file} was removed: waiting for the next file of its ring; Ctrl-C ends")
+            }
+            Self::OnlyInPcapng { file, option } => {
+                write!(f, "no packet of {file} matches {option}: pcap files do not store that, only pcapng files do")
+            }
+            Self::DuplicatesLeftOut { packets } => {
+                let noun = if *packets == 1 { "packet" } else { "packets" };
+                write!(f, "left out {packets} {noun} that another interface or direction saw before")
+            }
+            Self::LeftOutForPrivacy { packets, comments, blocks } => {
+                let counted = |count: u64, one: &str, more: &str| match count {
+                    0 => None,
+                    1 => Some(format!("1 {one}")),
+                    _ => Some(format!("{count} {more}")),
+                };
+                let unknown = "contents after the link header, which trawl does not know";
+                let contents = counted(*packets, &format!("packet's {unknown}"), &format!("packets' {unknown}"));
+                let comments = counted(*comments, "comment", "comments");
+                let unknown = "contents, which trawl does not know";
+                let blocks = counted(*blocks, &format!("block's {unknown}"), &format!("blocks' {unknown}"));
+                let parts: Vec<String> = [contents, comments, blocks].into_iter().flatten().collect();
+                write!(f, "left out for privacy: {}", parts.join("; "))
+            }
+            Self::BlocksLeftOut { blocks } => {
+                let noun = if *blocks == 1 { "block" } else { "blocks" };
+                write!(
+                    f,
+                    "left out {blocks} {noun} of sections in big-endian order: the numbers in blocks of an unknown type \
+                     cannot be written in another order; read the file alone to keep them"
+                )
             }
         }
     }

@@ -13,7 +13,8 @@ use trawl_packet::pcapng::Direction;
 use trawl_plan::filter::Filter;
 use trawl_plan::options;
 use trawl_plan::outputs::{Compression, Rotation};
-use trawl_sink::SeriesPlan;
+use trawl_sink::{RewritePlan, SeriesPlan};
+use trawl_source::{Input, privacy};
 use trawl_sys::{Error, Result, units};
 use trawl_view::print::{Datagrams, PrintOptions};
 use trawl_view::rewrite;
@@ -22,7 +23,6 @@ use super::selection::{End, Selection, Verdicts};
 use crate::args::{JsonForm, LibpcapArg, Packing, choice, compression, file_size, filter_in_file};
 use crate::capture::args::DIRECTIONS;
 use crate::terminal::write_out;
-use trawl_source::Input;
 
 /// Shows packets of capture files, or writes them to another file
 ///
@@ -209,6 +209,20 @@ pub(crate) struct Request {
     pub user: Option<String>,
 }
 
+impl Request {
+    /// Returns the options for the files written. The key is read.
+    pub(super) fn rewrite_plan(&self) -> Result<RewritePlan> {
+        Ok(RewritePlan {
+            format: self.format,
+            series: self.series.clone(),
+            compression: self.compression,
+            privacy: privacy(self.headers, self.anonymize.as_deref())?,
+            follows: self.follow,
+            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+        })
+    }
+}
+
 impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {
         self.tcpdump.refuse()?;
@@ -331,16 +345,6 @@ fn listed(list: &Path) -> Result<Vec<PathBuf>> {
 pub(crate) fn looks_like_a_file(word: &str) -> bool {
     const ENDINGS: [&str; 9] = [".pcap", ".pcapng", ".cap", ".ntar", ".dump", ".dmp", ".gz", ".zst", ".lz4"];
     !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
-}
-
-/// Returns the format that a file's name implies, compressed or not.
-pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
-    match path.extension()?.to_str()? {
-        "gz" | "zst" | "lz4" => format_by_name(Path::new(path.file_stem()?)),
-        "pcapng" | "ntar" => Some(rewrite::Format::Pcapng),
-        "pcap" | "cap" | "dmp" => Some(rewrite::Format::Pcap),
-        _ => None,
-    }
 }
 
 /// tcpdump's options that have no effect on a file, or that are trawl's default.

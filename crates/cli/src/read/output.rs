@@ -1,27 +1,22 @@
 //! Output of packets that were read: standard output as text, a file, or both.
 
 use std::collections::HashMap;
-use std::path::Path;
 
-use serde_json::json;
 use trawl_packet::pcapng::Interface;
-use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
-use trawl_packet::read::FileFormat;
-use trawl_sys::{Error, Result};
+use trawl_packet::pcapng::block::TSRESOL_DEFAULT;
+use trawl_sink::{Rewritten, Written};
+use trawl_source::Input;
+use trawl_sys::Result;
 use trawl_view::Show;
 use trawl_view::json::{JsonArray, JsonLines};
 use trawl_view::print::{Precision, Printer};
 use trawl_view::record::PacketSource;
-use trawl_view::rewrite::{Format, Rewriter};
 
-use super::args::{Form, Request, format_by_name};
-use super::files::{Files, Written};
-use super::privacy;
+use super::args::{Form, Request};
 use crate::json;
 use crate::terminal;
-use trawl_source::Input;
 
-/// Text and records are buffered up to this size.
+/// Text is buffered up to this size.
 const GATHER: usize = 256 << 10;
 
 pub(super) struct Output {
@@ -32,7 +27,10 @@ pub(super) struct Output {
 
 impl Output {
     pub fn new(request: &Request, inputs: &[Input]) -> Result<Self> {
-        let rewritten = request.write.as_deref().map(|path| Rewritten::open(path, request, inputs)).transpose()?;
+        let rewritten = match request.write {
+            Some(_) => Some(Rewritten::open(request.rewrite_plan()?, inputs, |event| json::event(event))?),
+            None => None,
+        };
         Ok(Self {
             shown: request.form.map(|form| Shown::new(form, request)),
             rewritten,
@@ -49,16 +47,15 @@ impl Output {
         if let Some(shown) = &mut self.shown {
             shown.packet(index, input);
         }
-        let gathered = |text: &[u8]| text.len() >= GATHER;
-        let full = self.shown.as_ref().is_some_and(|shown| gathered(shown.text.as_bytes()))
-            || self.rewritten.as_ref().is_some_and(|rewritten| gathered(&rewritten.buffer));
+        let full = self.shown.as_ref().is_some_and(|shown| shown.text.len() >= GATHER)
+            || self.rewritten.as_ref().is_some_and(Rewritten::is_due);
         if full || self.flush_each { self.flush() } else { Ok(Written::Taken) }
     }
 
     pub fn block(&mut self, index: usize, input: &Input, kind: u32) -> Result<Written> {
         if let Some(rewritten) = &mut self.rewritten {
             rewritten.block(index, input, kind);
-            if rewritten.buffer.len() >= GATHER {
+            if rewritten.is_due() {
                 return self.flush();
             }
         }
@@ -79,33 +76,15 @@ impl Output {
         Ok(written)
     }
 
-    pub fn finish(mut self, inputs: Option<&Input>) -> Result<()> {
+    pub fn finish(mut self, input: Option<&Input>) -> Result<()> {
         if let Some(shown) = &mut self.shown {
             shown.end();
         }
-        if let (Some(rewritten), Some(first)) = (&mut self.rewritten, inputs) {
-            rewritten.rewriter.start(&mut rewritten.buffer, &first.reader);
+        if let Some(shown) = &mut self.shown {
+            shown.flush()?;
         }
-        self.flush()?;
-        if let Some(rewritten) = &mut self.rewritten {
-            rewritten.files.end()?;
-            rewritten.files.wait_for_commands()?;
-        }
-        let Some(rewriter) = self.rewritten.map(|rewritten| rewritten.rewriter) else {
-            return Ok(());
-        };
-        if let Some(left_out) = rewriter.private() {
-            privacy::report(left_out);
-        }
-        let left_out = rewriter.left_out();
-        if left_out > 0 {
-            let blocks = if left_out == 1 { "block" } else { "blocks" };
-            let text = format!(
-                "left out {left_out} {blocks} of sections in big-endian order: the numbers in blocks of an unknown type \
-                 cannot be written in another order; read the file alone to keep them"
-            );
-            json::say("blocks_left_out", json!({ "blocks": left_out }), &text);
-        }
+        let notices = self.rewritten.map(|rewritten| rewritten.finish(input)).transpose()?;
+        notices.iter().flatten().for_each(json::show_notice);
         Ok(())
     }
 }
@@ -207,125 +186,5 @@ impl Shown {
         let taken = terminal::write_to_reader(&self.text)?;
         self.text.clear();
         Ok(if taken { Written::Taken } else { Written::NobodyReads })
-    }
-}
-
-/// Packets that are written to files.
-struct Rewritten {
-    rewriter: Rewriter,
-    format: Format,
-    buffer: Vec<u8>,
-    files: Files,
-    /// Set if more than one file is possible.
-    is_series: bool,
-}
-
-impl Rewritten {
-    fn open(path: &Path, request: &Request, inputs: &[Input]) -> Result<Self> {
-        let read = |input: &Input| match input.reader.pcap_header() {
-            Some(_) => Format::Pcap,
-            None => Format::Pcapng,
-        };
-        // The file's variant becomes known later.
-        let is_modified = |input: &Input| matches!(input.reader.format(), FileFormat::Pcap { modified: true, .. });
-        let headers_differ = inputs.windows(2).any(|pair| pair[0].reader.pcap_header() != pair[1].reader.pcap_header());
-        let all_pcap = inputs.iter().all(|input| read(input) == Format::Pcap) && !headers_differ;
-        let format = request.format.or_else(|| format_by_name(path)).unwrap_or(if all_pcap {
-            Format::Pcap
-        } else {
-            Format::Pcapng
-        });
-        let verbatim = match inputs {
-            [only] => read(only) == format,
-            [first, ..] => all_pcap && format == Format::Pcap && !is_modified(first),
-            [] => false,
-        };
-        // The files of a ring are consecutive sections.
-        let verbatim = verbatim && !(request.follow && inputs.len() > 1);
-        let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
-        let rewriter = Rewriter::new(format, verbatim, application);
-        Ok(Self {
-            // The key is read before the file is made.
-            rewriter: match privacy::of(request)? {
-                Some(privacy) => rewriter.with_privacy(privacy),
-                None => rewriter,
-            },
-            format,
-            buffer: Vec::with_capacity(2 * GATHER),
-            is_series: request.series.is_asked_for(),
-            files: Files::open(request.series.clone(), request.compression, inputs)?,
-        })
-    }
-
-    fn packet(&mut self, index: usize, input: &Input) -> Result<Written> {
-        let begun = self.buffer.len();
-        self.rewriter.start(&mut self.buffer, &input.reader);
-        if self.is_series {
-            self.files.begins_with(&self.buffer[begun..]);
-        }
-        let from = self.buffer.len();
-        self.rewriter.packet(&mut self.buffer, index, &input.reader).map_err(|why| {
-            let name = self.files.name().to_owned();
-            self.files.discard();
-            Error::failed(format!("cannot write {name}"), why).fix("write pcapng (--format pcapng)")
-        })?;
-        match self.is_series {
-            true => self.assign(from, PacketSource::time_ns(&input.reader)),
-            false => Ok(Written::Taken),
-        }
-    }
-
-    /// Assigns the packet that was appended to the current file or the next one.
-    fn assign(&mut self, from: usize, time_ns: u64) -> Result<Written> {
-        let mut written = Written::Taken;
-        if self.files.is_due(time_ns, self.buffer.len())? {
-            let is_first = !self.files.has_begun();
-            if is_first {
-                self.files.turn(time_ns)?;
-            } else {
-                written = self.files.write(&self.buffer[..from])?;
-                self.buffer.drain(..from);
-                self.files.turn(time_ns)?;
-            }
-        }
-        self.files.takes(time_ns);
-        // An interface's description may precede its first packet.
-        if self.format == Format::Pcapng {
-            let from = from.min(self.buffer.len());
-            for block in blocks(&self.buffer[from..]) {
-                if block.kind == block::INTERFACE_DESCRIPTION {
-                    self.files.begins_with(block.bytes);
-                }
-            }
-        }
-        Ok(written)
-    }
-
-    fn block(&mut self, index: usize, input: &Input, kind: u32) {
-        let from = self.buffer.len();
-        self.rewriter.block(&mut self.buffer, index, &input.reader, kind);
-        if !self.is_series {
-            return;
-        }
-        for block in blocks(&self.buffer[from..]) {
-            match block.kind {
-                block::SECTION_HEADER => {
-                    self.files.forget_header();
-                    self.files.begins_with(block.bytes);
-                }
-                block::INTERFACE_DESCRIPTION => self.files.begins_with(block.bytes),
-                _ => {}
-            }
-        }
-    }
-
-    fn flush(&mut self) -> Result<Written> {
-        // The name of a file may depend on its first packet, which has not arrived yet.
-        if !self.files.has_begun() {
-            return Ok(Written::Taken);
-        }
-        let written = self.files.write(&self.buffer);
-        self.buffer.clear();
-        written
     }
 }

@@ -8,17 +8,16 @@ use std::path::{Path, PathBuf};
 use trawl_capture::event::Event;
 use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_plan::outputs::Compression;
-use trawl_sink::{
-    Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
-};
+use trawl_source::{Input, identity};
 use trawl_sys::{Error, Result, clock, errno, files::outfile};
 
-use crate::json;
-use trawl_source::{Input, identity};
+use crate::{
+    Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
+};
 
 /// The result of a write: the bytes were accepted, or the reader has closed the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub enum Written {
     Taken,
     NobodyReads,
 }
@@ -35,6 +34,7 @@ pub(super) struct Files {
     /// The latest name without a number.
     last: Option<PathBuf>,
     finished: Finished,
+    tell: fn(&Event),
 }
 
 struct Current {
@@ -49,7 +49,12 @@ struct Current {
 
 impl Files {
     /// Opens the first file, unless its name depends on its first packet.
-    pub fn open(plan: SeriesPlan, compression: Option<Compression>, inputs: &[Input]) -> Result<Self> {
+    pub fn open(
+        plan: SeriesPlan,
+        compression: Option<Compression>,
+        inputs: &[Input],
+        tell: fn(&Event),
+    ) -> Result<Self> {
         let is_pipe = plan.path == "-";
         if is_pipe && (plan.is_asked_for() || compression.is_some()) {
             return Err(Error::usage(
@@ -69,6 +74,7 @@ impl Files {
             last: None,
             finished: Finished::of(plan.clone()),
             plan,
+            tell,
         };
         if !files.plan.path.contains('%') {
             files.begin(clock::wall())?;
@@ -185,8 +191,8 @@ impl Files {
 
     /// Waits for the commands that were started for finished files.
     pub fn wait_for_commands(&mut self) -> Result<()> {
-        let tell = |count| json::event(&Event::WaitsForCommands { count });
-        wait_for_commands(|| self.finished.running(), tell)
+        let tell = self.tell;
+        wait_for_commands(|| self.finished.running(), |count| tell(&Event::WaitsForCommands { count }))
     }
 
     /// Removes the current file, which cannot be completed: half of it would look whole.

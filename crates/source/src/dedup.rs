@@ -5,12 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use serde_json::json;
 use trawl_packet::pcapng::Direction;
 use trawl_packet::read::Packet;
 use trawl_packet::walk::bridged;
 
-use crate::json;
+use crate::Notice;
 
 /// Most packets that are remembered, as in editcap.
 const REMEMBERED: usize = 1_000_000;
@@ -19,13 +18,15 @@ const REMEMBERED: usize = 1_000_000;
 type Content = (u64, u64);
 
 /// A packet, and the points that have seen it.
+#[derive(Debug)]
 struct Seen {
     time_ns: u64,
     points: Vec<u64>,
 }
 
 /// The packets of the latest time window.
-pub(super) struct Dedup {
+#[derive(Debug)]
+pub struct Dedup {
     window_ns: u64,
     hashers: (RandomState, RandomState),
     /// Packets of the same content, in the order of their first sighting.
@@ -93,15 +94,9 @@ impl Dedup {
         }
     }
 
-    /// Reports the number of packets left out.
-    pub fn report(&self) {
-        let count = self.left_out;
-        let packets = if count == 1 { "packet" } else { "packets" };
-        json::say(
-            "duplicates_left_out",
-            json!({ "packets": count }),
-            &format!("left out {count} {packets} that another interface or direction saw before"),
-        );
+    /// Returns the number of packets left out.
+    pub fn notice(&self) -> Notice {
+        Notice::DuplicatesLeftOut { packets: self.left_out }
     }
 }
 

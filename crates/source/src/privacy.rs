@@ -1,0 +1,29 @@
+//! The changes of `--anonymize` and `--headers`, and the key.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use trawl_packet::anonymize::Addresses;
+use trawl_sys::{Error, Result};
+use trawl_view::rewrite::Privacy;
+
+/// Bytes of a key that are read: far more than a key needs.
+const KEY_LIMIT: u64 = 64 << 10;
+
+/// Returns the changes that were requested: packets cut to their headers, addresses replaced with the key in a file.
+pub fn privacy(headers: bool, key: Option<&Path>) -> Result<Option<Privacy>> {
+    let addresses = key.map(addresses).transpose()?;
+    let is_wanted = headers || addresses.is_some();
+    Ok(is_wanted.then(|| Privacy::new(headers, addresses)))
+}
+
+fn addresses(path: &Path) -> Result<Addresses> {
+    let name = path.display();
+    let fail = |e| Error::os(format!("cannot read the key {name}"), e);
+    let fix = format!("make a key with: openssl rand -hex 32 > {name}");
+    let file = File::open(path).map_err(|e| fail(e).fix(fix.clone()))?;
+    let mut key = Vec::new();
+    file.take(KEY_LIMIT).read_to_end(&mut key).map_err(fail)?;
+    Addresses::new(&key).map_err(|e| Error::failed(format!("cannot use the key {name}"), e).fix(fix))
+}
