@@ -154,6 +154,8 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use trawl_pipeline::Counts;
+    use trawl_sys::Error;
 
     use super::*;
 
@@ -168,6 +170,23 @@ mod tests {
             counts.to_string(),
             "10 seen, 1 filtered out, 5 recorded, 4 lost (after the last wanted: 1, on the way: 2, ring full: 1)"
         );
+    }
+
+    #[test]
+    fn packets_that_an_output_lacks_are_lost() {
+        let summary = json!({ "seen": 10, "filtered_out": 0, "recorded": 10, "lost": {}, "interfaces": [] });
+        let report = |outcome: WriteOutcome| {
+            let mut report = HostReport::new("a".to_owned(), Some((10, 0)), None, Some(summary.clone()), vec![], None);
+            report.take_back(&outcome, &[1, 2]);
+            report.counts.expect("a summary").to_string()
+        };
+        let mut unwritten = Counts::default();
+        [(0, 5), (1, 2), (2, 1)].into_iter().for_each(|(interface, packets)| unwritten.add(interface, packets));
+        let outcome = WriteOutcome { unwritten, ..WriteOutcome::default() };
+        assert_eq!(report(outcome), "10 seen, 0 filtered out, 7 recorded, 3 lost (not read: 3)");
+        let error = Error::failed("cannot write", "the disk is broken");
+        let nothing = "10 seen, 0 filtered out, 0 recorded, 10 lost (write error: 10)";
+        assert_eq!(report(WriteOutcome::failed(error)), nothing);
     }
 
     #[test]
