@@ -30,6 +30,7 @@ use crate::many::{Likeness, Many, PacketStructure, TableEntry, ask_for_namespace
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
 use crate::sampling::rate_times;
+use crate::taps::table::{Facts, ReadsBy};
 use points::{InterfaceSeed, NewPoint, Points};
 use rings::RingSet;
 use trawl_plan::options::{
@@ -55,6 +56,8 @@ pub struct Assembly {
     pub(crate) processes: Option<Rc<Processes>>,
     /// True if programs note the rule of nftables that drops each packet.
     pub(crate) notes_rules: bool,
+    /// The sites with a tap that sees verdicts of XDP programs.
+    pub(crate) at_xdp: Vec<usize>,
 }
 
 /// Events of the assembly, reported once it is complete.
@@ -104,8 +107,6 @@ impl HostFeatures {
     }
 }
 
-/// Taps that read their sources by threads.
-const TAPS_WITHOUT_PROGRAM: [&str; 3] = ["packet", "pcap", "dpdk"];
 /// Points per site: entry and exit of each program of a chain.
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
@@ -134,6 +135,7 @@ impl Assembly {
             polls: None,
             processes: None,
             notes_rules: false,
+            at_xdp: Vec::new(),
         })
     }
 
@@ -170,8 +172,8 @@ impl Assembly {
     pub(crate) fn report_unlinked(&mut self) {
         let is_linked = self.links != LINKS_NONE as u32;
         let mut taps: Vec<String> = (self.points.iter())
-            .filter(|point| !is_linked || TAPS_WITHOUT_PROGRAM.contains(&point.tap))
-            .map(|point| point.tap.to_owned())
+            .filter(|point| !is_linked || point.tap.reads_by == ReadsBy::Thread)
+            .map(|point| point.tap.name.to_owned())
             .collect();
         taps.sort();
         taps.dedup();
@@ -191,7 +193,7 @@ impl Assembly {
         index: usize,
         site: &CaptureSite,
         rings: &Arc<Rings>,
-        tap: &'static str,
+        tap: &'static Facts,
         hook: &str,
     ) -> Result<PointIds> {
         self.push_point(NewPoint { site: Some(index), label: site.label.clone(), block_name: None, rings, tap, hook })
@@ -204,7 +206,7 @@ impl Assembly {
         label: String,
         name: String,
         rings: &Arc<Rings>,
-        tap: &'static str,
+        tap: &'static Facts,
         hook: &str,
     ) -> Result<PointIds> {
         self.push_point(NewPoint { site: None, label, block_name: Some(name), rings, tap, hook })

@@ -7,6 +7,7 @@ use trawl_bpf::layout::{RecordConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP, VER
 use trawl_ring::{RingAccount, Rings, account_offset, rejected_offset};
 
 use crate::event::Event;
+use crate::taps::table::Facts;
 use trawl_plan::options::Stamps;
 
 /// A hook point with its own counters.
@@ -21,7 +22,7 @@ pub struct Point {
     pub(crate) block_name: Option<String>,
     /// Name of the hook in messages: `xdp exit`, `tc egress`.
     pub hook: String,
-    pub tap: &'static str,
+    pub tap: &'static Facts,
     /// Attach mode, once attached: `native`, `skb`, `tcx`, `clsact`.
     pub mode: &'static str,
     /// Link type of its packets, if not the interface's.

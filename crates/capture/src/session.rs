@@ -38,8 +38,8 @@ use crate::point::Point;
 use crate::process::ProcessStage;
 use crate::second::{Fates, SecondLook};
 use crate::summary::Summary;
-use crate::taps::select::select;
-use crate::taps::{dpdk, drop, pcap};
+use crate::taps::select::{of_capture, select};
+use crate::taps::table::ReadsBy;
 use crate::trigger::{self, Trigger, TriggerState};
 use presence::Presence;
 use promiscuous::Promiscuous;
@@ -385,22 +385,17 @@ impl Session {
             }
         }
         let (mut taps, mut promiscuous) = (Vec::new(), Promiscuous::default());
-        let mut at_xdp = Vec::new();
-        for (index, site) in sites.iter().enumerate() {
-            if attach_at(index, site, &mut assembly, &mut taps, &mut promiscuous)? {
-                at_xdp.push(site);
-            }
+        for index in 0..sites.len() {
+            attach_at(index, sites, &mut assembly, &mut taps, &mut promiscuous)?;
         }
         assembly.settle()?;
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if let (Some(plan), Some(processes)) = (&options.process, &assembly.processes) {
             stages.push(Box::new(ProcessStage::new(Rc::clone(processes), plan.detail)));
         }
-        let mut converter = None;
-        if let Some(drops) = &options.drops {
-            let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;
-            taps.push(AtSite::new(0, drop::HOOK, tap));
-            converter = Some((point, found));
+        if let Some(tap) = of_capture(options) {
+            let attached = tap.attach(0, sites, &mut assembly)?;
+            taps.push(AtSite::new(0, tap.name(), attached));
         }
         let mut presence = Presence::default();
         // Interfaces on the path of followed packets may come and go.
@@ -414,10 +409,7 @@ impl Session {
         }
         report_events(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
-        if let Some((point, mut converter)) = converter {
-            converter.begin(point, &interfaces);
-            stages.push(Box::new(converter));
-        }
+        stages.extend(taps.iter_mut().filter_map(|at| at.tap.stage(&interfaces)));
         let once = options.once.map(|wait| Once::new(wait, options.count));
         let merged = once.as_ref().map(|one| Rc::clone(&one.shared));
         if let Some(once) = once {
@@ -511,19 +503,20 @@ impl Session {
     }
 }
 
-/// Attaches the taps of a site; returns true if one of them sees verdicts.
+/// Attaches the taps of a site.
 fn attach_at(
     index: usize,
-    site: &CaptureSite,
+    sites: &[CaptureSite],
     assembly: &mut Assembly,
     taps: &mut Vec<AtSite>,
     promiscuous: &mut Promiscuous,
-) -> Result<bool> {
+) -> Result<()> {
+    let site = &sites[index];
     let options = Rc::clone(&assembly.options);
     site.check_queue(&options)?;
     let (chosen, why) = select(site, &options)?;
     for tap in &chosen {
-        let attached = match tap.attach(index, site, assembly) {
+        let attached = match tap.attach(index, sites, assembly) {
             Ok(attached) => attached,
             // The packet's path is shown without the steps there.
             Err(error) if options.follows() => {
@@ -534,10 +527,9 @@ fn attach_at(
         };
         taps.push(AtSite::new(index, tap.name(), attached));
     }
-    let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
-    let sees_without_socket = chosen.iter().any(|tap| !own_sockets.contains(&tap.name()));
+    let has_program = chosen.iter().any(|tap| tap.facts().reads_by == ReadsBy::Program);
     // Taps with sockets of their own set promiscuous mode themselves.
-    if options.promiscuous && sees_without_socket && !site.interface.loopback {
+    if options.promiscuous && has_program && !site.interface.loopback {
         promiscuous.add(site)?;
     }
     if options.follows() && chosen.is_empty() {
@@ -549,7 +541,10 @@ fn attach_at(
         let names = chosen.iter().map(|tap| tap.name().to_owned());
         assembly.event(Event::UsingTaps { interface: site.label.clone(), taps: names.collect(), reason });
     }
-    Ok(chosen.iter().any(|tap| tap.facts().gives.verdict))
+    if chosen.iter().any(|tap| tap.facts().gives.verdict) {
+        assembly.at_xdp.push(index);
+    }
+    Ok(())
 }
 
 /// Reports the events of attaching.

@@ -15,6 +15,8 @@ pub mod xdp;
 
 use std::fmt;
 
+use trawl_packet::pcapng::Interface;
+use trawl_pipeline::Stage;
 use trawl_sys::netns::Namespace;
 use trawl_sys::process::warden::Warden;
 use trawl_sys::rights::privilege::Capabilities;
@@ -36,8 +38,9 @@ pub trait Tap: fmt::Debug {
         self.facts().name
     }
 
-    /// Starts seeing packets at this site. Dropping the returned value detaches the tap.
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>>;
+    /// Starts seeing packets at this one of the sites, or at all of them if the tap is attached once for a capture.
+    /// Dropping the returned value detaches the tap.
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>>;
 }
 
 /// Returns the capabilities needed to re-attach a program, in the interface's namespace.
@@ -73,6 +76,12 @@ pub trait AttachedTap: fmt::Debug {
     /// Starts recording. All taps are attached by then, and no more processes are forked: threads may be started.
     fn start(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the stage that completes the tap's records for a file that begins with these interface blocks. Called
+    /// once.
+    fn stage(&mut self, _interfaces: &[Interface]) -> Option<Box<dyn Stage>> {
+        None
     }
 
     /// Covers a network namespace that a followed command entered, if the tap covers single ones.

@@ -9,6 +9,7 @@ use trawl_ring::Rings;
 use trawl_sys::{Error, Result};
 
 use crate::point::{Point, PointIds, Slots, Tenancy, end_of};
+use crate::taps::table::Facts;
 use trawl_plan::options::{Stamps, TimeSource};
 
 /// Points of an interface that joins later: entry and exit.
@@ -28,7 +29,7 @@ pub struct NewPoint<'a> {
     pub label: String,
     pub block_name: Option<String>,
     pub rings: &'a Arc<Rings>,
-    pub tap: &'static str,
+    pub tap: &'static Facts,
     pub hook: &'a str,
 }
 

@@ -81,14 +81,14 @@ impl Running<'_> {
         let (points, blocks) = (self.session.assembly.points.len(), self.session.interfaces.len());
         let index = self.session.sites.len();
         self.session.sites.push(site);
-        let site = &self.session.sites[index];
+        let sites = &self.session.sites;
         let mut taps = Vec::new();
         let promiscuous = &mut self.session.promiscuous;
-        let attached = attach_at(index, site, &mut self.session.assembly, &mut taps, promiscuous).and_then(|_| {
+        let attached = attach_at(index, sites, &mut self.session.assembly, &mut taps, promiscuous).and_then(|()| {
             for at in &mut taps {
                 at.tap.start()?;
             }
-            self.session.presence.add(index, site)
+            self.session.presence.add(index, &sites[index])
         });
         report_events(&mut self.session.assembly, self.observer);
         // Points of a failed tap stay: the interface blocks have their numbers.

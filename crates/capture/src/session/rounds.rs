@@ -30,8 +30,7 @@ impl Running<'_> {
             at.tap.start()?;
         }
         let header = self.session.file_header();
-        let begun = self.feed.write(Blocks::Bytes(&header));
-        let begun = begun.and_then(|()| self.feed.flush());
+        let begun = self.feed.write(Blocks::Bytes(&header)).and_then(|()| self.feed.flush());
         self.observer.started(&self.session.assembly.points);
         let ended = match begun {
             Ok(()) if self.is_full() => Ended::Size,

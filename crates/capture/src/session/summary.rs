@@ -76,7 +76,7 @@ impl Session {
                 }
                 PointSummary {
                     interface: point.label.clone(),
-                    tap: point.tap,
+                    tap: point.tap.name,
                     hook: point.hook.clone(),
                     mode: point.mode,
                     account,
@@ -157,8 +157,7 @@ impl Session {
             },
         );
         self.interfaces.iter().for_each(|interface| write::interface_description(&mut header, interface));
-        let pods = self.sites.iter().filter_map(|site| site.pod.as_deref());
-        let pods: BTreeSet<&Pod> = pods.collect();
+        let pods: BTreeSet<&Pod> = self.sites.iter().filter_map(|site| site.pod.as_deref()).collect();
         write_names(&mut header, pods);
         header
     }

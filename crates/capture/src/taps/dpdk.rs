@@ -28,7 +28,7 @@ use trawl_plan::filter::Filter;
 use trawl_plan::options::Direction;
 use worker::{DpdkPlan, HelperState, Port, QueueRings, Worker};
 
-pub const NAME: &str = "dpdk";
+const NAME: &str = "dpdk";
 /// DPDK's name for an application without a name.
 pub const DEFAULT_PREFIX: &str = "rte";
 /// Time limits for the helper to join the application, and to leave it: requests to an application time out after 5 s.
@@ -43,7 +43,8 @@ impl Tap for Dpdk {
         &table::DPDK
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options, NAME, "DPDK does not report it", "leave out --cpu; --queue chooses by queue")?;
         let program = dpdk::find()?.ok_or_else(no_helper)?;
@@ -78,7 +79,7 @@ impl Tap for Dpdk {
         let (rings, producers) = assembly.rings.of_threads(own, queue_rings.count())?;
         let mut points = Vec::new();
         for port in &ports {
-            let ids = assembly.add_point(index, site, &rings, NAME, "pdump")?;
+            let ids = assembly.add_point(index, site, &rings, &table::DPDK, "pdump")?;
             assembly.points.set_label(ids.point, format!("dpdk:{}", port.number));
             assembly.points.set_note(ids.point, format!("port {} ({})", port.name, port.mac));
             points.push(Port { ids, number: port.number });

@@ -21,24 +21,27 @@ use trawl_bpf::layout::drop::{
 };
 use trawl_bpf::layout::{Shared, TRACE_COPY, WRITE_UNCERTAIN};
 use trawl_bpf::{info, map, object};
+use trawl_packet::pcapng::Interface;
+use trawl_pipeline::Stage;
 use trawl_sys::netns::Namespace;
 use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
-use crate::AttachedTap;
 use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::filter::Compile;
 use crate::point::Carries;
-use crate::taps::table;
+use crate::taps::table::{self, Facts};
+use crate::{AttachedTap, Tap};
 pub use counts::{CountedDrop, DropWatch};
 pub use follow::{Along, has_programs_at_hooks};
 use programs::{TRACEPOINT, load_at_drops};
 use reasons::{
     DONE, DONE_IF_EMPTY, DONE_IF_END, DONE_IF_GOODBYE, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP,
 };
-pub use text::{DropConverter, HOOK, as_frame};
+pub use text::as_frame;
+use text::{DropConverter, HOOK};
 use trawl_plan::TapChoice;
 use trawl_plan::options::Drops;
 
@@ -76,14 +79,29 @@ const ICMPV6: [&str; 1] = ["icmpv6_rcv"];
 const OF_NEIGHBOUR_DISCOVERY: &str = "IPV6_NDISC_BAD_OPTIONS";
 const EVERYWHERE: &str = "all interfaces";
 
-/// Attaches the tap. With sites it records only drops there; at the sites `at_xdp`, another tap sees the drops of XDP
-/// programs.
-pub fn attach(
+/// The tap at drops. With sites it records only drops there; at sites where another tap sees verdicts, that one sees the
+/// drops of XDP programs.
+#[derive(Debug)]
+pub struct AtDrops(pub Drops);
+
+impl Tap for AtDrops {
+    fn facts(&self) -> &'static Facts {
+        &table::DROP
+    }
+
+    fn attach(&self, _: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let at_xdp: Vec<&CaptureSite> = assembly.at_xdp.iter().map(|index| &sites[*index]).collect();
+        let attached = attach(sites, &at_xdp, &self.0, assembly)?;
+        Ok(Box::new(attached))
+    }
+}
+
+fn attach(
     sites: &[CaptureSite],
     at_xdp: &[&CaptureSite],
     asked: &Drops,
     assembly: &mut Assembly,
-) -> Result<(Box<dyn AttachedTap>, u32, DropConverter)> {
+) -> Result<AttachedDrop> {
     let along = asked.follow.then(|| Along::find(asked)).transpose()?;
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
@@ -92,8 +110,7 @@ pub fn attach(
         // The other tap checks the other options.
         _ => table::DROP.check_queue(&assembly.options)?,
     }
-    let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name));
-    let namespaces = namespaces.collect::<Result<Vec<_>>>()?;
+    let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name)).collect::<Result<Vec<_>>>()?;
     let reasons = Reasons::of_kernel()?;
     let tracepoint = tracepoint(&reasons)?;
     let symbols = Symbols::read();
@@ -116,7 +133,7 @@ pub fn attach(
             labels.join(", ")
         }
     };
-    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, HOOK, HOOK)?;
+    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, &table::DROP, HOOK)?;
     let mut config = assembly.config(&rings);
     config.first = ids.record(0, Carries::Nothing);
     config.write_queue = 0;
@@ -184,12 +201,17 @@ pub fn attach(
         links.extend(one.links);
         one.rules
     });
-    let attached = AttachedDrop { point: ids.point, programs, links, later, scratch, slots: slots as u32 };
-    Ok((
-        Box::new(attached),
-        ids.interface,
-        DropConverter::new(reasons, symbols, rules, asked.follow, asked.follow || assembly.processes.is_none()),
-    ))
+    let lists_sockets = asked.follow || assembly.processes.is_none();
+    let converter = DropConverter::new(ids.interface, reasons, symbols, rules, asked.follow, lists_sockets);
+    Ok(AttachedDrop {
+        point: ids.point,
+        converter: Some(converter),
+        programs,
+        links,
+        later,
+        scratch,
+        slots: slots as u32,
+    })
 }
 
 fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
@@ -324,6 +346,8 @@ fn drop_site(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropSite> {
 #[derive(Debug)]
 struct AttachedDrop {
     point: u32,
+    /// The stage that converts the records, until it is asked for.
+    converter: Option<DropConverter>,
     programs: Vec<OwnedFd>,
     links: Vec<OwnedFd>,
     /// The hooks of single namespaces, if packets are followed.
@@ -334,6 +358,12 @@ struct AttachedDrop {
 }
 
 impl AttachedTap for AttachedDrop {
+    fn stage(&mut self, interfaces: &[Interface]) -> Option<Box<dyn Stage>> {
+        let mut converter = self.converter.take()?;
+        converter.begin(interfaces);
+        Some(Box::new(converter))
+    }
+
     fn enter(&mut self, namespace: &Namespace) -> Result<()> {
         if let Some(hooks) = &mut self.later {
             hooks.enter(namespace, &mut self.links)?;

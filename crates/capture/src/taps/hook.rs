@@ -38,7 +38,8 @@ impl Tap for Hook {
         &table::HOOK
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         let looked = find::find(site, assembly.options.hook.as_deref())?;
         let ends = Ends::choose(&assembly.options, &looked, site)?;
         check_jumps(&looked, &ends, site)?;
@@ -59,8 +60,7 @@ impl Tap for Hook {
             let clock = config.clock_first;
             let mut add = |end| add_point(index, site, assembly, end, hook, &looked, clock);
             let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(position);
-            let entry = (has_entry && ends.entry).then(|| add("xdp entry"));
-            let entry = entry.transpose()?;
+            let entry = (has_entry && ends.entry).then(|| add("xdp entry")).transpose()?;
             let exit = ends.exit.then(|| add("xdp exit")).transpose()?;
             points.push(Points { entry, exit });
         }
@@ -147,7 +147,7 @@ fn add_point(
         (Some(program), 2..) => format!("{end} {program}"),
         _ => end.to_owned(),
     };
-    let ids = assembly.add_point(index, site, &rings, "tailcall", &name)?;
+    let ids = assembly.add_point(index, site, &rings, &table::HOOK, &name)?;
     assembly.points.set_mode(ids.point, "hook map");
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Ok(Some(attached)) = attached {

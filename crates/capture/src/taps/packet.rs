@@ -14,6 +14,7 @@ use trawl_io::packet_socket::{self, Filter, Instruction, Opened, PacketQueue, Pa
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::producer::Producer;
 use trawl_sys::netlink::ethtool::Ethtool;
+use trawl_sys::netlink::interface::LINKTYPE_USER0;
 use trawl_sys::{Error, Result, events};
 
 use crate::assembly::Assembly;
@@ -31,9 +32,6 @@ use group::{Group, GroupKey};
 use trawl_plan::options::{CaptureOptions, Direction, TimeSource};
 use worker::{Member, Members, PacketPoint, PacketPoints, Worker};
 
-/// Link type for private use, for kinds of interface that have none.
-const LINKTYPE_USER0: u16 = 147;
-
 #[derive(Debug)]
 pub struct Packet;
 
@@ -42,7 +40,8 @@ impl Tap for Packet {
         &table::PACKET
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         let options = Rc::clone(&assembly.options);
         give_notice(site, assembly);
         if let Some(member) = attach_member(index, site, assembly)? {
@@ -81,7 +80,7 @@ impl Tap for Packet {
             .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
             .transpose()?;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, sockets.len())?;
-        let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
+        let ids = assembly.add_point(index, site, &rings, &table::PACKET, "packet")?;
         let point = PacketPoint {
             ids,
             extent: assembly.extent(snaplen, site.interface.link_type),
@@ -271,7 +270,7 @@ fn attach_member(index: usize, site: &CaptureSite, assembly: &mut Assembly) -> R
         group.be_promiscuous(site)?;
     }
     let rings = Arc::clone(group.threads.borrow().rings());
-    let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
+    let ids = assembly.add_point(index, site, &rings, &table::PACKET, "packet")?;
     let meta = assembly.options.recording.meta;
     let interface = site.interface.index;
     let point = PacketPoint {

@@ -28,7 +28,7 @@ use trawl_plan::filter::Filter;
 use trawl_plan::options::{Direction, TimeSource};
 use worker::{Directions, LibraryCounts, PcapPoint, Worker};
 
-pub const NAME: &str = "pcap";
+const NAME: &str = "pcap";
 /// Time for which the library may delay packets to hand over several at once.
 const TIMEOUT_MS: u32 = 2;
 /// Time after which a library that does not return from reading is abandoned.
@@ -42,7 +42,8 @@ impl Tap for Pcap {
         &table::PCAP
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options, NAME, "libpcap does not report it", "leave out --cpu, or use --tap packet")?;
         refuse_stealing(&site.interface.name, options.peers.steal)?;
@@ -95,7 +96,7 @@ impl Tap for Pcap {
         let link_type = link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
         let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, 1)?;
-        let ids = assembly.add_point(index, site, &rings, NAME, "libpcap")?;
+        let ids = assembly.add_point(index, site, &rings, &table::PCAP, "libpcap")?;
         assembly.points.set_link_type(ids.point, link_type);
         let precision = match handle.precision() {
             Precision::Nanoseconds => "",

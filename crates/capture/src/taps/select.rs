@@ -7,6 +7,7 @@ use crate::Tap;
 use crate::capture_site::CaptureSite;
 use crate::event::TapReason;
 use crate::taps::dpdk::Dpdk;
+use crate::taps::drop::AtDrops;
 use crate::taps::hook::{self, Hook};
 use crate::taps::packet::Packet;
 use crate::taps::pcap::Pcap;
@@ -33,13 +34,18 @@ pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, Opt
             let (taps, why) = automatic(site, options)?;
             (taps, Some(why))
         }
-        // The drop tap is attached once for the whole capture.
         TapChoice::Drop => (drop_taps(site, options), None),
     };
     if let Some(tap) = taps.first() {
         tap.facts().check(options)?;
     }
     Ok((taps, why))
+}
+
+/// Returns the tap that is attached once for the whole capture, if any.
+pub fn of_capture(options: &CaptureOptions) -> Option<Box<dyn Tap>> {
+    let drops = options.drops.clone()?;
+    Some(Box::new(AtDrops(drops)))
 }
 
 fn tap(tap: impl Tap + 'static) -> Taps {

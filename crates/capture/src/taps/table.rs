@@ -9,9 +9,6 @@ use trawl_sys::{Error, Result};
 
 use trawl_plan::options::{At, CaptureOptions, Direction, Stamps, TimeSource};
 
-/// Requirement of the pcap tap besides the kernel.
-const LIBPCAP: &str = "libpcap";
-
 /// Data that a tap provides about a packet, and its effect on the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gives {
@@ -65,8 +62,17 @@ impl Gives {
     }
 }
 
+/// Origin of a tap's records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadsBy {
+    /// A BPF program writes them.
+    Program,
+    /// Threads read the packets from sockets of their own.
+    Thread,
+}
+
 /// One row of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Facts {
     /// Value of `--tap`.
     pub name: &'static str,
@@ -79,7 +85,35 @@ pub struct Facts {
     /// Required kernel features.
     #[serde(skip)]
     pub features: &'static [KernelFeature],
+    #[serde(skip)]
+    pub reads_by: ReadsBy,
+    /// True if the tap can read the clock once for the packets of a poll (`--time poll`).
+    #[serde(skip)]
+    stamps_by_polls: bool,
+    /// Reasons for which a tap does not provide the receive queue and the hardware time.
+    #[serde(skip)]
+    no_queue: &'static str,
+    #[serde(skip)]
+    no_hardware_time: &'static str,
+    /// Finds an unmet requirement besides the kernel.
+    #[serde(skip)]
+    lacks: fn() -> Option<Missing>,
 }
+
+/// The properties that most taps share.
+const MOST: Facts = Facts {
+    name: "",
+    variant: None,
+    sees: "",
+    gives: Gives::NOTHING,
+    needs: "",
+    features: &[],
+    reads_by: ReadsBy::Program,
+    stamps_by_polls: false,
+    no_queue: "",
+    no_hardware_time: "its programs are bound to no device",
+    lacks: || None,
+};
 
 pub const XDP: Facts = Facts {
     name: "xdp",
@@ -96,6 +130,8 @@ pub const XDP: Facts = Facts {
     },
     needs: "an interface without an XDP program",
     features: &[KernelFeature::Xdp, KernelFeature::XdpLink, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
 };
 
 pub const TRACE: Facts = Facts {
@@ -112,56 +148,66 @@ pub const TRACE: Facts = Facts {
         KernelFeature::Atomics,
         KernelFeature::MmapableArray,
     ],
+    ..MOST
 };
 
 pub const HOOK: Facts = Facts {
     name: "tailcall",
-    variant: None,
     sees: "received packets, and the verdict of an attached XDP program",
     gives: Gives { programs: false, process: true, ..TRACE.gives },
     needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
     features: &[KernelFeature::Xdp, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
 };
 
 pub const TC: Facts = Facts {
     name: "tc",
-    variant: None,
     sees: "received and sent packets, between driver and stack",
     gives: Gives { received: true, sent: true, queue: true, hardware_time: true, process: true, ..Gives::NOTHING },
     needs: "tcx, or clsact on kernels before 6.6",
     features: &[KernelFeature::Bpf, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
 };
 
 pub const PACKET: Facts = Facts {
     name: "packet",
-    variant: None,
     sees: "received and sent packets, as tcpdump sees them",
     gives: Gives { process: false, ..TC.gives },
     needs: "nothing",
     features: &[KernelFeature::PacketV3],
+    reads_by: ReadsBy::Thread,
+    ..MOST
 };
 
 pub const PCAP: Facts = Facts {
     name: "pcap",
-    variant: None,
     sees: "packets of a libpcap's devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
     gives: Gives { received: true, sent: true, hardware_time: true, ..Gives::NOTHING },
     needs: "a libpcap: the system's, or the one that --libpcap names",
-    features: &[],
+    reads_by: ReadsBy::Thread,
+    no_queue: "libpcap does not report it",
+    lacks: || {
+        let error = Library::load(None).err()?;
+        Some(Missing { feature: "libpcap", refused: false, why: error.to_string() })
+    },
+    ..MOST
 };
 
 pub const DPDK: Facts = Facts {
     name: "dpdk",
-    variant: None,
     sees: "packets of a DPDK application's ports, copied by its capture framework (pdump)",
     gives: Gives { received: true, sent: true, queue: true, ..Gives::NOTHING },
     needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
-    features: &[],
+    reads_by: ReadsBy::Thread,
+    no_hardware_time: "DPDK's capture framework stamps packets by the processor's counter",
+    lacks: || no_helper().map(|why| Missing { feature: dpdk::PROGRAM, refused: false, why }),
+    ..MOST
 };
 
 pub const DROP: Facts = Facts {
     name: "drop",
-    variant: None,
     sees: "packets that the kernel drops, with their reason, function, namespace and socket",
     gives: Gives { received: true, sent: true, drop_reason: true, process: true, ..Gives::NOTHING },
     needs: "Linux 5.17 with BTF",
@@ -172,6 +218,9 @@ pub const DROP: Facts = Facts {
         KernelFeature::DropReasons,
         KernelFeature::MmapableArray,
     ],
+    no_queue: "freed buffers do not contain it",
+    no_hardware_time: "a drop is stamped when the kernel frees the packet",
+    ..MOST
 };
 
 /// All taps, in the order for display.
@@ -197,30 +246,12 @@ impl Facts {
                 why: why.to_owned(),
             })
         };
-        let mut missing: Vec<Missing> = self.features.iter().filter_map(lack).collect();
-        if *self == PCAP
-            && let Err(error) = Library::load(None)
-        {
-            missing.push(Missing { feature: LIBPCAP, refused: false, why: error.to_string() });
-        }
-        if *self == DPDK {
-            missing.extend(no_helper().map(|why| Missing { feature: dpdk::PROGRAM, refused: false, why }));
-        }
-        missing
-    }
-
-    /// Returns the reason for which packets of this tap have no hardware time.
-    fn no_hardware_time(&self) -> &'static str {
-        match *self {
-            DPDK => "DPDK's capture framework stamps packets by the processor's counter",
-            DROP => "a drop is stamped when the kernel frees the packet",
-            _ => "its programs are bound to no device",
-        }
+        self.features.iter().filter_map(lack).chain((self.lacks)()).collect()
     }
 
     /// Refuses options that the tap does not support.
     pub(crate) fn check(&self, options: &CaptureOptions) -> Result<()> {
-        let Self { name, gives, .. } = self;
+        let Self { name, gives, stamps_by_polls, no_hardware_time, .. } = self;
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
             let why = "an XDP hook sees received ones only";
@@ -249,9 +280,9 @@ impl Facts {
             );
         }
         if options.time == TimeSource::Hardware && !gives.hardware_time {
-            return refuse(without("read hardware time stamps"), self.no_hardware_time(), "leave out --time hw");
+            return refuse(without("read hardware time stamps"), no_hardware_time, "leave out --time hw");
         }
-        if options.recording.stamps == Stamps::Poll && ![XDP.name, HOOK.name, TC.name].contains(name) {
+        if options.recording.stamps == Stamps::Poll && !stamps_by_polls {
             return refuse(
                 without("read the clock once a poll"),
                 "other mechanisms stamp its packets",
@@ -272,11 +303,8 @@ impl Facts {
         if options.queue.is_none() || self.gives.queue {
             return Ok(());
         }
-        let why = match *self == PCAP {
-            true => "libpcap does not report it",
-            false => "freed buffers do not contain it",
-        };
-        refuse(format!("cannot choose packets by queue with the {} tap", self.name), why, "leave out --queue")
+        let what = format!("cannot choose packets by queue with the {} tap", self.name);
+        refuse(what, self.no_queue, "leave out --queue")
     }
 }
 
@@ -345,7 +373,7 @@ mod tests {
             if let Some(message) = refusal {
                 let named = format!("with the {} tap", facts.name);
                 assert!(message.contains(&named), "{message}");
-                assert_eq!(message.contains("processor's counter"), *facts == DPDK);
+                assert_eq!(message.contains("processor's counter"), facts.name == "dpdk");
             }
         }
     }
@@ -356,7 +384,7 @@ mod tests {
             for missing in facts.missing() {
                 assert!(
                     facts.features.iter().any(|feature| feature.name() == missing.feature)
-                        || [LIBPCAP, dpdk::PROGRAM].contains(&missing.feature)
+                        || ["libpcap", dpdk::PROGRAM].contains(&missing.feature)
                 );
                 assert!(!missing.why.is_empty());
             }

@@ -51,7 +51,8 @@ impl Tap for Tc {
         &table::TC
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         let options = &assembly.options;
         // The sender's process is known of one, the receiver's of the other.
         let both_ends = options.process.as_ref().is_some_and(ProcessPlan::filters);
@@ -213,7 +214,7 @@ impl AttachedTc {
             Side::Ingress => ("tc ingress", 1, program::ATTACH_TCX_INGRESS, TcxPosition::First),
             Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPosition::Last),
         };
-        let ids = assembly.add_point(index, site, &rings, "tc", hook)?;
+        let ids = assembly.add_point(index, site, &rings, &table::TC, hook)?;
         let mut config = assembly.config(&rings);
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;

@@ -81,10 +81,10 @@ impl Tap for Trace {
         &table::TRACE
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         assembly.options.check_ends()?;
-        let programs = assembly.options.programs.clone();
-        let programs = programs.unwrap_or(Programs::AttachedTap);
+        let programs = assembly.options.programs.clone().unwrap_or(Programs::AttachedTap);
         let Some(present) = Present::at(site)? else {
             return Err(Error::failed(format!("cannot look at an XDP program on {}", site.label), "none is on it")
                 .fix("leave out --program, or attach one: trawl xdp load"));

@@ -46,7 +46,8 @@ impl Tap for Xdp {
         &table::XDP
     }
 
-    fn attach(&self, index: usize, site: &CaptureSite, assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
+        let site = &sites[index];
         let rings = assembly.program_rings()?;
         // Two captures at once would claim the same seat.
         let _lock = netns::lock(site.namespace.as_ref())?;
@@ -262,12 +263,12 @@ fn add_points(
         assembly.points.reserve(2)?;
     }
     if at.entry() {
-        let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;
+        let ids = assembly.add_point(index, site, rings, &table::XDP, "xdp entry")?;
         config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
         points.push(ids);
     }
     if at.exit() {
-        let ids = assembly.add_point(index, site, rings, "xdp", "xdp exit")?;
+        let ids = assembly.add_point(index, site, rings, &table::XDP, "xdp exit")?;
         let record = ids.record(DIRECTION_INBOUND, Carries::Xdp(XDP_PASS));
         if at.entry() {
             config.second = record;

@@ -143,8 +143,7 @@ impl DropWatch {
             }
         }
         self.seen = if empties { frequent } else { counts };
-        let others = self.others.lookup(&[0; 4]).map_err(fail)?;
-        let others = others.map_or(0, |values| sum(&values));
+        let others = self.others.lookup(&[0; 4]).map_err(fail)?.map_or(0, |values| sum(&values));
         taken.push((None, others - self.seen_others));
         self.seen_others = others;
         Ok(taken)
@@ -160,8 +159,7 @@ impl DropWatch {
     fn frequent(&self) -> Result<HashMap<Vec<u8>, u64>> {
         let mut counts = HashMap::new();
         for place in 0..FREQUENT_DROPS as u32 {
-            let values = self.frequent.lookup(&place.to_ne_bytes()).map_err(fail)?;
-            let values = values.unwrap_or_default();
+            let values = self.frequent.lookup(&place.to_ne_bytes()).map_err(fail)?.unwrap_or_default();
             let of_cpus = values.chunks_exact(size_of::<FrequentDrop>());
             for one in of_cpus.filter_map(FrequentDrop::from_bytes) {
                 if one.packets > 0 {
@@ -173,8 +171,7 @@ impl DropWatch {
     }
 
     fn describe(&mut self, kind: &Kind, bytes: &[u8]) -> Result<CountedDrop> {
-        let first = self.first.lookup(bytes).map_err(fail)?;
-        let first = first.as_deref().and_then(FirstDrop::from_bytes);
+        let first = self.first.lookup(bytes).map_err(fail)?.as_deref().and_then(FirstDrop::from_bytes);
         let first = first.unwrap_or_else(FirstDrop::zeroed);
         let functions = std::iter::once(kind.location).chain(first.stack.addresses);
         let mut functions =
@@ -197,8 +194,7 @@ impl DropWatch {
 }
 
 fn table(ready: &TapProgram, name: &str) -> Result<Table> {
-    let map = ready.map(name).ok_or_else(|| fail("a map is missing"))?;
-    let map = map.try_clone_to_owned().map_err(fail)?;
+    let map = ready.map(name).ok_or_else(|| fail("a map is missing"))?.try_clone_to_owned().map_err(fail)?;
     Table::new(map).map_err(fail)
 }
 

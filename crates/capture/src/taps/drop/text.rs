@@ -146,13 +146,20 @@ pub struct DropConverter {
 }
 
 impl DropConverter {
-    /// Creates the converter. `follows`: records are steps of packets, not drops alone. `lists_sockets`: processes are
-    /// looked up in the lists of open sockets.
-    pub fn new(reasons: Reasons, symbols: Symbols, rules: Option<Table>, follows: bool, lists_sockets: bool) -> Self {
+    /// Creates the converter. `point` is the interface block of the kernel's records. `follows`: records are steps of
+    /// packets, not drops alone. `lists_sockets`: processes are looked up in the lists of open sockets.
+    pub fn new(
+        point: u32,
+        reasons: Reasons,
+        symbols: Symbols,
+        rules: Option<Table>,
+        follows: bool,
+        lists_sockets: bool,
+    ) -> Self {
         Self {
             follows,
             lists_sockets,
-            point: 0,
+            point,
             next: 0,
             blocks: HashMap::new(),
             like: Interface::default(),
@@ -167,11 +174,10 @@ impl DropConverter {
         }
     }
 
-    /// Sets the interface block of the kernel's records, among the first blocks of the file.
-    pub fn begin(&mut self, point: u32, interfaces: &[Interface]) {
-        self.point = point;
+    /// Takes over the first interface blocks of the file.
+    pub fn begin(&mut self, interfaces: &[Interface]) {
         self.next = interfaces.len() as u32;
-        if let Some(like) = interfaces.get(point as usize) {
+        if let Some(like) = interfaces.get(self.point as usize) {
             self.like = like.clone();
         }
     }

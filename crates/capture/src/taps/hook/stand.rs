@@ -364,8 +364,7 @@ impl Undo for RestoreSlot {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let held = [&self.map, &self.successor.chain].into_iter();
-        let held = held.chain(&self.before);
+        let held = [&self.map, &self.successor.chain].into_iter().chain(&self.before);
         held.map(AsRawFd::as_raw_fd).collect()
     }
 

@@ -143,8 +143,7 @@ impl VerdictWatch {
         let config = TapConfig { traced_program: program.id, ..TapConfig::zeroed() };
         let table = &mut self.table;
         attach_at(program, label, program::ATTACH_FEXIT, || {
-            let shared = table.as_ref().map(|table| (MAP, table.as_fd()));
-            let shared: Vec<_> = shared.into_iter().collect();
+            let shared: Vec<_> = table.as_ref().map(|table| (MAP, table.as_fd())).into_iter().collect();
             let ready = TapProgram::prepare(object::VERDICT_COUNTS, PROGRAM, &config, &shared)?;
             if table.is_none() {
                 let map = ready.map(MAP).ok_or_else(|| fail("a map is missing"))?;
