@@ -17,17 +17,18 @@ use trawl_sys::{Error, Result, files::outfile};
 
 use crate::{completion, terminal, units};
 
-/// A value by its name on the command line, with its help.
+/// A value by its name on the command line, after `|` other names for it, with its help.
 pub type NamedValue<T> = (&'static str, &'static str, T);
 
 /// Parses one of several named values.
 pub fn choice<T: Copy + Send + Sync + 'static>(choices: &'static [NamedValue<T>]) -> impl TypedValueParser<Value = T> {
-    let shown = choices.iter().map(|(name, help, _)| match help.is_empty() {
-        true => PossibleValue::new(*name),
-        false => PossibleValue::new(*name).help(*help),
+    let shown = choices.iter().map(|(names, help, _)| {
+        let (name, others) = names.split_once('|').unwrap_or((names, ""));
+        let value = PossibleValue::new(name).aliases(others.split('|').filter(|other| !other.is_empty()));
+        if help.is_empty() { value } else { value.help(*help) }
     });
     PossibleValuesParser::new(shown).try_map(|word| {
-        let found = choices.iter().find(|(name, ..)| *name == word);
+        let found = choices.iter().find(|(names, ..)| names.split('|').any(|name| name == word));
         found.map(|(.., value)| *value).ok_or("no such value")
     })
 }

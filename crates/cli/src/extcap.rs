@@ -17,10 +17,10 @@ use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::ByteOrder;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
-use trawl_plan::CapturePlan;
 use trawl_plan::filter::Filter;
 use trawl_plan::options::{At, CaptureOptions, Direction, ProcessDetail, ProcessPlan, Programs, Sample, Taps};
 use trawl_plan::sources::Sources;
+use trawl_plan::{CapturePlan, TapChoice};
 use trawl_sink::ChosenPackets;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
@@ -28,7 +28,7 @@ use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, errno, files::create};
 
 use crate::args::choice;
-use crate::capture::args::{DIRECTIONS, ENDS, TapName};
+use crate::capture::args::{DIRECTIONS, ENDS};
 use crate::capture::recording;
 use crate::terminal::{say, write_out};
 use crate::units;
@@ -75,8 +75,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     extcap_control_out: Option<PathBuf>,
     /// Tap to capture with
-    #[arg(long, value_enum, default_value_t = TapName::Auto)]
-    tap: TapName,
+    #[arg(long, value_parser = choice(&TapChoice::ALL), default_value = "auto")]
+    tap: TapChoice,
     /// End of an XDP program to record at
     #[arg(long, value_parser = choice(&ENDS))]
     at: Option<At>,
@@ -373,9 +373,9 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
 
 /// Returns the plan for the settings of Wireshark's dialog. Fields that the chosen tap lacks are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
-    let usual = Taps::of(&[asked.tap.choice()])?.usual();
-    let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Tailcall);
-    let has_both = matches!(asked.tap, TapName::Tc | TapName::Packet);
+    let usual = Taps::of(&[asked.tap])?.usual();
+    let has_ends = matches!(asked.tap, TapChoice::Xdp | TapChoice::Tailcall);
+    let has_both = matches!(asked.tap, TapChoice::Tc | TapChoice::Packet);
     let at = asked.at.filter(|at| has_ends || *at != At::Exit);
     let direction = asked.direction.filter(|direction| has_both || *direction != Direction::In);
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());

@@ -34,18 +34,24 @@ pub enum TapChoice {
     Drop,
 }
 
+impl TapChoice {
+    /// The names of the taps, after `|` older ones, with their help.
+    pub const ALL: [(&'static str, &'static str, Self); 8] = [
+        ("auto", "", Self::Auto),
+        ("xdp", "", Self::Xdp),
+        ("tailcall|hook", "The tail calls of an attached XDP program through a map", Self::Tailcall),
+        ("tc", "", Self::Tc),
+        ("packet", "", Self::Packet),
+        ("pcap", "A device of a libpcap: the system's, or the one that --libpcap names", Self::Pcap),
+        ("dpdk", "Ports of a running DPDK application: -i dpdk:0 or -i dpdk:all, by the helper trawl-dpdk", Self::Dpdk),
+        ("drop", "", Self::Drop),
+    ];
+}
+
 impl fmt::Display for TapChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Xdp => "xdp",
-            Self::Tailcall => "tailcall",
-            Self::Tc => "tc",
-            Self::Packet => "packet",
-            Self::Pcap => "pcap",
-            Self::Dpdk => "dpdk",
-            Self::Drop => "drop",
-        })
+        let found = Self::ALL.iter().find(|(.., choice)| choice == self);
+        f.write_str(found.and_then(|(names, ..)| names.split('|').next()).unwrap_or_default())
     }
 }
 

@@ -26,8 +26,7 @@ impl std::fmt::Display for Pod {
 impl Pod {
     /// Returns the comment of the pod's interface blocks, which [`trawl_packet::pcapng::Interface::pod`] reads.
     pub fn comment(&self) -> String {
-        let labels = self.labels.iter();
-        let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let labels = Some(labels.join(",")).filter(|labels| !labels.is_empty());
         PodNote { name: &self.to_string(), labels: labels.as_deref() }.text()
     }
@@ -44,8 +43,7 @@ impl PodSelector {
     /// Parses a choice. A namespace has no dot, unlike the part before the slash of most labels' keys.
     pub fn parse(text: &str) -> Result<Self> {
         let is_namespace = |text: &str| !text.contains(['.', '=', ',']);
-        let parts = text.split_once('/');
-        let parts = parts.filter(|(namespace, _)| is_namespace(namespace));
+        let parts = text.split_once('/').filter(|(namespace, _)| is_namespace(namespace));
         let wrong = |why: &str| {
             Error::usage(format!("cannot understand the pod '{text}'"), why)
                 .fix("write default/web-0, 'default/*', app=web or 'default/app=web,tier!=db'")

@@ -115,8 +115,8 @@ struct SourceArgs {
     /// Tap to capture with
     ///
     /// tc may be combined with xdp or tailcall, drop with any: xdp,tc,drop
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
-    tap: Vec<TapName>,
+    #[arg(long, value_parser = choice(&TapChoice::ALL), value_delimiter = ',', default_value = "auto")]
+    tap: Vec<TapChoice>,
     /// Direction of the packets
     ///
     /// [default: in for the xdp and tailcall taps, inout for tc and packet]
@@ -245,22 +245,6 @@ struct OutputArgs {
 
 const OUTPUT: &str = "Output";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TapName {
-    Auto,
-    Xdp,
-    /// The tail calls of an attached XDP program through a map
-    #[value(alias = "hook")]
-    Tailcall,
-    Tc,
-    Packet,
-    /// A device of a libpcap: the system's, or the one that --libpcap names
-    Pcap,
-    /// Ports of a running DPDK application: -i dpdk:0 or -i dpdk:all, by the helper trawl-dpdk
-    Dpdk,
-    Drop,
-}
-
 pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] =
     [("in", "", Direction::In), ("out", "", Direction::Out), ("inout", "", Direction::Both)];
 /// Both ends are the last.
@@ -292,21 +276,6 @@ pub(super) struct Environment {
 impl Environment {
     pub(super) fn here() -> Self {
         Self { available_memory: host::available_memory(), filter_file: filter_in_file }
-    }
-}
-
-impl TapName {
-    pub(crate) fn choice(self) -> TapChoice {
-        match self {
-            Self::Auto => TapChoice::Auto,
-            Self::Xdp => TapChoice::Xdp,
-            Self::Tailcall => TapChoice::Tailcall,
-            Self::Tc => TapChoice::Tc,
-            Self::Packet => TapChoice::Packet,
-            Self::Pcap => TapChoice::Pcap,
-            Self::Dpdk => TapChoice::Dpdk,
-            Self::Drop => TapChoice::Drop,
-        }
     }
 }
 
@@ -378,7 +347,7 @@ impl Args {
     /// Returns true if the interfaces are those that a command uses.
     fn follows_command(&self) -> bool {
         let wanted = self.source.interfaces.is_empty() && self.source.netns.is_none();
-        let are_interfaces = self.source.tap.iter().any(|tap| *tap != TapName::Drop);
+        let are_interfaces = self.source.tap.iter().any(|tap| *tap != TapChoice::Drop);
         wanted && are_interfaces && !self.subject.words.is_empty() && self.pod.pods.is_empty()
     }
 
@@ -425,8 +394,7 @@ impl Args {
     }
 
     fn taps(&self) -> Result<Taps> {
-        let choices: Vec<TapChoice> = self.source.tap.iter().map(|name| name.choice()).collect();
-        let mut taps = Taps::of(&choices)?;
+        let mut taps = Taps::of(&self.source.tap)?;
         if taps.tap == TapChoice::Auto && self.source.tappable.is_some() {
             taps.tap = TapChoice::Tailcall;
         }
