@@ -72,8 +72,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn says(&self, phrases: &[&str]) -> bool {
-        let says = self.refusal.says.as_deref().unwrap_or_default();
-        let says = says.to_ascii_lowercase();
+        let says = self.refusal.says.as_deref().unwrap_or_default().to_ascii_lowercase();
         phrases.iter().any(|phrase| says.contains(phrase))
     }
 

@@ -322,8 +322,7 @@ impl Undo for HandOver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let held = [&self.link, &self.own, &self.chain].into_iter();
-        let held = held.filter_map(Weak::upgrade);
+        let held = [&self.link, &self.own, &self.chain].into_iter().filter_map(Weak::upgrade);
         held.map(|one| one.as_raw_fd()).collect()
     }
 

@@ -59,8 +59,7 @@ pub fn find(plan: &mut CapturePlan) -> Result<Pods> {
     let mut watched = Watched::new(&plan.sources)?;
     let (found, missing) = watched.find(true)?;
     let selectors = &watched.selectors;
-    let awaited = missing.into_iter().map(|pod| Event::PodAwaited { pod });
-    let awaited: Vec<Event> = awaited.collect();
+    let awaited: Vec<Event> = missing.into_iter().map(|pod| Event::PodAwaited { pod }).collect();
     if let [FoundPod { pod, at: PodNetwork::Host(process) }] = &found[..]
         && awaited.is_empty()
     {
@@ -305,8 +304,7 @@ fn ends(namespace: &Namespace, inside: &[LinkRecord]) -> Result<Vec<String>> {
         None | Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => true,
         _ => !has_ends,
     };
-    let others = inside.iter().filter(|link| link.is_up() && !link.is_loopback());
-    let others = others.filter(is_outer);
+    let others = inside.iter().filter(|link| link.is_up() && !link.is_loopback()).filter(is_outer);
     names.extend(others.map(|link| format!("{}:{}", namespace.label(), link.name)));
     Ok(names)
 }

@@ -128,7 +128,7 @@ pub fn pod_in(path: &str) -> Option<String> {
     path.rsplit('/').find_map(uid)
 }
 
-/// How a socket's owner is known, by the kernel programs' numbers. An owner that used the socket is certain.
+/// Reasons to name the owner of a socket, by the kernel programs' numbers. An owner that used the socket is certain.
 const HOW: [Option<Owner>; 6] =
     [None, None, Some(Owner::Listener), Some(Owner::Existing), Some(Owner::Shared), Some(Owner::Sender)];
 

@@ -339,8 +339,7 @@ impl Spaces {
             let Some(process) = processes.first().filter(|_| Some(identity) != own) else {
                 continue;
             };
-            let name = names.get(&identity).cloned();
-            let name = name.unwrap_or_else(|| process.to_string());
+            let name = names.get(&identity).cloned().unwrap_or_else(|| process.to_string());
             let links = Namespace::open(&name).and_then(|open| Netlink::open(Some(&open))?.links());
             for link in links.unwrap_or_default() {
                 if !known.contains(&(identity, link.index)) {

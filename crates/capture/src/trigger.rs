@@ -155,8 +155,7 @@ impl Trigger {
             && let Some(action) = verdict_of(packet)
             && wanted.contains(action)
         {
-            let verdict = VerdictKind::Xdp.name(action).unwrap_or("unknown");
-            let verdict = verdict.into();
+            let verdict = VerdictKind::Xdp.name(action).unwrap_or("unknown").into();
             return Ok(Some(TriggerCause::Verdict { verdict }));
         }
         let index = packet.interface_id as usize;

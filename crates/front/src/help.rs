@@ -38,8 +38,7 @@ pub fn grouped(command: Command, groups: Groups<'_>) -> Command {
 /// Adds the examples in a text to the command and its subcommands. After a line with the command in brackets, each has
 /// two lines: the purpose, and the command line.
 pub fn with_examples(command: Command, text: &str) -> Command {
-    let path = command.get_bin_name().unwrap_or(command.get_name());
-    let path = path.to_owned();
+    let path = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
     add(command, &path, text)
 }
 

@@ -79,8 +79,7 @@ fn continued_at(line: &str, columns: usize) -> usize {
     let gaps = line.match_indices("  ").map(|(at, _)| {
         let after = line[at..].trim_start();
         let is_first = line[..at].trim().is_empty();
-        let label = after.split(' ').next();
-        let label = label.filter(|word| is_first && word.ends_with(':'));
+        let label = after.split(' ').next().filter(|word| is_first && word.ends_with(':'));
         shown(&line[..line.len() - after.len()]) + label.map_or(0, |label| shown(label) + 1)
     });
     gaps.filter(|gap| *gap < columns * 2 / 3).max().unwrap_or(leading + 2).min(columns / 2)

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rewrite::Rewrite;
 use serde::Serialize;
 use trawl_packet::link_type;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
@@ -262,8 +263,6 @@ impl Drop for Replay {
 
 // One capture file, read packet by packet, with its reason for an early end.
 
-const ETHERNET: u16 = 1;
-
 /// The next packet.
 #[derive(Debug, Default)]
 pub struct Packet {
@@ -319,7 +318,7 @@ impl Recording {
             return;
         };
         let problem = match reader.next_packet() {
-            Ok(Some(packet)) if packet.link_type == ETHERNET => {
+            Ok(Some(packet)) if packet.link_type == LINKTYPE_ETHERNET => {
                 self.count += 1;
                 self.next.time = packet.timestamp_ns;
                 let original_len = packet.original_len as usize;

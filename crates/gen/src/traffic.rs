@@ -622,8 +622,7 @@ impl Payload {
             Self::Number => vec![0; length],
             Self::Random(seed) => {
                 let random = Edit::random(0, 0, seed ^ 0x7061_796c);
-                let words = (0..length.div_ceil(8) as u64).map(|n| random.value(n, n));
-                let words = words.map(u64::to_be_bytes);
+                let words = (0..length.div_ceil(8) as u64).map(|n| random.value(n, n)).map(u64::to_be_bytes);
                 let mut bytes: Vec<u8> = words.flatten().collect();
                 bytes.truncate(length);
                 bytes

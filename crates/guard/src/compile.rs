@@ -58,8 +58,7 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
     let prefix_count: usize =
         families.iter().flat_map(BTreeMap::values).map(|source| 1 + source.destinations.len()).sum();
     let first_extra = begins + RULES + rule_count + prefix_count;
-    let extra_count = set.rules.iter().filter(|rule| rule.what.names_extras());
-    let extra_count = extra_count.count();
+    let extra_count = set.rules.iter().filter(|rule| rule.what.names_extras()).count();
     let mut compiler = Compiler {
         rules: &set.rules,
         first_rule: begins + RULES,

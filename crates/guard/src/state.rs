@@ -488,8 +488,7 @@ impl Guard {
         source.reuse(RATES, self.rates.as_fd())?;
         source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
         let old = installed_on(site)?;
-        let before = old.as_ref().and_then(Installed::seat);
-        let before = before.map(|seat| seat.priority);
+        let before = old.as_ref().and_then(Installed::seat).map(|seat| seat.priority);
         let request = AttachRequest { priority: request.priority.or(before).or(Some(PRIORITY)), ..*request };
         let put = match old {
             Some(old) => {

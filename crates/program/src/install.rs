@@ -129,8 +129,7 @@ fn install(
     match position {
         AttachPosition::NewDispatcher(plan) => task.behind_dispatcher(source, Vec::new(), &plan, &now, fill),
         AttachPosition::Dispatcher(plan) => {
-            let parts = now.dispatcher.as_ref().map(parts_of).transpose()?;
-            let parts = parts.unwrap_or_default();
+            let parts = now.dispatcher.as_ref().map(parts_of).transpose()?.unwrap_or_default();
             task.behind_dispatcher(source, parts, &plan, &now, fill)
         }
         AttachPosition::Alone(plan) => {

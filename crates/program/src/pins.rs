@@ -287,8 +287,7 @@ fn all_helpers() -> impl Iterator<Item = (PathBuf, PinRecord, PathBuf)> {
 
 /// Returns the link of the program that is kept on an interface for another one, if there is one.
 pub(crate) fn helper_on(site: &Site) -> Result<Option<OwnedFd>> {
-    let links = site.link()?.xdp.into_iter();
-    let links = links.filter_map(|present| snapshot::link_of(site.index(), present));
+    let links = site.link()?.xdp.into_iter().filter_map(|present| snapshot::link_of(site.index(), present));
     let is_helper = |link: &OwnedFd| number(link.as_fd()).and_then(helped_by).is_some();
     Ok(links.into_iter().find(is_helper))
 }

@@ -200,8 +200,7 @@ impl Undo for Swap {
         let namespace = self.site.namespace().map(AsFd::as_fd);
         let link = self.link.as_ref().map(AsFd::as_fd);
         let maps = self.maps.iter().map(AsFd::as_fd);
-        let all = [self.old.as_fd(), self.new.as_fd()].into_iter();
-        let all = all.chain(namespace).chain(link).chain(maps);
+        let all = [self.old.as_fd(), self.new.as_fd()].into_iter().chain(namespace).chain(link).chain(maps);
         all.map(|fd| fd.as_raw_fd()).chain(bpffs::hold()).collect()
     }
 }
@@ -277,8 +276,7 @@ impl ProgramBackup {
 
     pub fn put_back(&self) -> Result<()> {
         let attachments: Vec<XdpAttachment> = self.before.iter().map(|old| old.attachment).collect();
-        let installed = Installed::all(&self.site)?;
-        let installed: Vec<u32> = installed.iter().map(Installed::id).collect();
+        let installed: Vec<u32> = Installed::all(&self.site)?.iter().map(Installed::id).collect();
         for step in take_back(&attachments, &self.site.link()?.xdp, &installed) {
             match step {
                 BackStep::Unload { program_id } => {

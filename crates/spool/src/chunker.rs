@@ -222,8 +222,7 @@ impl Chunker {
     fn seal(&mut self) {
         let sequence = self.totals.chunks;
         let unreported = self.totals.recorded - self.reported.recorded;
-        let sealed = self.open.take();
-        let sealed = sealed.map(|chunk| chunk.seal(&self.spool.whole(sequence)));
+        let sealed = self.open.take().map(|chunk| chunk.seal(&self.spool.whole(sequence)));
         let (state, sealed) = match sealed {
             Some(Ok(sealed)) => (self.spool.target.state(), sealed),
             Some(Err(error)) => {

@@ -269,8 +269,7 @@ fn hook_point(out: &mut String, packet: &PacketView<'_>, colour: bool) {
         return;
     }
     // trawl's own program at tc leaves every decision to the programs after it.
-    let decided = packet.verdict.map(verdict::text);
-    let decided = decided.filter(|text| text != "UNSPEC");
+    let decided = packet.verdict.map(verdict::text).filter(|text| text != "UNSPEC");
     let verdict = decided.map(|text| match colour {
         true => coloured(&text),
         false => text,

@@ -51,8 +51,7 @@ struct Metadata {
 
 impl Sandbox {
     fn pod(&self) -> Pod {
-        let labels = self.labels.iter();
-        let labels = labels.filter(|(key, _)| !key.starts_with(OWN_LABELS));
+        let labels = self.labels.iter().filter(|(key, _)| !key.starts_with(OWN_LABELS));
         Pod {
             namespace: self.metadata.namespace.clone(),
             name: self.metadata.name.clone(),

@@ -328,8 +328,7 @@ impl Joined {
 
     /// Returns the joined packet that contains this one, which was last seen at receive offload.
     pub fn has(&self, path: &PacketPath) -> Option<u64> {
-        let mut last = path.steps.iter().rev();
-        let last = last.find(|step| step.step != Step::Consumed)?;
+        let last = path.steps.iter().rev().find(|step| step.step != Step::Consumed)?;
         if last.step != Step::Gro {
             return None;
         }

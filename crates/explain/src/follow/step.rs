@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::freed::Freed;
 use trawl_packet::pcapng::Verdict;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::pcapng::note::{FollowStep, Found, Note, ProcessNote, Side, Step, Tracking, Translated};
 use trawl_packet::verdict::VerdictKind;
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
@@ -100,7 +101,6 @@ pub struct Seen {
 /// The protocol, addresses and ports.
 pub type Outline = [u8; OUTLINE];
 const OUTLINE: usize = 40;
-const ETHERNET: u16 = 1;
 const ETHERNET_LENGTH: usize = 14;
 
 impl Seen {
@@ -214,7 +214,7 @@ fn at_xdp(packet: &PacketView<'_>) -> Option<(PathStep, Side)> {
 fn outline(packet: &PacketView<'_>) -> Outline {
     let mut outline = [0; OUTLINE];
     let skip = match packet.link_type {
-        ETHERNET => ETHERNET_LENGTH,
+        LINKTYPE_ETHERNET => ETHERNET_LENGTH,
         _ => 0,
     };
     let bytes = packet.captured.get(skip..).unwrap_or_default();

@@ -263,8 +263,7 @@ pub fn tc_programs(space: Option<&Namespace>, interface: &str, direction: Direct
     let find = || {
         let index = Interface::find(space, interface).ok()?.index;
         let ingress = direction == Direction::Ingress;
-        let by_link = run_maybe_in(space, || tcx(index, ingress));
-        let by_link = by_link.ok().and_then(Result::ok).unwrap_or_default();
+        let by_link = run_maybe_in(space, || tcx(index, ingress)).ok().and_then(Result::ok).unwrap_or_default();
         let mut ids: Vec<u32> = by_link.iter().map(|one| one.program_id).collect();
         let mut netlink = Netlink::open(space).ok()?;
         let filters = netlink.filters(index, direction).unwrap_or_default();

@@ -176,8 +176,7 @@ impl Culprits {
     /// Returns the namespace of a row; `Some(None)` for the own one.
     fn space_of(&self, key: &DropKey) -> Option<Option<Namespace>> {
         let number = key.netns.as_deref().and_then(|netns| netns.parse().ok());
-        let held = number.zip(self.spaces.as_ref());
-        let held = held.and_then(|(number, spaces)| spaces.numbered(number));
+        let held = number.zip(self.spaces.as_ref()).and_then(|(number, spaces)| spaces.numbered(number));
         held.map(Some).or_else(|| advice::namespace(key))
     }
 
@@ -196,8 +195,7 @@ impl Culprits {
         if !has_counters || self.before.contains_key(&key.netns) {
             return;
         }
-        let found = self.space_of(key);
-        let found = found.map(|namespace| Snapshot::take(namespace.as_ref()));
+        let found = self.space_of(key).map(|namespace| Snapshot::take(namespace.as_ref()));
         self.before.insert(key.netns.clone(), found.unwrap_or_default());
     }
 

@@ -384,8 +384,7 @@ fn name_causes_of_ipsec(tally: &Tally, counters: &[Counter], known: &mut Knowled
     }
     for (key, (packets, told)) in causes {
         let row = &tally.rows[key];
-        let before = known.advice.entry(key.clone());
-        let before = before.or_insert_with(|| advice::of(key, row, &Blame::default()));
+        let before = known.advice.entry(key.clone()).or_insert_with(|| advice::of(key, row, &Blame::default()));
         let is_by_route = before.as_deref().is_some_and(advice::is_of_route);
         if row.packets <= packets && !is_by_route {
             *before = Some(told.join("; "));

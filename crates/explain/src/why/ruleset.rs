@@ -318,8 +318,7 @@ fn without_counter(words: &[&str]) -> (String, Option<u64>) {
 /// Returns the name of a rule or policy with its text.
 pub fn full_name(chains: &[Chain], name: &str) -> Option<String> {
     let mut named = chains.iter().flat_map(|chain| {
-        let rules = chain.rules.iter();
-        let rules = rules.map(|(handle, text)| (chain.rule_name(handle), text.as_str()));
+        let rules = chain.rules.iter().map(|(handle, text)| (chain.rule_name(handle), text.as_str()));
         rules.chain([(chain.policy_name(), "drop")])
     });
     let (_, text) = named.find(|(one, _)| one == name)?;

@@ -63,8 +63,7 @@ impl SocketDrops {
     }
 
     fn in_namespace(&self, netns: Option<&str>, kind: SocketKind) -> Vec<(&str, u64, Option<&str>)> {
-        let found = self.0.iter();
-        let found = found.filter(|((of, is, _), _)| of.as_deref() == netns && *is == kind);
+        let found = self.0.iter().filter(|((of, is, _), _)| of.as_deref() == netns && *is == kind);
         let mut found: Vec<_> =
             found.map(|((_, _, address), (drops, process))| (&**address, *drops, process.as_deref())).collect();
         found.sort_by_key(|(_, drops, _)| std::cmp::Reverse(*drops));

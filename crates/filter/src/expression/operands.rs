@@ -424,8 +424,7 @@ fn replace(node: Node, expression: &str, ask: Ask<'_>) -> Node {
     match node {
         Node::Not(inner) => Node::Not(Box::new(replace(*inner, expression, ask))),
         Node::Chain(first, rest) => {
-            let rest = rest.into_iter();
-            let rest = rest.map(|(or, node)| (or, replace(node, expression, ask)));
+            let rest = rest.into_iter().map(|(or, node)| (or, replace(node, expression, ask)));
             Node::Chain(Box::new(replace(*first, expression, ask)), rest.collect())
         }
         Node::Leaf { text, inherited } => {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use trawl_ebpf::op;
+use trawl_packet::net::ethertype;
 
 use super::assembler::Label;
 use super::emitter::{Emitter, Mode, Returns, View, reg, slot};
@@ -178,9 +179,9 @@ const PROTOCOL: u32 = 0;
 const END: u32 = 1;
 const FLAGS: u32 = 2;
 
-const TEB: u32 = 0x6558;
-const IPV4: u32 = 0x0800;
-const IPV6: u32 = 0x86dd;
+const TEB: u32 = ethertype::BRIDGED_ETHERNET as u32;
+const IPV4: u32 = ethertype::IPV4 as u32;
+const IPV6: u32 = ethertype::IPV6 as u32;
 
 /// A builder of programs with named jump targets.
 #[derive(Default)]

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 use trawl_packet::build::{self, Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Udp, Vlan};
+use trawl_packet::net::{ethertype, protocol};
 
 use super::field::{FieldKind, FieldValues};
 use super::{Misfit, Payload, Protocol, Spec, family, hex};
@@ -16,7 +17,6 @@ const VXLAN_PORT: u16 = 4789;
 /// Base of the source port by which a tunnel distinguishes flows (RFC 7348 recommends the dynamic ports).
 const TUNNEL_PORT: u128 = 49_152;
 const TUNNEL_PORTS: u64 = 16_384;
-const MPLS_ETHERTYPE: u16 = 0x8847;
 
 /// The headers of one spec, and their varying fields.
 pub(super) struct Maker {
@@ -246,7 +246,7 @@ impl Maker {
             bytes.extend(entry.to_be_bytes());
         }
         let length = bytes.len();
-        self.push(Layer::Raw { bytes, ethertype: Some(MPLS_ETHERTYPE), protocol: None }, length);
+        self.push(Layer::Raw { bytes, ethertype: Some(ethertype::MPLS), protocol: None }, length);
         Ok(())
     }
 }
@@ -274,9 +274,6 @@ pub(super) fn mac_bytes(choice: &FieldValues) -> [u8; 6] {
 
 const DISCARD_PORT: u128 = 9;
 const SOURCE_PORT: u128 = 40_000;
-const PROTOCOL_UDP: u64 = 17;
-const PROTOCOL_TCP: u64 = 6;
-const PROTOCOL_ICMPV6: u64 = 58;
 
 impl Maker {
     fn network(&mut self, spec: &Spec) -> Result<(), Misfit> {
@@ -335,15 +332,15 @@ impl Maker {
     }
 
     /// Adds a checksum from here to the end, with the pseudo-header of that protocol.
-    fn sum(&mut self, offset: usize, protocol: Option<u64>, never_zero: bool) {
-        let pseudo = self.addresses.clone().zip(protocol).map(|((range, _), protocol)| (range, protocol));
+    fn sum(&mut self, offset: usize, protocol: Option<u8>, never_zero: bool) {
+        let pseudo = self.addresses.clone().zip(protocol).map(|((range, _), protocol)| (range, u64::from(protocol)));
         self.sums.push(SumAt { offset: self.length + offset, from: self.length, to: None, pseudo, never_zero });
     }
 
     fn udp(&mut self, src: &FieldValues, dst: &FieldValues) {
         self.field(self.length, 2, 0, 16, src);
         self.field(self.length + 2, 2, 0, 16, dst);
-        self.sum(6, Some(PROTOCOL_UDP), true);
+        self.sum(6, Some(protocol::UDP), true);
         let udp = Udp { src: src.first() as u16, dst: dst.first() as u16, checksum: true };
         self.push(Layer::Udp(udp), 8);
     }
@@ -358,7 +355,7 @@ impl Maker {
         self.field(at + 2, 2, 0, 16, &dst);
         self.field(at + 4, 4, 0, 32, &seq);
         self.field(at + 8, 4, 0, 32, &ack);
-        self.sum(16, Some(PROTOCOL_TCP), false);
+        self.sum(16, Some(protocol::TCP), false);
         let tcp = Tcp {
             src: src.first() as u16,
             dst: dst.first() as u16,
@@ -378,7 +375,7 @@ impl Maker {
         let seq = spec.choice_or("seq", FieldKind::Number(16), 1)?;
         self.field(at + 4, 2, 0, 16, &id);
         self.field(at + 6, 2, 0, 16, &seq);
-        self.sum(2, is_v6.then_some(PROTOCOL_ICMPV6), false);
+        self.sum(2, is_v6.then_some(protocol::ICMPV6), false);
         let ([a, b], [c, d]) = ((id.first() as u16).to_be_bytes(), (seq.first() as u16).to_be_bytes());
         let echo_request = if is_v6 { 128 } else { 8 };
         let icmp = Icmp {

@@ -292,8 +292,7 @@ impl ProcessWatch {
     /// Returns the counts of all CPUs.
     pub fn counts(&self) -> Result<ProcessCounts> {
         let mut sum = ProcessCounts::zeroed();
-        let values = self.counts.lookup(&0u32.to_ne_bytes()).map_err(fail)?;
-        let values = values.unwrap_or_default();
+        let values = self.counts.lookup(&0u32.to_ne_bytes()).map_err(fail)?.unwrap_or_default();
         for one in values.chunks(size_of::<ProcessCounts>()) {
             if let Some(one) = ProcessCounts::from_bytes(one) {
                 sum.lost_events += one.lost_events;

@@ -99,8 +99,7 @@ const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
 pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd> {
     // Only these kinds were tried with typed loads; others are refused under lockdown, and the error says so.
     let may_be_typed = matches!(options.kind, TRACING | RAW_TRACEPOINT | NETFILTER | SYSCALL);
-    let typed = may_be_typed.then(|| typed_reads::instead_of_helpers(instructions));
-    let typed = typed.flatten();
+    let typed = may_be_typed.then(|| typed_reads::instead_of_helpers(instructions)).flatten();
     let instructions = typed.as_deref().unwrap_or(instructions);
     if verifier_log::is_kept() {
         let mut log = vec![0u8; super::loader::LOG_SIZE];

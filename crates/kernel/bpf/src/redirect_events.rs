@@ -93,8 +93,7 @@ impl RedirectEvents {
             let (Some(key), Some(values)) = (key, self.table.lookup(&bytes)?) else {
                 continue;
             };
-            let counts = values.chunks_exact(size_of::<Count>());
-            let counts = counts.filter_map(Count::from_bytes).collect();
+            let counts = values.chunks_exact(size_of::<Count>()).filter_map(Count::from_bytes).collect();
             found.extend(source(&key).map(|source| (source, counts)));
         }
         found.sort_by(|(a, _), (b, _)| a.cmp(b));

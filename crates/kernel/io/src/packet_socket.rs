@@ -240,8 +240,7 @@ fn too_large(request: &PacketRequest<'_>) -> Option<Error> {
     const OTHER: usize = 4096;
     let block = request.filter.and_then(|filter| filter.block)?;
     let (instructions, size) = (block.len(), size_of_val(block) + OTHER);
-    let most = std::fs::read_to_string("/proc/sys/net/core/optmem_max").ok()?;
-    let most: usize = most.trim().parse().ok()?;
+    let most: usize = std::fs::read_to_string("/proc/sys/net/core/optmem_max").ok()?.trim().parse().ok()?;
     (size > most).then(|| {
         Error::failed(
             format!("cannot filter on a packet socket on {}", request.name),

@@ -222,8 +222,7 @@ fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error 
 
 /// Returns the number of queues in use of an interface; `None` if the interface is gone.
 fn queues(name: &str) -> Option<u32> {
-    let link = Netlink::current().and_then(|mut netlink| netlink.link(name));
-    let link = link.ok()?;
+    let link = Netlink::current().and_then(|mut netlink| netlink.link(name)).ok()?;
     let channels = Ethtool::open(None, name).and_then(|ethtool| ethtool.channels());
     let in_use = channels.map_or(0, |now| now.combined + now.rx.max(now.tx));
     Some(match in_use {

@@ -127,8 +127,7 @@ impl Namespace {
     }
 
     fn held(file: File, path: &Path) -> Result<Self> {
-        let meta = file.metadata();
-        let meta = meta.map_err(|e| Error::os(cannot_open(path), e))?;
+        let meta = file.metadata().map_err(|e| Error::os(cannot_open(path), e))?;
         Ok(Self {
             file: Arc::new(file),
             name: None,

@@ -180,8 +180,7 @@ impl<'a> Hello<'a> {
         );
         kinds.retain(|kind| ![SERVER_NAME, ALPN].contains(kind));
         let mut hashed_part = list(kinds);
-        let algorithms = self.extension(SIGNATURE_ALGORITHMS);
-        let algorithms = algorithms.and_then(|mut parts| parts.long());
+        let algorithms = self.extension(SIGNATURE_ALGORITHMS).and_then(|mut parts| parts.long());
         let algorithms = list(meaningful(algorithms.unwrap_or_default()));
         if !algorithms.is_empty() {
             hashed_part.push('_');
@@ -192,8 +191,7 @@ impl<'a> Hello<'a> {
     }
 
     fn version_text(&self) -> &'static str {
-        let supported = self.extension(SUPPORTED_VERSIONS);
-        let supported = supported.and_then(|mut parts| parts.short());
+        let supported = self.extension(SUPPORTED_VERSIONS).and_then(|mut parts| parts.short());
         let highest = meaningful(supported.unwrap_or_default()).max();
         match highest.unwrap_or(self.version) {
             0x0304 => "13",
@@ -209,8 +207,7 @@ impl<'a> Hello<'a> {
     /// Returns the first and last character of the first protocol, or its first and last hex digit.
     fn alpn_text(&self) -> String {
         let protocols = self.extension(ALPN).and_then(|mut parts| parts.long());
-        let first = protocols.and_then(|protocols| Parts(protocols).short());
-        let first = first.unwrap_or_default();
+        let first = protocols.and_then(|protocols| Parts(protocols).short()).unwrap_or_default();
         let (Some(first), Some(last)) = (first.first(), first.last()) else {
             return "00".to_owned();
         };

@@ -19,8 +19,7 @@ impl TranslationNews {
         }
         let (names, options) = block.body.split_at_checked(NO_NAMES)?;
         let mut options = OptionList::new(options, ByteOrder::Little);
-        let comment = options.find(|option| option.code == OPT_COMMENT);
-        let comment = comment.filter(|_| names == [0; NO_NAMES])?;
+        let comment = options.find(|option| option.code == OPT_COMMENT).filter(|_| names == [0; NO_NAMES])?;
         Self::parse(std::str::from_utf8(comment.value).ok()?)
     }
 

@@ -192,8 +192,7 @@ impl ProgramAccount {
 
     /// Returns the packets of each verdict.
     pub fn verdicts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let dropped = self.outcomes.iter();
-        let dropped = dropped.filter(|one| [TARGET_GONE, IN_PIECES].contains(&one.name));
+        let dropped = self.outcomes.iter().filter(|one| [TARGET_GONE, IN_PIECES].contains(&one.name));
         let dropped: u64 = dropped.map(|one| one.packets).sum();
         let usual = match self.program.as_str() {
             "pass" => "PASS",

@@ -27,8 +27,7 @@ impl fmt::Display for Refusal {
 
 /// Extracts the refusal from a log; `None` if it contains none.
 pub fn condense(log: &str) -> Option<Refusal> {
-    let lines = log.lines().flat_map(apart);
-    let lines: Vec<&str> = lines.filter(|line| !is_bookkeeping(line)).collect();
+    let lines: Vec<&str> = log.lines().flat_map(apart).filter(|line| !is_bookkeeping(line)).collect();
     let at = lines.iter().rposition(|line| !is_state(line))?;
     // A message may span several lines: the last ones that are neither code nor state.
     let first = lines[..=at].iter().rposition(|line| is_state(line)).map_or(0, |before| before + 1);

@@ -263,8 +263,7 @@ impl Privacy {
                 },
                 _ => continue,
             };
-            let names = names.split(|byte| *byte == 0);
-            let names = names.filter(|name| !name.is_empty());
+            let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
             let names: String = names.map(|name| addresses.name(name) + "\0").collect();
             block.option(record.code, &[&address, names.as_bytes()].concat());
         }
@@ -353,8 +352,7 @@ fn hook_and_clock(description: &[u8]) -> Option<&[u8]> {
 fn time_of_entry(entry: &[u8]) -> Vec<u8> {
     let mut lines = entry.split(|byte| *byte == b'\n');
     let time = lines.find_map(|line| line.strip_prefix(JOURNAL_TIME));
-    let digits = time.unwrap_or(b"0").iter().copied();
-    let digits = digits.take_while(u8::is_ascii_digit);
+    let digits = time.unwrap_or(b"0").iter().copied().take_while(u8::is_ascii_digit);
     JOURNAL_TIME.iter().copied().chain(digits).chain([b'\n']).collect()
 }
 

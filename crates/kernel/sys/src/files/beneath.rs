@@ -63,8 +63,7 @@ impl Directory {
             let is_link = FileType::from_raw_mode(about.st_mode) == FileType::Symlink;
             if is_link && is_kernels_link(&entry, &name) {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let reached = openat(&at.0, &name, flags, Mode::empty());
-                let reached = reached.map_err(|e| failed(e.into()))?;
+                let reached = openat(&at.0, &name, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
                 let about = fstat(&reached).map_err(|e| failed(e.into()))?;
                 shown.push(&name);
                 run::refuse_others(path, &shown, about.st_uid, about.st_mode)?;

@@ -59,8 +59,7 @@ impl Translations {
     pub fn watch(namespace: Option<&Namespace>) -> Result<Option<(Self, Vec<Translated>)>> {
         let listed = |groups| {
             let mut socket = Socket::netfilter(namespace, groups)?;
-            let known = list(&mut socket);
-            let known = known.map_err(|e| e.about("cannot list translated connections"))?;
+            let known = list(&mut socket).map_err(|e| e.about("cannot list translated connections"))?;
             Ok((Self { socket }, known))
         };
         let (_, known) = listed(0)?;

@@ -14,7 +14,7 @@ const LINKTYPE_RAW: u16 = 101;
 const LINKTYPE_IEEE802_11: u16 = 105;
 const LINKTYPE_IEEE802_11_RADIOTAP: u16 = 127;
 /// For private use: the layout of the packets is unknown.
-const LINKTYPE_USER0: u16 = 147;
+pub const LINKTYPE_USER0: u16 = 147;
 
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;

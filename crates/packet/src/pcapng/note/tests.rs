@@ -1,4 +1,4 @@
-//! Each comment is read back as the value that was written, and those of older files are written unchanged.
+//! Each comment is parsed as the value that was written; comments of older files are written unchanged.
 
 use std::borrow::Cow;
 use std::fmt::Debug;

@@ -78,8 +78,7 @@ fn name(kind: u8) -> Option<&'static str> {
 fn checksum(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let stored = data.u16(2)?;
     if let Some(addresses) = ip.addresses() {
-        let sum = addresses.pseudo_header(protocol::ICMPV6, data.len);
-        let sum = sum.add(data.bytes);
+        let sum = addresses.pseudo_header(protocol::ICMPV6, data.len).add(data.bytes);
         if sum.finish() == 0 {
             put!(line, "[icmp6 sum ok] ");
         } else {

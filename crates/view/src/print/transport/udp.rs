@@ -56,8 +56,7 @@ fn checksum(line: &mut Line<'_>, ip: &Ip, datagram: Data<'_>) -> Printed {
     let (Some(addresses), true) = (ip.addresses(), datagram.bytes.len() == datagram.len) else {
         return Ok(());
     };
-    let sum = addresses.pseudo_header(protocol::UDP, datagram.len);
-    let sum = sum.add(datagram.bytes);
+    let sum = addresses.pseudo_header(protocol::UDP, datagram.len).add(datagram.bytes);
     if sum.finish() == 0 {
         put!(line, "[udp sum ok] ");
     } else {
