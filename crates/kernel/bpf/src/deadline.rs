@@ -1,10 +1,14 @@
-//! A time limit for the verifier, which otherwise takes minutes for programs with many branches: it stops when a signal
-//! is pending for the loading thread.
+//! A limit for the verifier's work, which otherwise takes minutes for programs with many branches: it stops when a signal
+//! is pending for the loading thread. The work is measured as time of a usual processor.
 
 use std::cell::Cell;
-use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
+
+use trawl_ebpf::op;
+
+use crate::program::{self, LoadOptions};
 
 thread_local! {
     static LIMIT: Cell<Option<Duration>> = const { Cell::new(None) };
@@ -13,7 +17,11 @@ thread_local! {
 /// Interval between signals: libbpf tries again several times after a signal ended a load.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// Does some work on this thread in which loading a program takes no longer than the limit.
+/// Number of instructions of the program that measures a processor, and the time that a usual one takes to load it.
+const MEASURED: usize = 4000;
+const USUAL: Duration = Duration::from_micros(1000);
+
+/// Does some work on this thread in which loading a program takes no longer than the limit, on a usual processor.
 pub fn limited<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Duration>);
     impl Drop for Restore {
@@ -48,11 +56,18 @@ pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) 
         });
         let thread = who.recv();
         let mut wait = limit;
+        let mut limit = limit;
+        let mut is_slow_known = false;
         let mut is_late = false;
         while is_done.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let used = thread.map_or(limit, |thread| time_of(thread).unwrap_or(limit));
             if used < limit {
                 wait = limit - used;
+                continue;
+            }
+            if !is_slow_known {
+                is_slow_known = true;
+                limit = limit.mul_f64(slowness());
                 continue;
             }
             is_late = true;
@@ -66,6 +81,26 @@ pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) 
             Ok(loaded) => (loaded, is_late),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    })
+}
+
+/// Returns how many times as long as a usual processor this one takes, at least 1: an emulated one takes far longer.
+fn slowness() -> f64 {
+    static FOUND: OnceLock<f64> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let mut instructions = vec![op::alu_imm(op::MOV, 0, 0); MEASURED];
+        instructions.push(op::exit());
+        let options = LoadOptions::new("trawl_measured", program::XDP);
+        let measure = || {
+            // SAFETY: the call takes no arguments and always succeeds.
+            let own = unsafe { libc::pthread_self() };
+            let before = time_of(own)?;
+            options.load(&instructions).ok()?;
+            Some(time_of(own)?.saturating_sub(before))
+        };
+        // The first load also reads what the others find in memory.
+        let fastest = (0..3).filter_map(|_| measure()).min();
+        fastest.map_or(1.0, |time| (time.as_secs_f64() / USUAL.as_secs_f64()).max(1.0))
     })
 }
 
@@ -117,6 +152,8 @@ fn allow_wakes() {
 
 #[cfg(test)]
 mod tests {
+    use trawl_sys::testing::root_or_skip;
+
     use super::*;
 
     #[test]
@@ -137,6 +174,15 @@ mod tests {
             std::io::Error::last_os_error()
         });
         assert_eq!((error.raw_os_error(), is_late), (Some(libc::EINTR), true));
+    }
+
+    #[test]
+    fn slow_processors_get_more_time() {
+        if !root_or_skip() {
+            return;
+        }
+        let slowness = slowness();
+        assert!((1.0..1000.0).contains(&slowness), "{slowness}");
     }
 
     #[test]
