@@ -8,7 +8,7 @@ use trawl_front::{json, terminal};
 use trawl_sys::{Result, clock};
 use trawl_view::text;
 
-use crate::query::{Answer, Conditions};
+use crate::query::{Answer, Conditions, Query};
 use crate::store::{File, Incident, Part};
 
 /// A host's packets of the window, as the index has them.
@@ -95,7 +95,7 @@ pub fn show(
          FROM packets{} GROUP BY host",
         conditions.to_sql()
     );
-    let seen = Answer::to(url, files, &sql)?.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
+    let seen = Answer::to(url, files, Query::Rows(&sql))?.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
     let seen = seen.map_err(|e| trawl_sys::Error::failed("cannot read the answer", e))?;
     let parts = incident.parts();
     let none = Seen::default();

@@ -17,7 +17,7 @@ use trawl_view::text;
 
 use super::hosts::HostsArgs;
 use super::incident;
-use crate::query::{Answer, Conditions, flows, limits};
+use crate::query::{Answer, Conditions, Query, flows, limits};
 use crate::store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
@@ -198,7 +198,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
     let (_, contents) = args.store.open(scope)?;
     let covered = coverage(&contents.runs, scope);
-    let answer = Answer::to(&args.store.url(), contents.files, sql)?;
+    let answer = Answer::to(&args.store.url(), contents.files, Query::Rows(sql))?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
         return match args.csv {
@@ -220,27 +220,16 @@ fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {
     let Subject { scope, mut conditions, incident } = args.subject()?;
     let (store, contents) = args.store.open(&scope)?;
-    let query = match sql {
-        Some(sql) => format!(
-            "SELECT chunk, frame, \"offset\", time_ns FROM ({}) ORDER BY time_ns, chunk, frame, \"offset\"",
-            sql.trim().trim_end_matches(';')
-        ),
+    let sql = match sql {
+        Some(sql) => sql.to_owned(),
         None => {
             conditions.narrow(filter.unwrap_or_default());
-            format!(
-                "SELECT chunk, frame, \"offset\", time_ns FROM packets{} ORDER BY time_ns, chunk, frame, \"offset\"",
-                conditions.to_sql()
-            )
+            format!("SELECT * FROM packets{}", conditions.to_sql())
         }
     };
     let covered = coverage(&contents.runs, &scope);
     let url = args.store.url();
-    let answer = Answer::to(&url, contents.files, &query).map_err(|error| {
-        match sql.is_some() && error.to_string().contains("No field named") {
-            true => error.fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does"),
-            false => error,
-        }
-    })?;
+    let answer = Answer::to(&url, contents.files, Query::Locations(&sql))?;
     say_coverage(&covered, &url);
     incident.iter().for_each(incident::say_missing);
     let hosts = args.hosts.open()?;
@@ -248,7 +237,7 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     let counts = packets.counts();
     let ended = read(args, filter, packets)?;
     // A filter needs the packets' bytes, which are elsewhere.
-    let which = match sql {
+    let which = match args.sql {
         Some(_) => "of the answer",
         None => "that may match",
     };

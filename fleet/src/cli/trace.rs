@@ -13,7 +13,7 @@ use trawl_spool::key::Object;
 use trawl_sys::{Error, Result, units};
 
 use super::query::{PartArgs, StoreArgs, say_coverage};
-use crate::query::Answer;
+use crate::query::{Answer, Query};
 use crate::store::{Coverage, Runs, coverage};
 
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
@@ -201,7 +201,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     );
     let url = args.store.url();
     let covered = coverage(&contents.runs, &scope);
-    let answer = Answer::to(&url, contents.files, &query)?;
+    let answer = Answer::to(&url, contents.files, Query::Rows(&query))?;
     say_coverage(&covered, &url);
     let mut trace = Tracing {
         bounds: bounds(&contents.runs),

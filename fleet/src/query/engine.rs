@@ -7,13 +7,14 @@ use arrow::csv::WriterBuilder;
 use arrow::json::{ArrayWriter, LineDelimitedWriter};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::common::{SchemaError, TableReference};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::object_store::ObjectStore;
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext, col};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
@@ -44,13 +45,24 @@ pub fn flows(condition: &str) -> String {
     )
 }
 
-/// Starts a query; returns its rows as they are found.
-async fn execute(
+/// A query, and the form of its answer.
+#[derive(Clone, Copy, Debug)]
+pub enum Query<'a> {
+    /// The rows that this SQL selects.
+    Rows(&'a str),
+    /// The places in chunks of the packets that this SQL selects, in the order of their times.
+    Locations(&'a str),
+}
+
+/// Columns that a packet is found by.
+const LOCATION: [&str; 4] = ["chunk", "frame", "offset", "time_ns"];
+
+/// Returns a context with the tables of the index.
+async fn tables(
     store: &Store,
     files: Vec<File>,
-    query: &str,
     environment: Arc<RuntimeEnv>,
-) -> std::result::Result<SendableRecordBatchStream, DataFusionError> {
+) -> std::result::Result<SessionContext, DataFusionError> {
     let mut config = SessionConfig::new()
         .set_bool("datafusion.execution.parquet.pushdown_filters", true)
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
@@ -69,10 +81,42 @@ async fn execute(
     context.register_table("packets", Arc::new(packets))?;
     let flows = context.sql(&flows("")).await?.into_view();
     context.register_table("flows", flows)?;
+    Ok(context)
+}
+
+/// Plans a query; fails if it is wrong.
+async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
+    let (Query::Rows(sql) | Query::Locations(sql)) = query;
+    let state = context.state();
+    let dialect = state.config().options().sql_parser.dialect;
+    let statement = state.sql_to_statement(sql, &dialect).map_err(refused)?;
+    let tables = state.resolve_table_references(&statement).map_err(refused)?;
+    let is_known = |table: &TableReference| {
+        state.table_functions().contains_key(table.table()) || context.table_exist(table.clone()).unwrap_or(false)
+    };
+    let plan = state.statement_to_plan(statement).await.map_err(|error| match tables.iter().all(is_known) {
+        true => refused(error),
+        false => refused(error).fix("the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\""),
+    })?;
     // A query may not read files of this machine.
     let only_ask = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    let answer = context.sql_with_options(query, only_ask).await?;
-    answer.execute_stream().await
+    only_ask.verify_plan(&plan).map_err(refused)?;
+    let rows = context.execute_logical_plan(plan).await.map_err(refused)?;
+    match query {
+        Query::Rows(_) => Ok(rows),
+        Query::Locations(_) => {
+            let located = rows.select_columns(&LOCATION).map_err(|error| match is_field_missing(&error) {
+                true => refused(error).fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does"),
+                false => refused(error),
+            })?;
+            located.sort_by(["time_ns", "chunk", "frame", "offset"].map(col).to_vec()).map_err(refused)
+        }
+    }
+}
+
+fn is_field_missing(error: &DataFusionError) -> bool {
+    let DataFusionError::SchemaError(error, _) = error.find_root() else { return false };
+    matches!(**error, SchemaError::FieldNotFound { .. })
 }
 
 pub(super) const WHAT: &str = "cannot answer the query";
@@ -80,10 +124,6 @@ pub(super) const WHAT: &str = "cannot answer the query";
 fn refused(error: DataFusionError) -> Error {
     let why = error.strip_backtrace();
     match error.find_root() {
-        DataFusionError::Plan(plan) if plan.contains("table '") && plan.contains("not found") => {
-            let fix = "the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\"";
-            Error::usage(WHAT, why.trim()).fix(fix)
-        }
         DataFusionError::Plan(_)
         | DataFusionError::SQL(..)
         | DataFusionError::SchemaError(..)
@@ -108,18 +148,19 @@ pub struct Answer {
 
 impl Answer {
     /// Starts a query. Returns once the first row has been found, or the query has failed.
-    pub fn to(url: &str, files: Vec<File>, query: &str) -> Result<Self> {
+    pub fn to(url: &str, files: Vec<File>, query: Query<'_>) -> Result<Self> {
         // Connections belong to the runtime that made them, so the store's own cannot be shared.
         let store = Store::open(url, false)?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| Error::os(WHAT, e))?;
         let (environment, spill) = limits::environment().map_err(refused)?;
         let started = runtime.block_on(async {
-            let mut rows = execute(&store, files, query, environment).await?;
-            let first = rows.next().await.transpose()?;
-            Ok::<_, DataFusionError>((rows, first))
+            let context = tables(&store, files, environment).await.map_err(refused)?;
+            let mut rows = plan(&context, query).await?.execute_stream().await.map_err(refused)?;
+            let first = rows.next().await.transpose().map_err(refused)?;
+            Ok::<_, Error>((rows, first))
         });
-        let (rows, first) = started.map_err(refused)?;
+        let (rows, first) = started?;
         Ok(Self { runtime, rows, first, _spill: spill })
     }
 
