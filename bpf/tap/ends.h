@@ -6,6 +6,7 @@
 #define TRAWL_ENDS_H
 
 #include "tap/capture.h"
+#include "tap/redirect.h"
 
 /* Makes the first point's record without publishing it. No other program writes to the ring until the exit: all points
  * run on one CPU with bottom halves off. */
@@ -90,9 +91,18 @@ static __always_inline void settle_unwanted(struct ring_control *control)
 	reject(held != HELD_NONE);
 }
 
+/* Names the redirect's target in the packet's comment; does nothing without room for it. */
+static __always_inline void name_target(struct sighting *sight, struct comment *target)
+{
+	if (!target)
+		return;
+	describe_redirect(target);
+	sight->comment = target;
+}
+
 /* Publishes the entry's record and makes the exit's: the verdict is wanted. */
 static __always_inline void settle(struct tap_context *context, struct ring_control *control,
-				   struct sighting *sight)
+				   struct sighting *sight, struct comment *target)
 {
 	__u32 held = control->held;
 
@@ -105,6 +115,7 @@ static __always_inline void settle(struct tap_context *context, struct ring_cont
 	} else if (held == HELD_NONE) {
 		reject(false);
 	} else if (publish_held(control, held)) {
+		name_target(sight, target);
 		look_at_headers(context, control);
 		record(context, control, sight, FIRST, false);
 	}
@@ -139,9 +150,10 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 	}
 }
 
-/* Follows the decision at a later point. Ignores a packet that passed the first point before the capture began. */
+/* Follows the decision at a later point, with room for the target of a redirect if the record names it. Ignores a
+ * packet that passed the first point before the capture began. */
 static __always_inline void follow(struct tap_context *context, struct ring_control *control,
-				   struct sighting *sight)
+				   struct sighting *sight, struct comment *target)
 {
 	if (sight->names_process)
 		note_process(context, sight);
@@ -149,7 +161,7 @@ static __always_inline void follow(struct tap_context *context, struct ring_cont
 		if (CONFIG(unwanted))
 			settle_unwanted(control);
 		else
-			settle(context, control, sight);
+			settle(context, control, sight, target);
 		return;
 	}
 	if (CONFIG(hold) == HOLD_AT_ENTRY)
@@ -162,6 +174,7 @@ static __always_inline void follow(struct tap_context *context, struct ring_cont
 	} else if (sight->packet_id == PACKET_RATE_LIMITED) {
 		rate_limited(control, false);
 	} else {
+		name_target(sight, target);
 		look_at_headers(context, control);
 		if (CONFIG(hold) == HOLD_AT_ENTRY)
 			hold(context, control, sight);

@@ -175,7 +175,7 @@ static __always_inline int look(__u64 *arguments, enum place place, bool at_exit
 	if (place == DECIDES)
 		decide(&packet, control, &sight, wanted(&packet, scratch, &sight, filtered));
 	else if (place == FOLLOWS)
-		follow(&packet, control, &sight);
+		follow(&packet, control, &sight, NULL);
 	else
 		alone(&packet, control, &sight, wanted(&packet, scratch, &sight, filtered));
 	return 0;

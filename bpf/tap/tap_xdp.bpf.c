@@ -191,23 +191,22 @@ static __always_inline void record_at(struct xdp_md *context, const struct inter
 		rate_limited_at(control, place, twice);
 		return;
 	}
-	if (names_target) {
-		describe_redirect(&target);
-		sight.comment = &target;
-	}
+	if (names_target)
+		name_target(&sight, &target);
 	record_points(context, control, &sight, twice, use_hardware_time);
 }
 
-static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time, bool names_process)
+static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time, bool names_process,
+				 bool names_target)
 {
-	record_at(context, NULL, twice, use_hardware_time, names_process, false);
+	record_at(context, NULL, twice, use_hardware_time, names_process, names_target);
 }
 
 static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time,
-					    bool names_process)
+					    bool names_process, bool names_target)
 {
 	if (matches(context, (void *)(long)context->data, (void *)(long)context->data_end))
-		take(context, twice, use_hardware_time, names_process);
+		take(context, twice, use_hardware_time, names_process, names_target);
 	else
 		reject(twice);
 }
@@ -219,29 +218,16 @@ static __always_inline int leave(struct xdp_md *context)
 }
 
 static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered,
-				   bool names_process)
+				   bool names_process, bool names_target)
 {
 	if (arrived_elsewhere(context))
 		return leave(context);
 	if (is_unwanted(context))
 		reject(twice);
 	else if (filtered)
-		filter_and_take(context, twice, use_hardware_time, names_process);
+		filter_and_take(context, twice, use_hardware_time, names_process, names_target);
 	else
-		take(context, twice, use_hardware_time, names_process);
-	return leave(context);
-}
-
-/* Captures in the slot of XDP_REDIRECT, with the packet's target. */
-static __always_inline int capture_redirected(struct xdp_md *context, bool filtered, bool names_process)
-{
-	if (arrived_elsewhere(context))
-		return leave(context);
-	if (is_unwanted(context) || (filtered && !matches(context, (void *)(long)context->data,
-							  (void *)(long)context->data_end)))
-		reject(false);
-	else
-		record_at(context, NULL, false, false, names_process, true);
+		take(context, twice, use_hardware_time, names_process, names_target);
 	return leave(context);
 }
 
@@ -262,17 +248,13 @@ static __always_inline int capture_end(struct xdp_md *context, bool first, bool 
 		goto out;
 	sight.original = length_of(context);
 	sight.queue = context->rx_queue_index;
-	if (names_target) {
-		describe_redirect(&target);
-		sight.comment = &target;
-	}
 	if (first)
 		decide(context, control, &sight,
 		       PLACE_WANTED(sight.queue) &&
 			       (!filtered || matches(context, (void *)(long)context->data,
 						     (void *)(long)context->data_end)));
 	else
-		follow(context, control, &sight);
+		follow(context, control, &sight, names_target ? &target : NULL);
 out:
 	continue_chain(context);
 	return CONFIG(verdict);
@@ -295,11 +277,11 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 
 /* One program for each combination, so that no program pays for a feature that it does not use. Programs with hardware
  * time are loaded for one device only, as the metadata functions require. */
-#define PROGRAM(name, twice, hardware_time, filtered, names_process)                    \
-	SEC("?xdp.frags")                                                               \
-	int name(struct xdp_md *context)                                                \
-	{                                                                               \
-		return capture(context, twice, hardware_time, filtered, names_process); \
+#define PROGRAM(name, twice, hardware_time, filtered, names_process, names_target)                    \
+	SEC("?xdp.frags")                                                                             \
+	int name(struct xdp_md *context)                                                              \
+	{                                                                                             \
+		return capture(context, twice, hardware_time, filtered, names_process, names_target); \
 	}
 
 /* Programs with a quick version of the filter. Code that a rejected packet does not need is in separate functions, so a
@@ -307,12 +289,12 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 #define QUICK_PROGRAM(name, twice, hardware_time)                                                     \
 	static __noinline int name##_take(struct xdp_md *context)                                     \
 	{                                                                                             \
-		take(context, twice, hardware_time, false);                                           \
+		take(context, twice, hardware_time, false, false);                                    \
 		return 0;                                                                             \
 	}                                                                                             \
 	static __noinline int name##_filter_and_take(struct xdp_md *context)                          \
 	{                                                                                             \
-		filter_and_take(context, twice, hardware_time, false);                                \
+		filter_and_take(context, twice, hardware_time, false, false);                         \
 		return 0;                                                                             \
 	}                                                                                             \
 	SEC("?xdp.frags")                                                                             \
@@ -320,7 +302,7 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 	{                                                                                             \
 		__u64 outcome = QUICK_REJECTED;                                                       \
                                                                                                       \
-		if (arrived_elsewhere(context))                                                          \
+		if (arrived_elsewhere(context))                                                       \
 			return leave(context);                                                        \
 		if (!is_unwanted(context))                                                            \
 			outcome = matches_at_once(context, (void *)(long)context->data,               \
@@ -334,16 +316,16 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 		return leave(context);                                                                \
 	}
 
-#define PROGRAMS(name, twice)                     \
-	PROGRAM(name, twice, false, false, false)      \
-	PROGRAM(name##_f, twice, false, true, false)   \
-	PROGRAM(name##_h, twice, true, false, false)   \
-	PROGRAM(name##_hf, twice, true, true, false)   \
-	PROGRAM(name##_p, twice, false, false, true)   \
-	PROGRAM(name##_pf, twice, false, true, true)   \
-	PROGRAM(name##_ph, twice, true, false, true)   \
-	PROGRAM(name##_phf, twice, true, true, true)   \
-	QUICK_PROGRAM(name##_q, twice, false)     \
+#define PROGRAMS(name, twice)                               \
+	PROGRAM(name, twice, false, false, false, false)    \
+	PROGRAM(name##_f, twice, false, true, false, false) \
+	PROGRAM(name##_h, twice, true, false, false, false) \
+	PROGRAM(name##_hf, twice, true, true, false, false) \
+	PROGRAM(name##_p, twice, false, false, true, false) \
+	PROGRAM(name##_pf, twice, false, true, true, false) \
+	PROGRAM(name##_ph, twice, true, false, true, false) \
+	PROGRAM(name##_phf, twice, true, true, true, false) \
+	QUICK_PROGRAM(name##_q, twice, false)               \
 	QUICK_PROGRAM(name##_hq, twice, true)
 
 PROGRAMS(trawl_xdp, false)
@@ -381,14 +363,8 @@ END(trawl_xdp_again_p, false, false, true, false)
 END(trawl_xdp_again_r, false, false, false, true)
 END(trawl_xdp_again_pr, false, false, true, true)
 
-#define REDIRECTED(name, filtered, names_process)                            \
-	SEC("?xdp.frags")                                                    \
-	int name(struct xdp_md *context)                                     \
-	{                                                                    \
-		return capture_redirected(context, filtered, names_process); \
-	}
-
-REDIRECTED(trawl_xdp_r, false, false)
-REDIRECTED(trawl_xdp_rf, true, false)
-REDIRECTED(trawl_xdp_pr, false, true)
-REDIRECTED(trawl_xdp_prf, true, true)
+/* The slot of XDP_REDIRECT: the record names the packet's target. */
+PROGRAM(trawl_xdp_r, false, false, false, false, true)
+PROGRAM(trawl_xdp_rf, false, false, true, false, true)
+PROGRAM(trawl_xdp_pr, false, false, false, true, true)
+PROGRAM(trawl_xdp_prf, false, false, true, true, true)
