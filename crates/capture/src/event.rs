@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::report::{Firing, TriggerReport};
 use trawl_program::reload::{Reload, ReloadMethod};
 use trawl_sys::clock;
 
@@ -636,86 +637,6 @@ impl fmt::Display for LibraryFigures {
             }
             _ => write!(f, "{name} has no statistics for this device"),
         }
-    }
-}
-
-/// Reason for an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "cause", rename_all = "snake_case")]
-pub enum TriggerCause {
-    Expression { expression: String },
-    Verdict { verdict: Cow<'static, str> },
-    Signal,
-}
-
-impl fmt::Display for TriggerCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expression { expression } => write!(f, "a packet matches '{expression}'"),
-            Self::Verdict { verdict } => write!(f, "a packet met the verdict {verdict}"),
-            Self::Signal => f.write_str("the signal SIGUSR2 came"),
-        }
-    }
-}
-
-/// An event that started writing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Firing {
-    /// Number, from 1 on.
-    pub number: u64,
-    pub time_ns: u64,
-    #[serde(flatten)]
-    pub cause: TriggerCause,
-    /// Duration of the packets still in memory before it, and their number.
-    pub before_ns: u64,
-    pub packets_before: u64,
-    /// True if part of the requested time had been overwritten.
-    pub memory_short: bool,
-}
-
-/// Writes the text of its comment in a capture file.
-impl fmt::Display for Firing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let second = self.time_ns / 1_000_000_000;
-        write!(
-            f,
-            "trigger {}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
-            self.number,
-            self.cause,
-            clock::date_of(self.time_ns),
-            second / 3600 % 24,
-            second / 60 % 60,
-            second % 60,
-            self.time_ns % 1_000_000_000,
-            self.packets_before,
-            self.before_ns as f64 / 1e9
-        )?;
-        match self.memory_short {
-            true => f.write_str(" (earlier ones did not fit into the memory)"),
-            false => Ok(()),
-        }
-    }
-}
-
-/// Summary of a capture's events.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TriggerReport {
-    /// Events that started writing; `during_others` came while others were being written.
-    pub events: u64,
-    pub during_others: u64,
-    /// Bytes of memory for packets before an event.
-    pub memory: u64,
-    pub list: Vec<Firing>,
-}
-
-impl fmt::Display for TriggerReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let during = match self.during_others {
-            0 => String::new(),
-            more => format!(", {more} more while their packets were written"),
-        };
-        let s = if self.events == 1 { "" } else { "s" };
-        write!(f, "{} trigger{s}{during}", self.events)
     }
 }
 

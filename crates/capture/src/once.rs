@@ -3,17 +3,15 @@
 //! `link.h`.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::mem::take;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::write::with_comment;
-use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::Result;
 
@@ -22,33 +20,6 @@ const WAITING_MOST: usize = 64 << 20;
 /// Time for which the identifiers of written records are remembered: programs recognise packets for a second.
 const REMEMBERED: Duration = Duration::from_secs(2);
 const REMEMBERED_MOST: usize = 1 << 20;
-
-/// State shared between the session and the stage.
-#[derive(Debug, Default)]
-pub(crate) struct OnceState {
-    merged: Counts,
-    /// Packets after the limit of -c, which do not count at all.
-    beyond: Counts,
-    /// Records handed on.
-    pub written: u64,
-}
-
-impl OnceState {
-    /// Corrects counters in which the kernel counted these packets as recorded.
-    pub fn correct(&self, account: &mut PacketAccount, interfaces: &[u32]) {
-        let beyond = self.beyond.sum(interfaces);
-        account.recorded = account.recorded.saturating_sub(beyond);
-        account.seen = account.seen.saturating_sub(beyond);
-        account.set_merged(self.merged.sum(interfaces));
-    }
-
-    /// Removes merged packets from the counts of interface blocks.
-    pub fn take_merged(&self, counts: &mut [(u32, u64)]) {
-        for (interface, packets) in counts {
-            *packets = packets.saturating_sub(self.merged.sum(&[*interface]));
-        }
-    }
-}
 
 /// A record that waits for further sightings.
 #[derive(Debug)]
@@ -78,7 +49,11 @@ pub(crate) struct Once {
     order: VecDeque<(Instant, u64)>,
     /// Last answer of the next writer.
     pressure: Pressure,
-    pub shared: Rc<RefCell<OnceState>>,
+    merged: Counts,
+    /// Packets after the limit of -c.
+    beyond: Counts,
+    /// Number of records handed on.
+    written: u64,
 }
 
 impl Once {
@@ -95,7 +70,9 @@ impl Once {
             numbers: HashMap::new(),
             order: VecDeque::new(),
             pressure: Pressure::Idle,
-            shared: Rc::default(),
+            merged: Counts::default(),
+            beyond: Counts::default(),
+            written: 0,
         }
     }
 
@@ -103,9 +80,8 @@ impl Once {
         let options = PacketOptions::parse(packet.options());
         let id = options.packet_id;
         let interface = packet.interface_id;
-        let shared = &mut *self.shared.borrow_mut();
         if let Some(number) = id.and_then(|id| self.numbers.get(&id)) {
-            shared.merged.add(interface, 1);
+            self.merged.add(interface, 1);
             let place = number.checked_sub(self.first);
             if let Some(record) = place.and_then(|at| self.waiting.get_mut(at as usize)) {
                 record.points.push(interface);
@@ -115,7 +91,7 @@ impl Once {
             return;
         }
         if self.most.is_some_and(|most| self.next >= most) {
-            shared.beyond.add(interface, 1);
+            self.beyond.add(interface, 1);
             return;
         }
         if let Some(id) = id {
@@ -140,7 +116,7 @@ impl Once {
             if let Some(record) = self.waiting.pop_front() {
                 self.bytes -= record.block.len();
                 self.first += 1;
-                self.shared.borrow_mut().written += 1;
+                self.written += 1;
                 self.append(out, record);
             }
         }
@@ -225,11 +201,21 @@ impl Stage for Once {
             outcome.unwritten.add_blocks(&record.block);
         }
     }
+
+    fn report(&mut self) -> StageReport {
+        StageReport {
+            merged: self.merged.clone(),
+            beyond: self.beyond.clone(),
+            handed_on: Some(self.written),
+            ..StageReport::default()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use trawl_packet::pcapng::write::{self, enhanced_packet, interface_description};
+    use trawl_pipeline::account::PacketAccount;
 
     use super::*;
 
@@ -307,7 +293,7 @@ mod tests {
         assert_eq!(packets(&kept.bytes), [first, own(1), own(3), own(4)]);
 
         let mut account = PacketAccount { seen: 2, recorded: 2, ..PacketAccount::default() };
-        once.shared.borrow().correct(&mut account, &[1]);
+        once.report().correct(&mut account, &[1]);
         assert_eq!((account.seen, account.recorded, account.merged), (2, 1, 1));
         // A sighting after the record was written is left out too.
         let late = sightings(&[(1, Some(2))]);
@@ -323,9 +309,9 @@ mod tests {
         let given = sightings(&[(0, Some(1)), (1, Some(1)), (0, Some(2)), (0, Some(3)), (1, Some(2))]);
         once.push(Blocks::Bytes(&given), &mut kept).expect("room");
         assert_eq!(packets(&kept.bytes).len(), 2);
-        assert_eq!(once.shared.borrow().written, 2);
+        assert_eq!(once.written, 2);
         let mut account = PacketAccount { seen: 3, recorded: 3, ..PacketAccount::default() };
-        once.shared.borrow().correct(&mut account, &[0]);
+        once.report().correct(&mut account, &[0]);
         assert_eq!((account.seen, account.recorded, account.merged), (2, 2, 0));
     }
 

@@ -1,9 +1,7 @@
 //! The second filter, in user space. If the kernel refuses a filter (the verifier rejects the program, or it is too
 //! long), the tap is attached without it, and non-matching packets are removed and counted here.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 
 use trawl_bpf::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
 use trawl_filter::expression;
@@ -11,6 +9,7 @@ use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::walk::headers_len;
+use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 
@@ -19,34 +18,8 @@ use crate::filter::{Compile, ethernet};
 use crate::point::Point;
 use crate::sampling::{Sampled, Sampling};
 use crate::taps::drop::as_frame;
-use trawl_pipeline::account::PacketAccount;
 use trawl_plan::filter::Filter;
 use trawl_plan::options::{At, CaptureOptions, SNAPLEN, TapChoice};
-
-/// Packets by the decision of the second filter.
-#[derive(Debug, Default)]
-pub(crate) struct Fates {
-    pub passed: Counts,
-    filtered_out: Counts,
-    over_rate: Counts,
-    /// Packets after the limit of -c, which do not count at all.
-    beyond: Counts,
-}
-
-impl Fates {
-    /// Corrects counters in which the kernel counted these packets as recorded.
-    pub fn correct(&self, account: &mut PacketAccount, interfaces: &[u32]) {
-        let filtered_out = self.filtered_out.sum(interfaces);
-        let beyond = self.beyond.sum(interfaces);
-        account.recorded = account.recorded.saturating_sub(filtered_out + beyond);
-        let over_rate = self.over_rate.sum(interfaces);
-        if over_rate > 0 {
-            account.take_back("rate_limit", over_rate);
-        }
-        account.filtered_out += filtered_out;
-        account.seen = account.seen.saturating_sub(beyond);
-    }
-}
 
 /// The packets to be filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +48,8 @@ pub(crate) struct SecondLook {
     entries: Option<Entries>,
     /// By interface block, true if its packets were seen at their exit.
     exits: Vec<bool>,
-    pub fates: Rc<RefCell<Fates>>,
+    passed: u64,
+    report: StageReport,
     /// Packets not handed on because of an error.
     unwritten: Counts,
 }
@@ -224,7 +198,8 @@ impl SecondLook {
             headers: false,
             entries: (options.at == Some(At::Both)).then(Entries::default),
             exits: Vec::new(),
-            fates: Rc::default(),
+            passed: 0,
+            report: StageReport::default(),
             unwritten: Counts::default(),
         }))
     }
@@ -244,9 +219,8 @@ impl SecondLook {
     fn wants(&mut self, packet: &EnhancedPacket<'_>) -> Result<bool> {
         let interface = packet.interface_id;
         let site = self.sites.get(interface as usize).copied().unwrap_or_default();
-        let fates = &mut *self.fates.borrow_mut();
-        if self.most.is_some_and(|most| fates.passed.total() >= most) {
-            fates.beyond.add(interface, 1);
+        if self.most.is_some_and(|most| self.passed >= most) {
+            self.report.beyond.add(interface, 1);
             return Ok(false);
         }
         let id = match &self.entries {
@@ -274,12 +248,11 @@ impl SecondLook {
         if let (Some(entries), Some(id), false) = (&mut self.entries, id, is_exit) {
             entries.remember(id, choice);
         }
-        let counts = match choice {
-            Sampled::Wanted => &mut fates.passed,
-            Sampled::NotInSample => &mut fates.filtered_out,
-            Sampled::OverRate => &mut fates.over_rate,
-        };
-        counts.add(interface, 1);
+        match choice {
+            Sampled::Wanted => self.passed += 1,
+            Sampled::NotInSample => self.report.filtered_out.add(interface, 1),
+            Sampled::OverRate => self.report.over_rate.add(interface, 1),
+        }
         Ok(choice == Sampled::Wanted)
     }
 }
@@ -375,5 +348,9 @@ impl Stage for SecondLook {
 
     fn account(&mut self, outcome: &mut WriteOutcome) {
         outcome.unwritten.add_all(&self.unwritten);
+    }
+
+    fn report(&mut self) -> StageReport {
+        StageReport { handed_on: Some(self.passed), ..self.report.clone() }
     }
 }

@@ -19,6 +19,7 @@ use trawl_bpf::process_watch::KnownNamespaces;
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
 use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::report::{Firing, StageReport};
 use trawl_pipeline::{Feed, Stage, Writer};
 use trawl_ring::Geometry;
 use trawl_sys::events::Signals;
@@ -33,14 +34,14 @@ use crate::assembly::{Assembly, HostFeatures};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Gap, Gone};
 use crate::merge::Merge;
-use crate::once::{Once, OnceState};
+use crate::once::Once;
 use crate::point::Point;
 use crate::process::ProcessStage;
-use crate::second::{Fates, SecondLook};
+use crate::second::SecondLook;
 use crate::summary::Summary;
 use crate::taps::select::{of_capture, select};
 use crate::taps::table::ReadsBy;
-use crate::trigger::{self, Trigger, TriggerState};
+use crate::trigger::{self, Trigger};
 use presence::Presence;
 use promiscuous::Promiscuous;
 use trawl_plan::TapChoice;
@@ -252,6 +253,15 @@ struct Joins {
     is_full: bool,
 }
 
+/// Values on which the counters depend, besides the rings of the first interfaces.
+#[derive(Debug, Default)]
+struct Current {
+    /// Points of interfaces that joined.
+    joined: Vec<Point>,
+    /// Decisions of the stages, as of the last round.
+    report: StageReport,
+}
+
 /// A capture once its taps are attached.
 #[derive(Debug)]
 pub struct Session {
@@ -259,12 +269,6 @@ pub struct Session {
     options: CaptureOptions,
     /// Stages in user space between the taps and the writer.
     stages: Vec<Box<dyn Stage>>,
-    /// Decisions of the second filter, if any.
-    fates: Option<Rc<RefCell<Fates>>>,
-    /// State of the trigger, if any.
-    triggered: Option<Rc<RefCell<TriggerState>>>,
-    /// State of the stage that merges sightings, if any.
-    merged: Option<Rc<RefCell<OnceState>>>,
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
     merge: Merge,
@@ -272,8 +276,10 @@ pub struct Session {
     signals: Signals,
     started: Instant,
     started_wall: u64,
-    /// Points of interfaces that joined, for readers of the counters.
-    joined: Rc<RefCell<Vec<Point>>>,
+    /// Values that change during the capture, for readers of the counters.
+    current: Rc<RefCell<Current>>,
+    /// Events that started writing.
+    fired: Vec<Firing>,
     left: CountsOfLeft,
     /// Closed gaps in which packets passed unseen.
     unseen: Vec<Gap>,
@@ -351,7 +357,6 @@ impl Session {
             interface.snaplen = options.snaplen;
         }
         second.begin(&session.assembly.points, session.interfaces.len());
-        session.fates = Some(Rc::clone(&second.fates));
         session.stages.insert(0, Box::new(second));
         Ok(session)
     }
@@ -410,20 +415,12 @@ impl Session {
         report_events(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
         stages.extend(taps.iter_mut().filter_map(|at| at.tap.stage(&interfaces)));
-        let once = options.once.map(|wait| Once::new(wait, options.count));
-        let merged = once.as_ref().map(|one| Rc::clone(&one.shared));
-        if let Some(once) = once {
-            stages.push(Box::new(once));
+        if let Some(wait) = options.once {
+            stages.push(Box::new(Once::new(wait, options.count)));
         }
         let foreign_clock = options.time == TimeSource::Hardware;
-        let trigger = options
-            .trigger
-            .as_ref()
-            .map(|plan| Trigger::new(plan, &assembly.points, sites, foreign_clock))
-            .transpose()?;
-        let triggered = trigger.as_ref().map(|one| Rc::clone(&one.shared));
-        if let Some(trigger) = trigger {
-            stages.push(Box::new(trigger));
+        if let Some(plan) = &options.trigger {
+            stages.push(Box::new(Trigger::new(plan, &assembly.points, sites, foreign_clock)?));
         }
         // Before the first packet.
         let started_wall = clock::wall();
@@ -432,9 +429,6 @@ impl Session {
             sites: sites.to_vec(),
             options: options.clone(),
             stages,
-            fates: None,
-            triggered,
-            merged,
             interfaces,
             taps,
             merge: Merge::new(std::mem::take(&mut assembly.rings.streams), foreign_clock),
@@ -442,7 +436,8 @@ impl Session {
             signals,
             started: Instant::now(),
             started_wall,
-            joined: Rc::default(),
+            current: Rc::default(),
+            fired: Vec::new(),
             left: CountsOfLeft::default(),
             unseen: Vec::new(),
             promiscuous,
@@ -487,18 +482,16 @@ impl Session {
     /// Returns a function that reads the current counters of all interface blocks.
     pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, PacketAccount)>> {
         let points = self.assembly.points.to_vec();
-        let joined = Rc::clone(&self.joined);
-        let merged = self.merged.clone();
+        let current = Rc::clone(&self.current);
         Box::new(move || {
+            let Current { joined, report } = &*current.borrow();
             let of = |point: &Point| {
                 let first = point.interfaces.first().copied().unwrap_or(0);
                 let mut account = account_of_ring(&point.account());
-                if let Some(merged) = &merged {
-                    merged.borrow().correct(&mut account, &point.interfaces);
-                }
+                report.correct(&mut account, &point.interfaces);
                 (first, account)
             };
-            points.iter().chain(&*joined.borrow()).map(of).collect()
+            points.iter().chain(joined).map(of).collect()
         })
     }
 }

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::report::TriggerReport;
 
-use crate::event::{Event, Gap, LibraryFigures, OutputSummary, ReaderSummary, TriggerReport};
+use crate::event::{Event, Gap, LibraryFigures, OutputSummary, ReaderSummary};
 use trawl_plan::options::Stamps;
 
 /// One hook point's part of a summary.

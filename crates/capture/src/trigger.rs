@@ -2,8 +2,6 @@
 
 mod history;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,11 +11,11 @@ use trawl_packet::pcapng::block::{
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::VerdictKind;
+use trawl_pipeline::report::{Firing, StageReport, TriggerCause, TriggerReport};
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result, clock};
 
 use crate::capture_site::CaptureSite;
-use crate::event::{Firing, TriggerCause, TriggerReport};
 use crate::filter::{Compile, ethernet};
 use crate::point::Point;
 use history::{Chunk, History};
@@ -25,7 +23,7 @@ use trawl_plan::filter::Filter;
 use trawl_plan::options::TriggerPlan;
 
 /// Maximum number of events listed one by one; further ones are counted only.
-const LISTED_MAX: usize = 1000;
+const LISTED_MAX: u64 = 1000;
 /// Maximum delay of packets after their stamps, once the rings are empty: the merge holds them back for 100 ms.
 const LATE_NS: u64 = 120_000_000;
 
@@ -34,28 +32,6 @@ const PIECE: usize = 16 << 20;
 /// Time that a piece waits for a busy sink.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-
-/// State shared between the session and the stage.
-#[derive(Debug, Default)]
-pub(crate) struct TriggerState {
-    /// Received packets, and packets handed on.
-    received: Counts,
-    passed: Counts,
-    /// Time of a signal that counts as an event.
-    pub signal: Option<u64>,
-    pub report: TriggerReport,
-    /// Events not yet reported.
-    pub news: Vec<Firing>,
-    /// True once the limit of events is reached.
-    pub is_over: bool,
-}
-
-impl TriggerState {
-    /// Returns the number of packets that were overwritten, or exist in memory only.
-    pub fn not_kept(&self, interfaces: &[u32]) -> u64 {
-        self.received.sum(interfaces) - self.passed.sum(interfaces)
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Trigger {
@@ -83,7 +59,15 @@ pub(crate) struct Trigger {
     pressure: Pressure,
     /// Packets that came with an error.
     unwritten: Counts,
-    pub shared: Rc<RefCell<TriggerState>>,
+    /// Received packets, and packets handed on.
+    received: Counts,
+    passed: Counts,
+    /// Time of a signal that is an event.
+    signal: Option<u64>,
+    /// The events so far; the list has those not yet reported.
+    summary: TriggerReport,
+    /// True once the limit of events is reached.
+    is_over: bool,
 }
 
 /// Checks the expression before anything is attached.
@@ -126,7 +110,6 @@ impl Trigger {
                 }
             }
         }
-        let report = TriggerReport { memory: plan.memory, ..TriggerReport::default() };
         Ok(Self {
             plan: plan.clone(),
             history: History::new(plan.memory as usize, nanoseconds(plan.before)),
@@ -141,7 +124,11 @@ impl Trigger {
             foreign_clock,
             pressure: Pressure::Idle,
             unwritten: Counts::default(),
-            shared: Rc::new(RefCell::new(TriggerState { report, ..TriggerState::default() })),
+            received: Counts::default(),
+            passed: Counts::default(),
+            signal: None,
+            summary: TriggerReport { memory: plan.memory, ..TriggerReport::default() },
+            is_over: false,
         })
     }
 
@@ -225,25 +212,18 @@ impl Armed<'_> {
         let from = time_ns.saturating_sub(nanoseconds(trigger.plan.before));
         let memory_short = trigger.history.overwritten_until() > from;
         let packets = trigger.history.take_since(from);
-        let event = {
-            let shared = &mut *trigger.shared.borrow_mut();
-            shared.report.events += 1;
-            let event = Firing {
-                number: shared.report.events,
-                time_ns,
-                cause,
-                before_ns: packets.first().map_or(0, |first| time_ns.saturating_sub(first)),
-                packets_before: packets.count(),
-                memory_short,
-            };
-            if shared.report.list.len() < LISTED_MAX {
-                shared.report.list.push(event.clone());
-            }
-            if shared.report.events <= LISTED_MAX as u64 {
-                shared.news.push(event.clone());
-            }
-            event
+        trigger.summary.events += 1;
+        let event = Firing {
+            number: trigger.summary.events,
+            time_ns,
+            cause,
+            before_ns: packets.first().map_or(0, |first| time_ns.saturating_sub(first)),
+            packets_before: packets.count(),
+            memory_short,
         };
+        if event.number <= LISTED_MAX {
+            trigger.summary.list.push(event.clone());
+        }
         // The comment belongs to the packet that is the event, or to the first one after a signal.
         trigger.comment = Some(event.to_string());
         trigger.backlog = Some(Backlog::new(packets));
@@ -268,10 +248,7 @@ impl Armed<'_> {
         }
         self.write_comment()?;
         let most = self.trigger.plan.events.unwrap_or(u64::MAX);
-        {
-            let shared = &mut *self.trigger.shared.borrow_mut();
-            shared.is_over = shared.report.events >= most;
-        }
+        self.trigger.is_over = self.trigger.summary.events >= most;
         match &mut self.trigger.backlog {
             Some(backlog) => {
                 backlog.is_closed = true;
@@ -282,8 +259,7 @@ impl Armed<'_> {
     }
 
     fn look_for_signal(&mut self) -> Result<()> {
-        let signal = self.trigger.shared.borrow_mut().signal.take();
-        match signal {
+        match self.trigger.signal.take() {
             Some(_) if self.trigger.foreign_clock => self.event(self.trigger.now(), TriggerCause::Signal),
             Some(time) => self.event(time, TriggerCause::Signal),
             None => Ok(()),
@@ -306,17 +282,15 @@ impl Armed<'_> {
     /// Handles an event: the first one starts writing, and later ones extend the time. Packets that are events get a
     /// comment, up to the listing limit.
     fn event(&mut self, time: u64, cause: TriggerCause) -> Result<()> {
-        let over = self.trigger.shared.borrow().is_over;
-        match &mut self.trigger.window {
-            _ if over => Ok(()),
+        let trigger = &mut *self.trigger;
+        match &mut trigger.window {
+            _ if trigger.is_over => Ok(()),
             Some(until) => {
-                let after = nanoseconds(self.trigger.plan.after);
+                let after = nanoseconds(trigger.plan.after);
                 *until = (*until).max(time.saturating_add(after));
-                let report = &mut self.trigger.shared.borrow_mut().report;
-                report.during_others += 1;
-                if report.during_others <= LISTED_MAX as u64 && self.trigger.comment.is_none() {
-                    let number = report.events;
-                    self.trigger.comment = Some(format!("within trigger {number}: {cause}"));
+                trigger.summary.during_others += 1;
+                if trigger.summary.during_others <= LISTED_MAX && trigger.comment.is_none() {
+                    trigger.comment = Some(format!("within trigger {}: {cause}", trigger.summary.events));
                 }
                 Ok(())
             }
@@ -333,22 +307,20 @@ impl Armed<'_> {
         if let Some(cause) = cause {
             self.event(time, cause)?;
         }
-        self.trigger.latest = self.trigger.latest.max(time);
-        let shared = Rc::clone(&self.trigger.shared);
-        let shared = &mut *shared.borrow_mut();
-        if self.trigger.window.is_none() {
-            shared.received.add(packet.interface_id, 1);
-            if !shared.is_over {
-                self.trigger.history.push(bytes, time);
+        let trigger = &mut *self.trigger;
+        trigger.latest = trigger.latest.max(time);
+        trigger.received.add(packet.interface_id, 1);
+        if trigger.window.is_none() {
+            if !trigger.is_over {
+                trigger.history.push(bytes, time);
             }
             return Ok(Fate::NotWritten);
         }
-        shared.received.add(packet.interface_id, 1);
         // Packets in the backlog count once they are written.
-        if self.trigger.backlog.is_none() {
-            shared.passed.add(packet.interface_id, 1);
+        if trigger.backlog.is_none() {
+            trigger.passed.add(packet.interface_id, 1);
         }
-        Ok(match self.trigger.comment.take() {
+        Ok(match trigger.comment.take() {
             Some(text) => {
                 let mut block = Vec::new();
                 write::with_comment(&mut block, bytes, &text, None);
@@ -428,6 +400,22 @@ impl Stage for Trigger {
     fn account(&mut self, outcome: &mut WriteOutcome) {
         self.spill();
         outcome.unwritten.add_all(&self.unwritten);
+    }
+
+    fn signal(&mut self, time_ns: u64) {
+        self.signal = Some(time_ns);
+    }
+
+    fn report(&mut self) -> StageReport {
+        let mut not_kept = self.received.clone();
+        not_kept.subtract(&self.passed);
+        let list = std::mem::take(&mut self.summary.list);
+        StageReport {
+            not_kept,
+            triggers: Some(TriggerReport { list, ..self.summary }),
+            is_over: self.is_over,
+            ..StageReport::default()
+        }
     }
 }
 
@@ -530,7 +518,7 @@ impl Trigger {
 
     fn next_chunk(&mut self) -> Option<Chunk> {
         let chunk = self.backlog.as_mut()?.packets.pop()?;
-        self.shared.borrow_mut().passed.add_blocks(chunk.bytes());
+        self.passed.add_blocks(chunk.bytes());
         Some(chunk)
     }
 }
@@ -601,7 +589,7 @@ mod tests {
         for time in 0..count {
             push(&mut trigger, time, sink);
         }
-        trigger.shared.borrow_mut().signal = Some(count);
+        trigger.signal(count);
         push(&mut trigger, count, sink);
         trigger
     }
@@ -624,7 +612,7 @@ mod tests {
         trigger.finish(&mut sink).expect("all");
         assert_eq!(sink.times, (0..=1100).collect::<Vec<_>>());
         assert_eq!(sink.events_over, 1);
-        assert_eq!(trigger.shared.borrow().not_kept(&[0]), 99);
+        assert_eq!(trigger.report().not_kept.sum(&[0]), 99);
     }
 
     #[test]
@@ -651,6 +639,6 @@ mod tests {
         let mut outcome = WriteOutcome::default();
         trigger.account(&mut outcome);
         assert_eq!(outcome.unwritten.total(), 11);
-        assert_eq!(trigger.shared.borrow().not_kept(&[0]), 0);
+        assert_eq!(trigger.report().not_kept.sum(&[0]), 0);
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod account;
 mod counts;
+pub mod report;
 mod source;
 mod stage;
 mod stream;

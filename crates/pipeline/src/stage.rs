@@ -4,6 +4,7 @@ use std::fmt;
 
 use trawl_sys::Result;
 
+use crate::report::StageReport;
 use crate::{Blocks, Pressure, WriteOutcome, Writer};
 
 /// A step between the rings and the writer: it changes blocks, leaves some out, or holds them back.
@@ -23,75 +24,121 @@ pub trait Stage: fmt::Debug {
 
     /// Adds this stage's additions and losses to the outcome.
     fn account(&mut self, _outcome: &mut WriteOutcome) {}
+
+    /// Handles the signal that may be an event.
+    fn signal(&mut self, _time_ns: u64) {}
+
+    /// Returns the decisions so far, and the events since the last report.
+    fn report(&mut self) -> StageReport {
+        StageReport::default()
+    }
 }
 
-/// A stage and the writer behind it, which together form a writer.
-struct Staged<'w> {
+/// A stage, and whether it has failed.
+#[derive(Debug)]
+struct Staged {
     stage: Box<dyn Stage>,
-    next: Box<dyn Writer + 'w>,
     has_failed: bool,
 }
 
-impl Writer for Staged<'_> {
+/// The stages from one on and the writer behind them, which together form a writer.
+struct Rest<'r, 'w> {
+    stages: &'r mut [Staged],
+    writer: &'r mut (dyn Writer + 'w),
+}
+
+impl<'w> Rest<'_, 'w> {
+    /// Returns the first stage, and the writer that it hands blocks to.
+    fn split(&mut self) -> Option<(&mut Staged, Rest<'_, 'w>)> {
+        let (first, stages) = self.stages.split_first_mut()?;
+        Some((first, Rest { stages, writer: self.writer }))
+    }
+}
+
+impl Writer for Rest<'_, '_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let pushed = self.stage.push(blocks, self.next.as_mut());
-        self.has_failed |= pushed.is_err();
+        let Some((first, mut next)) = self.split() else {
+            return self.writer.write(blocks);
+        };
+        let pushed = first.stage.push(blocks, &mut next);
+        first.has_failed |= pushed.is_err();
         // A stage hands on bytes.
         pushed.map(Pressure::without_segments)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        let flushed = self.stage.flush(self.next.as_mut());
-        self.has_failed |= flushed.is_err();
+        let Some((first, mut next)) = self.split() else {
+            return self.writer.flush();
+        };
+        let flushed = first.stage.flush(&mut next);
+        first.has_failed |= flushed.is_err();
         flushed.map(Pressure::without_segments)
     }
 
     fn finish(&mut self) -> WriteOutcome {
-        let finished = match self.has_failed {
-            true => Ok(()),
-            false => self.stage.finish(self.next.as_mut()),
+        let Some((first, mut next)) = self.split() else {
+            return self.writer.finish();
         };
-        self.has_failed |= finished.is_err();
-        let mut outcome = self.next.finish();
+        let finished = match first.has_failed {
+            true => Ok(()),
+            false => first.stage.finish(&mut next),
+        };
+        first.has_failed |= finished.is_err();
+        let mut outcome = next.finish();
         outcome.error = finished.err().or(outcome.error);
-        self.stage.account(&mut outcome);
+        first.stage.account(&mut outcome);
         outcome
     }
 }
 
 /// The input of a pipeline, with the last answer of its writer.
 pub struct Feed<'w> {
-    writer: Box<dyn Writer + 'w>,
+    stages: Vec<Staged>,
+    writer: &'w mut dyn Writer,
     pub pressure: Pressure,
 }
 
 impl fmt::Debug for Feed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").field("pressure", &self.pressure).finish_non_exhaustive()
+        f.debug_struct("Feed").field("stages", &self.stages).field("pressure", &self.pressure).finish_non_exhaustive()
     }
 }
 
 impl<'w> Feed<'w> {
     /// Puts stages in front of a writer, the first one outermost.
     pub fn new(stages: Vec<Box<dyn Stage>>, writer: &'w mut dyn Writer) -> Self {
-        let last: Box<dyn Writer + 'w> = Box::new(writer);
-        let writer =
-            stages.into_iter().rev().fold(last, |next, stage| Box::new(Staged { stage, next, has_failed: false }));
-        Self { writer, pressure: Pressure::Idle }
+        let stages = stages.into_iter().map(|stage| Staged { stage, has_failed: false });
+        Self { stages: stages.collect(), writer, pressure: Pressure::Idle }
+    }
+
+    fn whole(&mut self) -> Rest<'_, 'w> {
+        Rest { stages: &mut self.stages, writer: self.writer }
     }
 
     pub fn write(&mut self, blocks: Blocks<'_>) -> Result<()> {
-        self.pressure = self.writer.write(blocks)?;
+        self.pressure = self.whole().write(blocks)?;
         Ok(())
     }
 
     pub fn flush(&mut self) -> Result<()> {
-        self.pressure = self.writer.flush()?;
+        self.pressure = self.whole().flush()?;
         Ok(())
     }
 
     pub fn finish(&mut self) -> WriteOutcome {
-        self.writer.finish()
+        self.whole().finish()
+    }
+
+    /// Passes a signal to the stages.
+    pub fn signal(&mut self, time_ns: u64) {
+        self.stages.iter_mut().for_each(|one| one.stage.signal(time_ns));
+    }
+
+    /// Returns the decisions of all stages so far, and the events since the last report.
+    pub fn report(&mut self) -> StageReport {
+        let mut report = StageReport::default();
+        self.stages.iter_mut().for_each(|one| report.add(one.stage.report()));
+        report
     }
 
     pub fn is_blocked(&self) -> bool {

@@ -100,7 +100,7 @@ impl Running<'_> {
         write_names(&mut header, self.session.sites[index].pod.as_deref());
         self.session.interfaces.extend(made);
         let joined = &self.session.assembly.points[points..];
-        self.session.joined.borrow_mut().extend_from_slice(joined);
+        self.session.current.borrow_mut().joined.extend_from_slice(joined);
         self.session.merge.add(std::mem::take(&mut self.session.assembly.rings.streams));
         match attached {
             Ok(()) => {

@@ -113,13 +113,16 @@ impl Running<'_> {
             ended = Ended::Output(error);
         }
         let mut outcome = self.feed.finish();
-        if let Some(merged) = &self.session.merged {
-            merged.borrow().take_merged(&mut outcome.added);
+        self.note_report();
+        // Added interface blocks count sightings before they are merged.
+        let current = self.session.current.borrow();
+        for (interface, packets) in &mut outcome.added {
+            *packets = packets.saturating_sub(current.report.merged.sum(&[*interface]));
         }
+        drop(current);
         if let Some(error) = outcome.error.take() {
             ended = Ended::Output(error);
         }
-        self.tell_events();
         self.tell_of_processes();
         let mut in_rings = Counts::default();
         let mut rest = Feed::new(Vec::new(), &mut in_rings);
@@ -177,23 +180,22 @@ impl Running<'_> {
 
     /// Handles signals, events and limits, which every round checks.
     fn look_around(&mut self) -> Result<Option<Ended>> {
+        let is_over = self.note_report();
         let by_signal = self.session.options.trigger.as_ref().is_some_and(|plan| plan.signal);
         let mut ended = None;
         while let Some(signal) = self.session.signals.next() {
             match signal {
                 Signal::Report => self.observer.figures(&self.session.figures()),
                 // An unexpected trigger must not end the process without a summary.
-                Signal::Trigger => match self.session.triggered.as_ref().filter(|_| by_signal) {
-                    Some(shared) => shared.borrow_mut().signal = Some(clock::wall()),
-                    None => self.observer.triggered(),
-                },
+                Signal::Trigger if by_signal => self.feed.signal(clock::wall()),
+                Signal::Trigger => self.observer.triggered(),
                 // A trigger that arrived together with it still counts.
                 Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
                     ended = Some(Ended::Signal);
                 }
             }
         }
-        if self.tell_events() {
+        if is_over {
             return Ok(Some(Ended::Triggers));
         }
         if ended.is_some() {
@@ -202,31 +204,27 @@ impl Running<'_> {
         if self.session.options.duration.is_some_and(|duration| self.session.started.elapsed() >= duration) {
             return Ok(Some(Ended::Duration));
         }
-        let recorded = || match (&self.session.merged, &self.session.fates) {
-            (Some(merged), _) => merged.borrow().written,
-            (None, Some(fates)) => fates.borrow().passed.total(),
-            (None, None) => self.session.assembly.points.iter().map(|point| point.account().recorded).sum::<u64>(),
+        let Some(count) = self.session.options.count else {
+            return Ok(None);
         };
-        // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
-        let may_be_over = self.session.merged.is_some()
-            || self.session.fates.is_some()
-            || self.session.assembly.rings.tickets.exhausted();
-        if self.session.options.count.is_some_and(|count| may_be_over && recorded() >= count) {
-            return Ok(Some(Ended::Count));
-        }
-        Ok(None)
+        let recorded = match self.session.current.borrow().report.handed_on {
+            Some(packets) => packets,
+            // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
+            None if !self.session.assembly.rings.tickets.exhausted() => return Ok(None),
+            None => self.session.assembly.points.iter().map(|point| point.account().recorded).sum::<u64>(),
+        };
+        Ok((recorded >= count).then_some(Ended::Count))
     }
 
-    /// Reports the events since the last call. Returns true if the limit of events is reached.
-    fn tell_events(&mut self) -> bool {
-        let Some(shared) = &self.session.triggered else {
-            return false;
-        };
-        let (news, is_over) = {
-            let shared = &mut *shared.borrow_mut();
-            (std::mem::take(&mut shared.news), shared.is_over)
-        };
-        news.into_iter().for_each(|event| self.observer.event(&Event::Triggered(event)));
+    /// Stores the stages' report and reports new events. Returns true if the limit of events is reached.
+    fn note_report(&mut self) -> bool {
+        let mut report = self.feed.report();
+        for firing in report.triggers.iter_mut().flat_map(|triggers| triggers.list.drain(..)) {
+            self.observer.event(&Event::Triggered(firing.clone()));
+            self.session.fired.push(firing);
+        }
+        let is_over = report.is_over;
+        self.session.current.borrow_mut().report = report;
         is_over
     }
 

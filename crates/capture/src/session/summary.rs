@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use trawl_packet::pcapng::write;
 use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::report::TriggerReport;
 use trawl_pipeline::{Counts, WriteOutcome, reason_of_failure};
 use trawl_sys::clock;
 
@@ -54,6 +55,8 @@ impl Session {
     }
 
     fn summary(&mut self, unwritten: &Counts, unwritten_reason: &'static str) -> Summary {
+        let current = self.current.borrow();
+        let report = &current.report;
         let mut points: Vec<PointSummary> = self
             .assembly
             .points
@@ -62,15 +65,8 @@ impl Session {
                 let ring = point.account();
                 let mut account = account_of_ring(&ring);
                 let missing = unwritten.sum(&point.interfaces);
-                if let Some(fates) = &self.fates {
-                    fates.borrow().correct(&mut account, &point.interfaces);
-                }
-                if let Some(merged) = &self.merged {
-                    merged.borrow().correct(&mut account, &point.interfaces);
-                }
-                if let Some(shared) = &self.triggered {
-                    account.set_not_kept(shared.borrow().not_kept(&point.interfaces));
-                }
+                report.correct(&mut account, &point.interfaces);
+                account.set_not_kept(report.not_kept.sum(&point.interfaces));
                 if missing > 0 {
                     account.take_back(unwritten_reason, missing);
                 }
@@ -114,7 +110,7 @@ impl Session {
             interfaces: points,
             outputs: Vec::new(),
             readers: Vec::new(),
-            triggers: self.triggered.as_ref().map(|shared| shared.borrow().report.clone()),
+            triggers: report.triggers.clone().map(|triggers| TriggerReport { list: self.fired.clone(), ..triggers }),
             unseen: {
                 let blind = self.taps.iter().filter_map(|at| at.health.blind.as_ref());
                 let open = blind.map(|(gap, _)| gap.clone());
