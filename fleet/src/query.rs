@@ -8,4 +8,4 @@ pub mod limits;
 mod pruning;
 
 pub use condition::Conditions;
-pub use engine::{Answer, Query, flows};
+pub use engine::{Answer, Query};

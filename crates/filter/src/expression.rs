@@ -14,6 +14,7 @@ pub use split::APART;
 
 #[cfg(test)]
 mod file;
+pub mod fold;
 mod lists;
 mod locate;
 mod members;

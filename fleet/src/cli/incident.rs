@@ -88,14 +88,12 @@ pub fn show(
     conditions: &Conditions,
     as_json: bool,
 ) -> Result<()> {
-    let sql = format!(
-        "SELECT host, count(*) AS packets, count(reason) AS drops, count(*) FILTER (WHERE reset) AS resets, \
+    let sql = "SELECT host, count(*) AS packets, count(reason) AS drops, count(*) FILTER (WHERE reset) AS resets, \
          count(*) FILTER (WHERE retransmission) AS retransmissions, min(time_ns) AS first, max(time_ns) AS last, \
          min(time_ns) FILTER (WHERE reason IS NOT NULL) AS first_drop, min(time_ns) FILTER (WHERE reset) AS first_reset \
-         FROM packets{} GROUP BY host",
-        conditions.to_sql()
-    );
-    let seen = Answer::to(url, files, Query::Rows(&sql))?.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
+         FROM packets GROUP BY host";
+    let seen =
+        Answer::to(url, files, conditions, Query::Rows(sql))?.rows::<Seen>().collect::<std::io::Result<Vec<Seen>>>();
     let seen = seen.map_err(|e| trawl_sys::Error::failed("cannot read the answer", e))?;
     let parts = incident.parts();
     let none = Seen::default();

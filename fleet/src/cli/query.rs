@@ -17,7 +17,7 @@ use trawl_view::text;
 
 use super::hosts::HostsArgs;
 use super::incident;
-use crate::query::{Answer, Conditions, Query, flows, limits};
+use crate::query::{Answer, Conditions, Query, limits};
 use crate::store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets, Pause, Scope, Store, coverage};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
@@ -172,11 +172,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let Subject { scope, mut conditions, incident } = args.subject()?;
             incident.iter().for_each(incident::say_missing);
             conditions.ask_index(filter.as_deref().unwrap_or_default())?;
-            table(args, &scope, &flows(&conditions.to_sql()))?;
+            table(args, &scope, &conditions, "SELECT * FROM flows ORDER BY first")?;
             Ok(ExitCode::SUCCESS)
         }
         (Some(sql), _) if args.packets.is_none() => {
-            table(args, &Scope::default(), sql)?;
+            table(args, &Scope::default(), &Conditions::default(), sql)?;
             Ok(ExitCode::SUCCESS)
         }
         (None, None) if args.packets.is_none() => {
@@ -195,10 +195,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
+fn table(args: &Args, scope: &Scope, conditions: &Conditions, sql: &str) -> Result<()> {
     let (_, contents) = args.store.open(scope)?;
     let covered = coverage(&contents.runs, scope);
-    let answer = Answer::to(&args.store.url(), contents.files, Query::Rows(sql))?;
+    let answer = Answer::to(&args.store.url(), contents.files, conditions, Query::Rows(sql))?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
         return match args.csv {
@@ -220,16 +220,11 @@ fn table(args: &Args, scope: &Scope, sql: &str) -> Result<()> {
 fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitCode> {
     let Subject { scope, mut conditions, incident } = args.subject()?;
     let (store, contents) = args.store.open(&scope)?;
-    let sql = match sql {
-        Some(sql) => sql.to_owned(),
-        None => {
-            conditions.narrow(filter.unwrap_or_default());
-            format!("SELECT * FROM packets{}", conditions.to_sql())
-        }
-    };
+    conditions.narrow(filter.unwrap_or_default());
     let covered = coverage(&contents.runs, &scope);
     let url = args.store.url();
-    let answer = Answer::to(&url, contents.files, Query::Locations(&sql))?;
+    let answer =
+        Answer::to(&url, contents.files, &conditions, Query::Locations(sql.unwrap_or("SELECT * FROM packets")))?;
     say_coverage(&covered, &url);
     incident.iter().for_each(incident::say_missing);
     let hosts = args.hosts.open()?;
@@ -237,7 +232,7 @@ fn packets(args: &Args, sql: Option<&str>, filter: Option<&str>) -> Result<ExitC
     let counts = packets.counts();
     let ended = read(args, filter, packets)?;
     // A filter needs the packets' bytes, which are elsewhere.
-    let which = match args.sql {
+    let which = match sql {
         Some(_) => "of the answer",
         None => "that may match",
     };

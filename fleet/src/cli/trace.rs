@@ -190,18 +190,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let expression = args.expression.join(" ");
     let refused = conditions.ask_index(&expression);
     refused.map_err(|error| error.fix("--where accepts any condition on the index's columns"))?;
-    if let Some(condition) = &args.condition {
-        conditions.and(condition.clone());
-    }
-    conditions.and("src IS NOT NULL".to_owned());
+    let condition = args.condition.as_deref().unwrap_or("true");
     let query = format!(
         "SELECT hash, src, dst, sport, dport, protocol, time_ns AS ns, host, interface, chunk \
-         FROM packets{} ORDER BY hash, src, dst, sport, dport, protocol, ns",
-        conditions.to_sql()
+         FROM packets WHERE src IS NOT NULL AND ({condition}) ORDER BY hash, src, dst, sport, dport, protocol, ns"
     );
     let url = args.store.url();
     let covered = coverage(&contents.runs, &scope);
-    let answer = Answer::to(&url, contents.files, Query::Rows(&query))?;
+    let answer = Answer::to(&url, contents.files, &conditions, Query::Rows(&query))?;
     say_coverage(&covered, &url);
     let mut trace = Tracing {
         bounds: bounds(&contents.runs),

@@ -7,6 +7,7 @@ use arrow::csv::WriterBuilder;
 use arrow::json::{ArrayWriter, LineDelimitedWriter};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::TableProvider;
 use datafusion::common::{SchemaError, TableReference};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
@@ -22,6 +23,7 @@ use trawl_sys::{Error, Result};
 use url::Url;
 
 use super::cache::Cached;
+use super::condition::Conditions;
 use super::footer::Checked;
 use super::limits;
 use super::pruning::{Packets, TAIL};
@@ -30,20 +32,17 @@ use crate::store::{File, Store};
 /// Files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
 
-/// Returns the query for the flows of the packets that meet a condition, a row for each interface and hook that saw
-/// one. The source of a flow is the one of its first packet.
-pub fn flows(condition: &str) -> String {
-    format!(
-        "SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \
-         first_value(sport ORDER BY time_ns) AS sport, first_value(dst ORDER BY time_ns) AS dst, \
-         first_value(dport ORDER BY time_ns) AS dport, protocol, count(*) AS packets, sum(length) AS bytes, \
-         count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset, max(dns_name) AS dns_name, \
-         max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host, max(comm) AS comm, \
-         max(container) AS container, capture, flow \
-         FROM (SELECT * FROM packets{condition}) WHERE flow IS NOT NULL \
-         GROUP BY capture, host, interface, hook, flow, protocol ORDER BY first"
-    )
-}
+/// The flows of the packets, a row for each interface and hook that saw one. The source of a flow is the one of its first
+/// packet.
+const FLOWS: &str = "\
+    SELECT min(time) AS first, max(time) AS last, host, interface, hook, first_value(src ORDER BY time_ns) AS src, \
+    first_value(sport ORDER BY time_ns) AS sport, first_value(dst ORDER BY time_ns) AS dst, \
+    first_value(dport ORDER BY time_ns) AS dport, protocol, count(*) AS packets, sum(length) AS bytes, \
+    count(*) FILTER (WHERE retransmission) AS retransmissions, bool_or(reset) AS reset, max(dns_name) AS dns_name, \
+    max(tls_server_name) AS tls_server_name, max(ja4) AS ja4, max(http_host) AS http_host, max(comm) AS comm, \
+    max(container) AS container, capture, flow \
+    FROM packets WHERE flow IS NOT NULL \
+    GROUP BY capture, host, interface, hook, flow, protocol ORDER BY first";
 
 /// A query, and the form of its answer.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +56,11 @@ pub enum Query<'a> {
 /// Columns that a packet is found by.
 const LOCATION: [&str; 4] = ["chunk", "frame", "offset", "time_ns"];
 
-/// Returns a context with the tables of the index.
+/// Returns a context with the tables of the index: the rows of these files that meet the conditions.
 async fn tables(
     store: &Store,
     files: Vec<File>,
+    conditions: &Conditions,
     environment: Arc<RuntimeEnv>,
 ) -> std::result::Result<SessionContext, DataFusionError> {
     let mut config = SessionConfig::new()
@@ -77,9 +77,13 @@ async fn tables(
     let context = SessionContext::new_with_config_rt(config, environment);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, objects);
-    let packets = Packets { root: ObjectStoreUrl::parse(root.as_str())?, files, footers };
-    context.register_table("packets", Arc::new(packets))?;
-    let flows = context.sql(&flows("")).await?.into_view();
+    let mut packets: Arc<dyn TableProvider> =
+        Arc::new(Packets { root: ObjectStoreUrl::parse(root.as_str())?, files, footers });
+    if let Some(condition) = conditions.joined() {
+        packets = context.read_table(packets)?.filter(condition)?.into_view();
+    }
+    context.register_table("packets", packets)?;
+    let flows = context.sql(FLOWS).await?.into_view();
     context.register_table("flows", flows)?;
     Ok(context)
 }
@@ -147,15 +151,16 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Starts a query. Returns once the first row has been found, or the query has failed.
-    pub fn to(url: &str, files: Vec<File>, query: Query<'_>) -> Result<Self> {
+    /// Starts a query of the packets that meet the conditions. Returns once the first row has been found, or the query
+    /// has failed.
+    pub fn to(url: &str, files: Vec<File>, conditions: &Conditions, query: Query<'_>) -> Result<Self> {
         // Connections belong to the runtime that made them, so the store's own cannot be shared.
         let store = Store::open(url, false)?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| Error::os(WHAT, e))?;
         let (environment, spill) = limits::environment().map_err(refused)?;
         let started = runtime.block_on(async {
-            let context = tables(&store, files, environment).await.map_err(refused)?;
+            let context = tables(&store, files, conditions, environment).await.map_err(refused)?;
             let mut rows = plan(&context, query).await?.execute_stream().await.map_err(refused)?;
             let first = rows.next().await.transpose().map_err(refused)?;
             Ok::<_, Error>((rows, first))
