@@ -1,13 +1,16 @@
 //! Leaves out files without a row of the answer, before the scan, by checking the statistics and Bloom filters of many
-//! files at once. DataFusion checks a file only when it scans it, and no Bloom filters for `src = a OR dst = a`.
+//! files at once with DataFusion's `PruningPredicate`. DataFusion itself checks a file only when it scans it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::arrow::array::{ArrayRef, BooleanArray, UInt64Array};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::{ScalarValue, project_schema};
+use datafusion::common::pruning::{PrunableStatistics, PruningStatistics};
+use datafusion::common::stats::Precision;
+use datafusion::common::{Column, ColumnStatistics, DFSchema, ScalarValue, Statistics, project_schema};
 use datafusion::config::TableParquetOptions;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
@@ -19,11 +22,14 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::logical_expr::utils::split_binary;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType};
 use datafusion::object_store::ObjectStore;
+use datafusion::parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use datafusion::parquet::bloom_filter::Sbbf;
-use datafusion::parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, RowGroupMetaData};
-use datafusion::parquet::file::statistics::Statistics;
+use datafusion::parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
+use datafusion::physical_expr::utils::Guarantee;
+use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -68,29 +74,31 @@ impl TableProvider for Packets {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let condition = Condition::All(filters.iter().map(Condition::of).collect());
         let runtime = state.runtime_env();
         let objects = runtime.object_store(&self.root)?;
         let metadata = runtime.cache_manager.get_file_metadata_cache();
-        let within = |file: &&File| condition.may_hold_between(file.first_ns, file.last_ns);
-        let files = self.files.iter().filter(within);
-        let mut files: Vec<PartitionedFile> = files.map(|file| PartitionedFile::new(&file.key, file.bytes)).collect();
-        if condition.is_selective() {
-            let look = Arc::new(Look {
+        let pruning = Pruning::all(filters, state);
+        let times = times(&self.files)?;
+        let within = pruning.as_ref().map(|pruning| pruning.may_hold(&times));
+        let files = self.files.iter().enumerate().filter(|(at, _)| within.as_ref().is_none_or(|within| within[*at]));
+        let mut files: Vec<PartitionedFile> =
+            files.map(|(_, file)| PartitionedFile::new(&file.key, file.bytes)).collect();
+        if let Some(pruning) = pruning {
+            let pruner = Arc::new(FilePruner {
                 objects: Arc::clone(&self.footers),
                 metadata: Arc::clone(&metadata),
-                condition,
+                pruning,
                 room: Semaphore::new(ROOM as usize),
             });
-            let looked_at = stream::iter(files)
+            let checked = stream::iter(files)
                 .map(|file| {
-                    let look = Arc::clone(&look);
+                    let pruner = Arc::clone(&pruner);
                     // Runs on all CPUs.
-                    tokio::spawn(async move { look.at(file).await })
+                    tokio::spawn(async move { pruner.check(file).await })
                 })
                 .buffered(FILES)
                 .map_err(|e| DataFusionError::External(Box::new(e)));
-            let left: Vec<Option<PartitionedFile>> = looked_at.try_collect().await?;
+            let left: Vec<Option<PartitionedFile>> = checked.try_collect().await?;
             files = left.into_iter().flatten().collect();
         }
         if files.is_empty() {
@@ -116,18 +124,19 @@ impl TableProvider for Packets {
     }
 }
 
-struct Look {
+/// Checks files and their row groups.
+struct FilePruner {
     objects: Arc<dyn ObjectStore>,
     metadata: Arc<FileMetadataCache>,
-    condition: Condition,
+    pruning: Pruning,
     /// Memory for Bloom filters, in KiB.
     room: Semaphore,
 }
 
-impl Look {
+impl FilePruner {
     /// Returns a file that may hold rows of the answer, with the row groups that may. An unreadable file may: the scan
     /// reports its error.
-    async fn at(&self, file: PartitionedFile) -> Option<PartitionedFile> {
+    async fn check(&self, file: PartitionedFile) -> Option<PartitionedFile> {
         match self.groups(&file).await {
             Ok(groups) if groups.iter().all(|may| !may) => None,
             Ok(groups) => {
@@ -150,12 +159,11 @@ impl Look {
             .with_page_index_policy(Some(PageIndexPolicy::Skip))
             .fetch_metadata()
             .await?;
-        let groups = metadata.row_groups().iter();
-        let mut known: Vec<Option<Known<'_>>> =
-            groups.map(|rows| Some(Known::of(rows)).filter(|known| self.condition.may_hold(known))).collect();
-        let _room = self.read_blooms(file, &mut known).await?;
-        let may = |known: &Option<Known<'_>>| known.as_ref().is_some_and(|known| self.condition.may_hold(known));
-        Ok(known.iter().map(may).collect())
+        let blooms = metadata.row_groups().iter().map(|_| HashMap::new()).collect();
+        let mut groups = Groups { metadata: &metadata, schema: schema(), blooms };
+        let may = self.pruning.may_hold(&groups);
+        let _room = self.read_blooms(file, &mut groups, &may).await?;
+        Ok(both(may, self.pruning.may_hold(&groups)))
     }
 
     /// Reads the Bloom filters of these row groups: many with one call, as they lie next to each other. Returns the
@@ -163,24 +171,27 @@ impl Look {
     async fn read_blooms(
         &self,
         file: &PartitionedFile,
-        groups: &mut [Option<Known<'_>>],
+        groups: &mut Groups<'_>,
+        wanted: &[bool],
     ) -> Result<Option<SemaphorePermit<'_>>> {
-        let mut wanted = BTreeSet::new();
-        self.condition.equal_columns(&mut wanted);
+        let mut columns = BTreeSet::new();
+        self.pruning.equal_columns(&mut columns);
         let (mut places, mut ranges) = (Vec::new(), Vec::new());
-        for (number, known) in groups.iter().enumerate() {
-            for (name, column) in known.iter().flat_map(|known| &known.columns) {
-                let range = column.bloom_filter_offset().zip(column.bloom_filter_length());
-                let within = |(offset, length): (i64, i32)| {
-                    let (offset, length) = (u64::try_from(offset).ok()?, u64::try_from(length).ok()?);
-                    let end = offset.checked_add(length).filter(|end| *end <= file.object_meta.size)?;
-                    Some(offset..end)
-                };
-                // A filter outside of its file is none.
-                if let Some(range) = range.and_then(within).filter(|_| wanted.contains(name.as_str())) {
-                    places.push((number, name.clone()));
-                    ranges.push(range);
-                }
+        let rows = groups.metadata.row_groups().iter().enumerate().filter(|(number, _)| wanted[*number]);
+        for (number, column) in
+            rows.flat_map(|(number, rows)| rows.columns().iter().map(move |column| (number, column)))
+        {
+            let range = column.bloom_filter_offset().zip(column.bloom_filter_length());
+            let within = |(offset, length): (i64, i32)| {
+                let (offset, length) = (u64::try_from(offset).ok()?, u64::try_from(length).ok()?);
+                let end = offset.checked_add(length).filter(|end| *end <= file.object_meta.size)?;
+                Some(offset..end)
+            };
+            let name = column.column_path().string();
+            // A filter outside of its file is none.
+            if let Some(range) = range.and_then(within).filter(|_| columns.contains(name.as_str())) {
+                places.push((number, name));
+                ranges.push(range);
             }
         }
         // Filters of other columns lie between them, and are read, too.
@@ -192,179 +203,402 @@ impl Look {
         let location = &file.object_meta.location;
         let bytes = self.objects.get_ranges(location, &ranges).await?;
         for ((number, name), bytes) in places.into_iter().zip(bytes) {
-            if let Some(known) = &mut groups[number] {
-                known.blooms.insert(name, Sbbf::from_bytes(&bytes)?);
-            }
+            groups.blooms[number].insert(name, Sbbf::from_bytes(&bytes)?);
         }
         Ok(room)
     }
 }
 
-/// Statistics and Bloom filters of some rows.
-struct Known<'a> {
-    columns: HashMap<String, &'a ColumnChunkMetaData>,
-    blooms: HashMap<String, Sbbf>,
+/// Statistics and Bloom filters of a file's row groups.
+struct Groups<'a> {
+    metadata: &'a ParquetMetaData,
+    schema: SchemaRef,
+    blooms: Vec<HashMap<String, Sbbf>>,
 }
 
-impl<'a> Known<'a> {
-    fn of(rows: &'a RowGroupMetaData) -> Self {
-        let columns = rows.columns().iter();
-        let columns = columns.map(|column| (column.column_path().string(), column));
-        Self { columns: columns.collect(), blooms: HashMap::new() }
+impl Groups<'_> {
+    /// Returns the statistics of a column; `None` if the file lacks it, as an older one may.
+    fn column(&self, column: &Column) -> Option<StatisticsConverter<'_>> {
+        let parquet = self.metadata.file_metadata().schema_descr();
+        let at = parquet.columns().iter().position(|found| found.name() == column.name())?;
+        let field = self.schema.field_with_name(column.name()).ok()?;
+        let converter = StatisticsConverter::from_column_index(at, field, parquet).ok()?;
+        Some(converter.with_missing_null_counts_as_zero(false))
+    }
+}
+
+impl PruningStatistics for Groups<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.column(column)?.row_group_mins(self.metadata.row_groups()).ok()
     }
 
-    fn may_equal(&self, column: &str, value: &ScalarValue) -> bool {
-        let described = self.columns.get(column);
-        let statistics = described.and_then(|column| column.statistics());
-        let within = statistics.is_none_or(|known| may_compare(known, Operator::Eq, value));
-        within
-            && self.blooms.get(column).is_none_or(|bloom| match value {
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.column(column)?.row_group_maxes(self.metadata.row_groups()).ok()
+    }
+
+    fn num_containers(&self) -> usize {
+        self.metadata.num_row_groups()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        let counts = self.column(column)?.row_group_null_counts(self.metadata.row_groups()).ok()?;
+        Some(Arc::new(counts))
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        let counts = self.metadata.row_groups().iter().map(|rows| u64::try_from(rows.num_rows()).ok());
+        Some(Arc::new(counts.collect::<UInt64Array>()))
+    }
+
+    fn contained(&self, column: &Column, values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        let known = self.blooms.iter().map(|blooms| {
+            let bloom = blooms.get(column.name())?;
+            let may_contain = |value: &ScalarValue| match value {
                 ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) => bloom.check(&text.as_str()),
                 ScalarValue::Int64(Some(number)) => bloom.check(number),
                 _ => true,
-            })
-    }
-
-    fn may_be_null(&self, column: &str) -> bool {
-        let statistics = self.columns.get(column).map(|column| column.statistics());
-        let nulls = statistics.map(|known| known.and_then(Statistics::null_count_opt));
-        nulls != Some(Some(0))
+            };
+            (!values.iter().any(may_contain)).then_some(false)
+        });
+        Some(known.collect())
     }
 }
 
-/// Returns whether a value between `least` and `most` may stand in this relation to `value`; it may if they are
-/// unknown.
-fn between<T: PartialOrd>(least: Option<T>, most: Option<T>, is: Operator, value: &T) -> bool {
-    let (Some(least), Some(most)) = (least, most) else {
-        return true;
+/// Returns the times of the rows in files, which the catalogue has.
+fn times(files: &[File]) -> Result<PrunableStatistics> {
+    let between = |first: ScalarValue, last: ScalarValue| {
+        ColumnStatistics::new_unknown().with_min_value(Precision::Exact(first)).with_max_value(Precision::Exact(last))
     };
-    match is {
-        Operator::Eq => least <= *value && *value <= most,
-        Operator::Lt => least < *value,
-        Operator::LtEq => least <= *value,
-        Operator::Gt => most > *value,
-        Operator::GtEq => most >= *value,
-        _ => true,
-    }
+    // The rows' times are cut to microseconds.
+    let us = |ns: i64| ScalarValue::TimestampMicrosecond(Some(ns.div_euclid(1000)), Some("UTC".into()));
+    let of_file = |file: &File| {
+        let columns =
+            [between(file.first_ns.into(), file.last_ns.into()), between(us(file.first_ns), us(file.last_ns))];
+        Arc::new(columns.into_iter().fold(Statistics::default(), Statistics::add_column_statistics))
+    };
+    let all = schema();
+    let columns = all.project(&[all.index_of("time_ns")?, all.index_of("time")?])?;
+    Ok(PrunableStatistics::new(files.iter().map(of_file).collect(), Arc::new(columns)))
 }
 
-/// Returns whether a value between the minimum and the maximum may stand in this relation to `value`.
-fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue) -> bool {
-    match (statistics, value) {
-        (Statistics::Int32(known), ScalarValue::Int32(Some(value))) => {
-            between(known.min_opt(), known.max_opt(), relation, &value)
-        }
-        (
-            Statistics::Int64(known),
-            ScalarValue::Int64(Some(value)) | ScalarValue::TimestampMicrosecond(Some(value), _),
-        ) => between(known.min_opt(), known.max_opt(), relation, &value),
-        (Statistics::ByteArray(known), ScalarValue::Utf8(Some(value)) | ScalarValue::Utf8View(Some(value))) => {
-            between(known.min_bytes_opt(), known.max_bytes_opt(), relation, &value.as_bytes())
-        }
-        _ => true,
-    }
-}
-
-/// The part of a query's condition that statistics and Bloom filters can decide.
+/// A condition whose parts are checked one by one: for `src = a OR dst = a` as a whole, DataFusion asks for no Bloom
+/// filters.
 #[derive(Debug)]
-enum Condition {
-    All(Vec<Condition>),
-    One(Vec<Condition>),
-    Compares(String, Operator, ScalarValue),
-    IsNull(String),
-    /// Always true: undecidable.
-    Anything,
+enum Pruning {
+    All(Vec<Pruning>),
+    Any(Vec<Pruning>),
+    Part(Arc<PruningPredicate>),
 }
 
-impl Condition {
-    fn of(expression: &Expr) -> Self {
-        match expression {
-            Expr::BinaryExpr(BinaryExpr { left, op, right }) => match (&**left, op, &**right) {
-                (_, Operator::And, _) => Self::All(vec![Self::of(left), Self::of(right)]),
-                (_, Operator::Or, _) => Self::One(vec![Self::of(left), Self::of(right)]),
-                (Expr::Column(column), op, Expr::Literal(value, _)) => {
-                    Self::Compares(column.name.clone(), *op, value.clone())
-                }
-                (Expr::Literal(value, _), op, Expr::Column(column)) => match op.swap() {
-                    Some(op) => Self::Compares(column.name.clone(), op, value.clone()),
-                    None => Self::Anything,
-                },
-                _ => Self::Anything,
-            },
-            Expr::InList(list) if !list.negated => match &*list.expr {
-                Expr::Column(column) => {
-                    let equals = list.list.iter().map(|value| match value {
-                        Expr::Literal(value, _) => Self::Compares(column.name.clone(), Operator::Eq, value.clone()),
-                        _ => Self::Anything,
-                    });
-                    Self::One(equals.collect())
-                }
-                _ => Self::Anything,
-            },
-            Expr::IsNull(inner) => match &**inner {
-                Expr::Column(column) => Self::IsNull(column.name.clone()),
-                _ => Self::Anything,
-            },
-            _ => Self::Anything,
-        }
-    }
-
-    fn is_selective(&self) -> bool {
-        match self {
-            Self::All(all) => all.iter().any(Self::is_selective),
-            Self::One(all) => all.iter().all(Self::is_selective),
-            Self::Compares(..) | Self::IsNull(_) => true,
-            Self::Anything => false,
-        }
-    }
-
-    fn may_hold(&self, known: &Known<'_>) -> bool {
-        match self {
-            Self::All(all) => all.iter().all(|one| one.may_hold(known)),
-            Self::One(all) => all.iter().any(|one| one.may_hold(known)),
-            Self::Compares(column, Operator::Eq, value) => known.may_equal(column, value),
-            Self::Compares(column, relation, value) => {
-                let column = known.columns.get(column);
-                let statistics = column.and_then(|column| column.statistics());
-                statistics.is_none_or(|statistics| may_compare(statistics, *relation, value))
+impl Pruning {
+    /// Returns the parts of a condition that statistics or Bloom filters can refute; `None` if they refute none.
+    fn of(condition: &Expr, state: &dyn Session) -> Option<Self> {
+        match condition {
+            Expr::BinaryExpr(BinaryExpr { op: op @ Operator::And, .. }) => {
+                Self::all(split_binary(condition, *op), state)
             }
-            Self::IsNull(column) => known.may_be_null(column),
-            Self::Anything => true,
+            Expr::BinaryExpr(BinaryExpr { op: op @ Operator::Or, .. }) => {
+                let parts = split_binary(condition, *op).into_iter().map(|part| Self::of(part, state));
+                Some(Self::Any(parts.collect::<Option<_>>()?))
+            }
+            _ => {
+                let columns = DFSchema::try_from(schema()).ok()?;
+                let part = state.create_physical_expr(condition.clone(), &columns).ok()?;
+                PruningPredicateBuilder::new().with_file_schema(schema()).build(part).map(Self::Part)
+            }
         }
     }
 
-    /// Returns whether it may hold for rows of these times.
-    fn may_hold_between(&self, first_ns: i64, last_ns: i64) -> bool {
-        let within = |is, ns: i64| between(Some(first_ns), Some(last_ns), is, &ns);
+    fn all<'a>(conditions: impl IntoIterator<Item = &'a Expr>, state: &dyn Session) -> Option<Self> {
+        let parts: Vec<Self> = conditions.into_iter().filter_map(|part| Self::of(part, state)).collect();
+        (!parts.is_empty()).then_some(Self::All(parts))
+    }
+
+    /// Returns for each container of rows whether the condition may hold for one of them.
+    fn may_hold(&self, rows: &impl PruningStatistics) -> Vec<bool> {
+        let count = rows.num_containers();
         match self {
-            Self::All(all) => all.iter().all(|one| one.may_hold_between(first_ns, last_ns)),
-            Self::One(all) => all.iter().any(|one| one.may_hold_between(first_ns, last_ns)),
-            Self::Compares(column, relation, value) => match (column.as_str(), value) {
-                ("time_ns", ScalarValue::Int64(Some(ns))) => within(*relation, *ns),
-                // The rows' times are cut to microseconds.
-                ("time", ScalarValue::TimestampMicrosecond(Some(us), _)) => {
-                    let us = *us;
-                    match relation {
-                        Operator::Eq | Operator::LtEq => {
-                            within(Operator::LtEq, us.saturating_mul(1000).saturating_add(999))
-                        }
-                        relation => within(*relation, us.saturating_mul(1000)),
-                    }
-                }
-                _ => true,
-            },
-            Self::IsNull(_) | Self::Anything => true,
+            Self::All(parts) => parts.iter().fold(vec![true; count], |may, part| both(may, part.may_hold(rows))),
+            Self::Any(parts) => parts.iter().fold(vec![false; count], |may, part| {
+                may.into_iter().zip(part.may_hold(rows)).map(|(one, other)| one || other).collect()
+            }),
+            Self::Part(predicate) => predicate.prune(rows).unwrap_or_else(|_| vec![true; count]),
         }
     }
 
     /// Collects the columns whose Bloom filters matter.
     fn equal_columns<'a>(&'a self, found: &mut BTreeSet<&'a str>) {
         match self {
-            Self::All(all) | Self::One(all) => all.iter().for_each(|one| one.equal_columns(found)),
-            Self::Compares(column, Operator::Eq, _) => {
-                found.insert(column);
+            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.equal_columns(found)),
+            Self::Part(predicate) => {
+                let equal = predicate.literal_guarantees().iter().filter(|known| known.guarantee == Guarantee::In);
+                found.extend(equal.map(|known| known.column.name()));
             }
-            Self::Compares(..) | Self::IsNull(_) | Self::Anything => {}
         }
+    }
+}
+
+fn both(one: Vec<bool>, other: Vec<bool>) -> Vec<bool> {
+    one.into_iter().zip(other).map(|(one, other)| one && other).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{
+        AsArray, Int32Array, Int64Array, RecordBatch, StringViewArray, TimestampMicrosecondArray,
+    };
+    use datafusion::arrow::datatypes::{DataType, Field};
+    use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+    use datafusion::datasource::MemTable;
+    use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
+    use datafusion::logical_expr::{LogicalPlan, in_list};
+    use datafusion::object_store::memory::InMemory;
+    use datafusion::object_store::{ObjectStoreExt, path::Path as Key};
+    use datafusion::parquet::arrow::ArrowWriter;
+    use datafusion::prelude::{DataFrame, SessionContext, col, lit};
+    use tokio::runtime::{Builder, Runtime};
+    use url::Url;
+
+    use super::*;
+    use crate::store::properties;
+
+    const FILES: usize = 3;
+    const GROUPS: usize = 5;
+    const ROWS: usize = 30;
+
+    /// A random number generator (SplitMix64).
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: usize) -> i64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) % limit as u64) as i64
+        }
+    }
+
+    fn word(number: i64) -> String {
+        format!("w{number:02}")
+    }
+
+    /// Returns rows whose values are near each other in each column, with gaps between them.
+    fn rows(r: &mut Random) -> RecordBatch {
+        let first_ns = r.below(40) * 1000;
+        let times: Vec<i64> = (0..ROWS).map(|_| first_ns + r.below(5000)).collect();
+        let array = |field: &Arc<Field>| -> ArrayRef {
+            let nulls = if field.is_nullable() { r.below(4) } else { 0 };
+            let (first, step) = (r.below(30), 1 + r.below(3));
+            let numbers: Vec<Option<i64>> = (0..ROWS)
+                .map(|_| match nulls {
+                    // A column may be null in all rows.
+                    3 => None,
+                    nulls => (r.below(4) >= nulls).then(|| first + step * r.below(5)),
+                })
+                .collect();
+            match field.data_type() {
+                DataType::Timestamp(..) => {
+                    let times: TimestampMicrosecondArray = times.iter().map(|ns| Some(ns / 1000)).collect();
+                    Arc::new(times.with_timezone("UTC"))
+                }
+                DataType::Int64 if field.name() == "time_ns" => Arc::new(Int64Array::from(times.clone())),
+                DataType::Int64 => Arc::new(Int64Array::from(numbers)),
+                DataType::Int32 => {
+                    Arc::new(numbers.iter().map(|number| number.map(|number| number as i32)).collect::<Int32Array>())
+                }
+                DataType::Boolean => {
+                    Arc::new(numbers.iter().map(|number| number.map(|number| number > 15)).collect::<BooleanArray>())
+                }
+                _ => Arc::new(numbers.iter().map(|number| number.map(word)).collect::<StringViewArray>()),
+            }
+        };
+        let arrays = schema().fields().iter().map(array).collect();
+        RecordBatch::try_new(schema(), arrays).expect("rows of the index")
+    }
+
+    /// Returns a comparison, more often of the columns that queries ask for.
+    fn comparison(r: &mut Random) -> Expr {
+        let schema = schema();
+        let asked = ["src", "dst", "hash", "sport", "time_ns", "time", "ethertype", "reset"];
+        let field = match r.below(3) {
+            0 => schema.field(r.below(schema.fields().len()) as usize),
+            _ => schema.field_with_name(asked[r.below(asked.len()) as usize]).expect("a column"),
+        };
+        let value = |r: &mut Random| match field.data_type() {
+            DataType::Timestamp(..) => {
+                let us = Some(r.below(50));
+                lit(ScalarValue::TimestampMicrosecond(us, Some("UTC".into())))
+            }
+            DataType::Int64 if field.name() == "time_ns" => lit(r.below(50_000)),
+            DataType::Int64 => lit(r.below(50)),
+            DataType::Int32 => lit(r.below(50) as i32),
+            DataType::Boolean => lit(r.below(2) == 0),
+            _ => lit(word(r.below(50))),
+        };
+        let column = col(field.name());
+        let one = value(r);
+        match r.below(12) {
+            0..=3 => column.eq(one),
+            4 => one.lt(column),
+            5 => column.lt_eq(one),
+            6 => column.gt_eq(one),
+            7 => column.not_eq(one),
+            8 => column.is_null(),
+            9 => column.is_not_null(),
+            negated => in_list(column, vec![one, value(r), value(r)], negated == 11 && r.below(2) == 0),
+        }
+    }
+
+    fn condition(r: &mut Random, depth: usize) -> Expr {
+        match r.below(if depth == 0 { 1 } else { 6 }) {
+            0 => comparison(r),
+            1 | 2 => condition(r, depth - 1).and(condition(r, depth - 1)),
+            3 | 4 => condition(r, depth - 1).or(condition(r, depth - 1)),
+            _ if r.below(2) == 0 => condition(r, depth - 1).is_not_true(),
+            _ => !condition(r, depth - 1),
+        }
+    }
+
+    /// Files of the index, and the rows of their row groups.
+    struct Index {
+        runtime: Runtime,
+        context: SessionContext,
+        objects: Arc<dyn ObjectStore>,
+        files: Vec<File>,
+        rows: Vec<Vec<RecordBatch>>,
+    }
+
+    impl Index {
+        fn new(r: &mut Random) -> Self {
+            let runtime = Builder::new_current_thread().build().expect("a runtime");
+            let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let (mut files, mut all) = (Vec::new(), Vec::new());
+            for number in 0..FILES {
+                let groups: Vec<RecordBatch> = (0..GROUPS).map(|_| rows(r)).collect();
+                let properties = properties((GROUPS * ROWS) as u64);
+                let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties)).expect("a writer");
+                for rows in &groups {
+                    writer.write(rows).and_then(|()| writer.flush()).expect("a row group");
+                }
+                let bytes = writer.into_inner().expect("a file");
+                let times = groups.iter().flat_map(|rows| {
+                    let times = rows.column_by_name("time_ns").expect("times");
+                    times.as_primitive::<datafusion::arrow::datatypes::Int64Type>().values().to_vec()
+                });
+                let (first_ns, last_ns) = (times.clone().min().unwrap_or(0), times.max().unwrap_or(0));
+                let key = format!("{number}.parquet");
+                files.push(File { key: key.clone(), bytes: bytes.len() as u64, first_ns, last_ns });
+                runtime.block_on(objects.put(&Key::from(key), bytes.into())).expect("a stored file");
+                all.push(groups);
+            }
+            Self { runtime, context: SessionContext::new(), objects, files, rows: all }
+        }
+
+        fn packets(&self) -> Arc<dyn TableProvider> {
+            let url = Url::parse("trawl://store").expect("a URL");
+            self.context.register_object_store(&url, Arc::clone(&self.objects));
+            let root = ObjectStoreUrl::parse(url.as_str()).expect("a URL");
+            Arc::new(Packets { root, files: self.files.clone(), footers: Arc::clone(&self.objects) })
+        }
+
+        fn rows_of(&self, table: Arc<dyn TableProvider>, condition: &Expr) -> DataFrame {
+            self.context.read_table(table).and_then(|rows| rows.filter(condition.clone())).expect("a query")
+        }
+
+        /// Returns the parts of a condition that DataFusion passes to a scan.
+        fn filters(&self, condition: &Expr) -> Vec<Expr> {
+            let plan = self.rows_of(self.packets(), condition).into_optimized_plan().expect("a plan");
+            let mut filters = Vec::new();
+            plan.apply(|node| {
+                if let LogicalPlan::TableScan(scan) = node {
+                    filters = unnormalize_cols(scan.filters.clone());
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+            .expect("a walk");
+            filters
+        }
+
+        /// Returns for each row group whether a scan reads it.
+        fn read(&self, condition: &Expr) -> Vec<bool> {
+            let state = self.context.state();
+            let Some(pruning) = Pruning::all(&self.filters(condition), &state) else {
+                return vec![true; GROUPS * FILES];
+            };
+            let within = pruning.may_hold(&times(&self.files).expect("times"));
+            let metadata = state.runtime_env().cache_manager.get_file_metadata_cache();
+            let objects = Arc::clone(&self.objects);
+            let pruner = FilePruner { objects, metadata, pruning, room: Semaphore::new(ROOM as usize) };
+            let files = self.files.iter().zip(within).flat_map(|(file, within)| {
+                let file = PartitionedFile::new(&file.key, file.bytes);
+                let groups = self.runtime.block_on(pruner.groups(&file)).expect("a readable file");
+                groups.into_iter().map(move |may| may && within)
+            });
+            files.collect()
+        }
+
+        /// Returns for each row group whether the condition holds for one of its rows.
+        fn matches(&self, condition: &Expr) -> Vec<bool> {
+            let columns = DFSchema::try_from(schema()).expect("columns");
+            let condition = self.context.create_physical_expr(condition.clone(), &columns).expect("a condition");
+            let matches = self.rows.iter().flatten().map(|rows| {
+                let holds = condition.evaluate(rows).and_then(|holds| holds.into_array(ROWS)).expect("an answer");
+                holds.as_boolean().iter().any(|holds| holds == Some(true))
+            });
+            matches.collect()
+        }
+    }
+
+    #[test]
+    fn row_groups_with_a_matching_row_are_read() {
+        let r = &mut Random(48);
+        let index = Index::new(r);
+        let (mut matching, mut left_out) = (0, 0);
+        for _ in 0..120 {
+            let condition = condition(r, 3);
+            for (has_match, read) in index.matches(&condition).into_iter().zip(index.read(&condition)) {
+                assert!(read || !has_match, "{condition}");
+                matching += usize::from(has_match);
+                left_out += usize::from(!read);
+            }
+        }
+        assert!(matching > 300 && left_out > 300, "{matching} match, {left_out} left out");
+    }
+
+    #[test]
+    fn bloom_filters_answer_for_either_address() {
+        let index = Index::new(&mut Random(48));
+        let (mut within, mut read) = (0, 0);
+        for address in (0..20).map(|number| word(2 * number)) {
+            let has = |rows: &RecordBatch, column: &str| {
+                let values = rows.column_by_name(column).expect("a column").as_string_view();
+                let has = |is: fn(&str, &str) -> bool| values.iter().flatten().any(|value| is(value, &address));
+                has(|value, address| value <= address) && has(|value, address| value >= address)
+            };
+            let condition = col("src").eq(lit(&address)).or(col("dst").eq(lit(&address)));
+            within += index.rows.iter().flatten().filter(|rows| has(rows, "src") || has(rows, "dst")).count();
+            read += index.read(&condition).into_iter().filter(|read| *read).count();
+        }
+        assert!(read * 4 < within * 3, "{read} row groups read, {within} by minimum and maximum");
+    }
+
+    #[test]
+    fn answers_are_those_without_pruning() {
+        let r = &mut Random(7);
+        let index = Index::new(r);
+        let plain = MemTable::try_new(schema(), index.rows.clone()).expect("a table");
+        let tables: [Arc<dyn TableProvider>; 2] = [index.packets(), Arc::new(plain)];
+        let mut counts = 0;
+        for _ in 0..10 {
+            let condition = condition(r, 2);
+            let [pruned, whole] = tables.clone().map(|table| {
+                let rows = index.rows_of(table, &condition);
+                index.runtime.block_on(rows.count()).expect("an answer")
+            });
+            assert_eq!(pruned, whole, "{condition}");
+            counts += whole;
+        }
+        assert!(counts > 0);
     }
 }
