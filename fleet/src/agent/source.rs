@@ -139,7 +139,7 @@ fn event(revision: u64, text: std::result::Result<String, String>) -> Event {
     match parsed {
         Ok(desired) => Event::Desired { revision, desired },
         Err(why) => {
-            terminal::say(&format!("{why}; the previous state stays"));
+            terminal::say(&format!("{why}; the agent keeps to the previous state"));
             Event::Unreadable { revision, why }
         }
     }
@@ -168,7 +168,7 @@ impl OnBus {
                     self.put();
                 }
                 News::Disconnected => {
-                    self.say(format!("no connection to {url}; captures continue"));
+                    self.say(format!("the connection to {url} is lost; captures continue"));
                 }
                 News::Refused(why) | News::Ended(why) => self.say(format!("{url}: {why}")),
             }

@@ -169,7 +169,7 @@ impl Asker {
     }
 
     /// Reads the key by which a host's answers are known from its state, which that host alone may put.
-    fn key_of(&self, host: &str) -> std::result::Result<XKey, String> {
+    fn read_key(&self, host: &str) -> std::result::Result<XKey, String> {
         #[derive(Deserialize)]
         struct State {
             answers_key: Option<String>,
@@ -186,8 +186,8 @@ impl Asker {
         })?;
         let state: Option<State> = serde_json::from_slice(&message.payload).ok();
         let key = state.and_then(|state| state.answers_key);
-        let key = key.ok_or("its state names no key for answers: the agent's trawl may be too old")?;
-        XKey::from_public_key(&key).map_err(|e| format!("its state names no key for answers: {e}"))
+        let key = key.ok_or("its agent reports no key for answers: its trawl may be too old")?;
+        XKey::from_public_key(&key).map_err(|e| format!("its agent reports a wrong key for answers: {e}"))
     }
 
     /// Asks a host a question, and returns the answer.
@@ -210,7 +210,7 @@ impl Asker {
     /// Asks a question; `None` if the answer is not encrypted with the host's key.
     fn ask_once(&mut self, host: &str, text: &str) -> std::result::Result<Option<Vec<u8>>, String> {
         if !self.hosts.contains_key(host) {
-            let key = self.key_of(host)?;
+            let key = self.read_key(host)?;
             self.hosts.insert(host.to_owned(), key);
         }
         self.number += 1;
@@ -224,7 +224,7 @@ impl Asker {
         let message = answered.map_err(|_| "it does not answer".to_owned())?;
         if let Some(why) = message.payload.strip_prefix(REFUSED) {
             let said: String = String::from_utf8_lossy(why).chars().take(200).collect();
-            return Err(format!("it refuses: {}", trawl_view::text::printable(&said)));
+            return Err(format!("its agent refuses to answer: {}", trawl_view::text::printable(&said)));
         }
         let key = self.hosts.get(host);
         Ok(key.and_then(|key| self.key.open(&message.payload, key).ok()))

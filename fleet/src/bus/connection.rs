@@ -194,7 +194,7 @@ impl Signed {
     /// Verifies and reads an operator's command for a host; accepts any operator if `operators` is `None`.
     pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
         let signed: Self =
-            serde_json::from_slice(bytes).map_err(|_| "it is not signed, or only as a newer trawl signs")?;
+            serde_json::from_slice(bytes).map_err(|_| "it is not signed, or signed in the format of a newer trawl")?;
         let bytes = signed_bytes(host, signed.revision, &signed.desired);
         signed.signature.verify(&bytes, operators)?;
         Ok(signed)

@@ -29,14 +29,14 @@ use crate::agent::{
 use crate::bus::{Answers, shown};
 use crate::store::chunks::on_hosts;
 
-/// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
+/// Runs the captures that are desired on this host: starts each once, and stops it when it is no longer desired
 ///
 /// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists
 /// with *), pods (as for capture --pod; if only interfaces are named, no pods), filter (joined to each capture's by
 /// "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes, max_spool_bytes, max_snaplen, index
 /// (false: chunks are not indexed here) and process (a list of permitted data about processes: plain, full, comment).
 /// With --nats, operators (a list of public keys) names the operators whose commands are followed. Captures end with
-/// the agent, and go on while the bus is away.
+/// the agent, and continue without a connection to the bus.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
@@ -56,7 +56,7 @@ pub struct Args {
     /// Directory in which chunks wait until they are stored
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
-    /// Directory in which the agent remembers its captures, and locks them: one agent a directory
+    /// Directory in which the agent remembers its captures, and locks them: one agent for each directory
     #[arg(long, value_name = "DIR", default_value = "/var/lib/trawl/agent")]
     memory: PathBuf,
     /// Serve this host's metrics for Prometheus at this address, as trawl serve --listen does
@@ -65,7 +65,7 @@ pub struct Args {
     /// Count the verdicts of each XDP program too, as trawl serve --verdicts does
     #[arg(long, requires = "metrics")]
     verdicts: bool,
-    /// Answer probes by HTTP at this address: /livez while the agent works, /readyz if the host does as desired
+    /// Answer probes by HTTP at this address: /livez while the agent responds, /readyz if all desired captures run
     #[arg(long, value_name = "ADDRESS:PORT")]
     health: Option<SocketAddr>,
     /// Write the state to this file when it changes
@@ -109,9 +109,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let memory = args.memory.join("captures.json");
     let incidents = args.memory.join("incidents.json");
-    let remembered_incidents: Vec<IncidentReport> = list_in(&incidents);
+    let remembered_incidents: Vec<IncidentReport> = read_list(&incidents);
     let boot = host::boot_id();
-    let remembered = remembered(&memory, &boot);
+    let remembered = read_remembered(&memory, &boot);
     remove_unfinished(&args.spool);
     let mut agent = Agent {
         machine: Machine::new(policy, remembered.clone(), remembered_incidents.clone()),
@@ -144,7 +144,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             }
         }
         agent.handle_events()?;
-        metrics.iter_mut().try_for_each(Metrics::keep)?;
+        metrics.iter_mut().try_for_each(Metrics::restart_if_ended)?;
         if let Some(health) = &health {
             health.answer(|| agent.state());
         }
@@ -183,7 +183,7 @@ impl Metrics {
         })
     }
 
-    fn keep(&mut self) -> Result<()> {
+    fn restart_if_ended(&mut self) -> Result<()> {
         let has_ended = !matches!(self.child.try_wait(), Ok(None));
         if has_ended && self.started.elapsed() >= SERVE_AGAIN {
             *self = Self::start(self.address, self.of_verdicts)?;
@@ -203,8 +203,8 @@ fn now() -> Now {
     Now { monotonic: clock::since_boot(), wall: clock::wall() }
 }
 
-/// Reads what an earlier agent wrote down; without the file, or with a damaged one, all begins anew.
-fn list_in<T: DeserializeOwned>(path: &Path) -> Vec<T> {
+/// Reads a list that an earlier agent saved; without the file, or with a damaged one, the list is empty.
+fn read_list<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     let text = std::fs::read(path).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }
@@ -219,14 +219,14 @@ struct Remembered {
 }
 
 /// Reads the remembered captures.
-fn remembered(path: &Path, boot: &str) -> Vec<Memory> {
+fn read_remembered(path: &Path, boot: &str) -> Vec<Memory> {
     let adopted = |mut one: Remembered| {
         if one.boot != boot {
             one.memory.adopt(now());
         }
         one.memory
     };
-    let all = list_in::<Remembered>(path).into_iter();
+    let all = read_list::<Remembered>(path).into_iter();
     all.map(adopted).collect()
 }
 
@@ -334,7 +334,7 @@ impl Agent {
         self.machine.report(&self.place.host, version, now())
     }
 
-    /// Writes down the changes.
+    /// Saves the changes.
     fn save_memory(&mut self) -> Result<()> {
         let memory = self.machine.memory();
         if memory != self.remembered {

@@ -125,7 +125,7 @@ struct Start {
     /// Only drops for these reasons, as capture --reason, with --tap drop
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     reason: Vec<String>,
-    /// So many recorded packets a second are an event, which trawl fleet trigger --on-event follows
+    /// Recorded packets a second from which the host reports an event to trawl fleet trigger --on-event
     #[arg(long, value_name = "COUNT")]
     event_rate: Option<u64>,
     /// Record the process of each packet, as capture --process: plain, full or comment
@@ -406,7 +406,7 @@ fn watch(args: &Status) -> Result<ExitCode> {
 fn refusal_text(refusal: &Refusal) -> String {
     let limit = |what: &str, asked: &Option<u64>, most: &u64| match asked {
         Some(asked) => format!("policy: {what} {asked}, at most {most}"),
-        None => format!("policy: no {what} is named, at most {most}"),
+        None => format!("policy: {what} is missing, at most {most}"),
     };
     match refusal {
         Refusal::Interface { interface } => format!("policy: interface {interface}"),
@@ -418,11 +418,11 @@ fn refusal_text(refusal: &Refusal) -> String {
             format!("policy: process {detail}")
         }
         Refusal::Filter { filter } => {
-            format!("policy: the brackets of the filter '{filter}' do not match")
+            format!("policy: the parentheses of the filter '{filter}' are not balanced")
         }
         Refusal::FilterLength { asked, most } => limit("length of the filter", &Some(*asked), most),
         Refusal::FilterCost { why } => format!("policy: {why}"),
-        Refusal::Unknown => "policy: a reason of a newer trawl".to_owned(),
+        Refusal::Unknown => "policy: a reason that only a newer trawl knows".to_owned(),
         Refusal::Store { store } => format!("policy: store {store}"),
         Refusal::TooMany { most } => format!("policy: at most {most} captures"),
         Refusal::Duration { asked, most } => limit("duration_seconds", asked, most),
@@ -486,7 +486,7 @@ fn remark(capture: &CaptureReport) -> String {
     }
 }
 
-fn state_of(host: &Host) -> String {
+fn describe_state(host: &Host) -> String {
     match (&host.state, &host.error) {
         (_, Some(error)) => error.clone(),
         (None, None) => "no agent has reported".to_owned(),
@@ -494,7 +494,7 @@ fn state_of(host: &Host) -> String {
             (Some(error), _) => error.clone(),
             _ if state.stopping => "the agent has ended".to_owned(),
             _ if host.silent => not_heard(host.age_ns),
-            (None, false) => format!("has applied revision {} of {}", state.revision, host.revision),
+            (None, false) => format!("has applied revision {}, not yet {}", state.revision, host.revision),
             (None, true) => String::new(),
         },
     }
@@ -525,7 +525,7 @@ fn table(fleet: &Fleet) -> String {
             ];
             rows.push((cells, remark(capture)));
         }
-        let said = state_of(host);
+        let said = describe_state(host);
         if rows.len() == before || !said.is_empty() {
             let mut cells = vec![host.host.clone()];
             cells.resize(header.len() - 1, "-".to_owned());

@@ -23,7 +23,7 @@ impl Health {
         Ok(Self(listener))
     }
 
-    /// Answers the next probe, if there is one: /livez always well, /readyz if the agent does as desired.
+    /// Answers the next probe, if there is one: /livez with success, /readyz with success if all desired captures run.
     pub fn answer(&self, report: impl FnOnce() -> HostReport) {
         if let Ok((stream, _)) = self.0.accept() {
             // The client may have gone.
@@ -43,7 +43,7 @@ fn reply(mut stream: TcpStream, report: impl FnOnce() -> HostReport) -> std::io:
             None => ("200 OK", String::new()),
             Some(why) => ("503 Service Unavailable", why),
         },
-        _ => ("404 Not Found", "/livez and /readyz are here".to_owned()),
+        _ => ("404 Not Found", "no such page: the agent answers /livez and /readyz".to_owned()),
     };
     let length = text.len();
     write!(
@@ -52,7 +52,7 @@ fn reply(mut stream: TcpStream, report: impl FnOnce() -> HostReport) -> std::io:
     )
 }
 
-/// Returns why the host does not do as desired: the first reason.
+/// Returns the first reason why a desired capture does not run.
 fn unready(report: &HostReport) -> Option<String> {
     if let Some(error) = &report.error {
         return Some(error.clone());

@@ -1,4 +1,4 @@
-//! The way to hosts that keep packets: NATS, whose agents answer, or ssh.
+//! Connections to hosts that keep packets: through NATS, where agents answer, or by ssh.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -34,7 +34,7 @@ impl HostsArgs {
             None => None,
             Some("ssh") => {
                 let what = "cannot ask hosts by ssh";
-                let why = "whoever may write to the store chooses the host names in it";
+                let why = "anyone who can write to the store chooses the host names in it";
                 return Err(Error::usage(what, why).fix("list the hosts to ask: --hosts ssh:HOST,HOST"));
             }
             Some(listed) if listed.starts_with("ssh:") => {

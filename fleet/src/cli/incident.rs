@@ -25,7 +25,7 @@ struct Seen {
     first_reset: Option<u64>,
 }
 
-/// Something that happened on a host, or at the one who triggered the incident.
+/// Something that happened on a host, or the end of the window.
 #[derive(Debug, Serialize)]
 struct Moment<'a> {
     time_ns: u64,
@@ -52,10 +52,10 @@ struct Document<'a> {
     timeline: &'a [Moment<'a>],
 }
 
-/// Says which hosts' packets are not all there.
+/// Reports the hosts whose packets of the incident are incomplete.
 pub fn say_missing(incident: &Incident) {
     for part in incident.parts().iter().filter(|part| !part.is_whole()) {
-        let text = format!("host {}: {}", part.host, remark(part));
+        let text = format!("host {}: {}", part.host, describe_missing(part));
         json::say("incident_incomplete", json!(part), &text);
     }
     for (key, why) in &incident.unreadable {
@@ -64,7 +64,7 @@ pub fn say_missing(incident: &Incident) {
     }
 }
 
-fn remark(part: &Part) -> String {
+fn describe_missing(part: &Part) -> String {
     if !part.stored {
         return "nothing of it is in the store".to_owned();
     }
@@ -146,9 +146,9 @@ fn lines(document: &Document<'_>) -> String {
             "{:<width$}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}",
             part.host, seen.packets, seen.drops, seen.resets, seen.retransmissions, part.lost
         );
-        let remark = remark(part);
-        if !remark.is_empty() {
-            let _ = writeln!(out, "  {remark}");
+        let missing = describe_missing(part);
+        if !missing.is_empty() {
+            let _ = writeln!(out, "  {missing}");
         }
     }
     out.push('\n');

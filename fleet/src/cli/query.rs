@@ -182,7 +182,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (None, None) if args.packets.is_none() => {
             let subject = args.subject()?;
             let (Some(id), Some(incident)) = (&args.incident, &subject.incident) else {
-                return Err(Error::usage("cannot answer", "the question is missing"));
+                return Err(Error::usage("cannot answer the query", "it is missing")
+                    .fix("write SQL, or use --filter, --flows or --incident"));
             };
             let (_, contents) = args.store.open(&subject.scope)?;
             incident::show(id, incident, &args.store.url(), contents.files, &subject.conditions, args.json)?;
@@ -299,10 +300,8 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
 /// Reports records that this trawl cannot read.
 pub fn say_newer(records: usize) {
     if records > 0 {
-        let text = format!(
-            "{} of a newer trawl: update this one to see what they contain",
-            text::count(records as u64, "record")
-        );
+        let text =
+            format!("{} of a newer trawl cannot be read: update this trawl", text::count(records as u64, "record"));
         json::say("newer_records", json!({ "records": records }), &text);
     }
 }
@@ -350,7 +349,7 @@ fn sentence(row: &Coverage, url: &str) -> String {
     parts.extend(row.not_recording.iter().take(PAUSES_SHOWN).map(pause_text));
     if row.not_recording.len() > PAUSES_SHOWN {
         let more = row.not_recording.len() - PAUSES_SHOWN;
-        parts.push(format!("{more} more such times"));
+        parts.push(format!("{more} more such intervals"));
     }
     if row.not_indexed_chunks > 0 {
         parts.push(format!(

@@ -190,9 +190,9 @@ fn describe(out: &mut String, capture: &EpochAccount) {
         Some(reason) => {
             let _ = writeln!(out, "  ended: {reason}");
         }
-        None => {
-            out.push_str("  no end record: it is still running, or what it recorded after the last chunk is unknown\n")
-        }
+        None => out.push_str(
+            "  no end record: the capture is running, or was killed and its packets after the last chunk are unknown\n",
+        ),
     }
     let clock = match capture.clock_error_bound_ns {
         Some(bound) => format!("at most {} ms wrong", bound.div_ceil(1_000_000)),
@@ -245,11 +245,11 @@ fn sentence(finding: &Finding) -> String {
         Problem::ChunkMismatch => "its number of packets or bytes is not the manifest's",
         Problem::ChunkWithoutManifest => "the chunk has no manifest",
         Problem::RecordChanged => "the record was changed",
-        Problem::RecordNewer => "a newer trawl wrote this record: update this one",
+        Problem::RecordNewer => "a newer trawl wrote this record: update this trawl",
         Problem::IndexDamaged => "the index is damaged: rebuild it with trawl store index --rebuild",
-        Problem::BeginMissing => "the record of the beginning is missing",
-        Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
-        Problem::PrunedButThere => "the chunk should have been pruned: run trawl store prune again",
+        Problem::BeginMissing => "the record of the start of the run is missing",
+        Problem::EndMissing => "the record of the end of the run is missing: its last packets are unknown",
+        Problem::PrunedButThere => "the chunk is recorded as pruned, but is still stored: run trawl store prune again",
         Problem::ForeignObject => "trawl did not write this object",
         Problem::SequenceGap => {
             let (from, to) = (finding.from.unwrap_or(0), finding.to.unwrap_or(0));
@@ -330,7 +330,7 @@ fn index(args: &Index) -> Result<ExitCode> {
     }
     query::say_newer(indexed.newer.len());
     let text = format!(
-        "indexed {}: {}; indexed before: {}; wrote {} of {}\n",
+        "indexed {}: {}; already indexed: {}; wrote {}, {}\n",
         count(indexed.chunks, "chunk"),
         count(indexed.packets, "packet"),
         indexed.there,

@@ -127,7 +127,7 @@ enum Found {
     Ambiguous,
 }
 
-fn found(mut sightings: Vec<Sighting>) -> Found {
+fn classify(mut sightings: Vec<Sighting>) -> Found {
     sightings.sort_by_key(|sighting| sighting.ns);
     let mut interfaces: Vec<&HostInterface> = sightings.iter().map(|sighting| &sighting.interface).collect();
     interfaces.sort();
@@ -256,7 +256,7 @@ impl Tracing {
 
     fn close(&mut self, row: Option<&Row>, sightings: Vec<Sighting>) -> Result<()> {
         let Some(row) = row else { return Ok(()) };
-        let found = found(sightings);
+        let found = classify(sightings);
         if self.each {
             terminal::write_out(&line(row, &found))?;
         }
@@ -388,9 +388,9 @@ mod tests {
 
     #[test]
     fn none_one_and_many_are_distinguished() {
-        assert_eq!(found(vec![at("a", 5, None)]), Found::Once(at("a", 5, None).interface));
-        assert_eq!(found(vec![at("a", 5, None), at("a", 6, None)]), Found::Ambiguous);
-        let Found::FlowPath(path) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
+        assert_eq!(classify(vec![at("a", 5, None)]), Found::Once(at("a", 5, None).interface));
+        assert_eq!(classify(vec![at("a", 5, None), at("a", 6, None)]), Found::Ambiguous);
+        let Found::FlowPath(path) = classify(vec![at("b", 9, None), at("a", 5, None)]) else {
             panic!("seen at two places");
         };
         assert_eq!(path, [at("a", 5, None), at("b", 9, None)]);

@@ -93,27 +93,29 @@ async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
     let (Query::Rows(sql) | Query::Locations(sql)) = query;
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
-    let statement = state.sql_to_statement(sql, &dialect).map_err(refused)?;
-    let tables = state.resolve_table_references(&statement).map_err(refused)?;
+    let statement = state.sql_to_statement(sql, &dialect).map_err(query_error)?;
+    let tables = state.resolve_table_references(&statement).map_err(query_error)?;
     let is_known = |table: &TableReference| {
         state.table_functions().contains_key(table.table()) || context.table_exist(table.clone()).unwrap_or(false)
     };
     let plan = state.statement_to_plan(statement).await.map_err(|error| match tables.iter().all(is_known) {
-        true => refused(error),
-        false => refused(error).fix("the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\""),
+        true => query_error(error),
+        false => query_error(error).fix("the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\""),
     })?;
     // A query may not read files of this machine.
     let only_ask = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    only_ask.verify_plan(&plan).map_err(refused)?;
-    let rows = context.execute_logical_plan(plan).await.map_err(refused)?;
+    only_ask.verify_plan(&plan).map_err(query_error)?;
+    let rows = context.execute_logical_plan(plan).await.map_err(query_error)?;
     match query {
         Query::Rows(_) => Ok(rows),
         Query::Locations(_) => {
             let located = rows.select_columns(&LOCATION).map_err(|error| match is_field_missing(&error) {
-                true => refused(error).fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does"),
-                false => refused(error),
+                true => {
+                    query_error(error).fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does")
+                }
+                false => query_error(error),
             })?;
-            located.sort_by(["time_ns", "chunk", "frame", "offset"].map(col).to_vec()).map_err(refused)
+            located.sort_by(["time_ns", "chunk", "frame", "offset"].map(col).to_vec()).map_err(query_error)
         }
     }
 }
@@ -125,7 +127,7 @@ fn is_field_missing(error: &DataFusionError) -> bool {
 
 pub(super) const WHAT: &str = "cannot answer the query";
 
-fn refused(error: DataFusionError) -> Error {
+fn query_error(error: DataFusionError) -> Error {
     let why = error.strip_backtrace();
     match error.find_root() {
         DataFusionError::Plan(_)
@@ -136,7 +138,7 @@ fn refused(error: DataFusionError) -> Error {
     }
 }
 
-fn unwritten(error: impl std::fmt::Display) -> Error {
+fn write_error(error: impl std::fmt::Display) -> Error {
     Error::failed("cannot write the answer", error)
 }
 
@@ -158,11 +160,11 @@ impl Answer {
         let store = Store::open(url, false)?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| Error::os(WHAT, e))?;
-        let (environment, spill) = limits::environment().map_err(refused)?;
+        let (environment, spill) = limits::environment().map_err(query_error)?;
         let started = runtime.block_on(async {
-            let context = tables(&store, files, conditions, environment).await.map_err(refused)?;
-            let mut rows = plan(&context, query).await?.execute_stream().await.map_err(refused)?;
-            let first = rows.next().await.transpose().map_err(refused)?;
+            let context = tables(&store, files, conditions, environment).await.map_err(query_error)?;
+            let mut rows = plan(&context, query).await?.execute_stream().await.map_err(query_error)?;
+            let first = rows.next().await.transpose().map_err(query_error)?;
             Ok::<_, Error>((rows, first))
         });
         let (rows, first) = started?;
@@ -174,7 +176,7 @@ impl Answer {
             Some(first) => Ok(Some(first)),
             None => {
                 let next = self.runtime.block_on(self.rows.next());
-                next.transpose().map_err(refused)
+                next.transpose().map_err(query_error)
             }
         }
     }
@@ -190,7 +192,7 @@ impl Answer {
 
     /// Returns the rows as a table for people.
     pub fn table(self) -> Result<String> {
-        let table = pretty_format_batches(&self.batches()?).map_err(unwritten)?;
+        let table = pretty_format_batches(&self.batches()?).map_err(write_error)?;
         Ok(format!("{table}\n"))
     }
 
@@ -199,8 +201,8 @@ impl Answer {
         let mut json = ArrayWriter::new(Vec::new());
         let batches = self.batches()?;
         let batches: Vec<&RecordBatch> = batches.iter().collect();
-        json.write_batches(&batches).map_err(unwritten)?;
-        json.finish().map_err(unwritten)?;
+        json.write_batches(&batches).map_err(write_error)?;
+        json.finish().map_err(write_error)?;
         Ok(json.into_inner())
     }
 
@@ -211,7 +213,7 @@ impl Answer {
         while let Some(rows) = batch {
             let mut text = Vec::new();
             let mut csv = WriterBuilder::new().with_header(is_first).build(&mut text);
-            csv.write(&rows).map_err(unwritten)?;
+            csv.write(&rows).map_err(write_error)?;
             drop(csv);
             if !write(&String::from_utf8_lossy(&text))? {
                 break;

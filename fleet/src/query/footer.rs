@@ -32,8 +32,8 @@ fn fault(end: &[u8], size: u64) -> Option<String> {
     let length = u64::from(u32::from_le_bytes(*length));
     match name {
         NAME if length <= size.saturating_sub(END) => None,
-        NAME => Some(format!("its metadata have {length} bytes, but the file has {size}")),
-        _ => Some("it is not a Parquet file, or is cut".to_owned()),
+        NAME => Some(format!("it claims {length} bytes of metadata, but has {size} bytes in all")),
+        _ => Some("it is not a Parquet file, or it is truncated".to_owned()),
     }
 }
 

@@ -46,11 +46,11 @@ pub fn watch(memory: Option<u64>) -> Result<()> {
                 Some(events::Signal::Interrupt) => INTERRUPTED,
                 Some(_) => TERMINATED,
                 None if used().is_some_and(|used| used > memory) => {
-                    let why = format!("it needs more than {} MiB of memory", memory >> 20);
+                    let why = format!("it needs more than --memory allows ({} MiB)", memory >> 20);
                     let error = Error::failed(super::engine::WHAT, why);
-                    let _ = end(Err(
-                        error.fix("ask for less, print --csv, which is written as it is found, or raise --memory")
-                    ));
+                    let _ = end(Err(error.fix(
+                        "raise --memory, select fewer rows, or print --csv, whose rows are written as they are found",
+                    )));
                     1
                 }
                 None => continue,

@@ -27,7 +27,7 @@ const SILENT_NS: u64 = 10 * NANOSECONDS;
 /// Attempts, since two operators may change the same host at once.
 const ATTEMPTS: u32 = 10;
 
-const UNREADABLE: &str = "its agent reports in a form that this trawl does not know: update it";
+const UNREADABLE: &str = "its agent reports in a format that this trawl does not know: update this trawl";
 
 /// Outcome of a change: the stored revision, or the error.
 pub type Changed = std::result::Result<u64, String>;
@@ -96,8 +96,8 @@ impl Known {
                 format!("{since}; {then} when its agent is back")
             }
             Some(HostReport { error: Some(error), .. }) => error.clone(),
-            Some(_) => "the agent does not follow: operators in its policy must list the key that \
-                        trawl fleet key shows, and its trawl may be too old"
+            Some(_) => "the agent has not followed: its policy must list the key that trawl fleet \
+                        key shows as an operator, and its trawl may be too old"
                 .to_owned(),
         }
     }
@@ -148,9 +148,9 @@ impl Operator {
             }
             News::Refused(why) => self.refused = Some(why),
             News::Connected | News::Disconnected => {}
-            News::Message(Answer::Desired { host, entry }) => self.known(&host).desired = entry,
+            News::Message(Answer::Desired { host, entry }) => self.entry(&host).desired = entry,
             News::Message(Answer::State { host, value, heard_ns }) => {
-                let known = self.known(&host);
+                let known = self.entry(&host);
                 known.state = parsed_report(&value);
                 known.unreadable = known.state.is_none();
                 known.heard_ns = heard_ns;
@@ -160,7 +160,7 @@ impl Operator {
         Ok(None)
     }
 
-    fn known(&mut self, host: &str) -> &mut Known {
+    fn entry(&mut self, host: &str) -> &mut Known {
         self.hosts.entry(host.to_owned()).or_default()
     }
 
@@ -217,7 +217,7 @@ impl Operator {
         for _ in 0..ATTEMPTS {
             let mut sent = BTreeMap::new();
             for host in left.drain(..) {
-                match self.changed(&host, change)? {
+                match self.prepare_change(&host, change)? {
                     Ok(put) => {
                         self.bus.send(put.clone());
                         sent.insert(host, put);
@@ -232,7 +232,7 @@ impl Operator {
             while !sent.is_empty() {
                 let answered = match self.next(until)? {
                     Some(Answer::Stored { host, number }) => sent.remove(&host).map(|put| {
-                        self.known(&host).desired =
+                        self.entry(&host).desired =
                             Entry { number, revision: put.revision, value: put.value, refused: None };
                         done.insert(host, Ok(put.revision));
                     }),
@@ -248,7 +248,7 @@ impl Operator {
             }
             for put in conflicts {
                 // The other operator's change is on its way.
-                while self.known(&put.host).desired.number == put.number {
+                while self.entry(&put.host).desired.number == put.number {
                     self.next(until)?;
                 }
                 left.push(put.host);
@@ -257,14 +257,18 @@ impl Operator {
                 return Ok(done);
             }
         }
-        let failed = |host| (host, Err("other operators keep changing it".to_owned()));
+        let failed = |host| (host, Err("other operators changed it at each attempt; try again".to_owned()));
         done.extend(left.into_iter().map(failed));
         Ok(done)
     }
 
     /// Returns the changed state of a host.
-    fn changed(&mut self, host: &str, change: &dyn Fn(&str, &mut Desired)) -> Result<std::result::Result<Put, String>> {
-        let entry = &self.known(host).desired;
+    fn prepare_change(
+        &mut self,
+        host: &str,
+        change: &dyn Fn(&str, &mut Desired),
+    ) -> Result<std::result::Result<Put, String>> {
+        let entry = &self.entry(host).desired;
         let mut desired = match Desired::parse(&entry.value) {
             Ok(desired) => desired,
             Err(error) if is_document(&entry.value) => {
@@ -292,7 +296,7 @@ impl Operator {
             let mut is_settled = true;
             for change in changes.iter_mut().filter(|one| one.error.is_none()) {
                 let revision = change.revision.unwrap_or(0);
-                let answer = self.known(&change.host).answer(revision, name);
+                let answer = self.entry(&change.host).answer(revision, name);
                 let runs = |phase| matches!(phase, Phase::Running | Phase::Finished);
                 match answer {
                     Some(Ok(phase)) => {
@@ -316,7 +320,7 @@ impl Operator {
         }
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             change.error = match change.phase {
-                None => Some(self.known(&change.host).why_unanswered("the capture starts")),
+                None => Some(self.entry(&change.host).why_unanswered("the capture starts")),
                 Some(Phase::Running | Phase::Finished) => None,
                 Some(phase) if wait.is_some() => {
                     let seconds = patience.as_secs_f64();
@@ -341,7 +345,7 @@ impl Operator {
         loop {
             let mut is_settled = true;
             for change in changes.iter_mut().filter(|one| one.error.is_none()) {
-                let report = self.known(&change.host).incident(&incident.id);
+                let report = self.entry(&change.host).incident(&incident.id);
                 is_settled &= match report.as_ref().map(|report| report.phase) {
                     None | Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => false,
                     Some(IncidentPhase::Frozen) => wait.is_none(),
@@ -364,7 +368,7 @@ impl Operator {
         for change in changes.iter_mut().filter(|one| one.error.is_none()) {
             let seconds = patience.as_secs();
             change.error = match change.incident.as_ref().map(|one| one.phase) {
-                None => Some(self.known(&change.host).why_unanswered("the incident is stored")),
+                None => Some(self.entry(&change.host).why_unanswered("the incident is stored")),
                 Some(IncidentPhase::Freezing | IncidentPhase::Unknown) => {
                     Some(format!("its packets are not frozen after {seconds} s"))
                 }
@@ -422,7 +426,7 @@ fn parsed_report(text: &str) -> Option<HostReport> {
 fn without_unknown(capture: &Value) -> Value {
     json!({
         "name": capture["name"], "interfaces": [], "store": "", "phase": capture["phase"], "starts": 0, "failures": 0,
-        "error": "its agent reports it in a form that this trawl does not know: update it",
+        "error": "its agent reports it in a format that this trawl does not know: update it",
         "account": capture["account"],
     })
 }
@@ -483,7 +487,7 @@ mod tests {
         assert_eq!(phases, expected);
         assert!(read.captures.iter().all(|one| one.account.recorded == 7));
         let refused = read.captures[2].refused.as_ref().map(refusal_text);
-        assert_eq!(refused.as_deref(), Some("policy: a reason of a newer trawl"));
+        assert_eq!(refused.as_deref(), Some("policy: a reason that only a newer trawl knows"));
         let error = read.captures[3].error.as_deref().unwrap_or_default();
         assert!(error.contains("update it"), "{error}");
     }

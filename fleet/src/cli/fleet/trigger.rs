@@ -115,7 +115,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
             pauses.add(source, Event::now(why));
         }
         if let Some(event) = pauses.due(Instant::now()) {
-            let id = different(now_as_id(), &last_id);
+            let id = distinct_id(now_as_id(), &last_id);
             args.trigger(&mut operator, &wanted, &id, &event)?;
             last_id = id;
         }
@@ -137,7 +137,7 @@ fn now_as_id() -> String {
 }
 
 /// Returns the name of an incident that began in the same second as the last one, or in another.
-fn different(id: String, last: &str) -> String {
+fn distinct_id(id: String, last: &str) -> String {
     let number = match last.strip_prefix(&id) {
         None => return id,
         Some(end) => end.strip_prefix('-').and_then(|end| end.parse::<u32>().ok()),
@@ -211,16 +211,16 @@ impl Pauses {
         let (sources, events): (Vec<Source>, Vec<Event>) = due.into_iter().unzip();
         let ends = sources.into_iter().map(|source| (source, now + self.pause));
         self.until.extend(ends);
-        together(events)
+        merge(events)
     }
 
     /// Returns the events that wait, as one.
     fn rest(self) -> Option<Event> {
-        together(self.waiting.into_values().collect())
+        merge(self.waiting.into_values().collect())
     }
 }
 
-fn together(events: Vec<Event>) -> Option<Event> {
+fn merge(events: Vec<Event>) -> Option<Event> {
     events.into_iter().reduce(|mut all, one| {
         all.add(&one);
         all
@@ -426,10 +426,10 @@ mod tests {
     #[test]
     fn incidents_of_the_same_second_have_different_names() {
         let id = || "20260131-143000".to_owned();
-        assert_eq!(different(id(), ""), id());
-        let second = different(id(), &id());
+        assert_eq!(distinct_id(id(), ""), id());
+        let second = distinct_id(id(), &id());
         assert_eq!(second, "20260131-143000-2");
-        assert_eq!(different(id(), &second), "20260131-143000-3");
-        assert_eq!(different("20260131-143001".to_owned(), &second), "20260131-143001");
+        assert_eq!(distinct_id(id(), &second), "20260131-143000-3");
+        assert_eq!(distinct_id("20260131-143001".to_owned(), &second), "20260131-143001");
     }
 }

@@ -148,7 +148,7 @@ fn join(
             let readers = inputs.iter().map(|input| scope.spawn(|| input.read(store)));
             let readers: Vec<_> = readers.collect();
             let results = readers.into_iter().map(|reader| reader.join());
-            let broken = |_| Err(Error::failed("cannot index a chunk", "a thread broke down"));
+            let broken = |_| Err(Error::failed("cannot index a chunk", "one of its threads panicked"));
             results.map(|result| result.unwrap_or_else(broken)).collect()
         });
         for (input, rows) in inputs.iter().zip(read) {

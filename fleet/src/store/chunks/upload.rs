@@ -36,7 +36,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     if matches!(manifest.state, State::Stored | State::OnHost) {
         match chunk.read() {
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
-                return Err(format!("{key} was changed in the spool: its SHA-256 is another one"));
+                return Err(format!("{key} was changed in the spool: its SHA-256 is not the one in its manifest"));
             }
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.

@@ -73,7 +73,7 @@ fn counted(bytes: BoxStream<'static, Result<Bytes>>, wanted: u64, key: String) -
         std::future::ready(match piece {
             None if *length != wanted => Some(Err(Error::Generic {
                 store: "store",
-                source: format!("{key}: {length} bytes came instead of {wanted}").into(),
+                source: format!("the store returned {length} bytes of {key} instead of {wanted}").into(),
             })),
             piece => piece,
         })

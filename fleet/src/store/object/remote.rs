@@ -182,7 +182,7 @@ impl Store {
     pub fn open(url: &str, create: bool) -> Result<Self> {
         let what = format!("cannot open the store {url}");
         let Some(parsed) = parsed(url) else {
-            return Err(Error::usage(what, "it is not a URL").fix("write file:///DIRECTORY"));
+            return Err(Error::usage(what, "it is not a URL").fix("for a directory, write file:///DIRECTORY"));
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -196,11 +196,11 @@ impl Store {
             }
             scheme => match Kind::of_scheme(scheme) {
                 Some(kind) => {
-                    let (objects, server) = elsewhere(&parsed, kind, &what)?;
+                    let (objects, server) = open_remote(&parsed, kind, &what)?;
                     (objects, None, server)
                 }
                 None => {
-                    let why = format!("{scheme}:// is not a kind of store");
+                    let why = format!("no kind of store has URLs with {scheme}://");
                     return Err(Error::usage(what, why).fix("use file://, s3://, gs:// or az://"));
                 }
             },
@@ -365,8 +365,9 @@ fn changed_ns(object: &ObjectMeta) -> u64 {
 }
 
 fn directory(url: &Url, what: &str, create: bool) -> Result<Directory> {
-    let path: PathBuf =
-        url.to_file_path().map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
+    let path: PathBuf = url
+        .to_file_path()
+        .map_err(|()| Error::usage(what, "its directory is on another host").fix("write file:///DIRECTORY"))?;
     if create {
         // Recorded packets are private to their owner.
         create::private_umask();
@@ -394,13 +395,13 @@ fn retries() -> object_store::RetryConfig {
 }
 
 /// Opens a store behind a network; returns it, and the server and the account that its URL leaves to the environment.
-fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
+fn open_remote(url: &Url, kind: Kind, what: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
     use object_store::ClientConfigKey;
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
     use object_store::gcp::GoogleConfigKey;
     if url.host_str().is_none_or(str::is_empty) {
-        return Err(Error::usage(what, "it names no bucket"));
+        return Err(Error::usage(what, "the URL names no bucket").fix("write s3://BUCKET/PREFIX"));
     }
     let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
     let mut server = Vec::new();
