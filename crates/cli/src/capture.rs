@@ -5,11 +5,11 @@ mod display;
 mod drops;
 pub(crate) mod interfaces;
 mod listening;
-mod named_output;
+pub(crate) mod named_output;
 mod peers;
 mod pod;
 mod processes;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod recording;
 mod remote;
 mod stored;
@@ -176,6 +176,11 @@ fn check_outputs(plan: &CapturePlan, display: &Display, sites: &[CaptureSite]) -
     if let Some(account) = &plan.summary {
         check_account(plan, display, account)?;
     }
+    check_terminal(plan)
+}
+
+/// Refuses to write packets to a terminal.
+pub(crate) fn check_terminal(plan: &CapturePlan) -> Result<()> {
     let to_terminal = plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
     if to_terminal {
         return Err(Error::usage("cannot write packets to standard output", "it is a terminal")
@@ -243,7 +248,7 @@ fn report(
 }
 
 /// Reports the outputs that lack packets.
-fn report_outputs(outputs: &[OutputSummary]) {
+pub(crate) fn report_outputs(outputs: &[OutputSummary]) {
     for output in outputs {
         if let Some(error) = output.error.clone() {
             json::event(&Event::OutputFailed { error });
@@ -255,7 +260,7 @@ fn report_outputs(outputs: &[OutputSummary]) {
 }
 
 /// Reports the readers that stayed until the end, or lack packets.
-fn report_readers(readers: &[ReaderSummary]) {
+pub(crate) fn report_readers(readers: &[ReaderSummary]) {
     // The others left with a notice, and lost nothing.
     let readers = readers.iter().filter(|reader| reader.left.is_none() || reader.lost > 0);
     readers.for_each(|reader| json::event(&Event::Reader(reader.clone())));

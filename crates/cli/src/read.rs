@@ -6,35 +6,29 @@ mod selection;
 
 use std::process::ExitCode;
 
-use trawl_packet::read::Step;
-use trawl_plan::CapturePlan;
-use trawl_plan::TapChoice;
-use trawl_plan::options::{CaptureOptions, Memory};
-use trawl_plan::sources::Sources;
-use trawl_sink::Written;
-use trawl_source::{Dedup, FileFilter, Input, Notice, file_filter, is_a_pipe};
-use trawl_sys::Result;
+use trawl_capture::session::Observer;
+use trawl_sink::Outputs;
+use trawl_source::{Choice, Dedup, FileFilter, Files, FilesPlan, Input, Notice, Wanted, file_filter, is_a_pipe};
 use trawl_sys::events::Signals;
 use trawl_sys::rights::privilege::{self, User};
-use trawl_view::merge::Merge;
+use trawl_sys::{Result, errno};
 use trawl_view::record::PacketSource;
 
 pub use args::ReadArgs;
 use args::Request;
 pub(crate) use args::{looks_like_a_file, split_files};
-use output::Output;
+use output::Shown;
 use selection::Selection;
 
-use crate::capture::interfaces;
+use crate::capture::progress::{Notices, ReaderLogs};
+use crate::capture::{check_terminal, interfaces, report_outputs, report_readers};
 use crate::doctor;
 use crate::exit_code;
 use crate::json;
 
 pub fn run(args: ReadArgs) -> Result<ExitCode> {
     if args.list_interfaces {
-        let options = CaptureOptions::new(TapChoice::Auto, Memory::default());
-        let plan = CapturePlan::new(Sources::default(), options);
-        return interfaces::list(&plan, args.json.is_some());
+        return interfaces::list(&args::no_capture(), args.json.is_some());
     }
     args.libpcap.choose();
     if args.version {
@@ -62,119 +56,119 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     }
     // Host names are resolved while that is still allowed, and before any output: a refused filter leaves no file.
     let filter = file_filter(request.filter.as_ref(), inputs.first())?;
-    let reading = Reading::new(&request, inputs, filter)?;
-    give_up_privileges(&request)?;
-    reading.run(signals.as_ref())
+    let plan = request.plan(&inputs);
+    check_terminal(&plan)?;
+    let user = request.user.as_deref().map(User::find).transpose()?;
+    let privacy = request.privacy()?;
+    let mut notices = Notices::default();
+    let mut outputs = Outputs::open(&plan, None, user.clone(), &mut notices, |event| json::event(event))?;
+    outputs.for_readers = FOR_READERS;
+    outputs.spare(inputs.iter().filter_map(|input| Some((input.identity?, input.name.clone()))).collect())?;
+    let readers = ReaderLogs::new(outputs.readers());
+    let choice = Chosen::new(&request, filter);
+    let files_plan = FilesPlan {
+        outputs: &plan.outputs,
+        privacy,
+        follows: request.follow,
+        flush_each: request.flush_each,
+        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+    };
+    let confine = || give_up_privileges(&request, user.as_ref());
+    let mut files = Files::new(inputs, choice, files_plan, signals.as_ref(), confine);
+    let mut tell_of_readers = || readers.news().iter().for_each(|event| notices.event(event));
+    let carried = outputs.carry(&mut files, &mut tell_of_readers);
+    tell_of_readers();
+    let (outcome, summaries) = carried?;
+    files.notices().iter().for_each(json::show_notice);
+    files.choice.end()?;
+    report_outputs(&summaries);
+    report_readers(&readers.fates());
+    match outcome.error {
+        // The reader closed the pipe, which is not a failure.
+        Some(error) if error.errno() != Some(errno::EPIPE) => Err(error),
+        _ => Ok(exit_code(!files.has_failed && !summaries.iter().any(|output| output.failed))),
+    }
 }
 
+/// Memory for the queues of all readers of a socket.
+const FOR_READERS: usize = 64 << 20;
+
 /// Gives up privileges once all files are open: untrusted bytes are parsed with no more rights than that needs.
-fn give_up_privileges(request: &Request) -> Result<()> {
-    if let Some(user) = &request.user {
-        User::find(user)?.become_it()?;
-    }
+fn give_up_privileges(request: &Request, user: Option<&User>) -> Result<()> {
+    user.map_or(Ok(()), User::become_it)?;
     // The next file of a ring may be one that only root can read.
     if !request.follow {
         privilege::keep_none()?;
     }
-    // The command of -z may need any right.
-    if request.series.rotation.command.is_none() {
-        privilege::forbid_all_but_files();
-    }
+    // Readers of a socket may connect.
+    privilege::forbid_all_but_files();
     Ok(())
 }
 
-/// Files that are being read, and the output.
-struct Reading<'a> {
-    sources: Merge<Input>,
-    output: Output,
+/// The choice of packets, which are shown as text if that was asked for.
+struct Chosen<'a> {
     filter: Option<FileFilter<'a>>,
     selection: Selection,
     dedup: Option<Dedup>,
     /// Number of packets still wanted, if limited.
     remaining: Option<u64>,
-    failed: bool,
+    shown: Option<Shown>,
 }
 
-impl<'a> Reading<'a> {
-    fn new(request: &'a Request, inputs: Vec<Input>, filter: Option<FileFilter<'a>>) -> Result<Self> {
-        Ok(Self {
-            output: Output::new(request, &inputs)?,
-            sources: Merge::new(inputs),
+impl<'a> Chosen<'a> {
+    fn new(request: &'a Request, filter: Option<FileFilter<'a>>) -> Self {
+        Self {
             filter,
             selection: request.selection.clone(),
             dedup: request.dedup.map(Dedup::new),
             remaining: request.count,
-            failed: false,
-        })
-    }
-
-    fn run(mut self, signals: Option<&Signals>) -> Result<ExitCode> {
-        let mut written = Written::Taken;
-        while self.remaining != Some(0) && written == Written::Taken {
-            let step = self.sources.step();
-            written = match step {
-                Ok(Some(Step::Packet)) => self.packet()?,
-                Ok(Some(Step::Block { kind })) => self.block(kind)?,
-                Ok(None) => break,
-                Err(error) if error.would_block() => {
-                    let flushed = self.output.flush()?;
-                    let input = self.sources.source_mut();
-                    if input.is_some_and(|input| !input.wait(signals)) {
-                        break;
-                    }
-                    flushed
-                }
-                Err(error) => {
-                    if let Some(input) = self.sources.source() {
-                        input.report_unreadable(&error);
-                    }
-                    self.failed = true;
-                    Written::Taken
-                }
-            };
+            shown: request.form.map(|form| Shown::new(form, request)),
         }
-        self.sources.sources().for_each(Input::report_flawed_times);
-        self.output.finish(self.sources.source())?;
-        self.dedup.iter().for_each(|dedup| json::show_notice(&dedup.notice()));
-        Ok(exit_code(!self.failed))
     }
 
-    fn packet(&mut self) -> Result<Written> {
-        let index = self.sources.index();
-        let Some(input) = self.sources.source() else {
-            return Ok(Written::Taken);
-        };
+    fn is_wanted(&mut self, index: usize, input: &Input) -> Result<bool> {
         if self.selection.wants_more_than_bytes() {
-            let Some(packet) = PacketSource::current(&input.reader) else {
-                return Ok(Written::Taken);
-            };
-            if !self.selection.takes(&packet) {
-                return Ok(Written::Taken);
+            let current = PacketSource::current(&input.reader);
+            if !current.is_some_and(|packet| self.selection.takes(&packet)) {
+                return Ok(false);
             }
         }
         if let Some(filter) = &mut self.filter {
             let (Some((bytes, length)), Some(kind)) = (input.reader.captured(), input.kind()) else {
-                return Ok(Written::Taken);
+                return Ok(false);
             };
             if !filter.matches(kind, bytes, length)? {
-                return Ok(Written::Taken);
+                return Ok(false);
             }
         }
-        if let Some(dedup) = &mut self.dedup
-            && let Some(packet) = input.reader.current()
-            && dedup.is_seen(index, &packet)
-        {
-            return Ok(Written::Taken);
-        }
-        self.remaining = self.remaining.map(|count| count - 1);
-        self.output.packet(index, input)
+        let Some(dedup) = &mut self.dedup else {
+            return Ok(true);
+        };
+        Ok(input.reader.current().is_none_or(|packet| !dedup.is_seen(index, &packet)))
     }
 
-    fn block(&mut self, kind: u32) -> Result<Written> {
-        let index = self.sources.index();
-        match self.sources.source() {
-            Some(input) => self.output.block(index, input, kind),
-            None => Ok(Written::Taken),
+    /// Ends the text, and reports the packets left out.
+    fn end(&mut self) -> Result<()> {
+        self.shown.as_mut().map_or(Ok(true), Shown::end)?;
+        self.dedup.iter().for_each(|dedup| json::show_notice(&dedup.notice()));
+        Ok(())
+    }
+}
+
+impl Choice for Chosen<'_> {
+    fn choose(&mut self, index: usize, input: &Input) -> Result<Wanted> {
+        if !self.is_wanted(index, input)? {
+            return Ok(Wanted::No);
         }
+        self.remaining = self.remaining.map(|count| count - 1);
+        let is_read = match &mut self.shown {
+            Some(shown) => shown.packet(index, input)?,
+            None => true,
+        };
+        Ok(if is_read && self.remaining != Some(0) { Wanted::Yes } else { Wanted::AsLast })
+    }
+
+    fn flush(&mut self) -> Result<bool> {
+        self.shown.as_mut().map_or(Ok(true), Shown::flush)
     }
 }

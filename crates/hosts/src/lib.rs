@@ -19,7 +19,7 @@ use trawl_sys::events::{self, Signal, Signals, Wake};
 use trawl_sys::process::ssh::Ssh;
 use trawl_sys::process::{companion, own_binary};
 use trawl_sys::{Error, Result, clock};
-use trawl_view::rewrite::{Format, Rewriter};
+use trawl_view::rewrite::Rewriter;
 
 pub use account::Report;
 use far::{Far, HostState};
@@ -121,7 +121,7 @@ impl Hosts {
             quiet: options.quiet,
             hold: hold(plan),
             remaining: plan.options.count,
-            rewriter: Rewriter::new(Format::Pcapng, false, application),
+            rewriter: Rewriter::new(false, application),
             is_begun: false,
             bytes: Vec::new(),
             statistics: Vec::new(),
@@ -373,8 +373,7 @@ impl Hosts {
         }
         host.received += 1;
         if let Some(reader) = &host.reader {
-            // Every packet fits into pcapng.
-            let _ = self.rewriter.packet(&mut self.bytes, index, reader);
+            self.rewriter.packet(&mut self.bytes, index, reader);
         }
         if let Some(remaining) = &mut self.remaining {
             *remaining -= 1;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use trawl_sys::{Error, Result, errno, events};
 
 pub use counts::Counts;
-pub use source::{Source, SourceState, carry};
+pub use source::{Origin, Source, SourceState, carry};
 pub use stage::{Feed, Stage};
 pub use stream::{Stream, Unit};
 
@@ -32,15 +32,45 @@ pub trait Leased: std::fmt::Debug + Send {
     fn fill_up(&mut self, unit: usize, fill: fn(&mut [u8]));
 }
 
-/// Whole pcapng blocks, or a mark between blocks.
+/// Bytes of a file in its own format, which is the format of the only output.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'b> {
+    pub bytes: &'b [u8],
+    /// The blocks or records in the order of their ends.
+    pub parts: &'b [StoredPart],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredPart {
+    /// End offset among the bytes.
+    pub end: usize,
+    pub kind: PartKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartKind {
+    /// The header of a pcap file, or of a section.
+    Header,
+    /// A block that packets refer to.
+    Description,
+    /// A packet of this time in nanoseconds since 1970.
+    Packet(u64),
+    Other,
+}
+
+/// Whole pcapng blocks, little-endian and with times in nanoseconds, or a mark between blocks.
 #[derive(Debug)]
 pub enum Blocks<'b> {
     Bytes(&'b [u8]),
+    /// Bytes of a file as they are.
+    Stored(Stored<'b>),
     /// A whole segment of a ring.
     Segment(Box<dyn Leased>),
     /// The blocks from here to `EventEnd` belong to an event: a series gives them a file of their own.
     EventBegin,
     EventEnd,
+    /// A packet cannot be written in the file's format: the file at hand is incomplete for good.
+    Refused,
 }
 
 impl Blocks<'_> {
@@ -48,8 +78,9 @@ impl Blocks<'_> {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
+            Self::Stored(stored) => stored.bytes,
             Self::Segment(segment) => segment.bytes(),
-            Self::EventBegin | Self::EventEnd => &[],
+            Self::EventBegin | Self::EventEnd | Self::Refused => &[],
         }
     }
 }

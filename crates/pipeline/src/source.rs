@@ -15,9 +15,31 @@ pub enum SourceState {
     Ended,
 }
 
+/// Origin of a source's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// They come once: outputs that are too slow lose some, and incomplete files are kept.
+    Live,
+    /// They can be read again: outputs hold the source back, series go by the packets' time, and a file that cannot
+    /// hold a packet is removed.
+    Files,
+    /// The same, and the blocks are [`Blocks::Stored`](crate::Blocks::Stored).
+    FilesAsStored,
+}
+
+impl Origin {
+    pub fn is_live(self) -> bool {
+        self == Self::Live
+    }
+}
+
 /// A source of blocks. The first write begins with the section and holds no packet; the last one holds the statistics
 /// of the interfaces alone.
 pub trait Source {
+    fn origin(&self) -> Origin {
+        Origin::Live
+    }
+
     /// Called before the first poll, once the outputs are open: threads may be started from now on.
     fn start(&mut self) -> Result<()> {
         Ok(())

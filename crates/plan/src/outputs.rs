@@ -64,6 +64,18 @@ pub enum Format {
     Pcap,
 }
 
+impl Format {
+    /// Returns the format that a file's name implies, compressed or not.
+    pub fn of_name(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "gz" | "zst" | "lz4" => Self::of_name(Path::new(path.file_stem()?)),
+            "pcapng" | "ntar" => Some(Self::Pcapng),
+            "pcap" | "cap" | "dmp" => Some(Self::Pcap),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compression {

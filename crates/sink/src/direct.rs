@@ -13,7 +13,7 @@ use trawl_io::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_io::writeback::{NotOnDisk, wait_for};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
-use trawl_pipeline::{Blocks, FileWriter, Leased, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{Blocks, FileWriter, Leased, Pressure, Stored, WriteOutcome, Writer};
 use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
@@ -405,14 +405,14 @@ impl Writer for DirectFile {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let result = match blocks {
             Blocks::Segment(segment) => self.queue_segment(segment),
-            Blocks::Bytes(bytes) => match self.pump(false) {
+            Blocks::Bytes(bytes) | Blocks::Stored(Stored { bytes, .. }) => match self.pump(false) {
                 Ok(()) => self.append(bytes),
                 Err(error) => {
                     self.outcome.unwritten.add_blocks(bytes);
                     Err(error)
                 }
             },
-            Blocks::EventBegin | Blocks::EventEnd => Ok(()),
+            Blocks::EventBegin | Blocks::EventEnd | Blocks::Refused => Ok(()),
         };
         self.answer(result)
     }

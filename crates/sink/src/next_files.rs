@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use trawl_sys::process::warden::WholeBytes;
 use trawl_sys::rights::helper::{Duty, Helper, HelperAnswer};
 use trawl_sys::rights::privilege::KeptPrivileges;
-use trawl_sys::{Error, Result, clock, events};
+use trawl_sys::{Error, Result, events};
 
 use crate::finished::{Finished, wait_for_commands};
 use crate::series_plan::SeriesPlan;
@@ -36,9 +36,9 @@ impl NextFiles {
         Helper::start(c"trawl-files", kept, &mut maker).map(Self)
     }
 
-    /// Returns the next file, and its name.
-    pub fn begin(&mut self) -> Result<(File, String)> {
-        let (name, file) = self.ask(NEXT)?;
+    /// Returns the next file, which begins at a time in nanoseconds since 1970, and its name.
+    pub fn begin(&mut self, time_ns: u64) -> Result<(File, String)> {
+        let (name, file) = self.ask(&[NEXT, &time_ns.to_le_bytes()].concat())?;
         let none = || Error::failed(format!("cannot write to {name}"), "it was not handed over");
         Ok((file.map(File::from).ok_or_else(none)?, name.clone()))
     }
@@ -97,10 +97,11 @@ struct Begun {
 
 impl Duty for Maker {
     fn answer(&mut self, request: &[u8]) -> HelperAnswer {
-        let done = match request {
-            NEXT => self.begin(),
-            FINISHED => self.finish().map(|()| (String::new(), None)),
-            _ => self.finished.running().map(|count| (count.to_string(), None)),
+        let time = request.strip_prefix(NEXT).and_then(|time| time.try_into().ok());
+        let done = match time {
+            Some(time) => self.begin(u64::from_le_bytes(time)),
+            None if request == FINISHED => self.finish().map(|()| (String::new(), None)),
+            None => self.finished.running().map(|count| (count.to_string(), None)),
         };
         let (mark, text, file) = match done {
             Ok((text, file)) => (DONE, text, file),
@@ -125,11 +126,11 @@ impl Duty for Maker {
 }
 
 impl Maker {
-    fn begin(&mut self) -> Result<(String, Option<OwnedFd>)> {
+    fn begin(&mut self, time_ns: u64) -> Result<(String, Option<OwnedFd>)> {
         self.finished.make_room();
         self.number += 1;
         let is_used = |path: &Path| self.finished.has(path);
-        let final_path = self.plan.name(self.number, clock::wall(), &mut self.last, is_used);
+        let final_path = self.plan.name(self.number, time_ns, &mut self.last, is_used);
         let path = match self.plan.rotation.sealed {
             true => with_suffix(&final_path, ".part"),
             false => final_path.clone(),

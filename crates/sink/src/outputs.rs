@@ -1,6 +1,7 @@
 //! The outputs of a capture: files, pipes, sockets for readers, and a series of files. They are opened before anything
 //! is attached, since a named pipe makes trawl wait for its reader, and become writers once the capture is set up.
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
@@ -9,13 +10,14 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use trawl_capture::event::{Event, OutputSummary};
 use trawl_capture::session::{Attached, Ended, Observer};
 use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
 use trawl_packet::pcapng::Interface;
-use trawl_pipeline::{Counts, Feed, FileWriter, Source, Stage, WriteOutcome, Writer, carry};
+use trawl_pipeline::{Counts, Feed, FileWriter, Origin, Source, Stage, WriteOutcome, Writer, carry};
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
 use trawl_source::packets_of;
@@ -137,9 +139,7 @@ impl Output {
         let is_device = self.identity().is_none();
         match compression.is_none() || self.regular || is_device {
             true => Ok(()),
-            false => {
-                Err(not_compressed(&self.name).fix("name a file, or compress after it: trawl capture -w - | zstd"))
-            }
+            false => Err(not_compressed(&self.name).fix("name a file, or compress after it: -w - | zstd")),
         }
     }
 
@@ -212,6 +212,9 @@ pub struct Outputs {
     user: Option<User>,
     /// Memory for the queues of all readers together.
     pub for_readers: usize,
+    origin: Origin,
+    /// Files that packets are read from, which are never written to, and their names.
+    inputs: Vec<((u64, u64), String)>,
     /// Receives what has to be said even if the observer is quiet.
     say: fn(&Event),
 }
@@ -269,7 +272,17 @@ impl Outputs {
             Ok((one, output))
         });
         let others = others.collect::<Result<_>>()?;
-        let all = Self { first, others, shown, files, user: user.clone(), for_readers: 0, say };
+        let all = Self {
+            first,
+            others,
+            shown,
+            files,
+            user: user.clone(),
+            for_readers: 0,
+            origin: Origin::Live,
+            inputs: Vec::new(),
+            say,
+        };
         all.check_apart()?;
         all.check_io(observer)?;
         Ok(all)
@@ -303,6 +316,12 @@ impl Outputs {
             Opened::Readers(listener, _) => Some(listener.address()),
             Opened::File(_) => None,
         })
+    }
+
+    /// Refuses to write to files that packets are read from.
+    pub fn spare(&mut self, inputs: Vec<((u64, u64), String)>) -> Result<()> {
+        self.inputs = inputs;
+        self.opened().try_for_each(|(_, output)| check_input(&self.inputs, &output.file, &output.name))
     }
 
     /// Refuses two outputs to one file, which would destroy each other's data.
@@ -368,26 +387,44 @@ impl Outputs {
     /// Writes the packets of a source to all outputs, and shows them as well. Returns the outcome of its packets, and
     /// of each output where there are several. `between` is called while packets are moved.
     pub fn carry(
-        self,
+        mut self,
         source: &mut dyn Source,
         between: &mut dyn FnMut(),
     ) -> Result<(WriteOutcome, Vec<OutputSummary>)> {
         let mut warden = Warden::default();
-        let formats = self.plans().map(|plan| plan.format);
-        let has_pcap = formats.into_iter().any(|format| format == Format::Pcap);
-        let prepared = self.prepare(&mut warden, Box::new(Vec::new), false)?;
+        self.origin = source.origin();
+        let is_live = self.origin.is_live();
+        if let First::Series(_, series) = &mut self.first {
+            series.by_packets = !is_live;
+        }
+        let is_encoded = |plan: &OutputPlan| plan.format == Format::Pcap && self.origin != Origin::FilesAsStored;
+        let has_pcap = self.plans().any(is_encoded);
+        let files = self.opened().filter(|(plan, output)| is_encoded(plan) && output.regular);
+        let files: Vec<_> = files
+            .map(|(plan, output)| Ok((plan.path.clone(), output.file.try_clone()?)))
+            .collect::<io::Result<_>>()
+            .map_err(|e| Error::os("cannot write the pcap format", e))?;
+        let prepared = self.prepare(&mut warden, Box::new(Vec::new), !is_live)?;
         source.start()?;
         let mut interface = Interface { snaplen: 0, ..Interface::default() };
+        let is_refused = Rc::new(Cell::new(false));
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if has_pcap {
             interface.link_type = source.link_type()?;
-            stages.push(Box::new(PcapCheck::new(interface.link_type)));
+            stages.push(Box::new(PcapCheck::new(interface.link_type, Rc::clone(&is_refused))));
         }
         let mut writers = prepared.start(Stream { interface, packets: RingPackets::default() })?;
         let mut feed = Feed::new(stages, writers.writer());
         let outcome = carry(source, &mut feed, between);
         drop(feed);
         let outputs = writers.end();
+        if is_refused.get() && !is_live {
+            // Half a file would look whole. If its directory does not allow that, the file is at least empty.
+            for (path, file) in files {
+                let _ = file.set_len(0);
+                let _ = std::fs::remove_file(path);
+            }
+        }
         Ok((outcome?, outputs))
     }
 
@@ -406,8 +443,9 @@ impl Outputs {
     /// Empties the files, and starts the processes that watch over them. No thread may be running. `gives_up` is true if
     /// this process gives up its rights later.
     fn prepare(self, warden: &mut Warden, accounts: Accounts, gives_up: bool) -> Result<Prepared> {
-        let Self { first, mut others, mut shown, files, user, for_readers, say } = self;
+        let Self { first, mut others, mut shown, files, user, for_readers, origin, inputs, say } = self;
         let budget = Budget::new(for_readers);
+        let way = Way { io: files.io, origin };
         let mut snaplen = None;
         let nothing: Opener = Box::new(|_| Ok(Box::new(Counts::default()) as Box<dyn Writer>));
         let (name, open) = match first {
@@ -421,19 +459,21 @@ impl Outputs {
             }
             First::One(plan, Opened::File(output)) => {
                 snaplen = plan.snaplen;
-                (output.name.clone(), of_file(plan, files.io, output, warden)?)
+                (output.name.clone(), of_file(plan, way, output, warden)?)
             }
             First::One(plan, Opened::Readers(listener, name)) => {
                 snaplen = plan.snaplen;
-                let (io, budget) = (files.io, budget.clone());
+                let budget = budget.clone();
                 let open: Opener = Box::new(move |stream| {
-                    Ok(Box::new(listener.serve(How::of(&plan, io, stream).form, budget)?) as Box<dyn Writer>)
+                    let form = How::of(&plan, way, stream).form;
+                    Ok(Box::new(listener.serve(form, budget, way.is_patient())?) as Box<dyn Writer>)
                 });
                 (name, open)
             }
             First::Series(plan, series) => {
                 snaplen = plan.snaplen;
-                (series.path.clone(), of_series(plan, files, series, user, gives_up, accounts, say)?)
+                let opening = Opening { mode: files.mode, user, inputs, gives_up };
+                (series.path.clone(), of_series(plan, way, series, opening, accounts, say)?)
             }
             First::None => match shown.take() {
                 Some(form) => {
@@ -446,7 +486,7 @@ impl Outputs {
                 None => (String::new(), nothing),
             },
         };
-        Ok(Prepared { name, open, snaplen, others, shown, io: files.io, budget })
+        Ok(Prepared { name, open, snaplen, others, shown, way, budget })
     }
 }
 
@@ -458,7 +498,7 @@ struct Prepared {
     snaplen: Option<u32>,
     others: Vec<(OutputPlan, Opened)>,
     shown: Option<Box<dyn Show + Send>>,
-    io: Io,
+    way: Way,
     budget: Budget,
 }
 
@@ -473,10 +513,12 @@ impl Prepared {
     /// Starts the writers, and the threads of those that have one.
     fn start(self, mut stream: Stream) -> Result<Writers> {
         let first = (self.open)(&mut stream)?;
-        let beside = beside(self.others, self.io, stream, self.shown, &self.budget)?;
+        let beside = beside(self.others, self.way, stream, self.shown, &self.budget)?;
         Ok(match beside.is_empty() && self.snaplen.is_none() {
             true => Writers::One(first),
-            false => Writers::Several(Box::new(Several::new(self.name, first, self.snaplen, beside))),
+            false => {
+                Writers::Several(Box::new(Several::new(self.name, first, self.snaplen, beside, self.way.is_patient())))
+            }
         })
     }
 }
@@ -515,39 +557,58 @@ pub fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>>
     let output = Output::open(path, None, None)?;
     output.check_compression(plan.compression)?;
     let interface = attached.session().interfaces().first().cloned().unwrap_or_default();
-    let open = of_file(plan, Io::Auto, output, attached.files_warden())?;
+    let way = Way { io: Io::Auto, origin: Origin::Live };
+    let open = of_file(plan, way, output, attached.files_warden())?;
     open(&mut Stream { interface, packets: RingPackets::default() })
 }
 
 /// Opens a writer once the process has given up its rights.
 type Opener = Box<dyn FnOnce(&mut Stream) -> Result<Box<dyn Writer>>>;
 
-fn of_file(plan: OutputPlan, io: Io, mut output: Output, warden: &mut Warden) -> Result<Opener> {
+fn of_file(plan: OutputPlan, way: Way, mut output: Output, warden: &mut Warden) -> Result<Opener> {
     let whole = output.empty()?;
     output.keep();
     let Output { file, name, .. } = output;
-    if let Some(whole) = &whole {
+    if let Some(whole) = whole.as_ref().filter(|_| way.origin.is_live()) {
         let cut: Box<dyn Undo> = Box::new(CutFile { file: warden::hold(file.as_fd())?, whole: whole.clone() });
         warden.watch([cut])?;
     }
-    Ok(Box::new(move |stream| Ok(How::of(&plan, io, stream).open_any(file, name, whole)? as Box<dyn Writer>)))
+    Ok(Box::new(move |stream| Ok(How::of(&plan, way, stream).open_any(file, name, whole)? as Box<dyn Writer>)))
+}
+
+/// Refuses to write to a file that packets are read from.
+fn check_input(inputs: &[((u64, u64), String)], file: &File, name: &str) -> Result<()> {
+    let identity = file.metadata().ok().and_then(|about| identity(&about));
+    match inputs.iter().find(|(input, _)| identity == Some(*input)) {
+        Some((_, input)) => Err(Error::usage(format!("cannot write to {name}"), format!("{input} is read from it"))
+            .fix("write to another file")),
+        None => Ok(()),
+    }
+}
+
+/// Options for opening the files of a series.
+struct Opening {
+    mode: Option<u32>,
+    user: Option<User>,
+    inputs: Vec<((u64, u64), String)>,
+    /// True if this process gives up its own rights later.
+    gives_up: bool,
 }
 
 fn of_series(
     plan: OutputPlan,
-    files: FilePlan,
+    way: Way,
     series: SeriesPlan,
-    user: Option<User>,
-    gives_up: bool,
+    Opening { mode, user, inputs, gives_up }: Opening,
     accounts: Accounts,
     say: fn(&Event),
 ) -> Result<Opener> {
-    let FilePlan { mode, io, .. } = files;
     let whole = WholeBytes::new()?;
     let make = move |path: &Path| {
         outfile::check_regular(path)?;
         let (file, _) = outfile::open(path, mode)?;
         let name = path.display().to_string();
+        check_input(&inputs, &file, &name)?;
         file.set_len(0).map_err(|e| cannot_write(&name, e))?;
         Ok(file)
     };
@@ -563,7 +624,7 @@ fn of_series(
     let make = Box::new(make);
     let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
     Ok(Box::new(move |stream| {
-        let how = How { largest: series.largest(), ..How::of(&plan, io, stream) };
+        let how = How { largest: series.largest(), ..How::of(&plan, way, stream) };
         let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
         let tell = Box::new(move |count| say(&Event::WaitsForCommands { count }));
         let series = Series::new(series, files, Box::new(open), accounts, tell);
@@ -607,7 +668,12 @@ fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: boo
         refuse_rotation(rotation)?;
         return Ok(None);
     };
-    let series = SeriesPlan { path: output.path.to_string_lossy().into_owned(), rotation: rotation.clone(), by_event };
+    let series = SeriesPlan {
+        path: output.path.to_string_lossy().into_owned(),
+        rotation: rotation.clone(),
+        by_event,
+        by_packets: false,
+    };
     if series.is_asked_for() && output.path.to_str().is_none() {
         let what = format!("cannot write a series of files to {}", output.path.display());
         return Err(Error::usage(what, "the name is not UTF-8").fix("choose a name in UTF-8"));
@@ -618,14 +684,14 @@ fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: boo
 /// Starts the writers of outputs after the first, and the display of packets in addition to them.
 fn beside(
     opened: Vec<(OutputPlan, Opened)>,
-    io: Io,
+    way: Way,
     stream: Stream,
     shown: Option<Box<dyn Show + Send>>,
     budget: &Budget,
 ) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
     for (plan, output) in opened {
-        let how = How::of(&plan, io, &stream);
+        let how = How::of(&plan, way, &stream);
         let (name, writer): (String, Box<dyn Writer + Send>) = match output {
             Opened::File(mut output) => {
                 let whole = output.empty()?;
@@ -633,13 +699,15 @@ fn beside(
                 let Output { file, name, .. } = output;
                 (name.clone(), how.open_any(file, name, whole)?)
             }
-            Opened::Readers(listener, name) => (name, Box::new(listener.serve(how.form, budget.clone())?)),
+            Opened::Readers(listener, name) => {
+                (name, Box::new(listener.serve(how.form, budget.clone(), way.is_patient())?))
+            }
         };
-        all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
+        all.push(ThreadedOutput::start(name, writer, plan.snaplen, way.is_patient())?);
     }
     if let Some(form) = shown {
         let shown = Box::new(Shown::new(form, stream.packets)?);
-        all.push(ThreadedOutput::start("standard output".to_owned(), shown, None)?);
+        all.push(ThreadedOutput::start("standard output".to_owned(), shown, None, way.is_patient())?);
     }
     Ok(all)
 }
@@ -656,26 +724,41 @@ fn summary_of(fate: OutputFate) -> OutputSummary {
     }
 }
 
+/// Way to the files, and origin of what is written.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    io: Io,
+    origin: Origin,
+}
+
+impl Way {
+    /// Returns true if a slow output holds the source back.
+    fn is_patient(self) -> bool {
+        !self.origin.is_live()
+    }
+}
+
 /// Options for writing files.
 #[derive(Clone, Copy, Debug)]
 struct How {
     form: OutputForm,
-    io: Io,
+    way: Way,
     compression: Option<Compression>,
     /// Maximum size of a file, if known.
     largest: Option<u64>,
 }
 
 impl How {
-    fn of(output: &OutputPlan, io: Io, stream: &Stream) -> Self {
+    fn of(output: &OutputPlan, way: Way, stream: &Stream) -> Self {
         let first = &stream.interface;
         let form = match output.format {
+            _ if way.origin == Origin::FilesAsStored => OutputForm::Encoded,
             Format::Pcapng => OutputForm::Pcapng,
             Format::Pcap => {
                 OutputForm::Pcap { link_type: first.link_type, snaplen: output.snaplen.unwrap_or(first.snaplen) }
             }
         };
-        Self { form, io, compression: output.compression, largest: None }
+        Self { form, way, compression: output.compression, largest: None }
     }
 
     /// Opens the writer of a file with committed lengths, or of a pipe or terminal without them.
@@ -688,15 +771,17 @@ impl How {
 
     /// Opens the writer of an empty file, directly if requested or if its file system supports it.
     fn open(self, file: File, name: String, whole: Option<WholeBytes>) -> Result<Box<dyn FileWriter>> {
+        // What can be written again need not survive a stop of the machine, and is not cut after its last block.
+        let whole = whole.filter(|_| self.way.origin.is_live());
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok(Box::new(packed.in_series(self.is_in_series())));
         }
-        if matches!(self.form, OutputForm::Pcapng) && self.io != Io::Buffered {
+        if matches!(self.form, OutputForm::Pcapng) && self.way.io != Io::Buffered {
             let again = file.try_clone().map_err(|e| cannot_write(&name, e))?;
             match DirectFile::new(again, name.clone(), whole.clone()) {
                 Ok(direct) => return Ok(Box::new(direct.up_to(self.largest))),
-                Err(error) if self.io == Io::Direct => return Err(refused(&name, error)),
+                Err(error) if self.way.io == Io::Direct => return Err(refused(&name, error)),
                 // Reported before the capture began.
                 Err(_) => {}
             }

@@ -1,10 +1,12 @@
 //! The stage before outputs in the pcap format, which cannot hold every packet.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::blocks;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::Error;
-use trawl_view::rewrite::RewriteError;
 
 /// Refuses packets of another link type than the file's, and times after 2106.
 #[derive(Debug)]
@@ -14,11 +16,13 @@ pub(crate) struct PcapCheck {
     all: Vec<u16>,
     /// Packets of the blocks with a refused one.
     refused: Counts,
+    /// Set with the first of them.
+    is_refused: Rc<Cell<bool>>,
 }
 
 impl PcapCheck {
-    pub fn new(link_type: u16) -> Self {
-        Self { link_type, all: Vec::new(), refused: Counts::default() }
+    pub fn new(link_type: u16, is_refused: Rc<Cell<bool>>) -> Self {
+        Self { link_type, all: Vec::new(), refused: Counts::default(), is_refused }
     }
 }
 
@@ -26,6 +30,8 @@ impl Stage for PcapCheck {
     fn push(&mut self, written: Blocks<'_>, next: &mut dyn Writer) -> trawl_sys::Result<Pressure> {
         if let Err(why) = self.check(written.bytes()) {
             self.refused.add_blocks(written.bytes());
+            self.is_refused.set(true);
+            next.write(Blocks::Refused)?;
             return Err(Error::failed("cannot write the pcap format", why).fix("write pcapng (--format pcapng)"));
         }
         next.write(written)
@@ -37,18 +43,24 @@ impl Stage for PcapCheck {
 }
 
 impl PcapCheck {
-    fn check(&mut self, bytes: &[u8]) -> Result<(), RewriteError> {
+    /// Returns the reason for which a packet cannot be written.
+    fn check(&mut self, bytes: &[u8]) -> Result<(), String> {
         for block in blocks(bytes) {
             if let Some(interface) = Interface::from_block(&block) {
                 self.all.push(interface.link_type);
             } else if let Some(packet) = block.enhanced_packet() {
                 let other = self.all.get(packet.interface_id as usize).copied().unwrap_or_default();
                 if other != self.link_type {
-                    return Err(RewriteError::LinkTypes { first: self.link_type, other });
+                    let first = self.link_type;
+                    return Err(format!(
+                        "a pcap file holds packets of one link type, and there are packets of types {first} and {other}"
+                    ));
                 }
                 let seconds = packet.timestamp / 1_000_000_000;
                 if u32::try_from(seconds).is_err() {
-                    return Err(RewriteError::Late { seconds });
+                    return Err(format!(
+                        "the times of a pcap file end in 2106, and the time of a packet is {seconds} seconds after 1970"
+                    ));
                 }
             }
         }

@@ -20,11 +20,9 @@ impl Preamble {
     /// Adds a block, if later packets may refer to it.
     pub(crate) fn add(&mut self, block: &Block<'_>) {
         match block.kind {
-            block::SECTION_HEADER => self.header = block.bytes.to_vec(),
-            block::INTERFACE_DESCRIPTION => self.header.extend_from_slice(block.bytes),
-            block::NAME_RESOLUTION if block.names_addresses() => {
-                self.header.extend_from_slice(block.bytes);
-            }
+            block::SECTION_HEADER => self.begin(block.bytes),
+            block::INTERFACE_DESCRIPTION => self.describe(block.bytes),
+            block::NAME_RESOLUTION if block.names_addresses() => self.describe(block.bytes),
             block::CUSTOM => {
                 if self.processes.len() == MOST_PROCESSES {
                     self.processes.pop_front();
@@ -33,6 +31,16 @@ impl Preamble {
             }
             _ => {}
         }
+    }
+
+    /// Begins with a header, of pcap too. Nothing before it is referred to any more.
+    pub(crate) fn begin(&mut self, header: &[u8]) {
+        self.header = header.to_vec();
+    }
+
+    /// Adds a block that later packets refer to.
+    pub(crate) fn describe(&mut self, block: &[u8]) {
+        self.header.extend_from_slice(block);
     }
 
     /// Returns the blocks in pieces.

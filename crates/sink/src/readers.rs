@@ -88,7 +88,9 @@ impl Listener {
     }
 
     /// Serves readers from the first blocks on, in threads with the rights of the one that writes.
-    pub fn serve(self, form: OutputForm, budget: Budget) -> Result<Readers> {
+    ///
+    /// A `patient` writer waits for the first reader, and for readers that are slow.
+    pub fn serve(self, form: OutputForm, budget: Budget, patient: bool) -> Result<Readers> {
         let mut encoder = Encoder::new(form);
         let hub = Arc::new(Hub {
             file_header: encoder.take_header(),
@@ -104,7 +106,7 @@ impl Listener {
             connections: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
         });
-        Ok(Readers { hub, encoder, pending: Vec::new(), socket: Some(self.socket), acceptor: None })
+        Ok(Readers { hub, encoder, pending: Vec::new(), socket: Some(self.socket), acceptor: None, patient })
     }
 }
 
@@ -134,6 +136,8 @@ struct Hub {
 struct State {
     preamble: Preamble,
     readers: Vec<Arc<Reader>>,
+    /// True once a reader has connected.
+    had_reader: bool,
     /// Packets that came while no reader was connected.
     not_kept: Counts,
 }
@@ -219,6 +223,7 @@ impl Hub {
         let is_pcapng = self.file_header.is_empty();
         let reader = Arc::new(Reader::new(is_pcapng, begin)?);
         state.readers.push(Arc::clone(&reader));
+        state.had_reader = true;
         self.budget.join();
         self.log.join(address);
         Ok(Some(reader))
@@ -241,6 +246,7 @@ pub struct Readers {
     /// The socket until readers are accepted: not before the section header is known.
     socket: Option<TcpListener>,
     acceptor: Option<JoinHandle<()>>,
+    patient: bool,
 }
 
 impl fmt::Debug for Readers {
@@ -257,6 +263,20 @@ impl Readers {
         let fail = |e| Error::os("cannot start the thread that accepts readers", e);
         self.acceptor = Some(accept.map_err(fail)?);
         Ok(())
+    }
+
+    /// Returns true if packets wait for the first reader.
+    fn waits_for_first(&self) -> bool {
+        self.patient && self.socket.is_none() && !self.hub.state.lock().had_reader
+    }
+
+    /// Answers a patient writer's caller: it waits while a reader's queue has more than `most` bytes.
+    fn pressure(&self, most: usize) -> Pressure {
+        let is_behind = || self.hub.state.lock().readers.iter().any(|reader| reader.waiting() > most);
+        match self.patient && (self.waits_for_first() || is_behind()) {
+            true => Pressure::Busy { wants_segments: false },
+            false => Pressure::Idle,
+        }
     }
 
     /// Hands the gathered blocks to all readers.
@@ -301,16 +321,19 @@ impl Readers {
 impl Writer for Readers {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         self.pending.extend_from_slice(blocks.bytes());
-        if self.pending.len() >= GATHER {
+        if self.pending.len() >= GATHER && !self.waits_for_first() {
             self.hand_out();
         }
-        Ok(Pressure::Idle)
+        let share = self.hub.budget.share();
+        Ok(self.pressure(share / 2))
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        self.hand_out();
+        if !self.waits_for_first() {
+            self.hand_out();
+        }
         self.socket.take().map_or(Ok(()), |socket| self.begin(socket))?;
-        Ok(Pressure::Idle)
+        Ok(self.pressure(0))
     }
 
     /// Waits for readers as long as they make progress, for a limited time. The streams end when the writer is dropped.

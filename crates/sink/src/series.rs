@@ -6,7 +6,9 @@ use std::time::Instant;
 use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
 use trawl_pipeline::account::PacketAccount;
-use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
+use trawl_pipeline::{
+    Blocks, Counts, FileWriter, Loss, PartKind, Pressure, Stored, StoredPart, WriteOutcome, Writer, write_patiently,
+};
 use trawl_sys::{Error, Result, clock};
 
 use crate::next_files::NextFiles;
@@ -29,6 +31,8 @@ pub struct Series {
     accounts: Accounts,
     tell: Tell,
     preamble: Preamble,
+    /// Blocks before the first file, whose name depends on its first packet.
+    early: Vec<u8>,
     current: Option<Current>,
     /// Last answer of its file.
     pressure: Pressure,
@@ -55,6 +59,8 @@ struct Current {
     packets: Counts,
     /// Time of the earliest packet: some arrived while the previous file was written.
     earliest: u64,
+    /// Time of the first packet, if files go by the packets' time.
+    first: Option<u64>,
 }
 
 /// Maximum length of the padding around a segment, up to disk units.
@@ -71,6 +77,7 @@ impl Series {
             accounts,
             tell,
             preamble: Preamble::default(),
+            early: Vec::new(),
             current: None,
             pressure: Pressure::Idle,
             written: Vec::new(),
@@ -82,10 +89,21 @@ impl Series {
     }
 
     fn begin(&mut self) -> Result<()> {
-        let (file, name) = self.files.begin()?;
+        self.begin_at(clock::wall())
+    }
+
+    /// Begins a file that is named by this time.
+    fn begin_at(&mut self, time_ns: u64) -> Result<()> {
+        let (file, name) = self.files.begin(time_ns)?;
         let mut file = (self.open)(file, name)?;
-        for part in self.preamble.parts() {
-            self.pressure = file.write(Blocks::Bytes(part))?;
+        let early = std::mem::take(&mut self.early);
+        match early.is_empty() {
+            false => self.pressure = file.write(Blocks::Bytes(&early))?,
+            true => {
+                for part in self.preamble.parts() {
+                    self.pressure = file.write(Blocks::Bytes(part))?;
+                }
+            }
         }
         self.pressure = file.flush()?;
         self.current = Some(Current {
@@ -94,6 +112,7 @@ impl Series {
             began_wall: clock::wall(),
             packets: Counts::default(),
             earliest: u64::MAX,
+            first: None,
         });
         Ok(())
     }
@@ -104,8 +123,10 @@ impl Series {
             return Ok(());
         };
         self.pressure = Pressure::Idle;
-        let trailer = self.trailer(&current);
-        let written = current.file.write(Blocks::Bytes(&trailer));
+        let written = match self.plan.by_packets {
+            true => Ok(Pressure::Idle),
+            false => current.file.write(Blocks::Bytes(&self.trailer(&current))),
+        };
         let outcome = current.file.finish();
         let error = self.take_in(outcome);
         if let Some(error) = written.err().or(error) {
@@ -181,7 +202,7 @@ impl Series {
     }
 
     fn is_due(&self) -> bool {
-        match (&self.current, self.plan.rotation.time) {
+        match (&self.current, self.plan.rotation.time.filter(|_| !self.plan.by_packets)) {
             (Some(current), Some(time)) => current.began.elapsed() >= time,
             _ => false,
         }
@@ -193,7 +214,7 @@ impl Series {
             return 0;
         };
         let interfaces = (self.written.len() as u64).max(u64::from(current.packets.interfaces()));
-        let trailer = TRAILER * interfaces.max(1);
+        let trailer = if self.plan.by_packets { 0 } else { TRAILER * interfaces.max(1) };
         let limit = self.plan.largest().unwrap_or(u64::MAX);
         limit.saturating_sub(current.file.length() + trailer)
     }
@@ -300,9 +321,89 @@ impl Series {
     }
 }
 
+/// Files that go by the packets' time.
+impl Series {
+    fn write_stored(&mut self, stored: Stored<'_>) -> Result<()> {
+        if self.current.is_none() && self.early.is_empty() && !self.plan.path.contains('%') {
+            self.begin()?;
+        }
+        // Bytes before this offset are written, and the next part begins at the other.
+        let (mut done, mut from) = (0, 0);
+        for part in stored.parts {
+            let bytes = &stored.bytes[from..part.end];
+            match part.kind {
+                PartKind::Header => self.preamble.begin(bytes),
+                PartKind::Description => self.preamble.describe(bytes),
+                PartKind::Other => {}
+                PartKind::Packet(time_ns) => {
+                    if self.is_due_at(time_ns, part.end - done)? {
+                        self.append(&stored.bytes[done..from])?;
+                        done = from;
+                        self.end()?;
+                        self.begin_at(time_ns)?;
+                    }
+                    if let Some(current) = &mut self.current {
+                        current.first.get_or_insert(time_ns);
+                    }
+                }
+            }
+            from = part.end;
+        }
+        self.append(&stored.bytes[done..])
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.current.is_none() {
+            self.early.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.pass(|file| write_patiently(file, Blocks::Bytes(bytes)).map(|()| Pressure::Idle))
+    }
+
+    /// Returns true if a packet of this time, with the bytes before it that are not written, belongs into another file.
+    fn is_due_at(&mut self, time_ns: u64, bytes: usize) -> Result<bool> {
+        let Some(first) = self.current.as_ref().map(|current| current.first) else {
+            return Ok(true);
+        };
+        let Some(first) = first else {
+            return Ok(false);
+        };
+        let length = self.plan.rotation.time.map(|time| time.as_nanos() as u64);
+        if length.is_some_and(|length| time_ns.saturating_sub(first) >= length) {
+            return Ok(true);
+        }
+        let fits = |series: &Self| bytes as u64 <= series.room();
+        let has_room = fits(self) || (self.makes_room()? && fits(self));
+        Ok(!has_room)
+    }
+}
+
+/// Returns the parts of pcapng blocks in nanoseconds.
+fn parts(bytes: &[u8]) -> Vec<StoredPart> {
+    let mut end = 0;
+    let part = |block: block::Block<'_>| {
+        end += block.bytes.len();
+        let kind = match (block.kind, block.enhanced_packet()) {
+            (_, Some(packet)) => PartKind::Packet(packet.timestamp),
+            (block::SECTION_HEADER, _) => PartKind::Header,
+            (block::INTERFACE_DESCRIPTION, _) => PartKind::Description,
+            _ => PartKind::Other,
+        };
+        StoredPart { end, kind }
+    };
+    blocks(bytes).map(part).collect()
+}
+
 impl Writer for Series {
     fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
         match written {
+            Blocks::Stored(stored) => self.write_stored(stored),
+            Blocks::Bytes(bytes) if self.plan.by_packets => self.write_stored(Stored { bytes, parts: &parts(bytes) }),
+            // The process that opens files removes one that was not finished.
+            Blocks::Refused => {
+                self.give_up();
+                Ok(())
+            }
             Blocks::EventBegin if self.plan.by_event => self.seam(),
             Blocks::EventEnd if self.plan.by_event => self.end(),
             Blocks::EventBegin | Blocks::EventEnd => Ok(()),
@@ -322,6 +423,11 @@ impl Writer for Series {
 
     /// Finishes the file. After the trailer it waits for the commands of finished files.
     fn finish(&mut self) -> WriteOutcome {
+        if self.plan.by_packets
+            && let Err(error) = self.end()
+        {
+            return self.outcome(Vec::new(), Some(error));
+        }
         let Some(current) = &mut self.current else {
             let error = self.files.wait(&self.tell).err();
             return self.outcome(Vec::new(), error);

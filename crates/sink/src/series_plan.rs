@@ -13,6 +13,8 @@ pub struct SeriesPlan {
     pub rotation: Rotation,
     /// True if each file holds one event.
     pub by_event: bool,
+    /// True if files end and are named by the packets' time: they were captured before.
+    pub by_packets: bool,
 }
 
 impl SeriesPlan {
@@ -102,6 +104,7 @@ mod tests {
                 path: path.to_owned(),
                 rotation: Rotation { size: Some(1 << 20), ..Rotation::default() },
                 by_event: false,
+                by_packets: false,
             };
             assert_eq!(plan.name_at(7, 0), Path::new(name));
         }

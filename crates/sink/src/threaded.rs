@@ -32,6 +32,8 @@ pub struct ThreadedOutput {
 /// State shared between an output and its thread.
 #[derive(Debug, Default)]
 struct Queue {
+    /// True if packets wait for the output instead of being lost.
+    patient: bool,
     /// Bytes not yet written.
     waiting: AtomicUsize,
     /// True once the capture is over: readers that do not read are no longer waited for.
@@ -82,9 +84,16 @@ impl OutputFate {
 
 impl ThreadedOutput {
     /// Starts an output; packets are cut to `snaplen` bytes, if given.
-    pub fn start(name: String, mut writer: Box<dyn Writer + Send>, snaplen: Option<u32>) -> Result<Self> {
+    ///
+    /// A `patient` one never loses any: its caller waits.
+    pub fn start(
+        name: String,
+        mut writer: Box<dyn Writer + Send>,
+        snaplen: Option<u32>,
+        patient: bool,
+    ) -> Result<Self> {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue { patient, ..Queue::default() });
         let shared = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
@@ -214,14 +223,22 @@ fn write_all(
 /// Waits for a reader, without a limit until the capture is over. Returns whether it continues.
 fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queue) -> Result<bool> {
     let mut patience = None;
-    while let Pressure::Blocked(reader) = &pressure {
+    loop {
+        let reader = match &pressure {
+            Pressure::Blocked(reader) => reader,
+            Pressure::Busy { .. } if queue.patient => {
+                std::thread::sleep(LOOK_EVERY);
+                pressure = writer.flush()?;
+                continue;
+            }
+            _ => return Ok(true),
+        };
         if queue.is_ending.load(Ordering::Acquire) && patience.get_or_insert_with(Patience::begin).is_over(reader) {
             return Ok(false);
         }
         reader.wait()?;
         pressure = writer.flush()?;
     }
-    Ok(true)
 }
 
 /// Writes blocks, with packets cut to the snap length, if any.
@@ -251,6 +268,8 @@ pub struct Several {
     /// Snap length of the first output.
     snaplen: Option<u32>,
     beside: Vec<ThreadedOutput>,
+    /// True if packets wait for the outputs instead of being lost.
+    patient: bool,
     /// Packets handed to the first output.
     handed: Counts,
     /// Failure of the first output, which receives nothing from then on, and the packets that it does not have.
@@ -264,8 +283,14 @@ impl std::fmt::Debug for Several {
 }
 
 impl Several {
-    pub fn new(name: String, first: Box<dyn Writer>, snaplen: Option<u32>, beside: Vec<ThreadedOutput>) -> Self {
-        Self { name, first, snaplen, beside, handed: Counts::default(), failure: None }
+    pub fn new(
+        name: String,
+        first: Box<dyn Writer>,
+        snaplen: Option<u32>,
+        beside: Vec<ThreadedOutput>,
+        patient: bool,
+    ) -> Self {
+        Self { name, first, snaplen, beside, patient, handed: Counts::default(), failure: None }
     }
 
     /// Ends the others, and returns their outcomes, and the first one's if it failed.
@@ -290,8 +315,8 @@ impl Several {
         self.beside.iter_mut().for_each(|one| one.hand(&shared, &packets));
     }
 
-    /// Answers for all outputs.
-    fn answer(&mut self, answered: Result<Pressure>) -> Result<Pressure> {
+    /// Answers for all outputs. They are busy with more than `most` waiting bytes.
+    fn answer(&mut self, answered: Result<Pressure>, most: usize) -> Result<Pressure> {
         let pressure = match answered {
             Err(error) if !self.beside.is_empty() => {
                 let mut outcome = self.first.finish();
@@ -303,7 +328,7 @@ impl Several {
             answered if self.snaplen.is_some() => answered?.without_segments(),
             answered => answered?,
         };
-        let is_full = |one: &ThreadedOutput| one.waiting() > WAITING_MAX / 2;
+        let is_full = |one: &ThreadedOutput| one.waiting() > most;
         let wants_segments = matches!(pressure, Pressure::WantsSegments);
         Ok(match pressure {
             Pressure::Idle | Pressure::WantsSegments if self.beside.iter().any(is_full) => {
@@ -345,7 +370,7 @@ impl Writer for Several {
             Some(_) => Ok(Pressure::Idle),
             None => write_cut(self.first.as_mut(), blocks, self.snaplen),
         };
-        self.answer(answered)
+        self.answer(answered, WAITING_MAX / 2)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
@@ -353,7 +378,8 @@ impl Writer for Several {
             Some(_) => Ok(Pressure::Idle),
             None => self.first.flush(),
         };
-        self.answer(answered)
+        // Whoever waits for patient outputs waits until all is written.
+        self.answer(answered, if self.patient { 0 } else { WAITING_MAX / 2 })
     }
 
     fn finish(&mut self) -> WriteOutcome {

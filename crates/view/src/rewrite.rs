@@ -1,16 +1,16 @@
 //! Packets that were read, as a file again. A single file that keeps its format is copied record by record and block by
 //! block, unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does not
-//! show, become usual ones. Several files, or one in another format, become one section with the interfaces of all
-//! files.
+//! show, become usual ones. Several files, or one in another format, become one section of pcapng with the interfaces of
+//! all files.
 
 mod big_endian;
 mod privacy;
 
 use std::collections::{HashMap, HashSet};
 
-use trawl_packet::pcap;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN};
+use trawl_packet::pcapng::options::OptionList;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{
     EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header, with_process_in_comment,
@@ -20,33 +20,17 @@ use trawl_packet::read::{CaptureReader, Packet};
 use privacy::Written;
 pub use privacy::{LeftOut, Privacy};
 
-/// The format of an output file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    Pcapng,
-    Pcap,
-}
-
-/// Reasons why a packet cannot be written.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum RewriteError {
-    #[error("a pcap file holds packets of one link type, and there are packets of types {first} and {other}")]
-    LinkTypes { first: u16, other: u16 },
-    #[error("the times of a pcap file end in 2106, and the time of a packet is {seconds} seconds after 1970")]
-    Late { seconds: u64 },
-}
-
 /// Appends whole records or blocks to a buffer.
 #[derive(Debug)]
 pub struct Rewriter {
-    format: Format,
     verbatim: bool,
     application: String,
     started: bool,
-    link_type: Option<u16>,
     /// Numbers of the interfaces in the new file, by file and by number in that file.
     interfaces: HashMap<(usize, usize), u32>,
     written_interfaces: u32,
+    /// True if all times become nanoseconds, for outputs that know no other unit.
+    in_nanoseconds: bool,
     /// Interfaces whose descriptions were copied unchanged.
     carried: HashSet<u32>,
     /// Processes that the new file describes.
@@ -56,16 +40,16 @@ pub struct Rewriter {
 }
 
 impl Rewriter {
-    /// Creates a rewriter; `verbatim` if the single file is of that format, or all files have the same header.
-    pub fn new(format: Format, verbatim: bool, application: String) -> Self {
+    /// Creates a rewriter; `verbatim` if the single file keeps its format, or all files are of pcap with the same
+    /// header.
+    pub fn new(verbatim: bool, application: String) -> Self {
         Self {
-            format,
             verbatim,
             application,
             started: false,
-            link_type: None,
             interfaces: HashMap::new(),
             written_interfaces: 0,
+            in_nanoseconds: false,
             carried: HashSet::new(),
             processes: Processes::default(),
             left_out: 0,
@@ -73,9 +57,19 @@ impl Rewriter {
         }
     }
 
-    /// Removes parts of packets and blocks from now on. Records of pcap are then not copied as they are.
+    /// Removes parts of packets and blocks from now on. Records of pcap that are copied stay as they are.
     pub fn with_privacy(self, privacy: Privacy) -> Self {
-        Self { verbatim: self.verbatim && self.format == Format::Pcapng, privacy: Some(privacy), ..self }
+        Self { privacy: Some(privacy), ..self }
+    }
+
+    /// Converts the times of all interfaces to nanoseconds.
+    pub fn in_nanoseconds(self) -> Self {
+        Self { in_nanoseconds: true, ..self }
+    }
+
+    /// Returns true if blocks and records are copied as they are.
+    pub fn is_verbatim(&self) -> bool {
+        self.verbatim
     }
 
     /// Returns the parts left out for privacy.
@@ -106,18 +100,10 @@ impl Rewriter {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        match (self.format, self.verbatim) {
-            (Format::Pcap, true) => out.extend_from_slice(reader.pcap_header().unwrap_or_default()),
-            (Format::Pcap, false) => {
-                // The type of the first packet to be written: the first interface may have no wanted packet.
-                let packet = reader.current().map(|packet| packet.link_type);
-                let of_file = || reader.interfaces().first().map(|one| one.link_type);
-                let link_type = packet.or_else(of_file).unwrap_or(block::LINKTYPE_ETHERNET);
-                self.link_type = Some(link_type);
-                pcap::file_header(out, link_type, 0);
-            }
+        match reader.pcap_header().filter(|_| self.verbatim) {
+            Some(header) => out.extend_from_slice(header),
             // The blocks of a file that is copied include the header, unless the file is cut before its end.
-            (Format::Pcapng, _) => {
+            None => {
                 section_header(out, &SectionHeader { userappl: Some(&self.application), ..SectionHeader::default() })
             }
         }
@@ -142,9 +128,6 @@ impl Rewriter {
     }
 
     fn append_block(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>, kind: u32) {
-        if self.format == Format::Pcap {
-            return;
-        }
         if self.verbatim {
             self.started = true;
             out.extend_from_slice(reader.raw());
@@ -168,52 +151,29 @@ impl Rewriter {
     }
 
     /// Appends the reader's current packet.
-    pub fn packet(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>) -> Result<(), RewriteError> {
+    pub fn packet(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>) {
         self.start(out, reader);
         let from = out.len();
-        self.append_packet(out, file, reader)?;
+        self.append_packet(out, file, reader);
         let order = self.order_written(reader);
         if let (Some(privacy), Some(packet), Some(stored)) = (&mut self.privacy, reader.current(), reader.stored()) {
             let link_type = packet.link_type;
-            let written = Written { link_type, stored };
-            match self.format {
-                Format::Pcap => privacy.record(out, from, written),
-                Format::Pcapng => privacy.blocks(out, from, order, Some(written)),
-            }
+            privacy.blocks(out, from, order, Some(Written { link_type, stored }));
         }
-        Ok(())
     }
 
-    fn append_packet(
-        &mut self,
-        out: &mut Vec<u8>,
-        file: usize,
-        reader: &CaptureReader<'_>,
-    ) -> Result<(), RewriteError> {
+    fn append_packet(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>) {
         if self.verbatim {
             match reader.pcap_record() {
                 // Files with equal headers may be of different variants.
                 Some(parts) => parts.iter().for_each(|part| out.extend_from_slice(part)),
                 None => out.extend_from_slice(reader.raw()),
             }
-            return Ok(());
+            return;
         }
         let (Some(packet), Some(stored)) = (reader.current(), reader.stored()) else {
-            return Ok(());
+            return;
         };
-        if self.format == Format::Pcap {
-            let first = *self.link_type.get_or_insert(packet.link_type);
-            if first != packet.link_type {
-                let other = packet.link_type;
-                return Err(RewriteError::LinkTypes { first, other });
-            }
-            let seconds = packet.timestamp_ns / 1_000_000_000;
-            if u32::try_from(seconds).is_err() {
-                return Err(RewriteError::Late { seconds });
-            }
-            pcap::record(out, packet.timestamp_ns, stored, packet.original_len);
-            return Ok(());
-        }
         let id = self.interface(out, file, packet.interface, reader);
         let from = out.len();
         self.pcapng_packet(out, reader, &packet, stored, id);
@@ -226,7 +186,6 @@ impl Rewriter {
             let block = out.split_off(from);
             with_process_in_comment(out, &block, &process.comment());
         }
-        Ok(())
     }
 
     /// Appends a packet's block under the number of its interface in the new file.
@@ -244,7 +203,11 @@ impl Rewriter {
             && packet.byte_order == ByteOrder::Little
             && raw.starts_with(&block::ENHANCED_PACKET.to_le_bytes());
         if is_enhanced {
+            let start = out.len();
             copy_with_interface(out, raw, id);
+            if !self.carried.contains(&id) {
+                set_time(&mut out[start..], packet.timestamp_ns);
+            }
             return;
         }
         // In the units of the description that was copied.
@@ -287,9 +250,14 @@ impl Rewriter {
         let Some(id) = index.and_then(|index| self.interfaces.get(&(file, index))) else {
             return;
         };
+        let start = out.len();
         match order {
             ByteOrder::Little => copy_with_interface(out, raw, *id),
             ByteOrder::Big => big_endian::statistics(out, raw, *id),
+        }
+        let described = index.and_then(|index| reader.interfaces().get(index));
+        if let Some(interface) = described.filter(|_| !self.carried.contains(id)) {
+            statistics_in_nanoseconds(&mut out[start..], interface);
         }
     }
 
@@ -299,8 +267,11 @@ impl Rewriter {
             return *known;
         }
         let raw = reader.raw();
+        let is_in_nanoseconds =
+            |interface: &Interface| interface.tsresol == block::TSRESOL_NANOSECONDS && interface.tsoffset == 0;
         let stays_as_stored = !reader.names_host()
             && reader.pcap_header().is_none()
+            && (!self.in_nanoseconds || reader.interfaces().get(index).is_some_and(is_in_nanoseconds))
             && match reader.byte_order() {
                 ByteOrder::Little => {
                     let is_description = raw.starts_with(&block::INTERFACE_DESCRIPTION.to_le_bytes());
@@ -342,6 +313,39 @@ fn copy_with_interface(out: &mut Vec<u8>, raw: &[u8], id: u32) {
     }
 }
 
+/// Offset of the high half of the time in a block with the number of an interface.
+const TIME: usize = HEADER_LEN + 4;
+
+/// Sets the time of a little-endian block of a packet or of statistics.
+fn set_time(block: &mut [u8], time: u64) {
+    if let Some(field) = block.get_mut(TIME..TIME + 8) {
+        field.copy_from_slice(&time.rotate_left(32).to_le_bytes());
+    }
+}
+
+/// Converts the times of a little-endian block of statistics from the units of its interface.
+fn statistics_in_nanoseconds(block: &mut [u8], interface: &Interface) {
+    let time = |bytes: &[u8]| -> Option<u64> {
+        let ticks = u64::from_le_bytes(*bytes.first_chunk()?).rotate_left(32);
+        Some(interface.nanoseconds(ticks))
+    };
+    let Some(written) = block.get(TIME..).and_then(time) else {
+        return;
+    };
+    set_time(block, written);
+    let mut at = HEADER_LEN + block::ISB_FIXED_LEN;
+    let options = block.get(at..).unwrap_or_default().to_vec();
+    for option in OptionList::new(&options, ByteOrder::Little) {
+        let value = at + 4;
+        if let (block::ISB_STARTTIME | block::ISB_ENDTIME, Some(time), Some(field)) =
+            (option.code, time(option.value), block.get_mut(value..value + 8))
+        {
+            field.copy_from_slice(&time.rotate_left(32).to_le_bytes());
+        }
+        at = value + block::padded(option.value.len());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use trawl_packet::pcapng::{PacketProcess, Process, write};
@@ -372,13 +376,13 @@ mod tests {
     #[test]
     fn processes_of_two_files_are_told_apart() {
         let files = [file("old", 100, &[150, 500]), file("new", 200, &[300, 600])];
-        let mut rewriter = Rewriter::new(Format::Pcapng, false, String::new());
+        let mut rewriter = Rewriter::new(false, String::new());
         let mut out = Vec::new();
         for (number, file) in files.iter().enumerate() {
             let mut reader = CaptureReader::new(&file[..]).expect("a header");
             while let Some(step) = reader.step().expect("whole blocks") {
                 match step {
-                    Step::Packet => rewriter.packet(&mut out, number, &reader).expect("pcapng"),
+                    Step::Packet => rewriter.packet(&mut out, number, &reader),
                     Step::Block { kind } => rewriter.block(&mut out, number, &reader, kind),
                 }
             }
@@ -386,7 +390,7 @@ mod tests {
         // A later process has the number of the first file's packet at 500 now.
         let mut reader = CaptureReader::new(&files[0][..]).expect("a header");
         while reader.advance().expect("whole blocks") {
-            rewriter.packet(&mut out, 0, &reader).expect("pcapng");
+            rewriter.packet(&mut out, 0, &reader);
         }
         let mut reader = CaptureReader::new(&out[..]).expect("a header");
         let mut names = Vec::new();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 use trawl_tests::witness::{capinfos, packets_in, tshark};
-use trawl_tests::{Capture, Lab, args, frames, trawl};
+use trawl_tests::{Capture, Lab, Running, args, frames, trawl};
 
 /// Connects as a reader of the address that trawl reports, and returns the number of packets received, in a thread.
 fn reader(lab: &Lab, said: &str) -> std::thread::JoinHandle<u64> {
@@ -21,11 +21,75 @@ fn reader(lab: &Lab, said: &str) -> std::thread::JoinHandle<u64> {
     })
 }
 
-/// A series, pcap, compressed and cut files, a reader on a socket and lines receive the same packets, and packets of a
-/// host that are cut off are in the account.
+/// A series, a pcap file, a compressed file of cut packets, a reader on a socket, and lines.
+struct Outputs {
+    series: String,
+    pcap: String,
+    packed: String,
+}
+
+impl Outputs {
+    fn of(lab: &Lab, source: &str) -> Self {
+        let [series, pcap, packed] =
+            ["s.pcapng", "b.pcap", "c.pcapng.zst"].map(|name| lab.file(&format!("{source}-{name}")));
+        Self { series, pcap, packed }
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        let Self { series, pcap, packed } = self;
+        args!("-w {series} -C 20k -w {pcap} -w {packed},snaplen=60 -w tcp-listen:0 --print")
+    }
+
+    /// Checks that each output has all packets; returns the interfaces' names in the compressed file.
+    fn check(&self, printed: &str, received: u64, all: u64) -> Vec<String> {
+        let Self { series, pcap, packed } = self;
+        assert_eq!(received, all);
+        // The bytes of each packet follow in lines of their own.
+        let lines = printed.lines().filter(|line| !line.starts_with(char::is_whitespace));
+        assert_eq!(lines.count() as u64, all, "{printed}");
+        assert_eq!(packets_in(pcap), all);
+        assert!(capinfos(pcap, "File type").contains("pcap") && !capinfos(pcap, "File type").contains("pcapng"));
+        let cut = trawl(&args!("read {packed} -w {packed}.pcapng"));
+        assert!(cut.status.success(), "{cut:?}");
+        let rows = tshark(&format!("{packed}.pcapng"), &["frame.cap_len", "frame.interface_name"]);
+        assert_eq!(rows.len() as u64, all);
+        assert!(rows.iter().all(|row| row[0] == "60"), "{rows:?}");
+        let name = |number: u32| series.replace(".pcapng", &format!("_{number:05}.pcapng"));
+        let files: Vec<String> = (1..).map(name).take_while(|file| std::fs::exists(file).unwrap_or(false)).collect();
+        assert!(files.len() > 2, "{files:?}");
+        assert_eq!(files.iter().map(|file| packets_in(file)).sum::<u64>(), all);
+        rows.into_iter().map(|row| row[1].clone()).collect()
+    }
+}
+
+const SENT: u64 = 200;
+
+#[test]
+fn every_output_has_the_packets_of_interfaces_and_of_files() {
+    let Some(lab) = Lab::open() else { return };
+    let outputs = Outputs::of(&lab, "interface");
+    let interface = args!("-i {} --tap tc -Q in", lab.receiver());
+    let capture = Capture::start(&lab, &[interface, outputs.words()].concat());
+    let received = reader(&lab, &capture.said());
+    capture.wait_said(" connected");
+    lab.send(&[frames::patterned(300)], SENT);
+    capture.wait_recorded(SENT);
+    let finished = capture.stop();
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
+    outputs.check(&finished.printed(), received.join().expect("it reads"), SENT);
+    // Files wait for the reader.
+    let of_files = Outputs::of(&lab, "files");
+    let files = args!("read {} {}", outputs.pcap, outputs.packed);
+    let read = Running::start(&[files, of_files.words()].concat(), "waiting for readers");
+    let received = reader(&lab, &read.said());
+    let done = read.wait();
+    assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
+    of_files.check(&done.stdout, received.join().expect("it reads"), 2 * SENT);
+}
+
+/// Also, packets of a host that are cut off are in the account.
 #[test]
 fn every_output_has_the_packets_of_all_hosts() {
-    const SENT: u64 = 200;
     let Some(lab) = Lab::open() else { return };
     // The hosts are this one: the script for each of them is the last argument.
     let ssh = lab.file("ssh");
@@ -33,13 +97,9 @@ fn every_output_has_the_packets_of_all_hosts() {
     std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).expect("it is ours");
     let directory = trawl_tests::binary::path().parent().expect("a directory");
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default());
-    let [series, pcap, packed] = ["s.pcapng", "b.pcap", "c.pcapng.zst"].map(|name| lab.file(name));
-    let words = args!(
-        "--ssh {ssh} --on one --on two -i {} --tap tc -Q in -w {series} -C 20k -w {pcap} -w {packed},snaplen=60 \
-         -w tcp-listen:0 --print",
-        lab.receiver()
-    );
-    let capture = Capture::start_with(("PATH", &path), &lab, &words);
+    let outputs = Outputs::of(&lab, "hosts");
+    let hosts = args!("--ssh {ssh} --on one --on two -i {} --tap tc -Q in", lab.receiver());
+    let capture = Capture::start_with(("PATH", &path), &lab, &[hosts, outputs.words()].concat());
     for host in ["one", "two"] {
         capture.wait_said(&format!("{host}: capturing on"));
     }
@@ -52,23 +112,9 @@ fn every_output_has_the_packets_of_all_hosts() {
     let all = 2 * SENT;
     let account = format!("trawl: {all} seen, 0 filtered out, {all} recorded, 0 lost");
     assert!(said.lines().any(|line| line == account), "{said}");
-    assert_eq!(received.join().expect("it reads"), all);
-    // The bytes of each packet follow in lines of their own.
-    let printed = finished.printed();
-    let lines = printed.lines().filter(|line| !line.starts_with(char::is_whitespace));
-    assert_eq!(lines.count() as u64, all, "{printed}");
-    assert_eq!(packets_in(&pcap), all);
-    assert!(capinfos(&pcap, "File type").contains("pcap") && !capinfos(&pcap, "File type").contains("pcapng"));
-    let cut = trawl(&args!("read {packed} -w {packed}.pcapng"));
-    assert!(cut.status.success(), "{cut:?}");
-    let rows = tshark(&format!("{packed}.pcapng"), &["frame.cap_len", "frame.interface_name"]);
-    assert_eq!(rows.len() as u64, all);
+    let names = outputs.check(&finished.printed(), received.join().expect("it reads"), all);
     for host in ["one", "two"] {
-        let of_host = rows.iter().filter(|row| row[0] == "60" && row[1].starts_with(&format!("{host}:")));
-        assert_eq!(of_host.count() as u64, SENT, "{rows:?}");
+        let of_host = names.iter().filter(|name| name.starts_with(&format!("{host}:")));
+        assert_eq!(of_host.count() as u64, SENT, "{names:?}");
     }
-    let files = (1..).map(|number| lab.file(&format!("s_{number:05}.pcapng")));
-    let files: Vec<String> = files.take_while(|file| std::fs::exists(file).is_ok_and(|exists| exists)).collect();
-    assert!(files.len() > 4, "{files:?}");
-    assert_eq!(files.iter().map(|file| packets_in(file)).sum::<u64>(), all);
 }

@@ -249,7 +249,7 @@ pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] =
     [("in", "", Direction::In), ("out", "", Direction::Out), ("inout", "", Direction::Both)];
 /// Both ends are the last.
 pub(crate) const ENDS: [NamedValue<At>; 3] = [("entry", "", At::Entry), ("exit", "", At::Exit), ("both", "", At::Both)];
-const FORMATS: [NamedValue<Format>; 2] = [("pcapng", "", Format::Pcapng), ("pcap", "", Format::Pcap)];
+pub(crate) const FORMATS: [NamedValue<Format>; 2] = [("pcapng", "", Format::Pcapng), ("pcap", "", Format::Pcap)];
 const MODES: [NamedValue<Mode>; 2] = [("native", "", Mode::Native), ("skb", "", Mode::Skb)];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -322,7 +322,7 @@ impl Args {
     fn planned(&self, environment: &Environment) -> Result<CapturePlan> {
         let options = self.options(environment)?;
         let outputs = self.outputs(options.snaplen)?;
-        let rotation = self.recording.rotation()?;
+        let rotation = self.recording.rotation.rotation()?;
         if outputs.is_empty() {
             refuse_rotation(&rotation)?;
         }
@@ -439,7 +439,7 @@ impl Args {
             let NamedOutput { path, snaplen, format, compress, listen } = named?;
             Ok(OutputPlan {
                 format: format.unwrap_or_else(|| self.format_of(&path)),
-                compression: self.recording.compression(&path, compress),
+                compression: self.recording.rotation.compression(&path, compress),
                 snaplen: snaplen.or(is_longer.then_some(common)),
                 path,
                 listen,

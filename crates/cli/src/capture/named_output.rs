@@ -12,16 +12,16 @@ use crate::args::Packing;
 
 /// An output as given.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NamedOutput {
-    pub(super) path: PathBuf,
-    pub(super) snaplen: Option<u32>,
-    pub(super) format: Option<Format>,
-    pub(super) compress: Option<Packing>,
-    pub(super) listen: Option<ListenPlan>,
+pub(crate) struct NamedOutput {
+    pub(crate) path: PathBuf,
+    pub(crate) snaplen: Option<u32>,
+    pub(crate) format: Option<Format>,
+    pub(crate) compress: Option<Packing>,
+    pub(crate) listen: Option<ListenPlan>,
 }
 
 impl NamedOutput {
-    pub(super) fn parse(text: &Path) -> Result<Self> {
+    pub(crate) fn parse(text: &Path) -> Result<Self> {
         match text.to_str() {
             Some(name) => match name.strip_prefix(LISTEN) {
                 Some(address) => listening::parse(name, address),

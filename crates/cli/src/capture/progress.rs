@@ -112,7 +112,7 @@ impl Terminal {
 
 /// Logs of the readers of outputs, by the outputs' names.
 #[derive(Default)]
-pub(super) struct ReaderLogs(Vec<(String, ReaderLog)>);
+pub(crate) struct ReaderLogs(Vec<(String, ReaderLog)>);
 
 impl ReaderLogs {
     pub fn new(logs: impl Iterator<Item = (String, ReaderLog)>) -> Self {
@@ -148,6 +148,31 @@ fn reader_event(output: String, news: ReaderNews) -> Event {
 
 fn reader_summary(output: &str, fate: ReaderFate) -> ReaderSummary {
     ReaderSummary { output: output.to_owned(), reader: fate.reader, sent: fate.sent, lost: fate.lost, left: fate.left }
+}
+
+/// Reports the events of the outputs.
+#[derive(Default)]
+pub(crate) struct Notices {
+    pub quiet: bool,
+    pub verbose: bool,
+}
+
+impl Observer for Notices {
+    fn event(&mut self, event: &Event) {
+        if !self.quiet || matches!(event, Event::Listening { any_port: true, .. }) {
+            json::event(event);
+        }
+    }
+
+    fn detail(&mut self, event: &Event) {
+        if self.verbose {
+            self.event(event);
+        }
+    }
+
+    fn started(&mut self, _points: &[Point]) {}
+
+    fn figures(&mut self, _summary: &Summary) {}
 }
 
 impl Observer for Terminal {

@@ -4,10 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trawl_capture::event::{Event, OutputSummary, ReaderSummary};
-use trawl_capture::point::Point;
+use trawl_capture::event::{OutputSummary, ReaderSummary};
 use trawl_capture::session::Observer;
-use trawl_capture::summary::Summary;
 use trawl_hosts::{Destination, HostOptions, Hosts, News, Report};
 use trawl_pipeline::WriteOutcome;
 use trawl_plan::CapturePlan;
@@ -16,7 +14,7 @@ use trawl_sys::rights::privilege::User;
 use trawl_sys::{Result, errno};
 
 use super::display::Display;
-use super::progress::ReaderLogs;
+use super::progress::{Notices, ReaderLogs};
 use super::{check_outputs, report_outputs, report_readers, shown, write_summary};
 use crate::helpers::FLEET;
 use crate::{exit_code, json, terminal};
@@ -96,30 +94,6 @@ struct HostsSummary<'a> {
     outputs: &'a [OutputSummary],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     readers: &'a [ReaderSummary],
-}
-
-/// Reports the events of the outputs.
-struct Notices {
-    quiet: bool,
-    verbose: bool,
-}
-
-impl Observer for Notices {
-    fn event(&mut self, event: &Event) {
-        if !self.quiet || matches!(event, Event::Listening { any_port: true, .. }) {
-            json::event(event);
-        }
-    }
-
-    fn detail(&mut self, event: &Event) {
-        if self.verbose {
-            self.event(event);
-        }
-    }
-
-    fn started(&mut self, _points: &[Point]) {}
-
-    fn figures(&mut self, _summary: &Summary) {}
 }
 
 impl HostArgs {

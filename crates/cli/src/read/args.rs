@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{ArgAction, ValueEnum};
+use clap::ArgAction;
 use trawl_capture::filter::Compile;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::options_for;
@@ -11,17 +11,20 @@ use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
 use trawl_packet::pcapng::Direction;
 use trawl_plan::filter::Filter;
-use trawl_plan::options;
-use trawl_plan::outputs::{Compression, Rotation};
-use trawl_sink::{RewritePlan, SeriesPlan};
-use trawl_source::{Input, privacy};
+use trawl_plan::options::{self, CaptureOptions, Memory};
+use trawl_plan::outputs::{FilePlan, Format, Io, OutputPlan, Rotation};
+use trawl_plan::sources::Sources;
+use trawl_plan::{CapturePlan, TapChoice};
+use trawl_source::{Input, format_for, privacy};
 use trawl_sys::{Error, Result, units};
 use trawl_view::print::{Datagrams, PrintOptions};
-use trawl_view::rewrite;
+use trawl_view::rewrite::Privacy;
 
 use super::selection::{End, Selection, Verdicts};
-use crate::args::{JsonForm, LibpcapArg, Packing, choice, compression, file_size, filter_in_file};
-use crate::capture::args::DIRECTIONS;
+use crate::args::{JsonForm, LibpcapArg, Packing, choice, compression, filter_in_file};
+use crate::capture::args::{DIRECTIONS, FORMATS};
+use crate::capture::named_output::NamedOutput;
+use crate::capture::recording::RotationArgs;
 use crate::terminal::write_out;
 
 /// Shows packets of capture files, or writes them to another file
@@ -30,6 +33,9 @@ use crate::terminal::write_out;
 /// files are merged by time.
 #[derive(Debug, clap::Args)]
 #[command(
+    mut_arg("compress", |arg| arg.hide_short_help(false).requires("write")),
+    mut_arg("file_size", |arg| arg.hide_short_help(true)),
+    mut_arg("file_seconds", |arg| arg.hide_short_help(true)),
     mut_arg("link_header", |arg| arg.hide_short_help(false)),
     mut_arg("numeric", |arg| arg.hide_short_help(false)),
     mut_arg("time", |arg| arg.hide_short_help(false)),
@@ -45,28 +51,16 @@ pub struct ReadArgs {
     /// Read the files that this file names, one a line; '-' is standard input
     #[arg(short = 'V', value_name = "FILE", conflicts_with = "read", hide_short_help = true)]
     read_list: Option<PathBuf>,
-    /// Write the packets to this file, or to standard output with '-'
+    /// Write the packets to this file; '-' for a pipe
+    ///
+    /// Several times for several outputs, with the options and addresses for readers that `trawl capture -w` accepts
     #[arg(short = 'w', long = "write", value_name = "FILE")]
-    write: Option<PathBuf>,
-    /// Format of the file written [default: by its ending .pcap or .pcapng, or else the format of the file read]
-    #[arg(long, value_enum, requires = "write", hide_short_help = true)]
-    format: Option<FormatName>,
-    /// Compress the file, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
-    #[arg(long, value_enum, requires = "write")]
-    compress: Option<Packing>,
-    /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
-    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size, hide_short_help = true)]
-    file_size: Option<u64>,
-    /// Begin another file with the first packet SECONDS after the first of the file; -w then accepts strftime(3)'s
-    /// conversions
-    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
-    file_seconds: Option<u64>,
-    /// Keep the latest N files
-    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
-    files: Option<u64>,
-    /// Run this with the name of each finished file
-    #[arg(short = 'z', value_name = "COMMAND", hide_short_help = true)]
-    command: Option<String>,
+    write: Vec<PathBuf>,
+    /// Format of the files written [default: by the ending .pcap or .pcapng, or else the format of the files read]
+    #[arg(long, value_parser = choice(&FORMATS), requires = "write", hide_short_help = true)]
+    format: Option<Format>,
+    #[command(flatten)]
+    rotation: RotationArgs,
     /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
     #[arg(long, value_name = "KEY", requires = "write", conflicts_with = "print", value_hint = clap::ValueHint::FilePath)]
     anonymize: Option<PathBuf>,
@@ -163,12 +157,6 @@ impl ChoiceArgs {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatName {
-    Pcapng,
-    Pcap,
-}
-
 /// Form of the packets' output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -189,11 +177,12 @@ pub(crate) struct Request {
     pub selection: Selection,
     pub count: Option<u64>,
     pub follow: bool,
-    pub write: Option<PathBuf>,
-    pub format: Option<rewrite::Format>,
+    /// Outputs as given, and what applies to all of them.
+    write: Vec<NamedOutput>,
+    format: Option<Format>,
+    packing: Option<Packing>,
     /// Limits of files, in the packets' time.
-    pub series: SeriesPlan,
-    pub compression: Option<Compression>,
+    pub rotation: Rotation,
     /// Leaves out packets that another point saw within this time.
     pub dedup: Option<Duration>,
     /// Replaces the addresses in the file written.
@@ -210,17 +199,33 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Returns the options for the files written. The key is read.
-    pub(super) fn rewrite_plan(&self) -> Result<RewritePlan> {
-        Ok(RewritePlan {
-            format: self.format,
-            series: self.series.clone(),
-            compression: self.compression,
-            privacy: privacy(self.headers, self.anonymize.as_deref())?,
-            follows: self.follow,
-            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
-        })
+    /// Returns the plan of the outputs, whose format may follow from the files.
+    pub(super) fn plan(&self, inputs: &[Input]) -> CapturePlan {
+        let outputs =
+            self.write.iter().cloned().map(|NamedOutput { path, snaplen, format, compress, listen }| OutputPlan {
+                format: format.or(self.format).unwrap_or_else(|| format_for(&path, inputs)),
+                compression: compression(compress.or(self.packing), &path),
+                snaplen,
+                path,
+                listen,
+            });
+        CapturePlan {
+            outputs: outputs.collect(),
+            rotation: self.rotation.clone(),
+            files: FilePlan { mode: None, io: Io::Buffered },
+            ..no_capture()
+        }
     }
+
+    /// Returns the changes of `--anonymize` and `--headers`. The key is read.
+    pub(super) fn privacy(&self) -> Result<Option<Privacy>> {
+        privacy(self.headers, self.anonymize.as_deref())
+    }
+}
+
+/// Returns a plan without sources and outputs.
+pub(super) fn no_capture() -> CapturePlan {
+    CapturePlan::new(Sources::default(), CaptureOptions::new(TapChoice::Auto, Memory::default()))
 }
 
 impl ReadArgs {
@@ -250,37 +255,23 @@ impl ReadArgs {
             },
             count: self.limit,
             follow: self.follow,
-            write: self.write.clone(),
-            format: self.format.map(|format| match format {
-                FormatName::Pcapng => rewrite::Format::Pcapng,
-                FormatName::Pcap => rewrite::Format::Pcap,
-            }),
-            series: self.series(),
-            compression: self.write.as_deref().and_then(|path| compression(self.compress, path)),
+            format: self.format,
+            packing: self.rotation.compress,
+            // Without a file, the letters of tcpdump's series have no effect.
+            rotation: match self.write.is_empty() {
+                true => Rotation::default(),
+                false => self.rotation.rotation()?,
+            },
+            write: self.write.iter().map(|text| NamedOutput::parse(text)).collect::<Result<_>>()?,
             dedup: self.dedup,
             anonymize: self.anonymize.clone(),
             headers: self.headers,
-            form: (self.write.is_none() || self.print || self.count).then_some(form),
+            form: (self.write.is_empty() || self.print || self.count).then_some(form),
             print: PrintOptions { datagrams: self.tcpdump.datagrams()?, ..self.lines.options(self.quick) },
             precision_of_file: self.lines.precision().is_none(),
             flush_each: self.line_buffered || self.packet_buffered,
             user: self.user.clone(),
         })
-    }
-
-    fn series(&self) -> SeriesPlan {
-        let path = self.write.as_deref().unwrap_or(Path::new(""));
-        SeriesPlan {
-            path: path.to_string_lossy().into_owned(),
-            rotation: Rotation {
-                size: self.file_size,
-                time: self.file_seconds.map(Duration::from_secs),
-                files: self.files.map(|files| files as usize),
-                command: self.command.clone(),
-                ..Rotation::default()
-            },
-            by_event: false,
-        }
     }
 
     /// Splits files from the expression, which begins with the first argument that names no file.

@@ -1,10 +1,9 @@
-//! Output of packets that were read: standard output as text, a file, or both.
+//! Packets that were read, as text on standard output.
 
 use std::collections::HashMap;
 
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::TSRESOL_DEFAULT;
-use trawl_sink::{Rewritten, Written};
 use trawl_source::Input;
 use trawl_sys::Result;
 use trawl_view::Show;
@@ -13,84 +12,13 @@ use trawl_view::print::{Precision, Printer};
 use trawl_view::record::PacketSource;
 
 use super::args::{Form, Request};
-use crate::json;
 use crate::terminal;
 
 /// Text is buffered up to this size.
 const GATHER: usize = 256 << 10;
 
-pub(super) struct Output {
-    shown: Option<Shown>,
-    rewritten: Option<Rewritten>,
-    flush_each: bool,
-}
-
-impl Output {
-    pub fn new(request: &Request, inputs: &[Input]) -> Result<Self> {
-        let rewritten = match request.write {
-            Some(_) => Some(Rewritten::open(request.rewrite_plan()?, inputs, |event| json::event(event))?),
-            None => None,
-        };
-        Ok(Self {
-            shown: request.form.map(|form| Shown::new(form, request)),
-            rewritten,
-            flush_each: request.flush_each,
-        })
-    }
-
-    pub fn packet(&mut self, index: usize, input: &Input) -> Result<Written> {
-        if let Some(rewritten) = &mut self.rewritten
-            && rewritten.packet(index, input)? == Written::NobodyReads
-        {
-            return Ok(Written::NobodyReads);
-        }
-        if let Some(shown) = &mut self.shown {
-            shown.packet(index, input);
-        }
-        let full = self.shown.as_ref().is_some_and(|shown| shown.text.len() >= GATHER)
-            || self.rewritten.as_ref().is_some_and(Rewritten::is_due);
-        if full || self.flush_each { self.flush() } else { Ok(Written::Taken) }
-    }
-
-    pub fn block(&mut self, index: usize, input: &Input, kind: u32) -> Result<Written> {
-        if let Some(rewritten) = &mut self.rewritten {
-            rewritten.block(index, input, kind);
-            if rewritten.is_due() {
-                return self.flush();
-            }
-        }
-        Ok(Written::Taken)
-    }
-
-    /// Writes the buffered data.
-    pub fn flush(&mut self) -> Result<Written> {
-        let mut written = Written::Taken;
-        if let Some(rewritten) = &mut self.rewritten {
-            written = rewritten.flush()?;
-        }
-        if let Some(shown) = &mut self.shown
-            && shown.flush()? == Written::NobodyReads
-        {
-            written = Written::NobodyReads;
-        }
-        Ok(written)
-    }
-
-    pub fn finish(mut self, input: Option<&Input>) -> Result<()> {
-        if let Some(shown) = &mut self.shown {
-            shown.end();
-        }
-        if let Some(shown) = &mut self.shown {
-            shown.flush()?;
-        }
-        let notices = self.rewritten.map(|rewritten| rewritten.finish(input)).transpose()?;
-        notices.iter().flatten().for_each(json::show_notice);
-        Ok(())
-    }
-}
-
 /// Packets as text on standard output.
-struct Shown {
+pub(super) struct Shown {
     form: Shape,
     text: String,
     precision_of_file: bool,
@@ -129,7 +57,7 @@ enum Shape {
 }
 
 impl Shown {
-    fn new(form: Form, request: &Request) -> Self {
+    pub fn new(form: Form, request: &Request) -> Self {
         Self {
             form: match form {
                 Form::Lines => Shape::Lines(Box::new(Printer::new(request.print))),
@@ -143,7 +71,13 @@ impl Shown {
         }
     }
 
-    fn packet(&mut self, index: usize, input: &Input) {
+    /// Adds a packet. Returns false once the reader of the text is gone.
+    pub fn packet(&mut self, index: usize, input: &Input) -> Result<bool> {
+        self.append(index, input);
+        if self.text.len() >= GATHER { self.flush() } else { Ok(true) }
+    }
+
+    fn append(&mut self, index: usize, input: &Input) {
         if let Shape::Count(count) = &mut self.form {
             *count += 1;
             return;
@@ -173,18 +107,21 @@ impl Shown {
         }
     }
 
-    fn end(&mut self) {
+    /// Ends the text with what follows the last packet.
+    pub fn end(&mut self) -> Result<bool> {
         match &mut self.form {
             Shape::Json(array) => array.end(&mut self.text),
             Shape::Count(1) => self.text.push_str("1 packet\n"),
             Shape::Count(count) => self.text.push_str(&format!("{count} packets\n")),
             Shape::Lines(_) | Shape::JsonLines => {}
         }
+        self.flush()
     }
 
-    fn flush(&mut self) -> Result<Written> {
-        let taken = terminal::write_to_reader(&self.text)?;
+    /// Writes the text. Returns false once its reader is gone.
+    pub fn flush(&mut self) -> Result<bool> {
+        let written = terminal::write_to_reader(&self.text);
         self.text.clear();
-        Ok(if taken { Written::Taken } else { Written::NobodyReads })
+        written
     }
 }

@@ -260,6 +260,11 @@ impl Interface {
         let body = Body { bytes: block.body, order: ByteOrder::Little, offset: 0 };
         (block.kind == block::INTERFACE_DESCRIPTION).then(|| body.interface().ok()).flatten()
     }
+
+    /// Returns a time of the interface's own units in nanoseconds since 1970, or the nearest one that there is.
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        nanoseconds(ticks, self).0
+    }
 }
 
 /// Converts an interface's ticks to nanoseconds since 1970. Times out of range are clamped and flagged.

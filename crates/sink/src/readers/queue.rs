@@ -254,10 +254,15 @@ impl Reader {
         self.queue.lock().is_cut
     }
 
+    /// Returns the number of bytes that wait for the reader; 0 once it has left.
+    pub(super) fn waiting(&self) -> usize {
+        let queue = self.queue.lock();
+        if queue.is_over { 0 } else { queue.bytes }
+    }
+
     /// Returns true if nothing waits for the reader, or it has left.
     pub(super) fn is_settled(&self) -> bool {
-        let queue = self.queue.lock();
-        queue.is_over || queue.bytes == 0
+        self.waiting() == 0
     }
 
     /// Empties the queue for good, and returns the numbers of packets that were sent and lost. `taken` is the batch at

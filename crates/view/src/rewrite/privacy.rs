@@ -8,9 +8,6 @@ use trawl_packet::pcapng::options::OptionList;
 use trawl_packet::pcapng::{Interface, Process, write};
 use trawl_packet::walk::headers_len;
 
-/// Position of the captured length in a record of pcap, and the length of its header.
-const RECORD_CAPTURED_AT: usize = 8;
-const RECORD_HEADER_LEN: usize = 16;
 const CAPTURED_AT: usize = 12;
 const SECTION_FIELDS: usize = 8;
 const INTERFACE_FIELDS: usize = 8;
@@ -95,15 +92,6 @@ impl Privacy {
         let new = anonymizer.packet(link_type, stored, end);
         self.left_out.contents += u64::from(!new.is_known);
         new.bytes.to_vec()
-    }
-
-    /// Changes a record of pcap that ends `out`.
-    pub(super) fn record(&mut self, out: &mut Vec<u8>, from: usize, packet: Written<'_>) {
-        let bytes = self.packet(packet);
-        let data = from + RECORD_HEADER_LEN;
-        out.truncate(data);
-        out[from + RECORD_CAPTURED_AT..][..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-        out.extend_from_slice(&bytes);
     }
 
     /// Changes the blocks that were appended to `out`; `packet` belongs to a packet block among them.
