@@ -319,6 +319,39 @@ static __noinline bool is_wanted(struct sk_buff *buffer)
 	return is_flow_wanted(network, is_sent ? FLOW_IS_SENT : FLOW_RECEIVED) || is_sent;
 }
 
+/* Returns true if this program handles the call. The kernel does not run a program that is running on this CPU already, in
+ * what the call has interrupted. Such hooks have two programs: the first one leaves its argument for the second one,
+ * which handles the calls for which it finds none. */
+static __always_inline bool is_own_turn(__u64 argument)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), hook = CONFIG(hook);
+	struct scratch *scratch;
+	struct hook_turns *turns;
+
+	if (!hook)
+		return true;
+	if (CONFIG(nested_from) && cpu >= CONFIG(nested_from))
+		return false;
+	scratch = bpf_map_lookup_elem(&drop_scratch, &cpu);
+	if (!scratch || hook > FOLLOW_HOOKS)
+		return false;
+	turns = &scratch->state.turns[hook - 1];
+	if (!CONFIG(is_second)) {
+		turns->called_with[turns->calls % HOOK_TURNS] = argument;
+		turns->calls++;
+		return true;
+	}
+#pragma unroll
+	for (int i = 0; i < HOOK_TURNS; i++) {
+		if (turns->called_with[i] == argument) {
+			turns->called_with[i] = 0;
+			turns->confirmed++;
+			return false;
+		}
+	}
+	return true;
+}
+
 /* Calls the shared program. Most packets are not followed: only their address is looked up, unless this step may be
  * their first. `by_process`: then only packets of the selected processes are. */
 static __always_inline void take_step(void *context, __u64 buffer, __u64 socket, __u32 hook, struct end_of_packet how,
@@ -399,7 +432,8 @@ int trawl_steps_f(void *context)
 	SEC("?raw_tp")                                                                                   \
 	int name(__u64 *arguments)                                                                       \
 	{                                                                                                \
-		take_step(arguments, arguments[argument], 0, 0, (struct end_of_packet){}, may_be_first, by_process); \
+		if (is_own_turn(arguments[argument]))                                                            \
+			take_step(arguments, arguments[argument], 0, 0, (struct end_of_packet){}, may_be_first, by_process); \
 		return 0;                                                                                \
 	}
 
@@ -414,7 +448,8 @@ STEP(trawl_pass_fourth, 3, false, false)
 SEC("?raw_tp")
 int trawl_segment(__u64 *arguments)
 {
-	take_step(arguments, arguments[1], arguments[0], 0, (struct end_of_packet){}, false, false);
+	if (is_own_turn(arguments[1]))
+		take_step(arguments, arguments[1], arguments[0], 0, (struct end_of_packet){}, false, false);
 	return 0;
 }
 
@@ -423,6 +458,8 @@ int trawl_consume(__u64 *arguments)
 {
 	struct end_of_packet how = {};
 
+	if (!is_own_turn(arguments[0]))
+		return 0;
 	/* Kernels that name the receiver at a drop also report the location of an orderly end. */
 	if (CONFIG(names_receiver))
 		how.location = arguments[1];
@@ -435,7 +472,8 @@ int trawl_free(__u64 *arguments)
 {
 	struct end_of_packet how = {.location = arguments[1], .reason = arguments[2]};
 
-	take_step(arguments, arguments[0], 0, 0, how, false, false);
+	if (is_own_turn(arguments[0]))
+		take_step(arguments, arguments[0], 0, 0, how, false, false);
 	return 0;
 }
 
@@ -471,7 +509,7 @@ int trawl_ready(__u64 *arguments)
 	struct scratch *scratch = bpf_map_lookup_elem(&drop_scratch, &cpu);
 	__u64 buffer;
 
-	if (!scratch)
+	if (!scratch || !is_own_turn(arguments[0]))
 		return 0;
 	buffer = READ_ONCE(scratch->state.latest);
 	if (buffer && is_for((void *)arguments[0], (void *)buffer))
@@ -510,8 +548,12 @@ int trawl_hook_p(__u64 *arguments)
 static __always_inline void take_step_at_call(__u64 *arguments, bool may_be_first, bool by_process)
 {
 	struct nf_hook_state *state = (void *)arguments[1];
-	__u32 family = BPF_CORE_READ(state, pf), hook = BPF_CORE_READ(state, hook);
+	__u32 family, hook;
 
+	if (!is_own_turn(arguments[0]))
+		return;
+	family = BPF_CORE_READ(state, pf);
+	hook = BPF_CORE_READ(state, hook);
 	if (family != AF_INET && family != AF_INET6)
 		return;
 	take_step(arguments, arguments[0], 0, hook, (struct end_of_packet){}, may_be_first && hook == HOOK_OUTPUT, by_process);

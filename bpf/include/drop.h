@@ -256,7 +256,19 @@ struct first_drop {
 };
 
 /* Size of a CPU's scratch memory, and the state at its beginning. */
-#define DROP_SCRATCH_SIZE 5120
+#define DROP_SCRATCH_SIZE 5888
+
+/* Hooks with two programs that follow packets. */
+#define FOLLOW_HOOKS 20
+#define HOOK_TURNS 4
+struct hook_turns {
+	/* What the first program was called with last, until the second one is called with the same. */
+	__u64 called_with[HOOK_TURNS];
+	/* Number of calls of the first program, and of those that the second one has had, too. */
+	__u64 calls;
+	__u64 confirmed;
+};
+
 struct drop_state {
 	/* A program is running: another one that interrupts it counts its packet as lost. */
 	__u64 busy;
@@ -268,6 +280,7 @@ struct drop_state {
 	/* The buffer that a program saw last, if it is followed: a socket that is notified directly after that is
 	 * notified of this buffer. */
 	__u64 latest;
+	struct hook_turns turns[FOLLOW_HOOKS];
 };
 
 #endif

@@ -295,6 +295,10 @@ struct tap_config {
 	__u32 flags_offset;
 	/* For programs that follow packets: this program's step, STEP_… of drop.h. */
 	__u32 step;
+	/* Number of the hook, from 1, at which two programs follow packets; 0 where one is enough. */
+	__u32 hook;
+	/* Non-zero for the second of the two: it takes the packets that the first one missed. */
+	__u32 is_second;
 	/* For the counter of verdicts: the ID of the traced program. */
 	__u32 traced_program;
 	/* Non-zero: the pool is an array of maps, one for each bank, which gets more maps while the capture runs. */

@@ -420,6 +420,8 @@ impl Assembly {
             mac_header_offset: 0,
             flags_offset: flags_offset(),
             step: 0,
+            hook: 0,
+            is_second: 0,
             traced_program: 0,
             grows: u32::from(geometry.grows_from.is_some()),
             locks: u32::from(rings.needs_lock()),

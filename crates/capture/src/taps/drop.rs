@@ -382,7 +382,8 @@ impl AttachedTap for AttachedDrop {
     }
 
     /// Counts buffers that were freed while the program ran on that CPU: the kernel does not run it again, or it ends
-    /// at once.
+    /// at once. Where two programs follow packets, the second one takes the step of a packet that the first one missed; what
+    /// the second one missed is lost if the first one was not called either.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         let missed = |program: &OwnedFd| info::program(program.as_fd()).map_or(0, |about| about.recursion_misses);
         let missed: u64 = self.programs.iter().map(missed).sum();
@@ -391,7 +392,9 @@ impl AttachedTap for AttachedDrop {
             .collect();
         let interrupted: u64 = states.iter().map(|state| state.interrupted).sum();
         let not_followed = states.iter().map(|state| state.not_followed).sum();
-        [("interrupted", missed + interrupted), ("not_followed", not_followed)]
+        let turns = states.iter().flat_map(|state| &state.turns);
+        let handled: u64 = turns.map(|turns| turns.calls.saturating_sub(turns.confirmed)).sum();
+        [("interrupted", missed.saturating_sub(handled) + interrupted), ("not_followed", not_followed)]
             .into_iter()
             .filter(|(_, count)| *count > 0)
             .map(|(why, count)| (self.point, why, count))

@@ -182,7 +182,7 @@ pub fn attach(
     let at_tracepoints = program_options(AT_TRACEPOINTS, program::RAW_TRACEPOINT, 0);
     let at_tracepoints = steps.shared(&at_tracepoints)?;
     let mut attached = Vec::new();
-    for step in &STEPS {
+    for (index, step) in STEPS.iter().enumerate() {
         let signature = kernel_types::tracepoint(step.tracepoint)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         if signature.is_none() {
@@ -190,10 +190,14 @@ pub fn attach(
             continue;
         }
         let options = program_options(step.program, program::RAW_TRACEPOINT, 0);
-        let loaded = steps.load(step.number, &options, &at_tracepoints)?;
-        let link = link::attach_raw_tracepoint(loaded.as_fd(), step.tracepoint)
-            .map_err(|e| Error::os("cannot follow packets", e))?;
-        attached.push((loaded, vec![link]));
+        let [first, second] = steps.pair(step.number, index, &options, &at_tracepoints)?;
+        let attach = |program: &OwnedFd| {
+            let link = link::attach_raw_tracepoint(program.as_fd(), step.tracepoint);
+            link.map_err(|e| Error::os("cannot follow packets", e))
+        };
+        // A tracepoint runs its programs in the order in which they were attached.
+        let links = vec![attach(&first)?, attach(&second)?, first];
+        attached.push((second, links));
     }
     keep(at_tracepoints, &mut attached);
     let known = along.namespaces.iter().map(|one| one.identity().1);
@@ -250,15 +254,36 @@ impl Steps<'_> {
         maps.filter(|(name, _)| *name != object::OWNERS_MAP).collect()
     }
 
+    /// Loads the two programs of a step at a hook where the kernel does not run a program that it has interrupted.
+    fn pair(&self, step: usize, hook: usize, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<[OwnedFd; 2]> {
+        let config = TapConfig { step: step as u32, hook: hook as u32 + 1, ..*self.config };
+        let second = TapConfig { is_second: 1, ..config };
+        Ok([self.load_with(&config, options, shared)?, self.load_with(&second, options, shared)?])
+    }
+
+    /// Loads and attaches the two programs of a step at the call or the return of one of the kernel's functions.
+    fn pair_at_function(&self, what: &str, step: usize, hook: usize, options: &LoadOptions<'_>) -> Result<Loaded> {
+        // A program may only call programs with the same attach type.
+        let shared = self.shared(&LoadOptions { name: AT_TRACEPOINTS, ..options.clone() })?;
+        let [first, second] = self.pair(step, hook, options, &shared)?;
+        let attach = |program: &OwnedFd| link::attach_tracing(program.as_fd()).map_err(|e| Error::os(what, e));
+        // A function runs the program first that was attached last.
+        let links = vec![attach(&second)?, attach(&first)?, first, shared];
+        Ok((second, links))
+    }
+
     /// Loads the program of one step.
     fn load(&self, step: usize, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<OwnedFd> {
-        let config = TapConfig { step: step as u32, ..*self.config };
+        self.load_with(&TapConfig { step: step as u32, ..*self.config }, options, shared)
+    }
+
+    fn load_with(&self, config: &TapConfig, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<OwnedFd> {
         let mut maps = match FIRST_SEEN.contains(&options.name) {
             true => self.maps.to_vec(),
             false => self.maps_for_known(),
         };
         maps.push(("shared_program", shared.as_fd()));
-        let (ready, _) = prepare_program(object::FOLLOW, options.name, &config, &maps, None)?;
+        let (ready, _) = prepare_program(object::FOLLOW, options.name, config, &maps, None)?;
         ready.load(options)
     }
 }
@@ -268,15 +293,11 @@ fn ipsec(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
     let Ok(function) = probe::kernel_function(ENCRYPTS) else {
         return Ok(());
     };
-    let at_function = |name| LoadOptions {
+    let options = LoadOptions {
         traced: Some(Traced { program: None, function }),
-        ..program_options(name, program::TRACING, program::ATTACH_FENTRY)
+        ..program_options(ENCRYPT, program::TRACING, program::ATTACH_FENTRY)
     };
-    let shared = steps.shared(&at_function(AT_TRACEPOINTS))?;
-    let loaded = steps.load(STEP_IPSEC, &at_function(ENCRYPT), &shared)?;
-    let link =
-        link::attach_tracing(loaded.as_fd()).map_err(|e| Error::os("no step where IPsec encrypts packets", e))?;
-    attached.push((loaded, vec![link, shared]));
+    attached.push(steps.pair_at_function("no step where IPsec encrypts packets", STEP_IPSEC, STEPS.len(), &options)?);
     Ok(())
 }
 
@@ -313,19 +334,16 @@ impl Hooks {
 /// Attaches programs at the function that runs netfilter's hooks, for kernels whose netfilter runs no programs. The
 /// kernel calls it only in namespaces that use the hook.
 fn netfilter_function(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
-    let function = probe::kernel_function(RUNS_HOOK).map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
-    for (number, name, kind) in
-        [(STEP_NETFILTER_LAST, RETURN, program::ATTACH_FEXIT), (STEP_NETFILTER_FIRST, CALL, program::ATTACH_FENTRY)]
-    {
-        let at_function = |name| LoadOptions {
+    let what = "no steps at netfilter's hooks";
+    let function = probe::kernel_function(RUNS_HOOK).map_err(|e| Error::os(what, e))?;
+    let sides =
+        [(STEP_NETFILTER_LAST, RETURN, program::ATTACH_FEXIT), (STEP_NETFILTER_FIRST, CALL, program::ATTACH_FENTRY)];
+    for (index, (step, name, kind)) in sides.into_iter().enumerate() {
+        let options = LoadOptions {
             traced: Some(Traced { program: None, function }),
             ..program_options(name, program::TRACING, kind)
         };
-        // A program may only call programs with the same attach type.
-        let shared = steps.shared(&at_function(AT_TRACEPOINTS))?;
-        let loaded = steps.load(number, &at_function(name), &shared)?;
-        let link = link::attach_tracing(loaded.as_fd()).map_err(|e| Error::os("no steps at netfilter's hooks", e))?;
-        attached.push((loaded, vec![link, shared]));
+        attached.push(steps.pair_at_function(what, step, STEPS.len() + 1 + index, &options)?);
     }
     Ok(())
 }
