@@ -11,7 +11,6 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use trawl_capture::filter::choose_for_filters;
 use trawl_capture::subject::Subject;
-use trawl_plan::outputs::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
 use trawl_sys::{Error, Result, files::outfile};
 
@@ -266,42 +265,6 @@ pub fn begin_verifier_log(path: &Path) -> Result<()> {
 pub enum JsonForm {
     Lines,
     Array,
-}
-
-/// Compression formats of files.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Packing {
-    None,
-    Zstd,
-    Lz4,
-    Gzip,
-}
-
-/// Returns the compression that was asked for, or that the file name's extension implies.
-pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
-    match asked {
-        Some(Packing::None) => None,
-        Some(Packing::Zstd) => Some(Compression::Zstd),
-        Some(Packing::Lz4) => Some(Compression::Lz4),
-        Some(Packing::Gzip) => Some(Compression::Gzip),
-        None => Compression::of_name(path),
-    }
-}
-
-/// The smallest size of a file of a series.
-pub const SMALLEST_FILE: u64 = 4096;
-
-/// Parses a size as tcpdump does, in millions of bytes, or with a unit.
-pub fn file_size(text: &str) -> std::result::Result<u64, String> {
-    let size = match text.parse::<f64>() {
-        Ok(millions) => millions * 1e6,
-        Err(_) => units::bytes(text)? as f64,
-    };
-    match size {
-        _ if size < SMALLEST_FILE as f64 => Err("a file holds at least 4 KiB".to_owned()),
-        _ if size < i64::MAX as f64 => Ok(size as u64),
-        _ => Err("no file is as large as that".to_owned()),
-    }
 }
 
 /// A million IPv6 networks are shorter.

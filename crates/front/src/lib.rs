@@ -6,6 +6,7 @@ pub mod http;
 pub mod json;
 pub mod lines;
 pub mod published;
+pub mod saving;
 pub mod terminal;
 
 use std::process::ExitCode;

@@ -127,15 +127,3 @@ pub fn wait_for_commands(mut running: impl FnMut() -> Result<usize>, tell: impl 
         std::thread::sleep(LOOK_EVERY);
     }
 }
-
-/// Refuses a command for finished files that is not a program.
-pub fn check_command(command: &str) -> Result<()> {
-    match process::is_program(command) {
-        true => Ok(()),
-        false => {
-            let what = format!("cannot run '{command}' for -z");
-            let fix = "-z accepts a program without arguments; put the command line into a script";
-            Err(Error::usage(what, "no such program exists").fix(fix))
-        }
-    }
-}

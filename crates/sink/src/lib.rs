@@ -78,7 +78,7 @@ mod threaded;
 pub use chosen::ChosenPackets;
 pub use direct::DirectFile;
 pub use file::{Pipe, PlainFile};
-pub use finished::{Finished, check_command, wait_for_commands};
+pub use finished::{Finished, wait_for_commands};
 pub use form::OutputForm;
 pub use next_files::NextFiles;
 pub use outputs::{Output, Outputs, are_same, one_file, one_link_type, refuse_rotation};

@@ -9,6 +9,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
+use trawl_front::saving::SavingArgs;
 use trawl_front::{json, terminal};
 use trawl_spool::default_spool;
 use trawl_sys::{Error, Result, clock, process, units};
@@ -24,7 +25,10 @@ use crate::store::{Absent, Contents, Coverage, Incident, PacketLocation, Packets
 ///
 /// The table `packets` has a row for each packet, and `flows` a row for each flow. docs/internals/store.md describes
 /// the columns. Packets that the answer does not cover are counted first, on standard error.
+///
+/// For --packets, the SQL must select chunk, frame, "offset" and time_ns, as SELECT * does.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("write", |arg| arg.long("packets").visible_alias("write")))]
 pub struct Args {
     /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
     #[arg(value_name = "SQL", required_unless_present_any = ["filter", "flows", "incident"], conflicts_with_all = ["filter", "flows", "incident", "from", "to", "host", "interface"])]
@@ -33,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
     /// Show the flows of the packets, as the table `flows` has them
-    #[arg(long, conflicts_with_all = ["packets", "count"])]
+    #[arg(long, conflicts_with_all = ["write", "count"])]
     flows: bool,
     /// Only the packets of this incident (trawl fleet trigger). Alone, it shows what each host stored, and what
     /// happened when
@@ -43,21 +47,19 @@ pub struct Args {
     store: StoreArgs,
     #[command(flatten)]
     part: PartArgs,
-    /// Write the packets to this file, or to standard output with '-'; the SQL must select chunk, frame, "offset" and
-    /// time_ns, as SELECT * does
-    #[arg(long, value_name = "FILE")]
-    packets: Option<PathBuf>,
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), requires = "filter")]
     count: Option<u64>,
     /// Print CSV
-    #[arg(long, conflicts_with_all = ["json", "packets"])]
+    #[arg(long, conflicts_with_all = ["json", "write"])]
     csv: bool,
     /// Print JSON
-    #[arg(long, conflicts_with = "packets")]
+    #[arg(long, conflicts_with = "write")]
     json: bool,
     #[command(flatten)]
     hosts: HostsArgs,
+    #[command(flatten)]
+    saving: SavingArgs,
     #[command(flatten)]
     lines: LineArgs,
 }
@@ -175,11 +177,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             table(args, &scope, &conditions, "SELECT * FROM flows ORDER BY first")?;
             Ok(ExitCode::SUCCESS)
         }
-        (Some(sql), _) if args.packets.is_none() => {
+        (Some(sql), _) if args.saving.write.is_empty() => {
             table(args, &Scope::default(), &Conditions::default(), sql)?;
             Ok(ExitCode::SUCCESS)
         }
-        (None, None) if args.packets.is_none() => {
+        (None, None) if args.saving.write.is_empty() => {
             let subject = args.subject()?;
             let (Some(id), Some(incident)) = (&args.incident, &subject.incident) else {
                 return Err(Error::usage("cannot answer the query", "it is missing")
@@ -267,10 +269,7 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
     let trawl = process::trawl_binary()?;
     let what = format!("cannot run {}", trawl.display());
     let mut command = Command::new(trawl);
-    command.args(["read", "-r", "-"]).args(args.lines.typed());
-    if let Some(file) = &args.packets {
-        command.arg("-w").arg(file);
-    }
+    command.args(["read", "-r", "-"]).args(args.lines.typed()).args(args.saving.typed());
     if let Some(count) = args.count {
         command.args(["-c", &count.to_string()]);
     }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 use trawl_tests::witness::{capinfos, packets_in, tshark};
-use trawl_tests::{Capture, Lab, Running, args, frames, trawl};
+use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, trawl};
 
 /// Connects as a reader of the address that trawl reports, and returns the number of packets received, in a thread.
 fn reader(lab: &Lab, said: &str) -> std::thread::JoinHandle<u64> {
@@ -77,14 +77,33 @@ fn every_output_has_the_packets_of_interfaces_and_of_files() {
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
     outputs.check(&finished.printed(), received.join().expect("it reads"), SENT);
-    // Files wait for the reader.
-    let of_files = Outputs::of(&lab, "files");
     let files = args!("read {} {}", outputs.pcap, outputs.packed);
-    let read = Running::start(&[files, of_files.words()].concat(), "waiting for readers");
-    let received = reader(&lab, &read.said());
+    have_all_that_is_read(&lab, &Outputs::of(&lab, "files"), files, 2 * SENT);
+}
+
+/// Runs a command that reads packets, which waits for its reader and for slow outputs, and checks them.
+fn have_all_that_is_read(lab: &Lab, outputs: &Outputs, command: Vec<&'static str>, all: u64) {
+    let read = Running::start(&[command, outputs.words()].concat(), "waiting for readers");
+    let received = reader(lab, &read.said());
     let done = read.wait();
     assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
-    of_files.check(&done.stdout, received.join().expect("it reads"), 2 * SENT);
+    outputs.check(&done.stdout, received.join().expect("it reads"), all);
+}
+
+#[test]
+fn every_output_has_the_packets_of_a_store() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let (store, spool) = (lab.file("store"), lab.file("spool"));
+    let stored = args!("-i {} --tap tc -Q in --store file://{store} --spool {spool} --store-index", lab.receiver());
+    let capture = Capture::start(&lab, &stored);
+    lab.send(&[frames::patterned(300)], SENT);
+    capture.wait_recorded(SENT);
+    capture.stop_well();
+    let query = args!("store query --store file://{store} --spool {spool} 'SELECT * FROM packets'");
+    have_all_that_is_read(&lab, &Outputs::of(&lab, "store"), query, SENT);
 }
 
 /// Also, packets of a host that are cut off are in the account.

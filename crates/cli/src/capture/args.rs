@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use trawl_capture::MAX_CAPTURED;
 use trawl_front::lines::LineArgs;
+use trawl_front::saving;
 use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_plan::CapturePlan;
 use trawl_plan::TapChoice;
@@ -213,7 +214,7 @@ struct OutputArgs {
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Vec<PathBuf>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
-    #[arg(long, value_parser = choice(&FORMATS), hide_short_help = true)]
+    #[arg(long, value_parser = saving::format(), hide_short_help = true)]
     format: Option<Format>,
     /// Permissions of created files, in octal [default: 600, restricted by the umask]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode, hide_short_help = true)]
@@ -249,7 +250,6 @@ pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] =
     [("in", "", Direction::In), ("out", "", Direction::Out), ("inout", "", Direction::Both)];
 /// Both ends are the last.
 pub(crate) const ENDS: [NamedValue<At>; 3] = [("entry", "", At::Entry), ("exit", "", At::Exit), ("both", "", At::Both)];
-pub(crate) const FORMATS: [NamedValue<Format>; 2] = [("pcapng", "", Format::Pcapng), ("pcap", "", Format::Pcap)];
 const MODES: [NamedValue<Mode>; 2] = [("native", "", Mode::Native), ("skb", "", Mode::Skb)];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use trawl_front::saving::Packing;
 use trawl_plan::outputs::{Format, LISTEN, ListenPlan};
 use trawl_sys::{Error, Result};
 
 use super::listening;
 use super::recording::snaplen;
-use crate::args::Packing;
 
 /// An output as given.
 #[derive(Clone, Debug, Default)]

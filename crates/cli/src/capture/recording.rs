@@ -1,15 +1,11 @@
 //! Arguments about records: their memory, and the data written for each packet.
 
-use std::path::Path;
-use std::time::Duration;
-
 use trawl_capture::MAX_CAPTURED;
+use trawl_front::saving::RotationArgs;
 use trawl_plan::options::{MemorySize, Meta};
-use trawl_plan::outputs::{Compression, Io, Rotation};
-use trawl_sink::check_command;
+use trawl_plan::outputs::Io;
 use trawl_sys::{Error, Result};
 
-use crate::args::{Packing, SMALLEST_FILE, compression, file_size};
 use crate::{completion, units};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -42,35 +38,6 @@ pub(super) struct RecordingArgs {
     pub(super) print: bool,
     #[command(flatten)]
     pub(super) rotation: RotationArgs,
-}
-
-/// Options for compression, and for a series of files.
-#[derive(Debug, clap::Args)]
-pub(crate) struct RotationArgs {
-    /// Compress files, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
-    #[arg(long, value_enum, hide_short_help = true)]
-    pub(crate) compress: Option<Packing>,
-    /// Begin a new file at this size
-    ///
-    /// Millions of bytes, or a size such as 64MiB
-    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
-    file_size: Option<u64>,
-    /// Begin a new file after this many seconds, by the packets' times in a file that is read; -w then expands
-    /// strftime(3)'s conversions
-    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
-    file_seconds: Option<u64>,
-    /// Keep the latest N files
-    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
-    files: Option<u64>,
-    /// Keep the latest files, this many bytes in total; without -C a file has at most an eighth of it
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, hide_short_help = true)]
-    max_disk: Option<u64>,
-    /// Run this with the name of each finished file
-    #[arg(short = 'z', value_name = "COMMAND", hide_short_help = true)]
-    command: Option<String>,
-    /// Give a file its name only once it is finished and on the disk
-    #[arg(long, hide_short_help = true)]
-    sealed: bool,
 }
 
 impl RecordingArgs {
@@ -119,38 +86,6 @@ impl RecordingArgs {
             }
         }
         Ok(meta)
-    }
-}
-
-impl RotationArgs {
-    /// Returns the rules for ending and keeping files. Refuses sizes that cannot be observed.
-    pub(crate) fn rotation(&self) -> Result<Rotation> {
-        self.command.as_deref().map_or(Ok(()), check_command)?;
-        let rotation = Rotation {
-            size: self.file_size,
-            time: self.file_seconds.map(Duration::from_secs),
-            files: self.files.map(|files| files as usize),
-            total: self.max_disk,
-            command: self.command.clone(),
-            sealed: self.sealed,
-        };
-        let Some(total) = self.max_disk else {
-            return Ok(rotation);
-        };
-        let (least, fix) = match self.file_size {
-            Some(size) => (size.saturating_mul(2), "use a smaller -C, or a larger --max-disk"),
-            None => (8 * SMALLEST_FILE, "use a larger --max-disk"),
-        };
-        if total < least {
-            let why = format!("it is {total} bytes, and files of {least} bytes exist at a time");
-            return Err(Error::usage("cannot keep to --max-disk", why).fix(fix));
-        }
-        Ok(rotation)
-    }
-
-    /// Returns an output's compression: its own, or the general one, or by the extension of its name.
-    pub(crate) fn compression(&self, path: &Path, own: Option<Packing>) -> Option<Compression> {
-        compression(own.or(self.compress), path)
     }
 }
 

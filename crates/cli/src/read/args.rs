@@ -9,6 +9,7 @@ use trawl_filter::CompilerOptions;
 use trawl_filter::select::options_for;
 use trawl_front::bound::{Bound, parse_bound};
 use trawl_front::lines::LineArgs;
+use trawl_front::saving::{Packing, SavingArgs, compression};
 use trawl_packet::pcapng::Direction;
 use trawl_plan::filter::Filter;
 use trawl_plan::options::{self, CaptureOptions, Memory};
@@ -16,15 +17,14 @@ use trawl_plan::outputs::{FilePlan, Format, Io, OutputPlan, Rotation};
 use trawl_plan::sources::Sources;
 use trawl_plan::{CapturePlan, TapChoice};
 use trawl_source::{Input, format_for, privacy};
-use trawl_sys::{Error, Result, units};
+use trawl_sys::{Error, Result};
 use trawl_view::print::{Datagrams, PrintOptions};
 use trawl_view::rewrite::Privacy;
 
 use super::selection::{End, Selection, Verdicts};
-use crate::args::{JsonForm, LibpcapArg, Packing, choice, compression, filter_in_file};
-use crate::capture::args::{DIRECTIONS, FORMATS};
+use crate::args::{JsonForm, LibpcapArg, choice, filter_in_file};
+use crate::capture::args::DIRECTIONS;
 use crate::capture::named_output::NamedOutput;
-use crate::capture::recording::RotationArgs;
 use crate::terminal::write_out;
 
 /// Shows packets of capture files, or writes them to another file
@@ -51,28 +51,8 @@ pub struct ReadArgs {
     /// Read the files that this file names, one a line; '-' is standard input
     #[arg(short = 'V', value_name = "FILE", conflicts_with = "read", hide_short_help = true)]
     read_list: Option<PathBuf>,
-    /// Write the packets to this file; '-' for a pipe
-    ///
-    /// Several times for several outputs, with the options and addresses for readers that `trawl capture -w` accepts
-    #[arg(short = 'w', long = "write", value_name = "FILE")]
-    write: Vec<PathBuf>,
-    /// Format of the files written [default: by the ending .pcap or .pcapng, or else the format of the files read]
-    #[arg(long, value_parser = choice(&FORMATS), requires = "write", hide_short_help = true)]
-    format: Option<Format>,
     #[command(flatten)]
-    rotation: RotationArgs,
-    /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
-    #[arg(long, value_name = "KEY", requires = "write", conflicts_with = "print", value_hint = clap::ValueHint::FilePath)]
-    anonymize: Option<PathBuf>,
-    /// Cut packets after their headers, also inside tunnels
-    #[arg(long, requires = "write", conflicts_with = "print")]
-    headers: bool,
-    /// Leave out packets that another interface or direction saw within this time, such as 5ms; retransmissions stay
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    dedup: Option<Duration>,
-    /// Show the packets as well as write them
-    #[arg(long, hide_short_help = true)]
-    print: bool,
+    saving: SavingArgs,
     /// End after this many packets
     #[arg(short = 'c', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     limit: Option<u64>,
@@ -231,6 +211,7 @@ pub(super) fn no_capture() -> CapturePlan {
 impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {
         self.tcpdump.refuse()?;
+        let saving = &self.saving;
         let (files, words) = self.files_and_words()?;
         let filter = self.filter(&words)?;
         let verdicts = self.choice.verdict.as_deref().map(Verdicts::parse);
@@ -255,18 +236,18 @@ impl ReadArgs {
             },
             count: self.limit,
             follow: self.follow,
-            format: self.format,
-            packing: self.rotation.compress,
+            format: saving.format,
+            packing: saving.rotation.compress,
             // Without a file, the letters of tcpdump's series have no effect.
-            rotation: match self.write.is_empty() {
+            rotation: match saving.write.is_empty() {
                 true => Rotation::default(),
-                false => self.rotation.rotation()?,
+                false => saving.rotation.rotation()?,
             },
-            write: self.write.iter().map(|text| NamedOutput::parse(text)).collect::<Result<_>>()?,
-            dedup: self.dedup,
-            anonymize: self.anonymize.clone(),
-            headers: self.headers,
-            form: (self.write.is_empty() || self.print || self.count).then_some(form),
+            write: saving.write.iter().map(|text| NamedOutput::parse(text)).collect::<Result<_>>()?,
+            dedup: saving.dedup,
+            anonymize: saving.anonymize.clone(),
+            headers: saving.headers,
+            form: (saving.write.is_empty() || saving.print || self.count).then_some(form),
             print: PrintOptions { datagrams: self.tcpdump.datagrams()?, ..self.lines.options(self.quick) },
             precision_of_file: self.lines.precision().is_none(),
             flush_each: self.line_buffered || self.packet_buffered,
