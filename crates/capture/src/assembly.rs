@@ -256,13 +256,24 @@ impl Assembly {
         self.points.set_stamps(point, self.options.recording.stamps);
     }
 
-    /// Returns the interface blocks after the first `made`.
-    pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
+    /// Returns the interface blocks after the first `made`, with the filter and the snap length of these options, of
+    /// which the kernel may carry out a part.
+    pub fn interface_blocks(
+        &self,
+        sites: &[CaptureSite],
+        made: usize,
+        options: &CaptureOptions,
+    ) -> Vec<pcapng::Interface> {
         let seeds = self.points.seeds(made).iter();
-        seeds.map(|seed| self.interface_block(sites, *seed)).collect()
+        seeds.map(|seed| self.interface_block(sites, *seed, options)).collect()
     }
 
-    fn interface_block(&self, sites: &[CaptureSite], seed: InterfaceSeed) -> pcapng::Interface {
+    fn interface_block(
+        &self,
+        sites: &[CaptureSite],
+        seed: InterfaceSeed,
+        options: &CaptureOptions,
+    ) -> pcapng::Interface {
         let point = &self.points[seed.point];
         let site = point.site.map(|site| &sites[site]);
         let interface = site.map(|site| &site.interface);
@@ -270,7 +281,7 @@ impl Assembly {
         let how = if point.mode.is_empty() { String::new() } else { format!(" ({})", point.mode) };
         pcapng::Interface {
             link_type: point.link_type.or(interface.map(|interface| interface.link_type)).unwrap_or(LINKTYPE_ETHERNET),
-            snaplen: self.snaplen(),
+            snaplen: options.snaplen.min(self.rings.geometry.max_captured()),
             name: Some(self.points.block_name(point)),
             comments: point.program.iter().cloned().chain(pod).collect(),
             description: Some(format!(
@@ -284,7 +295,7 @@ impl Assembly {
             mac: interface.and_then(|interface| interface.mac),
             hardware: interface.filter(|interface| interface.index != 0).map(|interface| interface.hardware_text()),
             os: Some(self.host.os.clone()),
-            filter: self.options.filter.as_ref().map(|filter| filter.text()),
+            filter: options.filter.as_ref().map(|filter| filter.text()),
             ..pcapng::Interface::default()
         }
     }

@@ -24,9 +24,9 @@ pub fn run<O: Observer, T>(
         None => Vec::new(),
     };
     let attached = session::attach(&sites, options, HostFeatures::this(), observer)?;
-    // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
+    // A deleted namespace ends once no process holds it: the capture releases the namespaces of vanished interfaces.
     drop(sites);
-    let geometry = attached.session().geometry();
+    let geometry = attached.geometry();
     let snaplen = options.snaplen.min(geometry.max_captured());
     if snaplen < options.snaplen && options.snaplen < MAX_CAPTURED {
         observer.event(&Event::SnaplenReduced { bytes: snaplen });

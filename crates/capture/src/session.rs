@@ -45,7 +45,6 @@ use crate::trigger::{self, Trigger};
 use presence::Presence;
 use promiscuous::Promiscuous;
 use trawl_plan::TapChoice;
-use trawl_plan::filter::Filter;
 use trawl_plan::options::{CaptureOptions, TimeSource};
 
 /// Reason for which a capture ended.
@@ -133,6 +132,16 @@ pub trait Observer {
     fn looked_after(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
 }
 
+/// Events of a running capture that its summary contains.
+#[derive(Debug, Default)]
+struct Past {
+    left: CountsOfLeft,
+    /// Closed gaps in which packets passed unseen.
+    unseen: Vec<Gap>,
+    /// Events that started writing.
+    fired: Vec<Firing>,
+}
+
 /// Counts of removed taps, by hook point.
 #[derive(Debug, Default)]
 struct CountsOfLeft {
@@ -141,14 +150,10 @@ struct CountsOfLeft {
     lost: Vec<(u32, &'static str, u64)>,
 }
 
-/// A capture whose taps are attached, with all rights of its process.
-#[derive(Debug)]
-pub struct Attached(Session);
-
 /// A capture with the rights that it needs to run.
 #[derive(Debug)]
 pub struct Confined {
-    session: Session,
+    attached: Attached,
     /// True if the process gave up its rights: the warden undoes the capture's changes.
     gave_up_rights: bool,
 }
@@ -161,71 +166,68 @@ pub fn attach(
     host: HostFeatures,
     observer: &mut dyn Observer,
 ) -> Result<Attached> {
-    let attached = Attached(Session::attach(sites, options, host, observer)?);
+    let attached = Planned { sites, options, host }.attach(observer)?;
     observer.attached(&attached)?;
     Ok(attached)
 }
 
 impl Attached {
-    pub fn session(&self) -> &Session {
-        &self.0
-    }
-
     /// Makes the processes that the filter selects stop as they begin a program in a network namespace that is not
     /// among these. The caller lets them go on.
     pub fn stop_in_unknown_namespaces(&self) -> Result<Option<KnownNamespaces>> {
-        let processes = self.0.assembly.processes.as_ref();
+        let processes = self.assembly.processes.as_ref();
         let known = processes.map(|processes| processes.watch.stop_in_unknown_namespaces());
         known.transpose()
     }
 
     /// Returns the warden that cuts files to their last whole block if trawl is killed.
     pub fn files_warden(&mut self) -> &mut Warden {
-        &mut self.0.files
+        &mut self.files
     }
 
     /// Gives up rights that the running capture does not need, and changes to the user, if given. The warden keeps its
     /// rights and undoes changes at the end. Must be called before threads are started.
     pub fn confine(self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
         let mut capabilities = besides;
-        for at in &self.0.taps {
+        for at in &self.taps {
             capabilities |= at.tap.keeps();
         }
         // Later interfaces need the same rights to attach.
-        if self.0.options.joins {
+        if self.options.joins {
             capabilities |= crate::TO_JOIN;
             // Processes lead to the network namespaces of a command. Those of other users wait there, too.
-            if self.0.options.across_namespaces && self.0.options.process.is_some() {
+            if self.options.across_namespaces && self.options.process.is_some() {
                 capabilities |= Capabilities::SYS_PTRACE | Capabilities::KILL;
             }
         }
         // If /sys hides the BPF file system, only other processes lead to it, and they cannot be inspected from now on.
         let _ = bpffs::hold();
         KeptPrivileges { user, capabilities }.confine()?;
-        Ok(Confined { session: self.0, gave_up_rights: true })
+        Ok(Confined { attached: self, gave_up_rights: true })
     }
 
     /// Keeps all rights, for callers that need them while the capture runs.
     pub fn keep_rights(self) -> Confined {
-        Confined { session: self.0, gave_up_rights: false }
+        Confined { attached: self, gave_up_rights: false }
     }
 }
 
 impl Confined {
-    pub fn session(&self) -> &Session {
-        &self.session
+    pub fn attached(&self) -> &Attached {
+        &self.attached
     }
 
     /// Records until the capture ends.
     pub fn run(mut self, writer: &mut dyn Writer, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
-        let stages = std::mem::take(&mut self.session.stages);
+        let stages = std::mem::take(&mut self.attached.stages);
         Running {
             watched: 0,
-            clock_offset: self.session.assembly.rings.clock.offset_to_wall(),
+            clock_offset: self.attached.assembly.rings.clock.offset_to_wall(),
             joins: Joins::default(),
+            past: Past::default(),
             feed: Feed::new(stages, writer),
             gave_up_rights: self.gave_up_rights,
-            session: self.session,
+            capture: self.attached,
             observer,
         }
         .run()
@@ -234,7 +236,8 @@ impl Confined {
 
 /// A capture that records.
 struct Running<'r> {
-    session: Session,
+    capture: Attached,
+    past: Past,
     feed: Feed<'r>,
     observer: &'r mut dyn Observer,
     gave_up_rights: bool,
@@ -262,9 +265,9 @@ struct Current {
     report: StageReport,
 }
 
-/// A capture once its taps are attached.
+/// A capture whose taps are attached, with all rights of its process.
 #[derive(Debug)]
-pub struct Session {
+pub struct Attached {
     sites: Vec<CaptureSite>,
     options: CaptureOptions,
     /// Stages in user space between the taps and the writer.
@@ -278,11 +281,6 @@ pub struct Session {
     started_wall: u64,
     /// Values that change during the capture, for readers of the counters.
     current: Rc<RefCell<Current>>,
-    /// Events that started writing.
-    fired: Vec<Firing>,
-    left: CountsOfLeft,
-    /// Closed gaps in which packets passed unseen.
-    unseen: Vec<Gap>,
     promiscuous: Promiscuous,
     /// Assembly for later taps. Declared after the taps: its warden may only be dismissed once they are detached.
     assembly: Assembly,
@@ -318,58 +316,59 @@ struct TapHealth {
 /// Time limit for the verifier with a filter; after that, packets are filtered in user space.
 const MOST_TO_VERIFY: Duration = Duration::from_secs(2);
 
-impl Session {
-    fn attach(
-        sites: &[CaptureSite],
-        options: &CaptureOptions,
-        host: HostFeatures,
-        observer: &mut dyn Observer,
-    ) -> Result<Self> {
+/// A capture before its taps are attached.
+struct Planned<'p> {
+    sites: &'p [CaptureSite],
+    options: &'p CaptureOptions,
+    host: HostFeatures,
+}
+
+/// The taps of a capture, and the state of the kernel that belongs to them.
+struct AttachedTaps {
+    taps: Vec<AtSite>,
+    presence: Presence,
+    signals: Signals,
+    promiscuous: Promiscuous,
+    assembly: Assembly,
+}
+
+impl Planned<'_> {
+    fn attach(self, observer: &mut dyn Observer) -> Result<Attached> {
+        let Self { sites, options, .. } = self;
         options.trigger.as_ref().map_or(Ok(()), trigger::check)?;
         let after_kernel = SecondLook::after_kernel(sites, options)?;
         let in_kernel = after_kernel.as_ref().map_or_else(|| options.clone(), |second| second.in_kernel(options));
-        let mut attach = || Self::attach_taps(sites, &in_kernel, host.clone(), observer);
+        let mut attach = || self.attach_taps(&in_kernel, observer);
         let attached = match options.follows() || in_kernel.filter.is_none() {
             // Without a filter nothing is left to user space, and packets to follow are chosen in the kernel or not at
             // all.
             true => attach(),
             false => deadline::limited(MOST_TO_VERIFY, attach),
         };
-        let (mut session, mut second) = match (attached, after_kernel) {
-            (Ok(session), None) => return Ok(session),
-            (Ok(session), Some(second)) => {
+        let (attached, second) = match (attached, after_kernel) {
+            (Ok(attached), None) => (attached, None),
+            (Ok(attached), Some(second)) => {
                 observer.event(&Event::LongChainsInUserSpace);
-                (session, second)
+                (attached, Some(second))
             }
             (Err(error), _) => {
                 let Some(second) = SecondLook::instead_of(&error, sites, options)? else {
                     return Err(error);
                 };
-                let session = Self::attach_taps(sites, &second.in_kernel(options), host, observer)?;
+                let attached = self.attach_taps(&second.in_kernel(options), observer)?;
                 observer.event(&Event::FilteredInUserSpace { why: error.why().to_owned() });
-                (session, second)
+                (attached, Some(second))
             }
         };
-        session.options = options.clone();
-        let filter = options.filter.as_ref().map(Filter::text);
-        for interface in &mut session.interfaces {
-            interface.filter.clone_from(&filter);
-            interface.snaplen = options.snaplen;
-        }
-        second.begin(&session.assembly.points, session.interfaces.len());
-        session.stages.insert(0, Box::new(second));
-        Ok(session)
+        self.begin(attached, second)
     }
 
-    fn attach_taps(
-        sites: &[CaptureSite],
-        options: &CaptureOptions,
-        host: HostFeatures,
-        observer: &mut dyn Observer,
-    ) -> Result<Self> {
+    /// Attaches the taps with the options that the kernel carries out.
+    fn attach_taps(&self, options: &CaptureOptions, observer: &mut dyn Observer) -> Result<AttachedTaps> {
+        let sites = self.sites;
         options.check_cpu()?;
         let signals = Signals::watch_with_trigger()?;
-        let mut assembly = Assembly::new(options, host, sites.len())?;
+        let mut assembly = Assembly::new(options, self.host.clone(), sites.len())?;
         assembly.expect(sites);
         if let Some(plan) = &options.process {
             assembly.watch_processes(plan)?;
@@ -394,10 +393,6 @@ impl Session {
             attach_at(index, sites, &mut assembly, &mut taps, &mut promiscuous)?;
         }
         assembly.settle()?;
-        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
-        if let (Some(plan), Some(processes)) = (&options.process, &assembly.processes) {
-            stages.push(Box::new(ProcessStage::new(Rc::clone(processes), plan.detail)));
-        }
         if let Some(tap) = of_capture(options) {
             let attached = tap.attach(0, sites, &mut assembly)?;
             taps.push(AtSite::new(0, tap.name(), attached));
@@ -413,7 +408,22 @@ impl Session {
             assembly.report_unlinked();
         }
         report_events(&mut assembly, observer);
-        let interfaces = assembly.interface_blocks(sites, 0);
+        Ok(AttachedTaps { taps, presence, signals, promiscuous, assembly })
+    }
+
+    /// Starts the rings, and puts the stages between them and the writer together.
+    fn begin(self, attached: AttachedTaps, second: Option<SecondLook>) -> Result<Attached> {
+        let Self { sites, options, .. } = self;
+        let AttachedTaps { mut taps, presence, signals, promiscuous, mut assembly } = attached;
+        let interfaces = assembly.interface_blocks(sites, 0, options);
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        if let Some(mut second) = second {
+            second.begin(&assembly.points, interfaces.len());
+            stages.push(Box::new(second));
+        }
+        if let (Some(plan), Some(processes)) = (&options.process, &assembly.processes) {
+            stages.push(Box::new(ProcessStage::new(Rc::clone(processes), plan.detail)));
+        }
         stages.extend(taps.iter_mut().filter_map(|at| at.tap.stage(&interfaces)));
         if let Some(wait) = options.once {
             stages.push(Box::new(Once::new(wait, options.count)));
@@ -425,7 +435,7 @@ impl Session {
         // Before the first packet.
         let started_wall = clock::wall();
         assembly.rings.begin();
-        Ok(Self {
+        Ok(Attached {
             sites: sites.to_vec(),
             options: options.clone(),
             stages,
@@ -437,15 +447,14 @@ impl Session {
             started: Instant::now(),
             started_wall,
             current: Rc::default(),
-            fired: Vec::new(),
-            left: CountsOfLeft::default(),
-            unseen: Vec::new(),
             promiscuous,
             assembly,
             files: Warden::default(),
         })
     }
+}
 
+impl Attached {
     pub fn interfaces(&self) -> &[pcapng::Interface] {
         &self.interfaces
     }

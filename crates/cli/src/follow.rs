@@ -139,7 +139,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         (true, true) => json::print(path),
         (true, false) => terminal::write_out(&path.to_string()),
     };
-    let mut following = Following::begin(confined.session(), args.count, &namespaces, losses, file, &mut show);
+    let mut following = Following::begin(confined.attached(), args.count, &namespaces, losses, file, &mut show);
     let (summary, ended) = confined.run(&mut following, &mut observer)?;
     let ends = following.into_ends(&summary.total)?;
     let status = end_command(observer.watcher.subject);

@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut screen = Screen { is_live: !args.json && terminal::stdout_is_terminal(), lines: 0 };
     let file = file.as_mut().map(|file| &mut **file as &mut dyn Writer);
-    let mut search = Search::begin(scope, confined.session(), &sites, file, &mut screen)?;
+    let mut search = Search::begin(scope, confined.attached(), &sites, file, &mut screen)?;
     let (summary, ended) = confined.run(&mut search, &mut observer)?;
     let seconds = started.elapsed().as_secs_f64();
     let mut report = search.into_report(&summary.total)?;

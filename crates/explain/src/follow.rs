@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_bpf::{functions, program};
-use trawl_capture::session::Session;
+use trawl_capture::session::Attached;
 use trawl_capture::taps::drop;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
@@ -92,7 +92,7 @@ impl<'a> Following<'a> {
     /// Begins to follow `count` packets. `losses` has the number of lost records so far, `namespaces` are those that
     /// are followed, and `show` gets each path that is over.
     pub fn begin(
-        session: &Session,
+        capture: &Attached,
         count: u64,
         namespaces: &[Namespace],
         losses: Rc<Cell<u64>>,
@@ -100,7 +100,7 @@ impl<'a> Following<'a> {
         show: &'a mut dyn FnMut(&PacketPath) -> Result<()>,
     ) -> Self {
         Self {
-            packets: packets_of(session),
+            packets: packets_of(capture),
             open: BTreeMap::new(),
             joined: Joined::default(),
             left: count,

@@ -366,16 +366,16 @@ impl Outputs {
     /// Records a capture to all outputs, and shows the packets as well.
     pub fn record(self, mut attached: Attached, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
         // A library reports link types only once the devices are open.
-        let interfaces = attached.session().interfaces().iter();
+        let interfaces = attached.interfaces().iter();
         one_link_type(self.first_format(), interfaces.map(|one| one.link_type))?;
         let user = self.user.clone();
-        let accounts = attached.session().accounts();
+        let accounts = attached.accounts();
         let prepared = self.prepare(attached.files_warden(), accounts, true)?;
         let confined = attached.confine(user, Capabilities::empty())?;
         // Compression starts threads, which have the rights of the thread that starts them.
-        let session = confined.session();
-        let interface = session.interfaces().first().cloned().unwrap_or_default();
-        let mut writers = prepared.start(Stream { interface, packets: packets_of(session) })?;
+        let capture = confined.attached();
+        let interface = capture.interfaces().first().cloned().unwrap_or_default();
+        let mut writers = prepared.start(Stream { interface, packets: packets_of(capture) })?;
         let mut ran = confined.run(writers.writer(), observer);
         let outputs = writers.end();
         if let Ok((summary, _)) = &mut ran {
@@ -556,7 +556,7 @@ pub fn one_file(path: &Path, attached: &mut Attached) -> Result<Box<dyn Writer>>
     };
     let output = Output::open(path, None, None)?;
     output.check_compression(plan.compression)?;
-    let interface = attached.session().interfaces().first().cloned().unwrap_or_default();
+    let interface = attached.interfaces().first().cloned().unwrap_or_default();
     let way = Way { io: Io::Auto, origin: Origin::Live };
     let open = of_file(plan, way, output, attached.files_warden())?;
     open(&mut Stream { interface, packets: RingPackets::default() })

@@ -104,7 +104,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer, tell: fn(&Event)) -> Result
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared, tell };
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
-    let mut writer = Viewed { viewer: &shared, packets: packets_of(confined.session()) };
+    let mut writer = Viewed { viewer: &shared, packets: packets_of(confined.attached()) };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
     into_result(ended).map(|()| summary)
 }

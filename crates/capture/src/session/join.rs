@@ -25,7 +25,7 @@ impl Running<'_> {
     /// Extends the taps to network namespaces that the observer names.
     pub(super) fn enter(&mut self) {
         for namespace in self.observer.entered() {
-            for at in &mut self.session.taps {
+            for at in &mut self.capture.taps {
                 if let Err(error) = at.tap.enter(&namespace) {
                     let why = error.to_string();
                     self.observer.event(&Event::NoSteps { why });
@@ -41,9 +41,9 @@ impl Running<'_> {
             return Ok(());
         }
         let present: Vec<CaptureSite> =
-            self.session.presence.sites().filter_map(|index| self.session.sites.get(index).cloned()).collect();
+            self.capture.presence.sites().filter_map(|index| self.capture.sites.get(index).cloned()).collect();
         let unchanged = match self.joins.refused.is_empty() && !self.joins.is_full {
-            true => self.session.presence.unchanged(),
+            true => self.capture.presence.unchanged(),
             // Interfaces that were refused may be possible by now.
             false => Vec::new(),
         };
@@ -54,7 +54,7 @@ impl Running<'_> {
             if self.joins.refused.contains(&identity(&site)) {
                 continue;
             }
-            is_full = !self.session.assembly.points.has_room();
+            is_full = !self.capture.assembly.points.has_room();
             if is_full {
                 self.tell_full(&site);
                 break;
@@ -62,7 +62,7 @@ impl Running<'_> {
             self.join_one(site)?;
         }
         self.joins.is_full = is_full;
-        self.session.assembly.settle()?;
+        self.capture.assembly.settle()?;
         self.joins.next = Some(Instant::now() + LOOK_EVERY.max(took * REST_FACTOR));
         Ok(())
     }
@@ -72,44 +72,44 @@ impl Running<'_> {
         if !self.joins.is_full {
             self.observer.event(&Event::JoinsWait {
                 interface: site.label.clone(),
-                why: self.session.assembly.points.too_many().to_string(),
+                why: self.capture.assembly.points.too_many().to_string(),
             });
         }
     }
 
     fn join_one(&mut self, site: CaptureSite) -> Result<()> {
-        let (points, blocks) = (self.session.assembly.points.len(), self.session.interfaces.len());
-        let index = self.session.sites.len();
-        self.session.sites.push(site);
-        let sites = &self.session.sites;
+        let (points, blocks) = (self.capture.assembly.points.len(), self.capture.interfaces.len());
+        let index = self.capture.sites.len();
+        self.capture.sites.push(site);
+        let sites = &self.capture.sites;
         let mut taps = Vec::new();
-        let promiscuous = &mut self.session.promiscuous;
-        let attached = attach_at(index, sites, &mut self.session.assembly, &mut taps, promiscuous).and_then(|()| {
+        let promiscuous = &mut self.capture.promiscuous;
+        let attached = attach_at(index, sites, &mut self.capture.assembly, &mut taps, promiscuous).and_then(|()| {
             for at in &mut taps {
                 at.tap.start()?;
             }
-            self.session.presence.add(index, &sites[index])
+            self.capture.presence.add(index, &sites[index])
         });
-        report_events(&mut self.session.assembly, self.observer);
+        report_events(&mut self.capture.assembly, self.observer);
         // Points of a failed tap stay: the interface blocks have their numbers.
-        let made = self.session.assembly.interface_blocks(&self.session.sites, blocks);
+        let made = self.capture.assembly.interface_blocks(&self.capture.sites, blocks, &self.capture.options);
         let mut header = Vec::new();
         for interface in &made {
             write::interface_description(&mut header, interface);
         }
-        write_names(&mut header, self.session.sites[index].pod.as_deref());
-        self.session.interfaces.extend(made);
-        let joined = &self.session.assembly.points[points..];
-        self.session.current.borrow_mut().joined.extend_from_slice(joined);
-        self.session.merge.add(std::mem::take(&mut self.session.assembly.rings.streams));
+        write_names(&mut header, self.capture.sites[index].pod.as_deref());
+        self.capture.interfaces.extend(made);
+        let joined = &self.capture.assembly.points[points..];
+        self.capture.current.borrow_mut().joined.extend_from_slice(joined);
+        self.capture.merge.add(std::mem::take(&mut self.capture.assembly.rings.streams));
         match attached {
             Ok(()) => {
-                self.session.taps.extend(taps);
-                self.observer.started(&self.session.assembly.points[points..]);
+                self.capture.taps.extend(taps);
+                self.observer.started(&self.capture.assembly.points[points..]);
             }
             Err(error) => {
-                self.session.assembly.points.release(index);
-                self.joins.refused.insert(identity(&self.session.sites[index]));
+                self.capture.assembly.points.release(index);
+                self.joins.refused.insert(identity(&self.capture.sites[index]));
                 self.observer.event(&Event::NotJoined { why: error.to_string() });
             }
         }

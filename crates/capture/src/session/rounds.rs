@@ -26,12 +26,12 @@ impl Running<'_> {
     /// Records until the capture ends, and computes the summary.
     pub(super) fn run(mut self) -> Result<(Summary, Ended)> {
         events::precise_sleeps();
-        for at in &mut self.session.taps {
+        for at in &mut self.capture.taps {
             at.tap.start()?;
         }
-        let header = self.session.file_header();
+        let header = self.capture.file_header();
         let begun = self.feed.write(Blocks::Bytes(&header)).and_then(|()| self.feed.flush());
-        self.observer.started(&self.session.assembly.points);
+        self.observer.started(&self.capture.assembly.points);
         let ended = match begun {
             Ok(()) if self.is_full() => Ended::Size,
             Ok(()) => self.move_until_end()?,
@@ -42,11 +42,11 @@ impl Running<'_> {
 
     fn move_until_end(&mut self) -> Result<Ended> {
         let mut sleep = BUSY_SLEEP;
-        let wanted = (self.session.geometry().pool_size / RING_SHARE).min(BUSY_BYTES);
+        let wanted = (self.capture.geometry().pool_size / RING_SHARE).min(BUSY_BYTES);
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         loop {
-            let moved = match self.session.merge.round(&mut self.feed) {
+            let moved = match self.capture.merge.round(&mut self.feed) {
                 Ok(moved) => moved,
                 Err(error) => return Ok(Ended::Output(error)),
             };
@@ -70,10 +70,10 @@ impl Running<'_> {
                 if let Some(ended) = self.tend()? {
                     return Ok(ended);
                 }
-                let session = &mut self.session;
-                self.observer.looked_after(&mut || session.figures());
+                let (capture, past) = (&mut self.capture, &self.past);
+                self.observer.looked_after(&mut || capture.figures(past));
                 self.enter();
-                if self.session.options.joins
+                if self.capture.options.joins
                     && let Err(error) = self.join(is_urgent)
                 {
                     return Ok(Ended::Output(error));
@@ -82,7 +82,7 @@ impl Running<'_> {
             let interval = self.observer.interval();
             if interval.is_some_and(|interval| reported.elapsed() >= interval) {
                 reported = Instant::now();
-                self.observer.figures(&self.session.figures());
+                self.observer.figures(&self.capture.figures(&self.past));
             }
             sleep = match (moved, &self.feed.pressure) {
                 // The reader wakes it.
@@ -115,7 +115,7 @@ impl Running<'_> {
         let mut outcome = self.feed.finish();
         self.note_report();
         // Added interface blocks count sightings before they are merged.
-        let current = self.session.current.borrow();
+        let current = self.capture.current.borrow();
         for (interface, packets) in &mut outcome.added {
             *packets = packets.saturating_sub(current.report.merged.sum(&[*interface]));
         }
@@ -126,13 +126,13 @@ impl Running<'_> {
         self.tell_of_processes();
         let mut in_rings = Counts::default();
         let mut rest = Feed::new(Vec::new(), &mut in_rings);
-        self.session.merge.finish(&mut rest)?;
+        self.capture.merge.finish(&mut rest)?;
         drop(rest);
         outcome.unwritten.add_all(&in_rings);
         let is_complete = !matches!(ended, Ended::Output(_)) && outcome.not_read.is_none();
-        let mut summary = self.session.final_summary(&outcome, &ended);
+        let mut summary = self.capture.final_summary(&self.past, &outcome, &ended);
         if is_complete {
-            let trailer = self.session.file_trailer(&summary, &outcome.added);
+            let trailer = self.capture.file_trailer(&summary, &outcome.added);
             let written = self.feed.write(Blocks::Bytes(&trailer));
             let error = match written {
                 Ok(()) => self.feed.finish().error,
@@ -154,38 +154,38 @@ impl Running<'_> {
     fn hand_over(&mut self) -> Result<()> {
         let mut patience = Patience::begin();
         loop {
-            self.session.merge.finish(&mut self.feed)?;
+            self.capture.merge.finish(&mut self.feed)?;
             let Pressure::Blocked(reader) = &self.feed.pressure else {
                 return Ok(());
             };
             if patience.is_over(reader) {
                 return Ok(());
             }
-            let signals = [self.session.signals.as_fd()];
+            let signals = [self.capture.signals.as_fd()];
             events::wait_also(&signals, reader.outlet(), Reader::SLEEP)?;
             self.feed.flush()?;
         }
     }
 
     fn wait(&self, mut sleep: Duration) -> Result<()> {
-        if let Some(duration) = self.session.options.duration {
-            sleep = sleep.min(duration.saturating_sub(self.session.started.elapsed()));
+        if let Some(duration) = self.capture.options.duration {
+            sleep = sleep.min(duration.saturating_sub(self.capture.started.elapsed()));
         }
         let outlet = match &self.feed.pressure {
             Pressure::Blocked(reader) => reader.outlet(),
             _ => None,
         };
-        events::wait_also(&[self.session.signals.as_fd()], outlet, sleep)
+        events::wait_also(&[self.capture.signals.as_fd()], outlet, sleep)
     }
 
     /// Handles signals, events and limits, which every round checks.
     fn look_around(&mut self) -> Result<Option<Ended>> {
         let is_over = self.note_report();
-        let by_signal = self.session.options.trigger.as_ref().is_some_and(|plan| plan.signal);
+        let by_signal = self.capture.options.trigger.as_ref().is_some_and(|plan| plan.signal);
         let mut ended = None;
-        while let Some(signal) = self.session.signals.next() {
+        while let Some(signal) = self.capture.signals.next() {
             match signal {
-                Signal::Report => self.observer.figures(&self.session.figures()),
+                Signal::Report => self.observer.figures(&self.capture.figures(&self.past)),
                 // An unexpected trigger must not end the process without a summary.
                 Signal::Trigger if by_signal => self.feed.signal(clock::wall()),
                 Signal::Trigger => self.observer.triggered(),
@@ -201,17 +201,17 @@ impl Running<'_> {
         if ended.is_some() {
             return Ok(ended);
         }
-        if self.session.options.duration.is_some_and(|duration| self.session.started.elapsed() >= duration) {
+        if self.capture.options.duration.is_some_and(|duration| self.capture.started.elapsed() >= duration) {
             return Ok(Some(Ended::Duration));
         }
-        let Some(count) = self.session.options.count else {
+        let Some(count) = self.capture.options.count else {
             return Ok(None);
         };
-        let recorded = match self.session.current.borrow().report.handed_on {
+        let recorded = match self.capture.current.borrow().report.handed_on {
             Some(packets) => packets,
             // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
-            None if !self.session.assembly.rings.tickets.exhausted() => return Ok(None),
-            None => self.session.assembly.points.iter().map(|point| point.account().recorded).sum::<u64>(),
+            None if !self.capture.assembly.rings.tickets.exhausted() => return Ok(None),
+            None => self.capture.assembly.points.iter().map(|point| point.account().recorded).sum::<u64>(),
         };
         Ok((recorded >= count).then_some(Ended::Count))
     }
@@ -221,17 +221,17 @@ impl Running<'_> {
         let mut report = self.feed.report();
         for firing in report.triggers.iter_mut().flat_map(|triggers| triggers.list.drain(..)) {
             self.observer.event(&Event::Triggered(firing.clone()));
-            self.session.fired.push(firing);
+            self.past.fired.push(firing);
         }
         let is_over = report.is_over;
-        self.session.current.borrow_mut().report = report;
+        self.capture.current.borrow_mut().report = report;
         is_over
     }
 
     /// Reports what is not known about processes.
     fn tell_of_processes(&mut self) {
         let (Some(processes), false) =
-            (&self.session.assembly.processes, self.session.options.process.as_ref().is_some_and(|plan| plan.optional))
+            (&self.capture.assembly.processes, self.capture.options.process.as_ref().is_some_and(|plan| plan.optional))
         else {
             return;
         };
@@ -251,11 +251,11 @@ impl Running<'_> {
         // Events since the last check. The capture ends in any case.
         self.watched = 0;
         self.watch(usize::MAX);
-        self.session.assembly.points.iter().for_each(|point| point.rings.stop());
+        self.capture.assembly.points.iter().for_each(|point| point.rings.stop());
         if self.gave_up_rights {
-            self.session.assembly.undo.warden.carry_out();
+            self.capture.assembly.undo.warden.carry_out();
         }
-        for at in &mut self.session.taps {
+        for at in &mut self.capture.taps {
             at.tap.detach().into_iter().for_each(|notice| self.observer.event(&notice));
         }
         events::wait_for_running_programs();

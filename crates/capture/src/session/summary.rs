@@ -8,7 +8,7 @@ use trawl_pipeline::report::TriggerReport;
 use trawl_pipeline::{Counts, WriteOutcome, reason_of_failure};
 use trawl_sys::clock;
 
-use super::{Ended, Session};
+use super::{Attached, Ended, Past};
 use crate::account::account_of_ring;
 use crate::assembly::HostFeatures;
 use crate::point::Point;
@@ -16,19 +16,19 @@ use crate::summary::{PointSummary, Summary};
 use trawl_plan::options::Stamps;
 use trawl_plan::pod::Pod;
 
-impl Session {
+impl Attached {
     /// Returns the summary so far.
-    pub(super) fn figures(&mut self) -> Summary {
-        self.summary(&Counts::default(), "")
+    pub(super) fn figures(&mut self, past: &Past) -> Summary {
+        self.summary(past, &Counts::default(), "")
     }
 
     /// Returns the summary at the end. Packets that were recorded and lost on output are taken back.
-    pub(super) fn final_summary(&mut self, outcome: &WriteOutcome, ended: &Ended) -> Summary {
+    pub(super) fn final_summary(&mut self, past: &Past, outcome: &WriteOutcome, ended: &Ended) -> Summary {
         let points = &mut self.assembly.points;
         if let Some(point) = points.iter_mut().find(|point| point.site.is_none()) {
             point.interfaces.extend(outcome.added.iter().map(|(id, _)| *id));
         }
-        let mut summary = self.summary(&outcome.unwritten, reason_of_unwritten(ended));
+        let mut summary = self.summary(past, &outcome.unwritten, reason_of_unwritten(ended));
         for loss in &outcome.lost {
             let is_meant = |point: &Point| point.interfaces.contains(&loss.interface);
             if let Some(at) = self.assembly.points.iter().position(is_meant) {
@@ -54,7 +54,7 @@ impl Session {
         summary
     }
 
-    fn summary(&mut self, unwritten: &Counts, unwritten_reason: &'static str) -> Summary {
+    fn summary(&mut self, past: &Past, unwritten: &Counts, unwritten_reason: &'static str) -> Summary {
         let current = self.current.borrow();
         let report = &current.report;
         let mut points: Vec<PointSummary> = self
@@ -85,7 +85,7 @@ impl Session {
             })
             .collect();
         let now = self.taps.iter_mut().flat_map(|at| at.tap.filtered_out());
-        for (point, count) in now.chain(self.left.filtered_out.iter().copied()) {
+        for (point, count) in now.chain(past.left.filtered_out.iter().copied()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_filtered_out(count);
             }
@@ -96,7 +96,7 @@ impl Session {
             }
         }
         let now = self.taps.iter_mut().flat_map(|at| at.tap.losses());
-        for (point, reason, count) in now.chain(self.left.lost.iter().copied()) {
+        for (point, reason, count) in now.chain(past.left.lost.iter().copied()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_unseen(reason, count);
             }
@@ -110,11 +110,11 @@ impl Session {
             interfaces: points,
             outputs: Vec::new(),
             readers: Vec::new(),
-            triggers: report.triggers.clone().map(|triggers| TriggerReport { list: self.fired.clone(), ..triggers }),
+            triggers: report.triggers.clone().map(|triggers| TriggerReport { list: past.fired.clone(), ..triggers }),
             unseen: {
                 let blind = self.taps.iter().filter_map(|at| at.health.blind.as_ref());
                 let open = blind.map(|(gap, _)| gap.clone());
-                self.unseen.iter().cloned().chain(open).collect()
+                past.unseen.iter().cloned().chain(open).collect()
             },
             notices: Vec::new(),
         }
@@ -138,7 +138,7 @@ pub(super) fn write_names<'a>(out: &mut Vec<u8>, pods: impl IntoIterator<Item = 
     }
 }
 
-impl Session {
+impl Attached {
     /// Returns the beginning of a file: the section, and a block for each interface and hook point.
     pub(super) fn file_header(&self) -> Vec<u8> {
         let mut header = Vec::new();

@@ -19,14 +19,14 @@ const WATCHED_AT_ONCE: usize = 100;
 impl Running<'_> {
     /// Checks clocks, interfaces and taps, which may wait a little.
     pub(super) fn tend(&mut self) -> Result<Option<Ended>> {
-        let offset = self.session.assembly.rings.clock.offset_to_wall();
+        let offset = self.capture.assembly.rings.clock.offset_to_wall();
         if offset != self.clock_offset {
             self.clock_offset = offset;
-            self.session.assembly.points.iter().for_each(|point| point.rings.set_clock_offset(offset));
+            self.capture.assembly.points.iter().for_each(|point| point.rings.set_clock_offset(offset));
         }
         let mut gone: Vec<(usize, GoneReason)> = Vec::new();
-        for (index, event) in self.session.presence.events()? {
-            let interface = self.session.sites[index].label.clone();
+        for (index, event) in self.capture.presence.events()? {
+            let interface = self.capture.sites[index].label.clone();
             match event {
                 LinkEvent::Removed => gone.push((index, GoneReason::Removed)),
                 LinkEvent::MovedAway => gone.push((index, GoneReason::MovedAway)),
@@ -37,32 +37,32 @@ impl Running<'_> {
                 }
             }
         }
-        for at in &mut self.session.taps {
+        for at in &mut self.capture.taps {
             at.tap.news().into_iter().for_each(|notice| self.observer.event(&notice));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }
         }
-        let is_new = [&mut self.session.assembly.undo.warden, &mut self.session.files].map(Warden::renew);
+        let is_new = [&mut self.capture.assembly.undo.warden, &mut self.capture.files].map(Warden::renew);
         if is_new.into_iter().collect::<Result<Vec<_>>>()?.contains(&true) {
             self.observer.event(&Event::WardenReplaced);
         }
         if let Some(ended) = self.watch(WATCHED_AT_ONCE) {
             return Ok(Some(ended));
         }
-        if self.session.options.joins {
+        if self.capture.options.joins {
             gone.extend(self.without_namespace());
         }
         for (site, reason) in gone {
-            if !self.session.presence.remove(site, &self.session.sites[site]) {
+            if !self.capture.presence.remove(site, &self.capture.sites[site]) {
                 continue;
             }
-            let gone = Gone { interface: self.session.sites[site].label.clone(), reason };
+            let gone = Gone { interface: self.capture.sites[site].label.clone(), reason };
             self.observer.event(&Event::Gone(gone.clone()));
-            self.session.promiscuous.remove(&self.session.sites[site]);
-            if self.session.options.joins {
+            self.capture.promiscuous.remove(&self.capture.sites[site]);
+            if self.capture.options.joins {
                 self.leave(site);
-            } else if self.session.presence.is_empty() {
+            } else if self.capture.presence.is_empty() {
                 return Ok(Some(Ended::NoInterface(gone)));
             }
         }
@@ -71,26 +71,26 @@ impl Running<'_> {
 
     /// Returns the sites whose namespaces were deleted: they live on as long as this capture holds them.
     fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
-        let mut lost = self.session.presence.without_namespace();
-        lost.retain(|site| self.session.sites[*site].one_of_any);
+        let mut lost = self.capture.presence.without_namespace();
+        lost.retain(|site| self.capture.sites[*site].one_of_any);
         lost.into_iter().map(|site| (site, GoneReason::NamespaceDeleted)).collect()
     }
 
     /// Ends the taps of a site, keeps their counts, and closes its namespace if no other site is in it.
     fn leave(&mut self, site: usize) {
-        for at in self.session.taps.iter_mut().filter(|at| at.site == site) {
+        for at in self.capture.taps.iter_mut().filter(|at| at.site == site) {
             for notice in at.tap.detach() {
                 self.observer.event(&notice);
             }
-            self.session.left.filtered_out.extend(at.tap.filtered_out());
-            self.session.left.lost.extend(at.tap.losses());
+            self.past.left.filtered_out.extend(at.tap.filtered_out());
+            self.past.left.lost.extend(at.tap.losses());
         }
-        self.session.taps.retain(|at| at.site != site);
-        self.session.assembly.points.release(site);
-        let namespace = self.session.sites[site].namespace.take();
-        let others = self.session.presence.sites();
-        if namespace.is_some() && others.into_iter().all(|one| self.session.sites[one].namespace != namespace) {
-            self.session.promiscuous.leave(namespace.as_ref());
+        self.capture.taps.retain(|at| at.site != site);
+        self.capture.assembly.points.release(site);
+        let namespace = self.capture.sites[site].namespace.take();
+        let others = self.capture.presence.sites();
+        if namespace.is_some() && others.into_iter().all(|one| self.capture.sites[one].namespace != namespace) {
+            self.capture.promiscuous.leave(namespace.as_ref());
         }
     }
 
@@ -98,16 +98,16 @@ impl Running<'_> {
     /// for a while.
     pub(super) fn watch(&mut self, most: usize) -> Option<Ended> {
         // Many taps are checked in turn.
-        let first = match self.watched < self.session.taps.len() {
+        let first = match self.watched < self.capture.taps.len() {
             true => self.watched,
             false => 0,
         };
         self.watched = first.saturating_add(most);
-        for at in self.session.taps.iter_mut().skip(first).take(most) {
+        for at in self.capture.taps.iter_mut().skip(first).take(most) {
             let now = clock::wall();
-            let sight = at.tap.watch(&mut self.session.assembly.undo.warden);
+            let sight = at.tap.watch(&mut self.capture.assembly.undo.warden);
             let gap = |cause, why, to_ns| Gap {
-                interface: self.session.sites[at.site].label.clone(),
+                interface: self.capture.sites[at.site].label.clone(),
                 tap: at.name.into(),
                 from_ns: at.health.saw,
                 to_ns,
@@ -123,7 +123,7 @@ impl Running<'_> {
                 Sight::Restored(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, None, Some(now));
                     self.observer.event(&Event::SeesAgain(gap.clone()));
-                    self.session.unseen.push(gap);
+                    self.past.unseen.push(gap);
                     (None, None)
                 }
                 Sight::Clear | Sight::Restored(_) => (None, None),
@@ -141,7 +141,7 @@ impl Running<'_> {
                     if let Some((mut gap, _)) = at.health.blind.take() {
                         gap.to_ns = Some(now);
                         self.observer.event(&Event::SeesAgain(gap.clone()));
-                        self.session.unseen.push(gap);
+                        self.past.unseen.push(gap);
                     }
                 }
             }
@@ -150,6 +150,6 @@ impl Running<'_> {
             let since = at.health.blind.as_ref().map(|(_, since)| since);
             !at.health.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
         };
-        (!self.session.taps.is_empty() && self.session.taps.iter().all(is_over)).then_some(Ended::Blind)
+        (!self.capture.taps.is_empty() && self.capture.taps.iter().all(is_over)).then_some(Ended::Blind)
     }
 }

@@ -136,7 +136,7 @@ pub(super) fn record(
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
-    for name in attached.session().interfaces().iter().filter_map(|one| one.name.clone()) {
+    for name in attached.interfaces().iter().filter_map(|one| one.name.clone()) {
         if !interfaces.contains(&name) {
             interfaces.push(name);
         }
@@ -155,7 +155,7 @@ pub(super) fn record(
     let uploader = Uploader::start(&mut uploads, &mut spool).inspect_err(|_| {
         let _ = spool.close();
     })?;
-    let translations = Watched::begin(attached.session().namespaces());
+    let translations = Watched::begin(attached.namespaces());
     let confined = attached.confine(user, Capabilities::empty())?;
     let shown = plan.url.clone();
     let complain = move |why: &str| {

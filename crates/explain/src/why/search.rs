@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::session::Session;
+use trawl_capture::session::Attached;
 use trawl_capture::subject::Spaces;
 use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
@@ -79,7 +79,7 @@ impl<'a> Search<'a> {
     /// Reads the first counters. `sites` are the interfaces of which drops are wanted, if not all are.
     pub fn begin(
         scope: Scope,
-        session: &Session,
+        capture: &Attached,
         sites: &[CaptureSite],
         file: Option<&'a mut dyn Writer>,
         audience: &'a mut dyn Audience,
@@ -95,11 +95,11 @@ impl<'a> Search<'a> {
         Ok(Self {
             tally: Tally::default(),
             no_losses_too: scope.no_losses_too,
-            packets: packets_of(session),
+            packets: packets_of(capture),
             counted,
             known: Knowledge::default(),
             culprits,
-            may_trace: scope.may_trace && !session.notes_rules(),
+            may_trace: scope.may_trace && !capture.notes_rules(),
             rows_read: 0,
             reported: Instant::now(),
             file,
