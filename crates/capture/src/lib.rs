@@ -92,8 +92,8 @@ pub mod trigger;
 
 use process::pod_in;
 pub use run::run;
-pub use taps::{AttachedTap, Tap};
-use taps::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};
+pub use taps::tap::{AttachedTap, Tap};
+use taps::tap::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};
 
 /// Most bytes of a packet that are recorded.
 pub const MAX_CAPTURED: u32 = trawl_bpf::layout::RECORD_MAX_CAPTURED as u32;

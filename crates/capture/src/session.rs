@@ -40,7 +40,7 @@ use crate::process::ProcessStage;
 use crate::second::SecondLook;
 use crate::summary::Summary;
 use crate::taps::select::{of_capture, select};
-use crate::taps::table::ReadsBy;
+use crate::taps::ReadsBy;
 use crate::trigger::{self, Trigger};
 use presence::Presence;
 use promiscuous::Promiscuous;

@@ -1,4 +1,5 @@
-//! The taps: capture back ends, a file or folder each, behind one trait.
+//! The taps, a file or folder each, and their table: what each sees, provides and needs. Refusals of a capture, `trawl
+//! taps` and the guide's matrix come from it.
 
 pub mod dpdk;
 pub mod drop;
@@ -6,135 +7,400 @@ pub mod hook;
 pub mod packet;
 pub mod pcap;
 pub mod select;
-pub mod table;
+pub mod tap;
 pub mod tc;
 mod threads;
 pub mod trace;
 pub mod watch;
 pub mod xdp;
 
-use std::fmt;
-
-use trawl_packet::pcapng::Interface;
-use trawl_pipeline::Stage;
-use trawl_sys::netns::Namespace;
-use trawl_sys::process::warden::Warden;
-use trawl_sys::rights::privilege::Capabilities;
+use serde::Serialize;
+use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
+use trawl_io::dpdk::{PROGRAM as DPDK_HELPER, Presence, presence};
+use trawl_io::libpcap::Library;
 use trawl_sys::{Error, Result};
 
-use crate::assembly::Assembly;
-use crate::capture_site::CaptureSite;
-use crate::event::{Event, GoneReason, LibraryFigures};
-use table::Facts;
-use trawl_plan::options::CaptureOptions;
-use watch::Sight;
+use trawl_plan::options::{At, CaptureOptions, Direction, Stamps, TimeSource};
 
-/// A capture back end.
-pub trait Tap: fmt::Debug {
-    /// Returns the tap's row of the table.
-    fn facts(&self) -> &'static Facts;
-
-    fn name(&self) -> &'static str {
-        self.facts().name
-    }
-
-    /// Starts seeing packets at this one of the sites, or at all of them if the tap is attached once for a capture.
-    /// Dropping the returned value detaches the tap.
-    fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>>;
+/// Data that a tap provides about a packet, and its effect on the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Gives {
+    pub received: bool,
+    pub sent: bool,
+    /// Packets before an XDP program has run (`--at entry`), as well as after.
+    pub entry: bool,
+    /// Verdict of the XDP program (`--verdict`).
+    pub verdict: bool,
+    /// A choice among the XDP programs of an interface (`--program`).
+    pub programs: bool,
+    /// Receive queue of the packet (`--queue`).
+    pub queue: bool,
+    pub hardware_time: bool,
+    /// Reason for which the kernel dropped the packet.
+    pub drop_reason: bool,
+    /// Process of the packet (`--process`).
+    pub process: bool,
+    /// The packet does not reach its destination.
+    pub steals_packets: bool,
 }
 
-/// Returns the capabilities needed to re-attach a program, in the interface's namespace.
-pub(crate) fn to_attach_again(site: &CaptureSite) -> Capabilities {
-    let entering = match site.namespace {
-        Some(_) => Capabilities::SYS_ADMIN,
-        None => Capabilities::empty(),
+impl Gives {
+    const NOTHING: Self = Self {
+        received: false,
+        sent: false,
+        entry: false,
+        verdict: false,
+        programs: false,
+        queue: false,
+        hardware_time: false,
+        drop_reason: false,
+        process: false,
+        steals_packets: false,
     };
-    Capabilities::BPF | Capabilities::NET_ADMIN | entering
-}
 
-/// Capabilities needed to find another program, and to load a tap for it.
-pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
-    .union(Capabilities::NET_ADMIN)
-    .union(Capabilities::PERFMON)
-    .union(Capabilities::SYS_ADMIN)
-    .union(Capabilities::DAC_READ_SEARCH);
-
-/// Returns the name of a program's variant: the letters of what it does stand at its end.
-pub(crate) fn variant(program: &str, does: &[(bool, &str)]) -> String {
-    let letters: String = does.iter().filter(|(does, _)| *does).map(|(_, letter)| *letter).collect();
-    match letters.is_empty() {
-        true => program.to_owned(),
-        false => format!("{program}_{letters}"),
+    /// Returns each property with its name in JSON.
+    pub fn named(&self) -> [(&'static str, bool); 10] {
+        [
+            ("received", self.received),
+            ("sent", self.sent),
+            ("entry", self.entry),
+            ("verdict", self.verdict),
+            ("programs", self.programs),
+            ("queue", self.queue),
+            ("hardware_time", self.hardware_time),
+            ("drop_reason", self.drop_reason),
+            ("process", self.process),
+            ("takes_packets_away", self.steals_packets),
+        ]
     }
 }
 
-/// Capabilities needed to attach any tap to an interface that appears, in another namespace too.
-pub(crate) const TO_JOIN: Capabilities = TO_FOLLOW_PROGRAMS.union(Capabilities::NET_RAW);
-
-/// An attached tap.
-pub trait AttachedTap: fmt::Debug {
-    /// Starts recording. All taps are attached by then, and no more processes are forked: threads may be started.
-    fn start(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns the stage that completes the tap's records for a file that begins with these interface blocks. Called
-    /// once.
-    fn stage(&mut self, _interfaces: &[Interface]) -> Option<Box<dyn Stage>> {
-        None
-    }
-
-    /// Covers a network namespace that a followed command entered, if the tap covers single ones.
-    fn enter(&mut self, _namespace: &Namespace) -> Result<()> {
-        Ok(())
-    }
-
-    /// Stops seeing packets, and undoes all changes. Returns an event for each change that could not be undone.
-    fn detach(&mut self) -> Vec<Event>;
-
-    /// Checks that packets still pass here, and re-attaches if possible.
-    fn watch(&mut self, _warden: &mut Warden) -> Sight {
-        Sight::Clear
-    }
-
-    /// Returns the changes since the last call.
-    fn news(&mut self) -> Vec<Event> {
-        Vec::new()
-    }
-
-    /// Returns the capabilities needed while the tap runs.
-    fn keeps(&self) -> Capabilities {
-        Capabilities::empty()
-    }
-
-    /// Returns the reason for which the tap cannot see packets any more, if so.
-    fn ended(&mut self) -> Option<GoneReason> {
-        None
-    }
-
-    /// Returns packets that a filter rejected before they reached a ring, by hook point; they count as seen.
-    fn filtered_out(&mut self) -> Vec<(u32, u64)> {
-        Vec::new()
-    }
-
-    /// Returns the statistics of the library that reads the packets, by hook point.
-    fn library(&mut self) -> Option<(u32, LibraryFigures)> {
-        None
-    }
-
-    /// Returns packets lost before they reached a ring, by hook point and reason; they count as seen.
-    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
-        Vec::new()
-    }
+/// Origin of a tap's records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadsBy {
+    /// A BPF program writes them.
+    Program,
+    /// Threads read the packets from sockets of their own.
+    Thread,
 }
 
-/// Refuses --cpu for a tap whose source does not report the CPU of a packet.
-pub(crate) fn refuse_cpu(options: &CaptureOptions, tap: &str, why: &str, fix: &'static str) -> Result<()> {
-    match options.cpu {
-        Some(_) => {
-            let what = format!("cannot choose packets by CPU with the {tap} tap");
-            Err(Error::usage(what, why).fix(fix))
+/// One row of the table.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Facts {
+    /// Value of `--tap`.
+    pub name: &'static str,
+    /// Variant of the `xdp` tap, which has two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<&'static str>,
+    pub sees: &'static str,
+    pub gives: Gives,
+    pub needs: &'static str,
+    /// Required kernel features.
+    #[serde(skip)]
+    pub features: &'static [KernelFeature],
+    #[serde(skip)]
+    pub reads_by: ReadsBy,
+    /// True if the tap can read the clock once for the packets of a poll (`--time poll`).
+    #[serde(skip)]
+    stamps_by_polls: bool,
+    /// Reasons for which a tap does not provide the receive queue and the hardware time.
+    #[serde(skip)]
+    no_queue: &'static str,
+    #[serde(skip)]
+    no_hardware_time: &'static str,
+    /// Finds an unmet requirement besides the kernel.
+    #[serde(skip)]
+    lacks: fn() -> Option<Missing>,
+}
+
+/// The properties that most taps share.
+const MOST: Facts = Facts {
+    name: "",
+    variant: None,
+    sees: "",
+    gives: Gives::NOTHING,
+    needs: "",
+    features: &[],
+    reads_by: ReadsBy::Program,
+    stamps_by_polls: false,
+    no_queue: "",
+    no_hardware_time: "its programs are bound to no device",
+    lacks: || None,
+};
+
+pub const XDP: Facts = Facts {
+    name: "xdp",
+    variant: Some("own_program"),
+    sees: "received packets, before the stack, at trawl's own XDP program",
+    gives: Gives {
+        received: true,
+        entry: true,
+        verdict: true,
+        queue: true,
+        hardware_time: true,
+        process: true,
+        ..Gives::NOTHING
+    },
+    needs: "an interface without an XDP program",
+    features: &[KernelFeature::Xdp, KernelFeature::XdpLink, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
+};
+
+pub const TRACE: Facts = Facts {
+    name: "xdp",
+    variant: Some("attached_program"),
+    sees: "received packets, at entry and exit of any XDP program already attached",
+    gives: Gives { programs: true, hardware_time: false, process: false, ..XDP.gives },
+    needs: "a kernel that allows tracing programs",
+    features: &[
+        KernelFeature::Xdp,
+        KernelFeature::Fentry,
+        KernelFeature::Fexit,
+        KernelFeature::KernelMemory,
+        KernelFeature::Atomics,
+        KernelFeature::MmapableArray,
+    ],
+    ..MOST
+};
+
+pub const HOOK: Facts = Facts {
+    name: "tailcall",
+    sees: "received packets, and the verdict of an attached XDP program",
+    gives: Gives { programs: false, process: true, ..TRACE.gives },
+    needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
+    features: &[KernelFeature::Xdp, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
+};
+
+pub const TC: Facts = Facts {
+    name: "tc",
+    sees: "received and sent packets, between driver and stack",
+    gives: Gives { received: true, sent: true, queue: true, hardware_time: true, process: true, ..Gives::NOTHING },
+    needs: "tcx, or clsact on kernels before 6.6",
+    features: &[KernelFeature::Bpf, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
+};
+
+pub const PACKET: Facts = Facts {
+    name: "packet",
+    sees: "received and sent packets, as tcpdump sees them",
+    gives: Gives { process: false, ..TC.gives },
+    needs: "nothing",
+    features: &[KernelFeature::PacketV3],
+    reads_by: ReadsBy::Thread,
+    ..MOST
+};
+
+pub const PCAP: Facts = Facts {
+    name: "pcap",
+    sees: "packets of a libpcap's devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
+    gives: Gives { received: true, sent: true, hardware_time: true, ..Gives::NOTHING },
+    needs: "a libpcap: the system's, or the one that --libpcap names",
+    reads_by: ReadsBy::Thread,
+    no_queue: "libpcap does not report it",
+    lacks: || {
+        let error = Library::load(None).err()?;
+        Some(Missing { feature: "libpcap", refused: false, why: error.to_string() })
+    },
+    ..MOST
+};
+
+pub const DPDK: Facts = Facts {
+    name: "dpdk",
+    sees: "packets of a DPDK application's ports, copied by its capture framework (pdump)",
+    gives: Gives { received: true, sent: true, queue: true, ..Gives::NOTHING },
+    needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
+    reads_by: ReadsBy::Thread,
+    no_hardware_time: "DPDK's capture framework stamps packets by the processor's counter",
+    lacks: || no_helper().map(|why| Missing { feature: DPDK_HELPER, refused: false, why }),
+    ..MOST
+};
+
+pub const DROP: Facts = Facts {
+    name: "drop",
+    sees: "packets that the kernel drops, with their reason, function, namespace and socket",
+    gives: Gives { received: true, sent: true, drop_reason: true, process: true, ..Gives::NOTHING },
+    needs: "Linux 5.17 with BTF",
+    features: &[
+        KernelFeature::RawTracepoint,
+        KernelFeature::KernelMemory,
+        KernelFeature::Btf,
+        KernelFeature::DropReasons,
+        KernelFeature::MmapableArray,
+    ],
+    no_queue: "freed buffers do not contain it",
+    no_hardware_time: "a drop is stamped when the kernel frees the packet",
+    ..MOST
+};
+
+/// All taps, in the order for display.
+pub const ALL: [&Facts; 8] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DPDK, &DROP];
+
+/// A requirement of a tap that this machine does not meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    pub feature: &'static str,
+    /// True if the kernel has the feature but does not permit its use.
+    pub refused: bool,
+    pub why: String,
+}
+
+impl Facts {
+    /// Returns the unmet requirements. An empty list: the tap works on this machine.
+    pub fn missing(&self) -> Vec<Missing> {
+        let lack = |feature: &KernelFeature| {
+            let answer = feature.probe();
+            answer.why().map(|why| Missing {
+                feature: feature.name(),
+                refused: matches!(answer, ProbeAnswer::Refused { .. }),
+                why: why.to_owned(),
+            })
+        };
+        self.features.iter().filter_map(lack).chain((self.lacks)()).collect()
+    }
+
+    /// Refuses options that the tap does not support.
+    pub(crate) fn check(&self, options: &CaptureOptions) -> Result<()> {
+        let Self { name, gives, stamps_by_polls, no_hardware_time, .. } = self;
+        let without = |what: &str| format!("cannot {what} with the {name} tap");
+        if options.direction == Some(Direction::Out) && !gives.sent {
+            let why = "an XDP hook sees received ones only";
+            return refuse(without("see sent packets"), why, "use --tap tc or --tap packet");
         }
-        None => Ok(()),
+        if options.at.is_some_and(At::entry) && !gives.entry {
+            let what = without("record at entry");
+            return refuse(what, "it sees a packet once", "leave out --at");
+        }
+        if options.filter_at == Some(At::Entry) && !gives.entry {
+            let what = without("filter packets as they arrived at an XDP program");
+            return refuse(what, "it sees a packet once", "leave out --filter-at");
+        }
+        if options.verdicts.is_some() && !gives.verdict {
+            return refuse(
+                without("choose packets by verdict"),
+                "it does not see verdicts",
+                "leave out --verdict, or use --tap xdp or --tap tailcall",
+            );
+        }
+        if options.programs.is_some() && !gives.programs {
+            return refuse(
+                without("choose an XDP program"),
+                "only the xdp tap can, at an attached program",
+                "leave out --program, or use --tap xdp",
+            );
+        }
+        if options.time == TimeSource::Hardware && !gives.hardware_time {
+            return refuse(without("read hardware time stamps"), no_hardware_time, "leave out --time hw");
+        }
+        if options.recording.stamps == Stamps::Poll && !stamps_by_polls {
+            return refuse(
+                without("read the clock once a poll"),
+                "other mechanisms stamp its packets",
+                "leave out --time poll, or use --tap xdp, tailcall or tc",
+            );
+        }
+        if options.process.is_some() && !gives.process {
+            return refuse(
+                without("name processes"),
+                "it does not see the packets' sockets",
+                "leave out --process, or use --tap tc",
+            );
+        }
+        self.check_queue(options)
+    }
+
+    pub(crate) fn check_queue(&self, options: &CaptureOptions) -> Result<()> {
+        if options.queue.is_none() || self.gives.queue {
+            return Ok(());
+        }
+        let what = format!("cannot choose packets by queue with the {} tap", self.name);
+        refuse(what, self.no_queue, "leave out --queue")
+    }
+}
+
+/// Returns the reason for which the helper of the dpdk tap does not work, if so.
+fn no_helper() -> Option<String> {
+    match presence() {
+        Presence::Ready { .. } => None,
+        Presence::NotThere => Some("the helper was not found next to trawl: make build-dpdk".to_owned()),
+        Presence::DoesNotRun { program, said } => {
+            Some(format!("{} does not run ({said}): make build-dpdk", program.display()))
+        }
+        Presence::OtherBuild { program } => {
+            Some(format!("{} is of another build of trawl: make build-dpdk", program.display()))
+        }
+    }
+}
+
+fn refuse(what: String, why: &str, fix: &'static str) -> Result<()> {
+    Err(Error::usage(what, why).fix(fix))
+}
+
+/// Returns the table as Markdown, for the guide.
+pub fn markdown() -> String {
+    let mut text = String::from(
+        "| `--tap` | sees | received | sent | entry | verdict | hardware time | needs |\n|---|---|---|---|---|---|---|---|\n",
+    );
+    let mark = |has: bool| if has { "yes" } else { "no" };
+    for facts in ALL {
+        let Gives { received, sent, entry, verdict, hardware_time, .. } = facts.gives;
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} |\n",
+            facts.name,
+            facts.sees,
+            mark(received),
+            mark(sent),
+            mark(entry),
+            mark(verdict),
+            mark(hardware_time),
+            facts.needs
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_plan::TapChoice;
+    use trawl_plan::options::Memory;
+
+    /// The matrix in the docs is made from the table (`trawl taps --markdown`).
+    #[test]
+    fn guide_contains_the_table() {
+        let guide = include_str!("../../../docs/GUIDE.md");
+        assert!(guide.contains(&markdown()), "docs/GUIDE.md differs from trawl taps --markdown:\n{}", markdown());
+    }
+
+    /// Each tap has a reason of its own.
+    #[test]
+    fn hardware_time_is_refused_for_the_taps_own_reason() {
+        let mut options = CaptureOptions::new(TapChoice::Auto, Memory::default());
+        options.time = TimeSource::Hardware;
+        for facts in ALL {
+            let refusal = facts.check(&options).err().map(|error| error.to_string());
+            assert_eq!(refusal.is_some(), !facts.gives.hardware_time);
+            if let Some(message) = refusal {
+                let named = format!("with the {} tap", facts.name);
+                assert!(message.contains(&named), "{message}");
+                assert_eq!(message.contains("processor's counter"), facts.name == "dpdk");
+            }
+        }
+    }
+
+    #[test]
+    fn missing_requirements_are_features_of_the_tap() {
+        for facts in ALL {
+            for missing in facts.missing() {
+                assert!(
+                    facts.features.iter().any(|feature| feature.name() == missing.feature)
+                        || ["libpcap", DPDK_HELPER].contains(&missing.feature)
+                );
+                assert!(!missing.why.is_empty());
+            }
+        }
     }
 }

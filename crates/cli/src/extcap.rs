@@ -12,7 +12,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 use parking_lot::Mutex;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::taps::table::{self, Facts};
+use trawl_capture::taps::{self, Facts};
 use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::ByteOrder;
@@ -284,7 +284,7 @@ fn values(number: usize, values: &[Value]) -> String {
 fn taps() -> Vec<Value> {
     let mut taps = vec![value("auto", "chosen by trawl: both directions, the device untouched", true)];
     let may_be_offered = |facts: &&&Facts| TAPS.contains(&facts.name);
-    for facts in table::ALL.iter().filter(may_be_offered) {
+    for facts in taps::ALL.iter().filter(may_be_offered) {
         let is_offered = taps.iter().any(|(name, ..)| name == facts.name);
         if !is_offered && facts.missing().is_empty() {
             taps.push(value(facts.name, &format!("{}: {}", facts.name, facts.sees), false));

@@ -20,8 +20,8 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
 use crate::filter::Compile;
 use crate::sampling::Sampling;
-use crate::taps::refuse_cpu;
-use crate::taps::table::{self, Facts};
+use crate::taps::tap::refuse_cpu;
+use crate::taps::{self, Facts};
 use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
 use trawl_plan::filter::Filter;
@@ -40,7 +40,7 @@ pub struct Dpdk;
 
 impl Tap for Dpdk {
     fn facts(&self) -> &'static Facts {
-        &table::DPDK
+        &taps::DPDK
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -79,7 +79,7 @@ impl Tap for Dpdk {
         let (rings, producers) = assembly.rings.of_threads(own, queue_rings.count())?;
         let mut points = Vec::new();
         for port in &ports {
-            let ids = assembly.add_point(index, site, &rings, &table::DPDK, "pdump")?;
+            let ids = assembly.add_point(index, site, &rings, &taps::DPDK, "pdump")?;
             assembly.points.set_label(ids.point, format!("dpdk:{}", port.number));
             assembly.points.set_note(ids.point, format!("port {} ({})", port.name, port.mac));
             points.push(Port { ids, number: port.number });

@@ -32,7 +32,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::filter::Compile;
 use crate::point::Carries;
-use crate::taps::table::{self, Facts};
+use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 pub use counts::{CountedDrop, DropWatch};
 pub use follow::{Along, has_programs_at_hooks};
@@ -86,7 +86,7 @@ pub struct AtDrops(pub Drops);
 
 impl Tap for AtDrops {
     fn facts(&self) -> &'static Facts {
-        &table::DROP
+        &taps::DROP
     }
 
     fn attach(&self, _: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -106,9 +106,9 @@ fn attach(
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
         _ if asked.follow => {}
-        TapChoice::Drop => table::DROP.check(&assembly.options)?,
+        TapChoice::Drop => taps::DROP.check(&assembly.options)?,
         // The other tap checks the other options.
-        _ => table::DROP.check_queue(&assembly.options)?,
+        _ => taps::DROP.check_queue(&assembly.options)?,
     }
     let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name)).collect::<Result<Vec<_>>>()?;
     let reasons = Reasons::of_kernel()?;
@@ -133,7 +133,7 @@ fn attach(
             labels.join(", ")
         }
     };
-    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, &table::DROP, HOOK)?;
+    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, &taps::DROP, HOOK)?;
     let mut config = assembly.config(&rings);
     config.first = ids.record(0, Carries::Nothing);
     config.write_queue = 0;

@@ -22,7 +22,7 @@ use crate::event::Event;
 use crate::filter::Compile;
 use crate::filter::XdpBlocks;
 use crate::point::{Carries, PointIds};
-use crate::taps::table::{self, Facts};
+use crate::taps::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 pub use find::{ACTIONS, is_there};
@@ -35,7 +35,7 @@ pub struct Hook;
 
 impl Tap for Hook {
     fn facts(&self) -> &'static Facts {
-        &table::HOOK
+        &taps::HOOK
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -147,7 +147,7 @@ fn add_point(
         (Some(program), 2..) => format!("{end} {program}"),
         _ => end.to_owned(),
     };
-    let ids = assembly.add_point(index, site, &rings, &table::HOOK, &name)?;
+    let ids = assembly.add_point(index, site, &rings, &taps::HOOK, &name)?;
     assembly.points.set_mode(ids.point, "hook map");
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Ok(Some(attached)) = attached {

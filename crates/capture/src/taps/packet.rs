@@ -25,7 +25,7 @@ use crate::filter::Compile;
 use crate::many::{TableEntry, broadcast_netmask, new_table};
 use crate::point::PointIds;
 use crate::sampling::Sampling;
-use crate::taps::table::{self, Facts};
+use crate::taps::{self, Facts};
 use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
 use group::{Group, GroupKey};
@@ -37,7 +37,7 @@ pub struct Packet;
 
 impl Tap for Packet {
     fn facts(&self) -> &'static Facts {
-        &table::PACKET
+        &taps::PACKET
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -80,7 +80,7 @@ impl Tap for Packet {
             .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
             .transpose()?;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, sockets.len())?;
-        let ids = assembly.add_point(index, site, &rings, &table::PACKET, "packet")?;
+        let ids = assembly.add_point(index, site, &rings, &taps::PACKET, "packet")?;
         let point = PacketPoint {
             ids,
             extent: assembly.extent(snaplen, site.interface.link_type),
@@ -270,7 +270,7 @@ fn attach_member(index: usize, site: &CaptureSite, assembly: &mut Assembly) -> R
         group.be_promiscuous(site)?;
     }
     let rings = Arc::clone(group.threads.borrow().rings());
-    let ids = assembly.add_point(index, site, &rings, &table::PACKET, "packet")?;
+    let ids = assembly.add_point(index, site, &rings, &taps::PACKET, "packet")?;
     let meta = assembly.options.recording.meta;
     let interface = site.interface.index;
     let point = PacketPoint {

@@ -20,8 +20,8 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, LibraryFigures};
 use crate::sampling::Sampling;
-use crate::taps::refuse_cpu;
-use crate::taps::table::{self, Facts};
+use crate::taps::tap::refuse_cpu;
+use crate::taps::{self, Facts};
 use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
 use trawl_plan::filter::Filter;
@@ -39,7 +39,7 @@ pub struct Pcap;
 
 impl Tap for Pcap {
     fn facts(&self) -> &'static Facts {
-        &table::PCAP
+        &taps::PCAP
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -96,7 +96,7 @@ impl Tap for Pcap {
         let link_type = link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
         let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, 1)?;
-        let ids = assembly.add_point(index, site, &rings, &table::PCAP, "libpcap")?;
+        let ids = assembly.add_point(index, site, &rings, &taps::PCAP, "libpcap")?;
         assembly.points.set_link_type(ids.point, link_type);
         let precision = match handle.precision() {
             Precision::Nanoseconds => "",

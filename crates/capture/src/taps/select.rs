@@ -11,7 +11,7 @@ use crate::taps::drop::AtDrops;
 use crate::taps::hook::{self, Hook};
 use crate::taps::packet::Packet;
 use crate::taps::pcap::Pcap;
-use crate::taps::table;
+use crate::taps;
 use crate::taps::tc::Tc;
 use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
@@ -71,7 +71,7 @@ fn drop_taps(site: &CaptureSite, options: &CaptureOptions) -> Taps {
 
 /// Returns true if only taps at an XDP program can provide the requested data.
 fn wants_verdicts(options: &CaptureOptions) -> bool {
-    table::TC.check(options).is_err()
+    taps::TC.check(options).is_err()
 }
 
 /// Returns true if the request exceeds most hook maps.
@@ -85,10 +85,10 @@ fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Taps>
     if options.queue.is_some() && options.direction != Some(Direction::In) {
         return Ok(tap(Packet));
     }
-    let Err(error) = table::TC.check(options) else {
+    let Err(error) = taps::TC.check(options) else {
         return Ok(tap(Tc::Asked));
     };
-    match table::XDP.check(options) {
+    match taps::XDP.check(options) {
         // No packet at this one of many interfaces has the requested data.
         Ok(()) if site.one_of_any => Ok(Vec::new()),
         Ok(()) => Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them")),
@@ -138,9 +138,9 @@ fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, TapR
         return Ok((with_sent(Box::new(Trace), options), TapReason::CanBeTraced));
     };
     // Packets that the program passes are better than none.
-    match table::PACKET.check(options).is_ok() {
+    match taps::PACKET.check(options).is_ok() {
         true => Ok((tap(Packet), untraced(&error))),
-        false if table::TC.check(options).is_ok() => Ok((tap(Tc::Asked), untraced(&error))),
+        false if taps::TC.check(options).is_ok() => Ok((tap(Tc::Asked), untraced(&error))),
         false if site.one_of_any => Ok((tap(Packet), untraced(&error))),
         false => Err(error),
     }

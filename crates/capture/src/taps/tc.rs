@@ -27,8 +27,8 @@ use crate::filter::Block;
 use crate::filter::Compile;
 use crate::many::{Likeness, PacketStructure, TableEntry};
 use crate::point::Carries;
-use crate::taps::table::{self, Facts};
-use crate::taps::variant;
+use crate::taps::{self, Facts};
+use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
@@ -48,7 +48,7 @@ pub enum Tc {
 
 impl Tap for Tc {
     fn facts(&self) -> &'static Facts {
-        &table::TC
+        &taps::TC
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -214,7 +214,7 @@ impl AttachedTc {
             Side::Ingress => ("tc ingress", 1, program::ATTACH_TCX_INGRESS, TcxPosition::First),
             Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPosition::Last),
         };
-        let ids = assembly.add_point(index, site, &rings, &table::TC, hook)?;
+        let ids = assembly.add_point(index, site, &rings, &taps::TC, hook)?;
         let mut config = assembly.config(&rings);
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;

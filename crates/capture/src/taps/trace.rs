@@ -19,7 +19,7 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
 use crate::taps::hook;
-use crate::taps::table::{self, Facts};
+use crate::taps::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use plan::TracePlan;
@@ -78,7 +78,7 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer
 
 impl Tap for Trace {
     fn facts(&self) -> &'static Facts {
-        &table::TRACE
+        &taps::TRACE
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {

@@ -26,8 +26,8 @@ use crate::event::{Event, LeftBehind};
 use crate::filter::Compile;
 use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
 use crate::point::{Carries, PointIds};
-use crate::taps::table::{self, Facts};
-use crate::taps::variant;
+use crate::taps::{self, Facts};
+use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 use trawl_plan::options::{At, CaptureOptions, Mode, TimeSource};
@@ -43,7 +43,7 @@ pub struct Xdp;
 
 impl Tap for Xdp {
     fn facts(&self) -> &'static Facts {
-        &table::XDP
+        &taps::XDP
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -263,12 +263,12 @@ fn add_points(
         assembly.points.reserve(2)?;
     }
     if at.entry() {
-        let ids = assembly.add_point(index, site, rings, &table::XDP, "xdp entry")?;
+        let ids = assembly.add_point(index, site, rings, &taps::XDP, "xdp entry")?;
         config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
         points.push(ids);
     }
     if at.exit() {
-        let ids = assembly.add_point(index, site, rings, &table::XDP, "xdp exit")?;
+        let ids = assembly.add_point(index, site, rings, &taps::XDP, "xdp exit")?;
         let record = ids.record(DIRECTION_INBOUND, Carries::Xdp(XDP_PASS));
         if at.entry() {
             config.second = record;

@@ -9,7 +9,7 @@ use trawl_bpf::{kernel_types, link, probe};
 use trawl_ebpf::Insn;
 use trawl_sys::{Error, Result};
 
-use crate::taps::variant;
+use crate::taps::tap::variant;
 
 pub const TRACEPOINT: &str = "kfree_skb";
 const SENDING: &str = "net_dev_queue";

@@ -19,7 +19,7 @@ use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::XdpBlocks;
-use crate::taps::variant;
+use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight};
 
 /// Name, in the BPF source, of the map of the programs after all captures.
