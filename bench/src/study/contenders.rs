@@ -442,10 +442,10 @@ mod tests {
     #[test]
     fn embedded_objects_are_found() {
         let noise = [&b"\x7fELF"[..], &[0; 100]].concat();
-        let binary = [&noise, object::LAB, &noise, object::VERDICT, b"\x7fEL"].concat();
+        let binary = [&noise, object::LAB_XDP, &noise, object::XDP_VERDICT, b"\x7fEL"].concat();
         let found: Vec<&[u8]> = objects(&binary).collect();
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0], object::LAB);
+        assert_eq!(found[0], object::LAB_XDP);
         assert!(objects(&binary[..binary.len() / 2]).count() <= 1);
     }
 }

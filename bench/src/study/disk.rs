@@ -241,7 +241,7 @@ impl DiskLoad {
         let program = Loaded::native(does, &lab.b)?;
         let _clock = match does {
             Does::DropWithHook => {
-                let clock = Plain::load(object::LAB, Does::ReadClock.name())?;
+                let clock = Plain::load(object::LAB_XDP, Does::ReadClock.name())?;
                 program.put_after_drops(clock.program())?;
                 Some(clock)
             }

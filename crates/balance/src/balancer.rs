@@ -217,7 +217,7 @@ fn load_new(
     check_memory(0, is_new.then(|| flows.unwrap_or(BALANCE_FLOWS as u32)))?;
     let slot = Slot::create()?;
     slot.publish(&table)?;
-    let mut source = Source::embedded(BALANCE, object::BALANCE)?;
+    let mut source = Source::embedded(BALANCE, object::XDP_BALANCE)?;
     source.choose(Some(FUNCTION))?;
     source.reuse(TABLE, slot.as_fd())?;
     let mut kept = Vec::new();

@@ -38,7 +38,7 @@ impl Bench {
             return None;
         }
         let slot = Slot::create().expect("all kernels have arrays of maps");
-        let mut file = ObjectFile::open("balance", object::BALANCE).expect("an object");
+        let mut file = ObjectFile::open("balance", object::XDP_BALANCE).expect("an object");
         file.want(&["trawl_balance"]);
         file.reuse("balance_table", slot.as_fd()).expect("it has the map");
         let program = file.load().expect("the balancer loads");

@@ -12,7 +12,7 @@ use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
 use trawl_bpf::layout::{
     ALL, HEADERS_OF_ETHERNET, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig, WRITE_FACTS, WRITE_UNCERTAIN,
 };
-use trawl_bpf::object::TapProgram;
+use trawl_bpf::object::{TapProgram, Taps};
 use trawl_bpf::program::LoadOptions;
 use trawl_bpf::table::Table;
 use trawl_bpf::{kernel_types, link, object, probe, program};
@@ -173,7 +173,7 @@ impl Assembly {
         let is_linked = self.links != LINKS_NONE as u32;
         let mut taps: Vec<String> = (self.points.iter())
             .filter(|point| !is_linked || point.tap.reads_by == ReadsBy::Thread)
-            .map(|point| point.tap.name.to_owned())
+            .map(|point| point.tap.name().to_owned())
             .collect();
         taps.sort();
         taps.dedup();
@@ -544,7 +544,7 @@ fn watch_polls(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<
     let mut config = *config;
     write_readings(&mut config, readings);
     let name = "trawl_poll_end";
-    let ready = TapProgram::prepare(object::POLL, name, &config, &program_maps(rings, None))?;
+    let ready = TapProgram::prepare(Taps::of(object::TAP_POLL), name, &config, &program_maps(rings, None))?;
     let loaded = ready.load(&LoadOptions::new(name, program::RAW_TRACEPOINT))?;
     link::attach_raw_tracepoint(loaded.as_fd(), "napi_poll").map_err(|e| Error::os(what, e))
 }

@@ -20,7 +20,18 @@ use trawl_io::dpdk::{PROGRAM as DPDK_HELPER, Presence, presence};
 use trawl_io::libpcap::Library;
 use trawl_sys::{Error, Result};
 
+use crate::Tap;
+use crate::capture_site::CaptureSite;
+use crate::taps::dpdk::Dpdk;
+use crate::taps::hook::Hook;
+use crate::taps::packet::Packet;
+use crate::taps::pcap::Pcap;
+use crate::taps::tc::Tc;
+use trawl_plan::TapChoice;
 use trawl_plan::options::{At, CaptureOptions, Direction, Stamps, TimeSource};
+
+/// The taps to attach at a site.
+pub type SiteTaps = Vec<Box<dyn Tap>>;
 
 /// Data that a tap provides about a packet, and its effect on the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -88,13 +99,17 @@ pub enum ReadsBy {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Facts {
     /// Value of `--tap`.
-    pub name: &'static str,
+    #[serde(rename = "name")]
+    pub choice: TapChoice,
     /// Variant of the `xdp` tap, which has two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<&'static str>,
     pub sees: &'static str,
     pub gives: Gives,
     pub needs: &'static str,
+    /// Returns the taps to attach at a site for the value of `--tap`.
+    #[serde(skip)]
+    taps: fn(&CaptureSite, &CaptureOptions) -> Result<SiteTaps>,
     /// Required kernel features.
     #[serde(skip)]
     pub features: &'static [KernelFeature],
@@ -115,7 +130,8 @@ pub struct Facts {
 
 /// The properties that most taps share.
 const MOST: Facts = Facts {
-    name: "",
+    choice: TapChoice::Auto,
+    taps: |_, _| Ok(Vec::new()),
     variant: None,
     sees: "",
     gives: Gives::NOTHING,
@@ -129,7 +145,8 @@ const MOST: Facts = Facts {
 };
 
 pub const XDP: Facts = Facts {
-    name: "xdp",
+    choice: TapChoice::Xdp,
+    taps: select::at_xdp,
     variant: Some("own_program"),
     sees: "received packets, before the stack, at trawl's own XDP program",
     gives: Gives {
@@ -148,7 +165,8 @@ pub const XDP: Facts = Facts {
 };
 
 pub const TRACE: Facts = Facts {
-    name: "xdp",
+    choice: TapChoice::Xdp,
+    taps: select::at_xdp,
     variant: Some("attached_program"),
     sees: "received packets, at entry and exit of any XDP program already attached",
     gives: Gives { programs: true, hardware_time: false, process: false, ..XDP.gives },
@@ -165,7 +183,8 @@ pub const TRACE: Facts = Facts {
 };
 
 pub const HOOK: Facts = Facts {
-    name: "tailcall",
+    choice: TapChoice::Tailcall,
+    taps: |_, options| Ok(select::with_sent(Box::new(Hook), options)),
     sees: "received packets, and the verdict of an attached XDP program",
     gives: Gives { programs: false, process: true, ..TRACE.gives },
     needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
@@ -175,7 +194,8 @@ pub const HOOK: Facts = Facts {
 };
 
 pub const TC: Facts = Facts {
-    name: "tc",
+    choice: TapChoice::Tc,
+    taps: |_, _| one(Tc::Asked),
     sees: "received and sent packets, between driver and stack",
     gives: Gives { received: true, sent: true, queue: true, hardware_time: true, process: true, ..Gives::NOTHING },
     needs: "tcx, or clsact on kernels before 6.6",
@@ -185,7 +205,8 @@ pub const TC: Facts = Facts {
 };
 
 pub const PACKET: Facts = Facts {
-    name: "packet",
+    choice: TapChoice::Packet,
+    taps: |_, _| one(Packet),
     sees: "received and sent packets, as tcpdump sees them",
     gives: Gives { process: false, ..TC.gives },
     needs: "nothing",
@@ -195,7 +216,8 @@ pub const PACKET: Facts = Facts {
 };
 
 pub const PCAP: Facts = Facts {
-    name: "pcap",
+    choice: TapChoice::Pcap,
+    taps: |_, _| one(Pcap),
     sees: "packets of a libpcap's devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
     gives: Gives { received: true, sent: true, hardware_time: true, ..Gives::NOTHING },
     needs: "a libpcap: the system's, or the one that --libpcap names",
@@ -209,7 +231,8 @@ pub const PCAP: Facts = Facts {
 };
 
 pub const DPDK: Facts = Facts {
-    name: "dpdk",
+    choice: TapChoice::Dpdk,
+    taps: |_, _| one(Dpdk),
     sees: "packets of a DPDK application's ports, copied by its capture framework (pdump)",
     gives: Gives { received: true, sent: true, queue: true, ..Gives::NOTHING },
     needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
@@ -220,7 +243,8 @@ pub const DPDK: Facts = Facts {
 };
 
 pub const DROP: Facts = Facts {
-    name: "drop",
+    choice: TapChoice::Drop,
+    taps: |site, options| Ok(select::of_drops(site, options)),
     sees: "packets that the kernel drops, with their reason, function, namespace and socket",
     gives: Gives { received: true, sent: true, drop_reason: true, process: true, ..Gives::NOTHING },
     needs: "Linux 5.17 with BTF",
@@ -236,6 +260,15 @@ pub const DROP: Facts = Facts {
     ..MOST
 };
 
+/// Returns the row of a value of `--tap`, the first one of the two of `xdp`; `auto` has none.
+pub fn of(choice: TapChoice) -> Option<&'static Facts> {
+    ALL.into_iter().find(|facts| facts.choice == choice)
+}
+
+fn one(tap: impl Tap + 'static) -> Result<SiteTaps> {
+    Ok(vec![Box::new(tap)])
+}
+
 /// All taps, in the order for display.
 pub const ALL: [&Facts; 8] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DPDK, &DROP];
 
@@ -249,6 +282,11 @@ pub struct Missing {
 }
 
 impl Facts {
+    /// Returns the value of `--tap`.
+    pub fn name(&self) -> &'static str {
+        self.choice.name()
+    }
+
     /// Returns the unmet requirements. An empty list: the tap works on this machine.
     pub fn missing(&self) -> Vec<Missing> {
         let lack = |feature: &KernelFeature| {
@@ -264,7 +302,8 @@ impl Facts {
 
     /// Refuses options that the tap does not support.
     pub(crate) fn check(&self, options: &CaptureOptions) -> Result<()> {
-        let Self { name, gives, stamps_by_polls, no_hardware_time, .. } = self;
+        let Self { gives, stamps_by_polls, no_hardware_time, .. } = self;
+        let name = self.name();
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
             let why = "an XDP hook sees received ones only";
@@ -316,7 +355,7 @@ impl Facts {
         if options.queue.is_none() || self.gives.queue {
             return Ok(());
         }
-        let what = format!("cannot choose packets by queue with the {} tap", self.name);
+        let what = format!("cannot choose packets by queue with the {} tap", self.name());
         refuse(what, self.no_queue, "leave out --queue")
     }
 }
@@ -349,7 +388,7 @@ pub fn markdown() -> String {
         let Gives { received, sent, entry, verdict, hardware_time, .. } = facts.gives;
         text.push_str(&format!(
             "| `{}` | {} | {} | {} | {} | {} | {} | {} |\n",
-            facts.name,
+            facts.name(),
             facts.sees,
             mark(received),
             mark(sent),
@@ -365,8 +404,14 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_plan::TapChoice;
     use trawl_plan::options::Memory;
+
+    #[test]
+    fn each_choice_but_auto_has_a_row() {
+        for (.., choice) in TapChoice::ALL {
+            assert_eq!(of(choice).is_none(), choice == TapChoice::Auto, "{choice}");
+        }
+    }
 
     /// The matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]
@@ -384,9 +429,9 @@ mod tests {
             let refusal = facts.check(&options).err().map(|error| error.to_string());
             assert_eq!(refusal.is_some(), !facts.gives.hardware_time);
             if let Some(message) = refusal {
-                let named = format!("with the {} tap", facts.name);
+                let named = format!("with the {} tap", facts.name());
                 assert!(message.contains(&named), "{message}");
-                assert_eq!(message.contains("processor's counter"), facts.name == "dpdk");
+                assert_eq!(message.contains("processor's counter"), facts.name() == "dpdk");
             }
         }
     }

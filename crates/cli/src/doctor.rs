@@ -166,7 +166,7 @@ fn taps_for_people(taps: &[Tap]) -> String {
         };
         let given = tap.facts.gives.named().into_iter();
         let given: Vec<String> = given.filter(|(_, has)| *has).map(|(name, _)| name.replace('_', " ")).collect();
-        let _ = writeln!(text, "{:<8} {state}", tap.facts.name);
+        let _ = writeln!(text, "{:<8} {state}", tap.facts.name());
         let _ = writeln!(text, "        sees:  {}", tap.facts.sees);
         let _ = writeln!(text, "        gives: {}", given.join(", "));
         let _ = writeln!(text, "        needs: {}", tap.facts.needs);

@@ -283,11 +283,11 @@ fn values(number: usize, values: &[Value]) -> String {
 /// Returns the taps that this machine supports; a capture by another would only fail.
 fn taps() -> Vec<Value> {
     let mut taps = vec![value("auto", "chosen by trawl: both directions, the device untouched", true)];
-    let may_be_offered = |facts: &&&Facts| TAPS.contains(&facts.name);
+    let may_be_offered = |facts: &&&Facts| TAPS.contains(&facts.name());
     for facts in taps::ALL.iter().filter(may_be_offered) {
-        let is_offered = taps.iter().any(|(name, ..)| name == facts.name);
+        let is_offered = taps.iter().any(|(name, ..)| name == facts.name());
         if !is_offered && facts.missing().is_empty() {
-            taps.push(value(facts.name, &format!("{}: {}", facts.name, facts.sees), false));
+            taps.push(value(facts.name(), &format!("{}: {}", facts.name(), facts.sees), false));
         }
     }
     taps

@@ -67,8 +67,8 @@ impl Store {
     /// Returns the object with the programs that read this kind of store.
     pub fn object(&self) -> &'static [u8] {
         match self {
-            Self::Arena(_) => object::GUARD,
-            Self::Slot(_) => object::GUARD_IN_ARRAY,
+            Self::Arena(_) => object::XDP_GUARD,
+            Self::Slot(_) => object::XDP_GUARD_ARRAY,
         }
     }
 

@@ -31,12 +31,7 @@ fn main() {
     }
     assert!(!objects.is_empty(), "no BPF programs found in {}", root.display());
     objects.sort();
-    let list: String = objects
-        .iter()
-        .map(|stem| format!("    ({stem:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{stem}.bpf.o\"))),\n"))
-        .collect();
-    let rust = format!("pub static ALL: &[(&str, &[u8])] = &[\n{list}];\n");
-    fs::write(format!("{out}/objects.rs"), rust).expect("OUT_DIR can be written");
+    fs::write(format!("{out}/objects.rs"), rust_of_objects(&objects)).expect("OUT_DIR can be written");
 
     let kernel = fs::read_to_string(root.join(KERNEL_TYPES)).expect("it is part of the source");
     fs::write(format!("{out}/kernel_types.rs"), names_of_structures(&kernel)).expect("OUT_DIR can be written");
@@ -48,6 +43,19 @@ fn main() {
             fs::read_to_string(&header).unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
         fs::write(format!("{out}/{name}.rs"), rust_from_header(&text)).expect("OUT_DIR can be written");
     }
+}
+
+/// Returns a static for each object, under the name of its source: a constant would be copied into each crate that uses
+/// it.
+fn rust_of_objects(stems: &[String]) -> String {
+    let (mut rust, mut list) = (String::new(), String::new());
+    for stem in stems {
+        let name = stem.to_uppercase();
+        let bytes = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{stem}.bpf.o\"))");
+        writeln!(rust, "/// The object of `{stem}.bpf.c`.\npub static {name}: &[u8] = {bytes};").expect("strings grow");
+        write!(list, "({stem:?}, {name}), ").expect("strings grow");
+    }
+    format!("{rust}/// All objects, by the names of their sources.\npub static ALL: &[(&str, &[u8])] = &[{list}];\n")
 }
 
 /// Lists the files in the folders of bpf/.

@@ -79,7 +79,7 @@ impl Loaded {
     fn attach_to(does: Does, site: &Site, mode: XdpMode) -> Result<Self> {
         let file = match does {
             Does::ToSockets => object::LAB_XSK,
-            _ => object::LAB,
+            _ => object::LAB_XDP,
         };
         let object = Plain::load(file, does.name())?;
         let (link, _) = trawl_attach::hold(site, object.program(), Some(mode))

@@ -46,12 +46,16 @@ impl TapChoice {
         ("dpdk", "Ports of a running DPDK application: -i dpdk:0 or -i dpdk:all, by the helper trawl-dpdk", Self::Dpdk),
         ("drop", "", Self::Drop),
     ];
+
+    pub fn name(self) -> &'static str {
+        let found = Self::ALL.into_iter().find(|(.., choice)| *choice == self);
+        found.and_then(|(names, ..)| names.split('|').next()).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for TapChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = Self::ALL.iter().find(|(.., choice)| choice == self);
-        f.write_str(found.and_then(|(names, ..)| names.split('|').next()).unwrap_or_default())
+        f.write_str(self.name())
     }
 }
 

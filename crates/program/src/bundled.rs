@@ -202,14 +202,14 @@ impl Bundled {
     }
 
     fn verdict_source(&self, touch: Touch) -> Result<Source> {
-        let mut source = self.source(object::VERDICT)?;
+        let mut source = self.source(object::XDP_VERDICT)?;
         let config = VerdictConfig { touch: touch.number() };
         source.set_variable(CONFIG, &config.to_bytes())?;
         Ok(source)
     }
 
     fn redirect_source(&self, target: &RedirectTarget, touch: Touch, site: &Site, whole_only: bool) -> Result<Source> {
-        let mut source = self.source(object::REDIRECT)?;
+        let mut source = self.source(object::XDP_REDIRECT)?;
         let interfaces = target.interfaces(site)?;
         let mut config = RedirectConfig {
             touch: touch.number(),

@@ -555,7 +555,7 @@ mod tests {
         };
         // Names that are not UTF-8, as in: sed 's/\.text/\xfftext/g'
         for name in [&b".text"[..], b".maps", b".BTF", b"license", b"xdp"] {
-            let mut bytes = object::VERDICT.to_vec();
+            let mut bytes = object::XDP_VERDICT.to_vec();
             for at in 0..bytes.len().saturating_sub(name.len()) {
                 if bytes[at..].starts_with(name) {
                     bytes[at] = 0xff;
@@ -570,7 +570,7 @@ mod tests {
         };
         let mut opened = 0;
         for _ in 0..4000 {
-            let mut bytes = object::VERDICT.to_vec();
+            let mut bytes = object::XDP_VERDICT.to_vec();
             for _ in 0..1 + random() % 4 {
                 let at = random() % bytes.len();
                 bytes[at] = random() as u8;

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use trawl_bpf::link;
-use trawl_bpf::object::{LAB, Plain};
+use trawl_bpf::object::{LAB_XDP, Plain};
 use trawl_lab::Station;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::run_in;
@@ -24,7 +24,7 @@ fn interfaces_of_the_same_number_with_one_program_are_distinguished() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     assert_eq!(a.index, b.index);
-    let program = Plain::load(LAB, "lab_drop").unwrap_or_else(|e| panic!("{e}"));
+    let program = Plain::load(LAB_XDP, "lab_drop").unwrap_or_else(|e| panic!("{e}"));
     let (on_a, on_b) = (linked(&program, a), linked(&program, b));
     let (id, place) = (xdp_on(b).expect("a program").0.to_string(), lab.receiver());
     let shown = &status_of(&place)["programs"][0];
@@ -48,7 +48,7 @@ fn interfaces_of_the_same_number_with_one_program_are_distinguished() {
 fn netlink_program_is_not_taken_for_another_namespaces_link() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let program = Plain::load(LAB, "lab_drop").unwrap_or_else(|e| panic!("{e}"));
+    let program = Plain::load(LAB_XDP, "lab_drop").unwrap_or_else(|e| panic!("{e}"));
     let on_a = linked(&program, a);
     let id = xdp_on(a).expect("a program").0.to_string();
     let namespace = format!("--net=/run/netns/{}", b.name);

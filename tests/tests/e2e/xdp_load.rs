@@ -48,7 +48,7 @@ fn optional_programs_are_not_loaded_with_the_others() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), lab.file("lab.o"));
-    std::fs::write(&file, trawl_bpf::object::LAB).expect("a file");
+    std::fs::write(&file, trawl_bpf::object::LAB_XDP).expect("a file");
     succeeds(&["xdp", "load", &place, &file, "--prog", "lab_drop_hook"]);
     only_program(&place);
     succeeds(&["xdp", "unload", &place]);

@@ -72,7 +72,7 @@ impl Attached {
                 }
                 PointSummary {
                     interface: point.label.clone(),
-                    tap: point.tap.name,
+                    tap: point.tap.name(),
                     hook: point.hook.clone(),
                     mode: point.mode,
                     account,

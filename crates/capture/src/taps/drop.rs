@@ -181,7 +181,7 @@ fn attach(
             ("tp_btf", attached)
         }
         None => {
-            let program = (object::DROP, "trawl_drop");
+            let program = (object::TAP_DROP, "trawl_drop");
             let (mode, _, loaded) = load_at_drops(program, &config, &maps, block.as_deref())?;
             let mut all = vec![loaded];
             if config.only_processes != 0 {

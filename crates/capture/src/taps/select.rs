@@ -6,35 +6,24 @@ use trawl_sys::{Error, Result};
 use crate::Tap;
 use crate::capture_site::CaptureSite;
 use crate::event::TapReason;
-use crate::taps::dpdk::Dpdk;
 use crate::taps::drop::AtDrops;
 use crate::taps::hook::{self, Hook};
 use crate::taps::packet::Packet;
-use crate::taps::pcap::Pcap;
-use crate::taps;
 use crate::taps::tc::Tc;
 use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
+use crate::taps::{self, SiteTaps};
 use trawl_plan::TapChoice;
 use trawl_plan::options::{At, CaptureOptions, Direction};
 
-/// The taps to attach.
-type Taps = Vec<Box<dyn Tap>>;
-
 /// Returns the taps to attach, and the reason if trawl chose.
-pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, Option<TapReason>)> {
-    let (taps, why) = match options.tap {
-        TapChoice::Xdp => (with_sent(xdp_tap(site, options)?, options), None),
-        TapChoice::Tailcall => (with_sent(Box::new(Hook), options), None),
-        TapChoice::Tc => (tap(Tc::Asked), None),
-        TapChoice::Packet => (tap(Packet), None),
-        TapChoice::Pcap => (tap(Pcap), None),
-        TapChoice::Dpdk => (tap(Dpdk), None),
-        TapChoice::Auto => {
+pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<(SiteTaps, Option<TapReason>)> {
+    let (taps, why) = match taps::of(options.tap) {
+        Some(row) => ((row.taps)(site, options)?, None),
+        None => {
             let (taps, why) = automatic(site, options)?;
             (taps, Some(why))
         }
-        TapChoice::Drop => (drop_taps(site, options), None),
     };
     if let Some(tap) = taps.first() {
         tap.facts().check(options)?;
@@ -48,12 +37,12 @@ pub fn of_capture(options: &CaptureOptions) -> Option<Box<dyn Tap>> {
     Some(Box::new(AtDrops(drops)))
 }
 
-fn tap(tap: impl Tap + 'static) -> Taps {
+fn tap(tap: impl Tap + 'static) -> SiteTaps {
     vec![Box::new(tap)]
 }
 
 /// Returns a tap for the XDP program of an interface on the path of followed packets, if possible.
-fn drop_taps(site: &CaptureSite, options: &CaptureOptions) -> Taps {
+pub(super) fn of_drops(site: &CaptureSite, options: &CaptureOptions) -> SiteTaps {
     if !options.follows() {
         return Vec::new();
     }
@@ -80,7 +69,7 @@ fn wants_entry(options: &CaptureOptions) -> bool {
 }
 
 /// Chooses taps for an interface without an XDP program: tc misses no packets, and leaves the device alone.
-fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Taps> {
+fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<SiteTaps> {
     // The kernel chooses a packet's send queue after tc.
     if options.queue.is_some() && options.direction != Some(Direction::In) {
         return Ok(tap(Packet));
@@ -98,7 +87,7 @@ fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Taps>
 
 /// Adds tc for sent packets to a tap at XDP, which sees received ones. If trawl chose the tap, both directions are
 /// wanted.
-fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> Taps {
+pub(super) fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> SiteTaps {
     let sent: Option<Box<dyn Tap>> = match options.direction {
         _ if options.with_tc => Some(Box::new(Tc::Asked)),
         None if options.tap == TapChoice::Auto && !wants_verdicts(options) => Some(Box::new(Tc::Sent)),
@@ -109,7 +98,7 @@ fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> Taps {
     std::iter::once(tap).chain(sent).collect()
 }
 
-fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, TapReason)> {
+fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(SiteTaps, TapReason)> {
     if site.interface.link_type != LINKTYPE_ETHERNET {
         return Ok((tap(Packet), TapReason::NotEthernet));
     }
@@ -150,8 +139,9 @@ fn untraced(error: &Error) -> TapReason {
     TapReason::CannotBeTraced { why: error.to_string() }
 }
 
-/// Returns a tap with trawl's own program on an interface without one, else a tap at the attached program.
-fn xdp_tap(site: &CaptureSite, options: &CaptureOptions) -> Result<Box<dyn Tap>> {
+/// Returns a tap with trawl's own program on an interface without one, else a tap at the attached program; tc for sent
+/// packets comes with it.
+pub(super) fn at_xdp(site: &CaptureSite, options: &CaptureOptions) -> Result<SiteTaps> {
     let present = site.interface.xdp_attached(site.namespace.as_ref())?;
     if present.is_some()
         && let Some(error) = site.may_not_look()
@@ -159,12 +149,11 @@ fn xdp_tap(site: &CaptureSite, options: &CaptureOptions) -> Result<Box<dyn Tap>>
         return Err(error);
     }
     let others = present.filter(|present| !xdp::is_trawls(present));
-    if let Some(present) = &others
-        && options.programs.is_none()
-        && trace::refusal().is_some()
-        && hook::is_there(present)
-    {
-        return Ok(Box::new(Hook));
-    }
-    if others.is_some() || options.programs.is_some() { Ok(Box::new(Trace)) } else { Ok(Box::new(Xdp)) }
+    let has_hook = others.as_ref().is_some_and(hook::is_there) && trace::refusal().is_some();
+    let tap: Box<dyn Tap> = match (&others, &options.programs) {
+        (Some(_), None) if has_hook => Box::new(Hook),
+        (None, None) => Box::new(Xdp),
+        _ => Box::new(Trace),
+    };
+    Ok(with_sent(tap, options))
 }

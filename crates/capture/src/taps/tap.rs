@@ -22,7 +22,7 @@ pub trait Tap: fmt::Debug {
     fn facts(&self) -> &'static Facts;
 
     fn name(&self) -> &'static str {
-        self.facts().name
+        self.facts().name()
     }
 
     /// Starts seeing packets at this one of the sites, or at all of them if the tap is attached once for a capture.

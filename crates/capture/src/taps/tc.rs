@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use trawl_bpf::layout::{HEADERS_OF_IP, TapConfig};
 use trawl_bpf::link::{self, TcxPosition};
-use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{info, probe};
 use trawl_filter::lower::Target;
@@ -27,9 +27,9 @@ use crate::filter::Block;
 use crate::filter::Compile;
 use crate::many::{Likeness, PacketStructure, TableEntry};
 use crate::point::Carries;
-use crate::taps::{self, Facts};
 use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight};
+use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
 use trawl_plan::options::{Direction, ProcessPlan, TimeSource};
@@ -154,7 +154,7 @@ impl Recipe<'_> {
         };
         let mut maps = program_maps(self.rings, None);
         maps.extend(table.iter().map(|table| (crate::many::MAP_NAME, table.as_fd())));
-        let mut ready = TapProgram::prepare(object::TC, &self.name, &self.config, &maps)?;
+        let mut ready = TapProgram::prepare(Taps::of(object::TAP_TC), &self.name, &self.config, &maps)?;
         let _blocks = insert_filter(site, assembly, &mut ready)?;
         let program = Arc::new(ready.load(&LoadOptions {
             expected_attach_type: attach_type,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trawl_attach::snapshot;
 use trawl_bpf::layout::TapConfig;
-use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::table::Table;
@@ -26,9 +26,9 @@ use crate::event::{Event, LeftBehind};
 use crate::filter::Compile;
 use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
 use crate::point::{Carries, PointIds};
-use crate::taps::{self, Facts};
 use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight, attached_now};
+use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 use trawl_plan::options::{At, CaptureOptions, Mode, TimeSource};
 
@@ -302,7 +302,7 @@ fn load(
     let name = variant(&format!("trawl_xdp{twice}"), &does);
     let mut maps = program_maps(rings, Some(seat.map()));
     maps.extend(interfaces.map(|table| (many::MAP_NAME, table.as_fd())));
-    let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
+    let mut ready = TapProgram::prepare(Taps::of(object::TAP_XDP), &name, config, &maps)?;
     if let Some(blocks) = &blocks {
         blocks.put_into(&mut ready, quickly)?;
     }

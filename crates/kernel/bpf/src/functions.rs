@@ -67,7 +67,7 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        let plain = Plain::load(object::LAB, "lab_drop_linear").unwrap();
+        let plain = Plain::load(object::LAB_XDP, "lab_drop_linear").unwrap();
         let functions = of(plain.program()).unwrap();
         assert_eq!(functions[0].name, "lab_drop_linear");
         let code = returning(2);

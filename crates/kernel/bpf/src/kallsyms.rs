@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
-use super::object::{self, TapProgram};
+use super::object::{self, TapProgram, Taps};
 use super::program::{self, LoadOptions};
 use super::test_run;
 use crate::layout::{KernelAddresses, Shared, TapConfig};
@@ -143,7 +143,7 @@ pub fn kernel_addresses() -> Option<KernelAddresses> {
         }
         let name = "trawl_addresses";
         let config = TapConfig::zeroed();
-        let program = TapProgram::prepare(object::KERNEL_ADDRESSES, name, &config, &[]).ok()?;
+        let program = TapProgram::prepare(Taps::of(object::KERNEL_ADDRESSES), name, &config, &[]).ok()?;
         let loaded =
             program.load(&LoadOptions { flags: program::SLEEPABLE, ..LoadOptions::new(name, program::SYSCALL) });
         test_run::system(loaded.ok()?.as_fd()).ok()

@@ -21,76 +21,25 @@ use crate::layout::{
 };
 use crate::{adapt, droppers, probe};
 
-// Objects are statics: each crate that uses a constant has a copy of its bytes.
+include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
 /// An object with tap programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Taps {
-    bytes: &'static [u8],
-    /// True if they read the kernel's own structures, listed in bpf/lib/kernel_types.h.
-    read_kernel: bool,
+    object: &'static [u8],
+    reads_kernel: bool,
 }
 
-/// The XDP taps: own program and hook slots.
-pub static XDP: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")), read_kernel: false };
-/// The same object, for its programs that name the target of a redirect.
-pub static XDP_REDIRECTED: Taps = Taps { read_kernel: true, ..XDP };
-/// The tc taps.
-pub static TC: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")), read_kernel: false };
-/// The tap at the end of polls.
-pub static POLL: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")), read_kernel: false };
-/// The taps at programs that are already attached.
-pub static TRACE: Taps =
-    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")), read_kernel: true };
-/// The tap at drops.
-pub static DROP: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")), read_kernel: true };
-/// The counter of drops.
-pub static DROP_COUNTS: Taps =
-    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/drop_counts.bpf.o")), read_kernel: true };
-/// The counter of verdicts of an attached XDP program.
-pub static VERDICT_COUNTS: Taps =
-    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/verdict_counts.bpf.o")), read_kernel: true };
-/// The taps that follow packets through the network stack.
-pub static FOLLOW: Taps =
-    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")), read_kernel: true };
-/// The programs that find the owners of sockets.
-pub static OWNERS: Taps = Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/owners.bpf.o")), read_kernel: true };
-/// The programs that count the packets of processes.
-pub static TRAFFIC: Taps =
-    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/process_traffic.bpf.o")), read_kernel: true };
-/// The head of a chain of XDP programs, by libxdp's protocol.
-pub static DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
+impl Taps {
+    pub fn of(object: &'static [u8]) -> Self {
+        Self { object, reads_kernel: false }
+    }
 
-/// The load balancer.
-pub static BALANCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_balance.bpf.o"));
-/// The guard, for rules in an arena and for rules in an array.
-pub static GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
-pub static GUARD_IN_ARRAY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
-
-/// The programs that send frames, count accepted ones, and count stamped packets.
-pub static SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
-pub static SEND_COUNT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send_count.bpf.o"));
-pub static RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
-
-/// The program that reads the addresses of the kernel's memory.
-pub(crate) static KERNEL_ADDRESSES: Taps =
-    Taps { bytes: include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o")), read_kernel: false };
-
-/// Programs for experiments and tests.
-/// A program that hands packets to AF_XDP sockets.
-pub static LAB_XSK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xsk.bpf.o"));
-pub static LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
-
-/// The bundled programs with a fixed verdict, those that redirect, and the router.
-pub static VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict.bpf.o"));
-pub static REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
-pub static ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
-
-/// All objects, by the names of their sources.
-mod list {
-    include!(concat!(env!("OUT_DIR"), "/objects.rs"));
+    /// Lets the programs read the kernel's own structures, listed in bpf/lib/kernel_types.h.
+    pub fn reading_kernel(object: &'static [u8]) -> Self {
+        Self { object, reads_kernel: true }
+    }
 }
-pub use list::ALL;
 
 /// One tap program, ready to be loaded with different flags.
 #[derive(Debug)]
@@ -104,20 +53,20 @@ pub struct TapProgram {
 
 impl TapProgram {
     /// Picks `program` out of a compiled object, with this configuration and these maps under their names.
-    pub fn prepare(object: Taps, program: &str, config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Result<Self> {
+    pub fn prepare(taps: Taps, program: &str, config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Result<Self> {
         let what = || format!("cannot prepare the program {program}");
         let fail = |why: libbpf_rs::Error| explained(what(), why);
         quiet_libbpf();
         let mut builder = ObjectBuilder::default();
         let mut redirect_info = None;
-        if object.read_kernel {
+        if taps.reads_kernel {
             let types =
                 kernel_types::for_programs().map_err(|e| Error::os("cannot read the kernel's type information", e))?;
             builder.btf_custom_path(&types.path).map_err(fail)?;
             redirect_info = types.redirect_info;
         }
-        let mut open = builder.open_memory(object.bytes).map_err(fail)?;
-        let names_processes = maps.iter().any(|(name, _)| *name == OWNERS_MAP) || object == OWNERS;
+        let mut open = builder.open_memory(taps.object).map_err(fail)?;
+        let names_processes = maps.iter().any(|(name, _)| *name == OWNERS_MAP) || taps.object == OWNERS;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {

@@ -8,7 +8,7 @@ use trawl_sys::{Error, Result};
 use crate::layout::process::{Traffic, TrafficKey};
 use crate::layout::{Shared, TapConfig};
 use crate::link;
-use crate::object::{TRAFFIC, TapProgram};
+use crate::object::{PROCESS_TRAFFIC, TapProgram, Taps};
 use crate::process_watch::ProcessWatch;
 use crate::program::{CGROUP_SKB, LoadOptions};
 use crate::table::Table;
@@ -36,7 +36,7 @@ impl ProcessTraffic {
         for (name, attach_type) in PROGRAMS {
             let mut maps = watch.maps();
             maps.extend(counts.as_ref().map(|map| (MAP, map.as_fd())));
-            let ready = TapProgram::prepare(TRAFFIC, name, &TapConfig::zeroed(), &maps)?;
+            let ready = TapProgram::prepare(Taps::reading_kernel(PROCESS_TRAFFIC), name, &TapConfig::zeroed(), &maps)?;
             let loaded =
                 ready.load(&LoadOptions { expected_attach_type: attach_type, ..LoadOptions::new(name, CGROUP_SKB) })?;
             let link = link::attach_cgroup(loaded.as_fd(), cgroup, attach_type);

@@ -14,7 +14,7 @@ use crate::layout::process::{
     KnownProcess, PROCESS_LISTED, PROCESS_NAMED, ProcessCounts, ProcessEvent, ProcessSettings,
 };
 use crate::layout::{Shared, TapConfig};
-use crate::object::{OWNERS, OWNERS_MAPS, TapProgram};
+use crate::object::{OWNERS, OWNERS_MAPS, TapProgram, Taps};
 use crate::probe::attached::{self, Exclusive};
 use crate::program::{self, LoadOptions, Traced};
 use crate::table::Table;
@@ -125,7 +125,7 @@ impl ProcessWatch {
         if !probe::has_socket_of_file() {
             return Err(fail("the kernel has no bpf_sock_from_file").fix("use Linux 5.11 or newer"));
         }
-        let first = TapProgram::prepare(OWNERS, PROGRAMS[0].0, &TapConfig::zeroed(), &[])?;
+        let first = TapProgram::prepare(Taps::reading_kernel(OWNERS), PROGRAMS[0].0, &TapConfig::zeroed(), &[])?;
         let maps = OWNERS_MAPS
             .map(|name| {
                 let map = first.map(name).ok_or_else(|| fail(format!("no map {name}")))?;
@@ -158,7 +158,7 @@ impl ProcessWatch {
     }
 
     fn prepare(&self, name: &str) -> Result<TapProgram> {
-        TapProgram::prepare(OWNERS, name, &TapConfig::zeroed(), &self.maps())
+        TapProgram::prepare(Taps::reading_kernel(OWNERS), name, &TapConfig::zeroed(), &self.maps())
     }
 
     fn add(&mut self, name: &'static str, hook: Hook, cgroup: BorrowedFd<'_>) -> Result<()> {

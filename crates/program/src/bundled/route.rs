@@ -270,7 +270,7 @@ fn check_port(site: &Site, links: &[LinkRecord]) -> Result<()> {
 
 /// Returns the program, with the maps that it shares with the router's other ports.
 fn source(others: &[Port]) -> Result<Source> {
-    let mut source = Source::embedded(ROUTE, object::ROUTE)?;
+    let mut source = Source::embedded(ROUTE, object::XDP_ROUTE)?;
     source.choose(Some(FUNCTION))?;
     let mut shared = Vec::new();
     if let Some(port) = others.first() {

@@ -160,7 +160,7 @@ pub fn remove(site: &Site, attachment: XdpAttachment, lock: &DispatcherLock) -> 
 }
 
 fn load(config: &DispatcherConfig) -> Result<OwnedFd> {
-    let mut file = ObjectFile::open(NAME, object::DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
+    let mut file = ObjectFile::open(NAME, object::XDP_DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
     file.want(&[NAME]);
     if config.frags {
         file.set_flags(NAME, program::HAS_FRAGS);

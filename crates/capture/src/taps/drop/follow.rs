@@ -242,7 +242,7 @@ impl Steps<'_> {
         let map = map::create_prog_array("trawl_shared", 1)?;
         let mut maps = self.maps_for_known();
         maps.push(("shared_program", map.as_fd()));
-        let (ready, name) = prepare_program(object::FOLLOW, options.name, &config, &maps, self.block)?;
+        let (ready, name) = prepare_program(object::TAP_FOLLOW, options.name, &config, &maps, self.block)?;
         let loaded = ready.load(&LoadOptions { name: &name, ..options.clone() })?;
         map::set_program(map.as_fd(), 0, loaded.as_fd()).map_err(|e| Error::os("cannot follow packets", e))?;
         Ok(map)
@@ -283,7 +283,7 @@ impl Steps<'_> {
             false => self.maps_for_known(),
         };
         maps.push(("shared_program", shared.as_fd()));
-        let (ready, _) = prepare_program(object::FOLLOW, options.name, config, &maps, None)?;
+        let (ready, _) = prepare_program(object::TAP_FOLLOW, options.name, config, &maps, None)?;
         ready.load(options)
     }
 }
@@ -439,12 +439,12 @@ fn tc_link(program: &OwnedFd, site: &CaptureSite, side: u32) -> Result<Option<Ow
 mod tests {
     use super::*;
     use trawl_bpf::layout::Shared;
-    use trawl_bpf::object::TapProgram;
+    use trawl_bpf::object::{TapProgram, Taps};
     use trawl_ebpf::{helper, op};
 
     /// Returns true if the program calls a helper.
     fn calls(name: &str, helper: i32) -> bool {
-        let ready = TapProgram::prepare(object::FOLLOW, name, &TapConfig::zeroed(), &[]);
+        let ready = TapProgram::prepare(Taps::reading_kernel(object::TAP_FOLLOW), name, &TapConfig::zeroed(), &[]);
         let ready = ready.unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut calls = ready.instructions().iter();
         calls.any(|one| one.code == op::CALL_CODE && one.src() == 0 && one.imm == helper)

@@ -20,7 +20,7 @@ pub type Loaded = (OwnedFd, Vec<OwnedFd>);
 /// Loads a program at the tracepoint of drops, and attaches it: the typed program, which reads the kernel's structures,
 /// or the raw one if the kernel refuses that. Returns its kind and the prepared program, too.
 pub fn load_at_drops(
-    (object, program): (Taps, &str),
+    (object, program): (&'static [u8], &str),
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,
@@ -45,7 +45,7 @@ pub fn load_at_drops(
 /// Attaches the program that notes the flows of the selected processes as they send.
 pub fn watch_senders(config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Result<Loaded> {
     let name = "trawl_sent";
-    let ready = TapProgram::prepare(object::DROP, name, config, maps)?;
+    let ready = TapProgram::prepare(Taps::reading_kernel(object::TAP_DROP), name, config, maps)?;
     let loaded = ready.load(&program_options(name, program::RAW_TRACEPOINT, 0))?;
     let link = link::attach_raw_tracepoint(loaded.as_fd(), SENDING);
     let link = link.map_err(|e| {
@@ -58,7 +58,7 @@ pub fn watch_senders(config: &TapConfig, maps: &[(&str, BorrowedFd<'_>)]) -> Res
 /// Prepares a program, with the filter if given: programs with a filter, and those that name processes, have a name of
 /// their own.
 pub fn prepare_program(
-    object: Taps,
+    object: &'static [u8],
     program: &str,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
@@ -66,7 +66,7 @@ pub fn prepare_program(
 ) -> Result<(TapProgram, String)> {
     let names_processes = maps.iter().any(|(name, _)| *name == object::OWNERS_MAP);
     let name = variant(program, &[(names_processes, "p"), (block.is_some(), "f")]);
-    let mut ready = TapProgram::prepare(object, &name, config, maps)?;
+    let mut ready = TapProgram::prepare(Taps::reading_kernel(object), &name, config, maps)?;
     if let Some(block) = block {
         ready.filter(block)?;
     }

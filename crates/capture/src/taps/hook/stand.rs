@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use trawl_bpf::layout::TapConfig;
-use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::program::LoadOptions;
 use trawl_bpf::{info, map, program};
 use trawl_program::captures;
@@ -180,23 +180,23 @@ impl Stand {
         let one = |(slot, occupant): (u32, &Occupant)| {
             let mut config = occupant.config;
             config.chain_next = seat.next(slot);
-            let load = |object, redirected: bool| {
+            let load = |taps, redirected: bool| {
                 // The quick version has no room for a target, and knows no process.
                 let quickly = occupant.filters == Filters::Quick && !names_processes && !redirected;
                 let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
                 let filtered = blocks.map_or("", |blocks| blocks.suffix(quickly));
                 let name = variant(occupant.program, &[(names_processes, "p"), (redirected, "r"), (true, filtered)]);
-                let mut ready = TapProgram::prepare(object, &name, &config, &maps)?;
+                let mut ready = TapProgram::prepare(taps, &name, &config, &maps)?;
                 if let Some(blocks) = blocks {
                     blocks.put_into(&mut ready, quickly)?;
                 }
                 ready.load(&LoadOptions { expected_attach_type, flags, ..LoadOptions::new(&name, program::XDP) })
             };
             // The target is in the kernel's memory, which a kernel in lockdown, for example, refuses to read.
-            let redirected = occupant.redirected.then(|| load(object::XDP_REDIRECTED, true));
+            let redirected = occupant.redirected.then(|| load(Taps::reading_kernel(object::TAP_XDP), true));
             let program = match redirected {
                 Some(Ok(program)) => program,
-                _ => load(object::XDP, false)?,
+                _ => load(Taps::of(object::TAP_XDP), false)?,
             };
             seat.mark(&program)?;
             Ok(program)

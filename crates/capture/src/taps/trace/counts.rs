@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_bpf::layout::xdp_events::{VERDICT_KINDS, VerdictCounts, VerdictKey};
 use trawl_bpf::layout::{Shared, TapConfig};
-use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program;
 use trawl_bpf::table::{NEW_ONLY, Table, possible_cpus};
@@ -144,7 +144,7 @@ impl VerdictWatch {
         let table = &mut self.table;
         attach_at(program, label, program::ATTACH_FEXIT, || {
             let shared: Vec<_> = table.as_ref().map(|table| (MAP, table.as_fd())).into_iter().collect();
-            let ready = TapProgram::prepare(object::VERDICT_COUNTS, PROGRAM, &config, &shared)?;
+            let ready = TapProgram::prepare(Taps::reading_kernel(object::VERDICT_COUNTS), PROGRAM, &config, &shared)?;
             if table.is_none() {
                 let map = ready.map(MAP).ok_or_else(|| fail("a map is missing"))?;
                 let map = map.try_clone_to_owned().map_err(fail)?;
@@ -205,7 +205,7 @@ mod tests {
             return;
         }
         let config = TapConfig::zeroed();
-        let ready = TapProgram::prepare(object::VERDICT_COUNTS, PROGRAM, &config, &[]);
+        let ready = TapProgram::prepare(Taps::reading_kernel(object::VERDICT_COUNTS), PROGRAM, &config, &[]);
         let options = LoadOptions::new(PROGRAM, program::RAW_TRACEPOINT);
         ready.and_then(|ready| ready.load(&options)).expect("the program is accepted");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::layout::{HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig};
-use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::program::{self, LoadOptions, Traced};
 use trawl_bpf::{link, map};
 use trawl_packet::pcapng::block::DIRECTION_INBOUND;
@@ -167,7 +167,7 @@ impl TracePlan {
         };
         let mut maps = program_maps(&self.rings, None);
         maps.push((SCRATCH, self.scratch.as_fd()));
-        let mut ready = TapProgram::prepare(object::TRACE, &name, &config, &maps)?;
+        let mut ready = TapProgram::prepare(Taps::reading_kernel(object::TAP_TRACE), &name, &config, &maps)?;
         if let Some(block) = block {
             ready.filter(block)?;
         }
