@@ -137,12 +137,12 @@ impl<'a> Attempt<'a> {
     fn too_large(self) -> Error {
         let (pieces, instead, most) = match self.takes_one_buffer() {
             true => (
-                "for native XDP with its driver, which takes packets only in one buffer",
+                "for native XDP with its driver, which accepts packets in one buffer only",
                 "use --mode skb",
                 ONE_BUFFER_MTU,
             ),
             false => (
-                "for native XDP with a program that takes packets only in one piece",
+                "for native XDP with a program that accepts packets in one piece only",
                 "compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
                 LINEAR_MTU,
             ),
@@ -158,12 +158,10 @@ impl<'a> Attempt<'a> {
             (Some(peer), true) => {
                 let (prefix, link) = (peer.exec_prefix(), &peer.link);
                 let command = format!("{prefix}ip link set {} mtu {LINEAR_MTU}", word(&link.name));
-                let whose = format!("the MTU of its other end {}, {},", link.name, link.mtu);
+                let whose = format!("the MTU of its peer {} ({})", link.name, link.mtu);
                 (whose, command)
             }
-            (None, true) => {
-                ("the MTU of its other end".to_owned(), format!("ip link set mtu {LINEAR_MTU} on the other end"))
-            }
+            (None, true) => ("the MTU of its peer".to_owned(), format!("run there: ip link set IF mtu {LINEAR_MTU}")),
         };
         self.fail(format!("{whose} is too large {pieces}")).fix(format!("{command}; or {instead}"))
     }
@@ -180,7 +178,7 @@ impl<'a> Attempt<'a> {
             };
             return self
                 .fail(format!(
-                    "it has {} receive queues, but its peer {} has {} send queues: packets of the others would be dropped",
+                    "it has {} receive queues, but its peer {} has {} send queues: packets of the other queues would be dropped",
                     own.rx, peer.link.name, theirs.tx
                 ))
                 .fix(format!("{fix}; or use --mode skb"));
@@ -188,7 +186,7 @@ impl<'a> Attempt<'a> {
         let few = own.map_or_else(String::new, |own| {
             format!(" ({} in use of {})", own.combined.max(own.rx), own.max_combined.max(own.max_rx))
         });
-        self.fail(format!("too few of its queues are free{few}: XDP sends from queues of its own")).fix(format!(
+        self.fail(format!("it has too few free queues{few}: XDP sends from queues of its own")).fix(format!(
             "{prefix}ethtool -L {} combined N, with N half of the current number; or use --mode skb",
             word(name)
         ))

@@ -142,7 +142,7 @@ impl CaptureSite {
             return Ok(());
         };
         let has = match queues {
-            0 | 1 => format!("0 is its only {kind}queue"),
+            0 | 1 => format!("it has only the {kind}queue 0"),
             _ => format!("it has the {kind}queues 0 to {}", queues - 1),
         };
         Err(Error::usage(format!("cannot choose queue {wanted} of {}", self.label), has)

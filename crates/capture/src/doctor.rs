@@ -95,7 +95,7 @@ fn processes() -> Vec<Finding> {
     let new = |state, text: String| Finding::new("kernel", "process", state, text);
     let purpose = "the process of each packet (--process)";
     if !probe::has_socket_of_file() {
-        let finding = new(CheckState::Warn, format!("not there: {purpose}"));
+        let finding = new(CheckState::Warn, format!("unavailable: {purpose}"));
         return vec![finding.why("the kernel is older than Linux 5.11")];
     }
     if let Some(why) = probe::lockdown_of_reads() {
@@ -105,7 +105,7 @@ fn processes() -> Vec<Finding> {
     let cgroups = match process::cgroups() {
         Ok(cgroups) => cgroups,
         Err(error) => {
-            let finding = new(CheckState::Warn, format!("not there: {purpose}"));
+            let finding = new(CheckState::Warn, format!("unavailable: {purpose}"));
             return vec![finding.why(error.why()).fix("run trawl as root")];
         }
     };
@@ -115,8 +115,11 @@ fn processes() -> Vec<Finding> {
     }
     let refused = |Refusal { hook, by }: Refusal| {
         new(CheckState::Warn, format!("refused: {purpose} at {hook}"))
-            .why(format!("{by} is at the root cgroup and admits no other"))
-            .fix(format!("attach it so that it does: bpftool cgroup attach ROOT {hook} id {} multi", by.program_id))
+            .why(format!("{by} is attached at the root cgroup and allows no other program"))
+            .fix(format!(
+                "attach it so that it allows others: bpftool cgroup attach ROOT {hook} id {} multi",
+                by.program_id
+            ))
     };
     refusals.into_iter().map(refused).collect()
 }

@@ -137,10 +137,10 @@ events! {
     // Pods.
 
     /// No pod of this choice runs yet.
-    PodAwaited { pod: String } => ("no pod here is {pod} yet: waiting for it");
+    PodAwaited { pod: String } => ("no pod {pod} runs here yet: waiting for one");
     /// A pod on the host's network is captured by its processes, so that no other pod may join.
     PodAlone { pod: String }
-        => ("the pod {pod} uses the host's network: capturing the packets of its processes; no other pod joins");
+        => ("the pod {pod} uses the host's network: capturing the packets of its processes, and of no other pod");
     /// A pod on the host's network is not captured, because other pods are.
     PodLeftOut { pod: String }
         => ("the pod {pod} uses the host's network: it is captured only without other pods");
@@ -160,10 +160,10 @@ events! {
     });
     /// The kernel refused the filter: the tap is attached without it, and trawl filters packets itself.
     FilteredInUserSpace { why: String }
-        => ("the kernel refuses this filter ({why}); it passes all packets, and trawl filters them");
+        => ("the kernel refuses this filter ({why}); all packets pass to trawl, which filters them");
     /// The kernel follows chains of headers only so far: packets with longer chains are filtered in user space.
     LongChainsInUserSpace
-        => ("the kernel follows protochain through 64 headers; trawl filters packets with more");
+        => ("the kernel follows protochain through 64 headers; trawl itself filters packets with more headers");
 
     // The length and the time of records.
 
@@ -215,7 +215,7 @@ events! {
         => ("{library} did not return from reading packets within {seconds} s; packets that it holds are not recorded");
     /// The network stack does not get the packets.
     TakenFromStack { interface: String }
-        => ("{interface}: the network stack does not get its packets during the capture");
+        => ("{interface}: the network stack receives none of its packets during the capture");
     /// Callbacks of a killed capture were removed from a DPDK port.
     DpdkPortCleared { interface: String, port: String, pid: String }
         => ("{interface}: removed from port {port} the callbacks that a killed capture (process {pid}) left");
@@ -248,8 +248,8 @@ events! {
         /// The kernel does not let programs recognise packets.
         needs_kernel: bool,
     } => ("--once keeps all records of {}: {}", taps.join(", "), match needs_kernel {
-        true => "programs can look at the packets' memory from Linux 6.2 on",
-        false => "only programs recognise packets that other points have seen; use --tap tc or xdp",
+        true => "programs recognise packets since Linux 6.2",
+        false => "only taps with a BPF program recognise packets that another tap has seen; use --tap tc or xdp",
     });
 
     // Processes.
@@ -264,7 +264,7 @@ events! {
         => ("{}", unknown_processes([*recorded, *left_out, *begun_before, *undescribed]));
     /// Some uses of sockets by processes are not seen.
     ProcessesUnseen { uses: Vec<String> }
-        => ("some received packets will have an earlier owner of their socket as process: trawl does not see {}",
+        => ("some received packets will name an earlier owner of their socket as their process, because trawl does not see {}",
             uses.join(", "));
 
     // Triggers.
@@ -279,7 +279,7 @@ events! {
         verdicts: Vec<String>,
         /// Process that starts recording on SIGUSR2.
         signal_pid: Option<u32>,
-    } => ("keeping packets of {:?} in memory, at most {} MiB in addition to the {} MiB of --memory, until {}",
+    } => ("keeping the packets of the last {:?} in memory, at most {} MiB in addition to the {} MiB of --memory, until {}",
           Duration::from_nanos(*before_ns), memory_bytes >> 20, ring_bytes >> 20,
           triggers(expression.as_deref(), verdicts, *signal_pid));
     /// An event started the writing of packets.
@@ -329,7 +329,7 @@ events! {
         /// True if the filter leaves it out.
         left_out: bool,
     } => ("{}recording the readers' own traffic{}: {traffic}", if *left_out { "not " } else { "" },
-          if *left_out { "" } else { ", which makes more of it; let the filter leave it out" });
+          if *left_out { "" } else { ", which grows with each record of it; exclude it by the filter" });
     ReaderJoined { output: String, reader: SocketAddr } => ("{output}: reader {reader} connected");
     /// A reader that has left, or whose stream has ended.
     Reader(reader: ReaderSummary) => ("{reader}");
@@ -346,8 +346,8 @@ events! {
             if *on_host == 0 { String::new() } else { format!("{on_host} on this host, ") });
     /// Chunks not yet in the store.
     Spooled { spool: PathBuf, chunks: u64, error: String }
-        => ("in {} {chunks} chunk{} to be stored: {error}; store them later: trawl store push --spool {}",
-            spool.display(), if *chunks == 1 { " waits" } else { "s wait" }, path_word(spool));
+        => ("{chunks} chunk{} in {} to be stored: {error}; store them later: trawl store push --spool {}",
+            if *chunks == 1 { "" } else { "s" }, spool.display(), path_word(spool));
     /// Packets that will never be in the store.
     Evicted { url: String, packets: u64 } => ("{packets} packets are not in {url}: the spool was full");
 }

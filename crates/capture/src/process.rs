@@ -102,8 +102,8 @@ fn find_cgroup(wanted: &str, cgroups: &Root) -> Result<u64> {
     match (found.next(), found.next()) {
         (Some((number, _)), None) => Ok(*number),
         (Some((_, one)), Some((_, other))) => {
-            let why = format!("several cgroups are called so, {one} and {other} among them");
-            Err(Error::usage(what(), why).fix("name the whole path"))
+            let why = format!("several cgroups have this name, among them {one} and {other}");
+            Err(Error::usage(what(), why).fix("give the whole path"))
         }
         (None, _) => {
             Err(Error::usage(what(), "no cgroup or container of this name exists").fix("systemd-cgls lists them"))

@@ -306,7 +306,7 @@ impl Facts {
         let name = self.name();
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
-            let why = "an XDP hook sees received ones only";
+            let why = "an XDP hook sees received packets only";
             return refuse(without("see sent packets"), why, "use --tap tc or --tap packet");
         }
         if options.at.is_some_and(At::entry) && !gives.entry {

@@ -301,7 +301,7 @@ impl Xsk {
         if longest > LONGEST {
             return Err(Error::failed(
                 format!("cannot send by AF_XDP out of {interface}"),
-                format!("frames of {longest} bytes do not fit its {LONGEST}"),
+                format!("frames of {longest} bytes exceed its maximum of {LONGEST}"),
             )
             .fix("use --engine packet"));
         }

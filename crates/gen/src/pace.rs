@@ -210,7 +210,7 @@ impl Profile {
     /// Creates a profile that repeats the phases this many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
         let too_many =
-            || Error::usage("the phases", format!("there are more than {MOST}, counting steps and repetitions"));
+            || Error::usage("cannot send in phases", format!("they have more than {MOST} steps, with repetitions"));
         // Checked before they are made: the number comes from the file.
         if phases.iter().any(|phase| phase.steps as usize > MOST) {
             return Err(too_many());
@@ -227,7 +227,7 @@ impl Profile {
             }
         }
         if before <= 0.0 {
-            return Err(Error::usage("the phases", "none of them sends a frame"));
+            return Err(Error::usage("cannot send in phases", "none of them sends a frame"));
         }
         Ok(Self { pieces, overhead })
     }

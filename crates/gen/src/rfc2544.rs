@@ -113,8 +113,8 @@ impl<'a> Measurement<'a> {
             return Err(Error::usage(what, "a loss is between 0 and 100 %"));
         }
         if !(options.resolution > 0.0 && options.resolution <= 0.5) {
-            let what = format!("cannot search to {} %", options.resolution * 100.0);
-            return Err(Error::usage(what, "it is above 0 and at most 50 %"));
+            let what = format!("cannot search with a resolution of {} %", options.resolution * 100.0);
+            return Err(Error::usage(what, "a resolution is above 0 and at most 50 %"));
         }
         if let Some(most) = options.most {
             Rate::Frames(most).check()?;
@@ -230,14 +230,14 @@ impl<'a> Measurement<'a> {
 fn made(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
     let Some(length) = size.checked_sub(CHECKSUM) else {
         let what = format!("cannot measure with frames of {size} bytes");
-        return Err(Error::usage(what, "their checksum alone takes four"));
+        return Err(Error::usage(what, "the checksum of a frame has 4 bytes"));
     };
     let mut spec = options.spec.clone();
     spec.set("size", length.to_string())?;
     let limits = Limits { mtu: Some(options.tx.interface.mtu), seed: 1, stamp: Some(stream) };
     pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| {
         let what = format!("cannot measure with frames of {size} bytes");
-        let why = format!("without the four of their checksum, {}", Error::from(misfit));
+        let why = format!("without the 4 bytes of the checksum, {}", Error::from(misfit));
         Error::usage(what, why)
     })
 }

@@ -102,7 +102,7 @@ pub type Open<'a> = dyn Fn(usize) -> Result<(Box<dyn Engine>, Box<dyn Source>)> 
 pub fn run(plan: &Sending<'_>, open: &Open<'_>, watch: &mut dyn FnMut(&Figures) -> bool) -> Result<RunReport> {
     plan.rate.check()?;
     if plan.cpus.is_empty() {
-        return Err(Error::usage("cannot send", "there is no thread to send from"));
+        return Err(Error::usage("cannot send", "no thread is left to send from"));
     }
     let shared = Shared {
         stop: AtomicBool::new(false),

@@ -70,8 +70,11 @@ pub fn complete(spec: &mut Spec, namespace: Option<&Namespace>, interface: &Inte
         None => {
             let found = only_neighbour(&mut netlink, interface, Some(wants_v6))?;
             let (address, mac) = found.ok_or_else(|| {
-                Error::usage("cannot send", "no destination is given, and the interface has not exactly one neighbour")
-                    .fix(format!("give --{dst} ADDRESS"))
+                Error::usage(
+                    "cannot send",
+                    "no destination is given, and the interface has no neighbour or more than one",
+                )
+                .fix(format!("give --{dst} ADDRESS"))
             })?;
             spec.set_default(dst, address.to_string());
             if spec.protocol != Protocol::Arp || tunnel {

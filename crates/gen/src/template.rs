@@ -130,7 +130,7 @@ impl Template {
                 "repeat" => phases.repeat = Some(file.number(value)?),
                 "wire" => match value.get_ref() {
                     DeValue::Boolean(wire) => phases.wire = *wire,
-                    _ => return Err(file.error(&value.span(), "it is true or false")),
+                    _ => return Err(file.error(&value.span(), "expected true or false")),
                 },
                 other => {
                     let why = format!("{other}: no such field; known are seed, repeat, wire, [[frame]] and [[phase]]");
@@ -139,7 +139,7 @@ impl Template {
             }
         }
         if template.parts.is_empty() {
-            return Err(file.error(&(0..0), "it has no [[frame]]"));
+            return Err(file.error(&(0..0), "the file has no [[frame]]"));
         }
         template.profile = phases.profile().map_err(|why| file.error(&(0..0), why.to_string()))?;
         Ok(template)
@@ -279,7 +279,7 @@ impl Phases {
         let from = from.ok_or_else(|| missing("rate"))?;
         if from > 0.0 {
             if self.bits.is_some_and(|before| before != bits) {
-                let why = "a phase before it counts in the other unit: rate or bandwidth, not both";
+                let why = "an earlier phase uses the other unit: use rate or bandwidth in all phases";
                 return Err(file.error(&whole, why));
             }
             self.bits = Some(bits);

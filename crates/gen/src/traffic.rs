@@ -198,7 +198,7 @@ impl Spec {
             None => Ok(None),
             Some(FieldValues::Fixed(0)) => Err(Misfit::new("flows", "at least one is required")),
             Some(FieldValues::Fixed(flows)) => Ok(Some(flows as u64)),
-            Some(_) => Err(Misfit::new("flows", "it is one number")),
+            Some(_) => Err(Misfit::new("flows", "expected one number")),
         }
     }
 
@@ -334,7 +334,7 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
     let count = lengths.len() * payloads.len() / gcd(lengths.len(), payloads.len());
     let longest = lengths.iter().max().copied().unwrap_or_default();
     if count.saturating_mul(longest) > FRAMES_MEMORY {
-        let why = format!("{count} different frames of up to {longest} bytes are too many to make beforehand");
+        let why = format!("{count} different frames of up to {longest} bytes are too many to prepare in memory");
         return Err(Misfit::new("size", why));
     }
     let made = (0..count).map(|n| {
@@ -525,7 +525,7 @@ impl Spec {
         }
         if period > 1 || chance {
             if period < flows && !chance {
-                let why = format!("the fields that vary make only {period} different flows");
+                let why = format!("the varying fields yield only {period} different flows");
                 return Err(Misfit::new("flows", why));
             }
             return Ok(varied);
@@ -544,7 +544,7 @@ impl Spec {
                 varied.values.insert("id", last(0, flows));
             }
             Protocol::Icmp => {
-                return Err(Misfit::new("flows", "an echo identifier distinguishes at most 65536"));
+                return Err(Misfit::new("flows", "an ICMP echo identifier distinguishes at most 65536 flows"));
             }
             Protocol::Arp | Protocol::Eth => {
                 let mac = self.choice_or("src-mac", FieldKind::Mac, 0)?.first();

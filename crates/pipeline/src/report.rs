@@ -72,7 +72,7 @@ impl fmt::Display for TriggerCause {
         match self {
             Self::Expression { expression } => write!(f, "a packet matches '{expression}'"),
             Self::Verdict { verdict } => write!(f, "a packet met the verdict {verdict}"),
-            Self::Signal => f.write_str("the signal SIGUSR2 came"),
+            Self::Signal => f.write_str("the signal SIGUSR2 arrived"),
         }
     }
 }

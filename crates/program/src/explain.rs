@@ -132,7 +132,7 @@ pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
     const ORDERS: [(u8, &str); 2] = [(1, "little-endian"), (2, "big-endian")];
     let own = u8::from(cfg!(target_endian = "big"));
     let why = match (bytes.get(CLASS)?, bytes.get(DATA)?) {
-        (&CLASS_32, _) => "it is a 32-bit ELF file, and those for BPF have 64".to_owned(),
+        (&CLASS_32, _) => "it is a 32-bit ELF file, but BPF object files are 64-bit".to_owned(),
         (_, order) => {
             let (_, theirs) = ORDERS.iter().find(|(number, _)| number == order)?;
             let (_, ours) = ORDERS[usize::from(own)];
@@ -161,15 +161,15 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
                 .fix("write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g")
         }
         Some(says) if says.contains("stripped object file") => {
-            Error::failed(what, "its symbols, by which programs and maps are found, were removed (strip)")
+            Error::failed(what, "its symbols, which name the programs and maps, were removed (strip)")
                 .fix(format!("use llvm-strip -g, which keeps the symbols; or {COMPILE}"))
         }
         // For a truncated file, libbpf reports the missing end.
         Some(says) if says.starts_with("elf: ") => {
-            Error::failed(what, format!("it is cut off or damaged; libbpf says: {says}")).fix(COMPILE)
+            Error::failed(what, format!("it is truncated or damaged; libbpf says: {says}")).fix(COMPILE)
         }
         Some(says) if says.starts_with("BTF is required") => {
-            Error::failed(what, "it has no type information, by which its maps are described").fix("compile it with -g")
+            Error::failed(what, "it has no type information (BTF), which describes its maps").fix("compile it with -g")
         }
         Some(says) => says_libbpf(what, &says),
         None => Error::os(what, again(&failure.error)),
@@ -264,7 +264,7 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
             ),
             "rm",
         ),
-        Err(_) if is_directory => (format!("a map is to be pinned at {path}, but that is a directory"), "rmdir"),
+        Err(_) if is_directory => (format!("the file pins a map at {path}, but that is a directory"), "rmdir"),
         Err(_) => (format!("the object pinned at {path} is not a map"), "rm"),
     };
     Error::failed(what, why).fix(format!("name another directory, or, if it is no longer needed, {remove} {path}"))
@@ -285,8 +285,8 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     }
     let found = verifier::condense(&failure.log).map(|found| found.to_string());
     let why = match found.or_else(|| libbpf_says(failure)) {
-        Some(reason) => format!("with hooks put in, the verifier refuses it: {reason}"),
-        None => Error::os("with hooks put in, the kernel refuses it", again(&failure.error)).to_string(),
+        Some(reason) => format!("with hooks inserted, the verifier refuses it: {reason}"),
+        None => Error::os("with hooks inserted, the kernel refuses it", again(&failure.error)).to_string(),
     };
     Error::failed(what, why).fix("load it without --tappable")
 }

@@ -114,7 +114,7 @@ fn signal_is_an_event_for_packets_of_two_cpus() {
     lab.send_from_two_cpus(&numbered(0..100), 20_000);
     capture.wait_seen(40_000);
     capture.signal(Signal::USR2);
-    capture.wait_said("trigger 1: the signal SIGUSR2 came");
+    capture.wait_said("trigger 1: the signal SIGUSR2 arrived");
     lab.send(&numbered(0..100), 100);
     // It ends on its own after the time that follows its one event.
     let summary = capture.wait().summary_of_success();

@@ -293,7 +293,7 @@ fn stack_too_deep_for_a_jump_is_refused() {
         .find(|name| load(name, false).is_ok())
         .expect("one of them is fine");
     let error = load(deepest, true).expect_err("it gets too deep");
-    assert_not_tappable(&error, &[deepest, "with hooks put in", "stack"]);
+    assert_not_tappable(&error, &[deepest, "with hooks inserted", "stack"]);
 }
 
 /// With hooks it is verified instruction by instruction, as without.

@@ -185,7 +185,7 @@ impl Subject {
         Some(match effects.interruption {
             "" => finding,
             _ => {
-                finding.why("the driver resets the card; a second program, a replacement and hooks for captures do not")
+                finding.why("the driver resets the card for the first program; further programs, replacements and hooks for captures do not reset it")
             }
         })
     }
@@ -205,7 +205,7 @@ impl Subject {
         let kind = if channels.max_combined > 0 { "combined" } else { "rx" };
         Some(
             self.finding("queues", CheckState::Warn, text)
-                .why(format!("one queue is served by one CPU of the {cpus} at a time"))
+                .why(format!("one CPU at a time serves a queue, and this machine has {cpus} CPUs"))
                 .fix(format!("{}ethtool -L {} {kind} {wanted}", self.prefix, word(&self.interface.name))),
         )
     }
@@ -218,9 +218,9 @@ impl Subject {
         let stamps = ethtool.timestamping().unwrap_or_default();
         let through_xdp = self.abilities.is_some_and(XdpAbilities::hardware_time);
         let text = match (through_xdp, stamps.receive_hardware) {
-            (true, _) if self.is_veth() => "only of packets that a card stamped before: a veth has no clock",
+            (true, _) if self.is_veth() => "only for packets that a card has stamped: a veth has no clock",
             (true, _) => "XDP can read the driver's receive stamps",
-            (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
+            (false, true) => "the card stamps packets, but its driver does not pass the stamps to XDP",
             (false, false) => "none: packets are stamped at the hook",
         };
         self.finding("hardware time", CheckState::Info, text)

@@ -18,13 +18,13 @@ const OFFLOADS: [Offload; 8] = [
         name: "rx-lro",
         ethtool: "lro",
         state: CheckState::Warn,
-        does: "the card joins TCP segments before anything sees them; most drivers refuse XDP with it",
+        does: "the card joins TCP segments before any tap sees them; most drivers refuse XDP with it",
     },
     Offload {
         name: "rx-gro-hw",
         ethtool: "rx-gro-hw",
         state: CheckState::Warn,
-        does: "the card joins TCP segments before anything sees them",
+        does: "the card joins TCP segments before any tap sees them",
     },
     Offload {
         name: "rx-gro",

@@ -57,8 +57,12 @@ fn native(
     if abilities.is_some_and(XdpAbilities::native) || (abilities.is_none() && fits) {
         return Ok(None);
     }
-    let finding =
-        Finding::new(area, "native XDP", CheckState::Warn, "not with the present queues: programs run in skb mode");
+    let finding = Finding::new(
+        area,
+        "native XDP",
+        CheckState::Warn,
+        "not with the current numbers of queues: programs run in skb mode",
+    );
     if fits {
         return Ok(Some(finding.why("the driver reports it")));
     }

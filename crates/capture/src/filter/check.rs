@@ -61,8 +61,9 @@ pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
         Ok(block) => block,
         Err(error) => return Ok(Acceptance::not_asked(&error)),
     };
-    let instructions = standalone(&block, target, None)
-        .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
+    let instructions = standalone(&block, target, None).ok_or_else(|| {
+        Error::failed("cannot check this filter", "it requires a buffer for the packet, which the check does not have")
+    })?;
     let (kind, flags) = match target.hook {
         Hook::Xdp => (program::XDP, HAS_FRAGS),
         Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),

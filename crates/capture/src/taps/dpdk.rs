@@ -243,7 +243,7 @@ pub fn other_build(theirs: &str) -> Error {
 
 pub fn fell_silent(label: &str, helper: &Helper) -> Error {
     let said = helper.last_message().unwrap_or_else(|| "it printed nothing".to_owned());
-    Error::failed(format!("cannot capture on {label}"), format!("{PROGRAM} has ended without saying why: {said}"))
+    Error::failed(format!("cannot capture on {label}"), format!("{PROGRAM} ended without an error message: {said}"))
 }
 
 /// Explains why the helper does not capture.

@@ -247,7 +247,7 @@ impl AttachedHook {
         let again = find::find(&self.plan.site, None).and_then(|looked| {
             let (has, had) = (looked.hooks.len(), self.plan.points.len());
             if has != had {
-                let why = format!("{has} programs with hooks are on it, and {had} were before");
+                let why = format!("the number of programs with hooks changed from {had} to {has}");
                 return Err(Error::failed("cannot capture at the hooks", why));
             }
             // The old slots are restored as far as they still exist.
@@ -333,14 +333,14 @@ impl Ends {
         if at.entry() && !tappable {
             return Err(Error::usage(
                 "cannot record at entry through this hook",
-                "its programs run when the other is done",
+                "its slots run after the XDP program has decided",
             )
             .fix(format!("leave out --at, or load the program with hooks: {}", load())));
         }
         if filter_at_entry && !tappable {
             return Err(Error::usage(
                 "cannot filter packets as they arrived through this hook",
-                "its programs see them as the other program left them",
+                "its slots see packets as the XDP program left them",
             )
             .fix(format!("leave out --filter-at, or load the program with hooks: {}", load())));
         }

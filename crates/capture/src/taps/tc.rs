@@ -203,7 +203,7 @@ impl AttachedTc {
             && let Some(queue) = assembly.options.queue
         {
             return Err(Error::usage(
-                format!("cannot choose what {} sends by queue {queue} with the tc tap", site.label),
+                format!("cannot choose the packets that {} sends by queue {queue} with the tc tap", site.label),
                 "the kernel chooses the queue after tc",
             )
             .fix("use --tap packet, or -Q in for received packets"));

@@ -56,13 +56,13 @@ impl Tap for Xdp {
             let what = format!("cannot read hardware time stamps on {}", site.label);
             return Err(Error::failed(
                 what,
-                "another XDP program is on it, and hardware time stamps require the hook alone",
+                "it runs another XDP program, and hardware time stamps require an interface without one",
             )
             .fix("leave out --time hw"));
         }
         if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
             let what = format!("cannot read hardware time stamps on {} in skb mode", site.label);
-            return Err(Error::usage(what, "only drivers have them").fix("leave out --mode skb"));
+            return Err(Error::usage(what, "only programs in native mode can read them").fix("leave out --mode skb"));
         }
         let joined = present.as_ref().map(|present| join(site, present)).transpose()?;
         let mut config = assembly.config(&rings);

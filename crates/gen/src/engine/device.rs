@@ -192,9 +192,9 @@ impl Device {
         let driver = Interface::find(None, interface)?.driver_name().to_owned();
         if let Some(present) = site.link()?.xdp.first() {
             return Err(Error::failed(
-                format!("the driver ({driver}) of {interface}"),
+                format!("cannot send such frames out of {interface}"),
                 format!(
-                    "it accepts such frames only while it has a native XDP program; the program {} is attached in {} mode",
+                    "its driver ({driver}) sends them only while it runs a native XDP program; the program {} is attached in {} mode",
                     present.program_id,
                     present.mode.name()
                 ),
@@ -229,11 +229,8 @@ impl Device {
         };
         let label = peer.label();
         if !peer.link.is_up() {
-            return Err(Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
-                "{}ip link set {} up",
-                peer.exec_prefix(),
-                word(&peer.link.name)
-            )));
+            return Err(Error::failed("cannot send such frames", format!("the other end, {label}, is down"))
+                .fix(format!("{}ip link set {} up", peer.exec_prefix(), word(&peer.link.name))));
         }
         let native = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
         if native || has_gro(&peer) {

@@ -40,7 +40,7 @@ fn pods_of_a_label_join_when_they_start() {
         "capture --cri-socket {} --pod default/app=web,tier!=db --tap packet -c 7 -w {file} udp",
         runtime.socket
     ));
-    let capture = Running::of(command, "no pod here is default/app=web,tier!=db yet: waiting");
+    let capture = Running::of(command, "no pod default/app=web,tier!=db runs here yet: waiting");
     tell(&runtime.socket, &pods("web"));
     capture.wait_said(&format!("capturing on {} at", host.interface));
     capture.wait_said("the pod default/node uses the host's network: it is captured only without");

@@ -120,12 +120,12 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
     }
     if found.len() > 1 {
         let names: Vec<String> = found.iter().map(Found::describe).collect();
-        return Err(Error::failed(what(), format!("several exist: {}", names.join(", "))).fix("name one: --hook PATH"));
+        return Err(Error::failed(what(), format!("it has several: {}", names.join(", "))).fix("name one: --hook PATH"));
     }
     let Some(hook) = found.pop() else {
         return Err(Error::failed(
             what(),
-            format!("the XDP program there (id {}) has no program array with {ACTIONS} entries", present.program_id),
+            format!("the attached XDP program (id {}) has no program array with {ACTIONS} entries", present.program_id),
         )
         .fix(format!(
             "load the program with hooks: {}; or name its map with --hook PATH; or capture after XDP with --tap packet",
