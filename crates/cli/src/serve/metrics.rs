@@ -8,61 +8,56 @@ use trawl_view::text;
 use super::{CapturePoint, Figures};
 use crate::published::{RunningCapture, RunningGenerator};
 use trawl_figures::counters::{InterfaceCounters, ProgramCounters, RouterCounters};
-use trawl_figures::losses::Lost;
 use trawl_figures::processes::ProcessTotals;
 use trawl_figures::series::{Labelled, Labels};
 
 type Values = Vec<(Labels, f64)>;
 
+/// A metric: its name without the prefix, its help, and its values by labels.
+type Metric = (&'static str, &'static str, Values);
+
 pub(super) fn text(figures: &Figures) -> String {
-    let mut out = Text::default();
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-    let help = "The version of trawl that serves these figures.";
-    out.add("build_info", help, vec![(version, 1.0)]);
-    machine(figures, &mut out);
-    running(figures, &mut out);
-    own_capture(figures, &mut out);
-    losses(&figures.own.lost, &mut out);
-    processes(figures, &mut out);
-    out.0
+    let build = ("build_info", "The version of trawl that serves these figures.", vec![(version, 1.0)]);
+    let mut out = String::new();
+    let groups = [machine, running, own_capture, losses, processes].map(|group| group(figures));
+    for (name, help, values) in std::iter::once(build).chain(groups.into_iter().flatten()) {
+        write(&mut out, name, help, values);
+    }
+    out
 }
 
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    /// Appends a metric: its help, and its values by labels; nothing without values.
-    fn add(&mut self, name: &str, help: &str, values: Values) {
-        if values.is_empty() {
-            return;
-        }
-        let kind = match name.ends_with("_total") {
-            true => "counter",
-            false => "gauge",
+/// Appends a metric; nothing without values.
+fn write(out: &mut String, name: &str, help: &str, values: Values) {
+    if values.is_empty() {
+        return;
+    }
+    let kind = match name.ends_with("_total") {
+        true => "counter",
+        false => "gauge",
+    };
+    let name = format!("trawl_{name}");
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in values {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let braces = match labels.is_empty() {
+            true => String::new(),
+            false => format!("{{{}}}", labels.join(",")),
         };
-        let name = format!("trawl_{name}");
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in values {
-            let labels: Vec<String> =
-                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-            let braces = match labels.is_empty() {
-                true => String::new(),
-                false => format!("{{{}}}", labels.join(",")),
-            };
-            let _ = writeln!(self.0, "{name}{braces} {value}");
-        }
+        let _ = writeln!(out, "{name}{braces} {value}");
     }
+}
 
-    fn add_one(&mut self, name: &str, help: &str, value: u64) {
-        self.add(name, help, vec![(Vec::new(), value as f64)]);
-    }
+fn single(value: u64) -> Values {
+    vec![(Vec::new(), value as f64)]
 }
 
 fn escaped(value: &str) -> String {
     text::printable(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn machine(figures: &Figures, out: &mut Text) {
+fn machine(figures: &Figures) -> Vec<Metric> {
     let counters = &figures.counters;
     let of_side = |one: &InterfaceCounters, direction: &str, count: u64| {
         let labels = vec![
@@ -79,20 +74,7 @@ fn machine(figures: &Figures, out: &mut Text) {
         });
         all.collect()
     };
-    let help = "Packets that an interface received and sent.";
-    out.add("interface_packets_total", help, sides(0));
-    let help = "Bytes that an interface received and sent.";
-    out.add("interface_bytes_total", help, sides(1));
-    let help = "Packets that an interface dropped.";
-    out.add("interface_dropped_total", help, sides(2));
-    out.add("interface_errors_total", "Errors of an interface.", sides(3));
     let softnet = &counters.softnet;
-    let help = "Packets that the stack's receive queues processed.";
-    out.add_one("softnet_processed_total", help, softnet.processed);
-    let help = "Packets that the stack's receive queues dropped.";
-    out.add_one("softnet_dropped_total", help, softnet.dropped);
-    let help = "Times that a receive queue's budget was used up.";
-    out.add_one("softnet_time_squeezed_total", help, softnet.time_squeezed);
     let programs = |value: fn(&ProgramCounters) -> f64| {
         let all = counters.xdp_programs.iter().map(|one| {
             let labels = vec![
@@ -106,11 +88,7 @@ fn machine(figures: &Figures, out: &mut Text) {
         });
         all.collect()
     };
-    let help = "Runs of an XDP program, while the kernel counts them.";
-    out.add("xdp_program_runs_total", help, programs(|one| one.runs as f64));
-    let help = "Time that an XDP program ran, while the kernel counts it.";
     let seconds = programs(|one| one.run_time_ns as f64 / 1e9);
-    out.add("xdp_program_run_seconds_total", help, seconds);
     let verdicts = counters.xdp_verdicts.iter().map(|one| {
         let labels = vec![
             ("interface", one.interface.clone()),
@@ -122,8 +100,6 @@ fn machine(figures: &Figures, out: &mut Text) {
         (labels, one.packets as f64)
     });
     let traced = labelled(&figures.own.verdicts.program_verdicts);
-    let help = "Packets of an XDP program, by its verdict.";
-    out.add("xdp_verdicts_total", help, verdicts.chain(traced).collect());
     let not_counted = figures.own.verdicts.programs_not_counted.iter().map(|one| {
         let labels = vec![
             ("interface", one.interface.clone()),
@@ -134,14 +110,10 @@ fn machine(figures: &Figures, out: &mut Text) {
         ];
         (labels, 1.0)
     });
-    let help = "XDP programs whose verdicts cannot be counted.";
-    out.add("xdp_programs_not_counted", help, not_counted.collect());
     let rules = counters.guard_rules.iter().map(|rule| {
         let labels = vec![("id", rule.id.to_string()), ("rule", rule.rule.clone())];
         (labels, rule.packets as f64)
     });
-    let help = "Packets that a rule of the guard decided about.";
-    out.add("guard_rule_packets_total", help, rules.collect());
     let ports = |count: fn(&RouterCounters) -> u64| {
         let all = counters.router.iter().map(|one| {
             let labels = vec![("interface", one.interface.clone()), ("outcome", one.outcome.clone())];
@@ -149,34 +121,38 @@ fn machine(figures: &Figures, out: &mut Text) {
         });
         all.collect()
     };
-    let help = "Packets that a port of the router received, by what became of them.";
-    out.add("router_packets_total", help, ports(|one| one.packets));
-    let help = "Bytes that a port of the router received, by what became of them.";
-    out.add("router_bytes_total", help, ports(|one| one.bytes));
+    vec![
+        ("interface_packets_total", "Packets that an interface received and sent.", sides(0)),
+        ("interface_bytes_total", "Bytes that an interface received and sent.", sides(1)),
+        ("interface_dropped_total", "Packets that an interface dropped.", sides(2)),
+        ("interface_errors_total", "Errors of an interface.", sides(3)),
+        ("softnet_processed_total", "Packets that the stack's receive queues processed.", single(softnet.processed)),
+        ("softnet_dropped_total", "Packets that the stack's receive queues dropped.", single(softnet.dropped)),
+        ("softnet_time_squeezed_total", "Times that a receive queue's budget was used up.", single(softnet.time_squeezed)),
+        ("xdp_program_runs_total", "Runs of an XDP program, while the kernel counts them.", programs(|one| one.runs as f64)),
+        ("xdp_program_run_seconds_total", "Time that an XDP program ran, while the kernel counts it.", seconds),
+        ("xdp_verdicts_total", "Packets of an XDP program, by its verdict.", verdicts.chain(traced).collect()),
+        ("xdp_programs_not_counted", "XDP programs whose verdicts cannot be counted.", not_counted.collect()),
+        ("guard_rule_packets_total", "Packets that a rule of the guard decided about.", rules.collect()),
+        ("router_packets_total", "Packets that a port of the router received, by what became of them.", ports(|one| one.packets)),
+        ("router_bytes_total", "Bytes that a port of the router received, by what became of them.", ports(|one| one.bytes)),
+    ]
 }
 
-/// Adds the counts of other commands on this machine.
-fn running(figures: &Figures, out: &mut Text) {
+/// Returns the counts of other commands on this machine.
+fn running(figures: &Figures) -> Vec<Metric> {
     let pid = |pid: u32| ("pid", pid.to_string());
     let captures = |count: fn(&RunningCapture) -> u64| {
         let all = figures.captures.iter();
         all.map(|one| (vec![pid(one.pid)], count(one) as f64)).collect()
     };
-    let help = "Packets that a running capture saw.";
-    out.add("running_capture_seen_total", help, captures(|one| one.seen));
-    let help = "Packets that did not match a running capture's filter.";
     let filtered_out = captures(|one| one.filtered_out);
-    out.add("running_capture_filtered_out_total", help, filtered_out);
-    let help = "Packets that a running capture recorded.";
     let recorded = captures(|one| one.recorded);
-    out.add("running_capture_recorded_total", help, recorded);
     let lost = figures.captures.iter().flat_map(|one| {
         let labels = |reason: &str| vec![pid(one.pid), ("reason", reason.to_owned())];
         let reasons = one.lost.iter();
         reasons.map(move |(reason, count)| (labels(reason), *count as f64))
     });
-    let help = "Packets that a running capture lost, by reason.";
-    out.add("running_capture_lost_total", help, lost.collect());
     let generators = |count: fn(&RunningGenerator) -> u64| {
         let all = figures.generators.iter().map(|one| {
             let labels = vec![pid(one.pid), ("interface", one.interface.clone())];
@@ -184,17 +160,20 @@ fn running(figures: &Figures, out: &mut Text) {
         });
         all.collect()
     };
-    let help = "Frames that a running generator sent.";
-    out.add("generator_frames_total", help, generators(|one| one.frames));
-    let help = "Bytes that a running generator sent.";
-    out.add("generator_bytes_total", help, generators(|one| one.bytes));
-    let help = "Frames of a running generator that the device refused.";
-    out.add("generator_refused_total", help, generators(|one| one.refused));
+    vec![
+        ("running_capture_seen_total", "Packets that a running capture saw.", captures(|one| one.seen)),
+        ("running_capture_filtered_out_total", "Packets that did not match a running capture's filter.", filtered_out),
+        ("running_capture_recorded_total", "Packets that a running capture recorded.", recorded),
+        ("running_capture_lost_total", "Packets that a running capture lost, by reason.", lost.collect()),
+        ("generator_frames_total", "Frames that a running generator sent.", generators(|one| one.frames)),
+        ("generator_bytes_total", "Bytes that a running generator sent.", generators(|one| one.bytes)),
+        ("generator_refused_total", "Frames of a running generator that the device refused.", generators(|one| one.refused)),
+    ]
 }
 
-fn own_capture(figures: &Figures, out: &mut Text) {
+fn own_capture(figures: &Figures) -> Vec<Metric> {
     let Some(capture) = &figures.own.capture else {
-        return;
+        return Vec::new();
     };
     let labels = |point: &CapturePoint| {
         vec![("interface", point.interface.clone()), ("netns", point.netns.clone()), ("hook", point.hook.clone())]
@@ -203,12 +182,6 @@ fn own_capture(figures: &Figures, out: &mut Text) {
         let points = capture.points.iter();
         points.map(|point| (labels(point), count(&point.account) as f64)).collect()
     };
-    let help = "Packets that the capture saw.";
-    out.add("capture_seen_total", help, counts(|one| one.seen));
-    let help = "Packets that did not match the capture's filter.";
-    out.add("capture_filtered_out_total", help, counts(|one| one.filtered_out));
-    let help = "Packets that the capture recorded.";
-    out.add("capture_recorded_total", help, counts(|one| one.recorded));
     let lost = capture.points.iter().flat_map(|point| {
         let lost = point.account.lost.iter();
         lost.map(move |(reason, count)| {
@@ -217,8 +190,6 @@ fn own_capture(figures: &Figures, out: &mut Text) {
             (labels, *count as f64)
         })
     });
-    let help = "Packets that the capture lost, by reason.";
-    out.add("capture_lost_total", help, lost.collect());
     let verdicts = capture.verdicts.iter().map(|one| {
         let labels = vec![
             ("interface", one.interface.clone()),
@@ -228,8 +199,13 @@ fn own_capture(figures: &Figures, out: &mut Text) {
         ];
         (labels, one.packets as f64)
     });
-    let help = "Packets that the capture saw, by verdict.";
-    out.add("capture_verdict_packets_total", help, verdicts.collect());
+    vec![
+        ("capture_seen_total", "Packets that the capture saw.", counts(|one| one.seen)),
+        ("capture_filtered_out_total", "Packets that did not match the capture's filter.", counts(|one| one.filtered_out)),
+        ("capture_recorded_total", "Packets that the capture recorded.", counts(|one| one.recorded)),
+        ("capture_lost_total", "Packets that the capture lost, by reason.", lost.collect()),
+        ("capture_verdict_packets_total", "Packets that the capture saw, by verdict.", verdicts.collect()),
+    ]
 }
 
 fn labelled(all: &[Labelled]) -> impl Iterator<Item = (Labels, f64)> {
@@ -237,19 +213,18 @@ fn labelled(all: &[Labelled]) -> impl Iterator<Item = (Labels, f64)> {
     all.iter().map(value)
 }
 
-fn losses(lost: &Lost, out: &mut Text) {
+fn losses(figures: &Figures) -> Vec<Metric> {
+    let lost = &figures.own.lost;
     let values = |all: &[Labelled]| labelled(all).collect();
-    let help = "Packets that the kernel dropped, by reason and place, since this command began.";
-    out.add("drops_total", help, values(&lost.drops));
-    let help = "Drops that could not be counted, because they happened within another one.";
-    out.add_one("drops_missed_total", help, lost.drops_missed);
-    let help = "Counters of lost packets of the kernel and of drivers, since this command began.";
-    out.add("kernel_losses_total", help, values(&lost.kernel_counters));
-    let help = "Packets that XDP lost without a socket buffer, since this command began.";
-    out.add("xdp_losses_total", help, values(&lost.xdp_losses));
+    vec![
+        ("drops_total", "Packets that the kernel dropped, by reason and place, since this command began.", values(&lost.drops)),
+        ("drops_missed_total", "Drops that could not be counted, because they happened within another one.", single(lost.drops_missed)),
+        ("kernel_losses_total", "Counters of lost packets of the kernel and of drivers, since this command began.", values(&lost.kernel_counters)),
+        ("xdp_losses_total", "Packets that XDP lost without a socket buffer, since this command began.", values(&lost.xdp_losses)),
+    ]
 }
 
-fn processes(figures: &Figures, out: &mut Text) {
+fn processes(figures: &Figures) -> Vec<Metric> {
     let values = |counts: fn(&ProcessTotals) -> [u64; 2]| {
         let all = figures.own.processes.iter().flat_map(|one| {
             let of_direction = |(direction, count): (&str, u64)| {
@@ -264,12 +239,12 @@ fn processes(figures: &Figures, out: &mut Text) {
         });
         all.collect()
     };
-    let help = "Packets that the sockets of processes received and sent.";
     let packets = values(|one| [one.rx_packets, one.tx_packets]);
-    out.add("process_packets_total", help, packets);
-    let help = "Bytes that the sockets of processes received and sent, from the IP header on.";
     let bytes = values(|one| [one.rx_bytes, one.tx_bytes]);
-    out.add("process_bytes_total", help, bytes);
+    vec![
+        ("process_packets_total", "Packets that the sockets of processes received and sent.", packets),
+        ("process_bytes_total", "Bytes that the sockets of processes received and sent, from the IP header on.", bytes),
+    ]
 }
 
 #[cfg(test)]
