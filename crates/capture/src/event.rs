@@ -160,10 +160,10 @@ events! {
     });
     /// The kernel refused the filter: the tap is attached without it, and trawl filters packets itself.
     FilteredInUserSpace { why: String }
-        => ("the kernel refuses this filter ({why}); all packets pass to trawl, which filters them");
+        => ("the kernel refuses this filter ({why}); trawl filters the packets in user space");
     /// The kernel follows chains of headers only so far: packets with longer chains are filtered in user space.
     LongChainsInUserSpace
-        => ("the kernel follows protochain through 64 headers; trawl itself filters packets with more headers");
+        => ("the kernel follows protochain through 64 headers; trawl filters packets with more headers in user space");
 
     // The length and the time of records.
 

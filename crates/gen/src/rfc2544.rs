@@ -230,7 +230,7 @@ impl<'a> Measurement<'a> {
 fn made(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
     let Some(length) = size.checked_sub(CHECKSUM) else {
         let what = format!("cannot measure with frames of {size} bytes");
-        return Err(Error::usage(what, "the checksum of a frame has 4 bytes"));
+        return Err(Error::usage(what, "the checksum alone has 4 bytes"));
     };
     let mut spec = options.spec.clone();
     spec.set("size", length.to_string())?;

@@ -142,7 +142,7 @@ fn refused_filters_are_applied_in_user_space() {
         let what = args!("-i {receiver} --tap tc -Q in -w {file} -F '{expression}'");
         let capture = Capture::start(&lab, &[&what[..], more].concat());
         capture.wait_said("the kernel refuses this filter");
-        capture.wait_said("all packets pass to trawl, which filters them");
+        capture.wait_said("trawl filters the packets in user space");
         lab.send(&sent, 100);
         capture.wait_seen(100);
         let summary = capture.stop().summary();

@@ -28,7 +28,7 @@ fn files_that_are_no_objects_are_refused() {
     let several = object("several");
     refused(&written("cut.o", &several[..200]), &["cut.o"]);
     let half = &several[..several.len() / 2];
-    refused(&written("half.o", half), &["cut off or damaged", "clang"]);
+    refused(&written("half.o", half), &["truncated or damaged", "clang"]);
     let with = |at: usize, value: u8| {
         let mut bytes = several.to_vec();
         bytes[at] = value;

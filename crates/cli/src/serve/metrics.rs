@@ -39,8 +39,7 @@ fn write(out: &mut String, name: &str, help: &str, values: Values) {
     let name = format!("trawl_{name}");
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in values {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let braces = match labels.is_empty() {
             true => String::new(),
             false => format!("{{{}}}", labels.join(",")),
@@ -128,14 +127,30 @@ fn machine(figures: &Figures) -> Vec<Metric> {
         ("interface_errors_total", "Errors of an interface.", sides(3)),
         ("softnet_processed_total", "Packets that the stack's receive queues processed.", single(softnet.processed)),
         ("softnet_dropped_total", "Packets that the stack's receive queues dropped.", single(softnet.dropped)),
-        ("softnet_time_squeezed_total", "Times that a receive queue's budget was used up.", single(softnet.time_squeezed)),
-        ("xdp_program_runs_total", "Runs of an XDP program, while the kernel counts them.", programs(|one| one.runs as f64)),
+        (
+            "softnet_time_squeezed_total",
+            "Times that a receive queue's budget was used up.",
+            single(softnet.time_squeezed),
+        ),
+        (
+            "xdp_program_runs_total",
+            "Runs of an XDP program, while the kernel counts them.",
+            programs(|one| one.runs as f64),
+        ),
         ("xdp_program_run_seconds_total", "Time that an XDP program ran, while the kernel counts it.", seconds),
         ("xdp_verdicts_total", "Packets of an XDP program, by its verdict.", verdicts.chain(traced).collect()),
         ("xdp_programs_not_counted", "XDP programs whose verdicts cannot be counted.", not_counted.collect()),
         ("guard_rule_packets_total", "Packets that a rule of the guard decided about.", rules.collect()),
-        ("router_packets_total", "Packets that a port of the router received, by what became of them.", ports(|one| one.packets)),
-        ("router_bytes_total", "Bytes that a port of the router received, by what became of them.", ports(|one| one.bytes)),
+        (
+            "router_packets_total",
+            "Packets that a port of the router received, by what became of them.",
+            ports(|one| one.packets),
+        ),
+        (
+            "router_bytes_total",
+            "Bytes that a port of the router received, by what became of them.",
+            ports(|one| one.bytes),
+        ),
     ]
 }
 
@@ -167,7 +182,11 @@ fn running(figures: &Figures) -> Vec<Metric> {
         ("running_capture_lost_total", "Packets that a running capture lost, by reason.", lost.collect()),
         ("generator_frames_total", "Frames that a running generator sent.", generators(|one| one.frames)),
         ("generator_bytes_total", "Bytes that a running generator sent.", generators(|one| one.bytes)),
-        ("generator_refused_total", "Frames of a running generator that the device refused.", generators(|one| one.refused)),
+        (
+            "generator_refused_total",
+            "Frames of a running generator that the device refused.",
+            generators(|one| one.refused),
+        ),
     ]
 }
 
@@ -201,7 +220,11 @@ fn own_capture(figures: &Figures) -> Vec<Metric> {
     });
     vec![
         ("capture_seen_total", "Packets that the capture saw.", counts(|one| one.seen)),
-        ("capture_filtered_out_total", "Packets that did not match the capture's filter.", counts(|one| one.filtered_out)),
+        (
+            "capture_filtered_out_total",
+            "Packets that did not match the capture's filter.",
+            counts(|one| one.filtered_out),
+        ),
         ("capture_recorded_total", "Packets that the capture recorded.", counts(|one| one.recorded)),
         ("capture_lost_total", "Packets that the capture lost, by reason.", lost.collect()),
         ("capture_verdict_packets_total", "Packets that the capture saw, by verdict.", verdicts.collect()),
@@ -217,10 +240,26 @@ fn losses(figures: &Figures) -> Vec<Metric> {
     let lost = &figures.own.lost;
     let values = |all: &[Labelled]| labelled(all).collect();
     vec![
-        ("drops_total", "Packets that the kernel dropped, by reason and place, since this command began.", values(&lost.drops)),
-        ("drops_missed_total", "Drops that could not be counted, because they happened within another one.", single(lost.drops_missed)),
-        ("kernel_losses_total", "Counters of lost packets of the kernel and of drivers, since this command began.", values(&lost.kernel_counters)),
-        ("xdp_losses_total", "Packets that XDP lost without a socket buffer, since this command began.", values(&lost.xdp_losses)),
+        (
+            "drops_total",
+            "Packets that the kernel dropped, by reason and place, since this command began.",
+            values(&lost.drops),
+        ),
+        (
+            "drops_missed_total",
+            "Drops that could not be counted, because they happened within another one.",
+            single(lost.drops_missed),
+        ),
+        (
+            "kernel_losses_total",
+            "Counters of lost packets of the kernel and of drivers, since this command began.",
+            values(&lost.kernel_counters),
+        ),
+        (
+            "xdp_losses_total",
+            "Packets that XDP lost without a socket buffer, since this command began.",
+            values(&lost.xdp_losses),
+        ),
     ]
 }
 

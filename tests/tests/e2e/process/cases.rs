@@ -100,7 +100,7 @@ fn sockets_are_followed_from_process_to_process() {
         finished.summary_of_success();
         let contents = Contents::read(&file);
         assert!(contents.undescribed == 0 || !shows_each_use(), "{file}");
-        let unseen = "some received packets will have an earlier owner of their socket as process";
+        let unseen = "some received packets will name an earlier owner of their socket as their process";
         let number = finished.stderr.matches(unseen).count();
         assert_eq!(number, usize::from(!shows_each_use()), "{}", finished.stderr);
         for (case, port, truths, listeners) in &done {
