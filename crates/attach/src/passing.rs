@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use trawl_bpf::loading;
 use trawl_bpf::probe::kernel_is_at_least;
 use trawl_bpf::program::{HAS_FRAGS, LoadOptions, XDP, returning};
 use trawl_sys::netlink::{LinkRecord, XdpMode, xdp_abilities};
@@ -56,8 +57,7 @@ pub fn gro_suffices() -> bool {
 pub fn hold_passing(site: &Site) -> Result<OwnedFd> {
     const XDP_PASS: i32 = 2;
     let options = LoadOptions { flags: HAS_FRAGS, ..LoadOptions::new(NAME, XDP) };
-    let program = options
-        .load(&returning(XDP_PASS))
+    let program = loading::try_load(&returning(XDP_PASS), &options, None)
         .map_err(|e| Error::os("cannot load a program", e).fix("this requires root (CAP_BPF)"))?;
     let before = site.link()?;
     let (held, _) =

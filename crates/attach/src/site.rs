@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn lock_is_exclusive_and_removes_an_empty_directory() {
-        if trawl_sys::files::run::own_user() != 0 {
+        if trawl_sys::files::create::own_user() != 0 {
             eprintln!("SKIPPED: locks require root");
             return;
         }

@@ -4,7 +4,6 @@ pub(crate) mod args;
 mod display;
 mod drops;
 pub(crate) mod interfaces;
-mod listening;
 pub(crate) mod named_output;
 mod peers;
 mod pod;

@@ -1,7 +1,9 @@
 //! Reasons and locations of lost packets: the records of the tap at drops, and losses that only counters show.
 
 mod advice;
+mod blame;
 mod bridge;
+mod command;
 pub mod counted;
 mod culprits;
 mod noted;

@@ -13,7 +13,6 @@ use trawl_bpf::layout::send::{
 };
 use trawl_sys::Result;
 
-use crate::source::{Next, Source};
 use crate::stamp::{self, Stamp};
 
 pub mod kernel;
@@ -369,6 +368,16 @@ impl PatternSource {
         bytes
     }
 
+    /// Writes the next frame, and returns its length.
+    pub fn write(&mut self, room: &mut [u8]) -> usize {
+        let length = self.pattern.write(self.number, room);
+        if let Some(marks) = &self.marks {
+            marks.stamp(self.number).write(&mut room[..length]);
+        }
+        self.number = self.number.wrapping_add(self.stride);
+        length
+    }
+
     /// Returns the number of bytes of the next `frames` frames.
     fn bytes_of(&self, frames: u64) -> u64 {
         let pattern = &self.pattern;
@@ -380,25 +389,6 @@ impl PatternSource {
             pattern.variant(number).length() as u64
         });
         lengths.sum()
-    }
-}
-
-impl Source for PatternSource {
-    fn next(&mut self, _now: u64, room: &mut [u8]) -> Result<Next> {
-        let length = self.pattern.write(self.number, room);
-        if let Some(marks) = &self.marks {
-            marks.stamp(self.number).write(&mut room[..length]);
-        }
-        self.number = self.number.wrapping_add(self.stride);
-        Ok(Next::Frame(length))
-    }
-
-    fn longest(&self) -> usize {
-        self.pattern.longest
-    }
-
-    fn pattern(&mut self) -> Option<&mut PatternSource> {
-        Some(self)
     }
 }
 

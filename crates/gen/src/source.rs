@@ -30,6 +30,20 @@ pub trait Source: Send {
     }
 }
 
+impl Source for PatternSource {
+    fn next(&mut self, _now: u64, room: &mut [u8]) -> Result<Next> {
+        Ok(Next::Frame(self.write(room)))
+    }
+
+    fn longest(&self) -> usize {
+        self.frames().longest()
+    }
+
+    fn pattern(&mut self) -> Option<&mut PatternSource> {
+        Some(self)
+    }
+}
+
 /// A cycle of ready-made frames.
 #[derive(Clone, Debug)]
 pub struct InTurn {

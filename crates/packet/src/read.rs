@@ -286,7 +286,7 @@ impl<'a> CaptureReader<'a> {
         let Found { timestamp_ns, time_flaw: _, interface, original_len, captured, stored_end: _, options } =
             found.clone();
         let bytes = self.input.buffered();
-        let list = |at, order| Some(pcapng::options::OptionList::new(bytes.get::<Range<_>>(at)?, order));
+        let list = |at, order| Some(pcapng::block::OptionList::new(bytes.get::<Range<_>>(at)?, order));
         let options = match options {
             OptionsAt::None => PacketOptions::default(),
             OptionsAt::List { at, order } => PacketOptions::parse(list(at, order)?),

@@ -19,6 +19,7 @@ use trawl_sys::{Error, Result};
 use crate::install::{self, Put};
 use crate::load::{Program, Source};
 use crate::readiness::{self, Readiness};
+use crate::sending;
 
 pub use crate::pins::{BALANCE, GUARD, NAMES};
 pub use redirect::{FarVerdict, RedirectBy, RedirectTarget};
@@ -197,7 +198,7 @@ impl Bundled {
             Self::Redirect(target) if !is_in_stack(site, request)? => target.interfaces(site)?,
             _ => Vec::new(),
         };
-        targets.retain(|one| one.index() != site.index() && readiness::needs_program(one).unwrap_or(false));
+        targets.retain(|one| one.index() != site.index() && sending::needs_program(one).unwrap_or(false));
         Ok(targets)
     }
 

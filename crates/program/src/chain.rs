@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use trawl_attach::plan::LONGEST_CHAIN;
-use trawl_bpf::{info, map, program, test_run};
+use trawl_bpf::{info, loading, map, program, test_run};
 use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::Result;
 
@@ -271,7 +271,7 @@ fn load(code: &[Insn]) -> Result<OwnedFd> {
         expected_attach_type: program::ATTACH_XDP,
         ..program::LoadOptions::new("trawl_jumps", program::XDP)
     };
-    program::load(code, &options)
+    loading::load(code, &options)
 }
 
 #[cfg(test)]
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn kernel_runs_the_test_programs() {
-        if trawl_sys::files::run::own_user() != 0 {
+        if trawl_sys::files::create::own_user() != 0 {
             eprintln!("SKIPPED: requires root");
             return;
         }

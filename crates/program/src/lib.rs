@@ -41,6 +41,7 @@ pub mod readiness;
 pub mod reload;
 pub mod rewrite;
 pub mod safety;
+pub mod sending;
 pub mod status;
 pub mod swap;
 pub mod unload;

@@ -24,7 +24,7 @@ use trawl_sys::{Error, Result};
 use crate::chain::dispatcher::Dispatcher;
 use crate::chain::{self, ChainSeat};
 use crate::features::{self, Change, Turn};
-use crate::readiness;
+use crate::sending;
 
 /// Sources recorded for the programs of the guard, the load balancer and the router.
 pub const GUARD: &str = "guard";
@@ -181,7 +181,7 @@ impl Installed {
         if had_link && self.peer_link().is_none() {
             lost.extend(features::unheard(site));
         }
-        let is_silent = |target: &Site| readiness::needs_program(target).unwrap_or(false);
+        let is_silent = |target: &Site| sending::needs_program(target).unwrap_or(false);
         for index in self.targets() {
             let target = Site::by_index(site.namespace().cloned(), index);
             lost.extend(target.ok().filter(is_silent).map(|target| {

@@ -14,13 +14,14 @@ use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 use trawl_bpf::bpffs;
 use trawl_sys::files::lock::Rank;
 use trawl_sys::netlink::ethtool::Ethtool;
-use trawl_sys::netlink::{LinkRecord, Peer, XdpMode, xdp_abilities};
+use trawl_sys::netlink::{LinkRecord, Peer, XdpMode};
 use trawl_sys::netns::{Mark, NamespaceSearch};
 use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
 use crate::features::{Change, Turn, other_end, set_all, split, undo};
 use crate::pins::{Installed, PEER_LINK, all_changes, helper_on, target_link};
+use crate::sending::{IN_STACK, needs_program, sends_frames, takes_frames};
 use trawl_sys::words::word;
 
 const GRO: &str = "rx-gro";
@@ -343,36 +344,7 @@ pub(crate) fn sweep() {
     drop(directory().and_then(|directory| try_lock(&directory, Rank::Readiness)));
 }
 
-const IN_STACK: &str = "--mode skb sends them through the network stack";
-
 const HELPER: &str = "an XDP program that passes everything";
-
-/// Returns true if the driver sends redirected frames only while it has an XDP program, and has none.
-pub fn needs_program(site: &Site) -> Result<bool> {
-    let link = site.link()?;
-    Ok(link.xdp.is_empty()
-        && match XdpSending::of(site)? {
-            XdpSending::WithProgram => true,
-            XdpSending::Unknown => link.kind.is_none() && !link.is_loopback(),
-            _ => false,
-        })
-}
-
-/// Returns an error, with its reason, unless the driver accepts redirected frames.
-pub(crate) fn sends_frames(site: &Site) -> Result<()> {
-    if takes_frames(site)? {
-        return Ok(());
-    }
-    let why = match (XdpSending::of(site)?, site.link()?.xdp.first()) {
-        (XdpSending::WithProgram | XdpSending::Unknown, Some(present)) => format!(
-            "its driver accepts them only while it has a native XDP program, and the program {} is attached in {} mode",
-            present.program_id,
-            present.mode.name()
-        ),
-        _ => "its driver accepts none from other interfaces".to_owned(),
-    };
-    Err(Error::failed(format!("cannot send XDP frames out of {}", site.label()), why).fix(IN_STACK))
-}
 
 /// Removes a program that has been attached natively if its driver nevertheless sends no redirected frames. A veth has
 /// been made ready before, and a concurrent command may undo that until [`Readiness::keep`].
@@ -385,35 +357,6 @@ pub(crate) fn check_sending(site: &Site, installed: Installed) -> Result<Install
         return Err(error);
     }
     Ok(installed)
-}
-
-/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards with a
-/// native program are assumed to, and of the virtual interfaces the following do.
-pub(crate) fn takes_frames(site: &Site) -> Result<bool> {
-    const TAKE: [&str; 3] = ["veth", "tun", "bond"];
-    if let Some(able) = xdp_abilities(site.namespace(), site.index())? {
-        return Ok(able.redirect_target());
-    }
-    let link = site.link()?;
-    Ok(match link.kind.as_deref() {
-        Some(kind) => TAKE.contains(&kind),
-        None => link.xdp.iter().any(|one| one.mode == XdpMode::Native),
-    })
-}
-
-/// Returns true if each interface sends redirected packets of several buffers. Kernels before 6.3 send none.
-pub(crate) fn all_send_several_buffers<'a>(sites: impl IntoIterator<Item = &'a Site>) -> Result<bool> {
-    for site in sites {
-        if !sends_several_buffers(site)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-pub(crate) fn sends_several_buffers(site: &Site) -> Result<bool> {
-    let abilities = xdp_abilities(site.namespace(), site.index())?;
-    Ok(abilities.is_some_and(|able| able.sends_multi_buffer()))
 }
 
 fn set(interface: &Peer, feature: &str, on: bool) -> Result<()> {

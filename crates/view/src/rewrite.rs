@@ -9,8 +9,8 @@ mod privacy;
 use std::collections::{HashMap, HashSet};
 
 use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::block::OptionList;
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN};
-use trawl_packet::pcapng::options::OptionList;
 use trawl_packet::pcapng::processes::Processes;
 use trawl_packet::pcapng::write::{
     EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header, with_process_in_comment,

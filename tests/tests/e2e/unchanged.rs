@@ -5,7 +5,7 @@ mod foreign;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_bpf::{map, object, program, test_run};
+use trawl_bpf::{loading, map, object, program, test_run};
 use trawl_ebpf::{Insn, helper, op};
 use trawl_program::Site;
 use trawl_program::hooks::{ACTIONS, ENTRY, HOOK};
@@ -115,7 +115,7 @@ fn answering(value: u32, like: (u32, u32)) -> OwnedFd {
 fn load_block(instructions: &[Insn], (expected_attach_type, flags): (u32, u32)) -> OwnedFd {
     let options =
         program::LoadOptions { expected_attach_type, flags, ..program::LoadOptions::new("trawl_test", program::XDP) };
-    program::load(instructions, &options).unwrap_or_else(|e| panic!("{e}"))
+    loading::load(instructions, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Puts programs into the hooks and checks that each is entered for its verdict.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trawl_bpf::info;
+use trawl_bpf::loading;
 use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_filter::lower::{Lowered, Target};
@@ -71,7 +72,7 @@ pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
     };
     let options = LoadOptions { flags, ..LoadOptions::new("trawl_check", kind) };
     let start = Instant::now();
-    let loaded = program::load(&instructions, &options);
+    let loaded = loading::load(&instructions, &options);
     let mut outcome = Acceptance {
         accepted: Some(loaded.is_ok()),
         instructions: instructions.len(),

@@ -11,7 +11,7 @@ mod text;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use trawl_bpf::droppers::{self, Droppers};
+use trawl_bpf::droppers::Droppers;
 use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::kernel_types::{self, Tracepoint};
@@ -172,7 +172,7 @@ fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", settings_map.as_fd()));
-    maps.extend(droppers.iter().map(|one| (droppers::LATEST, one.latest.as_fd())));
+    maps.extend(droppers.iter().map(|one| (object::DROPPERS_MAP, one.latest.as_fd())));
     let mut later = None;
     let (mode, attached) = match &along {
         Some(along) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use trawl_attach::snapshot;
 use trawl_bpf::layout::TapConfig;
+use trawl_bpf::loading;
 use trawl_bpf::object::{self, TapProgram, Taps};
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
@@ -316,7 +317,7 @@ fn load(
     how.flags |= program::DEVICE_BOUND;
     how.ifindex = site.interface.index;
     let instructions = ready.instructions();
-    run_maybe_in(site.namespace.as_ref(), || program::load(instructions, &how))?
+    run_maybe_in(site.namespace.as_ref(), || loading::load(instructions, &how))?
         .map_err(|e| no_hardware_time(site, &e.to_string()))
 }
 

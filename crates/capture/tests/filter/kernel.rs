@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use trawl_bpf::loading;
 use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_bpf::{map, test_run};
 use trawl_capture::filter::Block;
@@ -55,7 +56,7 @@ impl Loaded {
         };
         let options = LoadOptions { flags: flags | more, ..LoadOptions::new("trawl_oracle", kind) };
         Ok(Self {
-            program: program::load(&whole, &options)?,
+            program: loading::load(&whole, &options)?,
             target,
             matched: verdicts(&target).matched,
             _buffer: buffer,

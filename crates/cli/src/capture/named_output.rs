@@ -1,13 +1,13 @@
 //! One `-w`: a path, or an address for readers, and after commas the options of that output alone.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use trawl_front::saving::Packing;
-use trawl_plan::outputs::{Format, LISTEN, ListenPlan};
+use trawl_plan::outputs::{Format, LISTEN, ListenPlan, TlsPlan};
 use trawl_sys::{Error, Result};
 
-use super::listening;
 use super::recording::snaplen;
 
 /// An output as given.
@@ -24,7 +24,7 @@ impl NamedOutput {
     pub(crate) fn parse(text: &Path) -> Result<Self> {
         match text.to_str() {
             Some(name) => match name.strip_prefix(LISTEN) {
-                Some(address) => listening::parse(name, address),
+                Some(address) => listening(name, address),
                 None => Self::of_file(name),
             },
             None => Ok(Self { path: text.to_owned(), ..Self::default() }),
@@ -55,7 +55,7 @@ impl NamedOutput {
     }
 
     /// Sets an option that all outputs have; returns false for another one.
-    pub(super) fn set(&mut self, text: &str, name: &str, value: &str) -> Result<bool> {
+    fn set(&mut self, text: &str, name: &str, value: &str) -> Result<bool> {
         match (name, value) {
             ("snaplen", value) => {
                 let length = value.parse().map_err(|_| refused(text, format!("'{value}' is not a number of bytes")))?;
@@ -75,11 +75,63 @@ impl NamedOutput {
     }
 }
 
-pub(super) fn refused(text: &str, why: String) -> Error {
+/// Parses an output to which readers connect; `rest` follows the start of its name.
+fn listening(text: &str, rest: &str) -> Result<NamedOutput> {
+    let mut wanted = NamedOutput::default();
+    let (mut cert, mut key, mut client_ca, mut is_plain) = (None, None, None, false);
+    let mut parts = rest.split(',');
+    let address = address(text, parts.next().unwrap_or_default())?;
+    for part in parts {
+        match part.split_once('=').unwrap_or((part, "")) {
+            ("plain", "") => is_plain = true,
+            ("cert", file) => cert = Some(PathBuf::from(file)),
+            ("key", file) => key = Some(PathBuf::from(file)),
+            ("client-ca", file) => client_ca = Some(PathBuf::from(file)),
+            (name, value) if wanted.set(text, name, value)? => {}
+            (name, _) => {
+                let all = "snaplen, format, compress, cert, key, client-ca, plain";
+                return Err(not_among(text, name, all));
+            }
+        }
+    }
+    let tls = match (cert, key, client_ca) {
+        (Some(cert), Some(key), Some(client_ca)) => Some(TlsPlan { cert, key, client_ca }),
+        (None, None, None) => None,
+        _ => {
+            let why = "TLS needs trawl's certificate, its key, and the authority of the readers";
+            return Err(refused(text, why.to_owned()).fix("give all of cert=FILE,key=FILE,client-ca=FILE"));
+        }
+    };
+    if is_plain && tls.is_some() {
+        return Err(refused(text, "plain and TLS exclude each other".to_owned()));
+    }
+    let name = format!("{LISTEN}{address}");
+    if tls.is_none() && !is_plain && !address.ip().to_canonical().is_loopback() {
+        let why = "the packets would leave this machine unencrypted, for everyone who connects";
+        return Err(refused(text, why.to_owned())
+            .fix(format!("-w {name},cert=FILE,key=FILE,client-ca=FILE for TLS, or -w {name},plain")));
+    }
+    wanted.path = PathBuf::from(name);
+    wanted.listen = Some(ListenPlan { address, tls });
+    Ok(wanted)
+}
+
+/// Parses PORT, ADDRESS:PORT or [IPv6]:PORT.
+fn address(text: &str, address: &str) -> Result<SocketAddr> {
+    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let port = address.strip_prefix("localhost:").unwrap_or(address);
+    let parsed = port.parse().map(|port| SocketAddr::new(LOOPBACK, port));
+    parsed.or_else(|_| address.parse()).map_err(|_| {
+        let why = format!("'{address}' is not PORT, ADDRESS:PORT or [IPV6]:PORT");
+        refused(text, why).fix(format!("for example -w {LISTEN}127.0.0.1:57012"))
+    })
+}
+
+fn refused(text: &str, why: String) -> Error {
     Error::usage(format!("cannot write to {text}"), why)
 }
 
-pub(super) fn not_among(text: &str, name: &str, all: &str) -> Error {
+fn not_among(text: &str, name: &str, all: &str) -> Error {
     refused(text, format!("'{name}' is not one of {all}"))
 }
 
@@ -98,6 +150,46 @@ mod tests {
         assert_eq!(wanted.snaplen, Some(64));
         for text in ["a,snap=64", "a,compress=zstd,foo=1", "a,foo=1,snaplen=64", "a,format="] {
             parse(text).expect_err(text);
+        }
+    }
+
+    fn plan(rest: &str) -> Result<ListenPlan> {
+        let wanted = listening(&format!("{LISTEN}{rest}"), rest)?;
+        Ok(wanted.listen.expect("an address"))
+    }
+
+    #[test]
+    fn addresses_are_loopback_unless_said_otherwise() {
+        for (text, address) in [
+            ("57012", "127.0.0.1:57012"),
+            ("localhost:0", "127.0.0.1:0"),
+            ("127.0.0.2:1,format=pcap", "127.0.0.2:1"),
+            ("[::1]:57012", "[::1]:57012"),
+            ("0.0.0.0:57012,plain", "0.0.0.0:57012"),
+            ("[::]:1,snaplen=64,cert=a,key=b,client-ca=c", "[::]:1"),
+        ] {
+            let plan = plan(text).expect(text);
+            assert_eq!(plan.address.to_string(), address);
+            assert_eq!(plan.tls.is_some(), text.contains("cert="));
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_type() {
+        for (text, fix) in [
+            ("", "tcp-listen:127.0.0.1:57012"),
+            ("web:57012", "tcp-listen:127.0.0.1:57012"),
+            ("127.0.0.1", "tcp-listen:127.0.0.1:57012"),
+            ("::1:57012x", "tcp-listen:127.0.0.1:57012"),
+            ("99999", "tcp-listen:127.0.0.1:57012"),
+            ("0.0.0.0:57012", "-w tcp-listen:0.0.0.0:57012,plain"),
+            ("[::ffff:10.0.0.1]:1", ",client-ca=FILE"),
+            ("0.0.0.0:57012,cert=a,key=b", "client-ca=FILE"),
+            ("1,plain,cert=a,key=b,client-ca=c", "exclude each other"),
+            ("1,secure", "cert, key, client-ca, plain"),
+        ] {
+            let error = plan(text).expect_err(text).to_string();
+            assert!(error.contains(fix), "{error}");
         }
     }
 }

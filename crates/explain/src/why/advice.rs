@@ -21,8 +21,8 @@ use trawl_sys::netns::{Namespace, NamespaceSearch, run_maybe_in};
 use trawl_sys::words::{shown, word};
 use trawl_view::why::{DropKey, Row};
 
+use super::blame::{Blame, CONNECTION_TRACKING, Culprit, WITH_LOSS};
 use super::bridge;
-use super::culprits::{Blame, CONNECTION_TRACKING, Culprit, WITH_LOSS};
 
 /// Functions that drop the packets of tunnels without a device.
 const TUNNEL_RECEIVERS: [&str; 4] = ["tunnel4_rcv", "tunnel64_rcv", "tunnel6_rcv", "tunnel46_rcv"];

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::words::shown;
 
-use super::culprits::printed;
+use super::command::printed;
 
 /// Reason of frames that no port takes, since 6.14, and the functions that dropped them without a reason before.
 const NO_TARGET: &str = "NO_TX_TARGET";

@@ -6,128 +6,28 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use trawl_bpf::probe::{attached, kernel_is_at_least};
 use trawl_sys::netlink::counters;
 use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::process::cgroup::Root;
-use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, Row, Tally};
 
 use trawl_capture::subject::Spaces;
 
 use super::advice::{self, ProgramName, tc_programs};
+use super::blame::{Blame, CONNECTION_TRACKING, Candidate, Culprit, WITH_LOSS};
+use super::command::printed;
 use super::noted::with_noted;
 use super::ruleset::{Chain, Packets, chains, full_name, legacy_rules, may_meet, places, rules};
 use super::traced::{Traced, Tracing};
 
 /// Namespaces of which the counters are read before the first drop; of others, at the first drop.
 const MOST_AT_START: usize = 16;
-/// Number of uncertain objects that a row names.
-const MOST_NAMED: usize = 3;
-/// Name of the object that drops packets if its table is full.
-pub const CONNECTION_TRACKING: &str = "connection tracking";
-
-/// End of the name of a netem that loses packets on purpose; any other one drops them when it is full.
-pub const WITH_LOSS: &str = ", which loses packets on purpose";
-
-/// An object that may have dropped packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Culprit {
-    pub name: String,
-    /// Packets of the row that it dropped, or packets that its counter counted meanwhile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub packets: Option<u64>,
-    /// Traced packets that it dropped: a sample.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traced: Option<u64>,
-    pub is_certain: bool,
-}
-
-/// The objects that dropped the packets of a row, or may have.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Blame {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub culprits: Vec<Culprit>,
-    /// Packets that the certain objects do not explain: an uncertain object, or one with traced packets, dropped each.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unexplained: Option<u64>,
-    /// Number of further objects that may have dropped packets.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub other_candidates: usize,
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
-
-impl Blame {
-    fn certain(name: &str, packets: Option<u64>) -> Culprit {
-        Culprit { name: name.to_owned(), packets, traced: None, is_certain: true }
-    }
-
-    /// Returns the blame of packets that one of these dropped.
-    fn one_of(live: &[&Candidate], unexplained: Option<u64>) -> Self {
-        let named =
-            live.iter().take(MOST_NAMED).map(|one| Culprit { is_certain: false, ..Self::certain(&one.name, None) });
-        Self { culprits: named.collect(), unexplained, other_candidates: live.len().saturating_sub(MOST_NAMED) }
-    }
-
-    /// Returns the blame of some packets of the row, whose rules are not noted.
-    pub fn of_some(self, key: &DropKey, row: &Row, remaining: u64) -> Self {
-        let is_explained =
-            self.unexplained.is_none() && self.other_candidates == 0 && self.culprits.iter().all(|one| one.is_certain);
-        let may_match = |one: &Culprit| {
-            let text = one.name.split_once(": ").map_or("", |(_, text)| text);
-            packets(key, row, true).may_match(text)
-        };
-        let mut live: Vec<Culprit> = self.culprits.into_iter().filter(may_match).collect();
-        let is_certain = is_explained && live.len() == 1;
-        for one in &mut live {
-            *one = Culprit { is_certain, ..Self::certain(&one.name, is_certain.then_some(remaining)) };
-        }
-        Self { culprits: live, unexplained: None, other_candidates: self.other_candidates }
-    }
-
-    /// Returns a line for each object that dropped packets, or one for all that may have.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
-        let certain = self.culprits.iter().filter(|one| one.is_certain);
-        let lines = certain.map(|one| match (one.packets, one.traced) {
-            (Some(packets), _) => format!("{} ({packets})", shown(&one.name)),
-            (None, Some(traced)) => format!("{} ({traced} traced)", shown(&one.name)),
-            (None, None) => shown(&one.name).into_owned(),
-        });
-        let is_possible = |one: &&Culprit| !one.is_certain || one.traced.is_some() && self.unexplained.is_some();
-        let possible = self.culprits.iter().filter(is_possible);
-        let mut possible: Vec<String> = possible.map(|one| shown(&one.name).into_owned()).collect();
-        let word = match possible.len() + self.other_candidates {
-            1 => "perhaps",
-            _ => "one of",
-        };
-        let rest = self.unexplained.map_or(String::new(), |rest| format!(" ({rest})"));
-        let has_any = !possible.is_empty();
-        possible.extend(match self.other_candidates {
-            0 => None,
-            1 => Some("or 1 other".to_owned()),
-            others => Some(format!("or {others} others")),
-        });
-        let rest = has_any.then(|| format!("{word}{rest}: {}", possible.join("; ")));
-        lines.chain(rest)
-    }
-
-    fn add(&mut self, other: Self) {
-        self.culprits.extend(other.culprits);
-        self.unexplained = other.unexplained;
-        self.other_candidates += other.other_candidates;
-    }
-}
-
 /// The state of the namespaces' objects at the beginning and at the end.
 #[derive(Debug, Default)]
 pub struct Culprits {
@@ -216,7 +116,7 @@ impl Culprits {
         if !self.considered.insert(at) {
             return false;
         }
-        let rules = rules(&before.chains, packets(key, row, false));
+        let rules = rules(&before.chains, Packets::of(key, row, false));
         if rules.iter().filter(|one| one.packets.is_none()).count() < 2 {
             return false;
         }
@@ -275,7 +175,7 @@ impl Culprits {
         }
         let full_name = |name: &str| full_name(&after.chains, name).or_else(|| full_name(&before.chains, name));
         with_noted(row, full_name, |remaining| {
-            let packets = packets(key, row, facts.are_chosen);
+            let packets = Packets::of(key, row, facts.are_chosen);
             let candidates = |of: &Snapshot| of.candidates(key, packets);
             facts.is_complete = key.hook.is_some() && after.is_complete(key);
             facts.at_place -= facts.packets - remaining;
@@ -292,10 +192,6 @@ impl Culprits {
             }
         })
     }
-}
-
-fn packets<'r>(key: &'r DropKey, row: &'r Row, are_chosen: bool) -> Packets<'r> {
-    Packets { hook: key.hook.as_deref(), interface: key.interface.as_deref(), row, are_chosen }
 }
 
 /// Returns the packets of all rows of a namespace with such keys.
@@ -344,13 +240,6 @@ fn kind(key: &DropKey) -> Option<Kind> {
         reason if QUEUES.iter().any(|begin| reason.starts_with(begin)) => Some(Kind::Queue),
         _ => None,
     }
-}
-
-/// An object and its counter, if it has one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    pub name: String,
-    pub packets: Option<u64>,
 }
 
 /// Facts on which the judgement of a row's candidates rests.
@@ -503,13 +392,6 @@ fn legacy(names: &str, command: &str) -> Option<String> {
         true => Some(String::new()),
         false => Some(printed(command, &["-c"])).filter(|text| !text.is_empty()),
     }
-}
-
-/// Returns the output of a command; empty if it is missing or fails.
-pub fn printed(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.ok().filter(|output| output.status.success());
-    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A queueing discipline in the output of `tc -j -s qdisc show`.

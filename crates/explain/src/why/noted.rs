@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use trawl_view::why::Row;
 
-use super::culprits::{Blame, Culprit};
+use super::blame::{Blame, Culprit};
 
 /// Returns the noted objects with the packets of the row that each dropped. `full_name` adds the text to a rule's name.
 /// `others` returns the objects that may have dropped the remaining packets, whose number it gets.

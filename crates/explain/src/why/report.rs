@@ -15,9 +15,10 @@ use trawl_sys::words::shown;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally, is_for};
 
 use super::advice;
+use super::blame::Blame;
 use super::counted::{CountedLoss, Differences};
-use super::culprits::Blame;
 use super::noted::{named_in, with_noted};
+use super::ruleset::Packets;
 use super::socket_drops::SocketKind;
 
 /// Number of flows that a row names.
@@ -150,7 +151,7 @@ impl Knowledge {
                 |name| named_in(&all, name),
                 |remaining| match is_whole {
                     true => blame,
-                    false => blame.of_some(key, row, remaining),
+                    false => blame.of_some(remaining, |rule| Packets::of(key, row, true).may_match(rule)),
                 },
             );
             known.blames.insert(key.clone(), found);

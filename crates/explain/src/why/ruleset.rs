@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use trawl_sys::netlink::MarkedPlaces;
-use trawl_view::why::Row;
+use trawl_view::why::{DropKey, Row};
 
-use super::culprits::Candidate;
+use super::blame::Candidate;
 
 /// Matches on the packet inside a tunnel.
 const INSIDE: [&str; 4] = ["vxlan", "geneve", "gre", "gretap"];
@@ -124,7 +124,11 @@ pub struct Packets<'r> {
     pub are_chosen: bool,
 }
 
-impl Packets<'_> {
+impl<'r> Packets<'r> {
+    pub fn of(key: &'r DropKey, row: &'r Row, are_chosen: bool) -> Self {
+        Self { hook: key.hook.as_deref(), interface: key.interface.as_deref(), row, are_chosen }
+    }
+
     fn has(&self, protocol: &str) -> bool {
         let mut names = self.row.protocols.keys();
         names.any(|name| name.trim_end_matches('6') == protocol || name.starts_with("protocol"))

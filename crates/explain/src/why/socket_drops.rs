@@ -7,7 +7,7 @@ use trawl_sys::netlink::counters;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::words::shown;
 
-use super::culprits::printed;
+use super::command::printed;
 
 /// Limit: for each namespace, ss runs twice.
 const MOST_NAMESPACES: usize = 16;

@@ -11,8 +11,6 @@ use crate::table::Table;
 use crate::{link, object, probe};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/droppers.bpf.o"));
-/// Name of the map by which the tap at drops learns what dropped a packet.
-pub const LATEST: &str = "latest_drops";
 const RULES: &str = "nft_rules";
 
 /// The attached programs.
@@ -41,10 +39,14 @@ impl Droppers {
             let wanted = function(program.section()).is_some_and(|one| present.contains(&one));
             program.set_autoload(wanted);
         }
-        let object = open.load().ok()?;
-        let loaded = object.progs().filter(|one| one.autoload());
-        let links: Result<Vec<OwnedFd>, _> = loaded.map(|one| link::attach_tracing(one.as_fd())).collect();
-        Some(Self { latest: map(&object, LATEST)?, links: links.ok()?, rules: Table::new(map(&object, RULES)?).ok()? })
+        let loaded = open.load().ok()?;
+        let programs = loaded.progs().filter(|one| one.autoload());
+        let links: Result<Vec<OwnedFd>, _> = programs.map(|one| link::attach_tracing(one.as_fd())).collect();
+        Some(Self {
+            latest: map(&loaded, object::DROPPERS_MAP)?,
+            links: links.ok()?,
+            rules: Table::new(map(&loaded, RULES)?).ok()?,
+        })
     }
 }
 

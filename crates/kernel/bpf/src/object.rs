@@ -14,12 +14,12 @@ use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
 
 use super::kernel_types;
-use super::program::{self, LoadOptions};
+use super::program::LoadOptions;
 use crate::layout::{
     COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH, RecordConfig, Shared,
     TapConfig, VERDICT_LENGTH, VERDICT_NONE,
 };
-use crate::{adapt, droppers, probe};
+use crate::{adapt, loading, probe};
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
@@ -71,7 +71,7 @@ impl TapProgram {
             let name = map.name().to_string_lossy().into_owned();
             if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
                 map.reuse_fd(*fd).map_err(|e| explained(format!("{}: map {name}", what()), e))?;
-            } else if name == droppers::LATEST
+            } else if name == DROPPERS_MAP
                 || name == CAPTURE_LOCK
                 || !names_processes && (OWNERS_MAPS.contains(&name.as_str()) || OF_TAP.contains(&name.as_str()))
             {
@@ -149,7 +149,7 @@ impl TapProgram {
     }
 
     pub fn load(&self, options: &LoadOptions<'_>) -> Result<OwnedFd> {
-        program::load(&self.instructions, options)
+        loading::load(&self.instructions, options)
     }
 
     /// Returns the descriptor of one of the object's own maps; valid as long as this program is.
@@ -167,6 +167,8 @@ impl TapProgram {
 /// Map of the lock under which programs change shared values, if the kernel lacks atomic operations for that.
 pub const CAPTURE_LOCK: &str = "capture_lock";
 
+/// Name of the map by which the tap at drops learns what dropped a packet.
+pub const DROPPERS_MAP: &str = "latest_drops";
 /// Maps of bpf/process/owners.h, which the programs that find processes share with the taps.
 pub const OWNERS_MAPS: [&str; 12] = [
     OWNERS_MAP,

@@ -12,7 +12,8 @@ use trawl_ebpf::Insn;
 use trawl_sys::{Error, Result};
 
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
-use super::program::{LoadOptions, Types, try_load};
+use super::loading::try_load;
+use super::program::{LoadOptions, Types};
 use super::{check, verifier_log};
 
 /// Log level of the verifier's statistics alone.

@@ -9,8 +9,8 @@ mod attempt;
 use std::io;
 use std::sync::OnceLock;
 
+pub use crate::kernel::{is_unwanted, kernel_function, kernel_is_at_least};
 use crate::typed_reads;
-pub use attempt::kernel_function;
 
 /// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,23 +126,6 @@ pub fn has_large_values() -> bool {
 /// typed loads, and programs at XDP and tc have none.
 pub fn lockdown_of_reads() -> Option<String> {
     typed_reads::is_locked().then(typed_reads::reason)
-}
-
-/// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
-/// This is for kernels on which the feature is broken, and for testing the fallbacks.
-pub fn is_unwanted(feature: &str) -> bool {
-    std::env::var("TRAWL_WITHOUT").is_ok_and(|list| list.split(',').any(|one| one.trim() == feature))
-}
-
-/// Compares the kernel's version, for bugs of some versions that no probe would reveal.
-pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
-    version_of(&trawl_sys::host::kernel_release()) >= Some((major, minor))
-}
-
-/// Returns the first two numbers of a release.
-fn version_of(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 // The features by name, each with its purpose and its cached answer.
@@ -335,15 +318,6 @@ mod tests {
     use trawl_sys::testing::root_or_skip;
 
     use super::*;
-
-    #[test]
-    fn version_is_read_from_a_release() {
-        assert_eq!(version_of("6.1.0-56-amd64"), Some((6, 1)));
-        assert_eq!(version_of("6.18.5"), Some((6, 18)));
-        assert_eq!(version_of("7.0-rc1"), Some((7, 0)));
-        assert_eq!(version_of("unknown"), None);
-        assert!(version_of("6.2") < version_of("6.15"));
-    }
 
     #[test]
     fn features_of_the_kernels_version_are_present_or_refused() {

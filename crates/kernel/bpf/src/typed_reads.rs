@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use trawl_ebpf::{Insn, helper, op, starts, target};
 
+use crate::kernel::{is_unwanted, kernel_function, kernel_is_at_least};
 use crate::kernel_types;
-use crate::probe::{ProbeAnswer, is_unwanted, kernel_function, kernel_is_at_least};
 use crate::program::{LoadOptions, RAW_TRACEPOINT};
 
 /// A structure that begins with two 64-bit numbers.
@@ -21,12 +21,9 @@ const CHUNK: i32 = 64;
 /// Lengths are below this, a power of two.
 const LENGTH_MASK: i32 = 0x7fff_ffff;
 
-/// Returns whether programs can read the kernel's memory, by the helper or by typed loads.
-pub fn answer() -> ProbeAnswer {
-    if !is_locked() || numbers().is_ok() {
-        return ProbeAnswer::Supported;
-    }
-    ProbeAnswer::Refused { errno: libc::EPERM, why: reason() }
+/// Returns the reason for which programs cannot read the kernel's memory, neither by the helper nor by typed loads.
+pub(crate) fn lack() -> Option<String> {
+    (is_locked() && numbers().is_err()).then(reason)
 }
 
 /// Returns the reason for which a program cannot read the kernel's memory.

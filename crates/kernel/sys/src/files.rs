@@ -6,5 +6,6 @@ pub mod lock;
 pub mod mounts;
 pub mod outfile;
 pub mod outlet;
+pub(crate) mod owner;
 pub mod run;
 pub mod text_file;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
-use crate::files::run::{OTHERS_WRITE, STICKY};
+use crate::files::owner::{OTHERS_WRITE, STICKY};
 use crate::{Error, Result};
 
 /// The nice value of the highest priority.

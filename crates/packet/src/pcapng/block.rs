@@ -1,6 +1,5 @@
-//! Block types, option codes and a cheap walk over finished little-endian blocks in a buffer.
-
-use super::options::OptionList;
+//! Block types and option codes, a cheap walk over finished little-endian blocks in a buffer, and one over the options of a
+//! block.
 
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub const INTERFACE_DESCRIPTION: u32 = 1;
@@ -285,6 +284,47 @@ impl<'a> EnhancedPacket<'a> {
 
     pub fn options(&self) -> OptionList<'a> {
         OptionList::new(self.options, self.order)
+    }
+}
+
+/// An option as stored, without its padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawOption<'a> {
+    pub code: u16,
+    pub value: &'a [u8],
+}
+
+/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an option whose length
+/// does not fit: readers differ on those, and the packet itself is intact.
+#[derive(Debug, Clone)]
+pub struct OptionList<'a> {
+    rest: &'a [u8],
+    order: ByteOrder,
+}
+
+impl<'a> OptionList<'a> {
+    pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
+        Self { rest: bytes, order }
+    }
+
+    /// Returns the byte order of the option values.
+    pub fn byte_order(&self) -> ByteOrder {
+        self.order
+    }
+}
+
+impl<'a> Iterator for OptionList<'a> {
+    type Item = RawOption<'a>;
+
+    fn next(&mut self) -> Option<RawOption<'a>> {
+        let code = self.order.u16_at(self.rest, 0)?;
+        let len = usize::from(self.order.u16_at(self.rest, 2)?);
+        if code == OPT_END {
+            return None;
+        }
+        let value = self.rest.get(4..4 + len)?;
+        self.rest = self.rest.get(4 + padded(len)..).unwrap_or_default();
+        Some(RawOption { code, value })
     }
 }
 

@@ -1,52 +1,11 @@
-//! The option lists at the end of blocks: walking them, and the meaning of a packet's options.
+//! The meaning of the options of packets, sections and interfaces.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
+use super::block::{self, ByteOrder, HEADER_LEN, OptionList, RawOption, TRAILER_LEN};
 use super::{Direction, PacketProcess, Verdict};
-
-/// An option as stored, without its padding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RawOption<'a> {
-    pub code: u16,
-    pub value: &'a [u8],
-}
-
-/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an option whose length
-/// does not fit: readers differ on those, and the packet itself is intact.
-#[derive(Debug, Clone)]
-pub struct OptionList<'a> {
-    rest: &'a [u8],
-    order: ByteOrder,
-}
-
-impl<'a> OptionList<'a> {
-    pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
-        Self { rest: bytes, order }
-    }
-
-    /// Returns the byte order of the option values.
-    pub fn byte_order(&self) -> ByteOrder {
-        self.order
-    }
-}
-
-impl<'a> Iterator for OptionList<'a> {
-    type Item = RawOption<'a>;
-
-    fn next(&mut self) -> Option<RawOption<'a>> {
-        let code = self.order.u16_at(self.rest, 0)?;
-        let len = usize::from(self.order.u16_at(self.rest, 2)?);
-        if code == block::OPT_END {
-            return None;
-        }
-        let value = self.rest.get(4..4 + len)?;
-        self.rest = self.rest.get(4 + padded(len)..).unwrap_or_default();
-        Some(RawOption { code, value })
-    }
-}
 
 /// A packet block's options, interpreted. Of a repeated option that may occur once, the first counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

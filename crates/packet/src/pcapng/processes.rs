@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use super::block::OptionList;
 use super::block::{self, Block, ByteOrder};
 use super::note::ProcessNote;
-use super::options::{OptionList, PacketOptions};
+use super::options::PacketOptions;
 use super::{NamedProcess, PacketProcess, Process};
 
 /// Darwin's block with a process, and its options.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Interface;
 use super::block::{self, ByteOrder, HEADER_LEN, MIN_BLOCK_LEN, TRAILER_LEN, padded};
-use super::options::{OptionList, RawOption};
+use super::block::{OptionList, RawOption};
 use crate::input::{Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;

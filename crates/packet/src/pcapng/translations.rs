@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
+use super::block::OptionList;
 use super::block::{Block, ByteOrder, NAME_RESOLUTION, OPT_COMMENT};
 use super::note::{Note, Translation, TranslationNews};
-use super::options::OptionList;
 use super::write;
 
 /// Length of the end of a block's names.

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use super::block::OptionList;
 use super::block::{self, Block, ByteOrder, padded};
-use super::options::{OptionList, PacketOptions};
+use super::options::PacketOptions;
 use super::{Interface, PacketProcess, Process, Verdict};
 
 /// Contents of the Section Header Block: the host and the program that made a file.
@@ -515,7 +516,7 @@ mod tests {
         let mut out = Vec::new();
         section_header(&mut out, &SectionHeader { comment: Some(&comment), ..Default::default() });
         let block = block::blocks(&out).next().unwrap();
-        let options = super::super::options::OptionList::new(&block.body[16..], block::ByteOrder::Little);
+        let options = super::super::block::OptionList::new(&block.body[16..], block::ByteOrder::Little);
         let value = options.last().unwrap().value;
         assert_eq!(value.len(), 65_534);
         assert!(std::str::from_utf8(value).is_ok());

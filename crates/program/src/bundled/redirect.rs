@@ -14,7 +14,7 @@ use trawl_sys::netns::run_maybe_in;
 use trawl_sys::{Error, Result};
 
 use crate::load::Program;
-use crate::readiness;
+use crate::sending;
 
 const TARGETS: &str = "targets";
 pub(super) const CPUS: &str = "cpus";
@@ -95,7 +95,7 @@ impl RedirectTarget {
             // In a chain, the chain decides whether it accepts such packets.
             return Ok(copies && request.priority.is_some());
         }
-        Ok(copies || !readiness::all_send_several_buffers(&self.others(site)?)?)
+        Ok(copies || !sending::all_send_several_buffers(&self.others(site)?)?)
     }
 
     /// Returns limitations of the running kernel that a user may not expect.

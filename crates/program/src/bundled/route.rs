@@ -28,6 +28,7 @@ use crate::install::{self, Put};
 use crate::load::{Program, Source};
 use crate::pins::{Installed, ROUTE};
 use crate::readiness::{self, Readiness};
+use crate::sending;
 use trawl_sys::words::word;
 
 const FUNCTION: &str = "trawl_route";
@@ -153,7 +154,7 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
         in_stack |= is_in_stack(site, request)?;
     }
     for port in all.iter().filter(|port| !is_native(port)) {
-        in_stack |= !readiness::takes_frames(&port.site)?;
+        in_stack |= !sending::takes_frames(&port.site)?;
     }
     let request = &AttachRequest {
         mode: match request.mode {
@@ -291,7 +292,7 @@ fn refresh(ports: &[Port], links: &[LinkRecord]) -> Result<Vlans> {
     };
     let indices: Vec<u32> = ports.iter().map(|port| port.site.index()).collect();
     let vlans = Vlans::on(&indices, links);
-    let whole_only = !readiness::all_send_several_buffers(ports.iter().map(|port| &port.site))?;
+    let whole_only = !sending::all_send_several_buffers(ports.iter().map(|port| &port.site))?;
     for port in ports {
         let own = open(&port.installed, OWN)?;
         let link = port.site.link()?;

@@ -98,6 +98,12 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
+    /// Appends `IPv4 (0x0800)`, or `Unknown (0x88b5)`.
+    pub fn put_ethertype(&mut self, value: u16) {
+        let name = names::ethertype(value).unwrap_or("Unknown");
+        put!(self, "{name} (0x{value:04x})");
+    }
+
     /// Appends bytes as tcpdump shows text: control characters as `^X`, bytes above 127 as `M-x`.
     pub fn put_chars(&mut self, bytes: &[u8]) {
         for byte in bytes {

@@ -128,7 +128,7 @@ impl Cooked {
             4 => put!(line, "802.2"),
             protocol => {
                 put!(line, "ethertype ");
-                names::put_ethertype(line, protocol);
+                line.put_ethertype(protocol);
             }
         }
         put!(line, ", length {}: ", self.packet_len);

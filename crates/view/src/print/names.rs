@@ -12,8 +12,6 @@ use std::sync::LazyLock;
 
 use trawl_packet::fnv::Fnv;
 
-use super::line::{Line, put};
-
 #[derive(Debug, Default)]
 pub struct Table {
     names: Vec<(RangeInclusive<u64>, &'static str)>,
@@ -137,12 +135,6 @@ pub const MAX_LENGTH: u16 = 1500;
 pub fn ethertype(value: u16) -> Option<&'static str> {
     static ETHERTYPES: Names = Names::new(|| table("ethertype"));
     ETHERTYPES.find(value)
-}
-
-/// Shows `IPv4 (0x0800)`, or `Unknown (0x88b5)`.
-pub fn put_ethertype(line: &mut Line<'_>, value: u16) {
-    let name = ethertype(value).unwrap_or("Unknown");
-    put!(line, "{name} (0x{value:04x})");
 }
 
 /// Returns the owner of the first three bytes of an address or an extension.

@@ -2,7 +2,7 @@
 //! everything else is copied.
 
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, padded};
-use trawl_packet::pcapng::options::{OptionList, RawOption};
+use trawl_packet::pcapng::block::{OptionList, RawOption};
 
 const TRAILER_LEN: usize = 4;
 const PACKET_FIELDS_LEN: usize = 20;

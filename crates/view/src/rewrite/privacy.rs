@@ -3,8 +3,8 @@
 
 use trawl_packet::anonymize::{Addresses, Anonymizer};
 use trawl_packet::checksum::cover_kept;
+use trawl_packet::pcapng::block::OptionList;
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
-use trawl_packet::pcapng::options::OptionList;
 use trawl_packet::pcapng::{Interface, Process, write};
 use trawl_packet::walk::headers_len;
 

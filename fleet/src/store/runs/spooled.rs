@@ -18,7 +18,7 @@ use trawl_spool::spool::{
 };
 use trawl_sys::{
     Error, Result,
-    files::{beneath, run},
+    files::{beneath, create, run},
 };
 
 use crate::store::object::remote::canonical;
@@ -240,7 +240,7 @@ fn check_owner(directory: &Path, root: &Path) -> Result<()> {
         return Ok(());
     };
     let uid = fs::symlink_metadata(directory).map_or(0, |about| about.uid());
-    let own = [0, run::own_user()].contains(&uid);
+    let own = [0, create::own_user()].contains(&uid);
     Err(match own {
         true => error,
         false => Error::failed(

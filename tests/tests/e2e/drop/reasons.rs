@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
 use trawl_bpf::link::{self, TcxPosition};
+use trawl_bpf::loading;
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_ebpf::op;
@@ -203,7 +204,7 @@ pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
     const TC_ACT_SHOT: u32 = 2;
     let shoot = [op::mov32_imm(0, TC_ACT_SHOT), op::exit()];
     let options = LoadOptions { expected_attach_type: side, ..LoadOptions::new("shoots", program::SCHED_CLS) };
-    let program = program::load(&shoot, &options).expect("a program of two instructions");
+    let program = loading::load(&shoot, &options).expect("a program of two instructions");
     let link =
         run_in(&station.namespace, || link::attach_tcx(program.as_fd(), station.index, side, TcxPosition::First));
     Some(link.expect("a namespace").expect("a link"))

@@ -1,6 +1,7 @@
 //! Several interfaces, several programs of one name, and programs that cannot be observed.
 
 use trawl_bpf::link;
+use trawl_bpf::loading;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_ebpf::op;
 use trawl_sys::netns::run_in;
@@ -104,7 +105,7 @@ fn program_without_type_information_is_refused_with_alternatives() {
     let Some(lab) = lab() else { return };
     const XDP_PASS: u32 = 2;
     let pass = [op::mov32_imm(0, XDP_PASS), op::exit()];
-    let bare = program::load(
+    let bare = loading::load(
         &pass,
         &LoadOptions {
             expected_attach_type: program::ATTACH_XDP,

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
+use trawl_bpf::loading;
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{link, probe::attached};
@@ -112,7 +113,7 @@ impl Group {
         fs::create_dir(&group.0).expect("a cgroup");
         let drops = [op::mov32_imm(0, 0), op::exit()];
         let options = LoadOptions { expected_attach_type: hook, ..LoadOptions::new("refuses", program::CGROUP_SKB) };
-        let refuses = program::load(&drops, &options).expect("the kernel takes it");
+        let refuses = loading::load(&drops, &options).expect("the kernel takes it");
         let directory = File::open(&group.0).expect("a cgroup");
         let link = link::attach_cgroup(refuses.as_fd(), directory.as_fd(), hook);
         (group, link.expect("it is attached"))

@@ -9,6 +9,7 @@ use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::{netlink::socket_option, netns};
 
 use super::{ProbeAnswer, kernel_is_at_least};
+use crate::kernel::kernel_function;
 use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
 use crate::program::{EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning};
 use crate::types::{self, TARGET_FUNCTION};
@@ -201,7 +202,10 @@ pub fn freplace() -> ProbeAnswer {
 
 /// Tells whether programs can read the kernel's memory.
 pub fn kernel_memory() -> ProbeAnswer {
-    typed_reads::answer()
+    match typed_reads::lack() {
+        Some(why) => ProbeAnswer::Refused { errno: libc::EPERM, why },
+        None => ProbeAnswer::Supported,
+    }
 }
 
 /// Looks for the kernel's list of reasons, with which its tracepoint of dropped packets names them.
@@ -364,12 +368,6 @@ pub fn xdp_load_bytes() -> ProbeAnswer {
 /// Returns true if the kernel has its own type information.
 pub fn in_kernel() -> bool {
     Path::new(kernel_types::PATH).exists()
-}
-
-/// Returns the number of a kernel function's type.
-pub fn kernel_function(name: &str) -> io::Result<u32> {
-    let found = kernel_types::find(kernel_types::FUNCTION, name)?;
-    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// An XDP program with type information, as a target for tracing programs.

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trawl_bpf::layout::RING_MAX_POINTS;
+use trawl_bpf::loading;
 use trawl_bpf::map;
-use trawl_bpf::program::{self, LoadOptions, SOCKET_FILTER};
+use trawl_bpf::program::{LoadOptions, SOCKET_FILTER};
 use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::Result;
 use trawl_sys::memory::Mapping;
@@ -76,7 +77,7 @@ pub fn load(request: &PacketRequest<'_>, filter: &Filter<'_>, block: &[Insn]) ->
         _ => e,
     })?;
     let counts = Mapping::of_map(map.as_fd(), size)?;
-    let program = program::load(
+    let program = loading::load(
         &instructions(request, filter, block, map.as_raw_fd()),
         &LoadOptions::new("trawl_socket", SOCKET_FILTER),
     )?;

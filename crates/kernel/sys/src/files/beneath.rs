@@ -15,7 +15,8 @@ use rustix::fs::{
     openat2, readlinkat, renameat, unlinkat,
 };
 
-use crate::{Error, Result, errno, files::run};
+use crate::files::owner;
+use crate::{Error, Result, errno};
 
 /// Most links in a path, as in the kernel.
 const LINKS: usize = 40;
@@ -37,14 +38,14 @@ impl Directory {
     /// makes the missing directories, for this user alone. The kernel's own links to what a process has open, or sees
     /// as its root, lead to that directory itself, whose parents do not count.
     pub fn open_own(path: &Path, create: bool) -> Result<Self> {
-        let failed = |e: io::Error| Error::os(run::unusable(path), e);
+        let failed = |e: io::Error| Error::os(owner::unusable(path), e);
         let whole = std::path::absolute(path).map_err(failed)?;
         let mut rest: VecDeque<OsString> = names(&whole);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = || -> Result<Self> {
             let root = Self::open(Path::new("/")).map_err(failed)?;
             let about = fstat(&root.0).map_err(|e| failed(e.into()))?;
-            run::refuse_others(path, Path::new("/"), about.st_uid, about.st_mode)?;
+            owner::refuse_others(path, Path::new("/"), about.st_uid, about.st_mode)?;
             Ok(root)
         };
         let (mut at, mut shown) = (root()?, PathBuf::from("/"));
@@ -66,13 +67,13 @@ impl Directory {
                 let reached = openat(&at.0, &name, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
                 let about = fstat(&reached).map_err(|e| failed(e.into()))?;
                 shown.push(&name);
-                run::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
+                owner::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
                 at = Self(reached);
                 continue;
             }
             if is_link {
                 let link = shown.join(&name);
-                run::refuse_link(path, &link, about.st_uid)?;
+                owner::refuse_link(path, &link, about.st_uid)?;
                 links += 1;
                 if links > LINKS {
                     return Err(failed(io::Error::from_raw_os_error(errno::ELOOP)));
@@ -91,7 +92,7 @@ impl Directory {
                 true => drop(shown.pop()),
                 false => shown.push(&name),
             }
-            run::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
+            owner::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
             at = Self(entry);
         }
         Ok(at)

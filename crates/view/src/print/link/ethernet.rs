@@ -69,7 +69,7 @@ pub fn put_tag(line: &mut Line<'_>, tci: u16, kind: u16) {
 fn put_type(line: &mut Line<'_>, kind: u16) {
     if !line.options.quick {
         put!(line, "ethertype ");
-        names::put_ethertype(line, kind);
+        line.put_ethertype(kind);
         return;
     }
     match names::ethertype(kind) {
@@ -126,7 +126,7 @@ pub fn macsec(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
     let kind = rest.u16(0)?;
     if line.options.link_header {
         put!(line, ", ethertype ");
-        names::put_ethertype(line, kind);
+        line.put_ethertype(kind);
         put!(line, ", ");
     }
     let payload = rest.skip(2);

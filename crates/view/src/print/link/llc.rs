@@ -90,7 +90,7 @@ fn put_snap(line: &mut Line<'_>, organization: u32, name: &str, kind: u16, len: 
     put!(line, "oui {name} (0x{organization:06x}), ");
     if organization == 0 {
         put!(line, "ethertype ");
-        names::put_ethertype(line, kind);
+        line.put_ethertype(kind);
     } else {
         let table = match organization {
             CISCO => "snap.cisco",

@@ -66,7 +66,7 @@ pub fn cisco_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if line.options.link_header {
         let address = names::text("chdlc", data.u8(0)?);
         put!(line, "{address}, ethertype ");
-        names::put_ethertype(line, kind);
+        line.put_ethertype(kind);
         put!(line, ", length {}: ", data.len);
     }
     if !line.is_nested() {
