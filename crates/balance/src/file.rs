@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use trawl_packet::net::parse_mac;
+pub use trawl_packet::net::mac;
 
 use serde::Deserialize;
 use trawl_sys::{Error, Result, files::text_file};
@@ -94,11 +94,6 @@ fn vip(entry: VipEntry) -> Result<Vip, String> {
         });
     }
     Ok(vip)
-}
-
-/// Parses a MAC address.
-pub fn mac(text: &str) -> Result<[u8; 6], String> {
-    parse_mac(text).ok_or_else(|| format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01"))
 }
 
 #[cfg(test)]

@@ -1,90 +1,12 @@
-//! Text forms of rule values: address prefixes, MAC addresses, protocols and types of ICMP, rates and times.
+//! Text forms of rule values: MAC addresses, protocols and types of ICMP, rates and times.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use trawl_packet::net::prefix::Prefix;
 use trawl_packet::net::protocol::{DCCP, ICMP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
 use trawl_packet::net::{mac_text, parse_mac};
-
-/// A network: an address of which the first `length` bits count; the others are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
-    address: IpAddr,
-    length: u8,
-}
-
-impl Prefix {
-    /// Creates a prefix; `None` if an address has fewer bits. Bits after the length are dropped.
-    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
-        let address = match address {
-            IpAddr::V4(v4) if length <= 32 => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-                Ipv4Addr::from_bits(v4.to_bits() & mask).into()
-            }
-            IpAddr::V6(v6) if length <= 128 => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-                Ipv6Addr::from_bits(v6.to_bits() & mask).into()
-            }
-            _ => return None,
-        };
-        Some(Self { address, length })
-    }
-
-    /// Returns the prefix of a single address.
-    pub fn host(address: IpAddr) -> Self {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        Self { address, length }
-    }
-
-    pub fn address(self) -> IpAddr {
-        self.address
-    }
-
-    pub fn length(self) -> u8 {
-        self.length
-    }
-
-    pub fn is_ipv6(self) -> bool {
-        self.address.is_ipv6()
-    }
-
-    pub fn contains(self, address: IpAddr) -> bool {
-        Self::new(address, self.length).is_some_and(|other| other == self)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is not a prefix; write for example 192.0.2.0/24, 2001:db8::/32 or an address");
-        let Some((address, length)) = text.split_once('/') else {
-            return text.parse().map(Self::host).map_err(|_| wrong());
-        };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        if !length.bytes().all(|digit| digit.is_ascii_digit()) {
-            return Err(wrong());
-        }
-        let length = length.parse().map_err(|_| wrong())?;
-        let prefix = Self::new(address, length).ok_or_else(wrong)?;
-        match prefix.address == address {
-            true => Ok(prefix),
-            // More likely a slip than an intention.
-            false => Err(format!("'{text}' has bits set after its length; did you mean {prefix} or {address}?")),
-        }
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self == Self::host(self.address) {
-            true => self.address.fmt(f),
-            false => write!(f, "{}/{}", self.address, self.length),
-        }
-    }
-}
 
 const MAC_BITS: u8 = 48;
 
@@ -375,28 +297,6 @@ pub fn short_duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn prefixes_are_read_and_written() {
-        for text in ["192.0.2.0/24", "0.0.0.0/0", "192.0.2.1", "2001:db8::/32", "::/0", "2001:db8::1"] {
-            assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
-        }
-        assert_eq!("10.0.0.1/32".parse::<Prefix>().unwrap().to_string(), "10.0.0.1");
-        for text in ["", "x", "1.2.3.4/33", "::/129", "1.2.3.4/", "1.2.3.4/+8", "1.2.3/8", "1.2.3.4/-1"] {
-            assert!(text.parse::<Prefix>().is_err(), "{text}");
-        }
-        let error = "10.0.0.1/8".parse::<Prefix>().unwrap_err();
-        assert!(error.contains("10.0.0.0/8 or 10.0.0.1"), "{error}");
-    }
-
-    #[test]
-    fn prefix_contains_addresses_that_begin_with_it() {
-        let prefix: Prefix = "10.1.0.0/16".parse().unwrap();
-        assert!(prefix.contains("10.1.255.1".parse().unwrap()));
-        assert!(!prefix.contains("10.2.0.1".parse().unwrap()));
-        assert!(!prefix.contains("::1".parse().unwrap()));
-        assert!("::/0".parse::<Prefix>().unwrap().contains("::1".parse().unwrap()));
-    }
 
     #[test]
     fn addresses_and_their_first_bits() {

@@ -1,4 +1,6 @@
-//! Numbers of protocols, and MAC addresses as text, for all crates.
+//! Numbers of protocols, and MAC addresses and prefixes as text, for all crates.
+
+pub mod prefix;
 
 /// Ethertypes.
 pub mod ethertype {
@@ -59,6 +61,11 @@ pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
         *byte = u8::from_str_radix(digits?, 16).ok()?;
     }
     parts.next().is_none().then_some(mac)
+}
+
+/// Parses a MAC address that a user wrote; the error says how to write it.
+pub fn mac(text: &str) -> Result<[u8; 6], String> {
+    parse_mac(text.trim()).ok_or_else(|| format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01"))
 }
 
 /// Writes a MAC address with colons.

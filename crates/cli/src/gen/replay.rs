@@ -180,7 +180,7 @@ impl Changes {
         let (source_v4, source_v6) = by_version("--src-ip", &self.src_ip)?;
         let (destination_v4, destination_v6) = by_version("--dst-ip", &self.dst_ip)?;
         for (old, new) in &self.map_ip {
-            if old.is_v4() != new.is_v4() {
+            if old.is_ipv6() != new.is_ipv6() {
                 return Err(Error::usage("--map-ip", "one is IPv4 and the other IPv6"));
             }
         }

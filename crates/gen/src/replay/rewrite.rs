@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
-use std::str::FromStr;
 
 use trawl_packet::checksum::{adjusted, difference};
+pub use trawl_packet::net::prefix::Prefix;
 use trawl_packet::net::protocol::{ICMPV6, TCP, UDP, UDP_LITE};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::walk::{is_tag, walk};
@@ -248,13 +248,6 @@ pub enum TagChange {
     Remove,
 }
 
-/// An address prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    address: IpAddr,
-    length: u8,
-}
-
 /// The changes to each frame. Without any, frames are sent unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
@@ -311,70 +304,10 @@ impl Rewrite {
             (IpAddr::V6(_), false) => self.destination_v6.map(IpAddr::V6),
         };
         let by_prefix = || {
-            let (_, to) = self.prefixes.iter().find(|(from, _)| from.holds(now))?;
+            let (_, to) = self.prefixes.iter().find(|(from, _)| from.contains(now))?;
             to.substitute(now)
         };
         fixed.or_else(by_prefix)
-    }
-}
-
-impl Prefix {
-    pub fn is_v4(&self) -> bool {
-        self.address.is_ipv4()
-    }
-
-    pub fn length(&self) -> u8 {
-        self.length
-    }
-
-    fn holds(&self, address: IpAddr) -> bool {
-        let alike = |one: u128, other: u128, bits: u32| {
-            (one ^ other).checked_shr(bits - u32::from(self.length)).is_none_or(|rest| rest == 0)
-        };
-        match (self.address, address) {
-            (IpAddr::V4(one), IpAddr::V4(other)) => alike(one.to_bits().into(), other.to_bits().into(), 32),
-            (IpAddr::V6(one), IpAddr::V6(other)) => alike(one.to_bits(), other.to_bits(), 128),
-            _ => false,
-        }
-    }
-
-    /// Returns an address with this prefix and the rest of the given address.
-    fn substitute(&self, address: IpAddr) -> Option<IpAddr> {
-        let rest = |bits: u32| u128::MAX.checked_shr(128 - bits + u32::from(self.length));
-        match (self.address, address) {
-            (IpAddr::V4(new), IpAddr::V4(old)) => {
-                let rest = rest(32).unwrap_or(0) as u32;
-                Some(Ipv4Addr::from_bits(new.to_bits() & !rest | old.to_bits() & rest).into())
-            }
-            (IpAddr::V6(new), IpAddr::V6(old)) => {
-                let rest = rest(128).unwrap_or(0);
-                Some(Ipv6Addr::from_bits(new.to_bits() & !rest | old.to_bits() & rest).into())
-            }
-            _ => None,
-        }
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = String;
-
-    /// Parses `10.0.0.0/8`, or a single address.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (address, length) = match text.split_once('/') {
-            Some((address, length)) => (address, Some(length)),
-            None => (text, None),
-        };
-        let wrong = || format!("'{text}' is not an address or a prefix such as 10.0.0.0/8");
-        let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let length = match length {
-            Some(length) => length.trim().parse().map_err(|_| wrong())?,
-            None => most,
-        };
-        if length > most {
-            return Err(format!("'{text}': a prefix of this kind has at most {most} bits"));
-        }
-        Ok(Self { address, length })
     }
 }
 

@@ -4,7 +4,7 @@
 //! a prefix. Ranges, prefixes and lists are used in order.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use trawl_packet::net::parse_mac;
+pub use trawl_packet::net::mac;
 
 use crate::pattern::Edit;
 
@@ -216,11 +216,6 @@ impl FieldValues {
         let low = self.edit(seed).map(|edit| edit.at(offset + 8, 8, 0, 64));
         high.into_iter().chain(low).collect()
     }
-}
-
-/// Parses a MAC address.
-pub fn mac(text: &str) -> Result<[u8; 6], String> {
-    parse_mac(text.trim()).ok_or_else(|| format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01"))
 }
 
 /// Parses a number, or a name of RFC 2474, 2597, 3246, 5865 or 8622.
