@@ -36,13 +36,13 @@ pub struct Freezer {
     most_bytes: u64,
     /// Manifests that were read, by the paths of their chunks.
     known: HashMap<PathBuf, Manifest>,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     /// Chunks that were being made at the end of the window, and the time until which they are awaited.
     open: Option<(Vec<PathBuf>, Instant)>,
     is_full: bool,
 }
 
-/// Removes what an agent that was killed has left of incidents that were not frozen.
+/// Removes the unfinished incidents that a killed agent has left.
 pub fn remove_unfinished(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let is_incident = entry.file_name().to_string_lossy().starts_with(PREFIX);
@@ -59,20 +59,20 @@ impl Freezer {
             incident,
             most_bytes,
             known: HashMap::new(),
-            looked: None,
+            checked: None,
             open: None,
             is_full: false,
         }
     }
 
-    /// Freezes what there is; returns the outcome once all packets of the window are frozen. `seal` asks the captures
+    /// Freezes the chunks that exist; returns the outcome once all packets of the window are frozen. `seal` asks the captures
     /// to seal their chunks.
     pub fn advance(&mut self, seal: &mut dyn FnMut()) -> Option<Result<Frozen, String>> {
         match &self.open {
             None if clock::wall() < self.incident.to_ns.saturating_add(SETTLE_NS) => {
-                if self.looked.is_none_or(|looked| looked.elapsed() >= EVERY) {
+                if self.checked.is_none_or(|checked| checked.elapsed() >= EVERY) {
                     self.freeze();
-                    self.looked = Some(Instant::now());
+                    self.checked = Some(Instant::now());
                 }
                 None
             }
@@ -133,7 +133,7 @@ impl Freezer {
             fs::hard_link(path.with_extension(CHUNK), to.with_extension(CHUNK))?;
             let linked = fs::hard_link(&path, &to);
             if linked.is_err() {
-                // Renamed meanwhile: the next look finds it.
+                // Renamed meanwhile: the next check finds it.
                 let _ = fs::remove_file(to.with_extension(CHUNK));
             }
         }
@@ -242,7 +242,7 @@ fn prepare(run: &Path, staged: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether the capture of a run goes on, which holds its lock.
+/// Returns whether the capture of a run is still running: it holds the lock of the run.
 fn is_running(run: &Path) -> bool {
     File::open(run.join(LOCK)).is_ok_and(|lock| lock.try_lock_shared().is_err())
 }

@@ -25,10 +25,10 @@ const HEALTHY: u64 = 60 * SECOND;
 const STOP_PATIENCE: u64 = 60 * SECOND;
 /// Delay between two attempts to store the captures' leftovers in the spool.
 const PUSH_EVERY: u64 = 30 * SECOND;
-/// Time after which the spool is looked at without a reason: old chunks in it are removed.
+/// Time after which the spool is checked without a reason: this removes old chunks from it.
 const PUSH_ANYWAY: u64 = 3600 * SECOND;
 
-/// Both clocks: the time since the host's start, which no step changes, and the wall clock, which goes on after a new
+/// Both clocks: the time since the host's start, which no step changes, and the wall clock, which continues after a new
 /// start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {

@@ -60,7 +60,7 @@ struct Prune {
     /// Remove chunks whose last packet is older than this, for example 7d
     #[arg(long, value_name = "TIME", value_parser = age)]
     keep: Option<Duration>,
-    /// Remove the oldest chunks until the others have this size together
+    /// Remove the oldest chunks until the remaining ones have this size together
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     max: Option<u64>,
     /// Only show what would be removed
@@ -310,7 +310,7 @@ struct Index {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(value_name = "URL")]
     url: String,
-    /// Make the catalogue anew from all manifests and chunks
+    /// Rebuild the catalogue from all manifests and chunks
     #[arg(long)]
     rebuild: bool,
     /// Print JSON

@@ -20,7 +20,7 @@ use crate::store::{self, Run, Store};
 pub struct Args {
     /// Directory of the run in the spool
     run: PathBuf,
-    /// Nanoseconds that the upload may go on after the capture has ended
+    /// Nanoseconds that the upload may continue after the capture has ended
     #[arg(long)]
     wait_ns: u64,
     /// User whose rights the process keeps

@@ -1,4 +1,4 @@
-//! A cache of those parts of index files that tell what the files hold: footers and Bloom filters. It serves stores
+//! A cache of the parts of index files that describe their contents: footers and Bloom filters. It serves stores
 //! behind a network; the files of the index never change.
 
 use std::fmt;

@@ -44,7 +44,7 @@ impl Conditions {
         }
         let exact = RowConditions::of(expression).exact.ok_or_else(|| {
             Error::usage(
-                format!("cannot look for '{expression}'"),
+                format!("cannot search the index for '{expression}'"),
                 "the index has only host, src, dst, port and protocol, joined by 'and', 'or' and 'not'",
             )
         })?;

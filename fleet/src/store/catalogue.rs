@@ -136,13 +136,13 @@ impl Catalogue {
         files.chain(&self.state.runs).chain(self.state.hours.values())
     }
 
-    /// Begins anew after the newest version, which need not be readable. Refuses to replace one that a newer trawl
+    /// Starts an empty catalogue after the newest version, which need not be readable. Refuses to replace one that a newer trawl
     /// made.
-    pub fn anew(store: &Store) -> Result<Self> {
+    pub fn start_over(store: &Store) -> Result<Self> {
         if Self::is_newer(store) {
             return Err(newer("cannot make the catalogue again", table::ROOT));
         }
-        Ok(Self { table: Table::anew(store)?, state: State::default() })
+        Ok(Self { table: Table::start_over(store)?, state: State::default() })
     }
 
     pub fn files(&self) -> &[DataFile] {

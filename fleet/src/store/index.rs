@@ -100,7 +100,7 @@ fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     read.or(other).map(i32::from)
 }
 
-/// Returns the name of an interface, without the part that tells two of its hooks apart.
+/// Returns the name of an interface, without the part that distinguishes its hooks.
 fn plain_name(interface: &Interface) -> &str {
     let name = interface.name.as_deref().unwrap_or(UNNAMED);
     name.split(" (").next().unwrap_or_default()

@@ -87,7 +87,7 @@ impl Incidents {
         self.0.values().map(|entry| entry.report.clone()).collect()
     }
 
-    /// Returns what the next agent has to know: an incident that is not frozen yet begins anew.
+    /// Returns the incidents for the next agent, which freezes the ones that are not frozen yet.
     pub fn memory(&self) -> Vec<IncidentReport> {
         let mut reports = self.reports();
         reports.retain(|report| report.phase != IncidentPhase::Freezing);

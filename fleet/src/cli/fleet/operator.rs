@@ -282,7 +282,7 @@ impl Operator {
         Ok(Ok(Put {
             host: host.to_owned(),
             number: entry.number,
-            // A server that lost its data counts anew, and agents follow no older revision.
+            // A server that lost its data counts from 1 again, and agents follow no older revision.
             revision: (entry.revision + 1).max(clock::wall() / NANOSECONDS),
             value: value.map_err(|e| Error::failed("cannot write JSON", e))?,
         }))

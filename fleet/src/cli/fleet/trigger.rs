@@ -25,7 +25,7 @@ use crate::agent::{Desired, Incident, IncidentPhase, Selector};
 ///
 /// The captures of the hosts keep their packets with --packets-at host. Each host protects the packets of the time from
 /// removal at once, and then stores them. Fails if a host does not answer within 10 s, or keeps no packets. With
-/// --on-event or --listen, the command goes on and waits for events.
+/// --on-event or --listen, the command keeps running and waits for events.
 #[derive(Debug, clap::Args)]
 pub struct Trigger {
     /// Hosts to select, as for fleet start
@@ -66,7 +66,7 @@ pub struct Trigger {
 }
 
 /// Hosts that store the list of all hosts: one suffices, and a message to each of thousands would be long with it.
-const TOLD: usize = 16;
+const LISTERS: usize = 16;
 
 /// The outcome of an incident.
 #[derive(Serialize)]
@@ -251,7 +251,7 @@ impl Trigger {
         let after = nanoseconds(self.next.unwrap_or_default());
         let fleet = operator.fleet(wanted).hosts;
         let heard = fleet.iter().filter(|host| !host.silent && host.state.is_some());
-        let told: HashSet<String> = heard.take(TOLD).map(|host| host.host.clone()).collect();
+        let listers: HashSet<String> = heard.take(LISTERS).map(|host| host.host.clone()).collect();
         let hosts: Vec<String> = fleet.into_iter().map(|host| host.host).collect();
         if hosts.is_empty() {
             let what = format!("no host matches '{}'", self.selector);
@@ -272,7 +272,7 @@ impl Trigger {
             let incidents = &mut desired.incidents;
             incidents.retain(|one| one.id != incident.id);
             incidents.push(Incident {
-                hosts: match told.contains(host) {
+                hosts: match listers.contains(host) {
                     true => hosts.clone(),
                     false => Vec::new(),
                 },

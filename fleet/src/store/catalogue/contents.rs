@@ -1,4 +1,4 @@
-//! A store as questions see it: what is known of its runs, and the files of its index.
+//! The part of a store that queries read: the facts of its runs, and the files of its index.
 
 use std::path::Path;
 

@@ -59,7 +59,7 @@ impl Marks {
         let records: Vec<String> = self.records.iter().cloned().collect();
         // A known manifest without an index is one whose chunk has come from its host, or one that is not unmarked yet.
         let unread = evidence.add_records(store, &records)?;
-        look_for_chunks(&mut evidence, store)?;
+        find_chunks(&mut evidence, store)?;
         let again = evidence.manifests.extract_if(.., |chunk, _| is_known(chunk));
         let again: Vec<(ChunkKey, Manifest)> = again.collect();
         let arrived = again.into_iter().filter(|(chunk, manifest)| {
@@ -76,7 +76,7 @@ impl Marks {
 }
 
 /// Adds the chunks of these manifests that the store has, and the removals if it lacks some.
-fn look_for_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
+fn find_chunks(evidence: &mut Evidence, store: &Store) -> Result<()> {
     let stored = evidence.manifests.iter();
     let stored = stored.filter(|(_, one)| matches!(one.state, State::Stored | State::OnHost));
     let chunks: Vec<(ChunkKey, State)> = stored.map(|(chunk, manifest)| (chunk.clone(), manifest.state)).collect();

@@ -1,5 +1,5 @@
 //! The table of the index in the open format Iceberg (version 2), which other engines read. A manifest lists the data
-//! files, a list the only manifest, the metadata the list. All are written anew with each version, and never changed.
+//! files, a list the only manifest, the metadata the list. All are written again with each version, and never changed.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const LIST: &str = include_str!("table/list.avsc");
 const STATE: &str = "trawl.state";
 /// Longest text that bounds a column.
 const BOUND_MOST: usize = 64;
-/// Number of earlier versions whose metadata stays. If it were deleted soon, a slow writer could create a version anew.
+/// Number of earlier versions whose metadata stays. If it were deleted soon, a slow writer could create a version again.
 const VERSIONS_KEPT: u64 = 50;
 
 /// Statistics of a column of a file; bounds are in the form of Iceberg's single values.
@@ -265,7 +265,7 @@ impl Table {
     }
 
     /// Returns a table without contents in place of the newest version, which need not be readable.
-    pub fn anew(store: &Store) -> Result<Option<Self>> {
+    pub fn start_over(store: &Store) -> Result<Option<Self>> {
         let location = format!("{}/{ROOT}", store.location());
         let version = newest(store)?;
         Ok(version.map(|version| Self { version, metadata: first(&location) }))

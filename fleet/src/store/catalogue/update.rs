@@ -169,8 +169,8 @@ fn join(
     Ok(joined)
 }
 
-/// Makes the files of a day anew, without the rows of some chunks.
-pub fn without(
+/// Writes the files of a day again, without the rows of some chunks.
+pub fn rewrite_without(
     draft: &mut Draft<'_>,
     day: u64,
     files: &[&DataFile],
@@ -182,7 +182,7 @@ pub fn without(
 }
 
 /// Reads all records of a store as new ones.
-fn everything(store: &Store, marks: &Marks) -> Result<New> {
+fn read_everything(store: &Store, marks: &Marks) -> Result<New> {
     let evidence = Evidence::read(store)?;
     let mut indexes = marks.indexes.clone();
     indexes.retain(|chunk, _| {
@@ -192,19 +192,19 @@ fn everything(store: &Store, marks: &Marks) -> Result<New> {
     Ok(New { evidence, indexes, ..New::default() })
 }
 
-/// Adds all new records and their chunks to the catalogue; with `again`, makes it anew from all records.
+/// Adds all new records and their chunks to the catalogue; with `again`, rebuilds it from all records.
 pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Indexed> {
     let mut lease = Lease::acquire(store)?;
     let mut marks = Marks::list(store)?;
     // Of chunks that stay on their hosts, only the index has the rows.
     let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());
     let catalogue = match again {
-        true => Catalogue::anew(store)?,
+        true => Catalogue::start_over(store)?,
         false => Catalogue::read(store)?,
     };
     let known = catalogue.runs(store)?;
     let mut new = match again {
-        true => everything(store, &marks)?,
+        true => read_everything(store, &marks)?,
         false => marks.read(store, &known)?,
     };
     if again {

@@ -10,7 +10,7 @@ use trawl_sys::{Error, Result, clock};
 use crate::store::catalogue::lease::Lease;
 use crate::store::catalogue::new_records::Marks;
 use crate::store::catalogue::unpublished::Draft;
-use crate::store::catalogue::update::without;
+use crate::store::catalogue::update::rewrite_without;
 use crate::store::catalogue::{Catalogue, Change, date_of};
 use crate::store::object::remote::{Failure, Store};
 use crate::store::runs::evidence::Evidence;
@@ -104,7 +104,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         let manifests = &mut evidence.manifests;
         manifests.retain(|_, one| change.runs.has(&one.epoch, one.sequence));
         if evidence.manifests.keys().any(|key| evidence.is_pruned(key)) {
-            // The facts of the whole day anew: an earlier removal may have been interrupted.
+            // The facts of the whole day again: an earlier removal may have been interrupted.
             let facts = evidence.runs(|_| Fate::Indexed).of_day(day);
             let pruned = evidence.manifests.keys().filter(|key| evidence.is_pruned(key));
             let pruned: HashSet<String> = pruned.map(ChunkKey::packets).collect();
@@ -112,7 +112,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
             let files = catalogue.files().iter().filter(|file| file.date == of_day);
             let files: Vec<_> = files.collect();
             let mut step = || lease.iter_mut().for_each(Lease::renew);
-            change.add.extend(without(&mut draft, day, &files, &pruned, &mut step)?);
+            change.add.extend(rewrite_without(&mut draft, day, &files, &pruned, &mut step)?);
             change.remove.extend(files.iter().map(|file| file.key.clone()));
             change.runs.refine(day, facts.clone().by_day());
             change.hours.insert(day, facts);
@@ -164,7 +164,7 @@ impl Selection {
         self.pruned.kept_bytes += bytes;
     }
 
-    /// Returns whether all chunks of a day stay, which need not be looked at then.
+    /// Returns whether all chunks of a day stay, which need not be checked then.
     fn keeps_all_of(&mut self, packets: &Packets) -> bool {
         let oldest = self.oldest.zip(packets.first_ns);
         let stay = oldest.is_none_or(|(oldest, first)| first >= oldest) && !self.exceeds(packets.bytes);

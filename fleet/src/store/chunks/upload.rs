@@ -188,7 +188,7 @@ fn is_over(news: &Receiver<()>, until: Instant) -> bool {
 pub struct Pushed {
     pub runs: u64,
     pub chunks: u64,
-    /// Runs that still go on and store their chunks themselves.
+    /// Runs that are still running and store their chunks themselves.
     pub running: u64,
 }
 

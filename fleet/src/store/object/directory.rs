@@ -1,4 +1,4 @@
-//! A store in a directory. The directory is held by its descriptor, and links in it are not followed: whoever may
+//! A store in a directory. The directory is held by its descriptor, and links in it are not followed: anyone who may
 //! rename its parents, or has put a link below it, cannot choose the files that are read and written.
 
 use std::ffi::{OsStr, OsString};

@@ -53,7 +53,7 @@ pub struct EpochAccount {
     pub bytes: u64,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
-    /// Reason for the end; absent if the run goes on or was killed: then its last packets are unknown.
+    /// Reason for the end; absent if the run is still running or was killed: then its last packets are unknown.
     pub ended: Option<String>,
     /// Start of the run; absent if its record is missing.
     pub began_ns: Option<u64>,

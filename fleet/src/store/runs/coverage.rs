@@ -47,7 +47,7 @@ pub struct Coverage {
     pub unknown: u64,
     /// Gaps in sequence numbers with an unknown number of packets.
     pub gaps_of_unknown_size: u64,
-    /// Runs that go on or were killed: their last packets are unknown.
+    /// Runs that are still running or were killed: their last packets are unknown.
     pub runs_without_end: u64,
     /// Times in which captures should have run and did not.
     pub not_recording: Vec<Pause>,

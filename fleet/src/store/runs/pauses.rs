@@ -29,7 +29,7 @@ struct Last<'a> {
     boot: &'a str,
     moment: Option<Moment>,
     ns: u64,
-    /// The run was killed or goes on: only its chunks show how long it ran.
+    /// The run was killed or is still running: only its chunks show how long it ran.
     is_open: bool,
     /// The run ended with its agent.
     orphaned: bool,
@@ -176,7 +176,7 @@ mod tests {
         // An agent that is gone.
         let ends = [end(10, 20, true), end(30, 40, true)];
         assert_eq!(pauses(&[first.clone(), again], &ends), [(20, Some(30)), (40, None)]);
-        // A run that goes on, and one that another run overlaps.
+        // A run that is still running, and one that another run overlaps.
         assert_eq!(pauses(std::slice::from_ref(&first), &[]), []);
         let overlapped = begin(20, true);
         assert_eq!(pauses(&[first, overlapped], &[end(10, 30, false), end(20, 40, false)]), []);

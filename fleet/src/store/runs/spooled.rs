@@ -70,7 +70,7 @@ impl Run {
         Ok(Self { directory: directory.to_owned(), target: serde_json::from_slice(&target)?, _locks: locks })
     }
 
-    /// Opens a run that has ended, and seals the chunks that a killed capture left open; returns `None` if it goes on.
+    /// Opens a run that has ended, and seals the chunks that a killed capture left open; returns `None` if it is still running.
     fn ended(directory: &Path) -> io::Result<Option<Self>> {
         let lock = beneath::open(directory, Path::new(LOCK))?;
         match lock.try_lock() {
@@ -86,7 +86,7 @@ impl Run {
         Ok(Some(run))
     }
 
-    /// Returns the ended runs in a spool; `None` for each run that goes on. Runs of other users are refused one by one:
+    /// Returns the ended runs in a spool; `None` for each run that is still running. Runs of other users are refused one by one:
     /// such a user could choose the files to read and their destination.
     pub fn leftovers(root: &Path) -> Result<Vec<Result<Option<Self>>>> {
         let list = match fs::read_dir(root) {
@@ -298,7 +298,7 @@ pub struct Spooled {
     pub ends: Vec<End>,
 }
 
-/// Returns this host's waiting chunks for a store, including runs that go on.
+/// Returns this host's waiting chunks for a store, including runs that are still running.
 pub fn waiting_for(root: &Path, url: &str) -> Spooled {
     let mut found = Spooled::default();
     for (directory, target) in spool::runs(root) {
