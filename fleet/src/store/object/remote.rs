@@ -401,7 +401,9 @@ fn open_remote(url: &Url, kind: Kind, what: &str) -> Result<(Arc<dyn ObjectStore
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
     use object_store::gcp::GoogleConfigKey;
     if url.host_str().is_none_or(str::is_empty) {
-        return Err(Error::usage(what, "the URL names no bucket").fix("write s3://BUCKET/PREFIX"));
+        return Err(
+            Error::usage(what, "the URL names no bucket").fix(format!("write {}://BUCKET/PREFIX", url.scheme()))
+        );
     }
     let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
     let mut server = Vec::new();
