@@ -172,6 +172,10 @@ fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Resul
 /// Checks the outputs of a plan: their link types, the summary's file, a terminal.
 fn check_outputs(plan: &CapturePlan, display: &Display, sites: &[CaptureSite]) -> Result<()> {
     one_link_type(plan.format(), sites.iter().map(|site| site.interface.link_type))?;
+    if plan.anonymize.is_some() && plan.store.is_some() {
+        let why = "a store keeps packets as they were";
+        return Err(Error::usage("cannot anonymize", why).fix("anonymize what is read from the store: --packets FILE"));
+    }
     if let Some(account) = &plan.summary {
         check_account(plan, display, account)?;
     }

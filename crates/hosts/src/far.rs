@@ -268,6 +268,8 @@ pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[String]) -> Result<
         rotation: Rotation::default(),
         files: FilePlan::default(),
         summary: Some(ACCOUNT_FILE.into()),
+        // The key stays here.
+        anonymize: None,
         ..whole.clone()
     };
     plan.options.memory.at_first = None;

@@ -91,6 +91,21 @@ impl Writer for Rest<'_, '_> {
     }
 }
 
+/// Stages in front of a writer are a writer.
+impl Writer for Feed<'_> {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        self.whole().write(blocks)
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        self.whole().flush()
+    }
+
+    fn finish(&mut self) -> WriteOutcome {
+        self.whole().finish()
+    }
+}
+
 /// The input of a pipeline, with the last answer of its writer.
 pub struct Feed<'w> {
     stages: Vec<Staged>,

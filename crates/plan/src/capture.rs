@@ -24,6 +24,9 @@ pub struct CapturePlan {
     /// Keeps packets in a store instead.
     #[serde(default)]
     pub store: Option<StorePlan>,
+    /// File with the key under which addresses are replaced in all outputs; payload and names are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anonymize: Option<PathBuf>,
     /// File that the attached program was loaded from, which gets hooks for the time of the capture.
     #[serde(default)]
     pub tappable: Option<PathBuf>,
@@ -58,6 +61,7 @@ impl CapturePlan {
             rotation: Rotation::default(),
             files: FilePlan::default(),
             store: None,
+            anonymize: None,
             tappable: None,
             summary: None,
             command: Vec::new(),

@@ -20,7 +20,7 @@ use trawl_packet::pcapng::Interface;
 use trawl_pipeline::{Counts, Feed, FileWriter, Origin, Source, Stage, WriteOutcome, Writer, carry};
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
-use trawl_source::packets_of;
+use trawl_source::{PrivacyStage, packets_of, privacy};
 use trawl_sys::process::warden::{self, CutFile, Undo, Warden, WholeBytes};
 use trawl_sys::rights::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::{
@@ -213,6 +213,8 @@ pub struct Outputs {
     /// Memory for the queues of all readers together.
     pub for_readers: usize,
     origin: Origin,
+    /// Changes of all packets.
+    privacy: Option<PrivacyStage>,
     /// Files that packets are read from, which are never written to, and their names.
     inputs: Vec<((u64, u64), String)>,
     /// Receives what has to be said even if the observer is quiet.
@@ -244,6 +246,7 @@ impl Outputs {
         say: fn(&Event),
     ) -> Result<Self> {
         let files = plan.files;
+        let privacy = privacy(false, plan.anonymize.as_deref())?.map(PrivacyStage::new);
         let by_event = plan.options.trigger.is_some();
         let mut open = |one: &OutputPlan| {
             if let Some(listen) = &one.listen {
@@ -280,6 +283,7 @@ impl Outputs {
             user: user.clone(),
             for_readers: 0,
             origin: Origin::Live,
+            privacy,
             inputs: Vec::new(),
             say,
         };
@@ -364,11 +368,12 @@ impl Outputs {
     }
 
     /// Records a capture to all outputs, and shows the packets as well.
-    pub fn record(self, mut attached: Attached, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
+    pub fn record(mut self, mut attached: Attached, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
         // A library reports link types only once the devices are open.
         let interfaces = attached.interfaces().iter();
         one_link_type(self.first_format(), interfaces.map(|one| one.link_type))?;
         let user = self.user.clone();
+        let privacy = self.privacy.take();
         let accounts = attached.accounts();
         let prepared = self.prepare(attached.files_warden(), accounts, true)?;
         let confined = attached.confine(user, Capabilities::empty())?;
@@ -376,7 +381,10 @@ impl Outputs {
         let capture = confined.attached();
         let interface = capture.interfaces().first().cloned().unwrap_or_default();
         let mut writers = prepared.start(Stream { interface, packets: packets_of(capture) })?;
-        let mut ran = confined.run(writers.writer(), observer);
+        let mut ran = match privacy {
+            Some(stage) => confined.run(&mut Feed::new(vec![Box::new(stage)], writers.writer()), observer),
+            None => confined.run(writers.writer(), observer),
+        };
         let outputs = writers.end();
         if let Ok((summary, _)) = &mut ran {
             summary.outputs.extend(outputs);
@@ -393,6 +401,7 @@ impl Outputs {
     ) -> Result<(WriteOutcome, Vec<OutputSummary>)> {
         let mut warden = Warden::default();
         self.origin = source.origin();
+        let privacy = self.privacy.take();
         let is_live = self.origin.is_live();
         if let First::Series(_, series) = &mut self.first {
             series.by_packets = !is_live;
@@ -409,6 +418,7 @@ impl Outputs {
         let mut interface = Interface { snaplen: 0, ..Interface::default() };
         let is_refused = Rc::new(Cell::new(false));
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        stages.extend(privacy.map(|stage| Box::new(stage) as Box<dyn Stage>));
         if has_pcap {
             interface.link_type = source.link_type()?;
             stages.push(Box::new(PcapCheck::new(interface.link_type, Rc::clone(&is_refused))));
@@ -443,7 +453,7 @@ impl Outputs {
     /// Empties the files, and starts the processes that watch over them. No thread may be running. `gives_up` is true if
     /// this process gives up its rights later.
     fn prepare(self, warden: &mut Warden, accounts: Accounts, gives_up: bool) -> Result<Prepared> {
-        let Self { first, mut others, mut shown, files, user, for_readers, origin, inputs, say } = self;
+        let Self { first, mut others, mut shown, files, user, for_readers, origin, privacy: _, inputs, say } = self;
         let budget = Budget::new(for_readers);
         let way = Way { io: files.io, origin };
         let mut snaplen = None;

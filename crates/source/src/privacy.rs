@@ -1,10 +1,13 @@
-//! The changes of `--anonymize` and `--headers`, and the key.
+//! The changes of `--anonymize` and `--headers`, the key, and the stage of a capture that makes them.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use trawl_packet::anonymize::Addresses;
+use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::block::blocks;
+use trawl_pipeline::{Blocks, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result};
 use trawl_view::rewrite::Privacy;
 
@@ -26,4 +29,34 @@ fn addresses(path: &Path) -> Result<Addresses> {
     let mut key = Vec::new();
     file.take(KEY_LIMIT).read_to_end(&mut key).map_err(fail)?;
     Addresses::new(&key).map_err(|e| Error::failed(format!("cannot use the key {name}"), e).fix(fix))
+}
+
+/// The stage that changes packets and blocks before all outputs of a capture.
+#[derive(Debug)]
+pub struct PrivacyStage {
+    privacy: Privacy,
+    /// Link types of the interface blocks.
+    link_types: Vec<u16>,
+    out: Vec<u8>,
+}
+
+impl PrivacyStage {
+    pub fn new(privacy: Privacy) -> Self {
+        Self { privacy, link_types: Vec::new(), out: Vec::new() }
+    }
+}
+
+impl Stage for PrivacyStage {
+    fn push(&mut self, written: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
+        if written.bytes().is_empty() {
+            return next.write(written);
+        }
+        self.out.clear();
+        for block in blocks(written.bytes()) {
+            self.link_types.extend(Interface::from_block(&block).map(|interface| interface.link_type));
+            let link_type = |id: u32| self.link_types.get(id as usize).copied().unwrap_or_default();
+            self.privacy.append(&mut self.out, &block, link_type);
+        }
+        next.write(Blocks::Bytes(&self.out))
+    }
 }

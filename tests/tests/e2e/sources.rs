@@ -137,3 +137,31 @@ fn every_output_has_the_packets_of_all_hosts() {
         assert_eq!(of_host.count() as u64, SENT, "{names:?}");
     }
 }
+
+/// Returns the bytes of all packets of a file.
+fn bytes_of(file: &str) -> String {
+    let shown = trawl(&args!("read -t -xx {file}"));
+    let lines = String::from_utf8_lossy(&shown.stdout).into_owned();
+    lines.lines().filter(|line| line.starts_with(char::is_whitespace)).collect()
+}
+
+#[test]
+fn packets_are_anonymized_alike_at_interfaces_and_in_files() {
+    let Some(lab) = Lab::open() else { return };
+    let [key, plain, anonymized, read] =
+        ["key", "plain.pcapng", "anonymized.pcapng", "read.pcapng"].map(|name| lab.file(name));
+    std::fs::write(&key, [7; 32]).expect("it can be written");
+    let interface = lab.receiver();
+    let one = Capture::start(&lab, &args!("-i {interface} --tap tc -Q in -w {plain} udp"));
+    let other = Capture::start(&lab, &args!("-i {interface} --tap tc -Q in -w {anonymized} --anonymize {key} udp"));
+    lab.send(&[frames::ipv4_udp(0)], SENT);
+    for capture in [one, other] {
+        capture.wait_recorded(SENT);
+        capture.stop_well();
+    }
+    let done = trawl(&args!("read {plain} -w {read} --anonymize {key}"));
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(packets_in(&anonymized), SENT);
+    assert_eq!(bytes_of(&anonymized), bytes_of(&read));
+    assert_ne!(bytes_of(&anonymized), bytes_of(&plain));
+}

@@ -216,6 +216,9 @@ struct OutputArgs {
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_parser = saving::format(), hide_short_help = true)]
     format: Option<Format>,
+    /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
+    #[arg(long, value_name = "KEY", conflicts_with = "store", value_hint = clap::ValueHint::FilePath, hide_short_help = true)]
+    anonymize: Option<PathBuf>,
     /// Permissions of created files, in octal [default: 600, restricted by the umask]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode, hide_short_help = true)]
     file_mode: Option<u32>,
@@ -336,6 +339,7 @@ impl Args {
             rotation,
             files: FilePlan { mode: self.output.file_mode, io: self.recording.io() },
             store: self.store.plan()?,
+            anonymize: self.output.anonymize.clone(),
             tappable: self.source.tappable.clone(),
             summary: self.output.summary.clone(),
             link_type: self.tcpdump.link_type.clone(),

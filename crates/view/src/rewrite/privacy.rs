@@ -3,8 +3,7 @@
 
 use trawl_packet::anonymize::{Addresses, Anonymizer};
 use trawl_packet::checksum::cover_kept;
-use trawl_packet::pcapng::block::OptionList;
-use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
+use trawl_packet::pcapng::block::{self, Block, ByteOrder, HEADER_LEN, OptionList, TRAILER_LEN, padded};
 use trawl_packet::pcapng::{Interface, Process, write};
 use trawl_packet::walk::headers_len;
 
@@ -92,6 +91,16 @@ impl Privacy {
         let new = anonymizer.packet(link_type, stored, end);
         self.left_out.contents += u64::from(!new.is_known);
         new.bytes.to_vec()
+    }
+
+    /// Appends a little-endian block of a capture, changed; `link_type` is the one of a packet's interface.
+    pub fn append(&mut self, out: &mut Vec<u8>, block: &Block<'_>, link_type: impl FnOnce(u32) -> u16) {
+        let from = out.len();
+        out.extend_from_slice(block.bytes);
+        let packet = block.enhanced_packet();
+        let packet =
+            packet.map(|packet| Written { link_type: link_type(packet.interface_id), stored: packet.captured });
+        self.blocks(out, from, ByteOrder::Little, packet);
     }
 
     /// Changes the blocks that were appended to `out`; `packet` belongs to a packet block among them.
