@@ -11,145 +11,14 @@ use trawl_lab::{Pair, PairOptions, Station};
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result};
 
+use crate::configuration::{Configuration, DEFAULTS};
+use crate::harness::Bench;
 use crate::model::Claim;
+use crate::outcome::{Measured, Outcome, Stop};
 use crate::process::{self, Peer};
+use crate::recorder::{Choice, Fate, Recorder, Setting};
 use crate::scratch::{self, Scratch};
-use crate::study::{Bench, Measured, Outcome, Stop, named, percent};
-use crate::traffic::{RATE_REACHED, Traffic, capture_cpu, label};
-use crate::tuning::{Configuration, DEFAULTS};
-
-/// Recorder, and the fate of the packets that it records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorder {
-    /// At the hook map of an XDP program that drops, or passes, all packets.
-    TrawlHook(Fate),
-    /// trawl's own XDP program, which passes them to the stack.
-    TrawlXdp,
-    /// At the exit of an XDP program that was attached before, by tracing it.
-    TrawlTraced,
-    TrawlTc,
-    TrawlPacket,
-    /// The harness's own receivers: a system call for each packet, and AF_XDP.
-    Recv,
-    Xsk,
-    Xdpcap(Fate),
-    Tcpdump,
-    Dumpcap,
-    Tshark,
-    NetsniffNg,
-    Xdpdump,
-    /// The libpcap builds of netmap and PF_RING: through tcpdump, if the host has their modules.
-    Netmap,
-    PfRing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    Drop,
-    Pass,
-}
-
-pub const RECORDERS: &[(&str, Recorder)] = &[
-    ("trawl hook, drop", Recorder::TrawlHook(Fate::Drop)),
-    ("trawl hook, pass", Recorder::TrawlHook(Fate::Pass)),
-    ("trawl xdp", Recorder::TrawlXdp),
-    ("trawl xdp, traced drop", Recorder::TrawlTraced),
-    ("trawl tc", Recorder::TrawlTc),
-    ("trawl packet", Recorder::TrawlPacket),
-    ("AF_PACKET recv", Recorder::Recv),
-    ("AF_XDP", Recorder::Xsk),
-    ("xdpcap, drop", Recorder::Xdpcap(Fate::Drop)),
-    ("xdpcap, pass", Recorder::Xdpcap(Fate::Pass)),
-    ("tcpdump", Recorder::Tcpdump),
-    ("dumpcap", Recorder::Dumpcap),
-    ("tshark", Recorder::Tshark),
-    ("netsniff-ng", Recorder::NetsniffNg),
-    ("xdpdump", Recorder::Xdpdump),
-    ("netmap", Recorder::Netmap),
-    ("pf_ring", Recorder::PfRing),
-];
-
-/// Configuration of a recorder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// The best one on this machine.
-    #[default]
-    Best,
-    /// The recorder as it comes, which the studies measured.
-    Published,
-    Given(Configuration),
-}
-
-impl Choice {
-    pub fn resolve(self, bench: &Bench, recorder: Recorder) -> Result<Configuration, Stop> {
-        match self {
-            Self::Best => bench.tuned.best(bench, recorder),
-            Self::Published => Ok(DEFAULTS),
-            Self::Given(configuration) => Ok(configuration),
-        }
-    }
-}
-
-/// Settings of a capture.
-#[derive(Clone, Debug, Default)]
-pub struct Setting {
-    pub filter: Option<String>,
-    pub configuration: Choice,
-    /// Options of the recorder in addition to its configuration's.
-    pub options: Vec<String>,
-    /// One sent frame in this many passes the filter.
-    pub one_in: Option<u64>,
-    /// Store that replaces trawl's file.
-    pub store: Option<StoreAt>,
-}
-
-/// A store, and the settings of a capture into it.
-#[derive(Clone, Debug)]
-pub struct StoreAt {
-    pub url: String,
-    pub spool: PathBuf,
-    pub environment: Vec<(String, String)>,
-}
-
-impl Recorder {
-    pub fn find(series: &str) -> Result<Self> {
-        named(series, RECORDERS)
-    }
-
-    pub fn name(self) -> &'static str {
-        let found = RECORDERS.iter().find(|(_, recorder)| *recorder == self);
-        found.map_or("a capture", |(name, _)| name)
-    }
-
-    /// Returns trawl's tap; `None` for the other tools.
-    pub fn tap(self) -> Option<&'static str> {
-        match self {
-            Self::TrawlHook(_) => Some("hook"),
-            Self::TrawlXdp | Self::TrawlTraced => Some("xdp"),
-            Self::TrawlTc => Some("tc"),
-            Self::TrawlPacket => Some("packet"),
-            _ => None,
-        }
-    }
-
-    fn program(self, station: &Station) -> Result<Option<Loaded>> {
-        let does = match self {
-            Self::TrawlHook(Fate::Drop) => Does::DropWithHook,
-            Self::TrawlHook(Fate::Pass) => Does::PassWithHook,
-            Self::Xdpcap(Fate::Drop) => Does::DropForXdpcap,
-            Self::Xdpcap(Fate::Pass) => Does::PassForXdpcap,
-            Self::Xdpdump | Self::TrawlTraced => Does::Drop,
-            _ => return Ok(None),
-        };
-        Loaded::native(does, station).map(Some)
-    }
-
-    /// Returns whether the recorder needs time after the last packet. trawl writes whole blocks as they come; for the
-    /// others, packets are still in the kernel.
-    pub fn needs_rest(self) -> bool {
-        self.tap().is_none() && !matches!(self, Self::Recv | Self::Xsk)
-    }
-}
+use crate::traffic::{SENDER_CPU, Traffic, UNANSWERED, capture_cpu, label};
 
 /// A pinned map that is removed on drop.
 struct Pin(PathBuf);
@@ -183,7 +52,7 @@ pub struct Running {
 
 impl Running {
     pub fn start(bench: &Bench, recorder: Recorder, setting: &Setting) -> Result<Self, Stop> {
-        let configuration = setting.configuration.resolve(bench, recorder)?;
+        let configuration = configuration(bench, recorder, setting.configuration)?;
         let (lab, program) = lab_for(recorder, configuration)?;
         let file = Scratch::new(&bench.scratch, "capture")?;
         let pin = match (recorder, &program) {
@@ -221,7 +90,7 @@ pub fn capture_and(
         return hosts.capture(recorder, setting, traffic);
     }
     let Running { lab, file, peer, program: _program, pin: _pin } = Running::start(bench, recorder, setting)?;
-    let sent = traffic.send(bench, &lab.a, &lab.b)?;
+    let sent = traffic.send(&bench.trawl, &lab.a, &lab.b)?;
     if recorder.needs_rest() {
         peer.wait_until_idle();
     }
@@ -234,26 +103,83 @@ pub fn capture_and(
     Ok(measured)
 }
 
-impl Measured {
-    /// Adds the values of a capture of this traffic.
-    pub fn recorded(mut self, recorded: u64, setting: &Setting, traffic: &Traffic) -> Self {
-        let sent = self.sent.unwrap_or(0);
-        let expected = setting.one_in.map_or(sent, |every| sent / every);
-        let seconds = self.seconds.max(f64::EPSILON);
-        // The receiving path may hold the sender up.
-        let reached = traffic.rate.map_or(1.0, |rate| sent as f64 / seconds / rate);
-        let reached = if reached > RATE_REACHED { 1.0 } else { reached };
-        let share = percent(recorded as f64, expected.max(1) as f64);
-        self.values = [
-            ("recorded_percent", share.min(100.0)),
-            ("offered_percent", reached * 100.0),
-            ("recorded_mpps", recorded as f64 / seconds / 1e6),
-        ]
-        .into();
-        self.expected = Some(expected);
-        self.recorded = Some(recorded);
-        self
+/// Size of the frames and duration of each burst of the short round.
+const SIZE: usize = 64;
+const SECONDS: f64 = 1.0;
+const PROBES: u32 = 3;
+
+/// Returns the configuration that a setting chooses.
+pub fn configuration(bench: &Bench, recorder: Recorder, choice: Choice) -> Result<Configuration, Stop> {
+    match choice {
+        Choice::Best => best(bench, recorder),
+        Choice::Published => Ok(DEFAULTS),
+        Choice::Given(configuration) => Ok(configuration),
     }
+}
+
+/// Returns the best configuration of a recorder; the first call measures it.
+fn best(bench: &Bench, recorder: Recorder) -> Result<Configuration, Stop> {
+    bench.tuned.choose(recorder.name(), &recorder.grid(), |configuration| {
+        let setting = Setting { configuration: Choice::Given(configuration), ..Setting::default() };
+        Ok(complete(bench, recorder, &setting, SIZE, SECONDS, PROBES)?.mpps)
+    })
+}
+
+/// Rates between which a recorder ceases to be complete.
+pub struct Complete {
+    /// Highest rate of which it recorded every packet.
+    pub mpps: f64,
+    /// Lowest rate at which it lost packets; `None` if it was complete at the sender's full speed.
+    pub first_loss_mpps: Option<f64>,
+    /// The burst at full speed.
+    pub flood: Measured,
+}
+
+/// Share of the packets that counts as all of them: one lost in a thousand may be the machine's doing.
+pub const WHOLE: f64 = 0.999;
+/// Ratio of the lowest rate with loss to the highest without at which the search ends.
+const NARROW: f64 = 1.06;
+
+/// Searches for the highest rate at which a recorder is complete: first at full speed, then in halves.
+pub fn complete(
+    bench: &Bench,
+    recorder: Recorder,
+    setting: &Setting,
+    size: usize,
+    seconds: f64,
+    probes: u32,
+) -> Result<Complete, Stop> {
+    let held_back = configuration(bench, recorder, setting.configuration)?.held_back() / size as u64;
+    let burst = |traffic: Traffic| -> Result<(f64, f64, Measured), Stop> {
+        let measured = capture(bench, recorder, setting, &traffic.with(&UNANSWERED))?;
+        let sent = measured.sent.unwrap_or(0) as f64;
+        let rate = sent / measured.seconds.max(f64::EPSILON) / 1e6;
+        let kept = (measured.recorded.unwrap_or(0) + held_back) as f64;
+        let share = (kept / sent.max(1.0)).min(1.0);
+        Ok((rate, share, measured))
+    };
+    let (rate, share, flood) = burst(Traffic::flood(size, seconds, &[SENDER_CPU]))?;
+    let (mut low, mut high) = match share >= WHOLE {
+        true => (rate, None),
+        false => (0.0, Some(rate)),
+    };
+    let mut probe = rate * share;
+    for _ in 0..probes {
+        let Some(lossy) = high.filter(|lossy| *lossy > low * NARROW) else {
+            break;
+        };
+        let traffic = Traffic::at(size, probe.min(lossy) * 1e6, seconds);
+        let (rate, share, _) = burst(traffic)?;
+        match share >= WHOLE {
+            true => low = low.max(rate),
+            false => high = Some(lossy.min(rate)),
+        }
+        probe = match low > 0.0 {
+            true => (low * high.unwrap_or(low)).sqrt(),
+            false => probe / 2.0,
+        };
+    }
+    Ok(Complete { mpps: low, first_loss_mpps: high, flood })
 }
 
 /// Returns a capture of trawl's from these interfaces to a file, and the text that means it is ready.
@@ -281,6 +207,18 @@ pub fn tcpdump(bench: &Bench, namespace: &str, interface: &str, file: &Path) -> 
 }
 
 impl Recorder {
+    fn program(self, station: &Station) -> Result<Option<Loaded>> {
+        let does = match self {
+            Self::TrawlHook(Fate::Drop) => Does::DropWithHook,
+            Self::TrawlHook(Fate::Pass) => Does::PassWithHook,
+            Self::Xdpcap(Fate::Drop) => Does::DropForXdpcap,
+            Self::Xdpcap(Fate::Pass) => Does::PassForXdpcap,
+            Self::Xdpdump | Self::TrawlTraced => Does::Drop,
+            _ => return Ok(None),
+        };
+        Loaded::native(does, station).map(Some)
+    }
+
     /// Returns the command, and the text on standard error that means it is ready.
     fn command(
         self,

@@ -12,14 +12,15 @@ use trawl_sys::process::trawl_binary;
 use trawl_sys::process::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
+use crate::harness::Bench;
 use crate::hosts::Hosts;
 use crate::limit::limits;
 use crate::model::{Experiment, PeerRecord, Report, Request};
 use crate::peers::Peers;
 use crate::scratch::Remains;
+use crate::study::catalogue;
 use crate::study::definition::{Definition, Profile};
 use crate::study::run::{Progress, run as run_experiments};
-use crate::study::{Bench, catalogue};
 use crate::tuning::Tuned;
 use crate::{results, xsk};
 

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use trawl_sys::process::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, files::text_file};
 
-use crate::capture::{Fate, Recorder, Setting};
+use crate::outcome::{Measured, Outcome, Stop};
 use crate::process::Peer;
+use crate::recorder::{Fate, Recorder, Setting};
 use crate::scratch::MARK;
-use crate::study::{Measured, Outcome, Stop};
 use crate::traffic::Traffic;
 
 #[derive(Clone, Debug, Deserialize)]

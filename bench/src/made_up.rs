@@ -19,9 +19,9 @@ use trawl_spool::key::HOUR_NS;
 use trawl_spool::{Config, StoreWriter};
 use trawl_sys::{Error, Result};
 
+use crate::harness::Bench;
 use crate::process;
 use crate::scratch::Directory;
-use crate::study::Bench;
 
 /// Address of the packet to search for: no other packet has it, and it lies among the others' addresses.
 pub const NEEDLE: Ipv4Addr = Ipv4Addr::new(10, 128, 77, 7);

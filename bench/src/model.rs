@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::study::definition::{Definition, Profile};
-use crate::tuning::Tuning;
 
 pub const SCHEMA: &str = "trawl-bench/1";
 
@@ -422,6 +421,30 @@ impl Experiment {
             .filter_map(|repetition| Some((own(ours, repetition)?, own(theirs, repetition)?)))
             .collect()
     }
+}
+
+/// The choice for a program, and what it was chosen from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    pub program: String,
+    pub best: String,
+    pub tried: Vec<Tried>,
+}
+
+impl Tuning {
+    /// Returns the choice and the rejected configurations, with their rates.
+    pub fn text(&self) -> String {
+        let rate = |one: &Tried| format!("{} {:.2}", one.configuration, one.mpps);
+        let all: Vec<String> = self.tried.iter().map(rate).collect();
+        format!("{}, the best of {} (Mpps)", self.best, all.join("; "))
+    }
+}
+
+/// A configuration, and its rate in the short round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    pub configuration: String,
+    pub mpps: f64,
 }
 
 #[cfg(test)]

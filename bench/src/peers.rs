@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use trawl_sys::{Error, Result, process};
 
 use crate::model::{PeerRecord, PeerState};
-use crate::study::Stop;
+use crate::outcome::Stop;
 
 #[derive(Debug)]
 struct Known {

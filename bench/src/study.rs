@@ -23,48 +23,13 @@ mod rfc2544;
 pub mod run;
 mod store;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
+use trawl_sys::Result;
 
-use trawl_sys::{Error, Result};
-
-use crate::hosts::Hosts;
-use crate::model::{Agreement, Claim, CpuUse, Experiment, Finding, Interval};
-use crate::peers::Peers;
-use crate::process;
-use crate::traffic::Sent;
-use crate::tuning::Tuned;
+use crate::harness::Bench;
+use crate::model::{Agreement, Experiment, Finding, Interval};
+use crate::outcome::{Measured, Outcome, Stop, percent};
+use crate::series::{named, unknown};
 use definition::Space;
-
-/// Environment of the measuring code.
-pub struct Bench {
-    /// The program to measure.
-    pub trawl: PathBuf,
-    /// Directory for captures; each is removed after it was counted.
-    pub scratch: PathBuf,
-    pub peers: Peers,
-    /// Hosts for captures and traffic, if not this one.
-    pub hosts: Option<Hosts>,
-    pub tuned: Tuned,
-}
-
-impl Bench {
-    /// Returns a command of trawl's.
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = process::command(&self.trawl);
-        command.args(arguments);
-        command
-    }
-
-    /// Runs a command of trawl's to its end.
-    pub fn run(&self, arguments: &[&str]) -> Result<String> {
-        process::run(&mut self.command(arguments))
-    }
-}
-
-/// Result of one run.
-pub type Outcome = Result<Measured, Stop>;
 
 /// One series at one x value, and the function that measures it once.
 pub struct Case {
@@ -93,66 +58,6 @@ impl Case {
         }
         Ok(cases)
     }
-}
-
-/// Finds a series in a table of names.
-pub fn named<T: Copy>(series: &str, known: &[(&str, T)]) -> Result<T> {
-    let found = known.iter().find(|(name, _)| *name == series);
-    found.map(|(_, of_it)| *of_it).ok_or_else(|| {
-        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        unknown(series, &names.join("; "))
-    })
-}
-
-/// Refuses the name of a series.
-pub fn unknown(series: &str, known: &str) -> Error {
-    Error::usage(format!("series {series:?}"), format!("known are {known}"))
-}
-
-/// Results of one run.
-#[derive(Default)]
-pub struct Measured {
-    pub values: BTreeMap<&'static str, f64>,
-    pub sent: Option<u64>,
-    pub expected: Option<u64>,
-    pub recorded: Option<u64>,
-    pub claim: Option<Claim>,
-    pub seconds: f64,
-    pub memory_bytes: Option<u64>,
-    /// CPU use in the measured time, and the reason for a disturbance; `None`: the run as a whole counts.
-    pub cpus: Option<(Vec<CpuUse>, Option<String>)>,
-}
-
-impl Measured {
-    /// Returns the values of a run in which this was sent.
-    pub fn after(sent: Sent, values: impl Into<BTreeMap<&'static str, f64>>) -> Self {
-        Self {
-            values: values.into(),
-            sent: Some(sent.frames),
-            seconds: sent.seconds,
-            cpus: Some((sent.cpus, sent.disturbed)),
-            ..Self::default()
-        }
-    }
-}
-
-/// Reason for a missing result.
-#[derive(Debug)]
-pub enum Stop {
-    /// This host, or its installed software, cannot run it.
-    NotHere(String),
-    Failed(String),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-/// Returns a part in per cent.
-pub fn percent(part: f64, whole: f64) -> f64 {
-    part / whole.max(f64::EPSILON) * 100.0
 }
 
 /// Statements about results, each of which holds or does not.

@@ -1,6 +1,8 @@
 //! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own:
 //! each queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,8 +13,8 @@ use trawl_sys::{Error, Result};
 
 use crate::machine::{Sample, cpus};
 use crate::model::CpuUse;
+use crate::outcome::{Measured, Stop};
 use crate::process;
-use crate::study::{Bench, Stop};
 
 /// Share of the requested rate below which a sender says nothing about that rate.
 pub const RATE_REACHED: f64 = 0.93;
@@ -63,6 +65,19 @@ pub struct Sent {
 impl Sent {
     pub fn per_second(&self) -> f64 {
         self.frames as f64 / self.seconds.max(f64::EPSILON)
+    }
+}
+
+impl Measured {
+    /// Returns the values of a run in which this was sent.
+    pub fn after(sent: Sent, values: impl Into<BTreeMap<&'static str, f64>>) -> Self {
+        Self {
+            values: values.into(),
+            sent: Some(sent.frames),
+            seconds: sent.seconds,
+            cpus: Some((sent.cpus, sent.disturbed)),
+            ..Self::default()
+        }
     }
 }
 
@@ -122,12 +137,12 @@ impl Traffic {
         arguments.chain(self.more.iter().cloned()).collect()
     }
 
-    pub fn send(&self, bench: &Bench, from: &Station, to: &Station) -> Result<Sent> {
-        self.send_to(bench, from, &to.ipv4.to_string())
+    pub fn send(&self, trawl: &Path, from: &Station, to: &Station) -> Result<Sent> {
+        self.send_to(trawl, from, &to.ipv4.to_string())
     }
 
-    pub fn send_to(&self, bench: &Bench, from: &Station, destination: &str) -> Result<Sent> {
-        let mut trawl = process::command(&bench.trawl);
+    pub fn send_to(&self, trawl: &Path, from: &Station, destination: &str) -> Result<Sent> {
+        let mut trawl = process::command(trawl);
         if self.low_priority {
             trawl_sys::process::lower_priority(&mut trawl);
         }

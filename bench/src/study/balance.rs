@@ -15,12 +15,12 @@ use super::definition::Space;
 use super::programs::measured;
 use super::{Bench, Case, Measured, Outcome, Stop, named, percent};
 use crate::capture::trawl_capture;
+use crate::configuration::{Configuration, DEFAULTS, IN_STACK, ONLY_DEFAULTS};
 use crate::machine::cpus;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Peer};
 use crate::scratch::{Scratch, each_packet};
 use crate::traffic::{Amount, SENDER_CPU, Sent, Traffic, capture_cpu, label, received};
-use crate::tuning::{Configuration, DEFAULTS, IN_STACK, ONLY_DEFAULTS};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 const PORT: u16 = 9;
@@ -366,7 +366,7 @@ impl Farm {
     }
 
     fn send(&self, bench: &Bench, traffic: &Traffic) -> Result<Sent> {
-        traffic.send_to(bench, &self.line.a, &VIP.to_string())
+        traffic.send_to(&bench.trawl, &self.line.a, &VIP.to_string())
     }
 
     /// Sends each flow once, and returns the backend of each flow that reached one.

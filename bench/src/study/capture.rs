@@ -4,8 +4,9 @@ use trawl_sys::Result;
 
 use super::definition::Space;
 use super::{Bench, Case, Outcome, Stop};
-use crate::capture::{Choice, Recorder, Setting, capture};
+use crate::capture::capture;
 use crate::model::{Agreement, Experiment, Finding};
+use crate::recorder::{Choice, Recorder, Setting};
 use crate::traffic::{Amount, Traffic, UNANSWERED, frames_per_second};
 
 /// Share in per cent that counts as complete: all but one in a thousand. Studies give whole per cents.

@@ -4,13 +4,13 @@
 use super::capture::configured;
 use super::definition::Space;
 use super::{Bench, Case, Outcome, Statements, Stop, of_aims};
-use crate::capture::{Recorder, Running, Setting, lab_for};
+use crate::capture::{Running, WHOLE, complete, configuration, lab_for};
 use crate::machine::Busy;
 use crate::model::{Experiment, Finding, Interval};
 use crate::process;
+use crate::recorder::{Recorder, Setting};
 use crate::scratch;
 use crate::traffic::{Amount, SENDER_CPU, Traffic, UNANSWERED};
-use crate::tuning::{WHOLE, complete};
 
 const OURS: &str = "trawl hook, drop";
 const PROBES: u32 = 6;
@@ -63,10 +63,10 @@ struct Alone {
 
 /// Sends this traffic without a capture, in the lab of a recorder.
 fn send_alone(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Result<Alone, Stop> {
-    let configuration = setting.configuration.resolve(bench, recorder)?;
+    let configuration = configuration(bench, recorder, setting.configuration)?;
     let (lab, _program) = lab_for(recorder, configuration)?;
     let begun = Busy::now();
-    let sent = traffic.send(bench, &lab.a, &lab.b)?;
+    let sent = traffic.send(&bench.trawl, &lab.a, &lab.b)?;
     std::thread::sleep(process::IDLE);
     Ok(Alone { busy: begun.seconds(), mpps: sent.per_second() / 1e6 })
 }
@@ -76,7 +76,7 @@ fn send_alone(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Tr
 fn send_recorded(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Result<(f64, u64), Stop> {
     let running = Running::start(bench, recorder, setting)?;
     let begun = Busy::now();
-    traffic.send(bench, &running.lab.a, &running.lab.b)?;
+    traffic.send(&bench.trawl, &running.lab.a, &running.lab.b)?;
     running.peer.wait_until_idle();
     let seconds = begun.seconds();
     running.peer.finish()?;

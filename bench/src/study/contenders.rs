@@ -12,9 +12,9 @@ use trawl_sys::netns::run_in;
 use trawl_sys::{Error, Result};
 
 use super::{Bench, Stop, named};
+use crate::configuration::{Configuration, IN_STACK, ONLY_DEFAULTS};
 use crate::process::{self, Background};
 use crate::traffic::label;
-use crate::tuning::{Configuration, IN_STACK, ONLY_DEFAULTS};
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

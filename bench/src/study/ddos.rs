@@ -92,7 +92,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
                 low_priority: true,
                 ..Traffic::at(64, rate, seconds)
             };
-            scope.spawn(move || traffic.send(bench, &lab.a, &lab.b))
+            scope.spawn(move || traffic.send(&bench.trawl, &lab.a, &lab.b))
         });
         let stationed = received(&lab.b)?;
         // The attack has begun when the device has seen enough of it.

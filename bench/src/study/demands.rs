@@ -12,9 +12,10 @@ use trawl_sys::{Result, clock};
 use super::capture::given;
 use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome, Stop, percent};
-use crate::capture::{Recorder, Setting, capture, capture_and, tcpdump, trawl_capture};
+use crate::capture::{capture, capture_and, tcpdump, trawl_capture};
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Peer};
+use crate::recorder::{Recorder, Setting};
 use crate::scratch::{Scratch, each_packet};
 use crate::traffic::{Amount, Traffic, UNANSWERED, capture_cpu, frames_per_second, label};
 
@@ -234,7 +235,7 @@ fn merge(bench: &Bench, recorder: Recorder, rate: f64, seconds: f64) -> Outcome 
     // A fixed number, since the router's hosts send packets of their own now and then.
     let stamped = ((rate * seconds) as u64).max(100);
     traffic.amount = Amount::Frames(stamped);
-    let sent = traffic.send(bench, &line.a, &line.b)?;
+    let sent = traffic.send(&bench.trawl, &line.a, &line.b)?;
     peer.wait_until_idle();
     peer.finish()?;
     let mut sides: HashMap<(u16, u32), Vec<usize>> = HashMap::new();

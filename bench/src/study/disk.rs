@@ -15,8 +15,9 @@ use trawl_sys::{Error, Result, process};
 use super::capture::configured;
 use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome, Statements, Stop, of_aims, percent};
-use crate::capture::{Choice, Fate, Recorder, Running, Setting};
+use crate::capture::{Running, configuration};
 use crate::model::{Experiment, Finding};
+use crate::recorder::{Choice, Fate, Recorder, Setting};
 use crate::scratch::{self, Scratch};
 use crate::traffic::{CHECKSUM, SENDER_CPU, capture_cpu, send_frames};
 
@@ -152,7 +153,7 @@ impl DiskLoad {
         }
         let setting = Setting { configuration: self.configuration, options, ..Setting::default() };
         // A veth accepts XDP frames only if its receive queue is polled, for GRO or a program.
-        let engine = match self.configuration.resolve(bench, self.recorder)?.gro {
+        let engine = match configuration(bench, self.recorder, self.configuration)?.gro {
             true => Engine::Live,
             false => Engine::Packet,
         };

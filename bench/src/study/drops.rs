@@ -10,9 +10,9 @@ use trawl_sys::Result;
 use super::contenders::rule;
 use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, compared, named};
-use crate::capture::Recorder;
 use crate::model::{Experiment, Finding};
 use crate::process::Peer;
+use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::traffic::{CHECKSUM, SENDER_CPU, capture_cpu, label, send_frames};
 

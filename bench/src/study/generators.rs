@@ -21,12 +21,12 @@ use trawl_sys::{Error, Result, files::create};
 use super::definition::Space;
 use super::programs::spread;
 use super::{Bench, Case, Measured, Outcome, Stop};
+use crate::configuration::{Configuration, DEFAULTS, ONLY_DEFAULTS, with_gro};
 use crate::machine::Sample;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Background};
 use crate::scratch::Scratch;
 use crate::traffic::{CHECKSUM, SENDER_CPU, Sent, Traffic, label, received, sent_by};
-use crate::tuning::{Configuration, DEFAULTS, ONLY_DEFAULTS, with_gro};
 
 /// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
@@ -153,7 +153,7 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
                 return Err(Stop::NotHere(why.to_owned()));
             }
             "replay" => replay(bench, &lab, job)?,
-            _ => traffic.send(bench, &lab.a, &lab.b)?,
+            _ => traffic.send(&bench.trawl, &lab.a, &lab.b)?,
         };
         let arrived = received(&lab.b)? - before;
         return Ok(measured(sent, arrived));

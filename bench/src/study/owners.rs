@@ -9,9 +9,10 @@ use trawl_sys::{Error, Result};
 
 use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, compared, named};
-use crate::capture::{Recorder, Running, Setting};
+use crate::capture::Running;
 use crate::model::{Experiment, Finding};
 use crate::process::{self, Peer};
+use crate::recorder::{Recorder, Setting};
 use crate::scratch;
 use crate::traffic::{SENDER_CPU, Traffic, capture_cpu};
 
@@ -52,7 +53,7 @@ fn rate(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic)
     let to = &running.lab.b;
     let socket = run_in(&to.namespace, || UdpSocket::bind((to.ipv4, DISCARD)))?;
     let _receiver = socket.map_err(|e| Error::os("cannot receive datagrams", e))?;
-    let sent = traffic.send(bench, &running.lab.a, to)?;
+    let sent = traffic.send(&bench.trawl, &running.lab.a, to)?;
     let mpps = sent.per_second() / 1e6;
     running.peer.finish()?;
     let recorded = scratch::contents(running.file.path(), Some(to.mac), false)?.packets;

@@ -12,9 +12,10 @@ use trawl_sys::{Error, Result};
 
 use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome, Stop, percent, unknown};
-use crate::capture::{Recorder, trawl_capture};
+use crate::capture::trawl_capture;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Background, Peer, last_lines};
+use crate::recorder::Recorder;
 use crate::scratch::{self, Scratch};
 use crate::traffic::{Amount, SENDER_CPU, Traffic, capture_cpu, label, received};
 
@@ -163,7 +164,7 @@ fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> O
         traffic.amount = Amount::Frames(frames);
     }
     // To the router's own address: the kernel there forwards nothing, testpmd everything.
-    let sent = traffic.send(bench, &line.a, &line.left)?;
+    let sent = traffic.send(&bench.trawl, &line.a, &line.left)?;
     let forwarded = settled(&line.b)? - before;
     let mut recorded = None;
     if let Some(peer) = capture {

@@ -10,12 +10,12 @@ use trawl_sys::{Error, Result};
 use super::contenders::{self, Mode, Verdict, Who};
 use super::definition::Space;
 use super::{Bench, Case, Comparison, Measured, Outcome, Statements, Stop, compared};
+use crate::configuration::Configuration;
 use crate::machine::cpus;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process;
 use crate::scratch::Scratch;
 use crate::traffic::{Napi, SENDER_CPU, Sent, Traffic, UNANSWERED, capture_cpu, interface_name, received};
-use crate::tuning::Configuration;
 
 /// Arguments for separate flows of each core: a shared flow is a cache line that the cores contend for.
 const FLOWS: [&str; 4] = ["--flows", "64", "--src-port", "1024-1087"];
@@ -130,7 +130,7 @@ fn flooded(bench: &Bench, who: Who, configuration: Configuration, traffic: &Traf
     };
     let before = received(goal)?;
     // To the router itself, so that only the contender forwards them.
-    let sent = traffic.send(bench, &line.a, at)?;
+    let sent = traffic.send(&bench.trawl, &line.a, at)?;
     Ok(measured(sent, received(goal)? - before))
 }
 
@@ -150,7 +150,7 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
     let installed = who.install(bench, &lab.b, &lab.a)?;
     let napi = Napi::pinned(&lab.b, capture_cpu())?;
     let (counted, busy) = (received(&lab.b)?, napi.cpu_seconds());
-    let sent = traffic.send(bench, &lab.a, &lab.b)?;
+    let sent = traffic.send(&bench.trawl, &lab.a, &lab.b)?;
     let busy = napi.cpu_seconds() - busy;
     let done = received(&lab.b)? - counted;
     drop(installed);
@@ -178,7 +178,7 @@ fn routed(bench: &Bench, who: Who, routes: u32, configuration: Configuration, tr
     fill(&line.left, &line.right, &line.b, routes)?;
     let _installed = who.install(bench, &line.left, &line.right)?;
     let before = received(&line.b)?;
-    let sent = traffic.send(bench, &line.a, &line.b)?;
+    let sent = traffic.send(&bench.trawl, &line.a, &line.b)?;
     let done = received(&line.b)? - before;
     if done == 0 {
         return Err(Stop::Failed("no frame was forwarded".to_owned()));

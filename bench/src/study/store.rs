@@ -12,10 +12,11 @@ use trawl_sys::{Error, Result};
 
 use super::definition::Space;
 use super::{Bench, Case, Measured, Outcome, Statements, Stop, named, percent, unknown};
-use crate::capture::{Fate, Recorder, Running, Setting, StoreAt};
+use crate::capture::Running;
 use crate::made_up::{Made, NEEDLE};
 use crate::model::{Claim, Experiment, Finding};
 use crate::process;
+use crate::recorder::{Fate, Recorder, Setting, StoreAt};
 use crate::scratch::Directory;
 use crate::traffic::{SENDER_CPU, Sent, Traffic, capture_cpu};
 
@@ -172,7 +173,7 @@ impl Load {
         };
         let traffic = traffic.with(&flows).with(&["--payload", "random"]);
         let before = children_cpu_seconds();
-        let sent = traffic.send(bench, &running.lab.a, &running.lab.b)?;
+        let sent = traffic.send(&bench.trawl, &running.lab.a, &running.lab.b)?;
         let sender = children_cpu_seconds() - before;
         let others = children_cpu_seconds();
         let said = running.peer.finish()?;
