@@ -25,7 +25,7 @@ use url::Url;
 use super::cache::Cached;
 use super::condition::Conditions;
 use super::footer::Checked;
-use super::limits;
+use super::limits::{self, WHAT};
 use super::pruning::{Packets, TAIL};
 use crate::store::{File, Store};
 
@@ -124,8 +124,6 @@ fn is_field_missing(error: &DataFusionError) -> bool {
     let DataFusionError::SchemaError(error, _) = error.find_root() else { return false };
     matches!(**error, SchemaError::FieldNotFound { .. })
 }
-
-pub(super) const WHAT: &str = "cannot answer the query";
 
 fn query_error(error: DataFusionError) -> Error {
     let why = error.strip_backtrace();

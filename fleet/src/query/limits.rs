@@ -16,6 +16,8 @@ use trawl_front::end;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::{Error, Result};
 
+/// What failed, in the errors of a question.
+pub(super) const WHAT: &str = "cannot answer the query";
 /// Memory of a command that names none.
 const MEMORY: u64 = 1 << 30;
 /// Interval at which the memory is compared with its limit: a call fills at most some 100 MB in it.
@@ -47,7 +49,7 @@ pub fn watch(memory: Option<u64>) -> Result<()> {
                 Some(_) => TERMINATED,
                 None if used().is_some_and(|used| used > memory) => {
                     let why = format!("it needs more than --memory allows ({} MiB)", memory >> 20);
-                    let error = Error::failed(super::engine::WHAT, why);
+                    let error = Error::failed(WHAT, why);
                     let _ = end(Err(error.fix(
                         "raise --memory, select fewer rows, or print --csv, whose rows are written as they are found",
                     )));

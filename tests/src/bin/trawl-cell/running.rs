@@ -138,3 +138,8 @@ pub fn json(cell: &Cell, arguments: &[&str]) -> Result<Value> {
 pub fn parse(text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(|e| Problem::Failed(format!("no JSON ({e}): {text}")))
 }
+
+/// Returns the number under a key of the JSON of a feature.
+pub fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {value}"))
+}

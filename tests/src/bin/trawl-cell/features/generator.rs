@@ -1,11 +1,10 @@
 //! The generator: the far end counts the frames that each engine says it sent.
 
 use super::FRAMES;
-use super::taps::number;
 use crate::cell::Cell;
 use crate::check;
 use crate::outcome::Result;
-use crate::running::{Running, json, parse};
+use crate::running::{Running, json, number, parse};
 
 /// Generates by an engine on the near end, and compares its count with the count of the far end.
 fn generate(cell: &Cell, engine: &str) -> Result<String> {

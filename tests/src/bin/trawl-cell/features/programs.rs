@@ -6,11 +6,10 @@ use serde_json::Value;
 use trawl_tests::wait_until;
 
 use super::FRAMES;
-use super::taps::number;
 use crate::cell::{Cell, Port, datagrams_to_no_port, wait_at_most};
 use crate::check;
 use crate::outcome::{Problem, Result};
-use crate::running::{json, trawl};
+use crate::running::{json, number, trawl};
 
 const PORT: u16 = 9;
 

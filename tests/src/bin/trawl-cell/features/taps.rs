@@ -1,7 +1,5 @@
 //! Each tap, with a filter: exactly the matching frames are recorded.
 
-use serde_json::Value;
-
 use super::FRAMES;
 use super::programs::Loaded;
 use super::recorded::{Recorded, record, record_while};
@@ -92,9 +90,4 @@ pub fn verdicts(cell: &Cell) -> Result<String> {
         packets.len()
     );
     Ok(String::new())
-}
-
-/// Returns the number under a key of the JSON of a feature.
-pub fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {value}"))
 }

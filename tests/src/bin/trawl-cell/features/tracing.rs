@@ -6,11 +6,10 @@ use serde_json::Value;
 
 use super::FRAMES;
 use super::recorded::record_while;
-use super::taps::number;
 use crate::cell::{Cell, datagrams_to_no_port, wait_at_most};
 use crate::check;
 use crate::outcome::{Problem, Result};
-use crate::running::{Running, parse};
+use crate::running::{Running, number, parse};
 
 const PORT: u16 = 9;
 
