@@ -30,7 +30,7 @@ use crate::many::{Likeness, Many, PacketStructure, TableEntry, ask_for_namespace
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
 use crate::sampling::rate_times;
-use crate::taps::{Facts, ReadsBy};
+use crate::taps::facts::{Facts, ReadsBy};
 use points::{InterfaceSeed, NewPoint, Points};
 use rings::RingSet;
 use trawl_plan::options::{

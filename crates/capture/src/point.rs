@@ -7,7 +7,7 @@ use trawl_bpf::layout::{RecordConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP, VER
 use trawl_ring::{RingAccount, Rings, account_offset, rejected_offset};
 
 use crate::event::Event;
-use crate::taps::Facts;
+use crate::taps::facts::Facts;
 use trawl_plan::options::Stamps;
 
 /// A hook point with its own counters.

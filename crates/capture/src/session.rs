@@ -39,8 +39,9 @@ use crate::point::Point;
 use crate::process::ProcessStage;
 use crate::second::SecondLook;
 use crate::summary::Summary;
-use crate::taps::ReadsBy;
-use crate::taps::select::{of_capture, select};
+use crate::taps::facts::ReadsBy;
+use crate::taps::for_site;
+use crate::taps::select::of_capture;
 use crate::trigger::{self, Trigger};
 use presence::Presence;
 use promiscuous::Promiscuous;
@@ -516,7 +517,7 @@ fn attach_at(
     let site = &sites[index];
     let options = Rc::clone(&assembly.options);
     site.check_queue(&options)?;
-    let (chosen, why) = select(site, &options)?;
+    let (chosen, why) = for_site(site, &options)?;
     for tap in &chosen {
         let attached = match tap.attach(index, sites, assembly) {
             Ok(attached) => attached,

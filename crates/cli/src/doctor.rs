@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_capture::doctor::{self, CheckState, Finding, versions};
-use trawl_capture::taps::{self, Facts, Missing};
+use trawl_capture::taps;
+use trawl_capture::taps::facts::{Facts, Missing};
 use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::words::word;
@@ -147,11 +148,11 @@ pub fn taps(args: &TapsArgs) -> Result<ExitCode> {
     if args.markdown {
         return write_out(&taps::markdown()).map(|()| ExitCode::SUCCESS);
     }
-    let with_machine = |facts: &&'static Facts| {
+    let with_machine = |facts: &'static Facts| {
         let missing = facts.missing();
         Tap { facts, available: missing.is_empty(), missing }
     };
-    let taps: Vec<Tap> = taps::ALL.iter().map(with_machine).collect();
+    let taps: Vec<Tap> = taps::all().map(with_machine).collect();
     let text = wrapped(&taps_for_people(&taps));
     json::print_as(args.json, &Taps { taps }, || text).map(|()| ExitCode::SUCCESS)
 }

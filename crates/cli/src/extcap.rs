@@ -12,7 +12,8 @@ use std::sync::Arc;
 use clap::Subcommand;
 use parking_lot::Mutex;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::taps::{self, Facts};
+use trawl_capture::taps;
+use trawl_capture::taps::facts::Facts;
 use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::ByteOrder;
@@ -283,8 +284,8 @@ fn values(number: usize, values: &[Value]) -> String {
 /// Returns the taps that this machine supports; a capture by another would only fail.
 fn taps() -> Vec<Value> {
     let mut taps = vec![value("auto", "chosen by trawl: both directions, the device untouched", true)];
-    let may_be_offered = |facts: &&&Facts| TAPS.contains(&facts.name());
-    for facts in taps::ALL.iter().filter(may_be_offered) {
+    let may_be_offered = |facts: &&Facts| TAPS.contains(&facts.name());
+    for facts in taps::all().filter(may_be_offered) {
         let is_offered = taps.iter().any(|(name, ..)| name == facts.name());
         if !is_offered && facts.missing().is_empty() {
             taps.push(value(facts.name(), &format!("{}: {}", facts.name(), facts.sees), false));

@@ -9,7 +9,7 @@ use trawl_ring::Rings;
 use trawl_sys::{Error, Result};
 
 use crate::point::{Point, PointIds, Slots, Tenancy, end_of};
-use crate::taps::Facts;
+use crate::taps::facts::Facts;
 use trawl_plan::options::{Stamps, TimeSource};
 
 /// Points of an interface that joins later: entry and exit.

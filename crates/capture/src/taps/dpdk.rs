@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trawl_io::dpdk::{self, Cleaner, DpdkLine, DpdkRequest, Helper, PROGRAM, VARIABLE};
+use trawl_io::dpdk::{self, Cleaner, DpdkLine, DpdkRequest, Helper, PROGRAM, VARIABLE, presence};
 use trawl_io::packet_socket::Instruction;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::Geometry;
@@ -20,13 +20,39 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
 use crate::filter::Compile;
 use crate::sampling::Sampling;
+use crate::taps::facts::{Facts, Gives, MOST, Missing, ReadsBy};
 use crate::taps::tap::refuse_cpu;
 use crate::taps::threads::{Sharing, Threads};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
+use trawl_plan::TapChoice;
 use trawl_plan::filter::Filter;
 use trawl_plan::options::Direction;
 use worker::{DpdkPlan, HelperState, Port, QueueRings, Worker};
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Dpdk,
+    sees: "packets of a DPDK application's ports, copied by its capture framework (pdump)",
+    gives: Gives { received: true, sent: true, queue: true, ..Gives::NOTHING },
+    needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
+    reads_by: ReadsBy::Thread,
+    no_hardware_time: "DPDK's capture framework stamps packets by the processor's counter",
+    lacks: || lack_of_helper().map(|why| Missing { feature: PROGRAM, refused: false, why }),
+    ..MOST
+};
+
+/// Returns the reason for which the helper of the dpdk tap does not work, if so.
+fn lack_of_helper() -> Option<String> {
+    match presence() {
+        dpdk::Presence::Ready { .. } => None,
+        dpdk::Presence::NotThere => Some("the helper was not found next to trawl: make build-dpdk".to_owned()),
+        dpdk::Presence::DoesNotRun { program, said } => {
+            Some(format!("{} does not run ({said}): make build-dpdk", program.display()))
+        }
+        dpdk::Presence::OtherBuild { program } => {
+            Some(format!("{} is of another build of trawl: make build-dpdk", program.display()))
+        }
+    }
+}
 
 const NAME: &str = "dpdk";
 /// DPDK's name for an application without a name.
@@ -40,7 +66,7 @@ pub struct Dpdk;
 
 impl Tap for Dpdk {
     fn facts(&self) -> &'static Facts {
-        &taps::DPDK
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -79,7 +105,7 @@ impl Tap for Dpdk {
         let (rings, producers) = assembly.rings.of_threads(own, queue_rings.count())?;
         let mut points = Vec::new();
         for port in &ports {
-            let ids = assembly.add_point(index, site, &rings, &taps::DPDK, "pdump")?;
+            let ids = assembly.add_point(index, site, &rings, &FACTS, "pdump")?;
             assembly.points.set_label(ids.point, format!("dpdk:{}", port.number));
             assembly.points.set_note(ids.point, format!("port {} ({})", port.name, port.mac));
             points.push(Port { ids, number: port.number });

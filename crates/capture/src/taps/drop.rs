@@ -32,7 +32,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::filter::Compile;
 use crate::point::Carries;
-use crate::taps::{self, Facts};
+use crate::taps::facts::{Facts, Gives, MOST};
 use crate::{AttachedTap, Tap};
 pub use counts::{CountedDrop, DropWatch};
 pub use follow::{Along, has_programs_at_hooks};
@@ -42,8 +42,26 @@ use reasons::{
 };
 pub use text::as_frame;
 use text::{DropConverter, HOOK};
+use trawl_bpf::probe::KernelFeature;
 use trawl_plan::TapChoice;
 use trawl_plan::options::Drops;
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Drop,
+    sees: "packets that the kernel drops, with their reason, function, namespace and socket",
+    gives: Gives { received: true, sent: true, drop_reason: true, process: true, ..Gives::NOTHING },
+    needs: "Linux 5.17 with BTF",
+    features: &[
+        KernelFeature::RawTracepoint,
+        KernelFeature::KernelMemory,
+        KernelFeature::Btf,
+        KernelFeature::DropReasons,
+        KernelFeature::MmapableArray,
+    ],
+    no_queue: "freed buffers do not contain it",
+    no_hardware_time: "a drop is stamped when the kernel frees the packet",
+    ..MOST
+};
 
 /// Number of arguments: buffer, location and reason, since 5.17; the receiving socket is the fourth, since 6.11.
 const ARGUMENTS_WITH_REASON: usize = 3;
@@ -86,7 +104,7 @@ pub struct AtDrops(pub Drops);
 
 impl Tap for AtDrops {
     fn facts(&self) -> &'static Facts {
-        &taps::DROP
+        &FACTS
     }
 
     fn attach(&self, _: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -106,9 +124,9 @@ fn attach(
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
         _ if asked.follow => {}
-        TapChoice::Drop => taps::DROP.check(&assembly.options)?,
+        TapChoice::Drop => FACTS.check(&assembly.options)?,
         // The other tap checks the other options.
-        _ => taps::DROP.check_queue(&assembly.options)?,
+        _ => FACTS.check_queue(&assembly.options)?,
     }
     let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name)).collect::<Result<Vec<_>>>()?;
     let reasons = Reasons::of_kernel()?;
@@ -133,7 +151,7 @@ fn attach(
             labels.join(", ")
         }
     };
-    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, &taps::DROP, HOOK)?;
+    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, &FACTS, HOOK)?;
     let mut config = assembly.config(&rings);
     config.first = ids.record(0, Carries::Nothing);
     config.write_queue = 0;

@@ -22,20 +22,32 @@ use crate::event::Event;
 use crate::filter::Compile;
 use crate::filter::XdpBlocks;
 use crate::point::{Carries, PointIds};
+use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 pub use find::{ACTIONS, is_there};
 use find::{BODY_SLOT, Found, Looked};
 use stand::{Filters, Occupant, Occupied, Stand, occupy};
+use trawl_bpf::probe::KernelFeature;
+use trawl_plan::TapChoice;
 use trawl_plan::options::{At, CaptureOptions};
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Tailcall,
+    sees: "received packets, and the verdict of an attached XDP program",
+    gives: Gives { received: true, entry: true, verdict: true, queue: true, process: true, ..Gives::NOTHING },
+    needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
+    features: &[KernelFeature::Xdp, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
+};
 
 #[derive(Debug)]
 pub struct Hook;
 
 impl Tap for Hook {
     fn facts(&self) -> &'static Facts {
-        &taps::HOOK
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -147,7 +159,7 @@ fn add_point(
         (Some(program), 2..) => format!("{end} {program}"),
         _ => end.to_owned(),
     };
-    let ids = assembly.add_point(index, site, &rings, &taps::HOOK, &name)?;
+    let ids = assembly.add_point(index, site, &rings, &FACTS, &name)?;
     assembly.points.set_mode(ids.point, "hook map");
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Ok(Some(attached)) = attached {

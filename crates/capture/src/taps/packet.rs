@@ -25,19 +25,31 @@ use crate::filter::Compile;
 use crate::many::{TableEntry, broadcast_netmask, new_table};
 use crate::point::PointIds;
 use crate::sampling::Sampling;
+use crate::taps::facts::{Facts, Gives, MOST, ReadsBy};
 use crate::taps::threads::{Sharing, Threads};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 use group::{Group, GroupKey};
+use trawl_bpf::probe::KernelFeature;
+use trawl_plan::TapChoice;
 use trawl_plan::options::{CaptureOptions, Direction, TimeSource};
 use worker::{Member, Members, PacketPoint, PacketPoints, Worker};
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Packet,
+    sees: "received and sent packets, as tcpdump sees them",
+    gives: Gives { received: true, sent: true, queue: true, hardware_time: true, ..Gives::NOTHING },
+    needs: "nothing",
+    features: &[KernelFeature::PacketV3],
+    reads_by: ReadsBy::Thread,
+    ..MOST
+};
 
 #[derive(Debug)]
 pub struct Packet;
 
 impl Tap for Packet {
     fn facts(&self) -> &'static Facts {
-        &taps::PACKET
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -80,7 +92,7 @@ impl Tap for Packet {
             .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
             .transpose()?;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, sockets.len())?;
-        let ids = assembly.add_point(index, site, &rings, &taps::PACKET, "packet")?;
+        let ids = assembly.add_point(index, site, &rings, &FACTS, "packet")?;
         let point = PacketPoint {
             ids,
             extent: assembly.extent(snaplen, site.interface.link_type),
@@ -270,7 +282,7 @@ fn attach_member(index: usize, site: &CaptureSite, assembly: &mut Assembly) -> R
         group.be_promiscuous(site)?;
     }
     let rings = Arc::clone(group.threads.borrow().rings());
-    let ids = assembly.add_point(index, site, &rings, &taps::PACKET, "packet")?;
+    let ids = assembly.add_point(index, site, &rings, &FACTS, "packet")?;
     let meta = assembly.options.recording.meta;
     let interface = site.interface.index;
     let point = PacketPoint {

@@ -20,13 +20,28 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, LibraryFigures};
 use crate::sampling::Sampling;
+use crate::taps::facts::{Facts, Gives, MOST, Missing, ReadsBy};
 use crate::taps::tap::refuse_cpu;
 use crate::taps::threads::{Sharing, Threads};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
+use trawl_plan::TapChoice;
 use trawl_plan::filter::Filter;
 use trawl_plan::options::{Direction, TimeSource};
 use worker::{Directions, LibraryCounts, PcapPoint, Worker};
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Pcap,
+    sees: "packets of a libpcap's devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
+    gives: Gives { received: true, sent: true, hardware_time: true, ..Gives::NOTHING },
+    needs: "a libpcap: the system's, or the one that --libpcap names",
+    reads_by: ReadsBy::Thread,
+    no_queue: "libpcap does not report it",
+    lacks: || {
+        let error = Library::load(None).err()?;
+        Some(Missing { feature: "libpcap", refused: false, why: error.to_string() })
+    },
+    ..MOST
+};
 
 const NAME: &str = "pcap";
 /// Time for which the library may delay packets to hand over several at once.
@@ -39,7 +54,7 @@ pub struct Pcap;
 
 impl Tap for Pcap {
     fn facts(&self) -> &'static Facts {
-        &taps::PCAP
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -96,7 +111,7 @@ impl Tap for Pcap {
         let link_type = link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
         let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
         let (rings, producers) = assembly.rings.of_threads(sharing.own, 1)?;
-        let ids = assembly.add_point(index, site, &rings, &taps::PCAP, "libpcap")?;
+        let ids = assembly.add_point(index, site, &rings, &FACTS, "libpcap")?;
         assembly.points.set_link_type(ids.point, link_type);
         let precision = match handle.precision() {
             Precision::Nanoseconds => "",

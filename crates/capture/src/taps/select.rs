@@ -8,28 +8,13 @@ use crate::capture_site::CaptureSite;
 use crate::event::TapReason;
 use crate::taps::drop::AtDrops;
 use crate::taps::hook::{self, Hook};
-use crate::taps::packet::Packet;
-use crate::taps::tc::Tc;
+use crate::taps::packet::{self, Packet};
+use crate::taps::tap::SiteTaps;
+use crate::taps::tc::{self, Tc};
 use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
-use crate::taps::{self, SiteTaps};
 use trawl_plan::TapChoice;
 use trawl_plan::options::{At, CaptureOptions, Direction};
-
-/// Returns the taps to attach, and the reason if trawl chose.
-pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<(SiteTaps, Option<TapReason>)> {
-    let (taps, why) = match taps::of(options.tap) {
-        Some(row) => ((row.taps)(site, options)?, None),
-        None => {
-            let (taps, why) = automatic(site, options)?;
-            (taps, Some(why))
-        }
-    };
-    if let Some(tap) = taps.first() {
-        tap.facts().check(options)?;
-    }
-    Ok((taps, why))
-}
 
 /// Returns the tap that is attached once for the whole capture, if any.
 pub fn of_capture(options: &CaptureOptions) -> Option<Box<dyn Tap>> {
@@ -60,7 +45,7 @@ pub(super) fn of_drops(site: &CaptureSite, options: &CaptureOptions) -> SiteTaps
 
 /// Returns true if only taps at an XDP program can provide the requested data.
 fn wants_verdicts(options: &CaptureOptions) -> bool {
-    taps::TC.check(options).is_err()
+    tc::FACTS.check(options).is_err()
 }
 
 /// Returns true if the request exceeds most hook maps.
@@ -74,10 +59,10 @@ fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<SiteT
     if options.queue.is_some() && options.direction != Some(Direction::In) {
         return Ok(tap(Packet));
     }
-    let Err(error) = taps::TC.check(options) else {
+    let Err(error) = tc::FACTS.check(options) else {
         return Ok(tap(Tc::Asked));
     };
-    match taps::XDP.check(options) {
+    match xdp::FACTS.check(options) {
         // No packet at this one of many interfaces has the requested data.
         Ok(()) if site.one_of_any => Ok(Vec::new()),
         Ok(()) => Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them")),
@@ -98,7 +83,7 @@ pub(super) fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> SiteTaps
     std::iter::once(tap).chain(sent).collect()
 }
 
-fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(SiteTaps, TapReason)> {
+pub(super) fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(SiteTaps, TapReason)> {
     if site.interface.link_type != LINKTYPE_ETHERNET {
         return Ok((tap(Packet), TapReason::NotEthernet));
     }
@@ -127,9 +112,9 @@ fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(SiteTaps, 
         return Ok((with_sent(Box::new(Trace), options), TapReason::CanBeTraced));
     };
     // Packets that the program passes are better than none.
-    match taps::PACKET.check(options).is_ok() {
+    match packet::FACTS.check(options).is_ok() {
         true => Ok((tap(Packet), untraced(&error))),
-        false if taps::TC.check(options).is_ok() => Ok((tap(Tc::Asked), untraced(&error))),
+        false if tc::FACTS.check(options).is_ok() => Ok((tap(Tc::Asked), untraced(&error))),
         false if site.one_of_any => Ok((tap(Packet), untraced(&error))),
         false => Err(error),
     }

@@ -12,9 +12,12 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, LibraryFigures};
-use crate::taps::Facts;
+use crate::taps::facts::Facts;
 use crate::taps::watch::Sight;
 use trawl_plan::options::CaptureOptions;
+
+/// The taps to attach at a site.
+pub type SiteTaps = Vec<Box<dyn Tap>>;
 
 /// A capture back end.
 pub trait Tap: fmt::Debug {

@@ -27,12 +27,24 @@ use crate::filter::Block;
 use crate::filter::Compile;
 use crate::many::{Likeness, PacketStructure, TableEntry};
 use crate::point::Carries;
+use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
+use trawl_bpf::probe::KernelFeature;
+use trawl_plan::TapChoice;
 use trawl_plan::options::{Direction, ProcessPlan, TimeSource};
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Tc,
+    sees: "received and sent packets, between driver and stack",
+    gives: Gives { received: true, sent: true, queue: true, hardware_time: true, process: true, ..Gives::NOTHING },
+    needs: "tcx, or clsact on kernels before 6.6",
+    features: &[KernelFeature::Bpf, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
+};
 
 const NAME: &str = "trawl_tc";
 /// Verdict of trawl's own program: continue with the next program.
@@ -48,7 +60,7 @@ pub enum Tc {
 
 impl Tap for Tc {
     fn facts(&self) -> &'static Facts {
-        &taps::TC
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -214,7 +226,7 @@ impl AttachedTc {
             Side::Ingress => ("tc ingress", 1, program::ATTACH_TCX_INGRESS, TcxPosition::First),
             Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPosition::Last),
         };
-        let ids = assembly.add_point(index, site, &rings, &taps::TC, hook)?;
+        let ids = assembly.add_point(index, site, &rings, &FACTS, hook)?;
         let mut config = assembly.config(&rings);
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;

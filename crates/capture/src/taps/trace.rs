@@ -18,14 +18,32 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
+use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::hook;
 use crate::taps::watch::{BlindCause, Sight};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
 use plan::TracePlan;
 use programs::Present;
 use slot::{Follow, Slot, Slots};
+use trawl_plan::TapChoice;
 use trawl_plan::options::Programs;
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Xdp,
+    variant: Some("attached_program"),
+    sees: "received packets, at entry and exit of any XDP program already attached",
+    gives: Gives { received: true, entry: true, verdict: true, programs: true, queue: true, ..Gives::NOTHING },
+    needs: "a kernel that allows tracing programs",
+    features: &[
+        KernelFeature::Xdp,
+        KernelFeature::Fentry,
+        KernelFeature::Fexit,
+        KernelFeature::KernelMemory,
+        KernelFeature::Atomics,
+        KernelFeature::MmapableArray,
+    ],
+    ..MOST
+};
 
 #[derive(Debug)]
 pub struct Trace;
@@ -78,7 +96,7 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer
 
 impl Tap for Trace {
     fn facts(&self) -> &'static Facts {
-        &taps::TRACE
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {

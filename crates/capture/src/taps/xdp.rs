@@ -27,11 +27,31 @@ use crate::event::{Event, LeftBehind};
 use crate::filter::Compile;
 use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
 use crate::point::{Carries, PointIds};
+use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::tap::variant;
 use crate::taps::watch::{BlindCause, Sight, attached_now};
-use crate::taps::{self, Facts};
 use crate::{AttachedTap, Tap};
+use trawl_plan::TapChoice;
 use trawl_plan::options::{At, CaptureOptions, Mode, TimeSource};
+
+pub const FACTS: Facts = Facts {
+    choice: TapChoice::Xdp,
+    variant: Some("own_program"),
+    sees: "received packets, before the stack, at trawl's own XDP program",
+    gives: Gives {
+        received: true,
+        entry: true,
+        verdict: true,
+        queue: true,
+        hardware_time: true,
+        process: true,
+        ..Gives::NOTHING
+    },
+    needs: "an interface without an XDP program",
+    features: &[KernelFeature::Xdp, KernelFeature::XdpLink, KernelFeature::MmapableArray],
+    stamps_by_polls: true,
+    ..MOST
+};
 
 /// Name of the program in messages.
 const NAME: &str = "the capture's program";
@@ -44,7 +64,7 @@ pub struct Xdp;
 
 impl Tap for Xdp {
     fn facts(&self) -> &'static Facts {
-        &taps::XDP
+        &FACTS
     }
 
     fn attach(&self, index: usize, sites: &[CaptureSite], assembly: &mut Assembly) -> Result<Box<dyn AttachedTap>> {
@@ -264,12 +284,12 @@ fn add_points(
         assembly.points.reserve(2)?;
     }
     if at.entry() {
-        let ids = assembly.add_point(index, site, rings, &taps::XDP, "xdp entry")?;
+        let ids = assembly.add_point(index, site, rings, &FACTS, "xdp entry")?;
         config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
         points.push(ids);
     }
     if at.exit() {
-        let ids = assembly.add_point(index, site, rings, &taps::XDP, "xdp exit")?;
+        let ids = assembly.add_point(index, site, rings, &FACTS, "xdp exit")?;
         let record = ids.record(DIRECTION_INBOUND, Carries::Xdp(XDP_PASS));
         if at.entry() {
             config.second = record;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::pods::{PodWatcher, Pods};
-use trawl_capture::taps::select::select;
+use trawl_capture::taps::for_site;
 use trawl_plan::CapturePlan;
 use trawl_plan::TapChoice;
 use trawl_plan::pod::Pod;
@@ -110,7 +110,7 @@ pub(crate) fn list(plan: &CapturePlan, as_json: bool) -> Result<ExitCode> {
         let Ok(site) = CaptureSite::find(&link.name, netns) else {
             continue;
         };
-        let (taps, refusal) = match select(&site, options) {
+        let (taps, refusal) = match for_site(&site, options) {
             Ok((taps, _)) => (taps.iter().map(|tap| tap.name()).collect(), None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };

@@ -10,7 +10,6 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::point::PointIds;
-use crate::taps;
 
 /// The program that replaces one that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +112,7 @@ impl Slots {
                 Some(name) => format!("{end} {name}"),
                 None => end.to_owned(),
             };
-            let ids = assembly.add_point(index, site, &rings, &taps::TRACE, &hook)?;
+            let ids = assembly.add_point(index, site, &rings, &super::FACTS, &hook)?;
             assembly.points.set_mode(ids.point, mode);
             assembly.points.set_program(ids.point, program);
             Ok(ids)
