@@ -357,6 +357,7 @@ fn number_before(text: &str, arguments: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::RECORDERS;
 
     #[test]
     fn claims_are_read_from_each_output() {

@@ -68,6 +68,7 @@ fn best_of(tried: &[(f64, Configuration)]) -> (f64, Configuration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::without_gro;
     use crate::recorder::RECORDERS;
 
     #[test]
