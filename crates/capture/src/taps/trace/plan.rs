@@ -217,7 +217,7 @@ fn wanted_verdicts(options: &CaptureOptions) -> u32 {
 mod tests {
     use super::*;
     use crate::assembly::HostFeatures;
-    use crate::taps;
+    use crate::taps::trace::FACTS;
     use trawl_packet::verdict::{VerdictKind, VerdictSet};
     use trawl_plan::TapChoice;
     use trawl_plan::filter::Filter;
@@ -251,8 +251,8 @@ mod tests {
             let mut assembly = Assembly::new(&options, host.clone(), 1).expect("memory");
             let plan = TracePlan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
             let rings = assembly.program_rings().expect("rings");
-            let ids = assembly.add_point(0, &site, &rings, &super::FACTS, "xdp exit").expect("a point");
-            let entry = assembly.add_point(0, &site, &rings, &super::FACTS, "xdp entry").expect("a point");
+            let ids = assembly.add_point(0, &site, &rings, &FACTS, "xdp exit").expect("a point");
+            let entry = assembly.add_point(0, &site, &rings, &FACTS, "xdp entry").expect("a point");
             for (role, ids) in [
                 (Role::Decide, Some(ids)),
                 (Role::Decide, None),
