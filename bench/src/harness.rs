@@ -1,4 +1,4 @@
-//! What every measurement needs: the programs, their configurations, the hosts, and room for files.
+//! Requirements of every measurement: the programs, their configurations, the hosts, and room for files.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Whether drivers send the frames that XDP programs redirect to their interfaces.
+//! Ability of drivers to send the frames that XDP programs redirect to their interfaces.
 
 use trawl_attach::passing::XdpSending;
 use trawl_attach::site::Site;

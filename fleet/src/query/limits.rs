@@ -16,7 +16,7 @@ use trawl_front::end;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::{Error, Result};
 
-/// What failed, in the errors of a question.
+/// Beginning of the errors of a question.
 pub(super) const WHAT: &str = "cannot answer the query";
 /// Memory of a command that names none.
 const MEMORY: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! What a tap sees, provides and needs, and the refusal of options that it does not support.
+//! Properties of taps, and the refusal of options that a tap does not support.
 
 use serde::Serialize;
 use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
@@ -68,7 +68,7 @@ pub enum ReadsBy {
     Thread,
 }
 
-/// What a tap sees, provides and needs.
+/// Properties of a tap: it sees, provides and needs these.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Facts {
     /// Value of `--tap`.

@@ -1,4 +1,4 @@
-//! Owners of directories and links: another user could move or replace what is in those of their own.
+//! Refusal of directories and links that belong to other users, who could move or replace files there.
 
 use std::path::Path;
 
