@@ -781,7 +781,7 @@ impl How {
 
     /// Opens the writer of an empty file, directly if requested or if its file system supports it.
     fn open(self, file: File, name: String, whole: Option<WholeBytes>) -> Result<Box<dyn FileWriter>> {
-        // What can be written again need not survive a stop of the machine, and is not cut after its last block.
+        // A file that can be written again need not survive a stop of the machine, and is not cut after its last block.
         let whole = whole.filter(|_| self.way.origin.is_live());
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;

@@ -378,7 +378,7 @@ impl Writer for Several {
             Some(_) => Ok(Pressure::Idle),
             None => self.first.flush(),
         };
-        // Whoever waits for patient outputs waits until all is written.
+        // A source that waits for patient outputs waits until all is written.
         self.answer(answered, if self.patient { 0 } else { WAITING_MAX / 2 })
     }
 

@@ -82,7 +82,7 @@ impl RowConditions {
     }
 
     fn join(step: Step<Self>) -> Self {
-        // What is too long already is not joined further.
+        // A condition that is too long already is not joined further.
         let split = |parts: Vec<Self>| -> (Vec<Option<Expr>>, Vec<Option<Expr>>) {
             let short = |part: Self| (part.wide.filter(is_short), part.exact.filter(is_short));
             parts.into_iter().map(short).unzip()

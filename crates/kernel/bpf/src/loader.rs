@@ -24,7 +24,7 @@ const LOG_END: usize = 1 << 20;
 
 /// Returns the end of a log, starting at the beginning of a line.
 pub(super) fn end_of_log(log: &[u8]) -> String {
-    // Where the verifier removes lines of its log it leaves zeroes, and old text after them.
+    // The verifier leaves zeroes where it removes lines of its log, and old text after them.
     let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
     let log = &log[..end];
     let cut = log.len().saturating_sub(LOG_END);

@@ -71,7 +71,7 @@ pub fn try_load(
 
 /// Returns the line of the verifier's log with the reason: the last one before its statistics.
 fn reason_in(log: &[u8]) -> Option<String> {
-    // Where the verifier removes lines of its log it leaves zeroes. The text after them may be the rest of the log, or
+    // The verifier leaves zeroes where it removes lines of its log. The text after them may be the rest of the log, or
     // remains of an earlier attempt to verify a branch: the part with the statistics is the end.
     let text = String::from_utf8_lossy(log);
     let is_end = |part: &&str| part.lines().any(|line| line.starts_with("processed "));

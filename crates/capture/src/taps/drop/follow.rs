@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_bpf::layout::TapConfig;
 use trawl_bpf::layout::drop::{
-    STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_IPSEC, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
-    STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED, STEP_SOCKET, STEP_TC_EGRESS, STEP_TC_INGRESS,
-    STEP_TRANSMITTED,
+    FOLLOW_HOOKS, STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_IPSEC, STEP_NETFILTER_FIRST,
+    STEP_NETFILTER_LAST, STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED, STEP_SOCKET,
+    STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
 };
 use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::program::{self, LoadOptions, Traced};
@@ -132,6 +132,12 @@ const STEPS: [Step; 14] = [
     step(STEP_GRO, "napi_gro_receive_entry", "trawl_enter"),
     step(STEP_GRO, "napi_gro_frags_entry", "trawl_enter"),
 ];
+
+/// Numbers of the hooks at functions, after those of the tracepoints. The call and the return of netfilter's function count apart.
+const AT_IPSEC: usize = STEPS.len();
+const AT_NETFILTER: usize = AT_IPSEC + 1;
+// The programs ignore a hook without a place in their scratch memory.
+const _: () = assert!(AT_NETFILTER + 2 <= FOLLOW_HOOKS);
 
 /// The program that the steps at tracepoints share.
 const AT_TRACEPOINTS: &str = "trawl_steps";
@@ -297,7 +303,7 @@ fn ipsec(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
         traced: Some(Traced { program: None, function }),
         ..program_options(ENCRYPT, program::TRACING, program::ATTACH_FENTRY)
     };
-    attached.push(steps.pair_at_function("no step where IPsec encrypts packets", STEP_IPSEC, STEPS.len(), &options)?);
+    attached.push(steps.pair_at_function("no step where IPsec encrypts packets", STEP_IPSEC, AT_IPSEC, &options)?);
     Ok(())
 }
 
@@ -343,7 +349,7 @@ fn netfilter_function(steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<(
             traced: Some(Traced { program: None, function }),
             ..program_options(name, program::TRACING, kind)
         };
-        attached.push(steps.pair_at_function(what, step, STEPS.len() + 1 + index, &options)?);
+        attached.push(steps.pair_at_function(what, step, AT_NETFILTER + index, &options)?);
     }
     Ok(())
 }
