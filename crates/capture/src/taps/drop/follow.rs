@@ -133,7 +133,7 @@ const STEPS: [Step; 14] = [
     step(STEP_GRO, "napi_gro_frags_entry", "trawl_enter"),
 ];
 
-/// Numbers of the hooks at functions, after those of the tracepoints. The call and the return of netfilter's function count apart.
+/// Numbers of the hooks at functions. The tracepoints come before; netfilter's function has two, its call and its return.
 const AT_IPSEC: usize = STEPS.len();
 const AT_NETFILTER: usize = AT_IPSEC + 1;
 // The programs ignore a hook without a place in their scratch memory.
