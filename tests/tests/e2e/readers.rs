@@ -184,7 +184,9 @@ fn slow_reader_loses_its_own_packets() {
     let _heavy = heavy();
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
-    let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:[::1]:0");
+    // Not every host has IPv6.
+    let loopback = if TcpListener::bind("[::1]:0").is_ok() { "[::1]" } else { "127.0.0.1" };
+    let arguments = args!("-i {receiver} --tap xdp -w tcp-listen:{loopback}:0");
     let capture = Capture::start(&lab, &arguments);
     let address = address(&capture.said());
     let [slow, fast] = [0, 1].map(|others| {
