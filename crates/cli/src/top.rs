@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_capture::traffic::{TrafficWatch, cgroups};
-use trawl_figures::counters::{self, RuleCounters, Softnet};
+use trawl_figures::counters::{self, ProgramCounters, RuleCounters, Softnet};
 use trawl_figures::rates::{self, TrafficRates};
 use trawl_figures::redirects::{self, RedirectRates, Redirects};
 use trawl_figures::{Counters, NamespaceInterfaces};
@@ -20,7 +20,8 @@ use trawl_sys::process::cgroup::Root;
 use trawl_sys::rights::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result};
 use trawl_view::record::PacketView;
-use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
+use trawl_view::rows;
+use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics, bits, whole};
 use view::{Page, Screen};
 
 use crate::args::{LibpcapArg, NetnsArg};
@@ -88,28 +89,34 @@ pub struct Look {
     pub no_traffic: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Rates {
-    pub interface: String,
-    pub rx_packets_per_second: f64,
-    pub rx_bits_per_second: f64,
-    pub rx_dropped: u64,
-    pub rx_errors: u64,
-    pub tx_packets_per_second: f64,
-    pub tx_bits_per_second: f64,
-    pub tx_dropped: u64,
-    pub tx_errors: u64,
+rows! {
+    row: Rates((String, impl Fn(usize, usize) -> u64, f64) as (interface, grown, seconds)) {
+        interface: String = interface, "interface" -15 row.interface;
+        rx_packets_per_second: f64 = grown(0, 0) as f64 / seconds,
+            "in pkt/s" 9 whole(row.rx_packets_per_second);
+        rx_bits_per_second: f64 = grown(0, 1) as f64 / seconds * 8.0, "in" 14 bits(row.rx_bits_per_second);
+        rx_dropped: u64 = grown(0, 2), "drops" 6 row.rx_dropped + row.rx_errors;
+        rx_errors: u64 = grown(0, 3);
+        tx_packets_per_second: f64 = grown(1, 0) as f64 / seconds,
+            "out pkt/s" 9 whole(row.tx_packets_per_second);
+        tx_bits_per_second: f64 = grown(1, 1) as f64 / seconds * 8.0, "out" 14 bits(row.tx_bits_per_second);
+        tx_dropped: u64 = grown(1, 2), "drops" 6 row.tx_dropped + row.tx_errors;
+        tx_errors: u64 = grown(1, 3);
+    }
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct ProgramRates {
-    pub interface: String,
-    pub id: u32,
-    pub name: String,
-    pub runs_per_second: f64,
-    pub nanoseconds_per_run: f64,
-    /// CPU time of the program, in per cent of one CPU.
-    pub cpu_percent: f64,
+rows! {
+    row: ProgramRates((String, &ProgramCounters, u64, f64, f64) as (interface, new, runs, spent, seconds)) {
+        interface: String = interface;
+        id: u32 = new.id;
+        name: String = new.name.clone(),
+            "XDP program" -20 row.name, "interface" -16 row.interface;
+        runs_per_second: f64 = runs as f64 / seconds, "runs/s" 12 whole(row.runs_per_second);
+        nanoseconds_per_run: f64 = spent / runs.max(1) as f64,
+            "ns/run" 9 format!("{:.1}", row.nanoseconds_per_run);
+        /// CPU time of the program, in per cent of one CPU.
+        cpu_percent: f64 = spent / seconds / 1e7, "CPU" 7 format!("{:.1} %", row.cpu_percent);
+    }
 }
 
 /// Packets that the capture saw in the interval.
@@ -331,32 +338,14 @@ impl Top<'_> {
             let old = before.find(|old| (&old.netns, &old.interface) == (&new.netns, &new.interface))?.sides();
             let new_sides = new.sides();
             let grown = |side: usize, of: usize| new_sides[side][of].saturating_sub(old[side][of]);
-            let rate = |side, of| grown(side, of) as f64 / seconds;
-            Some(Rates {
-                interface: named(&new.netns, &new.interface),
-                rx_packets_per_second: rate(0, 0),
-                rx_bits_per_second: rate(0, 1) * 8.0,
-                rx_dropped: grown(0, 2),
-                rx_errors: grown(0, 3),
-                tx_packets_per_second: rate(1, 0),
-                tx_bits_per_second: rate(1, 1) * 8.0,
-                tx_dropped: grown(1, 2),
-                tx_errors: grown(1, 3),
-            })
+            Some(Rates::new((named(&new.netns, &new.interface), grown, seconds)))
         });
         let programs = now.xdp_programs.iter().map(|new| {
             let old = self.before.xdp_programs.iter().find(|old| old.id == new.id);
             let (runs, time) = old.map_or((0, 0), |old| (old.runs, old.run_time_ns));
             let spent = new.run_time_ns.saturating_sub(time) as f64;
-            let count = new.runs.saturating_sub(runs);
-            ProgramRates {
-                interface: named(&new.netns, &new.interface),
-                id: new.id,
-                name: new.name.clone(),
-                runs_per_second: count as f64 / seconds,
-                nanoseconds_per_run: spent / count.max(1) as f64,
-                cpu_percent: spent / seconds / 1e7,
-            }
+            let runs = new.runs.saturating_sub(runs);
+            ProgramRates::new((named(&new.netns, &new.interface), new, runs, spent, seconds))
         });
         let captured = (!self.args.interfaces.is_empty()).then(|| {
             let report = self.statistics.report(Vec::new(), 0);

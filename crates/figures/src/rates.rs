@@ -1,13 +1,14 @@
 //! The page of processes: the traffic of each process and of each container at its sockets.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::Serialize;
 use trawl_bpf::layout::Shared as _;
 use trawl_bpf::layout::process::Traffic;
 use trawl_capture::traffic::Counted;
-use trawl_view::stat::bits;
+use trawl_view::rows;
+use trawl_view::stat::{bits, whole};
+use trawl_view::table::{self, Column};
 
 /// The rates of processes and of their containers.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -17,38 +18,29 @@ pub struct TrafficRates {
     pub containers: Vec<Rates>,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Rates {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// Number of processes that have ended, if the row is theirs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    pub rx_packets_per_second: f64,
-    pub rx_bits_per_second: f64,
-    pub tx_packets_per_second: f64,
-    pub tx_bits_per_second: f64,
+rows! {
+    row: Rates((Counted, &Traffic, f64) as (counted, traffic, seconds)) {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pid: Option<u32> = counted.process;
+        /// Number of processes that have ended, if the row is theirs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ended: Option<u32> = (counted.ended > 0).then_some(counted.ended);
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String> = counted.name;
+        #[serde(skip_serializing_if = "Option::is_none")]
+        container: Option<String> = counted.container;
+        rx_packets_per_second: f64 = traffic.packets[0] as f64 / seconds,
+            "in pkt/s" 10 whole(row.rx_packets_per_second);
+        rx_bits_per_second: f64 = traffic.bytes[0] as f64 / seconds * 8.0,
+            "in" 14 bits(row.rx_bits_per_second);
+        tx_packets_per_second: f64 = traffic.packets[1] as f64 / seconds,
+            "out pkt/s" 10 whole(row.tx_packets_per_second);
+        tx_bits_per_second: f64 = traffic.bytes[1] as f64 / seconds * 8.0,
+            "out" 14 bits(row.tx_bits_per_second);
+    }
 }
 
 impl Rates {
-    fn new(counted: Counted, traffic: &Traffic, seconds: f64) -> Self {
-        let rate = |counts: [u64; 2], direction: usize| counts[direction] as f64 / seconds;
-        Self {
-            pid: counted.process,
-            ended: (counted.ended > 0).then_some(counted.ended),
-            name: counted.name,
-            container: counted.container,
-            rx_packets_per_second: rate(traffic.packets, 0),
-            rx_bits_per_second: rate(traffic.bytes, 0) * 8.0,
-            tx_packets_per_second: rate(traffic.packets, 1),
-            tx_bits_per_second: rate(traffic.bytes, 1) * 8.0,
-        }
-    }
-
     /// Returns the process, the ended processes, the container of a row of all its processes, or `unknown`.
     pub fn label(&self) -> String {
         let name = self.name.as_deref().unwrap_or_default();
@@ -77,9 +69,9 @@ impl TrafficRates {
         }
         let of_container = |(container, traffic): (String, Traffic)| {
             let counted = Counted { container: Some(container), ..Counted::default() };
-            Rates::new(counted, &traffic, seconds)
+            Rates::new((counted, &traffic, seconds))
         };
-        let of_process = |(counted, traffic)| Rates::new(counted, &traffic, seconds);
+        let of_process = |(counted, traffic)| Rates::new((counted, &traffic, seconds));
         Self {
             processes: counted.into_iter().map(of_process).collect(),
             containers: containers.into_iter().map(of_container).collect(),
@@ -88,26 +80,13 @@ impl TrafficRates {
 
     /// Returns the page: a line for each process, and one for each container below.
     pub fn text(&self, filter: &str) -> String {
-        let mut out = String::new();
-        for (title, of, rows) in [("process", "container", &self.processes), ("container", "", &self.containers)] {
-            let _ =
-                writeln!(out, "{title:<24} {of:<36} {:>10} {:>14} {:>10} {:>14}", "in pkt/s", "in", "out pkt/s", "out");
-            for row in rows.iter().filter(|row| row.wanted(filter)) {
-                let label = row.label();
-                let of = row.container.as_deref().filter(|of| *of != label);
-                let name = format!("{label:<24} {}", of.unwrap_or_default());
-                let _ = writeln!(
-                    out,
-                    "{name:<61} {:>10.0} {:>14} {:>10.0} {:>14}",
-                    row.rx_packets_per_second,
-                    bits(row.rx_bits_per_second),
-                    row.tx_packets_per_second,
-                    bits(row.tx_bits_per_second),
-                );
-            }
-            out.push('\n');
-        }
-        out
+        let page = |title, of, rows: &[Rates]| {
+            let container = |row: &Rates| row.container.clone().filter(|of| *of != row.label()).unwrap_or_default();
+            let names = [Column(title, -23, &Rates::label), Column(of, -36, &container)];
+            let columns = [&names, Rates::COLUMNS].concat();
+            table::text(&columns, rows.iter().filter(|row| row.wanted(filter))) + "\n"
+        };
+        page("process", "container", &self.processes) + &page("container", "", &self.containers)
     }
 }
 

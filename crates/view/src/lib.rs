@@ -38,6 +38,7 @@ pub mod print;
 pub mod record;
 pub mod rewrite;
 pub mod stat;
+pub mod table;
 pub mod text;
 pub mod why;
 

@@ -21,7 +21,7 @@ pub use file::{FileFacts, FileFigures, FileReport, Stored};
 use rate::Span;
 pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
-pub use text::bits;
+pub use text::{bits, whole};
 
 /// Most talkers, flows or groups that are counted separately; the rest are counted as one. Forged addresses use no more
 /// than 256 MB in all.

@@ -16,6 +16,7 @@ use trawl_plan::sources::Sources;
 use trawl_sys::Result;
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
+use trawl_view::{columns, table};
 
 use crate::json;
 use crate::terminal::write_out;
@@ -128,22 +129,14 @@ pub(crate) fn list(plan: &CapturePlan, as_json: bool) -> Result<ExitCode> {
         json::print(&rows)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text =
-        format!("{:>5}  {:<15}  {:<5}  {:<12}  {:>8}  tap\n", "index", "interface", "state", "driver", "xdp id");
-    for row in &rows {
-        let taps = match &row.refusal {
-            Some(why) => format!("none: {why}"),
-            None => row.taps.join(", "),
-        };
-        text.push_str(&format!(
-            "{:>5}  {:<15}  {:<5}  {:<12}  {:>8}  {taps}\n",
-            row.index,
-            row.name,
-            if row.up { "up" } else { "down" },
-            row.driver.as_deref().unwrap_or("-"),
-            row.xdp_program.map_or_else(|| "-".to_owned(), |id| id.to_string()),
-        ));
-    }
-    write_out(&text)?;
+    let columns = columns![row: Row;
+        "index" 5 row.index,
+        "interface" -15 row.name,
+        "state" -5 if row.up { "up" } else { "down" },
+        "driver" -12 row.driver.as_deref().unwrap_or("-"),
+        "xdp id" 9 row.xdp_program.map_or("-".to_owned(), |id| id.to_string()),
+        "tap" -1 row.refusal.as_ref().map_or(row.taps.join(", "), |why| format!("none: {why}")),
+    ];
+    write_out(&table::text(&columns, rows.iter()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,11 +9,12 @@ use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::receive::{
-    Latency, PERCENTILES, Progress, ReceiveReport, ReceiveVerdict, Receiver, ReceiverOptions, flow_name,
+    FlowReport, Latency, PERCENTILES, Progress, ReceiveReport, ReceiveVerdict, Receiver, ReceiverOptions, flow_name,
 };
 use trawl_program::Site;
 use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
+use trawl_view::{columns, table};
 
 use super::output::{rate, time};
 use crate::args::NetnsArg;
@@ -232,26 +233,17 @@ fn flows_table(report: &ReceiveReport, most: usize) -> String {
     if report.flows.len() < 2 || most == 0 {
         return text;
     }
-    let _ = writeln!(
-        text,
-        "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "flow", "received", "lost", "reordered", "duplicate", "p50", "p99", "max"
-    );
-    for flow in report.flows.iter().take(most) {
-        let latency = &flow.latency;
-        let _ = writeln!(
-            text,
-            "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            flow_name(&flow.key),
-            flow.received,
-            flow.counts.lost,
-            flow.counts.reordered,
-            flow.counts.duplicates,
-            time(latency.percentiles[0]),
-            time(latency.percentiles[2]),
-            time(latency.max),
-        );
-    }
+    let columns = columns![flow: FlowReport;
+        "flow" 10 flow_name(&flow.key),
+        "received" 12 flow.received,
+        "lost" 10 flow.counts.lost,
+        "reordered" 10 flow.counts.reordered,
+        "duplicate" 10 flow.counts.duplicates,
+        "p50" 10 time(flow.latency.percentiles[0]),
+        "p99" 10 time(flow.latency.percentiles[2]),
+        "max" 10 time(flow.latency.max),
+    ];
+    text += &table::text(&columns, report.flows.iter().take(most));
     if let Some(more) = report.flows.len().checked_sub(most).filter(|n| *n > 0) {
         let _ = writeln!(text, "{more} more flows: --flows N or --json shows them");
     }

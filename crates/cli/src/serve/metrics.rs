@@ -56,15 +56,17 @@ fn escaped(value: &str) -> String {
     text::printable(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// Lists labels: fields of the same name, and further ones.
+macro_rules! labels {
+    ($of:ident: $($field:ident),+ $(; $name:literal $value:expr)*) => {
+        vec![$((stringify!($field), $of.$field.to_string())),+ $(, ($name, $value.to_string()))*]
+    };
+}
+
 fn machine(figures: &Figures) -> Vec<Metric> {
     let counters = &figures.counters;
     let of_side = |one: &InterfaceCounters, direction: &str, count: u64| {
-        let labels = vec![
-            ("interface", one.interface.clone()),
-            ("netns", one.netns.clone()),
-            ("direction", direction.to_owned()),
-        ];
-        (labels, count as f64)
+        (labels!(one: interface, netns; "direction" direction), count as f64)
     };
     let sides = |of: usize| {
         let all = counters.interfaces.iter().flat_map(|one| {
@@ -75,49 +77,27 @@ fn machine(figures: &Figures) -> Vec<Metric> {
     };
     let softnet = &counters.softnet;
     let programs = |value: fn(&ProgramCounters) -> f64| {
-        let all = counters.xdp_programs.iter().map(|one| {
-            let labels = vec![
-                ("interface", one.interface.clone()),
-                ("netns", one.netns.clone()),
-                ("hook", "xdp".to_owned()),
-                ("program", one.name.clone()),
-                ("id", one.id.to_string()),
-            ];
-            (labels, value(one))
-        });
+        let all = counters
+            .xdp_programs
+            .iter()
+            .map(|one| (labels!(one: interface, netns; "hook" "xdp"; "program" one.name; "id" one.id), value(one)));
         all.collect()
     };
     let seconds = programs(|one| one.run_time_ns as f64 / 1e9);
-    let verdicts = counters.xdp_verdicts.iter().map(|one| {
-        let labels = vec![
-            ("interface", one.interface.clone()),
-            ("netns", one.netns.clone()),
-            ("program", one.program.clone()),
-            ("id", one.id.to_string()),
-            ("verdict", one.verdict.to_owned()),
-        ];
-        (labels, one.packets as f64)
-    });
+    let verdicts = counters
+        .xdp_verdicts
+        .iter()
+        .map(|one| (labels!(one: interface, netns, program, id, verdict), one.packets as f64));
     let traced = labelled(&figures.own.verdicts.program_verdicts);
-    let not_counted = figures.own.verdicts.programs_not_counted.iter().map(|one| {
-        let labels = vec![
-            ("interface", one.interface.clone()),
-            ("netns", one.netns.clone()),
-            ("program", one.program.clone()),
-            ("id", one.id.to_string()),
-            ("reason", one.reason.clone()),
-        ];
-        (labels, 1.0)
-    });
-    let rules = counters.guard_rules.iter().map(|rule| {
-        let labels = vec![("id", rule.id.to_string()), ("rule", rule.rule.clone())];
-        (labels, rule.packets as f64)
-    });
+    let not_counted = figures
+        .own
+        .verdicts
+        .programs_not_counted
+        .iter()
+        .map(|one| (labels!(one: interface, netns, program, id, reason), 1.0));
+    let rules = counters.guard_rules.iter().map(|rule| (labels!(rule: id, rule), rule.packets as f64));
     let ports = |count: fn(&RouterCounters) -> u64| {
-        let all = counters.router.iter().map(|one| {
-            let labels = vec![("interface", one.interface.clone()), ("outcome", one.outcome.clone())];
-            (labels, count(one) as f64)
-        });
+        let all = counters.router.iter().map(|one| (labels!(one: interface, outcome), count(one) as f64));
         all.collect()
     };
     vec![
@@ -194,9 +174,7 @@ fn own_capture(figures: &Figures) -> Vec<Metric> {
     let Some(capture) = &figures.own.capture else {
         return Vec::new();
     };
-    let labels = |point: &CapturePoint| {
-        vec![("interface", point.interface.clone()), ("netns", point.netns.clone()), ("hook", point.hook.clone())]
-    };
+    let labels = |point: &CapturePoint| labels!(point: interface, netns, hook);
     let counts = |count: fn(&PacketAccount) -> u64| {
         let points = capture.points.iter();
         points.map(|point| (labels(point), count(&point.account) as f64)).collect()
@@ -209,15 +187,8 @@ fn own_capture(figures: &Figures) -> Vec<Metric> {
             (labels, *count as f64)
         })
     });
-    let verdicts = capture.verdicts.iter().map(|one| {
-        let labels = vec![
-            ("interface", one.interface.clone()),
-            ("netns", one.netns.clone()),
-            ("hook", one.hook.clone()),
-            ("verdict", one.verdict.clone()),
-        ];
-        (labels, one.packets as f64)
-    });
+    let verdicts =
+        capture.verdicts.iter().map(|one| (labels!(one: interface, netns, hook, verdict), one.packets as f64));
     vec![
         ("capture_seen_total", "Packets that the capture saw.", counts(|one| one.seen)),
         (
@@ -267,12 +238,7 @@ fn processes(figures: &Figures) -> Vec<Metric> {
     let values = |counts: fn(&ProcessTotals) -> [u64; 2]| {
         let all = figures.own.processes.iter().flat_map(|one| {
             let of_direction = |(direction, count): (&str, u64)| {
-                let labels = vec![
-                    ("process", one.process.clone()),
-                    ("container", one.container.clone()),
-                    ("direction", direction.to_owned()),
-                ];
-                (labels, count as f64)
+                (labels!(one: process, container; "direction" direction), count as f64)
             };
             ["in", "out"].into_iter().zip(counts(one)).map(of_direction)
         });

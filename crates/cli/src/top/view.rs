@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use trawl_sys::Result;
-use trawl_view::stat::{bits, plot};
+use trawl_view::stat::plot;
+use trawl_view::{columns, table};
 
-use super::Order;
-use super::{Captured, Look, redirects};
+use super::{Captured, Look, Order, ProgramRates, Rates, redirects};
 use crate::terminal;
 use trawl_figures::redirects::Event;
 
@@ -29,8 +29,6 @@ pub(super) struct Shown {
 }
 
 const HISTORY_WIDTH: usize = 60;
-/// Longest name of an interface.
-const INTERFACE_WIDTH: usize = 15;
 
 pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
     match (shown.page, &look.redirects, &look.traffic) {
@@ -49,26 +47,8 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     let mut out = String::new();
     let wanted = |name: &str| name.contains(&shown.filter);
     let _ = writeln!(out, "received packets/s  {}", plot(history, HISTORY_WIDTH));
-    let names = look.interfaces.iter().map(|one| one.interface.chars().count());
-    let width = names.max().unwrap_or(0).max(INTERFACE_WIDTH);
-    let _ = writeln!(
-        out,
-        "\n{:<width$}{:>10}{:>15}{:>7}{:>10}{:>15}{:>7}",
-        "interface", "in pkt/s", "in", "drops", "out pkt/s", "out", "drops"
-    );
-    for rates in look.interfaces.iter().filter(|one| wanted(&one.interface)) {
-        let _ = writeln!(
-            out,
-            "{:<width$} {:>9.0} {:>14} {:>6} {:>9.0} {:>14} {:>6}",
-            rates.interface,
-            rates.rx_packets_per_second,
-            bits(rates.rx_bits_per_second),
-            rates.rx_dropped + rates.rx_errors,
-            rates.tx_packets_per_second,
-            bits(rates.tx_bits_per_second),
-            rates.tx_dropped + rates.tx_errors
-        );
-    }
+    let interfaces = look.interfaces.iter().filter(|one| wanted(&one.interface));
+    let _ = write!(out, "\n{}", table::text(Rates::COLUMNS, interfaces));
     let softnet = look.softnet;
     let _ = writeln!(
         out,
@@ -77,19 +57,8 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     );
     let _ = writeln!(out, "dropped: {}", drops(look));
     if !look.xdp_programs.is_empty() {
-        let _ = writeln!(out, "\nXDP program          interface                runs/s    ns/run     CPU");
-        let programs = look.xdp_programs.iter();
-        for program in programs.filter(|one| wanted(&one.name) || wanted(&one.interface)) {
-            let _ = writeln!(
-                out,
-                "{:<21}{:<18}{:>13.0}{:>10.1}{:>6.1} %",
-                program.name,
-                program.interface,
-                program.runs_per_second,
-                program.nanoseconds_per_run,
-                program.cpu_percent
-            );
-        }
+        let programs = look.xdp_programs.iter().filter(|one| wanted(&one.name) || wanted(&one.interface));
+        let _ = write!(out, "\n{}", table::text(ProgramRates::COLUMNS, programs));
     }
     for rule in look.guard_rules.iter().filter(|one| wanted(&one.rule)) {
         let _ = writeln!(out, "guard rule {}: {} packets  {}", rule.id, rule.packets, rule.rule);
@@ -111,27 +80,21 @@ fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) ->
         let share = verdict.packets as f64 * 100.0 / captured.packets.max(1) as f64;
         let _ = writeln!(out, "  {hook} {name:<10}{:>11}{share:>7.1} %", verdict.packets);
     }
-    let protocols = captured.protocols.iter().filter(|one| wanted(&one.name));
-    let protocols = protocols.take(PROTOCOLS);
+    let protocols = captured.protocols.iter().filter(|one| wanted(&one.name)).take(PROTOCOLS);
     let protocols = protocols.map(|one| (one.packets, one.bytes, one.name.clone()));
-    let flows = captured.flows.iter();
-    let flows = flows.map(|flow| (flow.packets, flow.bytes, flow.label()));
-    let mut table = |title: &str, rows: &mut dyn Iterator<Item = (u64, u64, String)>| {
-        let mut rows = rows.peekable();
-        if rows.peek().is_some() {
-            let _ = writeln!(out, "\n    packets         bytes  {title}");
+    let flows = captured.flows.iter().map(|flow| (flow.packets, flow.bytes, flow.label()));
+    for (title, rows) in [("protocol", protocols.collect()), ("flow", flows.filter(|one| wanted(&one.2)).collect())] {
+        let rows: Vec<(u64, u64, String)> = rows;
+        let columns = columns![row: (u64, u64, String); "packets" 11 row.0, "bytes" 13 row.1, title -1 row.2];
+        if !rows.is_empty() {
+            let _ = write!(out, "\n{}", table::text(&columns, rows.iter()));
         }
-        for (packets, bytes, name) in rows {
-            let _ = writeln!(out, "{packets:>11}{bytes:>14}  {name}");
-        }
-    };
-    table("protocol", &mut { protocols });
-    table("flow", &mut flows.filter(|(_, _, name)| wanted(name)));
+    }
 }
 
 /// Formats the drops in the interval, by their location.
 fn drops(look: &Look) -> String {
-    let device = |rates: &super::Rates| rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors;
+    let device = |rates: &Rates| rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors;
     let at = |wanted: &[Event]| -> u64 {
         let events = look.redirects.iter().flatten();
         let there = events.filter(|row| wanted.contains(&row.event));

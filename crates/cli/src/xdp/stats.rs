@@ -158,38 +158,25 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
             let _ = write!(text, "; {:.0} packets/s, {:.1} Mbit/s", rate.packets, rate.bytes * 8.0 / 1e6);
         }
         text.push('\n');
+        let mut line = |name: &str, packets: u64, bytes: Option<u64>| {
+            let bytes = bytes.map_or(String::new(), |bytes| format!(" {bytes:>16} bytes"));
+            let _ = writeln!(text, "    {name:<52} {packets:>14} packets{bytes}");
+        };
         // A total under a generic name needs no repetition.
         let is_total = |one: &NamedCount| one.name == "any" && account.outcomes.len() == 1;
         let outcomes = account.outcomes.iter().filter(|one| !is_total(one));
         for outcome in outcomes.chain(&account.far) {
-            let _ =
-                writeln!(text, "    {:<52} {:>14} packets {:>16} bytes", outcome.text, outcome.packets, outcome.bytes);
+            line(outcome.text, outcome.packets, Some(outcome.bytes));
         }
-        if let Some(not_there) = account.not_there.filter(|count| *count > 0) {
-            let _ = writeln!(
-                text,
-                "    {:<52} {not_there:>14} packets",
-                "waiting for the other CPU, or lost in its full queue"
-            );
+        if let Some(packets) = account.not_there.filter(|count| *count > 0) {
+            line("waiting for the other CPU, or lost in its full queue", packets, None);
         }
         for queue in account.queues.iter().filter(|_| how.queues) {
             let above = if queue.and_above { " and above" } else { "" };
-            let _ = writeln!(
-                text,
-                "    {:<52} {:>14} packets {:>16} bytes",
-                format!("from queue {}{above}", queue.queue),
-                queue.packets,
-                queue.bytes
-            );
+            line(&format!("from queue {}{above}", queue.queue), queue.packets, Some(queue.bytes));
         }
         for cpu in account.cpus.iter().filter(|_| how.cpus) {
-            let _ = writeln!(
-                text,
-                "    {:<52} {:>14} packets {:>16} bytes",
-                format!("on CPU {}", cpu.cpu),
-                cpu.packets,
-                cpu.bytes
-            );
+            line(&format!("on CPU {}", cpu.cpu), cpu.packets, Some(cpu.bytes));
         }
     }
     text

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 
 use super::file::InterfaceReport;
 use super::rate;
-use super::report::{Figures, Flow, Interface, Report};
+use super::report::{Counted, Figures, Flow, Group, Interface, Report, Size, Talker};
 use super::{FileReport, MOST};
+use crate::columns;
+use crate::table::{self, Column};
 use crate::text::count;
 
 const PLOT_WIDTH: usize = 72;
 /// Width of the names of values, and of the lines of longer values.
 const NAME_WIDTH: usize = 18;
 const LINE_WIDTH: usize = 100;
-/// Width of the first column of tables, if no row is longer.
-const LABEL_WIDTH: usize = 14;
 
 impl Report {
     /// Formats the report; `time` formats a number of seconds since 1970.
@@ -47,28 +47,15 @@ impl Report {
         self.rows(&mut out, "interfaces", &self.interfaces);
         self.rows(&mut out, "verdicts", &self.verdicts);
         if !self.protocols.is_empty() {
-            let _ = writeln!(out, "\nprotocols           packets            bytes");
-            for protocol in &self.protocols {
-                let _ = writeln!(
-                    out,
-                    "  {:<14}{:>11}{:>17}  {}",
-                    protocol.name,
-                    protocol.packets,
-                    protocol.bytes,
-                    share(protocol.packets, self.packets)
-                );
-            }
+            let columns = columns![row: Counted; "protocols" -16 format!("  {}", row.name), "packets" 10 row.packets,
+                "bytes" 16 row.bytes, "" -1 share(row.packets, self.packets)];
+            let _ = write!(out, "\n{}", table::text(&columns, self.protocols.iter()));
         }
         self.conversations(&mut out);
-        let _ = writeln!(out, "\nlengths             packets");
-        for size in &self.sizes {
-            let class = match size.to {
-                Some(to) => format!("{}-{to}", size.from),
-                None => format!("{}-", size.from),
-            };
-            let shown = share(size.packets, self.packets);
-            let _ = writeln!(out, "  {class:<14}{:>11}  {shown}", size.packets);
-        }
+        let class = |size: &Size| format!("  {}-{}", size.from, size.to.map_or(String::new(), |to| to.to_string()));
+        let columns = columns![row: Size; "lengths" -16 class(row), "packets" 10 row.packets,
+            "" -1 share(row.packets, self.packets)];
+        let _ = write!(out, "\n{}", table::text(&columns, self.sizes.iter()));
         self.over_time(&mut out, &time);
         out
     }
@@ -80,15 +67,14 @@ impl Report {
         let label = |row: &Interface| {
             let parts = [&row.interface, &row.hook, &row.verdict, &row.reason];
             let texts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
-            texts.join(" ")
+            format!("  {}", texts.join(" "))
         };
-        let labels: Vec<String> = rows.iter().map(label).collect();
-        let width = widest(LABEL_WIDTH, labels.iter().map(String::as_str));
-        let _ = writeln!(out, "\n{name:<width$}{:>13}", "packets");
-        for (row, label) in rows.iter().zip(labels) {
-            let shown = share(row.packets, self.packets);
-            let _ = writeln!(out, "  {label:<width$}{:>11}  {shown}", row.packets);
-        }
+        let columns = [
+            Column(name, -16, &label),
+            Column("packets", 10, &|row| row.packets.to_string()),
+            Column("", -1, &|row| share(row.packets, self.packets)),
+        ];
+        let _ = write!(out, "\n{}", table::text(&columns, rows.iter()));
     }
 
     /// Writes the groups of `--by`, which come first.
@@ -96,18 +82,10 @@ impl Report {
         if self.by.is_empty() {
             return;
         }
-        let width = |column: usize| {
-            let values = self.groups.iter().filter_map(|group| group.values.get(column));
-            let header = self.by.get(column).map_or(0, |name| name.chars().count());
-            widest(header, values.map(String::as_str))
-        };
-        let widths: Vec<usize> = (0..self.by.len()).map(width).collect();
-        let names = padded(&self.by, &widths);
-        let _ = writeln!(out, "    packets            bytes{names}");
-        for group in &self.groups {
-            let values = padded(&group.values, &widths);
-            let _ = writeln!(out, "{:>11}{:>17}{values}", group.packets, group.bytes);
-        }
+        let values: Vec<_> = (0..self.by.len()).map(|at| move |group: &Group| group.values[at].clone()).collect();
+        let mut columns = columns![row: Group; "packets" 11 row.packets, "bytes" 16 row.bytes].to_vec();
+        columns.extend(self.by.iter().zip(&values).map(|(name, value)| Column(name, -1, value)));
+        out.push_str(&table::text(&columns, self.groups.iter()));
         let count = self.group_count.unwrap_or(0);
         if count > self.groups.len() {
             let shown = self.groups.len();
@@ -121,23 +99,20 @@ impl Report {
         if self.talkers.is_empty() {
             return;
         }
-        let _ = writeln!(out, "\n       sent         bytes   received         bytes  talker");
-        for talker in &self.talkers {
-            let _ = writeln!(
-                out,
-                "{:>11}{:>14}{:>11}{:>14}  {}",
-                talker.sent_packets, talker.sent_bytes, talker.received_packets, talker.received_bytes, talker.address
-            );
-        }
-        let _ = writeln!(
+        let columns = columns![row: Talker; "sent" 11 row.sent_packets, "bytes" 13 row.sent_bytes,
+            "received" 10 row.received_packets, "bytes" 13 row.received_bytes, "talker" -1 row.address];
+        let talkers = table::text(&columns, self.talkers.iter());
+        let columns = columns![row: Flow; "packets" 11 row.packets, "bytes" 13 row.bytes,
+            "retransmissions" 16 row.retransmissions, "flow" -1 row.label()];
+        let _ = write!(
             out,
-            "\nflows: {}, TCP retransmissions: {}, out of order: {}, after missing segments: {}\n    packets         bytes  retransmissions  flow",
-            self.flow_count, self.tcp_retransmissions, self.tcp_out_of_order, self.tcp_missing
+            "\n{talkers}\nflows: {}, TCP retransmissions: {}, out of order: {}, after missing segments: {}\n{}",
+            self.flow_count,
+            self.tcp_retransmissions,
+            self.tcp_out_of_order,
+            self.tcp_missing,
+            table::text(&columns, self.flows.iter())
         );
-        for flow in &self.flows {
-            let _ =
-                writeln!(out, "{:>11}{:>14}{:>17}  {}", flow.packets, flow.bytes, flow.retransmissions, flow.label());
-        }
         others(out, "flows", self.other_flows);
         others(out, "talkers", self.other_talkers);
     }
@@ -305,18 +280,6 @@ impl InterfaceReport {
     }
 }
 
-/// Returns the width of the longest text, at least `least`.
-fn widest<'a>(least: usize, texts: impl Iterator<Item = &'a str>) -> usize {
-    texts.map(|text| text.chars().count()).fold(least, usize::max)
-}
-
-/// Returns cells of these widths, without spaces at the end.
-fn padded(cells: &[String], widths: &[usize]) -> String {
-    let cells = cells.iter().zip(widths);
-    let padded: String = cells.map(|(cell, width)| format!("  {cell:<width$}")).collect();
-    padded.trim_end().to_owned()
-}
-
 /// Breaks a long value into lines, below the beginning of its first.
 fn continued(value: &str) -> String {
     let mut lines = String::new();
@@ -338,6 +301,11 @@ fn continued(value: &str) -> String {
 
 fn share(part: u64, whole: u64) -> String {
     format!("{:5.1} %", part as f64 * 100.0 / whole.max(1) as f64)
+}
+
+/// Formats a rate without decimals.
+pub fn whole(value: f64) -> String {
+    format!("{value:.0}")
 }
 
 /// Formats bits a second with a unit.
