@@ -153,6 +153,13 @@ impl Capture {
         Self::launch(command, &[], lab, arguments).followed()
     }
 
+    /// Starts like [`Self::start`], in a cgroup, by its directory.
+    pub fn start_in_cgroup(group: &str, lab: &impl Files, arguments: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"echo 0 >"$0/cgroup.procs" && exec "$@""#, group]).arg(binary::path());
+        Self::launch(command, &[], lab, arguments).followed()
+    }
+
     /// Starts like [`Self::start`], in the network namespace of a station.
     pub fn start_inside(at: &Station, lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_inside_with(&[], at, lab, arguments)

@@ -1,7 +1,13 @@
-//! Memory usage of a capture.
+//! Memory usage of a capture, and captures that have little of it.
 
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use trawl_tests::lab::Mounted;
+use trawl_tests::witness::{nothing_attached, packets_in};
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Capture, Lab, frames, wait_until};
+use trawl_tests::{Capture, Lab, frames, skip, wait_until};
 
 /// Returns the resident memory in MiB.
 fn resident(process: u32) -> u64 {
@@ -53,4 +59,93 @@ fn memory_grows_while_the_capture_waits() {
     capture.wait_seen(COUNT);
     wait_until("the memory that was added is read", || resident(capture.id()) >= before + 16);
     capture.stop_well().assert_all_recorded(COUNT);
+}
+
+/// A cgroup whose processes may use little memory, removed when dropped.
+struct Limited {
+    group: String,
+    _hierarchy: Mounted,
+}
+
+impl Limited {
+    /// `None` if the kernel limits no memory, which counts as a skipped test.
+    fn to(lab: &Lab, bytes: u64) -> Option<Self> {
+        let controllers = fs::read_to_string("/proc/cgroups").unwrap_or_default();
+        let memory = controllers.lines().find(|line| line.starts_with("memory"));
+        let fields: Vec<_> = memory.unwrap_or_default().split_whitespace().collect();
+        let ([.., "1"], Some(hierarchy)) = (&fields[..], fields.get(1)) else {
+            skip("this kernel limits no memory by cgroups");
+            return None;
+        };
+        let (kind, options, file) = match *hierarchy {
+            "0" => ("cgroup2", "rw", "memory.max"),
+            _ => ("cgroup", "memory", "memory.limit_in_bytes"),
+        };
+        let hierarchy = Mounted::at(lab, kind, options);
+        // The other version has no such file.
+        let _ = fs::write(format!("{}/cgroup.subtree_control", hierarchy.path), "+memory");
+        let group = format!("{}/{}", hierarchy.path, lab.pair.b.name);
+        fs::create_dir(&group).expect("a cgroup");
+        let limited = Self { group, _hierarchy: hierarchy };
+        fs::write(limited.file(file), bytes.to_string()).expect("a limit");
+        Some(limited)
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.group)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        wait_until("the cgroup is empty", || fs::remove_dir(&self.group).is_ok());
+    }
+}
+
+/// Without --memory, a capture takes a part of what its cgroup allows; a refusal names the limit.
+#[test]
+fn capture_in_a_container_fits_its_memory() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(limited) = Limited::to(&lab, 96 << 20) else { return };
+    let (file, receiver) = (lab.file("a.pcapng"), lab.receiver());
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file];
+    let capture = Capture::start_in_cgroup(&limited.group, &lab, &arguments);
+    lab.send(&[frames::silent(64)], 1000);
+    capture.wait_recorded(1000);
+    capture.stop_well().assert_all_recorded(1000);
+    let more = Command::new("sh")
+        .args(["-c", r#"echo 0 >"$0/cgroup.procs" && exec "$@""#, &limited.group])
+        .arg(trawl_tests::binary::path())
+        .args(["capture", "--memory", "128MiB"])
+        .args(arguments)
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&more.stderr);
+    let expected = "Cannot allocate memory; choose less than 128 MiB with --memory, or raise the limit of its memory cgroup (96 MiB)";
+    assert!(more.status.code() == Some(1) && said.contains(expected), "{said}");
+}
+
+/// The kernel kills a capture for lack of memory: nothing stays attached, and the file has the packets so far.
+#[test]
+fn capture_killed_for_lack_of_memory_leaves_nothing() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(limited) = Limited::to(&lab, 96 << 20) else { return };
+    let (file, receiver) = (lab.file("a.pcapng"), lab.receiver());
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-U"];
+    let mut capture = Capture::start_in_cgroup(&limited.group, &lab, &arguments);
+    lab.send(&[frames::silent(64)], 1000);
+    wait_until("the packets are in the file", || packets_in(&file) == 1000);
+    // The kernel chooses it, although the other process of the cgroup takes the memory.
+    fs::write(format!("/proc/{}/oom_score_adj", capture.id()), "1000").expect("it runs");
+    let greedy = r#"echo 0 >"$0/cgroup.procs"; head -c 200m /dev/zero | tail -c 200m >/dev/null"#;
+    let mut greedy = Command::new("sh").args(["-c", greedy, &limited.group]).spawn().expect("a shell");
+    wait_until("the kernel kills the capture", || capture.has_ended());
+    let _ = greedy.wait();
+    let finished = capture.wait();
+    assert_eq!(finished.status.signal(), Some(9));
+    wait_until("nothing is left of it", || {
+        fs::read_to_string(limited.file("cgroup.procs")).is_ok_and(|all| all.is_empty())
+    });
+    nothing_attached(&lab.pair.b);
+    assert_eq!(packets_in(&file), 1000);
 }

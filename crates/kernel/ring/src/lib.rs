@@ -17,6 +17,7 @@ use trawl_bpf::layout::{
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{map, object, probe};
 use trawl_sys::memory::Mapping;
+use trawl_sys::process::cgroup;
 use trawl_sys::{Error, Result, clock, events};
 
 pub use consumer::Lease;
@@ -342,8 +343,20 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
                 "if the limit on locked memory is low: ulimit -l unlimited, or run it as root with CAP_SYS_RESOURCE",
             ),
         },
-        _ => error
-            .fix(format!("{} KiB may be too much here: choose less with --memory", geometry.pool_size as u64 >> 10)),
+        _ => error.fix(more_memory(geometry)),
+    }
+}
+
+/// Returns advice for a machine without enough memory. A growing pool is refused its first, small part, so a smaller one
+/// would be refused too.
+fn more_memory(geometry: Geometry) -> String {
+    let more = match cgroup::memory_limit() {
+        Some(limit) => format!("raise the limit of its memory cgroup ({} MiB)", limit >> 20),
+        None => "end other programs".to_owned(),
+    };
+    match geometry.grows_from {
+        Some(_) => more,
+        None => format!("choose less than {} MiB with --memory, or {more}", geometry.pool_size >> 20),
     }
 }
 

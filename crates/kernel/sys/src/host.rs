@@ -2,6 +2,8 @@
 
 use rustix::system::uname;
 
+use crate::process::cgroup;
+
 #[derive(Clone, Debug)]
 pub struct Description {
     pub os: String,
@@ -45,12 +47,14 @@ pub fn boot_id() -> String {
     text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
 }
 
-/// Returns the bytes of memory available without swapping; 0 if the kernel does not say.
+/// Returns the bytes of memory that this process can use without swapping; 0 if the kernel does not say. A container may
+/// have far less than its machine.
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(0, |kib| kib << 10)
+    let available = kib.map_or(0, |kib| kib << 10);
+    cgroup::memory_limit().map_or(available, |limit| limit.min(available))
 }
 
 /// Returns one more than the highest number of a CPU that is online.

@@ -114,6 +114,40 @@ pub fn path_of(process: u32) -> io::Result<String> {
     path.map(str::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+/// Returns the lowest memory limit of this process's cgroups, of either version, in bytes.
+pub fn memory_limit() -> Option<u64> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limits = [("cgroup2", "memory.max"), ("cgroup", "memory.limit_in_bytes")].map(|(version, file)| {
+        let below = memory_path(&own, version)?;
+        let mounts = mounts::of_kind(version, "self");
+        mounts.iter().filter_map(|mount| lowest_limit(&mount.mount_point, below.strip_prefix(&mount.part)?, file)).min()
+    });
+    limits.into_iter().flatten().min()
+}
+
+/// Finds the path of the cgroup that limits memory in a list of a process's cgroups.
+fn memory_path<'a>(list: &'a str, version: &str) -> Option<&'a str> {
+    list.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let found = match version {
+            "cgroup2" => controllers.is_empty(),
+            _ => controllers.split(',').any(|one| one == "memory"),
+        };
+        found.then_some(path)
+    })
+}
+
+/// Returns the lowest limit of a cgroup and those above, up to the root or to the part that a container sees.
+fn lowest_limit(root: &Path, below: &str, file: &str) -> Option<u64> {
+    let own = root.join(below.trim_start_matches('/'));
+    let groups = own.ancestors().take_while(|group| group.starts_with(root));
+    // Unlimited is the word "max" in version 2, and more bytes than any machine has in version 1.
+    let limit = |group: &Path| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+    groups.filter_map(limit).filter(|limit| *limit < UNLIMITED).min()
+}
+
+const UNLIMITED: u64 = 1 << 60;
+
 /// Name of the file with a cgroup's processes; a process that writes its number, or zero, moves there.
 const PROCESSES: &str = "cgroup.procs";
 /// Time in which processes that end leave their cgroup, on a busy machine too.
@@ -221,6 +255,31 @@ fn directories(directory: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cgroup_that_limits_memory_is_found_in_both_versions() {
+        let list = "12:cpu,cpuacct:/cpu\n4:memory:/pods/a:b\n1:name=systemd:/init\n0::/unified\n";
+        assert_eq!(memory_path(list, "cgroup2"), Some("/unified"));
+        assert_eq!(memory_path(list, "cgroup"), Some("/pods/a:b"));
+        assert_eq!(memory_path("0::/only\n", "cgroup"), None);
+    }
+
+    #[test]
+    fn lowest_limit_of_the_groups_above_counts() {
+        let root = std::env::temp_dir().join(format!("trawl-limits-{}", std::process::id()));
+        let own = root.join("pods/one");
+        fs::create_dir_all(&own).expect("a directory");
+        let write = |group: &Path, limit: &str| fs::write(group.join("memory.max"), limit).expect("a file");
+        write(&own, "max\n");
+        assert_eq!(lowest_limit(&root, "/pods/one", "memory.max"), None);
+        write(&root.join("pods"), "67108864\n");
+        write(&own, "9223372036854771712\n");
+        assert_eq!(lowest_limit(&root, "/pods/one", "memory.max"), Some(64 << 20));
+        write(&own, "1048576\n");
+        assert_eq!(lowest_limit(&root, "/pods/one", "memory.max"), Some(1 << 20));
+        assert_eq!(lowest_limit(&root, "/pods", "memory.max"), Some(64 << 20));
+        fs::remove_dir_all(&root).expect("removed");
+    }
 
     #[test]
     fn a_left_cgroup_of_this_number_does_not_hinder() {
