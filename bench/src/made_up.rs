@@ -245,7 +245,7 @@ impl Made {
         };
         let interface = "eth0".to_owned();
         let run = config.open(vec![interface.clone()])?;
-        let mut writer = StoreWriter::begin(&config, run, None, |_| ())?;
+        let mut writer = StoreWriter::new(&config, run, None, |_| ())?;
         let mut blocks = Vec::new();
         write::section_header(&mut blocks, &SectionHeader::default());
         let described = Interface { name: Some(interface), snaplen: KEPT as u32, ..Interface::default() };

@@ -7,18 +7,18 @@ use trawl_program::swap::Loan;
 use trawl_sys::Result;
 
 use crate::event::Event;
-use crate::session::Observer;
 use trawl_plan::sources::Sources;
 
-/// Inserts hooks into the program on each interface. If one of them fails, all are removed again.
-pub fn insert_hooks(sources: &Sources, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
-    let mut loans = Vec::new();
+/// Inserts hooks into the program on each interface, and returns what was done. If one of them fails, all are removed
+/// again.
+pub fn insert_hooks(sources: &Sources, file: &Path) -> Result<(Vec<Loan>, Vec<Event>)> {
+    let (mut loans, mut events) = (Vec::new(), Vec::new());
     for text in &sources.names {
         let site = Site::find(text, sources.netns.as_deref())?;
         match Loan::insert_hooks(&site, file)? {
             Some(loan) => {
                 let inherited = loan.inherited();
-                observer.event(&Event::HooksLent {
+                events.push(Event::HooksLent {
                     interface: site.label().to_owned(),
                     file: file.to_owned(),
                     program: inherited.from_name.clone(),
@@ -26,18 +26,16 @@ pub fn insert_hooks(sources: &Sources, file: &Path, observer: &mut dyn Observer)
                 });
                 loans.push(loan);
             }
-            None => observer.event(&Event::HasHooks { interface: site.label().to_owned() }),
+            None => events.push(Event::HasHooks { interface: site.label().to_owned() }),
         }
     }
-    Ok(loans)
+    Ok((loans, events))
 }
 
-/// Restores the programs without hooks.
-pub fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
-    for loan in loans {
+/// Restores the programs without hooks, and returns the failures.
+pub fn give_back(loans: Vec<Loan>) -> impl Iterator<Item = Event> {
+    loans.into_iter().filter_map(|loan| {
         let interface = loan.label().to_owned();
-        if !loan.give_back() {
-            observer.event(&Event::HooksNotReturned { interface });
-        }
-    }
+        (!loan.give_back()).then_some(Event::HooksNotReturned { interface })
+    })
 }

@@ -19,10 +19,11 @@ pub fn run<O: Observer, T>(
     record: impl FnOnce(Attached, &mut O) -> Result<T>,
 ) -> Result<T> {
     let options = &plan.options;
-    let loans = match &plan.tappable {
-        Some(file) => loans::insert_hooks(&plan.sources, file, observer)?,
-        None => Vec::new(),
+    let (loans, lent) = match &plan.tappable {
+        Some(file) => loans::insert_hooks(&plan.sources, file)?,
+        None => Default::default(),
     };
+    lent.iter().for_each(|event| observer.event(event));
     let attached = session::attach(&sites, options, HostFeatures::this(), observer)?;
     // A deleted namespace ends once no process holds it: the capture releases the namespaces of vanished interfaces.
     drop(sites);
@@ -38,6 +39,6 @@ pub fn run<O: Observer, T>(
         observer.event(&Event::armed(trigger, geometry.pool_size as u64));
     }
     let recorded = record(attached, observer)?;
-    loans::give_back(loans, observer);
+    loans::give_back(loans).for_each(|event| observer.event(&event));
     Ok(recorded)
 }

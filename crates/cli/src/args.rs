@@ -10,7 +10,6 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use trawl_capture::filter::choose_for_filters;
-use trawl_capture::subject::Subject;
 use trawl_sys::netns::{CURRENT, Namespace};
 use trawl_sys::{Error, Result, files::outfile};
 
@@ -223,15 +222,6 @@ pub struct SubjectArgs {
     /// Run this command, end with it, and see its packets and its children's alone
     #[arg(id = "subject", last = true, value_name = "COMMAND")]
     pub words: Vec<String>,
-}
-
-/// Ends the command whose packets were seen. Reports its failure, and returns its exit status.
-pub fn end_command(subject: Option<Subject>) -> u8 {
-    let ended = subject.map(Subject::end).unwrap_or_default();
-    if let Some(failure) = ended.failure {
-        terminal::say(&failure);
-    }
-    ended.status
 }
 
 #[derive(Debug, clap::Args)]

@@ -21,7 +21,8 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::rights::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
-use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs, end_command};
+use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
+use crate::capture::progress::end_command;
 use crate::why::Watcher;
 use crate::{json, terminal, units};
 

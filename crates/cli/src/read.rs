@@ -20,8 +20,9 @@ pub(crate) use args::{looks_like_a_file, split_files};
 use output::Shown;
 use selection::Selection;
 
-use crate::capture::progress::{Notices, ReaderLogs};
-use crate::capture::{check_terminal, interfaces, report_outputs, report_readers};
+use crate::capture::display::check_terminal;
+use crate::capture::interfaces;
+use crate::capture::progress::{Notices, ReaderLogs, report_outputs, report_readers};
 use crate::doctor;
 use crate::exit_code;
 use crate::json;

@@ -23,7 +23,8 @@ use trawl_source::Input;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock};
 
-use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs, end_command};
+use crate::args::{LibpcapArg, NamespacesArg, SubjectArgs};
+use crate::capture::progress::end_command;
 use crate::program_args::refuse_options;
 use crate::read::{looks_like_a_file, split_files};
 use crate::{exit_code, json, terminal, units};

@@ -225,7 +225,7 @@ pub struct StoredCapture {
 impl StoreWriter {
     /// Starts the threads. Without a process that stores them, chunks stay in the spool. `complain` receives errors of
     /// the store.
-    pub fn begin(
+    pub fn new(
         config: &Config,
         spool: Spool,
         uploader: Option<Uploader>,

@@ -1,6 +1,7 @@
 //! The arguments of `trawl capture`, and the plan that they make.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -22,6 +23,7 @@ use trawl_sys::rights::privilege::User;
 use trawl_sys::words::word;
 use trawl_sys::{Error, Result, host};
 use trawl_view::print::PrintOptions;
+use trawl_view::text;
 
 use super::display::{Display, Form};
 use super::drops::DropArgs;
@@ -35,7 +37,7 @@ use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
 use crate::args::{JsonForm, NamedValue, NetnsArg, SubjectArgs, VerifierLog, choice, filter_in_file};
-use crate::{completion, habits, terminal, units};
+use crate::{completion, habits, json, terminal, units};
 
 /// Typical size of a record, in bytes.
 const USUAL_RECORD: u64 = 2048;
@@ -560,6 +562,21 @@ impl Args {
         };
         Memory { size, at_first }
     }
+}
+
+/// Prints a plan without the options that were not given: on several lines for people, on one for machines.
+pub fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
+    let fail = |e| Error::failed("cannot print the plan", e);
+    let mut plan = plan.to_json();
+    json::remove_nulls(&mut plan);
+    match on_one_line {
+        true => json::print(&plan)?,
+        false => {
+            let text = serde_json::to_string_pretty(&plan).map_err(fail)?;
+            terminal::write_out(&format!("{}\n", text::in_json(&text)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn user(name: &str) -> std::result::Result<User, String> {

@@ -1,24 +1,27 @@
-//! Messages on standard error while a capture runs.
+//! Messages on standard error while a capture runs, and the report when it ends.
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::Serialize;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::event::{Event, ReaderSummary};
+use trawl_capture::event::{Event, OutputSummary, ReaderSummary};
 use trawl_capture::pods::Pods;
 use trawl_capture::point::Point;
-use trawl_capture::session::{Attached, Observer};
+use trawl_capture::session::{Attached, Ended, Observer};
 use trawl_capture::subject::Subject;
 use trawl_capture::summary::Summary;
 use trawl_plan::CapturePlan;
-use trawl_sink::{ReaderFate, ReaderLog, ReaderNews};
+use trawl_plan::options::TimeSource;
+use trawl_sink::{COMPRESSION_LIMIT, Output, ReaderFate, ReaderLog, ReaderNews, compression_threads};
 use trawl_spool::Control;
-use trawl_sys::Result;
 use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result, errno};
 
 use super::display::Display;
 use super::interfaces::Joining;
-use crate::args::end_command;
 use crate::published::{Published, Publisher, RunningCapture};
 use crate::{json, published, terminal};
 
@@ -108,6 +111,103 @@ impl Terminal {
             terminal::end_line();
         }
     }
+
+    /// Reports the end of the capture, and writes the summary to its file.
+    pub(super) fn report(
+        &self,
+        time: TimeSource,
+        summary: &Summary,
+        ended: &Ended,
+        account: Option<Output>,
+    ) -> Result<ExitCode> {
+        report_outputs(&summary.outputs);
+        let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
+        let code = match ended {
+            Ended::Blind => ExitCode::FAILURE,
+            Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Triggers | Ended::Command => {
+                ExitCode::SUCCESS
+            }
+            // The reader closed the pipe, which is not a failure.
+            Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
+            Ended::Output(error) => {
+                let error = error.to_string();
+                json::event(&Event::OutputFailed { error });
+                ExitCode::FAILURE
+            }
+            // The observer has reported it already, unless it is quiet.
+            Ended::NoInterface(gone) => {
+                if self.quiet {
+                    json::event(&Event::Gone(gone.clone()));
+                }
+                ExitCode::FAILURE
+            }
+        };
+        let failed = summary.outputs.iter().any(|output| output.failed);
+        let code = if blind || failed { ExitCode::FAILURE } else { code };
+        let written = account.map_or(Ok(()), |account| write_summary(account, summary));
+        if time == TimeSource::Hardware {
+            let stamped: u64 = summary.interfaces.iter().map(|point| point.hardware_stamped).sum();
+            json::event(&Event::HardwareTime { stamped, recorded: summary.total.recorded });
+        }
+        let errors = summary.interfaces.iter();
+        let largest = errors.filter_map(|point| point.time_error_max_ns).max();
+        if let Some(at_most_ns) = largest.filter(|_| self.verbose) {
+            json::event(&Event::TimeError { at_most_ns });
+        }
+        let gaps = summary.unseen.iter().cloned().map(Event::Unseen);
+        let points = summary.interfaces.iter();
+        let libraries = points.filter_map(|point| point.library.clone().map(Event::Library));
+        let triggers = summary.triggers.clone().map(Event::Triggers);
+        for event in gaps.chain(libraries).chain(triggers) {
+            json::event(&event);
+        }
+        report_readers(&summary.readers);
+        let packets = summary.total.lost.get(COMPRESSION_LIMIT).copied();
+        if let Some(packets) = packets.filter(|packets| *packets > 0) {
+            let threads = compression_threads();
+            json::event(&Event::CompressionTooSlow { packets, threads });
+        }
+        json::event(&Event::Account(summary.total.clone()));
+        written.map(|()| code)
+    }
+}
+
+/// Reports the outputs that lack packets.
+pub(crate) fn report_outputs(outputs: &[OutputSummary]) {
+    for output in outputs {
+        if let Some(error) = output.error.clone() {
+            json::event(&Event::OutputFailed { error });
+        }
+        if output.lost + output.not_kept > 0 {
+            json::event(&Event::Output(output.clone()));
+        }
+    }
+}
+
+/// Reports the readers that stayed until the end, or lack packets.
+pub(crate) fn report_readers(readers: &[ReaderSummary]) {
+    // The others left with a notice, and lost nothing.
+    let readers = readers.iter().filter(|reader| reader.left.is_none() || reader.lost > 0);
+    readers.for_each(|reader| json::event(&Event::Reader(reader.clone())));
+}
+
+pub(super) fn write_summary(mut account: Output, summary: &impl Serialize) -> Result<()> {
+    let name = account.name.clone();
+    let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
+    let mut text = serde_json::to_string(summary).map_err(|e| Error::failed("cannot encode the summary as JSON", e))?;
+    text.push('\n');
+    account.empty()?;
+    account.keep();
+    account.file.write_all(text.as_bytes()).map_err(fail)
+}
+
+/// Ends the command whose packets were seen. Reports its failure, and returns its exit status.
+pub(crate) fn end_command(subject: Option<Subject>) -> u8 {
+    let ended = subject.map(Subject::end).unwrap_or_default();
+    if let Some(failure) = ended.failure {
+        terminal::say(&failure);
+    }
+    ended.status
 }
 
 /// Logs of the readers of outputs, by the outputs' names.

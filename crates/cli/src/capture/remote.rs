@@ -14,8 +14,7 @@ use trawl_sys::rights::privilege::User;
 use trawl_sys::{Result, errno};
 
 use super::display::Display;
-use super::progress::{Notices, ReaderLogs};
-use super::{check_outputs, report_outputs, report_readers, shown, write_summary};
+use super::progress::{Notices, ReaderLogs, report_outputs, report_readers, write_summary};
 use crate::helpers::FLEET;
 use crate::{exit_code, json, terminal};
 
@@ -45,12 +44,12 @@ pub(super) struct HostArgs {
 
 /// Captures on other hosts.
 pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Result<ExitCode> {
-    check_outputs(plan, display, &[])?;
+    display.check_outputs(plan, &[])?;
     let user = plan.user.as_deref().map(User::find).transpose()?;
     let account = plan.summary.as_deref().map(|path| File::open(path, plan.files.mode, user.as_ref())).transpose()?;
     let (quiet, json) = (display.quiet, display.json);
     let mut notices = Notices { quiet, verbose: display.verbose };
-    let mut outputs = Outputs::open(plan, shown(plan, display), user, &mut notices, |event| json::event(event))?;
+    let mut outputs = Outputs::open(plan, display.shown(plan), user, &mut notices, |event| json::event(event))?;
     let readers = ReaderLogs::new(outputs.readers());
     if outputs.addresses().next().is_some() {
         (_, outputs.for_readers) = trawl_capture::memory::with_readers(plan.options.memory)?;

@@ -162,7 +162,7 @@ pub(super) fn record(
         let (url, error) = (shown.clone(), why.to_owned());
         json::event(&Event::StoreDelayed { url, error });
     };
-    let mut writer = StoreWriter::begin(&config, spool, Some(uploader), complain)?;
+    let mut writer = StoreWriter::new(&config, spool, Some(uploader), complain)?;
     writer.translate(translations)?;
     observer.tell_chunks(writer.control());
     let (summary, ended) = confined.run(&mut writer, observer)?;
