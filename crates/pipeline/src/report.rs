@@ -27,6 +27,8 @@ pub struct StageReport {
     pub triggers: Option<TriggerReport>,
     /// True once the limit of events is reached.
     pub is_over: bool,
+    /// True if an output's format cannot hold a packet.
+    pub is_refused: bool,
 }
 
 impl StageReport {
@@ -40,6 +42,7 @@ impl StageReport {
         self.handed_on = later.handed_on.or(self.handed_on);
         self.triggers = later.triggers.or(self.triggers.take());
         self.is_over |= later.is_over;
+        self.is_refused |= later.is_refused;
     }
 
     /// Corrects counters in which packets of these interface blocks count as recorded. Packets that are not kept

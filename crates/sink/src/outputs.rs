@@ -1,7 +1,6 @@
 //! The outputs of a capture: files, pipes, sockets for readers, and a series of files. They are opened before anything
 //! is attached, since a named pipe makes trawl wait for its reader, and become writers once the capture is set up.
 
-use std::cell::Cell;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
@@ -10,7 +9,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use trawl_capture::event::{Event, OutputSummary};
 use trawl_capture::session::{Attached, Ended, Observer};
@@ -416,19 +414,19 @@ impl Outputs {
         let prepared = self.prepare(&mut warden, Box::new(Vec::new), !is_live)?;
         source.start()?;
         let mut interface = Interface { snaplen: 0, ..Interface::default() };
-        let is_refused = Rc::new(Cell::new(false));
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         stages.extend(privacy.map(|stage| Box::new(stage) as Box<dyn Stage>));
         if has_pcap {
             interface.link_type = source.link_type()?;
-            stages.push(Box::new(PcapCheck::new(interface.link_type, Rc::clone(&is_refused))));
+            stages.push(Box::new(PcapCheck::new(interface.link_type)));
         }
         let mut writers = prepared.start(Stream { interface, packets: RingPackets::default() })?;
         let mut feed = Feed::new(stages, writers.writer());
         let outcome = carry(source, &mut feed, between);
+        let report = feed.report();
         drop(feed);
         let outputs = writers.end();
-        if is_refused.get() && !is_live {
+        if report.is_refused && !is_live {
             // Half a file would look whole. If its directory does not allow that, the file is at least empty.
             for (path, file) in files {
                 let _ = file.set_len(0);

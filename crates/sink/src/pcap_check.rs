@@ -1,10 +1,8 @@
 //! The stage before outputs in the pcap format, which cannot hold every packet.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::blocks;
+use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::Error;
 
@@ -16,13 +14,11 @@ pub(crate) struct PcapCheck {
     all: Vec<u16>,
     /// Packets of the blocks with a refused one.
     refused: Counts,
-    /// Set with the first of them.
-    is_refused: Rc<Cell<bool>>,
 }
 
 impl PcapCheck {
-    pub fn new(link_type: u16, is_refused: Rc<Cell<bool>>) -> Self {
-        Self { link_type, all: Vec::new(), refused: Counts::default(), is_refused }
+    pub fn new(link_type: u16) -> Self {
+        Self { link_type, all: Vec::new(), refused: Counts::default() }
     }
 }
 
@@ -30,7 +26,6 @@ impl Stage for PcapCheck {
     fn push(&mut self, written: Blocks<'_>, next: &mut dyn Writer) -> trawl_sys::Result<Pressure> {
         if let Err(why) = self.check(written.bytes()) {
             self.refused.add_blocks(written.bytes());
-            self.is_refused.set(true);
             next.write(Blocks::Refused)?;
             return Err(Error::failed("cannot write the pcap format", why).fix("write pcapng (--format pcapng)"));
         }
@@ -39,6 +34,10 @@ impl Stage for PcapCheck {
 
     fn account(&mut self, outcome: &mut WriteOutcome) {
         outcome.unwritten.add_all(&self.refused);
+    }
+
+    fn report(&mut self) -> StageReport {
+        StageReport { is_refused: self.refused.total() > 0, ..StageReport::default() }
     }
 }
 
