@@ -149,7 +149,7 @@ impl SecondLook {
     pub fn in_kernel(&self, options: &CaptureOptions) -> CaptureOptions {
         let all = CaptureOptions {
             // Merged records are counted behind this stage.
-            count: options.count.filter(|_| options.once.is_some()),
+            count: options.count.filter(|_| options.merges()),
             ..options.clone()
         };
         match self.which {

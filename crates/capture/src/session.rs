@@ -32,6 +32,7 @@ use crate::AttachedTap;
 use crate::account::account_of_ring;
 use crate::assembly::{Assembly, HostFeatures};
 use crate::capture_site::CaptureSite;
+use crate::dedup::DedupStage;
 use crate::event::{Event, Gap, Gone};
 use crate::merge::Merge;
 use crate::once::Once;
@@ -427,7 +428,11 @@ impl Planned<'_> {
         }
         stages.extend(taps.iter_mut().filter_map(|at| at.tap.stage(&interfaces)));
         if let Some(wait) = options.once {
-            stages.push(Box::new(Once::new(wait, options.count)));
+            let most = options.count.filter(|_| options.dedup.is_none());
+            stages.push(Box::new(Once::new(wait, most)));
+        }
+        if let Some(window) = options.dedup {
+            stages.push(Box::new(DedupStage::new(window, options.count)));
         }
         let foreign_clock = options.time == TimeSource::Hardware;
         if let Some(plan) = &options.trigger {

@@ -6,9 +6,10 @@ mod selection;
 
 use std::process::ExitCode;
 
+use trawl_capture::dedup::{Dedup, Sighting};
 use trawl_capture::session::Observer;
-use trawl_sink::Outputs;
-use trawl_source::{Choice, Dedup, FileFilter, Files, FilesPlan, Input, Notice, Wanted, file_filter, is_a_pipe};
+use trawl_sink::{Carried, Outputs};
+use trawl_source::{Choice, FileFilter, Files, FilesPlan, Input, Notice, Wanted, file_filter, is_a_pipe};
 use trawl_sys::events::Signals;
 use trawl_sys::rights::privilege::{self, User};
 use trawl_sys::{Result, errno};
@@ -79,7 +80,7 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     let mut tell_of_readers = || readers.news().iter().for_each(|event| notices.event(event));
     let carried = outputs.carry(&mut files, &mut tell_of_readers);
     tell_of_readers();
-    let (outcome, summaries) = carried?;
+    let Carried { outcome, outputs: summaries, .. } = carried?;
     files.notices().iter().for_each(json::show_notice);
     files.choice.end()?;
     report_outputs(&summaries);
@@ -111,6 +112,8 @@ struct Chosen<'a> {
     filter: Option<FileFilter<'a>>,
     selection: Selection,
     dedup: Option<Dedup>,
+    /// Number of packets that `dedup` left out.
+    duplicates: u64,
     /// Number of packets still wanted, if limited.
     remaining: Option<u64>,
     shown: Option<Shown>,
@@ -122,6 +125,7 @@ impl<'a> Chosen<'a> {
             filter,
             selection: request.selection.clone(),
             dedup: request.dedup.map(Dedup::new),
+            duplicates: 0,
             remaining: request.count,
             shown: request.form.map(|form| Shown::new(form, request)),
         }
@@ -142,16 +146,26 @@ impl<'a> Chosen<'a> {
                 return Ok(false);
             }
         }
-        let Some(dedup) = &mut self.dedup else {
+        let (Some(dedup), Some(packet)) = (&mut self.dedup, input.reader.current()) else {
             return Ok(true);
         };
-        Ok(input.reader.current().is_none_or(|packet| !dedup.is_seen(index, &packet)))
+        let is_seen = dedup.is_seen(&Sighting {
+            interface: (index, packet.interface),
+            direction: packet.options.direction(),
+            link_type: packet.link_type,
+            captured: packet.captured,
+            time_ns: packet.timestamp_ns,
+        });
+        self.duplicates += u64::from(is_seen);
+        Ok(!is_seen)
     }
 
     /// Ends the text, and reports the packets left out.
     fn end(&mut self) -> Result<()> {
         self.shown.as_mut().map_or(Ok(true), Shown::end)?;
-        self.dedup.iter().for_each(|dedup| json::show_notice(&dedup.notice()));
+        if self.dedup.is_some() {
+            json::show_notice(&Notice::DuplicatesLeftOut { packets: self.duplicates });
+        }
         Ok(())
     }
 }

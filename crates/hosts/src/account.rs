@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{WriteOutcome, reason_of_failure};
 
 /// Offset of a host's clock from this one's, and its uncertainty: half of the round-trip time of the query.
@@ -29,6 +30,9 @@ impl Clock {
     }
 }
 
+/// Reason of packets that arrived after the last one of -c.
+const AFTER_LAST: &str = "after_the_last_wanted";
+
 /// One host's part of the summary.
 #[derive(Debug, Serialize)]
 pub(crate) struct HostReport {
@@ -38,6 +42,9 @@ pub(crate) struct HostReport {
     counts: Option<PacketAccount>,
     /// Packets received here; `None` if the host keeps them in a store.
     received: Option<u64>,
+    /// Those that were handed to the outputs.
+    #[serde(skip)]
+    handed_on: u64,
     clock: Option<Clock>,
     error: Option<String>,
     /// Notices of trawl on the host.
@@ -59,7 +66,7 @@ impl HostReport {
         let mut counts = summary.as_ref().and_then(|summary| PacketAccount::deserialize(summary).ok());
         if let (Some(counts), Some((received, unwanted))) = (&mut counts, packets) {
             let missing = counts.recorded.saturating_sub(received + unwanted);
-            for (reason, count) in [("after_the_last_wanted", unwanted), ("on_the_way", missing)] {
+            for (reason, count) in [(AFTER_LAST, unwanted), ("on_the_way", missing)] {
                 if count > 0 {
                     counts.take_back(reason, count);
                 }
@@ -69,10 +76,24 @@ impl HostReport {
             host,
             counts,
             received: packets.map(|(received, _)| received),
+            handed_on: packets.map_or(0, |(received, _)| received),
             clock,
             error,
             notices,
             interfaces: summary.map_or(Value::Null, |mut summary| summary["interfaces"].take()),
+        }
+    }
+
+    /// Moves the packets of these interfaces that stages left out from the recorded ones.
+    pub fn leave_out(&mut self, stages: &StageReport, interfaces: &[u32]) {
+        let (merged, beyond) = (stages.merged.sum(interfaces), stages.beyond.sum(interfaces));
+        self.handed_on = self.handed_on.saturating_sub(merged + beyond);
+        let Some(counts) = &mut self.counts else {
+            return;
+        };
+        counts.set_merged(merged);
+        if beyond > 0 {
+            counts.take_back(AFTER_LAST, beyond);
         }
     }
 
@@ -83,7 +104,7 @@ impl HostReport {
         };
         let reason = outcome.error.as_ref().map_or("not_read", reason_of_failure);
         let unwritten = match &outcome.left {
-            Some(left) => self.received.unwrap_or(0).saturating_sub(left.sum(interfaces)),
+            Some(left) => self.handed_on.saturating_sub(left.sum(interfaces)),
             None => outcome.unwritten.sum(interfaces),
         };
         let losses = outcome.lost.iter().filter(|loss| interfaces.contains(&loss.interface));
@@ -170,6 +191,24 @@ mod tests {
             counts.to_string(),
             "10 seen, 1 filtered out, 5 recorded, 4 lost (after the last wanted: 1, on the way: 2, ring full: 1)"
         );
+    }
+
+    #[test]
+    fn packets_that_a_stage_leaves_out_are_in_the_account() {
+        let summary = json!({ "seen": 10, "filtered_out": 0, "recorded": 10, "lost": {}, "interfaces": [] });
+        let mut report = HostReport::new("a".to_owned(), Some((10, 0)), None, Some(summary), vec![], None);
+        let mut stages = StageReport::default();
+        [(0, 9), (1, 3), (2, 1)].into_iter().for_each(|(interface, packets)| stages.merged.add(interface, packets));
+        stages.beyond.add(2, 2);
+        report.leave_out(&stages, &[1, 2]);
+        let mut left = Counts::default();
+        left.add(1, 3);
+        report.take_back(&WriteOutcome { left: Some(left), ..WriteOutcome::default() }, &[1, 2]);
+        assert_eq!(
+            report.counts.expect("a summary").to_string(),
+            "10 seen, 0 filtered out, 3 recorded, 4 merged, 3 lost (after the last wanted: 2, not read: 1)"
+        );
+        assert_eq!(report.received, Some(10));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde_json::Value;
 use trawl_front::json::Said;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_pipeline::WriteOutcome;
+use trawl_pipeline::report::StageReport;
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_plan::sources::Sources;
@@ -199,8 +200,9 @@ impl Far {
         let _ = self.child.kill();
     }
 
-    /// Waits for the end, and returns the report. `outcome` tells which packets of these interfaces were not written.
-    pub fn report(mut self, outcome: &WriteOutcome, interfaces: &[u32]) -> HostReport {
+    /// Waits for the end, and returns the report. `outcome` has the packets of these interfaces that were not written,
+    /// `stages` those that were left out before.
+    pub fn report(mut self, outcome: &WriteOutcome, stages: &StageReport, interfaces: &[u32]) -> HostReport {
         self.stop();
         // The remaining data is discarded: the thread that carries it ends.
         drop((self.reader.take(), self.pieces.take()));
@@ -226,6 +228,7 @@ impl Far {
             messages.notices,
             error,
         );
+        report.leave_out(stages, interfaces);
         report.take_back(outcome, interfaces);
         report
     }
@@ -273,6 +276,10 @@ pub(crate) fn plan(whole: &CapturePlan, host: &str, hosts: &[String]) -> Result<
         ..whole.clone()
     };
     plan.options.memory.at_first = None;
+    // Sightings on several hosts are compared here, and -c counts what is left.
+    if plan.store.is_none() && plan.options.dedup.take().is_some() {
+        plan.options.count = None;
+    }
     plan.options.across_namespaces |= plan.sources.span_namespaces(plan.options.tap);
     Ok(plan)
 }

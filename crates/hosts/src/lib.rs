@@ -13,6 +13,7 @@ use serde_json::Value;
 use trawl_packet::pcapng::block::{Block, INTERFACE_STATISTICS, LINKTYPE_ETHERNET, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
 use trawl_packet::read::Step;
+use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, Source, SourceState, WriteOutcome};
 use trawl_plan::CapturePlan;
 use trawl_sys::events::{self, Signal, Signals, Wake};
@@ -120,7 +121,8 @@ impl Hosts {
             hosts: Vec::new(),
             quiet: options.quiet,
             hold: hold(plan),
-            remaining: plan.options.count,
+            remaining: plan.options.count.filter(|_| plan.options.dedup.is_none()),
+            most: plan.options.count.filter(|_| plan.options.dedup.is_some()),
             rewriter: Rewriter::new(false, application),
             is_begun: false,
             bytes: Vec::new(),
@@ -136,15 +138,16 @@ impl Hosts {
         })
     }
 
-    /// Waits for the end of each host, and returns the summary of all. `outcome` tells which packets were not written.
-    pub fn report(mut self, outcome: &WriteOutcome) -> Report {
+    /// Waits for the end of each host, and returns the summary of all. `outcome` has the packets that were not written,
+    /// `stages` those that were left out before.
+    pub fn report(mut self, outcome: &WriteOutcome, stages: &StageReport) -> Report {
         self.hosts.iter_mut().for_each(Far::stop);
         let mut interfaces = vec![Vec::new(); self.hosts.len()];
         for (id, host) in self.rewriter.files() {
             interfaces[host].push(id);
         }
         let reports = self.hosts.into_iter().zip(&interfaces);
-        Report::new(reports.map(|(host, interfaces)| host.report(outcome, interfaces)).collect())
+        Report::new(reports.map(|(host, interfaces)| host.report(outcome, stages, interfaces)).collect())
     }
 }
 
@@ -189,6 +192,8 @@ pub struct Hosts {
     hold: Duration,
     /// Number of packets still wanted, if there is a limit.
     remaining: Option<u64>,
+    /// Number of packets wanted, if a stage counts them.
+    most: Option<u64>,
     rewriter: Rewriter,
     /// True once the section header is written.
     is_begun: bool,
@@ -259,7 +264,13 @@ impl Source for Hosts {
         }
         let moved = !self.bytes.is_empty();
         self.write(feed)?;
+        if self.most.is_some_and(|most| feed.report().handed_on >= Some(most)) {
+            self.stop();
+        }
         if self.has_ended() {
+            let report = feed.report();
+            self.written.subtract(&report.merged);
+            self.written.subtract(&report.beyond);
             self.append_statistics();
             self.write(feed)?;
             return Ok(SourceState::Ended);

@@ -369,6 +369,9 @@ pub struct CaptureOptions {
     /// Keeps one record of a packet that several points see; it waits this long for further sightings.
     #[serde(default, rename = "once_ns", with = "nanoseconds::option")]
     pub once: Option<Duration>,
+    /// Leaves out packets that another point saw within this time.
+    #[serde(default, rename = "dedup_ns", with = "nanoseconds::option", skip_serializing_if = "Option::is_none")]
+    pub dedup: Option<Duration>,
     pub memory: Memory,
     pub recording: Recording,
     /// Writes packets only around events.
@@ -514,6 +517,7 @@ impl CaptureOptions {
             count: None,
             duration: None,
             once: None,
+            dedup: None,
             memory,
             recording: Recording::default(),
             trigger: None,
@@ -527,7 +531,12 @@ impl CaptureOptions {
 
     /// Returns the number of records that the taps make at most. Records that are merged first are counted afterwards.
     pub fn record_limit(&self) -> Option<u64> {
-        self.count.filter(|_| self.once.is_none())
+        self.count.filter(|_| !self.merges())
+    }
+
+    /// Returns true if further sightings of a packet are left out.
+    pub fn merges(&self) -> bool {
+        self.once.is_some() || self.dedup.is_some()
     }
 
     /// Checks that the chosen CPU exists.
@@ -593,6 +602,7 @@ mod tests {
             rate_limit: Some(1000),
             count: Some(3),
             duration: Some(Duration::from_millis(1500)),
+            dedup: Some(Duration::from_millis(5)),
             recording: Recording { meta: Meta::NONE, stamps: Stamps::Poll },
             trigger: Some(TriggerPlan {
                 before: Duration::from_millis(10),

@@ -81,7 +81,7 @@ pub use file::{Pipe, PlainFile};
 pub use finished::{Finished, wait_for_commands};
 pub use form::OutputForm;
 pub use next_files::NextFiles;
-pub use outputs::{Output, Outputs, are_same, one_file, one_link_type, refuse_rotation};
+pub use outputs::{Carried, Output, Outputs, are_same, one_file, one_link_type, refuse_rotation};
 pub use packed::{COMPRESSION_LIMIT, Packed, compression_threads, is_nearly_full};
 pub use readers::{Budget, Listener, ReaderFate, ReaderLog, ReaderNews, Readers};
 pub use series::Series;

@@ -10,11 +10,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use trawl_capture::dedup::DedupStage;
 use trawl_capture::event::{Event, OutputSummary};
 use trawl_capture::session::{Attached, Ended, Observer};
 use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
 use trawl_packet::pcapng::Interface;
+use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Counts, Feed, FileWriter, Origin, Source, Stage, WriteOutcome, Writer, carry};
 use trawl_plan::CapturePlan;
 use trawl_plan::outputs::{Compression, FilePlan, Format, Io, LISTEN, ListenPlan, OutputPlan, Rotation};
@@ -200,6 +202,23 @@ impl Opened {
     }
 }
 
+/// The outcome of the packets of a source.
+#[derive(Debug)]
+pub struct Carried {
+    pub outcome: WriteOutcome,
+    /// Decisions of the stages before the outputs.
+    pub report: StageReport,
+    /// The outcome of each output, if there are several.
+    pub outputs: Vec<OutputSummary>,
+}
+
+impl Carried {
+    /// Returns the outcome of packets of which none is known to have been written.
+    pub fn failed(error: Error) -> Self {
+        Self { outcome: WriteOutcome::failed(error), report: StageReport::default(), outputs: Vec::new() }
+    }
+}
+
 /// All outputs of a capture.
 pub struct Outputs {
     first: First,
@@ -211,6 +230,8 @@ pub struct Outputs {
     /// Memory for the queues of all readers together.
     pub for_readers: usize,
     origin: Origin,
+    /// Leaves out further sightings of the packets of a source. A capture does so itself.
+    dedup: Option<DedupStage>,
     /// Changes of all packets.
     privacy: Option<PrivacyStage>,
     /// Files that packets are read from, which are never written to, and their names.
@@ -245,6 +266,7 @@ impl Outputs {
     ) -> Result<Self> {
         let files = plan.files;
         let privacy = privacy(false, plan.anonymize.as_deref())?.map(PrivacyStage::new);
+        let dedup = plan.options.dedup.map(|window| DedupStage::new(window, plan.options.count));
         let by_event = plan.options.trigger.is_some();
         let mut open = |one: &OutputPlan| {
             if let Some(listen) = &one.listen {
@@ -281,6 +303,7 @@ impl Outputs {
             user: user.clone(),
             for_readers: 0,
             origin: Origin::Live,
+            dedup,
             privacy,
             inputs: Vec::new(),
             say,
@@ -390,16 +413,12 @@ impl Outputs {
         ran
     }
 
-    /// Writes the packets of a source to all outputs, and shows them as well. Returns the outcome of its packets, and
-    /// of each output where there are several. `between` is called while packets are moved.
-    pub fn carry(
-        mut self,
-        source: &mut dyn Source,
-        between: &mut dyn FnMut(),
-    ) -> Result<(WriteOutcome, Vec<OutputSummary>)> {
+    /// Writes the packets of a source to all outputs, and shows them as well. `between` is called while packets are
+    /// moved.
+    pub fn carry(mut self, source: &mut dyn Source, between: &mut dyn FnMut()) -> Result<Carried> {
         let mut warden = Warden::default();
         self.origin = source.origin();
-        let privacy = self.privacy.take();
+        let (dedup, privacy) = (self.dedup.take(), self.privacy.take());
         let is_live = self.origin.is_live();
         if let First::Series(_, series) = &mut self.first {
             series.by_packets = !is_live;
@@ -415,6 +434,7 @@ impl Outputs {
         source.start()?;
         let mut interface = Interface { snaplen: 0, ..Interface::default() };
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        stages.extend(dedup.map(|stage| Box::new(stage) as Box<dyn Stage>));
         stages.extend(privacy.map(|stage| Box::new(stage) as Box<dyn Stage>));
         if has_pcap {
             interface.link_type = source.link_type()?;
@@ -433,7 +453,7 @@ impl Outputs {
                 let _ = std::fs::remove_file(path);
             }
         }
-        Ok((outcome?, outputs))
+        Ok(Carried { outcome: outcome?, report, outputs })
     }
 
     fn plans(&self) -> impl Iterator<Item = &OutputPlan> {
@@ -451,7 +471,7 @@ impl Outputs {
     /// Empties the files, and starts the processes that watch over them. No thread may be running. `gives_up` is true if
     /// this process gives up its rights later.
     fn prepare(self, warden: &mut Warden, accounts: Accounts, gives_up: bool) -> Result<Prepared> {
-        let Self { first, mut others, mut shown, files, user, for_readers, origin, privacy: _, inputs, say } = self;
+        let Self { first, mut others, mut shown, files, user, for_readers, origin, inputs, say, .. } = self;
         let budget = Budget::new(for_readers);
         let way = Way { io: files.io, origin };
         let mut snaplen = None;

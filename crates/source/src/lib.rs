@@ -1,6 +1,5 @@
 //! Sources of packets for commands: capture files, and the records of a running capture.
 
-mod dedup;
 mod files;
 mod filter;
 mod input;
@@ -9,7 +8,6 @@ mod notice;
 mod privacy;
 mod ring;
 
-pub use dedup::Dedup;
 pub use files::{Choice, Files, FilesPlan, Wanted, format_for};
 pub use filter::{FileFilter, file_filter};
 pub use input::{Input, Span, identity, is_a_pipe};

@@ -229,10 +229,14 @@ struct OutputArgs {
     /// A record waits this long for further sightings [default: 100ms]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "100ms", value_parser = units::duration, hide_short_help = true)]
     once: Option<Duration>,
-    /// Show packets as JSON
+    /// Leave out packets that another interface, direction or host saw within this time, such as 5ms; retransmissions
+    /// stay
+    #[arg(long, value_name = "TIME", value_parser = units::duration, hide_short_help = true)]
+    dedup: Option<Duration>,
+    /// Show packets as JSON, and notices too
     ///
-    /// One object a line; array: one document
-    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines", conflicts_with = "write")]
+    /// One object a line; array: one document. With -w, packets are shown with --print only
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines")]
     json: Option<JsonForm>,
     /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit,
     /// after a redirect, at tc and where it is dropped
@@ -376,8 +380,8 @@ impl Args {
         let is_written = !plan.outputs.is_empty() || plan.store.is_some();
         Display {
             form: match (self.output.json, is_written && !self.recording.print) {
-                (Some(form), _) => Some(Form::Json(form)),
-                (None, true) => None,
+                (_, true) => None,
+                (Some(form), false) => Some(Form::Json(form)),
                 (None, false) => Some(Form::Lines(PrintOptions {
                     id: self.output.id,
                     colour: !is_written && terminal::colours_wanted(),
@@ -499,9 +503,15 @@ impl Args {
             return Err(Error::usage("cannot keep one record of each packet", "the records have no identifiers")
                 .fix("add id to --meta"));
         }
-        if self.output.once.is_some() && self.source.at == Some(At::Both) {
+        let for_one = self.output.once.map(|_| "--once").or(self.output.dedup.map(|_| "--dedup"));
+        if let Some(option) = for_one.filter(|_| self.source.at == Some(At::Both)) {
             return Err(Error::usage("cannot keep one record of each packet", "--at both asks for two")
-                .fix("leave out --once or --at both"));
+                .fix(format!("leave out {option} or --at both")));
+        }
+        if self.output.dedup.is_some() && drops.is_some() {
+            let why = "the record of a drop would be left out";
+            return Err(Error::usage("cannot use --dedup with --tap drop", why)
+                .fix("use --once: its records have the comments on drops"));
         }
         let available = environment.available_memory;
         let trigger = self.trigger.plan(meta.verdict, available)?;
@@ -534,6 +544,7 @@ impl Args {
             count: self.count,
             duration: self.duration,
             once: self.output.once,
+            dedup: self.output.dedup,
             memory: self.memory(),
             recording: Recording {
                 meta,
@@ -649,6 +660,8 @@ mod tests {
             &["-i", "lo", "--reason", "NO_SOCKET"],
             &["-i", "lo", "--trigger", "udp", "-c", "3"],
             &["-i", "lo", "-w", "a,snap=3"],
+            &["-i", "lo", "--tap", "xdp", "--at", "both", "--dedup", "5ms"],
+            &["-i", "lo", "--tap", "tc,drop", "--dedup", "5ms"],
             &["-i", "lo", "--trigger", "udp", "--trigger-memory", "2GiB"],
         ] {
             let error = plan(words).expect_err("refused");

@@ -52,7 +52,7 @@ impl Display {
     /// Refuses a summary in the same file as packets.
     fn check_account(&self, plan: &CapturePlan, account: &Path) -> Result<()> {
         let mut others: Vec<PathBuf> = plan.outputs.iter().map(|one| one.path.clone()).collect();
-        let shows_json = matches!(self.form, Some(Form::Json(_))) && plan.outputs.is_empty();
+        let shows_json = matches!(self.form, Some(Form::Json(_)));
         others.extend(shows_json.then(|| Path::new("-").to_owned()));
         match others.iter().find(|other| are_same(other, account)) {
             Some(other) => {

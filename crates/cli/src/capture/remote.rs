@@ -7,9 +7,8 @@ use serde::Serialize;
 use trawl_capture::event::{OutputSummary, ReaderSummary};
 use trawl_capture::session::Observer;
 use trawl_hosts::{Destination, HostOptions, Hosts, News, Report};
-use trawl_pipeline::WriteOutcome;
 use trawl_plan::CapturePlan;
-use trawl_sink::{Output as File, Outputs};
+use trawl_sink::{Carried, Output as File, Outputs};
 use trawl_sys::rights::privilege::User;
 use trawl_sys::{Result, errno};
 
@@ -67,8 +66,8 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
     let mut tell_of_readers = || readers.news().iter().for_each(|event| notices.event(event));
     let carried = outputs.carry(&mut running, &mut tell_of_readers);
     tell_of_readers();
-    let (outcome, outputs) = carried.unwrap_or_else(|error| (WriteOutcome::failed(error), Vec::new()));
-    let report = running.report(&outcome);
+    let Carried { outcome, report: stages, outputs } = carried.unwrap_or_else(Carried::failed);
+    let report = running.report(&outcome, &stages);
     let has_failed = outputs.iter().any(|output| output.failed);
     report_outputs(&outputs);
     let fates = readers.fates();
