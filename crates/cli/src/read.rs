@@ -14,6 +14,7 @@ use trawl_sys::events::Signals;
 use trawl_sys::rights::privilege::{self, User};
 use trawl_sys::{Result, errno};
 use trawl_view::record::PacketSource;
+use trawl_view::rewrite::Privacy;
 
 pub use args::ReadArgs;
 use args::Request;
@@ -67,7 +68,7 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     outputs.for_readers = FOR_READERS;
     outputs.spare(inputs.iter().filter_map(|input| Some((input.identity?, input.name.clone()))).collect())?;
     let readers = ReaderLogs::new(outputs.readers());
-    let choice = Chosen::new(&request, filter);
+    let choice = Chosen::new(&request, filter, privacy.clone());
     let files_plan = FilesPlan {
         outputs: &plan.outputs,
         privacy,
@@ -117,17 +118,19 @@ struct Chosen<'a> {
     /// Number of packets still wanted, if limited.
     remaining: Option<u64>,
     shown: Option<Shown>,
+    is_only_shown: bool,
 }
 
 impl<'a> Chosen<'a> {
-    fn new(request: &'a Request, filter: Option<FileFilter<'a>>) -> Self {
+    fn new(request: &'a Request, filter: Option<FileFilter<'a>>, privacy: Option<Privacy>) -> Self {
         Self {
             filter,
             selection: request.selection.clone(),
             dedup: request.dedup.map(Dedup::new),
             duplicates: 0,
             remaining: request.count,
-            shown: request.form.map(|form| Shown::new(form, request)),
+            is_only_shown: !request.writes(),
+            shown: request.form.map(|form| Shown::new(form, request, privacy)),
         }
     }
 
@@ -162,7 +165,11 @@ impl<'a> Chosen<'a> {
 
     /// Ends the text, and reports the packets left out.
     fn end(&mut self) -> Result<()> {
-        self.shown.as_mut().map_or(Ok(true), Shown::end)?;
+        if let Some(shown) = &mut self.shown {
+            shown.end()?;
+            // The outputs have their own notice.
+            shown.private().filter(|_| self.is_only_shown).iter().for_each(json::show_notice);
+        }
         if self.dedup.is_some() {
             json::show_notice(&Notice::DuplicatesLeftOut { packets: self.duplicates });
         }
@@ -181,6 +188,10 @@ impl Choice for Chosen<'_> {
             None => true,
         };
         Ok(if is_read && self.remaining != Some(0) { Wanted::Yes } else { Wanted::AsLast })
+    }
+
+    fn block(&mut self, index: usize, input: &Input, kind: u32) {
+        self.shown.iter_mut().for_each(|shown| shown.block(index, input, kind));
     }
 
     fn flush(&mut self) -> Result<bool> {

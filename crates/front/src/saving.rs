@@ -137,10 +137,10 @@ pub struct SavingArgs {
     #[command(flatten)]
     pub rotation: RotationArgs,
     /// Replace addresses under the key in this file, and leave out payload and names: `openssl rand -hex 32 > KEY`
-    #[arg(long, value_name = "KEY", requires = "write", conflicts_with = "print", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "KEY", value_hint = clap::ValueHint::FilePath)]
     pub anonymize: Option<PathBuf>,
     /// Cut packets after their headers, also inside tunnels
-    #[arg(long, requires = "write", conflicts_with = "print")]
+    #[arg(long)]
     pub headers: bool,
     /// Leave out packets that another interface or direction saw within this time, such as 5ms; retransmissions stay
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -151,6 +151,17 @@ pub struct SavingArgs {
 }
 
 impl SavingArgs {
+    /// Returns the first option given that has an effect on packets alone.
+    pub fn for_packets(&self) -> Option<&'static str> {
+        let given = [
+            ("--anonymize", self.anonymize.is_some()),
+            ("--headers", self.headers),
+            ("--dedup", self.dedup.is_some()),
+            ("--print", self.print),
+        ];
+        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
+
     /// Returns the options as they were typed, for another program of trawl's.
     pub fn typed(&self) -> Vec<OsString> {
         let Self { write, format, rotation, anonymize, headers, dedup, print } = self;

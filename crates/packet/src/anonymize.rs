@@ -25,7 +25,7 @@ pub struct Anonymized<'a> {
 }
 
 /// Replaces the addresses of packets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Anonymizer {
     pub addresses: Addresses,
     buffer: Vec<u8>,

@@ -401,7 +401,12 @@ impl Outputs {
         // Compression starts threads, which have the rights of the thread that starts them.
         let capture = confined.attached();
         let interface = capture.interfaces().first().cloned().unwrap_or_default();
-        let mut writers = prepared.start(Stream { interface, packets: packets_of(capture) })?;
+        let packets = match privacy {
+            // Names of interfaces are replaced in the blocks.
+            Some(_) => RingPackets::default(),
+            None => packets_of(capture),
+        };
+        let mut writers = prepared.start(Stream { interface, packets })?;
         let mut ran = match privacy {
             Some(stage) => confined.run(&mut Feed::new(vec![Box::new(stage)], writers.writer()), observer),
             None => confined.run(writers.writer(), observer),

@@ -11,7 +11,7 @@ use trawl_sys::Result;
 use trawl_sys::events::Signals;
 use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
-use trawl_view::rewrite::{LeftOut, Privacy, Rewriter};
+use trawl_view::rewrite::{Privacy, Rewriter};
 
 use crate::{Input, Notice};
 
@@ -31,6 +31,9 @@ pub enum Wanted {
 pub trait Choice {
     /// Chooses the current packet of a file, which has this number.
     fn choose(&mut self, file: usize, input: &Input) -> Result<Wanted>;
+
+    /// Called for the current block of a file, of this type and without a packet.
+    fn block(&mut self, _file: usize, _input: &Input, _kind: u32) {}
 
     /// Called when no more packets are available for now, and at the end. Returns false if no more are wanted.
     fn flush(&mut self) -> Result<bool>;
@@ -152,12 +155,7 @@ impl<'a, C: Choice> Files<'a, C> {
         let Some(Gathered { rewriter, .. }) = &self.gathered else {
             return Vec::new();
         };
-        let private = rewriter.private().filter(|left_out| *left_out != LeftOut::default());
-        let private = private.map(|LeftOut { contents, comments, blocks }| Notice::LeftOutForPrivacy {
-            packets: contents,
-            comments,
-            blocks,
-        });
+        let private = rewriter.private().and_then(Notice::of_privacy);
         let blocks = rewriter.left_out();
         let big_endian = (blocks > 0).then_some(Notice::BlocksLeftOut { blocks });
         private.into_iter().chain(big_endian).collect()
@@ -172,6 +170,7 @@ impl<'a, C: Choice> Files<'a, C> {
                     return Ok(None);
                 };
                 if let Step::Block { kind } = step {
+                    self.choice.block(index, input, kind);
                     self.gathered.iter_mut().for_each(|gathered| gathered.block(index, input, kind));
                     return Ok(None);
                 }

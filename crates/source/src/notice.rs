@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use trawl_view::rewrite::LeftOut;
 
 /// Receives notices.
 pub type Tell = fn(&Notice);
@@ -31,6 +32,14 @@ pub enum Notice {
     LeftOutForPrivacy { packets: u64, comments: u64, blocks: u64 },
     /// Blocks that cannot be written in another byte order.
     BlocksLeftOut { blocks: u64 },
+}
+
+impl Notice {
+    /// Returns the notice of the parts left out for privacy, if there are any.
+    pub fn of_privacy(left_out: LeftOut) -> Option<Self> {
+        let LeftOut { contents, comments, blocks } = left_out;
+        (left_out != LeftOut::default()).then_some(Self::LeftOutForPrivacy { packets: contents, comments, blocks })
+    }
 }
 
 impl fmt::Display for Notice {

@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "write"])]
     csv: bool,
     /// Print JSON
-    #[arg(long, conflicts_with = "write")]
+    #[arg(long)]
     json: bool,
     #[command(flatten)]
     hosts: HostsArgs,
@@ -168,6 +168,11 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let is_table = args.filter.is_none() && args.saving.write.is_empty();
+    if let Some(option) = args.saving.for_packets().filter(|_| is_table || args.flows) {
+        return Err(Error::usage(format!("cannot use {option}"), "the answer is a table, and has no packets")
+            .fix("write packets with --packets FILE, or show them with --filter EXPRESSION"));
+    }
     args.store.limit()?;
     match (&args.sql, &args.filter) {
         (_, filter) if args.flows => {

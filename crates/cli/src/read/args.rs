@@ -197,6 +197,11 @@ impl Request {
         }
     }
 
+    /// Returns true if packets are written, not only shown.
+    pub(super) fn writes(&self) -> bool {
+        !self.write.is_empty()
+    }
+
     /// Returns the changes of `--anonymize` and `--headers`. The key is read.
     pub(super) fn privacy(&self) -> Result<Option<Privacy>> {
         privacy(self.headers, self.anonymize.as_deref())

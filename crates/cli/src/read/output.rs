@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::TSRESOL_DEFAULT;
-use trawl_source::Input;
+use trawl_source::{Input, Notice};
 use trawl_sys::Result;
 use trawl_view::Show;
 use trawl_view::json::{JsonArray, JsonLines};
 use trawl_view::print::{Precision, Printer};
-use trawl_view::record::PacketSource;
+use trawl_view::record::{PacketSource, PacketView, RingPackets};
+use trawl_view::rewrite::{Privacy, Rewriter};
 
 use super::args::{Form, Request};
 use crate::terminal;
@@ -24,6 +25,7 @@ pub(super) struct Shown {
     precision_of_file: bool,
     /// Names of each file's interfaces.
     names: HashMap<usize, Names>,
+    private: Option<Private>,
 }
 
 /// State that records if the interfaces of a file have different names.
@@ -56,8 +58,48 @@ enum Shape {
     Json(JsonArray),
 }
 
+impl Shape {
+    fn show(&mut self, out: &mut String, packet: &PacketView<'_>) {
+        match self {
+            Self::Lines(printer) => printer.line(out, packet),
+            Self::Count(_) => {}
+            Self::JsonLines => JsonLines.show(out, packet),
+            Self::Json(array) => array.show(out, packet),
+        }
+    }
+}
+
+/// The packets without the parts that are not to be shown.
+struct Private {
+    rewriter: Rewriter,
+    bytes: Vec<u8>,
+    packets: RingPackets,
+}
+
+impl Private {
+    fn new(privacy: Privacy) -> Self {
+        Self {
+            rewriter: Rewriter::new(false, String::new()).in_nanoseconds().with_privacy(privacy),
+            bytes: Vec::new(),
+            packets: RingPackets::default(),
+        }
+    }
+
+    fn block(&mut self, index: usize, input: &Input, kind: u32) {
+        self.bytes.clear();
+        self.rewriter.block(&mut self.bytes, index, &input.reader, kind);
+        self.packets.each(&self.bytes, |_, _| {});
+    }
+
+    fn each(&mut self, index: usize, input: &Input, mut show: impl FnMut(PacketView<'_>)) {
+        self.bytes.clear();
+        self.rewriter.packet(&mut self.bytes, index, &input.reader);
+        self.packets.each(&self.bytes, |packet, _| show(*packet));
+    }
+}
+
 impl Shown {
-    pub fn new(form: Form, request: &Request) -> Self {
+    pub fn new(form: Form, request: &Request, privacy: Option<Privacy>) -> Self {
         Self {
             form: match form {
                 Form::Lines => Shape::Lines(Box::new(Printer::new(request.print))),
@@ -68,7 +110,18 @@ impl Shown {
             text: String::new(),
             precision_of_file: request.precision_of_file,
             names: HashMap::new(),
+            private: privacy.map(Private::new),
         }
+    }
+
+    /// Returns the notice of the parts that were not shown.
+    pub fn private(&self) -> Option<Notice> {
+        self.private.as_ref().and_then(|private| private.rewriter.private()).and_then(Notice::of_privacy)
+    }
+
+    /// Adds a block that packets may refer to.
+    pub fn block(&mut self, index: usize, input: &Input, kind: u32) {
+        self.private.iter_mut().for_each(|private| private.block(index, input, kind));
     }
 
     /// Adds a packet. Returns false once the reader of the text is gone.
@@ -78,32 +131,33 @@ impl Shown {
     }
 
     fn append(&mut self, index: usize, input: &Input) {
-        if let Shape::Count(count) = &mut self.form {
+        let Self { form, text, precision_of_file, names, private } = self;
+        let mut is_named = true;
+        if let Shape::Count(count) = form {
             *count += 1;
             return;
         }
-        let Some(mut packet) = PacketSource::current(&input.reader) else {
-            return;
-        };
-        match &mut self.form {
-            Shape::Count(_) => {}
-            Shape::Lines(printer) => {
-                let interfaces = input.reader.interfaces();
-                let names = self.names.entry(index).or_default();
-                names.look_at(interfaces);
-                if packet.hook.is_none() && !names.differ {
-                    packet.interface = None;
-                }
-                if self.precision_of_file {
-                    let index = input.reader.time_and_interface().map(|(_, index)| index);
-                    let interface = index.and_then(|index| interfaces.get(index));
-                    let is_coarse = interface.is_some_and(|i| i.tsresol <= TSRESOL_DEFAULT);
-                    printer.set_precision(if is_coarse { Precision::Micro } else { Precision::Nano });
-                }
-                printer.line(&mut self.text, &packet);
+        if let Shape::Lines(printer) = form {
+            let interfaces = input.reader.interfaces();
+            let names = names.entry(index).or_default();
+            names.look_at(interfaces);
+            is_named = names.differ;
+            if *precision_of_file {
+                let index = input.reader.time_and_interface().map(|(_, index)| index);
+                let interface = index.and_then(|index| interfaces.get(index));
+                let is_coarse = interface.is_some_and(|i| i.tsresol <= TSRESOL_DEFAULT);
+                printer.set_precision(if is_coarse { Precision::Micro } else { Precision::Nano });
             }
-            Shape::JsonLines => JsonLines.show(&mut self.text, &packet),
-            Shape::Json(array) => array.show(&mut self.text, &packet),
+        }
+        let show = |mut packet: PacketView<'_>| {
+            if packet.hook.is_none() && !is_named {
+                packet.interface = None;
+            }
+            form.show(text, &packet);
+        };
+        match private {
+            Some(private) => private.each(index, input, show),
+            None => PacketSource::current(&input.reader).into_iter().for_each(show),
         }
     }
 

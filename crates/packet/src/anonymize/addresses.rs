@@ -80,7 +80,7 @@ const MAC_OF_V6_GROUP: [u8; 2] = [0x33, 0x33];
 const MAC_BITS: [usize; 2] = [6, 7];
 
 /// The replacements under one key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Addresses {
     /// The state after the key.
     keyed: Sha256,

@@ -59,7 +59,7 @@ pub struct LeftOut {
 }
 
 /// Removes what is not to be passed on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Privacy {
     /// Cuts packets after their headers.
     cuts: bool,
