@@ -1,7 +1,6 @@
 //! JSON for machines: one document on one line, and errors in the same form. `docs/json.md` describes the documents.
 
 use std::fmt;
-use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,8 +73,7 @@ pub struct Said {
 pub fn notice(host: Option<&str>, notice: impl Into<Value>, text: &str) {
     let said = Said { host: host.map(str::to_owned), notice: notice.into(), text: text.to_owned() };
     if let Ok(text) = serde_json::to_string(&said) {
-        // A closed standard error does not end the command.
-        let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
+        terminal::say_line(&text::in_json(&text));
     }
 }
 
@@ -148,8 +146,7 @@ pub fn report_usage(why: &str) {
 
 fn write_failure(error: Details<'_>) {
     if let Ok(text) = serde_json::to_string(&Failure { error }) {
-        // A closed standard error does not change the exit status.
-        let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
+        terminal::say_line(&text::in_json(&text));
     }
 }
 

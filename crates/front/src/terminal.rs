@@ -106,7 +106,13 @@ pub fn printable(text: &str) -> String {
 
 /// Prints a message with trawl's name in front. A closed standard error does not end the command.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "trawl: {}", printable(text));
+    say_line(&format!("trawl: {}", printable(text)));
+}
+
+/// Writes a line to standard error in one piece, so that no line of another process gets into it. A closed standard
+/// error does not end the command.
+pub(crate) fn say_line(line: &str) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Prints a line that the next one overwrites, for live statistics; only on a terminal.
