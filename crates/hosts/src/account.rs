@@ -42,7 +42,7 @@ pub(crate) struct HostReport {
     counts: Option<PacketAccount>,
     /// Packets received here; `None` if the host keeps them in a store.
     received: Option<u64>,
-    /// Those that were handed to the outputs.
+    /// Number of packets handed to the outputs.
     #[serde(skip)]
     handed_on: u64,
     clock: Option<Clock>,

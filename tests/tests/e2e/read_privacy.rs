@@ -217,5 +217,6 @@ fn keys_that_are_short_or_missing_leave_no_file() {
     let short = refused(&arguments, 1);
     assert!(short.contains("16 bytes") && !short.contains("0123456789"), "{short}");
     assert!(!directory.path().join("out.pcapng").exists());
-    refused(&["read", &file, "--anonymize", &key], 2);
+    // Lines need a key too.
+    refused(&["read", &file, "--anonymize", &key], 1);
 }

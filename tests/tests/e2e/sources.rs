@@ -1,10 +1,11 @@
 //! Every output accepts the packets of every source.
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 
-use trawl_tests::witness::{capinfos, packets_in, tshark};
+use trawl_sys::netns::run_in;
+use trawl_tests::witness::{capinfos, packets_in, run, tshark};
 use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, trawl};
 
 /// Connects as a reader of the address that trawl reports, and returns the number of packets received, in a thread.
@@ -106,22 +107,28 @@ fn every_output_has_the_packets_of_a_store() {
     have_all_that_is_read(&lab, &Outputs::of(&lab, "store"), query, SENT);
 }
 
-/// Also, packets of a host that are cut off are in the account.
-#[test]
-fn every_output_has_the_packets_of_all_hosts() {
-    let Some(lab) = Lab::open() else { return };
+/// Captures what two hosts receive.
+fn capture_on_hosts(lab: &Lab, more: &[&str]) -> Capture {
     // The hosts are this one: the script for each of them is the last argument.
     let ssh = lab.file("ssh");
     std::fs::write(&ssh, "#!/bin/sh\nfor last; do :; done\nexec sh -c \"$last\"\n").expect("it can be written");
     std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).expect("it is ours");
     let directory = trawl_tests::binary::path().parent().expect("a directory");
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default());
-    let outputs = Outputs::of(&lab, "hosts");
     let hosts = args!("--ssh {ssh} --on one --on two -i {} --tap tc -Q in", lab.receiver());
-    let capture = Capture::start_with(("PATH", &path), &lab, &[hosts, outputs.words()].concat());
+    let capture = Capture::start_with(("PATH", &path), lab, &[&hosts, more].concat());
     for host in ["one", "two"] {
         capture.wait_said(&format!("{host}: capturing on"));
     }
+    capture
+}
+
+/// Also, packets of a host that are cut off are in the account.
+#[test]
+fn every_output_has_the_packets_of_all_hosts() {
+    let Some(lab) = Lab::open() else { return };
+    let outputs = Outputs::of(&lab, "hosts");
+    let capture = capture_on_hosts(&lab, &outputs.words());
     let received = reader(&lab, &capture.said());
     capture.wait_said(" connected");
     lab.send(&[frames::patterned(300)], SENT);
@@ -140,7 +147,13 @@ fn every_output_has_the_packets_of_all_hosts() {
 
 /// Returns the bytes of all packets of a file.
 fn bytes_of(file: &str) -> String {
-    let shown = trawl(&args!("read -t -xx {file}"));
+    bytes_shown(&args!("read -t -xx {file}"))
+}
+
+/// Returns the bytes of the packets that a command shows.
+fn bytes_shown(command: &[&str]) -> String {
+    let shown = trawl(command);
+    assert!(shown.status.success(), "{shown:?}");
     let lines = String::from_utf8_lossy(&shown.stdout).into_owned();
     lines.lines().filter(|line| line.starts_with(char::is_whitespace)).collect()
 }
@@ -164,4 +177,59 @@ fn packets_are_anonymized_alike_at_interfaces_and_in_files() {
     assert_eq!(packets_in(&anonymized), SENT);
     assert_eq!(bytes_of(&anonymized), bytes_of(&read));
     assert_ne!(bytes_of(&anonymized), bytes_of(&plain));
+    assert_eq!(bytes_shown(&args!("read -t -xx {plain} --anonymize {key}")), bytes_of(&read));
+    // The file and the lines beside it.
+    let cut = bytes_shown(&args!("read -t -xx {plain} --headers -w {read} --print"));
+    assert_eq!(cut, bytes_of(&read));
+    assert_ne!(cut, bytes_of(&plain));
+}
+
+#[test]
+fn further_sightings_are_left_out_of_every_source() {
+    let Some(lab) = Lab::open() else { return };
+    let is_stored = helper_or_skip("trawl-fleet", "make build-fleet");
+    let [live, plain, hosts, read] =
+        ["live.pcapng", "plain.pcapng", "hosts.pcapng", "read.pcapng"].map(|name| lab.file(name));
+    let [pcap, editcap, key] = ["plain.pcap", "editcap.pcap", "key"].map(|name| lab.file(name));
+    let [store, spool] = ["store", "spool"].map(|name| lab.file(name));
+    let both = args!("-i {} -i {} --tap tc", lab.sender(), lab.receiver());
+    let start = |more: Vec<&'static str>| Capture::start(&lab, &[both.clone(), more].concat());
+    let first = start(args!("--dedup 60s -w {live} udp"));
+    let all = start(args!("-w {plain} udp"));
+    let stored = is_stored.then(|| start(args!("--store file://{store} --spool {spool} --store-index udp")));
+    let of_hosts = capture_on_hosts(&lab, &args!("--dedup 60s -w {hosts} udp"));
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let socket = run_in(&a.namespace, || UdpSocket::bind((a.ipv4, 4000)).expect("a port")).expect("a namespace");
+    for number in 0..50 {
+        socket.send_to(&[number; 18], (b.ipv4, 9)).expect("a packet");
+    }
+    all.wait_recorded(100);
+    all.stop_well();
+    first.wait_recorded(50);
+    let summary = first.stop_well();
+    assert_eq!((summary.recorded, summary.merged), (50, 50), "{summary:#?}");
+    let said = of_hosts.stop().stderr;
+    let account = said.lines().last().expect("an account");
+    assert!(account.ends_with(" filtered out, 50 recorded, 50 merged, 0 lost"), "{said}");
+
+    let done = trawl(&args!("read {plain} --dedup 60s -w {read}"));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("left out 50 packets"), "{done:?}");
+    for file in [&live, &hosts] {
+        assert_eq!(bytes_of(file), bytes_of(&read));
+    }
+    assert!(trawl(&args!("read {plain} -w {pcap}")).status.success());
+    run("editcap", &["-w", "60", &pcap, &editcap]);
+    assert_eq!((packets_in(&read), packets_in(&editcap)), (50, 50));
+    if let Some(stored) = stored {
+        stored.wait_recorded(100);
+        stored.stop_well();
+        std::fs::write(&key, [7; 32]).expect("it can be written");
+        let query = args!("store query --store file://{store} --spool {spool}");
+        let shown = args!("--filter udp --dedup 60s --anonymize {key} -t -xx");
+        let read = bytes_shown(&args!("read -t -xx {read} --anonymize {key}"));
+        assert_eq!(bytes_shown(&[query.clone(), shown].concat()), read);
+        // A table has no packets.
+        let refused = trawl(&[query, args!("'SELECT * FROM packets' --dedup 60s")].concat());
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
 }

@@ -233,9 +233,9 @@ struct OutputArgs {
     /// stay
     #[arg(long, value_name = "TIME", value_parser = units::duration, hide_short_help = true)]
     dedup: Option<Duration>,
-    /// Show packets as JSON, and notices too
+    /// Show packets as JSON
     ///
-    /// One object a line; array: one document. With -w, packets are shown with --print only
+    /// One object a line; array: one document. Notices become JSON too. With -w, packets are shown with --print only
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines")]
     json: Option<JsonForm>,
     /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit,

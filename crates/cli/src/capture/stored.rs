@@ -23,7 +23,7 @@ use crate::units;
 #[command(next_help_heading = "Storing")]
 pub(super) struct StoreArgs {
     /// Keep the packets in a store, in sealed chunks with manifests: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
-    #[arg(long, value_name = "URL", conflicts_with_all = ["write", "json", "trigger", "on_verdict", "on_signal"], hide_short_help = true)]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["write", "print", "json", "trigger", "on_verdict", "on_signal"], hide_short_help = true)]
     store: Option<String>,
     /// The capture's name in the store
     #[arg(long, value_name = "NAME", default_value = "trawl", requires = "store", hide_short_help = true)]
