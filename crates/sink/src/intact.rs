@@ -72,7 +72,7 @@ pub(crate) fn refused(name: &str, written: u64, error: io::Error) -> Error {
     let errno = error.raw_os_error();
     let error = Error::os(format!("cannot write to {name}"), error);
     let remedy = match errno {
-        Some(errno::ENOSPC) => "free some space or write elsewhere",
+        Some(errno::ENOSPC | errno::EDQUOT) => "free some space or write elsewhere",
         Some(errno::EFBIG) => "ulimit -f shows the limit",
         _ => return error,
     };
