@@ -209,16 +209,24 @@ impl Privacy {
         block.end_of_options(any);
     }
 
-    /// Returns an interface's name, with a replaced name of its host or number of its device.
+    /// Returns an interface's name, with replaced names of its host and namespace, or number of its device.
     fn interface_name(&self, name: &[u8]) -> Vec<u8> {
-        let colon = name.iter().position(|byte| *byte == b':');
-        let replaced = colon.map(|colon| 0..colon).or_else(|| device_number(name));
-        match (replaced, &self.anonymizer) {
-            (Some(part), Some(anonymizer)) => {
-                let new = anonymizer.addresses.name(&name[part.clone()]);
-                [&name[..part.start], new.as_bytes(), &name[part.end..]].concat()
+        let Some(Anonymizer { addresses, .. }) = &self.anonymizer else {
+            return name.to_vec();
+        };
+        let mut new = Vec::new();
+        let mut rest = name;
+        while let Some(colon) = rest.iter().position(|byte| *byte == b':') {
+            new.extend_from_slice(addresses.name(&rest[..colon]).as_bytes());
+            new.push(b':');
+            rest = &rest[colon + 1..];
+        }
+        match device_number(rest) {
+            Some(part) => {
+                let number = addresses.name(&rest[part.clone()]);
+                [&new, &rest[..part.start], number.as_bytes(), &rest[part.end..]].concat()
             }
-            _ => name.to_vec(),
+            None => [&new, rest].concat(),
         }
     }
 

@@ -21,7 +21,7 @@ fn file() -> Vec<u8> {
         &write::SectionHeader { os: Some("Linux"), comment: Some(SECRET), ..write::SectionHeader::default() },
     );
     let interface = Interface {
-        name: Some(format!("{SECRET}:eth0")),
+        name: Some(format!("{SECRET}:{SECRET}:eth0")),
         description: Some(format!("tc ingress, time stamps from the system clock, {SECRET}")),
         filter: Some(format!("host {SECRET}")),
         mac: Some([2, 10, 1, 2, 3, 9]),
@@ -130,7 +130,11 @@ fn every_block_stays_without_its_secrets() {
         assert_eq!((packet.timestamp_ns, packet.options.packet_id), (9, Some(11)));
         assert_eq!(reader.interfaces()[0].hook(), Some("tc ingress"));
         let name = reader.interfaces()[0].name.as_deref().expect("a name");
-        assert!(name.starts_with("host-") && name.ends_with(":eth0"), "{name}");
+        let parts: Vec<&str> = name.split(':').collect();
+        assert!(
+            matches!(parts[..], [host, namespace, "eth0"] if host.starts_with("host-") && namespace == host),
+            "{name}"
+        );
         let process = reader.processes().find(7, 9).expect("a process");
         assert_eq!((process.parent, process.start_ns, &process.name), (Some(3), Some(5), &None));
     }
