@@ -145,12 +145,24 @@ pub struct SavingArgs {
     /// Leave out packets that another interface or direction saw within this time, such as 5ms; retransmissions stay
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub dedup: Option<Duration>,
+    /// An option of captures that is refused by name.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "", hide = true)]
+    once: Option<String>,
     /// Show the packets as well as write them
     #[arg(long, hide_short_help = true)]
     pub print: bool,
 }
 
 impl SavingArgs {
+    /// Refuses an option for captures alone.
+    pub fn refuse(&self) -> Result<()> {
+        match self.once {
+            Some(_) => Err(Error::usage("cannot use --once", "identifiers of packets are unique in one capture alone")
+                .fix("use --dedup TIME, which compares their bytes")),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the first option given that has an effect on packets alone.
     pub fn for_packets(&self) -> Option<&'static str> {
         let given = [
@@ -164,7 +176,7 @@ impl SavingArgs {
 
     /// Returns the options as they were typed, for another program of trawl's.
     pub fn typed(&self) -> Vec<OsString> {
-        let Self { write, format, rotation, anonymize, headers, dedup, print } = self;
+        let Self { write, format, rotation, anonymize, headers, dedup, once: _, print } = self;
         let format = format.map(|format| match format {
             Format::Pcapng => "pcapng",
             Format::Pcap => "pcap",

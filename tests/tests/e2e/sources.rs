@@ -212,6 +212,8 @@ fn further_sightings_are_left_out_of_every_source() {
     let account = said.lines().last().expect("an account");
     assert!(account.ends_with(" filtered out, 50 recorded, 50 merged, 0 lost"), "{said}");
 
+    let refused = trawl(&args!("read {plain} --once"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--dedup"), "{refused:?}");
     let done = trawl(&args!("read {plain} --dedup 60s -w {read}"));
     assert!(String::from_utf8_lossy(&done.stderr).contains("left out 50 packets"), "{done:?}");
     for file in [&live, &hosts] {

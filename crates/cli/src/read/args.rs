@@ -217,6 +217,7 @@ impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {
         self.tcpdump.refuse()?;
         let saving = &self.saving;
+        saving.refuse()?;
         let (files, words) = self.files_and_words()?;
         let filter = self.filter(&words)?;
         let verdicts = self.choice.verdict.as_deref().map(Verdicts::parse);
