@@ -1,10 +1,13 @@
 //! Compares docs/json.md with the commands' output.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 
 use serde_json::Value;
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, binary, frames, trawl};
 
 /// Returns the keys that the page lists under a heading.
 fn documented(heading: &str) -> BTreeSet<String> {
@@ -215,4 +218,21 @@ fn notices_are_json_documents() {
     let deny = ["guard", "deny", "--netns", netns, "--src", "203.0.113.0/24"];
     assert_eq!(said(&deny)[0]["notice"]["kind"], "not_guarded");
     succeeds(&["guard", "remove", "--netns", netns, "--all"]);
+}
+
+/// Else lines of other processes get into it, as those of a capture's clock on another host.
+#[test]
+fn line_on_standard_error_is_one_write() {
+    for form in ["--json", "--count"] {
+        // Each write is a datagram.
+        let (received, stderr) = UnixDatagram::pair().expect("a pair of sockets");
+        let mut command = Command::new(binary::path());
+        command.args(["read", "/nowhere.pcap", form]).stderr(OwnedFd::from(stderr));
+        assert_eq!(command.status().expect("trawl runs").code(), Some(1));
+        received.set_nonblocking(true).expect("a socket");
+        let mut line = [0; 4096];
+        let length = received.recv(&mut line).expect("an error");
+        assert!(line[..length].ends_with(b"\n"), "{:?}", String::from_utf8_lossy(&line[..length]));
+        assert!(received.recv(&mut line).is_err(), "a second write");
+    }
 }
