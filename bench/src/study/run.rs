@@ -107,7 +107,7 @@ impl Clock {
         self.budget.is_none_or(|budget| self.began.elapsed().as_secs_f64() + seconds < budget.as_secs_f64())
     }
 
-    fn left(&self) -> Option<Duration> {
+    fn remaining(&self) -> Option<Duration> {
         let elapsed = self.began.elapsed();
         let each = elapsed.checked_div(u32::try_from(self.measured).ok()?)?;
         let left = each.checked_mul(u32::try_from(self.total.saturating_sub(self.done)).ok()?)?;
@@ -217,7 +217,7 @@ impl Runner<'_> {
                 repetition,
                 done: self.clock.done,
                 total: self.clock.total,
-                left: self.clock.left(),
+                left: self.clock.remaining(),
             };
             if !(self.watch)(&progress) {
                 return Ok(false);

@@ -71,20 +71,20 @@ impl<'a> Attempt<'a> {
         Error::failed(self.what.clone(), format!("{why}{}", self.quoted))
     }
 
-    fn says(&self, phrases: &[&str]) -> bool {
+    fn mentions(&self, phrases: &[&str]) -> bool {
         let says = self.refusal.says.as_deref().unwrap_or_default().to_ascii_lowercase();
         phrases.iter().any(|phrase| says.contains(phrase))
     }
 
     /// Returns true if the driver takes packets only in one buffer.
-    fn takes_one_buffer(&self) -> bool {
+    fn needs_one_buffer(&self) -> bool {
         let is_limited = |able: XdpAbilities| able.native() && !able.multi_buffer();
         !self.is_veth() && self.able.is_some_and(is_limited)
     }
 
     fn exceeds_the_only_buffer(&self) -> bool {
         let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
-        self.mode == XdpMode::Native && self.takes_one_buffer() && mtu > ONE_BUFFER_MTU
+        self.mode == XdpMode::Native && self.needs_one_buffer() && mtu > ONE_BUFFER_MTU
     }
 
     fn is_veth(&self) -> bool {
@@ -100,17 +100,17 @@ impl<'a> Attempt<'a> {
         }
         // igb and vmxnet3 give links no reason.
         let may_be_size = errno == ERANGE || ([EINVAL, EOPNOTSUPP].contains(&errno) && self.exceeds_the_only_buffer());
-        if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"]) || (may_be_size && silent) {
+        if self.mentions(&["mtu", "too large", "single-buffer", "jumbo", "frame size"]) || (may_be_size && silent) {
             return self.too_large();
         }
-        if self.says(&["queue", "tx ring", "channel"]) || (errno == ENOSPC && silent) {
+        if self.mentions(&["queue", "tx ring", "channel"]) || (errno == ENOSPC && silent) {
             return self.too_few_queues();
         }
         let offloads = ["lro", "gro_hw", "gro-hw", "csum", "offload", "gso", "rxvlan", "header-split", "hds"];
-        if self.mode != XdpMode::Offload && self.says(&offloads) {
+        if self.mode != XdpMode::Offload && self.mentions(&offloads) {
             return self.offload_conflict();
         }
-        if self.says(&["upper device"]) {
+        if self.mentions(&["upper device"]) {
             return self.occupied_above();
         }
         match (self.mode, errno) {
@@ -135,7 +135,7 @@ impl<'a> Attempt<'a> {
 
     /// Explains packets that do not fit into a page and come in pieces.
     fn too_large(self) -> Error {
-        let (pieces, instead, most) = match self.takes_one_buffer() {
+        let (pieces, instead, most) = match self.needs_one_buffer() {
             true => (
                 "for native XDP with its driver, which accepts packets in one buffer only",
                 "use --mode skb",
@@ -147,7 +147,7 @@ impl<'a> Attempt<'a> {
                 LINEAR_MTU,
             ),
         };
-        let of_peer = self.says(&["peer"]) || (self.is_veth() && !self.says(&["mtu"]));
+        let of_peer = self.mentions(&["peer"]) || (self.is_veth() && !self.mentions(&["mtu"]));
         let (whose, command) = match (&self.peer, of_peer) {
             (_, false) => {
                 let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);

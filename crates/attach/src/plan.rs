@@ -141,7 +141,7 @@ pub fn position(
     if let (true, true, Some(id)) = (request.keep_guard, request.replace, now.guard) {
         return Err(Conflict::Guard { id });
     }
-    let met = now.met_in(mode);
+    let met = now.conflicting_in(mode);
     let chains = !new.hooks && !new.alone && mode != XdpMode::Offload && now.dispatchers;
     let Some(by) = met.filter(|_| !request.replace) else {
         return Ok(match chains {
@@ -180,7 +180,7 @@ pub fn position(
 
 /// Returns the steps that attach the program to the interface, in exchange for the attached one.
 pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> AttachPlan {
-    let met = now.met_in(XdpMode::Native);
+    let met = now.conflicting_in(XdpMode::Native);
     let asked = match (asked, means, now.native, met) {
         // An attempt in native mode, which this driver refuses, would leave the interface without a program for a
         // moment.
@@ -195,10 +195,10 @@ pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> Att
         (None, _, Some(true)) => Fallback::Never,
         (None, ..) => Fallback::NoDriverSupport,
     };
-    let steps = towards(now.met_in(mode), mode, means);
+    let steps = towards(now.conflicting_in(mode), mode, means);
     let is_removed = |step: &AttachStep| matches!(step, AttachStep::Remove { .. });
     // The steps for native mode may remove the program.
-    let left = now.met_in(XdpMode::Skb).filter(|_| !steps.iter().any(is_removed));
+    let left = now.conflicting_in(XdpMode::Skb).filter(|_| !steps.iter().any(is_removed));
     AttachPlan {
         mode,
         fallback,

@@ -90,7 +90,7 @@ impl Snapshot {
     }
 
     /// Returns the program that a new one in this mode would meet: one in the driver or after it, or one on the card.
-    pub fn met_in(&self, mode: XdpMode) -> Option<&Present> {
+    pub fn conflicting_in(&self, mode: XdpMode) -> Option<&Present> {
         self.present.iter().find(|one| excludes(one.mode, mode))
     }
 }

@@ -330,7 +330,7 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
         table.vips.iter().find(is_its).map(|vip| vip.service)
     };
     match taken_by(after) {
-        Some(service) if taken_by(before).is_none() && safety::comes_by(&session, site)? => Err(Error::failed(
+        Some(service) if taken_by(before).is_none() && safety::arrives_by(&session, site)? => Err(Error::failed(
             "the table stays as it is",
             format!(
                 "{service} would take the packets of the SSH session from {} in which this command was typed",
@@ -362,7 +362,7 @@ fn warnings(site: &Site, table: &Table) -> Result<Vec<String>> {
         }
     }
     for vip in &table.vips {
-        if !vip.backends.iter().any(|one| one.takes_new_flows()) {
+        if !vip.backends.iter().any(|one| one.accepts_new_flows()) {
             warnings.push(format!("{}: no backend accepts new flows", vip.service));
         }
     }

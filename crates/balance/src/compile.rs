@@ -70,7 +70,7 @@ fn service_word(service: &Service) -> u32 {
 /// Returns the ring of a virtual address, empty if no backend accepts new flows.
 pub fn ring_of(vip: &Vip) -> Vec<u32> {
     let member = |one: &Backend| Member { number: one.number, name: name_of(one.address), weight: one.weight };
-    let members: Vec<Member> = vip.backends.iter().filter(|one| one.takes_new_flows()).map(member).collect();
+    let members: Vec<Member> = vip.backends.iter().filter(|one| one.accepts_new_flows()).map(member).collect();
     maglev::ring(&members, maglev::size_for(vip.backends.len()))
 }
 

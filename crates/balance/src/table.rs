@@ -60,7 +60,7 @@ impl Backend {
         Self { address, weight: 1, mac: None, draining: false, down: false, server_id: None, number: 0, generation: 0 }
     }
 
-    pub fn takes_new_flows(&self) -> bool {
+    pub fn accepts_new_flows(&self) -> bool {
         !self.draining && !self.down
     }
 }

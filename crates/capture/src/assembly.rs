@@ -26,7 +26,7 @@ use trawl_sys::{Error, Result, host};
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
 use crate::extent::Extent;
-use crate::many::{Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table};
+use crate::many::{Likeness, Many, PacketStructure, TableEntry, broadcast_netmask, new_table, read_namespace};
 use crate::point::{Carries, PointIds};
 use crate::process::{self, Processes};
 use crate::sampling::rate_times;
@@ -160,12 +160,12 @@ impl Assembly {
 
     /// Returns the rings that BPF programs write to, created for the first tap that needs them.
     pub fn program_rings(&mut self) -> Result<Arc<Rings>> {
-        self.rings.shared(self.points.max(), self.knows_again())
+        self.rings.shared(self.points.max(), self.recognizes_seen())
     }
 
     /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
     pub fn rings_apart(&mut self, count: usize) -> Result<Arc<Rings>> {
-        self.rings.apart(count, self.points.max(), self.knows_again())
+        self.rings.apart(count, self.points.max(), self.recognizes_seen())
     }
 
     /// Reports points that do not recognise packets which other points have seen.
@@ -183,7 +183,7 @@ impl Assembly {
     }
 
     /// Returns true if programs recognise packets that earlier programs have seen.
-    fn knows_again(&self) -> bool {
+    fn recognizes_seen(&self) -> bool {
         self.links != LINKS_NONE as u32 || self.options.follows()
     }
 
@@ -481,7 +481,7 @@ impl Assembly {
             record.interface = 0;
             record.hardware_interface = 0;
         }
-        let everywhere = self.many.across_namespaces && ask_for_namespace(config, from);
+        let everywhere = self.many.across_namespaces && read_namespace(config, from);
         Ok(Likeness {
             name: name.to_owned(),
             config: config.to_bytes(),

@@ -289,7 +289,7 @@ impl Undo for LeaveChain {
         vec![self.successor.chain.as_raw_fd()]
     }
 
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         TO_EXCHANGE_PROGRAMS
     }
 }
@@ -326,7 +326,7 @@ impl Undo for HandOver {
         held.map(|one| one.as_raw_fd()).collect()
     }
 
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         TO_EXCHANGE_PROGRAMS
     }
 }

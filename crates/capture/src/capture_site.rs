@@ -113,7 +113,7 @@ impl CaptureSite {
     }
 
     /// Returns an error if this process may not open other processes' programs.
-    pub(crate) fn may_not_look(&self) -> Option<Error> {
+    pub(crate) fn missing_right(&self) -> Option<Error> {
         let (why, how) = lack_of(&[Capability::SysAdmin])?;
         let what = format!("cannot look at the XDP program on {}", self.label);
         Some(Error::failed(what, why).fix(how))

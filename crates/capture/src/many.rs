@@ -103,7 +103,7 @@ pub(crate) enum PacketStructure {
 }
 
 /// Configures a program to read the namespace of a packet's device; false if it cannot.
-pub(crate) fn ask_for_namespace(config: &mut TapConfig, from: PacketStructure) -> bool {
+pub(crate) fn read_namespace(config: &mut TapConfig, from: PacketStructure) -> bool {
     let Some(offsets) = Offsets::find() else {
         return false;
     };

@@ -82,7 +82,7 @@ impl Merge {
         if self.streams.len() == 1 {
             return self.move_whole(feed);
         }
-        let horizon = self.look_again();
+        let horizon = self.observe_again();
         if with_records == 1 && self.others_idle() {
             return self.move_whole(feed);
         }
@@ -104,7 +104,7 @@ impl Merge {
     }
 
     /// Observes the rings a second time, and returns the time up to which all records are known.
-    fn look_again(&mut self) -> u64 {
+    fn observe_again(&mut self) -> u64 {
         let between = clock::wall();
         let steady = clock::monotonic();
         while clock::monotonic() - steady < STORE_VISIBLE_NS {

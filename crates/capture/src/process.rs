@@ -185,7 +185,7 @@ impl ProcessStage {
     }
 
     /// Takes in what happened since the last call, and appends the new descriptions.
-    fn take_events(&mut self) {
+    fn describe_events(&mut self) {
         for event in self.processes.watch.events() {
             match event.kind as usize {
                 PROCESS_FOUND | PROCESS_LISTED => self.describe(&event, true),
@@ -204,7 +204,7 @@ impl ProcessStage {
 
     /// Takes in what happened since the last call.
     pub fn refresh(&mut self) {
-        self.take_events();
+        self.describe_events();
         self.out.clear();
     }
 
@@ -387,7 +387,7 @@ impl Stage for ProcessStage {
         if !std::mem::replace(&mut self.has_begun, true) {
             return next.write(blocks);
         }
-        self.take_events();
+        self.describe_events();
         self.send(next)?;
         if self.detail == ProcessDetail::Plain || blocks.bytes().is_empty() {
             return next.write(blocks);
@@ -401,7 +401,7 @@ impl Stage for ProcessStage {
     /// Takes in descriptions while no packets come, because their memory is small. They precede the next packet.
     fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
         if self.has_begun {
-            self.take_events();
+            self.describe_events();
         }
         next.flush()
     }

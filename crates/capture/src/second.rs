@@ -69,7 +69,7 @@ fn obstacle(options: &CaptureOptions) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns true if the filter has loops at one of these sites: the kernel limits the number of turns.
-fn may_loop(filter: &Filter, sites: &[CaptureSite], options: &CaptureOptions) -> Result<bool> {
+fn has_loops(filter: &Filter, sites: &[CaptureSite], options: &CaptureOptions) -> Result<bool> {
     let loops = |compiler: &expression::CompilerOptions| {
         let program = filter.classic(compiler)?;
         Ok(program.has_backward_jumps())
@@ -135,7 +135,7 @@ impl SecondLook {
     pub fn after_kernel(sites: &[CaptureSite], options: &CaptureOptions) -> Result<Option<Self>> {
         let loops = match &options.filter {
             Some(filter) if options.tap != TapChoice::Pcap && obstacle(options).is_none() => {
-                may_loop(filter, sites, options)?
+                has_loops(filter, sites, options)?
             }
             _ => false,
         };

@@ -131,7 +131,7 @@ pub trait Observer {
     fn figures(&mut self, summary: &Summary);
 
     /// Called several times a second; `summary` computes the current statistics.
-    fn looked_after(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
+    fn tick(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
 }
 
 /// Events of a running capture that its summary contains.
@@ -192,7 +192,7 @@ impl Attached {
     pub fn confine(self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
         let mut capabilities = besides;
         for at in &self.taps {
-            capabilities |= at.tap.keeps();
+            capabilities |= at.tap.needed_capabilities();
         }
         // Later interfaces need the same rights to attach.
         if self.options.joins {

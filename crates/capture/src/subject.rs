@@ -85,7 +85,7 @@ impl Undo for Vacate {
     }
 
     /// The command may have started processes of other users.
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         TO_VACATE
     }
 }

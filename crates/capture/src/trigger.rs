@@ -258,7 +258,7 @@ impl Armed<'_> {
         }
     }
 
-    fn look_for_signal(&mut self) -> Result<()> {
+    fn check_signal(&mut self) -> Result<()> {
         match self.trigger.signal.take() {
             Some(_) if self.trigger.foreign_clock => self.event(self.trigger.now(), TriggerCause::Signal),
             Some(time) => self.event(time, TriggerCause::Signal),
@@ -268,7 +268,7 @@ impl Armed<'_> {
 
     /// Closes the window if its time ran out without a later packet. Packets stamped before the last call have arrived
     /// by now; later ones may still be in memory, however late it is.
-    fn look_at_the_clock(&mut self) -> Result<()> {
+    fn check_clock(&mut self) -> Result<()> {
         let now = self.trigger.now();
         let come = std::mem::replace(&mut self.trigger.rested, now).saturating_sub(LATE_NS);
         let until = self.trigger.window;
@@ -299,7 +299,7 @@ impl Armed<'_> {
     }
 
     /// Decides on one packet.
-    fn meet(&mut self, bytes: &[u8], packet: &EnhancedPacket<'_>, cause: Option<TriggerCause>) -> Result<Fate> {
+    fn decide(&mut self, bytes: &[u8], packet: &EnhancedPacket<'_>, cause: Option<TriggerCause>) -> Result<Fate> {
         let time = packet.timestamp;
         if self.trigger.window.is_some_and(|until| time > until) {
             self.close()?;
@@ -343,7 +343,7 @@ impl Armed<'_> {
                     self.pass(&bytes[from..to]).map_err(|e| (to, e))?;
                     from = to;
                 }
-                match self.meet(block.bytes, &packet, cause).map_err(|e| (to, e))? {
+                match self.decide(block.bytes, &packet, cause).map_err(|e| (to, e))? {
                     Fate::AsItIs => {}
                     Fate::Commented(block) => {
                         self.pass(&block).map_err(|e| (end, e))?;
@@ -367,7 +367,7 @@ impl Stage for Trigger {
     fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
         let bytes = blocks.bytes();
         let mut armed = self.before(next);
-        let looked = armed.look_for_signal().map_err(|error| (0, error));
+        let looked = armed.check_signal().map_err(|error| (0, error));
         let caught_up = looked.and_then(|()| armed.catch_up(bytes.len()).map_err(|e| (0, e)));
         match caught_up.and_then(|()| armed.take_all(bytes)) {
             Ok(()) => Ok(self.pressure.clone()),
@@ -380,10 +380,10 @@ impl Stage for Trigger {
 
     fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
         let mut armed = self.before(next);
-        armed.look_for_signal()?;
+        armed.check_signal()?;
         // The rings are not read while a reader blocks.
         if !matches!(armed.trigger.pressure, Pressure::Blocked(_)) {
-            armed.look_at_the_clock()?;
+            armed.check_clock()?;
             armed.catch_up(0)?;
         }
         self.pressure = next.flush()?;
@@ -392,7 +392,7 @@ impl Stage for Trigger {
 
     fn finish(&mut self, next: &mut dyn Writer) -> Result<()> {
         let mut armed = self.before(next);
-        armed.look_for_signal()?;
+        armed.check_signal()?;
         armed.finish(true)?;
         armed.write_comment()
     }

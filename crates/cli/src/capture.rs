@@ -110,7 +110,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>, pod
         trawl_capture::run(&plan, sites, &mut observer, |attached, observer| match &plan.store {
             Some(store) => {
                 let (summary, ended, outcome) = stored::record(attached, store, user, observer)?;
-                Ok((summary, ended, stored::tell(&outcome, &store.url)))
+                Ok((summary, ended, stored::report(&outcome, &store.url)))
             }
             None => outputs.record(attached, observer).map(|(summary, ended)| (summary, ended, true)),
         })?;

@@ -470,7 +470,7 @@ impl Toolbar {
                 Ok(()) => format!("trawl: filter {filter}"),
                 Err(why) => format!("trawl: {why}"),
             };
-            self.tell(&said);
+            self.show_status(&said);
         }
     }
 
@@ -486,7 +486,7 @@ impl Toolbar {
         Ok(())
     }
 
-    fn tell(&mut self, text: &str) {
+    fn show_status(&mut self, text: &str) {
         let Some(answers) = &mut self.answers else {
             return;
         };

@@ -189,7 +189,7 @@ impl Observer for Follower {
         self.watcher.figures(summary);
     }
 
-    fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
+    fn tick(&mut self, summary: &mut dyn FnMut() -> Summary) {
         self.losses.set(lost_records(&summary().total));
     }
 }

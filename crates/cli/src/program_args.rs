@@ -118,7 +118,7 @@ struct Unloaded<'a> {
 
 impl UnloadArgs {
     /// Prints the interfaces from which `what` was removed.
-    pub fn tell(&self, what: &str, sites: &[Site]) -> Result<()> {
+    pub fn print_removed(&self, what: &str, sites: &[Site]) -> Result<()> {
         let document = Unloaded { unloaded: sites.iter().map(Site::label).collect() };
         json::print_as(self.target.json, &document, || {
             format!("unloaded {what} from {}\n", document.unloaded.join(", "))

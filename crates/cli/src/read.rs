@@ -78,9 +78,9 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     };
     let confine = || give_up_privileges(&request, user.as_ref());
     let mut files = Files::new(inputs, choice, files_plan, signals.as_ref(), confine);
-    let mut tell_of_readers = || readers.news().iter().for_each(|event| notices.event(event));
-    let carried = outputs.carry(&mut files, &mut tell_of_readers);
-    tell_of_readers();
+    let mut report_new_readers = || readers.new_events().iter().for_each(|event| notices.event(event));
+    let carried = outputs.carry(&mut files, &mut report_new_readers);
+    report_new_readers();
     let Carried { outcome, outputs: summaries, .. } = carried?;
     files.notices().iter().for_each(json::show_notice);
     files.choice.end()?;

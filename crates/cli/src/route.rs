@@ -184,5 +184,5 @@ fn unload(args: &UnloadArgs) -> Result<()> {
         }
     }
     args.consent.change(&sites, || route::unload(&sites))?;
-    args.tell("the router", &sites)
+    args.print_removed("the router", &sites)
 }

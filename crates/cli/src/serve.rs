@@ -202,15 +202,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut events = Events::attach(args.process, of_programs, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
-    let takes = KeptPrivileges { user: None, capabilities: counters::TAKES };
+    let privileges = KeptPrivileges { user: None, capabilities: counters::NEEDED_CAPABILITIES };
     // If /sys hides it, it is found through other processes, which may not be inspected later.
     pins::hold();
     if args.interfaces.is_empty() {
-        takes.confine()?;
+        privileges.confine()?;
     }
     std::thread::spawn(move || {
         // Only its own capabilities: the capture's are given up once it is set up.
-        if let Err(error) = takes.give_up_others() {
+        if let Err(error) = privileges.give_up_others() {
             terminal::say(&error.to_string());
             return;
         }
@@ -250,7 +250,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         while signals.next().is_none() {
             let signals = [std::os::fd::AsFd::as_fd(&signals)];
             events::wait(&signals, LOOK_EVERY)?;
-            events.look(&shared)?;
+            events.update(&shared)?;
         }
         published::stopping();
         return Ok(ExitCode::SUCCESS);
@@ -259,7 +259,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let wanted = Wanted {
         interfaces: args.labels(),
         netns: args.only_namespace().map(str::to_owned),
-        keeps: counters::TAKES,
+        keeps: counters::NEEDED_CAPABILITIES,
         ..Wanted::default()
     };
     let mut viewer = Watching {
@@ -338,10 +338,10 @@ impl Events {
         })
     }
 
-    fn look(&mut self, shared: &Shared) -> Result<()> {
-        let lost = self.losses.look(self.processes.as_mut())?;
-        let verdicts = self.verdicts.as_mut().map(Verdicts::look).transpose()?;
-        let processes = self.processes.as_mut().map(Processes::look).transpose()?;
+    fn update(&mut self, shared: &Shared) -> Result<()> {
+        let lost = self.losses.update(self.processes.as_mut())?;
+        let verdicts = self.verdicts.as_mut().map(Verdicts::update).transpose()?;
+        let processes = self.processes.as_mut().map(Processes::update).transpose()?;
         let mut shared = locked(shared);
         if let Some(lost) = lost {
             shared.lost = lost;
@@ -385,7 +385,7 @@ impl Viewer for Watching {
         published::ready(&self.serving);
     }
 
-    fn rest(&mut self) -> bool {
+    fn idle(&mut self) -> bool {
         true
     }
 
@@ -426,7 +426,7 @@ impl Viewer for Watching {
         });
         let points = points.collect();
         // Counts that cannot be read now may be readable in a second.
-        let _ = self.events.look(&self.shared);
+        let _ = self.events.update(&self.shared);
         locked(&self.shared).capture = Some(Capture {
             seen: total.seen,
             filtered_out: total.filtered_out,

@@ -73,7 +73,7 @@ pub fn run(args: StatArgs) -> Result<ExitCode> {
     let (reports, whole) = if args.interfaces.is_empty() {
         files(&args, &mut statistics)?
     } else {
-        look(&args, &mut statistics)?;
+        measure(&args, &mut statistics)?;
         (Vec::new(), true)
     };
     let report = statistics.report(reports, args.top);
@@ -217,12 +217,12 @@ impl Viewer for Counting<'_> {
         self.0.add(packet);
     }
 
-    fn rest(&mut self) -> bool {
+    fn idle(&mut self) -> bool {
         true
     }
 }
 
-fn look(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
+fn measure(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
     let wanted = Wanted {
         interfaces: args.interfaces.clone(),
         netns: args.netns.as_deref().map(str::to_owned),

@@ -171,9 +171,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     pins::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
-        let takes = KeptPrivileges { user: None, capabilities: counters::TAKES };
-        takes.confine()?;
-        while top.rest() {
+        let privileges = KeptPrivileges { user: None, capabilities: counters::NEEDED_CAPABILITIES };
+        privileges.confine()?;
+        while top.idle() {
             events::wait(&[std::os::fd::AsFd::as_fd(&signals)], Duration::from_millis(20))?;
             if signals.next().is_some() {
                 break;
@@ -184,7 +184,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             interfaces: args.interfaces.clone(),
             netns: args.netns.as_deref().map(str::to_owned),
             filter: args.expression.clone(),
-            keeps: counters::TAKES,
+            keeps: counters::NEEDED_CAPABILITIES,
             ..Wanted::default()
         };
         live::run(&wanted, &mut top, crate::watched)?;
@@ -224,7 +224,7 @@ impl Viewer for Top<'_> {
         self.statistics.add(packet);
     }
 
-    fn rest(&mut self) -> bool {
+    fn idle(&mut self) -> bool {
         if self.keys() {
             return false;
         }
@@ -234,7 +234,7 @@ impl Viewer for Top<'_> {
         if self.since.elapsed() < self.args.interval {
             return true;
         }
-        match self.look() {
+        match self.show_frame() {
             Ok(wanted) => wanted && !self.args.once,
             Err(error) => {
                 self.failed = Some(error);
@@ -258,11 +258,11 @@ impl Top<'_> {
         let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
             return false;
         };
-        screen.take(std::iter::from_fn(|| keyboard.key()))
+        screen.handle_keys(std::iter::from_fn(|| keyboard.key()))
     }
 
     /// Shows the changes since the last frame; returns false once the reader has closed the pipe.
-    fn look(&mut self) -> Result<bool> {
+    fn show_frame(&mut self) -> Result<bool> {
         let now = Counters::read_all(&self.selected)?;
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
         let order = match &self.screen {
@@ -273,7 +273,7 @@ impl Top<'_> {
         if let Some(captured) = &mut look.captured {
             order.fill(captured, &self.statistics, self.args.top);
         }
-        look.redirects = self.redirects.as_mut().map(|redirects| redirects.look(seconds));
+        look.redirects = self.redirects.as_mut().map(|redirects| redirects.update(seconds));
         match self.traffic(seconds) {
             Some(Ok(rates)) => look.traffic = Some(rates),
             Some(Err(error)) => look.no_traffic = Some(error.to_string()),

@@ -125,7 +125,7 @@ pub struct RuleCounters {
 
 /// Capabilities to read the counters: programs, guards and routers are found by their numbers and pins, in other
 /// namespaces too, and namespaces by their processes.
-pub const TAKES: Capabilities = Capabilities::BPF
+pub const NEEDED_CAPABILITIES: Capabilities = Capabilities::BPF
     .union(Capabilities::NET_ADMIN)
     .union(Capabilities::PERFMON)
     .union(Capabilities::SYS_ADMIN)

@@ -53,7 +53,7 @@ impl Losses {
         selected: Option<Vec<NamespaceInterfaces>>,
         processes: Option<&Processes>,
         tell: Tell,
-        tell_of_counters: &mut dyn FnMut(&why::Notice),
+        report_counters: &mut dyn FnMut(&why::Notice),
     ) -> Result<Self> {
         let owners = processes.map(Processes::owners);
         let watch = match DropWatch::attach(owners) {
@@ -73,7 +73,7 @@ impl Losses {
         let namespaces = all.map(|one| one.namespace.clone().unwrap_or_else(|| current.clone()));
         Ok(Self {
             watch,
-            counted: Counted::new(&[], namespaces.collect(), tell_of_counters)?,
+            counted: Counted::new(&[], namespaces.collect(), report_counters)?,
             selected,
             own: names_of(&current),
             drops: Series::default(),
@@ -84,7 +84,7 @@ impl Losses {
     }
 
     /// Adds what was lost since the last call, and returns all if any of it may have changed.
-    pub fn look(&mut self, mut processes: Option<&mut Processes>) -> Result<Option<Lost>> {
+    pub fn update(&mut self, mut processes: Option<&mut Processes>) -> Result<Option<Lost>> {
         let mut has_changed = false;
         if let Some(mut watch) = self.watch.take() {
             let taken = watch.take()?;
@@ -105,7 +105,7 @@ impl Losses {
         }
         if self.read.is_none_or(|read| read.elapsed() >= COUNTERS_EVERY) {
             self.read = Some(Instant::now());
-            self.look_at_counters()?;
+            self.add_counters()?;
             has_changed = true;
         }
         if !has_changed {
@@ -135,7 +135,7 @@ impl Losses {
         self.drops.add(labels, packets);
     }
 
-    fn look_at_counters(&mut self) -> Result<()> {
+    fn add_counters(&mut self) -> Result<()> {
         if self.searched.elapsed() >= NAMESPACES_EVERY {
             self.searched = Instant::now();
             self.counted.find_namespaces();

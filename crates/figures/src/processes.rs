@@ -66,7 +66,7 @@ impl Processes {
     }
 
     /// Adds the traffic since the last call, and returns all totals.
-    pub fn look(&mut self) -> Result<Vec<ProcessTotals>> {
+    pub fn update(&mut self) -> Result<Vec<ProcessTotals>> {
         let selected = self.selected.as_deref();
         let sites = selected.map(NamespaceInterfaces::sites).transpose()?;
         for (counted, traffic) in self.watch.take(sites.as_ref())? {

@@ -91,7 +91,7 @@ impl Redirects {
     }
 
     /// Returns the changes since the last frame. Sources with earlier changes stay, with rates of zero.
-    pub fn look(&mut self, seconds: f64) -> Vec<RedirectRates> {
+    pub fn update(&mut self, seconds: f64) -> Vec<RedirectRates> {
         // Counts that cannot be read now may be readable in the next frame.
         let now = self.events.read().unwrap_or_default();
         let rows = now.iter().map(|(source, counts)| {

@@ -65,7 +65,7 @@ impl Verdicts {
 
     /// Adds the verdicts since the last call, and returns all if any changed. Programs that were attached meanwhile are
     /// counted from now on.
-    pub fn look(&mut self) -> Result<Option<ProgramVerdicts>> {
+    pub fn update(&mut self) -> Result<Option<ProgramVerdicts>> {
         self.follow();
         let taken = self.watch.take()?;
         if !std::mem::take(&mut self.has_changed) && taken.is_empty() {

@@ -114,7 +114,7 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
                     },
                 };
                 match entries.last_mut() {
-                    Some(last) if last.goes_on(state, from, next) => last.to = to,
+                    Some(last) if last.is_continued_by(state, from, next) => last.to = to,
                     _ => entries.push(Entry { state, from, to, next }),
                 }
                 true
@@ -133,7 +133,7 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
 
 impl Entry {
     /// Returns true if an entry continues this one with the same next state.
-    fn goes_on(&self, state: u32, from: u32, next: u32) -> bool {
+    fn is_continued_by(&self, state: u32, from: u32, next: u32) -> bool {
         self.state == state && self.next == next && self.to.checked_add(1) == Some(from)
     }
 }

@@ -90,7 +90,7 @@ impl Rule {
                         && (what.tcp.is_none() || what.tcp == state)
                 }
                 Transport::IcmpType(number) => what.icmp.is_none() || type_of(number),
-                Transport::Other => !self.what.looks_at_transport(),
+                Transport::Other => !self.what.has_transport_condition(),
             }
     }
 

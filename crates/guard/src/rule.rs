@@ -77,7 +77,7 @@ impl Rule {
     /// Returns true if it applies to fragments other than the first, whose ports are unknown. They are harmless without
     /// their first fragment, which is judged by its ports; so a rule that may let that pass lets them pass as well.
     pub fn holds_for_fragments(&self) -> bool {
-        self.action == Action::Allow || !self.what.looks_at_transport()
+        self.action == Action::Allow || !self.what.has_transport_condition()
     }
 
     /// Returns the rank: among rules with the same prefixes, the one with the lower rank is tried first.
@@ -332,7 +332,7 @@ impl Match {
     }
 
     /// Returns true if it names a condition that later fragments cannot satisfy.
-    pub(crate) fn looks_at_transport(&self) -> bool {
+    pub(crate) fn has_transport_condition(&self) -> bool {
         self.ports.is_some() || self.source_ports.is_some() || self.icmp.is_some() || self.tcp.is_some()
     }
 
@@ -342,7 +342,7 @@ impl Match {
     }
 
     pub fn any_service(&self) -> bool {
-        self.protocol.is_none() && !self.looks_at_transport()
+        self.protocol.is_none() && !self.has_transport_condition()
     }
 }
 

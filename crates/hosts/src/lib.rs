@@ -231,7 +231,7 @@ impl Source for Hosts {
     fn link_type(&mut self) -> Result<u16> {
         self.rewriter.begin(&mut self.bytes);
         loop {
-            self.look_around();
+            self.handle_events();
             self.advance_all();
             let readers = self.hosts.iter().filter_map(|host| host.reader.as_ref());
             let first = readers.filter_map(|reader| reader.interfaces().first()).next();
@@ -244,7 +244,7 @@ impl Source for Hosts {
     }
 
     fn poll(&mut self, feed: &mut Feed<'_>) -> Result<SourceState> {
-        self.look_around();
+        self.handle_events();
         if let Pressure::Blocked(reader) = &feed.pressure {
             let is_ending = self.interrupts > 0;
             let is_over = is_ending && self.patience.get_or_insert_with(Patience::begin).is_over(reader);
@@ -257,9 +257,9 @@ impl Source for Hosts {
         }
         self.advance_all();
         while self.bytes.len() < GATHER
-            && let Some(index) = self.due()
+            && let Some(index) = self.next_host()
         {
-            self.take(index);
+            self.append(index);
             self.advance(index);
         }
         let moved = !self.bytes.is_empty();
@@ -302,8 +302,8 @@ impl Hosts {
         written
     }
 
-    fn look_around(&mut self) {
-        self.heed_signals();
+    fn handle_events(&mut self) {
+        self.handle_signals();
         self.ask_for_clocks();
     }
 
@@ -358,7 +358,7 @@ impl Hosts {
     }
 
     /// Returns the host with the next packet; `None` while a silent host may still send an earlier one.
-    fn due(&self) -> Option<usize> {
+    fn next_host(&self) -> Option<usize> {
         let times = self.hosts.iter().enumerate();
         let (time, index) = times
             .filter_map(|(index, host)| match host.state {
@@ -375,7 +375,7 @@ impl Hosts {
     }
 
     /// Appends a host's packet, if it is wanted.
-    fn take(&mut self, index: usize) {
+    fn append(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         host.state = HostState::Waiting;
         if self.remaining == Some(0) {
@@ -395,7 +395,7 @@ impl Hosts {
     }
 
     /// Handles signals: the first asks the hosts to end, the third stops waiting for them.
-    fn heed_signals(&mut self) {
+    fn handle_signals(&mut self) {
         while let Some(signal) = self.signals.next() {
             if signal == Signal::Report {
                 for host in &self.hosts {

@@ -216,7 +216,7 @@ impl Records {
             return Ok(None);
         }
         let header: [u8; RECORD_HEADER_LEN] = input.array(RECORD)?;
-        self.tell_header_length(input)?;
+        self.detect_header_length(input)?;
         let RecordHeader { seconds, fraction, captured_len, original_len } = self.fields(&header);
         if captured_len > MAX_PACKET_LEN {
             return Err(ReadError::TooLong {
@@ -255,7 +255,7 @@ impl Records {
 
     /// Examines the first records: their headers have the usual length unless that is implausible and several
     /// consecutive records agree on another.
-    fn tell_header_length(&mut self, input: &mut Input<'_>) -> Result<(), ReadError> {
+    fn detect_header_length(&mut self, input: &mut Input<'_>) -> Result<(), ReadError> {
         let [usual, others @ ..] = self.record_headers else {
             return Ok(());
         };
@@ -279,10 +279,10 @@ impl Records {
     /// Returns the reason why the buffered bytes are no records with headers of the usual length. Waits for the rest of
     /// a partial header.
     fn misfit(&self, input: &mut Input<'_>, header_len: usize) -> Result<Misfit, ReadError> {
-        let mut look = self.looks(input.buffered(), header_len);
+        let mut look = self.check_records(input.buffered(), header_len);
         if let End::InAHeader(at) = look.end {
             fill(input, at + RECORD_HEADER_LEN)?;
-            look = self.looks(input.buffered(), header_len);
+            look = self.check_records(input.buffered(), header_len);
         }
         Ok(match look.end {
             End::Enough | End::OfTheFile | End::InARecord(_) => Misfit::None,
@@ -296,7 +296,7 @@ impl Records {
     fn agree(&self, input: &mut Input<'_>, header_len: usize, misfit: Misfit) -> Result<bool, ReadError> {
         let mut known = 0;
         loop {
-            let look = self.looks(input.buffered(), header_len);
+            let look = self.check_records(input.buffered(), header_len);
             match look.end {
                 End::Enough => return Ok(misfit == Misfit::Lengths),
                 End::Nonsense => return Ok(false),
@@ -320,7 +320,7 @@ impl Records {
     }
 
     /// Checks how far these bytes are records with headers of this length.
-    fn looks(&self, bytes: &[u8], header_len: usize) -> Look {
+    fn check_records(&self, bytes: &[u8], header_len: usize) -> Look {
         let is_variant = header_len != self.record_headers[0];
         let mut at = 0;
         let mut first_seconds = None;

@@ -171,7 +171,7 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
         Some(says) if says.starts_with("BTF is required") => {
             Error::failed(what, "it has no type information (BTF), which describes its maps").fix("compile it with -g")
         }
-        Some(says) => says_libbpf(what, &says),
+        Some(says) => libbpf_error(what, &says),
         None => Error::os(what, again(&failure.error)),
     }
 }
@@ -222,12 +222,12 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
         return fixed(error, verifier::on_verifier(&found.reason));
     }
     match libbpf_says(failure) {
-        Some(says) => says_libbpf(what, &says),
+        Some(says) => libbpf_error(what, &says),
         None => Error::os(what, again(&failure.error)),
     }
 }
 
-fn says_libbpf(what: String, says: &str) -> Error {
+fn libbpf_error(what: String, says: &str) -> Error {
     let mut pins = PINNED_OTHERWISE.iter().filter_map(|phrase| says.split_once(phrase));
     if let Some((_, path)) = pins.next()
         && let Some((path, _)) = path.split_once('\'')

@@ -59,7 +59,7 @@ impl Now {
         let mut snapshot = Snapshot::read(site)?;
         let installed = Installed::all(site)?;
         let mut dispatcher = None;
-        let head = snapshot.met_in(mode).map(|one| one.attachment());
+        let head = snapshot.conflicting_in(mode).map(|one| one.attachment());
         for one in &mut snapshot.present {
             if let Some(found) = Dispatcher::read(one.program_id) {
                 one.kind = ProgramOwner::Dispatcher { programs: found.members.len() };
@@ -135,7 +135,7 @@ fn install(
         AttachPosition::Alone(plan) => {
             if sits {
                 let seat = source.seat(request.priority, new.frags)?;
-                source.take_seat(seat);
+                source.add_jump(seat);
             }
             task.attach(source.load(site)?, &plan, now, fill)
         }
@@ -144,7 +144,7 @@ fn install(
                 source.set_linear();
             }
             let seat = source.seat(request.priority, new.frags && !linear)?;
-            source.take_seat(seat);
+            source.add_jump(seat);
             task.join(source.load(site)?, mode, now, fill)
         }
     }
@@ -266,7 +266,7 @@ impl Task<'_> {
     ) -> Result<Put> {
         let inherited = fill(&mut program)?;
         let notices = program.notices().to_vec();
-        let head = now.snapshot.met_in(mode).map(|one| one.program_id);
+        let head = now.snapshot.conflicting_in(mode).map(|one| one.program_id);
         let chain = tail_call::from(head, now.installed);
         let installed = tail_call::join(self.site, self.lock, program, chain, self.request)?;
         Ok(Put { installed, notices, inherited })

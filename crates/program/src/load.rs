@@ -227,7 +227,7 @@ impl Source {
     }
 
     /// Inserts a jump to the next program of a chain into its exits.
-    pub(crate) fn take_seat(&mut self, seat: ChainSeat) {
+    pub(crate) fn add_jump(&mut self, seat: ChainSeat) {
         self.hooks.chain_actions = Some(seat.slots());
         self.seat = Some(seat);
     }

@@ -63,7 +63,7 @@ impl Installed {
             Err(_) if site.is_gone() => return Ok(Vec::new()),
             attached => attached?,
         };
-        may_look(site, &attached)?;
+        check_rights(site, &attached)?;
         let Some(directory) = site.directory() else {
             return Ok(Vec::new());
         };
@@ -129,7 +129,7 @@ impl Installed {
     }
 
     fn stand_in(&self) -> Option<u32> {
-        stand_in_of(&self.directory)
+        stand_in_program(&self.directory)
     }
 
     /// Opens the program.
@@ -415,7 +415,7 @@ fn all_records() -> impl Iterator<Item = (PathBuf, PinRecord)> {
 }
 
 /// Checks that this process may read the programs' owners: without the right to, each would look like nobody's.
-fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
+fn check_rights(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
     let Some(first) = attached.first() else {
         return Ok(());
     };
@@ -458,7 +458,7 @@ pub(crate) fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Inst
     entries(directory).into_iter().filter_map(|path| read_one(path, attached)).collect()
 }
 
-fn stand_in_of(directory: &Path) -> Option<u32> {
+fn stand_in_program(directory: &Path) -> Option<u32> {
     let program = bpffs::open_program(&directory.join(STAND_IN)).ok()?;
     info::program(program.as_fd()).map(|about| about.id).ok()
 }
@@ -466,7 +466,7 @@ fn stand_in_of(directory: &Path) -> Option<u32> {
 fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed> {
     let id: u32 = directory.file_name()?.to_str()?.parse().ok()?;
     let link = bpffs::open_link(&directory.join(LINK)).ok();
-    let stand_in = stand_in_of(&directory);
+    let stand_in = stand_in_program(&directory);
     Some(Installed {
         id,
         attachment: attached.iter().copied().find(|one| one.program_id == id || Some(one.program_id) == stand_in),
@@ -537,7 +537,7 @@ impl Undo for Unpin {
         bpffs::hold().into_iter().collect()
     }
 
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         Capabilities::DAC_OVERRIDE
     }
 }

@@ -32,7 +32,7 @@ pub enum SessionCare {
 }
 
 /// Returns true if the packets of a session arrive by this interface, or by one that it carries.
-pub fn comes_by(session: &Session, site: &Site) -> Result<bool> {
+pub fn arrives_by(session: &Session, site: &Site) -> Result<bool> {
     let server = session.server.ip();
     let is_here = || UdpSocket::bind((server, 0)).is_ok();
     if !run_maybe_in(site.namespace(), is_here)? {
@@ -138,7 +138,7 @@ fn arriving(site: &Site, careful: bool) -> Result<Option<Arriving>> {
     let Some(session) = Session::of_this_command().filter(|_| careful) else {
         return Ok(None);
     };
-    if !comes_by(&session, site)? {
+    if !arrives_by(&session, site)? {
         return Ok(None);
     }
     let mac = Mac::try_from(site.link()?.mac.as_slice()).unwrap_or_default();

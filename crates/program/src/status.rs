@@ -173,7 +173,7 @@ impl Look {
                 _ => None,
             };
             if let Some(link) = link {
-                program.take_holders(self.owners.of_link(link));
+                program.add_holders(self.owners.of_link(link));
                 program.helps = pins::helped_by(link).map(|(site, name, id)| match site {
                     Some(site) => format!("{name} (id {id}) on {}", site.label()),
                     None => format!("{name} (id {id})"),
@@ -253,7 +253,7 @@ impl Look {
         let mut about = About { id, source: ours.map(|ours| ours.source().to_owned()), ..About::default() };
         let is_it = |pin: &&Pinned| matches!(&pin.object, Object::Program(found) if found.id == id);
         about.pins = self.pins.iter().filter(is_it).map(|pin| bpffs::usual_path(&pin.path)).collect();
-        about.take_holders(self.owners.of_program(id));
+        about.add_holders(self.owners.of_program(id));
         if let Ok(fd) = program::open_by_id(id)
             && let Ok(found) = info::program(fd.as_fd())
         {
@@ -272,7 +272,7 @@ impl Look {
 }
 
 impl About {
-    fn take_holders(&mut self, holders: &[String]) {
+    fn add_holders(&mut self, holders: &[String]) {
         for holder in holders {
             if !self.held_by.contains(holder) {
                 self.held_by.push(holder.clone());

@@ -77,12 +77,12 @@ impl Installed {
         // Another command may have given its link to another program since it was found, or removed it.
         let mut all = Self::all(site)?.into_iter();
         match all.find(|one| one.id() == self.id()) {
-            Some(found) => found.take_off(site),
+            Some(found) => found.detach_locked(site),
             None => Ok(()),
         }
     }
 
-    fn take_off(self, site: &Site) -> Result<()> {
+    fn detach_locked(self, site: &Site) -> Result<()> {
         let what = || format!("cannot remove {} from {}", self.name(), site.label());
         if let Some(dispatcher) = dispatcher_of(site, self.id())? {
             dispatcher.without(site, self.id())?;
@@ -141,7 +141,7 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
     }
     let own = Installed::all(site)?;
     let gone = match which {
-        UnloadChoice::All => take_all_off(site)?,
+        UnloadChoice::All => detach_all(site)?,
         UnloadChoice::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
@@ -149,7 +149,7 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
             };
             match own.into_iter().find(|one| one.id() == id) {
                 Some(own) => own.detach(site)?,
-                None => drop(take_off(site, *found)?),
+                None => drop(detach(site, *found)?),
             }
             vec![id]
         }
@@ -195,7 +195,7 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
 }
 
 /// Removes all programs; another command may attach one, or put one first, before this one gets the lock.
-fn take_all_off(site: &Site) -> Result<Vec<u32>> {
+fn detach_all(site: &Site) -> Result<Vec<u32>> {
     let mut gone = Vec::new();
     for _ in 0..MOST_ROUNDS {
         let heads = site.link()?.xdp;
@@ -206,7 +206,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         let own = Installed::all(site)?;
         let mut are_off = true;
         for head in heads {
-            are_off &= take_off(site, head)?;
+            are_off &= detach(site, head)?;
         }
         if are_off {
             events::wait_for_running_programs();
@@ -220,7 +220,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
 }
 
 /// Removes a program; returns false if it was removed before this command got the lock.
-fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
+fn detach(site: &Site, attachment: XdpAttachment) -> Result<bool> {
     let id = attachment.program_id;
     if let Some(dispatcher) = dispatcher_of(site, id)? {
         dispatcher.without(site, id)?;

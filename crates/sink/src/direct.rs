@@ -278,8 +278,8 @@ impl DirectFile {
     }
 
     /// Ends the file after its last whole block if another process has cut it.
-    fn look(&mut self) -> Result<()> {
-        let harm = match self.watch.look(&self.plain, self.done_to) {
+    fn check_intact(&mut self) -> Result<()> {
+        let harm = match self.watch.check_intact(&self.plain, self.done_to) {
             Some(harm) => harm,
             // Bytes written since the cut are after a hole.
             None => match first_hole(&self.plain) {
@@ -289,12 +289,12 @@ impl DirectFile {
         };
         let error = harm.explain(&self.name, self.done_to);
         while self.disk.finished(true).is_some() {}
-        self.count_what_is_left(harm.left());
+        self.count_remaining(harm.remaining());
         Err(error)
     }
 
     /// Ends the file after the last block before `end`.
-    fn count_what_is_left(&mut self, end: u64) {
+    fn count_remaining(&mut self, end: u64) {
         self.queue.clear();
         self.kept.clear();
         let (packets, whole) = form::packets(&self.name, end).unwrap_or_default();
@@ -308,7 +308,7 @@ impl DirectFile {
             return Ok(());
         };
         let from = self.on_disk_to;
-        self.count_what_is_left(from);
+        self.count_remaining(from);
         Err(lost_by_disk(&self.name, NotOnDisk { from, error }))
     }
 }
@@ -381,7 +381,7 @@ impl DirectFile {
             self.pump(true)?;
         }
         self.write_slowly()?;
-        self.look()?;
+        self.check_intact()?;
         // Files of a limited size may follow each other faster than the disk confirms them.
         self.check(match self.most {
             u64::MAX => self.plain.sync_data(),
@@ -420,7 +420,7 @@ impl Writer for DirectFile {
     fn flush(&mut self) -> Result<Pressure> {
         let pumped = self.pump(false);
         let looked = pumped.and_then(|()| match self.watch.is_due() {
-            true => self.look(),
+            true => self.check_intact(),
             false => Ok(()),
         });
         let is_due = self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY;

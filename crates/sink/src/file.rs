@@ -44,7 +44,7 @@ impl GrowingFile {
     /// Appends bytes; `boundary` returns the end of the last whole unit within the first N. Returns the number of bytes
     /// appended.
     pub(crate) fn write(&mut self, bytes: &[u8], boundary: impl Fn(usize) -> usize) -> (usize, Result<()>) {
-        if let Err(error) = self.look() {
+        if let Err(error) = self.check_intact() {
             return (0, Err(error));
         }
         let mut done = 0;
@@ -88,29 +88,29 @@ impl GrowingFile {
 
     /// Waits until the bytes are on the disk.
     pub(crate) fn settle(&mut self) -> Result<()> {
-        self.look()?;
+        self.check_intact()?;
         let writeback = self.writeback.as_ref();
         let settled = writeback.map_or(Ok(()), |writeback| writeback.settle(!self.in_series));
         settled.map_err(|failure| self.lose(failure))
     }
 
     /// Fails if another process has cut or removed the file: writing after a cut would leave a hole.
-    fn look(&mut self) -> Result<()> {
+    fn check_intact(&mut self) -> Result<()> {
         let Some(watch) = &mut self.watch else {
             return Ok(());
         };
-        match watch.look(&self.file, self.written) {
+        match watch.check_intact(&self.file, self.written) {
             Some(harm) => {
-                self.left = Some(harm.left());
+                self.left = Some(harm.remaining());
                 Err(harm.explain(&self.name, self.written))
             }
             None => Ok(()),
         }
     }
 
-    pub(crate) fn look_now_and_then(&mut self) -> Result<()> {
+    pub(crate) fn check_if_due(&mut self) -> Result<()> {
         match self.watch.as_ref().is_some_and(Watch::is_due) {
-            true => self.look(),
+            true => self.check_intact(),
             false => Ok(()),
         }
     }
@@ -193,7 +193,7 @@ impl Writer for PlainFile {
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        let looked = self.file.look_now_and_then();
+        let looked = self.file.check_if_due();
         self.check(looked)
     }
 

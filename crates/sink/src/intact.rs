@@ -22,7 +22,7 @@ pub(crate) enum Harm {
 
 impl Harm {
     /// Returns the number of written bytes that remain.
-    pub(crate) fn left(self) -> u64 {
+    pub(crate) fn remaining(self) -> u64 {
         match self {
             Self::Cut(length) => length,
             Self::Removed => 0,
@@ -53,7 +53,7 @@ impl Watch {
     }
 
     /// Checks a file of which this many bytes were written.
-    pub(crate) fn look(&mut self, file: &File, written: u64) -> Option<Harm> {
+    pub(crate) fn check_intact(&mut self, file: &File, written: u64) -> Option<Harm> {
         self.looked = Instant::now();
         let about = file.metadata().ok()?;
         if self.has_name && about.nlink() == 0 {

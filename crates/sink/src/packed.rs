@@ -155,7 +155,7 @@ impl Packed {
     fn check(&self) -> Result<Pressure> {
         let mut state = self.shared.lock();
         if !state.has_failed {
-            let looked = state.file.look_now_and_then();
+            let looked = state.file.check_if_due();
             state.check(looked);
         }
         match state.failure.take() {

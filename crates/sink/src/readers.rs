@@ -155,7 +155,7 @@ impl Hub {
     fn accept(self: &Arc<Self>, socket: &TcpListener) {
         while !self.is_closed() {
             match socket.accept() {
-                Ok((stream, address)) => self.welcome(stream, address),
+                Ok((stream, address)) => self.serve_connection(stream, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // A failed wait is only a short one.
                     let _ = events::wait(&[socket.as_fd(), self.closing.as_fd()], ACCEPT_EVERY);
@@ -166,7 +166,7 @@ impl Hub {
     }
 
     /// Serves a connection in a thread of its own.
-    fn welcome(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) {
+    fn serve_connection(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) {
         // A connection without a certificate is no reader yet, and takes no reader's place.
         let handshake = match &self.tls {
             Some(_) => match self.handshakes.begin(&stream, address.ip()) {
@@ -175,7 +175,7 @@ impl Hub {
             },
             None => None,
         };
-        if handshake.is_none() && !self.take_place(address) {
+        if handshake.is_none() && !self.reserve_place(address) {
             return;
         }
         self.threads.fetch_add(1, Ordering::AcqRel);
@@ -189,24 +189,24 @@ impl Hub {
             self.threads.fetch_sub(1, Ordering::AcqRel);
             match handshake {
                 Some(number) => self.handshakes.end(number),
-                None => self.leave_place(),
+                None => self.release_place(),
             }
             self.log.refuse(address, error.to_string());
         }
     }
 
     /// Takes a reader's place for a connection; refuses it and returns false if none is free.
-    fn take_place(&self, address: SocketAddr) -> bool {
+    fn reserve_place(&self, address: SocketAddr) -> bool {
         let is_free = self.connections.fetch_add(1, Ordering::AcqRel) < MOST_READERS;
         if !is_free {
-            self.leave_place();
+            self.release_place();
             let why = format!("{MOST_READERS} readers are connected already");
             self.log.refuse(address, why);
         }
         is_free
     }
 
-    fn leave_place(&self) {
+    fn release_place(&self) {
         self.connections.fetch_sub(1, Ordering::AcqRel);
     }
 

@@ -158,7 +158,7 @@ impl Series {
         }
     }
 
-    fn seam(&mut self) -> Result<()> {
+    fn begin_next(&mut self) -> Result<()> {
         self.end()?;
         self.begin()
     }
@@ -283,7 +283,7 @@ impl Series {
             let passed = match done {
                 0 => self.makes_room().and_then(|made| match made {
                     true => Ok(()),
-                    false => self.seam(),
+                    false => self.begin_next(),
                 }),
                 _ => self.pass(|file| file.write(Blocks::Bytes(&rest[..done]))),
             };
@@ -404,7 +404,7 @@ impl Writer for Series {
                 self.give_up();
                 Ok(())
             }
-            Blocks::EventBegin if self.plan.by_event => self.seam(),
+            Blocks::EventBegin if self.plan.by_event => self.begin_next(),
             Blocks::EventEnd if self.plan.by_event => self.end(),
             Blocks::EventBegin | Blocks::EventEnd => Ok(()),
             Blocks::Segment(segment) if !self.is_due() && self.room() >= segment.bytes().len() as u64 + FILLING => {

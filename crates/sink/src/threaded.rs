@@ -118,7 +118,7 @@ impl ThreadedOutput {
         Ok(Self { name, jobs: Some(jobs), queue, thread: Some(thread), lost: Counts::default() })
     }
 
-    fn hand(&mut self, bytes: &Arc<[u8]>, packets: &Counts) {
+    fn enqueue(&mut self, bytes: &Arc<[u8]>, packets: &Counts) {
         let waiting = &self.queue.waiting;
         let fits = waiting.load(Ordering::Acquire) + bytes.len() <= WAITING_MAX;
         waiting.fetch_add(bytes.len(), Ordering::AcqRel);
@@ -301,7 +301,7 @@ impl Several {
         failure.into_iter().chain(others).collect()
     }
 
-    fn hand(&mut self, bytes: &[u8]) {
+    fn enqueue(&mut self, bytes: &[u8]) {
         if self.beside.is_empty() || bytes.is_empty() {
             return;
         }
@@ -312,7 +312,7 @@ impl Several {
             missing.add_all(&packets);
         }
         let shared: Arc<[u8]> = Arc::from(bytes);
-        self.beside.iter_mut().for_each(|one| one.hand(&shared, &packets));
+        self.beside.iter_mut().for_each(|one| one.enqueue(&shared, &packets));
     }
 
     /// Answers for all outputs. They are busy with more than `most` waiting bytes.
@@ -365,7 +365,7 @@ impl Several {
 
 impl Writer for Several {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        self.hand(blocks.bytes());
+        self.enqueue(blocks.bytes());
         let answered = match self.failure {
             Some(_) => Ok(Pressure::Idle),
             None => write_cut(self.first.as_mut(), blocks, self.snaplen),

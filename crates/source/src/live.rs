@@ -65,7 +65,7 @@ pub trait Viewer {
     fn packet(&mut self, packet: &PacketView<'_>);
 
     /// Called when no more packets are waiting; returns false to end the capture.
-    fn rest(&mut self) -> bool;
+    fn idle(&mut self) -> bool;
 
     /// Called once the capture is set up.
     fn started(&mut self) {}
@@ -156,7 +156,7 @@ impl Writer for Viewed<'_, '_, '_> {
     }
 
     fn flush(&mut self) -> Result<Pressure> {
-        Ok(match self.viewer.borrow_mut().rest() {
+        Ok(match self.viewer.borrow_mut().idle() {
             true => Pressure::Idle,
             false => Pressure::Full,
         })

@@ -115,7 +115,7 @@ struct Streams(HashMap<Stream, u32>);
 
 impl Streams {
     /// Returns whether all bytes of a segment, or its SYN or FIN, have been seen before; `None` if it has none.
-    fn is_again(&mut self, interface: u32, headers: &Headers<'_>) -> Option<bool> {
+    fn was_seen(&mut self, interface: u32, headers: &Headers<'_>) -> Option<bool> {
         let (ip, tcp, ports) = (headers.ip?, headers.tcp?, headers.ports?);
         let flags = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
         let length = headers.payload_len as u32 + flags;
@@ -226,7 +226,7 @@ impl<'a> Rows<'a> {
         let ip = headers.ip;
         let vlan = headers.vlan_numbers().first();
         let names = Names::of(&headers);
-        let retransmission = at.streams.is_again(packet.interface_id, &headers);
+        let retransmission = at.streams.was_seen(packet.interface_id, &headers);
         let time_ns = packet.timestamp as i64;
         let columns = &mut self.columns;
         columns.time.append_value(time_ns.div_euclid(1000));

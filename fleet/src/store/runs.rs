@@ -112,7 +112,7 @@ impl Packets {
     }
 
     /// Returns the packets that only their host may have.
-    pub fn elsewhere(&self) -> u64 {
+    pub fn only_on_host(&self) -> u64 {
         self.on_host.saturating_sub(self.arrived)
     }
 
@@ -231,7 +231,7 @@ impl Run {
         self.ranges = joined;
     }
 
-    pub fn manifest(&mut self, manifest: &Manifest, fate: Fate) {
+    pub fn add_manifest(&mut self, manifest: &Manifest, fate: Fate) {
         let in_all = &manifest.in_all;
         let last = self.ranges.last().map(|range| range.to);
         if last.is_none_or(|last| manifest.sequence > last) && self.end.is_none() {
@@ -265,7 +265,7 @@ impl Run {
     }
 
     /// Adds a chunk that came after its index.
-    fn arrive(&mut self, manifest: &Manifest) {
+    fn add_arrival(&mut self, manifest: &Manifest) {
         if self.arrived.insert(manifest.sequence) {
             let hour = manifest.time() / HOUR_NS;
             let packets = self.packets.entry(hour).or_default();
@@ -312,13 +312,13 @@ struct Named {
 }
 
 impl Runs {
-    pub fn begin(&mut self, begin: &Begin) {
+    pub fn add_begin(&mut self, begin: &Begin) {
         let run = self.0.entry(begin.epoch.clone()).or_default();
         run.interfaces.extend(begin.interfaces.iter().cloned());
         run.begin = Some(Began { ns: begin.began_ns, boot_ns: begin.began_boot_ns, continues: begin.continues });
     }
 
-    pub fn end(&mut self, end: &End) {
+    pub fn add_end(&mut self, end: &End) {
         let run = self.0.entry(end.epoch.clone()).or_default();
         run.interfaces.extend(end.interfaces.keys().cloned());
         run.lost.clone_from(&end.account.lost);
@@ -332,14 +332,14 @@ impl Runs {
         });
     }
 
-    pub fn manifest(&mut self, manifest: &Manifest, fate: Fate) {
+    pub fn add_manifest(&mut self, manifest: &Manifest, fate: Fate) {
         let run = self.0.entry(manifest.epoch.clone()).or_default();
-        run.manifest(manifest, fate);
+        run.add_manifest(manifest, fate);
     }
 
-    pub fn arrive(&mut self, manifest: &Manifest) {
+    pub fn add_arrival(&mut self, manifest: &Manifest) {
         let run = self.0.entry(manifest.epoch.clone()).or_default();
-        run.arrive(manifest);
+        run.add_arrival(manifest);
     }
 
     /// Returns whether the manifest with this number is among the facts.
@@ -456,7 +456,7 @@ mod tests {
     fn runs<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Runs {
         let mut runs = Runs::default();
         let all = manifests.into_iter();
-        all.for_each(|manifest| runs.manifest(manifest, Fate::Indexed));
+        all.for_each(|manifest| runs.add_manifest(manifest, Fate::Indexed));
         runs
     }
 

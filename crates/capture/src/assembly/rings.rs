@@ -40,23 +40,23 @@ impl RingSet {
     }
 
     /// Returns the rings that BPF programs share, created for the first tap that needs them.
-    pub fn shared(&mut self, points: usize, knows_again: bool) -> Result<Arc<Rings>> {
+    pub fn shared(&mut self, points: usize, recognizes_seen: bool) -> Result<Arc<Rings>> {
         if let Some(rings) = &self.shared {
             return Ok(Arc::clone(rings));
         }
-        let rings = self.apart(events::cpu_count(), points, knows_again)?;
+        let rings = self.apart(events::cpu_count(), points, recognizes_seen)?;
         self.shared = Some(Arc::clone(&rings));
         Ok(rings)
     }
 
     /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them: one for
     /// each CPU, or more if these programs interrupt each other.
-    pub fn apart(&mut self, count: usize, points: usize, knows_again: bool) -> Result<Arc<Rings>> {
+    pub fn apart(&mut self, count: usize, points: usize, recognizes_seen: bool) -> Result<Arc<Rings>> {
         let rings = match &self.shared {
             Some(rings) => rings.further(count)?,
             None => {
                 let others = std::mem::take(&mut self.others);
-                Rings::in_maps(self.geometry, count, points, knows_again, others)?
+                Rings::in_maps(self.geometry, count, points, recognizes_seen, others)?
             }
         };
         rings.set_clock_offset(self.clock.offset_to_wall());

@@ -56,7 +56,7 @@ impl Running<'_> {
             }
             is_full = !self.capture.assembly.points.has_room();
             if is_full {
-                self.tell_full(&site);
+                self.report_full(&site);
                 break;
             }
             self.join_one(site)?;
@@ -68,7 +68,7 @@ impl Running<'_> {
     }
 
     /// Reports once that interfaces wait for others to leave.
-    fn tell_full(&mut self, site: &CaptureSite) {
+    fn report_full(&mut self, site: &CaptureSite) {
         if !self.joins.is_full {
             self.observer.event(&Event::JoinsWait {
                 interface: site.label.clone(),

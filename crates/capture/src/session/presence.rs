@@ -72,7 +72,7 @@ impl Presence {
     pub fn unchanged(&mut self) -> Vec<Option<Namespace>> {
         let quiet = self.namespaces.iter_mut().filter_map(|one| {
             let namespace = one.namespace.clone();
-            (!one.monitor.heard_of_others()).then_some(namespace)
+            (!one.monitor.others_changed()).then_some(namespace)
         });
         quiet.collect()
     }

@@ -55,7 +55,7 @@ impl Running<'_> {
             {
                 return Ok(Ended::Output(error));
             }
-            if let Some(ended) = self.look_around()? {
+            if let Some(ended) = self.handle_events()? {
                 return Ok(ended);
             }
             if self.is_full() {
@@ -71,7 +71,7 @@ impl Running<'_> {
                     return Ok(ended);
                 }
                 let (capture, past) = (&mut self.capture, &self.past);
-                self.observer.looked_after(&mut || capture.figures(past));
+                self.observer.tick(&mut || capture.figures(past));
                 self.enter();
                 if self.capture.options.joins
                     && let Err(error) = self.join(is_urgent)
@@ -123,7 +123,7 @@ impl Running<'_> {
         if let Some(error) = outcome.error.take() {
             ended = Ended::Output(error);
         }
-        self.tell_of_processes();
+        self.report_processes();
         let mut in_rings = Counts::default();
         let mut rest = Feed::new(Vec::new(), &mut in_rings);
         self.capture.merge.finish(&mut rest)?;
@@ -179,7 +179,7 @@ impl Running<'_> {
     }
 
     /// Handles signals, events and limits, which every round checks.
-    fn look_around(&mut self) -> Result<Option<Ended>> {
+    fn handle_events(&mut self) -> Result<Option<Ended>> {
         let is_over = self.note_report();
         let by_signal = self.capture.options.trigger.as_ref().is_some_and(|plan| plan.signal);
         let mut ended = None;
@@ -229,7 +229,7 @@ impl Running<'_> {
     }
 
     /// Reports what is not known about processes.
-    fn tell_of_processes(&mut self) {
+    fn report_processes(&mut self) {
         let (Some(processes), false) =
             (&self.capture.assembly.processes, self.capture.options.process.as_ref().is_some_and(|plan| plan.optional))
         else {

@@ -38,7 +38,7 @@ impl Running<'_> {
             }
         }
         for at in &mut self.capture.taps {
-            at.tap.news().into_iter().for_each(|notice| self.observer.event(&notice));
+            at.tap.new_events().into_iter().for_each(|notice| self.observer.event(&notice));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }

@@ -211,14 +211,14 @@ impl AttachedTap for AttachedDpdk {
         self.threads.stop();
         self.waiting = None;
         let mut events: Vec<Event> = self.threads.join().into_iter().collect();
-        if self.state.take_killed() {
+        if self.state.has_been_killed() {
             events.extend(cleared_ports(NAME, &self.cleaner.clear()));
         }
         events
     }
 
     /// Killing a stuck helper requires CAP_KILL after a change of user.
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         Capabilities::KILL
     }
 

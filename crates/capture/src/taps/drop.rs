@@ -395,7 +395,7 @@ impl AttachedTap for AttachedDrop {
     }
 
     /// Interface names in other namespaces and socket owners are looked up at each drop.
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG
     }
 

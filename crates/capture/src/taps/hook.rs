@@ -55,7 +55,7 @@ impl Tap for Hook {
         let looked = find::find(site, assembly.options.hook.as_deref())?;
         let ends = Ends::choose(&assembly.options, &looked, site)?;
         check_jumps(&looked, &ends, site)?;
-        say_which(&looked, site, assembly);
+        report_maps(&looked, site, assembly);
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);
         config.only_ifindex = site.interface.index;
@@ -71,7 +71,7 @@ impl Tap for Hook {
         for (position, hook) in looked.hooks.iter().enumerate() {
             let clock = config.clock_first;
             let mut add = |end| add_point(index, site, assembly, end, hook, &looked, clock);
-            let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(position);
+            let has_entry = hook.entry.is_some() && ends.needs_entry_of(position);
             let entry = (has_entry && ends.entry).then(|| add("xdp entry")).transpose()?;
             let exit = ends.exit.then(|| add("xdp exit")).transpose()?;
             points.push(Points { entry, exit });
@@ -116,7 +116,7 @@ impl HookPlan {
         let (mut exits, mut entries) = (Vec::new(), Vec::new());
         for (position, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
             if let Some(map) = &hook.entry
-                && self.ends.looks_at_entry_of(position)
+                && self.ends.needs_entry_of(position)
             {
                 entries.push(Stand {
                     what: format!("the entry of {}", hook.describe()),
@@ -171,7 +171,7 @@ fn add_point(
     Ok(ids)
 }
 
-fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
+fn report_maps(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
     if assembly.options.hook.is_some() {
         return;
     }
@@ -211,7 +211,7 @@ fn most_jumps(looked: &Looked, ends: &Ends) -> Result<u32> {
             at_exit: captures::count_captures(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
         };
         if let Some(entry) = &hook.entry {
-            let more = u32::from(ends.looks_at_entry_of(position));
+            let more = u32::from(ends.needs_entry_of(position));
             one.at_entry = captures::count_captures(entry.as_fd(), 1)? + more;
         }
         looks.push(one);
@@ -283,7 +283,7 @@ impl AttachedTap for AttachedHook {
         self.give_up()
     }
 
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         crate::TO_FOLLOW_PROGRAMS
     }
 
@@ -361,7 +361,7 @@ impl Ends {
     }
 
     /// Returns true if a program is needed at the entry of the program at this index of the chain.
-    pub fn looks_at_entry_of(&self, position: usize) -> bool {
+    pub fn needs_entry_of(&self, position: usize) -> bool {
         self.entry || (self.linked && position == 0)
     }
 

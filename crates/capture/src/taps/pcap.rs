@@ -225,7 +225,7 @@ impl AttachedTap for AttachedPcap {
     }
 
     /// The library needs these capabilities to close its device.
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         Capabilities::NET_ADMIN | Capabilities::NET_RAW
     }
 

@@ -99,7 +99,7 @@ pub(super) fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
         return Ok((without_program(site, options)?, TapReason::NoProgram));
     };
-    if let Some(error) = site.may_not_look() {
+    if let Some(error) = site.missing_right() {
         return Err(error);
     }
     if xdp::is_trawls(&present) {
@@ -129,7 +129,7 @@ fn untraced(error: &Error) -> TapReason {
 pub(super) fn at_xdp(site: &CaptureSite, options: &CaptureOptions) -> Result<SiteTaps> {
     let present = site.interface.xdp_attached(site.namespace.as_ref())?;
     if present.is_some()
-        && let Some(error) = site.may_not_look()
+        && let Some(error) = site.missing_right()
     {
         return Err(error);
     }

@@ -88,12 +88,12 @@ pub trait AttachedTap: fmt::Debug {
     }
 
     /// Returns the changes since the last call.
-    fn news(&mut self) -> Vec<Event> {
+    fn new_events(&mut self) -> Vec<Event> {
         Vec::new()
     }
 
     /// Returns the capabilities needed while the tap runs.
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         Capabilities::empty()
     }
 

@@ -120,7 +120,7 @@ fn insert_filter(site: &CaptureSite, assembly: &Assembly, program: &mut TapProgr
 
 /// Makes a program look for the Ethernet header of packets that have lost it: those that generic XDP copied, since
 /// Linux 6.9.
-fn look_for_header(config: &mut TapConfig) {
+fn find_header(config: &mut TapConfig) {
     // Both are older than that, and the kernel without the second may not accept the third version of a long filter.
     if !object::can_cast() || !probe::has_far_jumps() {
         return;
@@ -238,7 +238,7 @@ impl AttachedTc {
             Side::Ingress => {
                 config.queue_offset = site.interface.received_queue_offset();
                 if site.interface.link_type == LINKTYPE_ETHERNET {
-                    look_for_header(&mut config);
+                    find_header(&mut config);
                 }
                 assembly.stamp_by_polls(&mut config, site, &[ids.point])?;
             }
@@ -319,7 +319,7 @@ impl AttachedTap for AttachedTc {
             .collect()
     }
 
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         crate::to_attach_again(&self.site)
     }
 

@@ -70,7 +70,7 @@ pub fn obstacle(site: &CaptureSite, present: &XdpAttachment) -> Option<Error> {
 
 /// Explains that the interface's program can neither be traced nor has a hook.
 pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer) -> Error {
-    if let Some(error) = site.may_not_look() {
+    if let Some(error) = site.missing_right() {
         return error;
     }
     let name = program::open_by_id(present.program_id)
@@ -155,7 +155,7 @@ impl AttachedTap for AttachedTrace {
         Vec::new()
     }
 
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         crate::TO_FOLLOW_PROGRAMS
     }
 
@@ -168,7 +168,7 @@ impl AttachedTap for AttachedTrace {
         }
     }
 
-    fn news(&mut self) -> Vec<Event> {
+    fn new_events(&mut self) -> Vec<Event> {
         // Other checks report a removed interface.
         let Ok(now) = self.site.interface.xdp_attached(self.site.namespace.as_ref()) else {
             return Vec::new();

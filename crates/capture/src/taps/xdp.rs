@@ -25,7 +25,7 @@ use crate::capture_chain::{self, CaptureSeat, Seated};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, LeftBehind};
 use crate::filter::Compile;
-use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
+use crate::many::{self, PacketStructure, TableEntry, read_namespace};
 use crate::point::{Carries, PointIds};
 use crate::taps::facts::{Facts, Gives, MOST};
 use crate::taps::tap::variant;
@@ -148,7 +148,7 @@ fn own_program(
     if seat.is_for_many() {
         config.only_ifindex = site.interface.index;
         config.only_namespace = site.namespace_number()?;
-        ask_for_namespace(&mut config, PacketStructure::Xdp);
+        read_namespace(&mut config, PacketStructure::Xdp);
     }
     let program = load(&config, site, rings, &seat, None, options)?;
     Seated::new(seat, program)
@@ -217,7 +217,7 @@ fn moved_on(site: &CaptureSite) -> Error {
 
 /// Explains that a foreign program occupies the hook.
 pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
-    if let Some(error) = site.may_not_look() {
+    if let Some(error) = site.missing_right() {
         return error;
     }
     let name = snapshot::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
@@ -385,7 +385,7 @@ impl AttachedTap for AttachedXdp {
         }
     }
 
-    fn keeps(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         crate::to_attach_again(&self.site)
     }
 

@@ -175,5 +175,5 @@ pub fn unload(args: &UnloadArgs) -> Result<()> {
         let mut both = sites.iter().zip(programs);
         both.try_for_each(|(site, installed)| installed.detach(site))
     })?;
-    args.tell("the balancer", &sites)
+    args.print_removed("the balancer", &sites)
 }

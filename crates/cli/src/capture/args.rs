@@ -462,7 +462,7 @@ impl Args {
     /// events.
     fn kept(&self) -> Result<u32> {
         let common = recording::snaplen(self.filtering.snaplen)?;
-        if self.trigger.looks_at_packets() {
+        if self.trigger.needs_whole_packets() {
             return Ok(MAX_CAPTURED);
         }
         let named = self.output.write.iter().map(|text| NamedOutput::parse(text));

@@ -77,7 +77,7 @@ impl Terminal {
     }
 
     /// Reports the statistics to the thread that makes chunks from time to time.
-    pub(super) fn tell_chunks(&mut self, chunks: Control) {
+    pub(super) fn report_to_chunker(&mut self, chunks: Control) {
         self.chunks = Some(chunks);
     }
 
@@ -88,12 +88,12 @@ impl Terminal {
 
     /// Returns what became of all readers, once the outputs have ended.
     pub(super) fn readers(&mut self) -> Vec<ReaderSummary> {
-        self.tell_of_readers();
+        self.report_new_readers();
         self.readers.fates()
     }
 
-    fn tell_of_readers(&mut self) {
-        self.readers.news().iter().for_each(|event| self.event(event));
+    fn report_new_readers(&mut self) {
+        self.readers.new_events().iter().for_each(|event| self.event(event));
     }
 
     /// Returns all events so far.
@@ -220,9 +220,9 @@ impl ReaderLogs {
     }
 
     /// Returns the events since the last call.
-    pub fn news(&self) -> Vec<Event> {
+    pub fn new_events(&self) -> Vec<Event> {
         let news = self.0.iter().flat_map(|(output, log)| {
-            let news = log.news().into_iter();
+            let news = log.new_events().into_iter();
             news.map(|news| reader_event(output.clone(), news))
         });
         news.collect()
@@ -336,8 +336,8 @@ impl Observer for Terminal {
         self.stats
     }
 
-    fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
-        self.tell_of_readers();
+    fn tick(&mut self, summary: &mut dyn FnMut() -> Summary) {
+        self.report_new_readers();
         if let Some(chunks) = &self.chunks {
             chunks.account(summary().accounts());
         }

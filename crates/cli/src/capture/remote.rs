@@ -63,9 +63,9 @@ pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -
     let options = HostOptions { push: hosts.push.then_some(FLEET.program), quiet };
     let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
     let mut running = Hosts::prepare(destinations, plan, application, options, Arc::new(tell))?;
-    let mut tell_of_readers = || readers.news().iter().for_each(|event| notices.event(event));
-    let carried = outputs.carry(&mut running, &mut tell_of_readers);
-    tell_of_readers();
+    let mut report_new_readers = || readers.new_events().iter().for_each(|event| notices.event(event));
+    let carried = outputs.carry(&mut running, &mut report_new_readers);
+    report_new_readers();
     let Carried { outcome, report: stages, outputs } = carried.unwrap_or_else(Carried::failed);
     let report = running.report(&outcome, &stages);
     let has_failed = outputs.iter().any(|output| output.failed);

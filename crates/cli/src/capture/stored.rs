@@ -164,14 +164,14 @@ pub(super) fn record(
     };
     let mut writer = StoreWriter::new(&config, spool, Some(uploader), complain)?;
     writer.translate(translations)?;
-    observer.tell_chunks(writer.control());
+    observer.report_to_chunker(writer.control());
     let (summary, ended) = confined.run(&mut writer, observer)?;
     let outcome = writer.end(summary.accounts(), &ended.to_string())?;
     Ok((summary, ended, outcome))
 }
 
 /// Prints a line about the store; returns `false` if it does not have all packets.
-pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
+pub(super) fn report(outcome: &StoredCapture, url: &str) -> bool {
     let StoredCapture { recorded, stored, on_host, spooled, evicted, chunks_spooled, trouble, spool } = outcome;
     json::event(&Event::Stored {
         recorded: *recorded,

@@ -58,7 +58,7 @@ impl TriggerArgs {
     }
 
     /// Returns true if an expression needs whole packets, even if less of them is written.
-    pub(super) fn looks_at_packets(&self) -> bool {
+    pub(super) fn needs_whole_packets(&self) -> bool {
         self.trigger.is_some()
     }
 

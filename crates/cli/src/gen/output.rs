@@ -51,7 +51,7 @@ impl Watch {
     }
 
     /// Shows the statistics; returns true until a signal ends the run.
-    pub fn look(&mut self, interface: &str, figures: &Figures) -> bool {
+    pub fn show(&mut self, interface: &str, figures: &Figures) -> bool {
         if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
             published.publish(&RunningGenerator {
                 pid: std::process::id(),
@@ -68,7 +68,7 @@ impl Watch {
             elapsed: figures.elapsed - self.before.elapsed,
         };
         let shown = self.shown;
-        let goes_on = self.look_at(&line(figures, &recent));
+        let goes_on = self.show_line(&line(figures, &recent));
         if self.shown != shown {
             self.before = *figures;
         }
@@ -76,7 +76,7 @@ impl Watch {
     }
 
     /// Shows statistics of another kind, as a line.
-    pub fn look_at(&mut self, line: &str) -> bool {
+    pub fn show_line(&mut self, line: &str) -> bool {
         self.report_notes();
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
             terminal::show_over(line);

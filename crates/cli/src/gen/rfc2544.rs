@@ -102,7 +102,7 @@ pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
     json::say("measuring", measuring, &text);
     let mut outcomes: Vec<Rfc2544Results> = Vec::new();
     let mut measure = |size| {
-        let outcome = measurement.measure(size, &mut |progress| watch.look_at(&line(progress)));
+        let outcome = measurement.measure(size, &mut |progress| watch.show_line(&line(progress)));
         outcome?.ok_or_else(|| Error::failed("not everything was measured", "stopped"))
     };
     let mut failure = None;

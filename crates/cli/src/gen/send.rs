@@ -103,7 +103,7 @@ impl SenderArgs {
             let engine = open(&site.interface.name, source.as_mut(), &options)?;
             Ok((engine, source))
         };
-        let report = run_generator(&plan, &start, &mut |figures| watch.look(&site.label, figures));
+        let report = run_generator(&plan, &start, &mut |figures| watch.show(&site.label, figures));
         watch.end_line();
         report
     }

@@ -64,7 +64,7 @@ pub fn run(args: &TcpConnArgs) -> Result<ExitCode> {
         duration: args.duration.or(args.count.is_none().then_some(DEFAULT_TIME)),
     };
     let mut watch = Watch::new()?;
-    let account = run_connections(&plan, &mut |account| watch.look_at(&line(account)));
+    let account = run_connections(&plan, &mut |account| watch.show_line(&line(account)));
     watch.end_line();
     let account = account?;
     let connections = Connections { to: args.to, account: &account };

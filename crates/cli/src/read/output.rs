@@ -37,7 +37,7 @@ struct Names {
 }
 
 impl Names {
-    fn look_at(&mut self, interfaces: &[Interface]) {
+    fn add(&mut self, interfaces: &[Interface]) {
         // The next file of a ring.
         if interfaces.len() < self.known {
             *self = Self::default();
@@ -140,7 +140,7 @@ impl Shown {
         if let Shape::Lines(printer) = form {
             let interfaces = input.reader.interfaces();
             let names = names.entry(index).or_default();
-            names.look_at(interfaces);
+            names.add(interfaces);
             is_named = names.differ;
             if *precision_of_file {
                 let index = input.reader.time_and_interface().map(|(_, index)| index);

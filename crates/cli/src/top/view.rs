@@ -155,7 +155,7 @@ enum Sequence {
 
 impl Sequence {
     /// Returns a key, once its last byte has arrived.
-    fn take(&mut self, byte: u8) -> Option<u8> {
+    fn push(&mut self, byte: u8) -> Option<u8> {
         match (&self, byte) {
             (_, ESCAPE) => *self = Self::Escape,
             (Self::Escape, b'[' | b'O') => *self = Self::Parameters,
@@ -226,11 +226,11 @@ impl Screen {
     }
 
     /// Handles typed keys; returns true if one of them ends the view.
-    pub fn take(&mut self, typed: impl Iterator<Item = u8>) -> bool {
+    pub fn handle_keys(&mut self, typed: impl Iterator<Item = u8>) -> bool {
         let mut any = false;
         for byte in typed {
             any = true;
-            if let Some(key) = self.sequence.take(byte)
+            if let Some(key) = self.sequence.push(byte)
                 && self.act(key)
             {
                 return true;
@@ -367,7 +367,7 @@ mod tests {
     fn arrows_are_keys_and_escape_is_one() {
         let keys = |typed: &[u8]| {
             let mut sequence = Sequence::default();
-            let mut keys: Vec<u8> = typed.iter().filter_map(|&byte| sequence.take(byte)).collect();
+            let mut keys: Vec<u8> = typed.iter().filter_map(|&byte| sequence.push(byte)).collect();
             keys.extend(sequence.end());
             keys
         };

@@ -41,10 +41,10 @@ pub fn cause(reason: &str, function: &str, space: Option<&Namespace>, interface:
     let read = || printed("bridge", &["-d", "-j", "link"]);
     let text = run_maybe_in(space, read).ok()?;
     let ports: Vec<Port> = serde_json::from_str(&text).ok()?;
-    told(&ports, interface, reason == NO_TARGET, function == RECEIVER)
+    explain(&ports, interface, reason == NO_TARGET, function == RECEIVER)
 }
 
-fn told(ports: &[Port], interface: &str, has_no_target: bool, is_received: bool) -> Option<String> {
+fn explain(ports: &[Port], interface: &str, has_no_target: bool, is_received: bool) -> Option<String> {
     let own = ports.iter().find(|port| port.ifname == interface && port.master.is_some())?;
     let others: Vec<&Port> =
         ports.iter().filter(|port| port.master == own.master && port.ifname != own.ifname).collect();
@@ -85,7 +85,7 @@ mod tests {
             let mut ports = vec![port("p0", own)];
             ports.extend(others.iter().map(|more| port("p", more)));
             ports.push(Port { master: Some("br1".to_owned()), ..port("q", "") });
-            told(&ports, "p0", has_no_target, false).unwrap_or_default()
+            explain(&ports, "p0", has_no_target, false).unwrap_or_default()
         };
         let isolated = r#","isolated":true"#;
         assert!(of(isolated, &[isolated], true).contains("p0 is isolated"));
@@ -96,10 +96,10 @@ mod tests {
         let locked = r#","locked":true"#;
         assert!(of(locked, &[""], false).contains("is locked"));
         assert_eq!(of(locked, &[""], true), "");
-        assert_eq!(told(&[], "p0", true, false), None);
+        assert_eq!(explain(&[], "p0", true, false), None);
         let blocked = [Port { state: "blocking".to_owned(), ..port("p0", "") }];
-        let found = told(&blocked, "p0", false, true).expect("a cause");
+        let found = explain(&blocked, "p0", false, true).expect("a cause");
         assert!(found.contains("spanning tree (blocking)"), "{found}");
-        assert_eq!(told(&[port("p0", "")], "p0", false, true), None);
+        assert_eq!(explain(&[port("p0", "")], "p0", false, true), None);
     }
 }

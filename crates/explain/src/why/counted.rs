@@ -76,7 +76,7 @@ impl Counted {
         if left_out > 0 {
             tell(&Notice::NamespacesLeftOut { compared: MOST_NAMESPACES, all: MOST_NAMESPACES + left_out });
         }
-        counted.before = counted.look();
+        counted.before = counted.read();
         counted.sockets = SocketDrops::read(&counted.namespaces, false);
         Ok(counted)
     }
@@ -103,7 +103,7 @@ impl Counted {
     }
 
     /// Reads the counters, and skips any that cannot be read, as in a namespace that is gone by now.
-    fn look(&self) -> Counters {
+    fn read(&self) -> Counters {
         let mut all = counters::of_cpus();
         let mut add = |found: Result<Counters>| all.extend(found.unwrap_or_default());
         for namespace in &self.namespaces {
@@ -121,7 +121,7 @@ impl Counted {
     pub fn differences(&self, with_sockets: bool) -> Result<Differences> {
         let events = self.events.as_ref().map(XdpEvents::counts).transpose()?;
         Ok(Differences {
-            counters: counters::differences(&self.before, &self.look()),
+            counters: counters::differences(&self.before, &self.read()),
             sockets: match with_sockets {
                 true => SocketDrops::read(&self.namespaces, true).since(&self.sockets),
                 false => SocketDrops::default(),

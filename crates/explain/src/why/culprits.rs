@@ -23,7 +23,7 @@ use super::advice::{self, ProgramName, tc_programs};
 use super::blame::{Blame, CONNECTION_TRACKING, Candidate, Culprit, WITH_LOSS};
 use super::command::printed;
 use super::noted::with_noted;
-use super::ruleset::{Chain, Packets, chains, full_name, legacy_rules, may_meet, places, rules};
+use super::ruleset::{Chain, Packets, chains, full_name, legacy_rules, may_match, places, rules};
 use super::traced::{Traced, Tracing};
 
 /// Namespaces of which the counters are read before the first drop; of others, at the first drop.
@@ -68,7 +68,7 @@ impl Culprits {
     pub fn begin<'n>(&mut self, namespaces: impl Iterator<Item = &'n Namespace>) {
         for namespace in namespaces.take(MOST_AT_START) {
             let label = Some(counters::label(namespace));
-            let snapshot = Snapshot { is_first: true, ..Snapshot::take(Some(namespace)) };
+            let snapshot = Snapshot { is_first: true, ..Snapshot::read(Some(namespace)) };
             self.before.insert(label, snapshot);
         }
     }
@@ -81,7 +81,7 @@ impl Culprits {
     }
 
     /// Reads the counters of the namespace of a drop, unless they are known.
-    pub fn look(&mut self, key: &DropKey) {
+    pub fn read_counters(&mut self, key: &DropKey) {
         if let Some(Kind::Filter(direction)) = kind(key) {
             let place = (key.netns.clone(), key.interface.clone(), direction);
             if self.filters.contains_key(&place) {
@@ -95,7 +95,7 @@ impl Culprits {
         if !has_counters || self.before.contains_key(&key.netns) {
             return;
         }
-        let found = self.space_of(key).map(|namespace| Snapshot::take(namespace.as_ref()));
+        let found = self.space_of(key).map(|namespace| Snapshot::read(namespace.as_ref()));
         self.before.insert(key.netns.clone(), found.unwrap_or_default());
     }
 
@@ -155,7 +155,7 @@ impl Culprits {
         let tracing = self.traces.get_mut(&key.netns).and_then(Option::as_mut);
         let traced = tracing.map_or(&[][..], Tracing::end);
         let after = self.after.entry(key.netns.clone()).or_insert_with(|| {
-            let found = space.map(|namespace| Snapshot::take(namespace.as_ref()));
+            let found = space.map(|namespace| Snapshot::read(namespace.as_ref()));
             found.unwrap_or_default()
         });
         let none = Snapshot::default();
@@ -185,7 +185,7 @@ impl Culprits {
             let is_only_row = packets_like(tally, key, of_interface) == row.packets;
             let here = traced
                 .iter()
-                .filter(|one| one.is_at(key.interface.as_deref()) && may_meet(&after.chains, packets, &one.name));
+                .filter(|one| one.is_at(key.interface.as_deref()) && may_match(&after.chains, packets, &one.name));
             match is_only_row && !self.are_chosen && may_be_rule_of_nftables(key) {
                 true => with_traced(blame, here, remaining, full_name),
                 false => blame,
@@ -342,7 +342,7 @@ fn with_traced<'t>(
 }
 
 impl Snapshot {
-    fn take(namespace: Option<&Namespace>) -> Self {
+    fn read(namespace: Option<&Namespace>) -> Self {
         let read = || Self {
             chains: chains(&printed("nft", &["-a", "-t", "list", "ruleset"])),
             queues: serde_json::from_str(&printed("tc", &["-j", "-s", "qdisc", "show"])).unwrap_or_default(),

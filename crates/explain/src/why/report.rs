@@ -476,7 +476,7 @@ impl Explained {
     }
 }
 
-fn take(from: &mut u64, at_most: u64) -> u64 {
+fn subtract(from: &mut u64, at_most: u64) -> u64 {
     let taken = (*from).min(at_most);
     *from -= taken;
     taken
@@ -503,12 +503,12 @@ fn of_device(key: &CounterKey, difference: u64, explained: &mut ExplainedLosses,
         let mut counter = Counter::new(key, difference, 0);
         // For a failed redirect, veth counts a drop of its own.
         if key.name.ends_with("_drops") {
-            counter.counter_only -= take(&mut explained.redirects, counter.counter_only);
+            counter.counter_only -= subtract(&mut explained.redirects, counter.counter_only);
         }
         return counter;
     }
-    let mut counter = Counter::new(key, difference, take(&mut explained.rows, difference));
-    counter.counter_only -= take(&mut explained.exceptions, counter.counter_only);
+    let mut counter = Counter::new(key, difference, subtract(&mut explained.rows, difference));
+    counter.counter_only -= subtract(&mut explained.exceptions, counter.counter_only);
     Counter {
         mode: Some("native".to_owned()),
         verdict: Some("DROP".to_owned()),

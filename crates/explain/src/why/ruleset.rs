@@ -223,7 +223,7 @@ pub fn rules(chains: &[Chain], packets: Packets<'_>) -> Vec<Candidate> {
 }
 
 /// Returns true if packets of a row may meet this rule or policy.
-pub fn may_meet(chains: &[Chain], packets: Packets<'_>, name: &str) -> bool {
+pub fn may_match(chains: &[Chain], packets: Packets<'_>, name: &str) -> bool {
     let place = name.split_once(" of ").map(|(_, place)| place);
     let mut reached = reached(chains, packets).into_iter();
     reached.any(|chain| Some(&*chain.place()) == place)
@@ -458,7 +458,7 @@ COMMIT
         let chains = chains(RULESET);
         assert!(places(&chains).ingress.is_empty());
         let udp = row("udp", &[53]);
-        let meets = |name| may_meet(&chains, at("input", &udp), name);
+        let meets = |name| may_match(&chains, at("input", &udp), name);
         assert!(meets("rule 99 of inet f deeper") && meets("policy of inet f in"));
         assert!(!meets("rule 7 of inet f out"));
     }

@@ -132,7 +132,7 @@ impl<'a> Search<'a> {
         }
         self.rows_read = self.tally.rows.len();
         for (key, row) in &self.tally.rows {
-            self.culprits.look(key);
+            self.culprits.read_counters(key);
             if self.may_trace && self.culprits.trace(key, row) {
                 self.audience.notice(&Notice::tracing(key.netns.as_deref()));
             }

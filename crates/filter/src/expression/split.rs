@@ -57,7 +57,10 @@ pub(super) struct Refused {
 }
 
 /// Splits an expression into operands after a short context; `None` if that is not possible.
-fn take_apart<'e>(expression: &'e str, ask: operands::Ask<'_>) -> Option<(operands::Context<'e>, operands::Node)> {
+fn split_at_operands<'e>(
+    expression: &'e str,
+    ask: operands::Ask<'_>,
+) -> Option<(operands::Context<'e>, operands::Node)> {
     let context = operands::context(expression)?;
     if operands::comparisons(context.text) > TOGETHER {
         return None;
@@ -71,7 +74,7 @@ pub(super) fn too_many(expression: &str) -> Option<usize> {
     let comparisons = operands::comparisons(expression);
     // Without answers, no word is a name.
     let no_answer = |_: &str| Err(String::new());
-    let is_refused = comparisons > MOST_WHOLE && take_apart(expression, &no_answer).is_none();
+    let is_refused = comparisons > MOST_WHOLE && split_at_operands(expression, &no_answer).is_none();
     is_refused.then_some(comparisons)
 }
 
@@ -86,7 +89,7 @@ pub(super) fn compile(
     if comparisons < LONG {
         return Split::Whole { optimise: true };
     }
-    let Some((context, node)) = take_apart(expression, ask) else {
+    let Some((context, node)) = split_at_operands(expression, ask) else {
         return match comparisons <= MOST_WHOLE {
             true => Split::Whole { optimise: false },
             false => Split::TooLong { comparisons },

@@ -81,7 +81,7 @@ impl Assembler {
 
     /// Returns the finished block.
     pub(super) fn link(mut self, gotol: bool) -> Result<Vec<Insn>, FilterError> {
-        self.tidy();
+        self.simplify_jumps();
         let mut widths = vec![1usize; self.items.len()];
         loop {
             let starts = starts(&widths);
@@ -141,7 +141,7 @@ impl Assembler {
     }
 
     /// Removes jumps to the next instruction and inverts `if c goto next; goto else`.
-    fn tidy(&mut self) {
+    fn simplify_jumps(&mut self) {
         loop {
             let mut labelled = vec![false; self.items.len() + 1];
             for position in self.positions.iter().flatten() {

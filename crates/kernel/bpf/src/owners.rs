@@ -18,7 +18,7 @@ impl Owners {
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = process.file_name();
             if name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
-                owners.take_process(&process.path());
+                owners.add_process(&process.path());
             }
         }
         owners
@@ -32,7 +32,7 @@ impl Owners {
         self.links.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    fn take_process(&mut self, process: &Path) {
+    fn add_process(&mut self, process: &Path) {
         let mut label = None;
         for entry in fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten() {
             let Ok(text) = fs::read_to_string(entry.path()) else {

@@ -153,7 +153,7 @@ impl ProcessWatch {
         for (name, hook) in PROGRAMS {
             watch.add(name, hook, cgroup)?;
         }
-        watch.look_at_existing()?;
+        watch.list_existing()?;
         Ok(watch)
     }
 
@@ -212,7 +212,7 @@ impl ProcessWatch {
         link::attach_tracing(loaded.as_fd()).ok()
     }
 
-    fn look_at_existing(&self) -> Result<()> {
+    fn list_existing(&self) -> Result<()> {
         let function = kernel_types::find(kernel_types::FUNCTION, ITERATOR).map_err(fail)?;
         let Some(function) = function else {
             return Ok(());

@@ -372,7 +372,7 @@ impl Blocks {
         }
     }
 
-    pub fn tell_to_stop(&self) {
+    pub fn request_stop(&self) {
         stop(&self.exchange);
     }
 

@@ -88,15 +88,15 @@ fn control_size(points: usize) -> usize {
 
 impl Rings {
     /// Makes rings in BPF maps, one for each of `cpus` CPUs or more, with accounts of that many hook points. With
-    /// `knows_again`, programs recognise packets that others of them have seen. The programs also share `others`.
+    /// `recognizes_seen`, programs recognise packets that others of them have seen. The programs also share `others`.
     pub fn in_maps(
         geometry: Geometry,
         cpus: usize,
         points: usize,
-        knows_again: bool,
+        recognizes_seen: bool,
         mut others: Vec<(&'static str, OwnedFd)>,
     ) -> Result<Arc<Self>> {
-        if knows_again {
+        if recognizes_seen {
             let (key, value) = (size_of::<u64>() as u32, size_of::<KnownPacket>() as u32);
             let known = map::create_lru("trawl_known", key, value, KNOWN_MAX as u32)?;
             others.push((KNOWN, known));

@@ -161,7 +161,7 @@ impl Producer {
     }
 
     /// Adds packets lost outside the ring to the next record's drop count.
-    pub fn tell_lost(&mut self, packets: u64) {
+    pub fn add_lost(&mut self, packets: u64) {
         self.unreported += packets;
     }
 
@@ -205,7 +205,7 @@ impl Producer {
         if !self.tickets.take() {
             return Noted::LimitReached;
         }
-        account.tell_losses();
+        account.mark_losses_reported();
         self.unreported = 0;
         let words = Words { drop_count, packet_id: self.next_packet_id(), captured, size: size as u32 };
         fill(self.free_bytes(size), sight, &words);
@@ -414,7 +414,7 @@ impl Counters<'_> {
     }
 
     /// Marks the unreported losses as reported.
-    fn tell_losses(&self) {
+    fn mark_losses_reported(&self) {
         if self.losses_unreported.get() > 0 {
             self.losses_unreported.0.store(0, Ordering::Relaxed);
         }

@@ -211,7 +211,7 @@ fn stand_by(
     undo: &dyn Undo,
 ) -> Option<Result<()>> {
     leave_terminal(c"trawl-confirm", &mut keep);
-    confine(undo.takes());
+    confine(undo.needed_capabilities());
     let mut word = [0u8];
     let polled = loop {
         match rustix::io::read(watched, &mut word) {

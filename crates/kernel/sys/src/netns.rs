@@ -338,7 +338,7 @@ impl NamespaceSearch {
     /// Returns the first namespace that fits.
     pub fn find(&mut self, mut fits: impl FnMut(&Namespace) -> bool) -> Option<&Namespace> {
         let mut at = 0;
-        while at < self.found.len() || self.goes_on() {
+        while at < self.found.len() || self.find_next() {
             if fits(&self.found[at]) {
                 return self.found.get(at);
             }
@@ -358,7 +358,7 @@ impl NamespaceSearch {
     }
 
     /// Finds one more; returns false at the end.
-    fn goes_on(&mut self) -> bool {
+    fn find_next(&mut self) -> bool {
         loop {
             let Some(finder) = self.finders.next() else {
                 let Some(among) = self.later.next() else {

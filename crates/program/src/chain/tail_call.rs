@@ -57,7 +57,7 @@ pub(crate) fn join(
     };
     let mut looks = vec![CaptureCounts { tappable: program.is_tappable(), ..CaptureCounts::default() }];
     for one in &chain {
-        looks.push(looks_at(one)?);
+        looks.push(captures_of(one)?);
     }
     let jumps = most_jumps(&looks);
     if jumps > MOST_JUMPS {
@@ -93,7 +93,7 @@ pub(crate) fn join(
         if let Some(link) = head.link() {
             pinned.holds(link)?;
         }
-        return match take_head(site, head, program.as_fd().try_clone_to_owned().map_err(fail)?)? {
+        return match replace_head(site, head, program.as_fd().try_clone_to_owned().map_err(fail)?)? {
             Some(link) => {
                 let installed = pinned.attached_by(link, attachment)?;
                 head.drop_link();
@@ -115,7 +115,7 @@ pub(crate) fn join(
 }
 
 /// Counts the captures in a program's hooks.
-fn looks_at(installed: &Installed) -> Result<CaptureCounts> {
+fn captures_of(installed: &Installed) -> Result<CaptureCounts> {
     let mut looks = CaptureCounts::default();
     if let Ok(hook) = installed.map(HOOK) {
         looks.tappable = true;
@@ -135,7 +135,7 @@ fn lead(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
 }
 
 /// Attaches a program in place of the chain's first one, without a gap; returns the link that does so, if one does.
-fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<OwnedFd>> {
+fn replace_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<OwnedFd>> {
     let what = || format!("cannot change the chain on {}", site.label());
     let Some(mode) = head.mode() else {
         return Err(Error::failed(what(), "it is gone"));
@@ -203,7 +203,7 @@ pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
             if let (Some(link), Some(heir)) = (leaving.link(), heir) {
                 heir.renew_link(link)?;
             }
-            if let Err(error) = take_head(site, leaving, program) {
+            if let Err(error) = replace_head(site, leaving, program) {
                 heir.inspect(|heir| heir.drop_link());
                 return Err(error);
             }

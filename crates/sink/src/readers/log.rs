@@ -43,7 +43,7 @@ struct Entries {
 
 impl ReaderLog {
     /// Returns the events since the last call.
-    pub fn news(&self) -> Vec<ReaderNews> {
+    pub fn new_events(&self) -> Vec<ReaderNews> {
         std::mem::take(&mut self.0.lock().news)
     }
 
@@ -53,18 +53,18 @@ impl ReaderLog {
     }
 
     pub(super) fn join(&self, reader: SocketAddr) {
-        self.0.lock().tell(ReaderNews::Joined(reader));
+        self.0.lock().add(ReaderNews::Joined(reader));
     }
 
     pub(super) fn refuse(&self, reader: SocketAddr, why: String) {
-        self.0.lock().tell(ReaderNews::Refused { reader, why });
+        self.0.lock().add(ReaderNews::Refused { reader, why });
     }
 
     /// Records a reader whose connection has ended; `is_news` if the capture goes on.
     pub(super) fn leave(&self, fate: ReaderFate, is_news: bool) {
         let mut entries = self.0.lock();
         if is_news {
-            entries.tell(ReaderNews::Left(fate.clone()));
+            entries.add(ReaderNews::Left(fate.clone()));
         }
         if entries.fates.len() == MOST_LISTED {
             entries.fates.pop_front();
@@ -74,7 +74,7 @@ impl ReaderLog {
 }
 
 impl Entries {
-    fn tell(&mut self, news: ReaderNews) {
+    fn add(&mut self, news: ReaderNews) {
         if self.reported < MOST_LISTED {
             self.reported += 1;
             self.news.push(news);

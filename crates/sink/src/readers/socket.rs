@@ -73,7 +73,7 @@ impl Socket {
     }
 
     /// Reads what the reader sends, which has no meaning except for TLS. Returns false once it sends nothing more.
-    pub(super) fn hear(&mut self) -> io::Result<bool> {
+    pub(super) fn read_input(&mut self) -> io::Result<bool> {
         let mut scratch = [0; 4096];
         for _ in 0..MOST_READS {
             let Some(tls) = &mut self.tls else {
@@ -146,7 +146,7 @@ impl Socket {
         // A reader that is gone has no use for the end. Bytes from the reader that nobody read would turn it into a
         // reset.
         let _ = self.push();
-        let _ = self.hear();
+        let _ = self.read_input();
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 }

@@ -52,7 +52,7 @@ impl<'h> Transmission<'h> {
         let has_place = match handshake {
             Some(number) => {
                 hub.handshakes.end(number);
-                socket.is_some() && hub.take_place(address)
+                socket.is_some() && hub.reserve_place(address)
             }
             None => true,
         };
@@ -60,7 +60,7 @@ impl<'h> Transmission<'h> {
             Self::serve(hub, socket, address);
         }
         if has_place {
-            hub.leave_place();
+            hub.release_place();
         }
     }
 
@@ -158,7 +158,7 @@ impl<'h> Transmission<'h> {
         if self.is_mute {
             return self.socket.error();
         }
-        if self.socket.hear()? {
+        if self.socket.read_input()? {
             return Ok(());
         }
         if self.socket.is_encrypted() {
@@ -202,7 +202,7 @@ fn begin(socket: &mut Socket, closing: &Wake) -> io::Result<()> {
         }
         let outlet = socket.wants_write().then(|| socket.as_fd());
         let _ = events::wait_also(&[closing.as_fd(), socket.as_fd()], outlet, left);
-        if !socket.hear()? {
+        if !socket.read_input()? {
             return Err(io::Error::other("it ended the handshake of TLS"));
         }
         socket.push()?;

@@ -114,7 +114,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
         for (source, why) in of_hosts.collect::<Vec<_>>().into_iter().chain(requested) {
             pauses.add(source, Event::now(why));
         }
-        if let Some(event) = pauses.due(Instant::now()) {
+        if let Some(event) = pauses.take_due(Instant::now()) {
             let id = distinct_id(now_as_id(), &last_id);
             args.trigger(&mut operator, &wanted, &id, &event)?;
             last_id = id;
@@ -124,7 +124,7 @@ pub fn run(args: &Trigger) -> Result<ExitCode> {
             break;
         }
     }
-    if let Some(event) = pauses.rest() {
+    if let Some(event) = pauses.waiting() {
         let text = format!("ignored an event within --pause of the previous one: {}", event.text());
         terminal::say(&text);
     }
@@ -204,7 +204,7 @@ impl Pauses {
     }
 
     /// Removes and returns, as one, the events of the sources without a pause, whose pauses begin now.
-    fn due(&mut self, now: Instant) -> Option<Event> {
+    fn take_due(&mut self, now: Instant) -> Option<Event> {
         self.until.retain(|_, until| *until > now);
         let due = self.waiting.extract_if(.., |source, _| !self.until.contains_key(source));
         let due: Vec<(Source, Event)> = due.collect();
@@ -215,7 +215,7 @@ impl Pauses {
     }
 
     /// Returns the events that wait, as one.
-    fn rest(self) -> Option<Event> {
+    fn waiting(self) -> Option<Event> {
         merge(self.waiting.into_values().collect())
     }
 }
@@ -405,22 +405,22 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let alpha = || Source::Host("alpha".to_owned());
         pauses.add(alpha(), event("a false alarm", 1));
-        assert_eq!(pauses.due(at(0)).expect("the first").why, "a false alarm");
+        assert_eq!(pauses.take_due(at(0)).expect("the first").why, "a false alarm");
         pauses.add(alpha(), event("the real one", 10));
         pauses.add(alpha(), event("another", 20));
-        assert_eq!(pauses.due(at(10)), None);
+        assert_eq!(pauses.take_due(at(10)), None);
         // Another host, and an address, have pauses of their own.
         pauses.add(Source::Host("beta".to_owned()), event("b", 11));
         pauses.add(Source::Address([127, 0, 0, 1].into()), event("c", 12));
-        let other = pauses.due(at(11)).expect("theirs");
+        let other = pauses.take_due(at(11)).expect("theirs");
         assert_eq!((other.text().as_str(), other.first_ns), ("b (and 1 more event)", 11));
-        assert_eq!(pauses.due(at(59)), None);
-        let real = pauses.due(at(60)).expect("the second");
+        assert_eq!(pauses.take_due(at(59)), None);
+        let real = pauses.take_due(at(60)).expect("the second");
         assert_eq!(real.text(), "the real one (and 1 more event)");
         assert_eq!((real.first_ns, real.last_ns), (10, 20));
-        assert_eq!(pauses.due(at(130)), None);
+        assert_eq!(pauses.take_due(at(130)), None);
         pauses.add(alpha(), event("later", 130));
-        assert_eq!(pauses.rest().expect("it waits").why, "later");
+        assert_eq!(pauses.waiting().expect("it waits").why, "later");
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl<'a> Lease<'a> {
     /// Lengthens the lease from time to time.
     pub fn renew(&mut self) {
         if self.renewed.elapsed() > TIME / 4 {
-            let _ = self.store.put_over(&key(), holder());
+            let _ = self.store.overwrite(&key(), holder());
             self.renewed = Instant::now();
         }
     }

@@ -118,7 +118,7 @@ impl New {
             false => Fate::NotIndexed,
         });
         let arrived = self.arrived.iter();
-        arrived.for_each(|manifest| runs.arrive(manifest));
+        arrived.for_each(|manifest| runs.add_arrival(manifest));
         runs
     }
 

@@ -407,7 +407,7 @@ impl Table {
 
     /// Makes this version the one of readers that do not list.
     pub fn point_to(&self, store: &Store) -> std::result::Result<(), Failure> {
-        store.put_over(&hint(), self.version.to_string().into_bytes())
+        store.overwrite(&hint(), self.version.to_string().into_bytes())
     }
 
     /// Returns the key of a version that no writer can stand at any more.

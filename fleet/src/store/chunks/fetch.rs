@@ -128,7 +128,7 @@ fn damaged(chunk: &str, why: impl std::fmt::Display) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("{chunk}: {why}"))
 }
 
-fn unread(key: &str, failure: &Failure) -> io::Error {
+fn unreadable(key: &str, failure: &Failure) -> io::Error {
     io::Error::other(format!("{key}: {failure}"))
 }
 
@@ -180,10 +180,10 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             return Ok(Err(Absent::Gone));
         };
         let host = chunk.host();
-        match self.table(key, None) {
-            Ok(end) => return self.chunk(key, host, false, &end).map(Ok),
+        match self.read_table(key, None) {
+            Ok(end) => return self.new_chunk(key, host, false, &end).map(Ok),
             Err(Failure::NotFound) => {}
-            Err(failure) => return Err(unread(key, &failure)),
+            Err(failure) => return Err(unreadable(key, &failure)),
         }
         let manifest = self.store.get(&chunk.manifest()).ok();
         let manifest = manifest.and_then(|bytes| Manifest::from_bytes(&bytes).ok());
@@ -196,8 +196,8 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         if let Some(why) = self.silent.get(&host) {
             return Ok(Err(Absent::Silent(host, why.clone())));
         }
-        match self.table(key, Some(&host)) {
-            Ok(end) => self.chunk(key, host, true, &end).map(Ok),
+        match self.read_table(key, Some(&host)) {
+            Ok(end) => self.new_chunk(key, host, true, &end).map(Ok),
             Err(Failure::NotFound) => Ok(Err(Absent::Removed(host))),
             Err(failure) => {
                 let why = failure.to_string();
@@ -208,7 +208,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     }
 
     /// Reads the end of a chunk, which has its seek table.
-    fn table(&mut self, key: &str, host: Option<&str>) -> Result<Vec<u8>, Failure> {
+    fn read_table(&mut self, key: &str, host: Option<&str>) -> Result<Vec<u8>, Failure> {
         let end = self.get(key, host, GetRange::Suffix(TABLE_BYTES))?;
         match seekable::table_len(&end) {
             Ok(length) if length > LONGEST_TABLE => {
@@ -220,7 +220,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         }
     }
 
-    fn chunk(&self, key: &str, host: String, is_near: bool, end: &[u8]) -> io::Result<Chunk> {
+    fn new_chunk(&self, key: &str, host: String, is_near: bool, end: &[u8]) -> io::Result<Chunk> {
         Ok(Chunk {
             key: key.to_owned(),
             host,
@@ -231,7 +231,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         })
     }
 
-    fn number(&mut self, key: &str) -> io::Result<usize> {
+    fn chunk_number(&mut self, key: &str) -> io::Result<usize> {
         if let Some(number) = self.numbers.get(key) {
             return Ok(*number);
         }
@@ -242,20 +242,20 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Ok(number)
     }
 
-    fn look_ahead(&mut self) -> io::Result<()> {
+    fn prefetch(&mut self) -> io::Result<()> {
         while self.ahead.len() < AHEAD {
             let Some(location) = self.locations.next() else {
                 break;
             };
             let location = location?;
-            let number = self.number(&location.chunk)?;
+            let number = self.chunk_number(&location.chunk)?;
             self.ahead.push_back((number, location));
         }
         Ok(())
     }
 
     /// Decompresses a frame, and the soon wanted frames close after it.
-    fn frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Content>> {
+    fn decompress_frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Content>> {
         if let Some(held) = self.held.get(&(number, frame)) {
             return Ok(Rc::clone(held));
         }
@@ -287,7 +287,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         let key = chunk.key.clone();
         let host = chunk.is_near.then(|| chunk.host.clone());
         let bytes = self.get(&key, host.as_deref(), GetRange::Bounded(first.offset..end));
-        let bytes = bytes.map_err(|failure| unread(&key, &failure))?;
+        let bytes = bytes.map_err(|failure| unreadable(&key, &failure))?;
         for (which, one) in wanted {
             let from = (one.offset - first.offset) as usize;
             let compressed = bytes
@@ -316,7 +316,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     }
 
     /// Returns the number in the stream of a chunk's interface, writing its block before its first packet.
-    fn interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
+    fn write_interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
         loop {
             let Ok(chunk) = &self.chunks[number] else {
                 return Err(io::Error::other("a chunk is missing"));
@@ -325,7 +325,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
                 return Ok(*id);
             }
             let (next, host) = (chunk.next, chunk.host.clone());
-            let content = self.frame(number, next)?;
+            let content = self.decompress_frame(number, next)?;
             for block in blocks(&content.bytes) {
                 if block.names_addresses() && self.names.insert(block.bytes.to_vec()) {
                     self.out.extend_from_slice(block.bytes);
@@ -352,9 +352,9 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     }
 
     /// Writes the next packet; returns false after the last.
-    fn packet(&mut self) -> io::Result<bool> {
+    fn write_packet(&mut self) -> io::Result<bool> {
         if self.ahead.is_empty() {
-            self.look_ahead()?;
+            self.prefetch()?;
         }
         let Some((number, location)) = self.ahead.pop_front() else {
             return Ok(false);
@@ -364,7 +364,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             *counts.absent.entry(absent.clone()).or_default() += 1;
             return Ok(true);
         }
-        let content = self.frame(number, location.frame)?;
+        let content = self.decompress_frame(number, location.frame)?;
         let bytes = content.bytes.get(location.offset..).unwrap_or_default();
         let found = blocks(bytes)
             .next()
@@ -372,7 +372,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             .filter(|(_, packet)| packet.timestamp == location.time_ns);
         let (block, packet) =
             found.ok_or_else(|| damaged(&location.chunk, "has another packet than its index says"))?;
-        let id = self.interface(number, packet.interface_id as usize)?;
+        let id = self.write_interface(number, packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
         let process = content.processes.of_packet(&options, packet.timestamp);
         let mut copy = block.bytes.to_vec();
@@ -414,7 +414,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Read for Packets<I> {
             self.out.clear();
             self.read = 0;
         }
-        while self.out.len() < FRAME_LEN / 4 && self.packet()? {}
+        while self.out.len() < FRAME_LEN / 4 && self.write_packet()? {}
         let length = into.len().min(self.out.len() - self.read);
         into[..length].copy_from_slice(&self.out[self.read..self.read + length]);
         self.read += length;

@@ -93,7 +93,7 @@ pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
         let unknown = unknown.filter(|one| !change.runs.has(&one.epoch, one.sequence));
         for manifest in unknown {
             // Its index was the mark of a manifest that the catalogue does not have.
-            let marked = store.put_over(&key::mark(&manifest.key().manifest()), Vec::new());
+            let marked = store.overwrite(&key::mark(&manifest.key().manifest()), Vec::new());
             marked.map_err(|e| Error::failed("cannot mark the pruned chunks", e))?;
         }
         remove(store, keys().map(|key| key::new_index(&key)).collect())?;

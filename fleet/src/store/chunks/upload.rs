@@ -19,7 +19,7 @@ use crate::store::runs::spooled::Run;
 
 /// Marks a record as one that the catalogue does not have yet.
 fn mark(store: &Store, record: &str) -> Result<(), String> {
-    let marked = store.put_over(&key::mark(record), Vec::new());
+    let marked = store.overwrite(&key::mark(record), Vec::new());
     marked.map_err(|e| format!("the mark of {record}: {e}"))
 }
 
@@ -46,7 +46,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
                     store.put_once(&key.packets(), bytes).map_err(what)?;
                 }
                 if let Some(file) = index.flatten() {
-                    store.put_over(&key::new_index(&key), file).map_err(|e| format!("the index of {key}: {e}"))?;
+                    store.overwrite(&key::new_index(&key), file).map_err(|e| format!("the index of {key}: {e}"))?;
                     is_indexed = true;
                 }
             }
@@ -74,7 +74,7 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
         mark(store, &key.manifest())?;
     }
     match is_near {
-        true => run.stays(&chunk),
+        true => run.mark_kept(&chunk),
         false => run.stored(&chunk),
     }
     Ok(key.to_string())

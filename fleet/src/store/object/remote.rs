@@ -68,7 +68,7 @@ impl From<object_store::Error> for Failure {
                     }
                     source = cause.source();
                 }
-                let text = plain(&text);
+                let text = on_one_line(&text);
                 match FULL.iter().any(|word| text.contains(word)) {
                     true => Self::Full(text),
                     false => Self::Other(text),
@@ -88,7 +88,7 @@ const CALLS: usize = 64;
 const ROLE: &str = "169.254.169.254";
 
 /// Returns a server's message on one line, without its XML or JSON document.
-fn plain(message: &str) -> String {
+fn on_one_line(message: &str) -> String {
     if message.contains(ROLE) {
         return "no credentials: none in the environment, and no role of this machine".to_owned();
     }
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Stores an object that can be made again at any time.
-    pub fn put_over(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+    pub fn overwrite(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
         self.put(key, bytes, PutMode::Overwrite)
     }
 
@@ -347,7 +347,7 @@ impl Store {
                 match bytes.await.map_err(Failure::from) {
                     Ok(bytes) => Ok(Some(bytes)),
                     Err(Failure::NotFound) => Ok(None),
-                    Err(failure) => Err(self.unread(&key, failure)),
+                    Err(failure) => Err(self.unreadable(&key, failure)),
                 }
             }
         };
@@ -355,7 +355,7 @@ impl Store {
         self.runtime.block_on(bytes.try_collect())
     }
 
-    fn unread(&self, key: &str, failure: Failure) -> Error {
+    fn unreadable(&self, key: &str, failure: Failure) -> Error {
         Error::failed(format!("cannot read {key} from {}", self.url), failure)
     }
 }
@@ -449,8 +449,8 @@ mod tests {
     fn server_errors_fit_one_line() {
         let said = "Generic S3 error: 404 Not Found: <?xml version=\"1.0\"?>\n<Error>\n <Code>NoSuchBucket</Code>\n \
                     <Message>The bucket does not exist.\nRequestId:1</Message></Error>";
-        assert_eq!(plain(said), "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist.");
-        assert_eq!(plain("a\n b"), "a b");
-        assert!(plain("GET http://169.254.169.254/latest: 403").starts_with("no credentials"));
+        assert_eq!(on_one_line(said), "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist.");
+        assert_eq!(on_one_line("a\n b"), "a b");
+        assert!(on_one_line("GET http://169.254.169.254/latest: 403").starts_with("no credentials"));
     }
 }

@@ -95,7 +95,7 @@ impl Run {
             account: Account {
                 recorded: packets.stored + packets.on_host + packets.spooled + packets.evicted + unknown,
                 stored: packets.in_store(),
-                on_host: packets.elsewhere(),
+                on_host: packets.only_on_host(),
                 spooled: packets.spooled,
                 evicted: packets.evicted,
                 pruned: packets.pruned,

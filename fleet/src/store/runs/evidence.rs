@@ -137,12 +137,12 @@ impl Evidence {
     /// Returns the facts that the records hold; `there` is the fate of the chunks in the store.
     pub fn runs(&self, there: impl Fn(&ChunkKey) -> Fate) -> Runs {
         let mut runs = Runs::default();
-        self.begins.iter().for_each(|begin| runs.begin(begin));
-        self.ends.iter().for_each(|end| runs.end(end));
+        self.begins.iter().for_each(|begin| runs.add_begin(begin));
+        self.ends.iter().for_each(|end| runs.add_end(end));
         for (key, manifest) in &self.manifests {
-            runs.manifest(manifest, self.fate(key, manifest, there(key)));
+            runs.add_manifest(manifest, self.fate(key, manifest, there(key)));
             if self.has_arrived(key, manifest) {
-                runs.arrive(manifest);
+                runs.add_arrival(manifest);
             }
         }
         runs
@@ -159,13 +159,13 @@ pub fn add_spooled(runs: &mut Runs, store: &Store, spool: &Path) {
     let waiting = spooled::waiting_for(spool, store.url());
     for manifest in &waiting.manifests {
         if !runs.has(&manifest.epoch, manifest.sequence) {
-            runs.manifest(manifest, Fate::Spooled);
+            runs.add_manifest(manifest, Fate::Spooled);
         }
     }
     for begin in &waiting.begins {
-        runs.begin(begin);
+        runs.add_begin(begin);
     }
     for end in &waiting.ends {
-        runs.end(end);
+        runs.add_end(end);
     }
 }

@@ -133,7 +133,7 @@ impl Run {
     }
 
     /// Marks a chunk as one that is indexed and stays here.
-    pub fn stays(&self, chunk: &Waiting) {
+    pub fn mark_kept(&self, chunk: &Waiting) {
         let manifest = self.directory.join(&chunk.name);
         let _ = fs::rename(&manifest, manifest.with_extension(NEAR));
     }

@@ -118,7 +118,7 @@ impl HelperState {
     }
 
     /// Returns true, once, if the helper was killed and left its callbacks in the application.
-    pub fn take_killed(&self) -> bool {
+    pub fn has_been_killed(&self) -> bool {
         self.killed.swap(false, Ordering::Relaxed)
     }
 }
@@ -210,7 +210,7 @@ impl Worker {
                 return Ok(());
             }
             if stopping_since.is_none() && self.recorder.is_stopped() {
-                self.blocks.tell_to_stop();
+                self.blocks.request_stop();
                 stopping_since = Some(Instant::now());
             }
             if stopping_since.is_some_and(|since: Instant| since.elapsed() > patience) {

@@ -106,7 +106,7 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
         return Err(Error::failed(what(), "no XDP program is on it").fix("use --tap xdp"));
     };
-    if let Some(error) = site.may_not_look() {
+    if let Some(error) = site.missing_right() {
         return Err(error);
     }
     let chain = chain_of(present.program_id)?;

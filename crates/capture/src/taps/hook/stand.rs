@@ -281,7 +281,7 @@ impl Occupied {
             if present.is_some() && self.retaken.contains(&slot) {
                 return Sight::Lost(cause, None);
             }
-            sight = match self.take_again(slot, present) {
+            sight = match self.restore_slot(slot, present) {
                 Ok(()) => Sight::Restored(cause),
                 Err(error) => return Sight::Lost(cause, Some(error.to_string())),
             };
@@ -302,7 +302,7 @@ impl Occupied {
         holds
     }
 
-    fn take_again(&mut self, slot: u32, present: Option<u32>) -> io::Result<()> {
+    fn restore_slot(&mut self, slot: u32, present: Option<u32>) -> io::Result<()> {
         if let Some(id) = present {
             let program = program::open_by_id(id)?;
             self.seat.keep_before(slot, program.as_fd())?;
@@ -368,7 +368,7 @@ impl Undo for RestoreSlot {
         held.map(AsRawFd::as_raw_fd).collect()
     }
 
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         TO_EXCHANGE_PROGRAMS
     }
 }

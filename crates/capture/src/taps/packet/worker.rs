@@ -147,7 +147,7 @@ impl Worker {
 
     fn record_until_stopped(&mut self) -> Result<()> {
         while !self.recorder.producer.is_stopped() {
-            if self.take_block()? || self.rest()? == PacketSource::There {
+            if self.record_next_block()? || self.wait()? == PacketSource::There {
                 continue;
             }
             if let Some(member) = self.recorder.points.last() {
@@ -165,24 +165,24 @@ impl Worker {
         events::wait_for_running_programs();
         let deadline = Instant::now() + DRAIN_PATIENCE;
         while Instant::now() < deadline {
-            if !self.take_block()? {
+            if !self.record_next_block()? {
                 if self.socket.is_empty() {
                     break;
                 }
-                self.rest()?;
+                self.wait()?;
             }
         }
         Ok(())
     }
 
     /// Records a block's packets. Without a block, announces the time before which no more packets come.
-    fn take_block(&mut self) -> Result<bool> {
+    fn record_next_block(&mut self) -> Result<bool> {
         // Read before the block, so that later packets are not earlier.
         let now = clock::wall();
         let recorder = &mut self.recorder;
         if let Some(block) = self.socket.next_block() {
             recorder.count_drops(block.losses_before()?);
-            recorder.take(&block);
+            recorder.record_block(&block);
             return Ok(true);
         }
         if self.socket.is_empty() {
@@ -191,7 +191,7 @@ impl Worker {
         Ok(false)
     }
 
-    fn rest(&self) -> Result<PacketSource> {
+    fn wait(&self) -> Result<PacketSource> {
         self.socket.wait(NAP)
     }
 }
@@ -203,15 +203,15 @@ impl Recorder {
             if let Some(member) = self.points.last() {
                 member.dropped.fetch_add(drops, Ordering::Relaxed);
             }
-            self.producer.tell_lost(drops);
+            self.producer.add_lost(drops);
         }
     }
 
-    fn take(&mut self, block: &Block<'_>) {
+    fn record_block(&mut self, block: &Block<'_>) {
         let mut read = 0;
         for frame in block.frames() {
             read += 1;
-            if !self.take_one(&frame) {
+            if !self.record_frame(&frame) {
                 return;
             }
         }
@@ -223,7 +223,7 @@ impl Recorder {
     }
 
     /// Records a packet, if wanted; returns true if more are.
-    fn take_one(&mut self, frame: &RingFrame<'_>) -> bool {
+    fn record_frame(&mut self, frame: &RingFrame<'_>) -> bool {
         let Some(point) = self.points.of(frame) else {
             return true;
         };

@@ -158,7 +158,7 @@ impl Worker {
             let now = clock::wall();
             if self.read()? == Rest::Nothing {
                 self.recorder.producer.advance(now.saturating_sub(LAG_NS));
-                self.rest(NAP)?;
+                self.wait(NAP)?;
             }
             if self.looked.elapsed() >= FIGURES_EVERY {
                 self.read_figures();
@@ -194,7 +194,7 @@ impl Worker {
         }
         let before = self.recorder.shown;
         let recorder = &mut self.recorder;
-        let rest = self.handle.dispatch(&mut |packet| recorder.take(&packet))?;
+        let rest = self.handle.dispatch(&mut |packet| recorder.record(&packet))?;
         match rest {
             // A library that reports more without showing any is not called again at once.
             Rest::MoreMayCome if self.recorder.shown == before => Ok(Rest::Nothing),
@@ -202,7 +202,7 @@ impl Worker {
         }
     }
 
-    fn rest(&self, at_most: Duration) -> Result<()> {
+    fn wait(&self, at_most: Duration) -> Result<()> {
         match self.handle.descriptor() {
             Some(packets) => events::wait(&[packets, self.wake.as_fd()], at_most),
             None => events::wait(&[self.wake.as_fd()], at_most.min(NAP_BLIND)),
@@ -222,14 +222,14 @@ impl Worker {
         // Losses after the last wanted record do not count, just like packets.
         if more > 0 && !self.recorder.producer.limit_reached() {
             self.recorder.counts.dropped.fetch_add(more, Ordering::Relaxed);
-            self.recorder.producer.tell_lost(more);
+            self.recorder.producer.add_lost(more);
         }
     }
 }
 
 impl Recorder {
     /// Records a packet; returns true if more are wanted.
-    fn take(&mut self, packet: &Packet<'_>) -> bool {
+    fn record(&mut self, packet: &Packet<'_>) -> bool {
         self.shown += 1;
         let time = packet.time.unwrap_or_else(|| {
             self.counts.untimely.fetch_add(1, Ordering::Relaxed);

@@ -139,7 +139,7 @@ impl Undo for Remove {
         namespace.map(|one| one.as_fd().as_raw_fd()).collect()
     }
 
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         match self.namespace {
             Some(_) => Capabilities::NET_ADMIN | Capabilities::SYS_ADMIN,
             None => Capabilities::NET_ADMIN,

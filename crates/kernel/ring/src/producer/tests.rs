@@ -252,7 +252,7 @@ fn losses_elsewhere_are_reported_once() {
     let (mut producer, mut consumer) = both_sides(&rings, None);
     let mut seen = Vec::new();
     record(&mut producer, 0);
-    producer.tell_lost(12);
+    producer.add_lost(12);
     producer.unreadable(POINT);
     record(&mut producer, 1);
     record(&mut producer, 2);

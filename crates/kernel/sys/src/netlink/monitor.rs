@@ -33,7 +33,7 @@ pub struct LinkMonitor {
     /// Last known state of the interfaces, by number.
     links: HashMap<u32, LinkRecord>,
     /// Set by news of other interfaces, or by a lost message.
-    heard_of_others: bool,
+    others_changed: bool,
     /// Set after lost messages, until the current state was read again.
     is_behind: bool,
 }
@@ -46,7 +46,7 @@ impl LinkMonitor {
             events: Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?,
             namespace: namespace.cloned(),
             links: HashMap::new(),
-            heard_of_others: false,
+            others_changed: false,
             is_behind: false,
         };
         monitor.watch(index)?;
@@ -77,8 +77,8 @@ impl LinkMonitor {
     }
 
     /// Returns true if interfaces that are not watched had news since the last call.
-    pub fn heard_of_others(&mut self) -> bool {
-        std::mem::take(&mut self.heard_of_others)
+    pub fn others_changed(&mut self) -> bool {
+        std::mem::take(&mut self.others_changed)
     }
 
     /// Returns the changes since the last call, without waiting.
@@ -109,7 +109,7 @@ impl LinkMonitor {
         }
         let watched = read_u32(&reply.payload, 4).filter(|index| self.links.contains_key(index));
         let Some(index) = watched else {
-            self.heard_of_others = true;
+            self.others_changed = true;
             return;
         };
         match reply.kind {
@@ -149,7 +149,7 @@ impl LinkMonitor {
     }
 
     fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
-        self.heard_of_others = true;
+        self.others_changed = true;
         let now = Netlink::open(self.namespace.as_ref())?.links();
         // Interfaces change too fast for a consistent list: the next look will get one.
         self.is_behind = matches!(&now, Err(error) if error.errno() == Some(libc::EINTR));

@@ -29,7 +29,7 @@ pub trait Undo: fmt::Debug + Send {
 
     /// Returns the capabilities that the task needs: by default enough to change programs, pins and interfaces of any
     /// namespace, including those found through other processes.
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         Capabilities::BPF
             | Capabilities::NET_ADMIN
             | Capabilities::SYS_ADMIN
@@ -92,7 +92,7 @@ impl Undo for CutFile {
         vec![self.file.as_raw_fd()]
     }
 
-    fn takes(&self) -> Capabilities {
+    fn needed_capabilities(&self) -> Capabilities {
         Capabilities::empty()
     }
 }
@@ -193,7 +193,7 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
     // The name spares it from `pkill -9 trawl`.
     leave_terminal(c"warden", keep);
     if !tasks.iter().any(|task| task.unmounts()) {
-        confine(tasks.iter().map(|task| task.takes()).collect());
+        confine(tasks.iter().map(|task| task.needed_capabilities()).collect());
     }
     let mut byte = [0u8];
     let polled = loop {
