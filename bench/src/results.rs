@@ -17,7 +17,7 @@ pub fn json_path(directory: &Path) -> PathBuf {
 
 /// Replaces the JSON; a reader sees the old or the new one, complete.
 pub fn save(directory: &Path, report: &Report) -> Result<()> {
-    let text = serde_json::to_vec(report).map_err(|e| Error::failed("cannot put the results into JSON", e))?;
+    let text = serde_json::to_vec(report).map_err(|e| Error::failed("cannot encode the results as JSON", e))?;
     replace(&json_path(directory), &text)
 }
 

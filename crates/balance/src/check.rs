@@ -83,7 +83,7 @@ impl Probe {
                 (0, None) => {
                     return Err(Error::usage(
                         format!("cannot check the backends of {}", vip.service),
-                        "it is about all ports",
+                        "it covers all ports",
                     )
                     .fix("--port N names the one to check"));
                 }

@@ -174,10 +174,9 @@ impl Table {
                 if one.generation == 0 {
                     one.number = backends.next();
                     one.generation = self.next_generation;
-                    self.next_generation = self
-                        .next_generation
-                        .checked_add(1)
-                        .ok_or_else(|| refused("four billion backends came and went"))?;
+                    self.next_generation = self.next_generation.checked_add(1).ok_or_else(|| {
+                        refused("the table has had four billion backends: unload the balancer, and load it again")
+                    })?;
                 }
             }
         }
@@ -226,7 +225,7 @@ fn check_vip(vip: &Vip) -> Result<()> {
         } else if one.weight > MOST_WEIGHT {
             format!("the weight of {at} is above {MOST_WEIGHT}")
         } else if at.is_unspecified() || at.is_multicast() || at.is_loopback() {
-            format!("{at} cannot be a backend")
+            format!("the address {at} belongs to no backend")
         } else if at == address {
             format!("the backend {at} is the virtual address itself")
         } else if vip.forward == Forward::Direct && at.is_ipv4() != address.is_ipv4() {

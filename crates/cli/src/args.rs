@@ -53,14 +53,14 @@ impl Deref for NetnsArg {
     }
 }
 
-/// Network namespaces to look at: the caller's, those that are named, or all.
+/// Network namespaces to inspect: the caller's, those that are named, or all.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NamespacesArg {
-    /// Network namespace to look at: a name, a path or a process id; may be given several times [default: the one that
+    /// Network namespace to inspect: a name, a path or a process id; may be given several times [default: the one that
     /// trawl runs in]
     #[arg(long, value_name = "NAME", add = completion::namespaces())]
     netns: Vec<String>,
-    /// Look at all network namespaces of this machine
+    /// Inspect all network namespaces of this machine
     #[arg(long, conflicts_with = "netns")]
     all_namespaces: bool,
 }

@@ -87,7 +87,7 @@ pub struct Args {
     /// Only packets with these verdicts
     #[arg(long, value_name = "LIST")]
     verdict: Option<String>,
-    /// Attached XDP program to look at
+    /// Attached XDP program to capture at
     #[arg(long, value_name = "NAME|ID|all")]
     program: Option<String>,
     /// Bytes to keep of each packet; 0 for all

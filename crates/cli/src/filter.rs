@@ -195,7 +195,7 @@ pub fn run(args: FilterArgs) -> Result<ExitCode> {
         report.read = Some(matches(path, &filter, &options)?);
     }
     let text = if args.json {
-        let json = serde_json::to_string(&report).map_err(|e| Error::failed("cannot put the filter into JSON", e))?;
+        let json = serde_json::to_string(&report).map_err(|e| Error::failed("cannot encode the filter as JSON", e))?;
         json + "\n"
     } else {
         for_people(&report)

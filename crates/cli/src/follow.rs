@@ -42,7 +42,7 @@ pub struct Args {
     /// Only packets that are first seen at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
-    /// Look at netfilter, tc and XDP in these network namespaces too; with --all-namespaces, in these alone [default:
+    /// Inspect netfilter, tc and XDP in these network namespaces too; with --all-namespaces, in these alone [default:
     /// those in which packets are first seen]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
@@ -80,7 +80,7 @@ impl Args {
         }
     }
 
-    /// Returns the namespaces with netfilter, tc and XDP programs to look at; none for all.
+    /// Returns the namespaces with netfilter, tc and XDP programs to inspect; none for all.
     fn within(&self) -> Vec<String> {
         let of_interfaces = self.interfaces.iter().map(|name| name.split_once(':'));
         let named: Option<Vec<_>> = of_interfaces.collect();

@@ -1,4 +1,4 @@
-//! Times on the command line that bound the packets to look at.
+//! Times on the command line that bound the packets to read.
 
 use trawl_sys::{clock, units};
 

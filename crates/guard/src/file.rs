@@ -142,7 +142,7 @@ impl RuleEntry {
         room: usize,
     ) -> Result<Vec<FileRule>, String> {
         let tcp = match (self.syn, self.established) {
-            (true, true) => return Err("a packet is not both syn and established".to_owned()),
+            (true, true) => return Err("syn and established exclude each other".to_owned()),
             (true, false) => Some(TcpState::Syn),
             (false, true) => Some(TcpState::Established),
             (false, false) => None,

@@ -69,7 +69,7 @@ impl FromStr for MacPrefix {
         let wrong = || {
             format!(
                 "'{text}' is not a MAC address; write for example 02:00:5e:00:53:01, or 02:00:5e:00:00:00/24 for all \
-                 that begin so"
+                 that begin with these bytes"
             )
         };
         let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

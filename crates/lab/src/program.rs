@@ -95,7 +95,7 @@ impl Loaded {
     /// Attaches a program after this one's drops, through its hook map.
     pub fn put_after_drops(&self, program: BorrowedFd<'_>) -> Result<()> {
         let what = "cannot put a program into the hook map";
-        let hook = self.hook().ok_or_else(|| Error::failed(what, "there is none"))?;
+        let hook = self.hook().ok_or_else(|| Error::failed(what, "the program has no hook map"))?;
         map::set_program(hook, XDP_DROP, program).map_err(|e| Error::os(what, e))
     }
 

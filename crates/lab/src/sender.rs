@@ -77,7 +77,7 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
         return Err(Error::usage("cannot send", "no frame is given"));
     }
     if job.rate == Some(0) {
-        return Err(Error::usage("cannot send", "a rate of 0 never ends"));
+        return Err(Error::usage("cannot send", "the rate is 0"));
     }
     let open = |_| {
         let mut source = source(job);
@@ -144,7 +144,7 @@ pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
     if !(HEADERS..=LONGEST).contains(&size) {
         return Err(Error::usage(
             format!("cannot build a UDP frame of {size} bytes"),
-            format!("it takes {HEADERS} to {LONGEST}"),
+            format!("a frame has {HEADERS} to {LONGEST} bytes"),
         ));
     }
     let sides = [Addresses::new(0), Addresses::new(1)];

@@ -557,7 +557,7 @@ impl CaptureOptions {
         if at.entry() && self.filter_at == Some(At::Exit) {
             return Err(Error::usage(
                 "--at entry cannot be combined with --filter-at exit",
-                "the record is made before the filter has looked",
+                "the packet is recorded before the filter at the exit runs",
             )
             .fix("leave out --filter-at, or use --at exit"));
         }

@@ -39,7 +39,8 @@ impl NextFiles {
     /// Returns the next file, which begins at a time in nanoseconds since 1970, and its name.
     pub fn begin(&mut self, time_ns: u64) -> Result<(File, String)> {
         let (name, file) = self.ask(&[NEXT, &time_ns.to_le_bytes()].concat())?;
-        let none = || Error::failed(format!("cannot write to {name}"), "it was not handed over");
+        let none =
+            || Error::failed(format!("cannot write to {name}"), "the process that opens files did not pass it on");
         Ok((file.map(File::from).ok_or_else(none)?, name.clone()))
     }
 

@@ -694,7 +694,7 @@ fn series(first: Option<&OutputPlan>, rotation: &Rotation, io: Io, by_event: boo
     };
     let first = first.filter(is_file);
     if io == Io::Direct && !first.is_some_and(OutputPlan::can_be_direct) {
-        let why = "only pcapng files are, if they are not compressed";
+        let why = "only uncompressed pcapng files are written directly";
         return Err(Error::usage("cannot write directly", why).fix("use --io auto"));
     }
     let Some(output) = first else {
@@ -846,11 +846,11 @@ fn check_io<T>(
     }
     let name = output.path.display().to_string();
     let why = match output.can_be_direct() {
-        false => "only pcapng files that are not compressed are written directly".to_owned(),
+        false => "only uncompressed pcapng files are written directly".to_owned(),
         true => match direct() {
             None | Some(Ok(_)) => return Ok(()),
             Some(Err(error)) if io == Io::Direct => return Err(refused(&name, error)),
-            Some(Err(error)) => format!("its file system takes no direct writes ({error})"),
+            Some(Err(error)) => format!("its file system does not support direct writes ({error})"),
         },
     };
     observer.detail(&Event::NotDirect { output: name, why });

@@ -334,7 +334,7 @@ impl StoreWriter {
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
         let Some(Ok(totals)) = joined else {
-            return Err(Error::failed("cannot make chunks", "the thread that does broke down"));
+            return Err(Error::failed("cannot make chunks", "the thread that makes chunks crashed"));
         };
         let mut account = Fates::default();
         accounts.for_each(|(_, one)| account.add(one));
@@ -395,7 +395,7 @@ impl StoreWriter {
             return Some(format!("{} does not answer", self.url));
         }
         let joined = thread.join();
-        joined.unwrap_or_else(|_| Some("the thread that follows the store broke down".to_owned()))
+        joined.unwrap_or_else(|_| Some("the thread that queries the store crashed".to_owned()))
     }
 }
 

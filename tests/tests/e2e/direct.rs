@@ -325,7 +325,7 @@ fn file_system_without_direct_writes_is_reported() {
     assert_eq!(std::fs::read(&there).expect("it is there"), b"precious");
     assert!(!Path::new(&new).exists());
 
-    let why = "its file system takes no direct writes";
+    let why = "its file system does not support direct writes";
     let plain = "only pcapng files that are not compressed";
     for (name, way, words) in [
         ("a.pcapng", &[][..], Some(why)),

@@ -187,7 +187,7 @@ fn remarks(report: &ReceiveReport, args: &ReceiveArgs) -> String {
     if report.counts.too_old > 0 {
         let _ = writeln!(
             text,
-            "{} arrived too late to tell them from duplicates; late ones are counted as lost",
+            "{} arrived too late to be distinguished from duplicates, and are counted as lost",
             report.counts.too_old
         );
     }

@@ -146,7 +146,7 @@ fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
 // Changes to replayed frames, as arguments.
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Changes to the frames (checksums are kept as right as they were)")]
+#[command(next_help_heading = "Changes to the frames (a wrong checksum stays wrong)")]
 pub struct Changes {
     /// Source MAC address of all frames
     #[arg(long, value_name = "MAC", value_parser = mac)]

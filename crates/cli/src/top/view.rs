@@ -128,7 +128,7 @@ const HELP: &str = "keys
   w  the packets of processes and containers at their sockets, or all again
   /  show only lines that contain what is typed
      Enter ends typing, Escape shows all lines
-  p  pause, and go on
+  p  pause, or continue
   j  scroll down; k up; g to the top (or the arrows)
   <  scroll left; > right (or the arrows)
   h  show or hide this help

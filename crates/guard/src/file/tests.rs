@@ -102,7 +102,7 @@ fn errors_name_their_position() {
         ("[[rule]]\nsrc = \"::1\"", "line 1", "action"),
         ("\n[[rule]]\naction = \"deny\"\nproto = \"gre\"\nport = 7", "line 2", "no ports"),
         ("[[rule]]\naction = \"deny\"\nsrc-file = \"gone\"", "line 1", "no such file"),
-        ("[[rule]]\naction = \"deny\"\nsyn = true\nestablished = true", "line 1", "both"),
+        ("[[rule]]\naction = \"deny\"\nsyn = true\nestablished = true", "line 1", "exclude each other"),
         ("[[rule]]\naction = \"deny\"\nrate = 0", "line 3", "0"),
         ("[[preset]]\nname = \"flood\"", "line 2", "syn-flood"),
         ("[[rule]\n", "line 1", ""),

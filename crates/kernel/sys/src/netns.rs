@@ -395,7 +395,7 @@ impl Among {
             Self::Own => vec![FoundBy::Own],
             Self::Mounts => mounts::of_kind("nsfs", "self").into_iter().map(FoundBy::Mount).collect(),
             Self::Processes => {
-                let entries = fs::read_dir("/proc").map_err(|e| Error::os("cannot look through the processes", e))?;
+                let entries = fs::read_dir("/proc").map_err(|e| Error::os("cannot list the processes", e))?;
                 let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
                 names.filter_map(|name| name.parse().ok().map(FoundBy::Process)).collect()
             }

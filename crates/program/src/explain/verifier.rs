@@ -142,7 +142,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
          bpf_core_field_exists() or bpf_core_type_exists()",
     ),
     (
-        // And such numbers for weak functions that the kernel does not have.
+        // Weak functions that the kernel lacks become such numbers.
         &["unknown#2002"],
         "this kernel lacks a function that the line calls, or has it with other arguments (see vmlinux.h): check first \
          with bpf_ksym_exists()",
@@ -154,14 +154,14 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["device-bound program"],
-        "it asks the device for what that knows of a packet, which only a program that was loaded for one device may, and \
-         such a program cannot be loaded here: bpftool prog load FILE.o PIN type xdp xdpmeta_dev IF, then bpftool net attach xdp pinned PIN \
+        "the program reads metadata of the device, which requires a program loaded for that device; bpftool loads one: \
+         bpftool prog load FILE.o PIN type xdp xdpmeta_dev IF, then bpftool net attach xdp pinned PIN \
          dev IF",
     ),
     (
         &["access to packet", "outside of the packet"],
         "compare with the packet's end before this line: if (pointer + length > data_end) return XDP_PASS; a helper that \
-         resizes the packet makes earlier checks void",
+         resizes the packet invalidates earlier checks",
     ),
     (
         &["_or_null'", "or_null_'", "possibly null pointer"],
@@ -215,7 +215,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
     (&["R0 !read_ok", "At program exit"], "each path out of the program needs a verdict: return XDP_PASS;"),
     (
         &["!read_ok", "invalid read from stack", "invalid indirect read", "read from stack"],
-        "it is read before it is written: set it first (struct key key = {};)",
+        "the register or the stack is read before it is written: set it first (struct key key = {};)",
     ),
     (
         &["pointer arithmetic", "arithmetic on"],
@@ -245,7 +245,7 @@ const LIBBPF: &[(&[&str], &str)] = &[
     (&["failed to find BTF for extern"], "compile it with -g"),
     (
         &["not found in kernel or module BTFs", "not resolved"],
-        "this kernel does not have it: declare it __weak, and test for it before it is used (bpf_ksym_exists())",
+        "this kernel lacks it: declare it __weak, and test for it before its use (bpf_ksym_exists())",
     ),
     (
         &["failed to open system Kconfig"],

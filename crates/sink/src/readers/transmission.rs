@@ -96,7 +96,7 @@ impl<'h> Transmission<'h> {
         loop {
             self.listen()?;
             if self.reader.is_cut() {
-                return Err(io::Error::other("it was too far behind"));
+                return Err(io::Error::other("it read too slowly"));
             }
             if self.send_some()? {
                 continue;

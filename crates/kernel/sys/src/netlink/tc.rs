@@ -144,7 +144,7 @@ impl Netlink {
             }
             Err(refusal) if refusal.errno == libc::ENOENT => Ok(None),
             Err(refusal) => {
-                Err(refusal.about(format!("cannot look at the qdisc of interface number {interface}{}", self.scope)))
+                Err(refusal.about(format!("cannot read the qdisc of interface number {interface}{}", self.scope)))
             }
         }
     }

@@ -248,5 +248,5 @@ pub(crate) fn close_all_but(keep: &mut [RawFd]) {
 
 /// Duplicates a descriptor, for a task to hold.
 pub fn hold(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
-    descriptor.try_clone_to_owned().map_err(|e| Error::os("cannot hold a descriptor twice", e))
+    descriptor.try_clone_to_owned().map_err(|e| Error::os("cannot duplicate a descriptor", e))
 }
