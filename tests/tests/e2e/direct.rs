@@ -326,7 +326,7 @@ fn file_system_without_direct_writes_is_reported() {
     assert!(!Path::new(&new).exists());
 
     let why = "its file system does not support direct writes";
-    let plain = "only pcapng files that are not compressed";
+    let plain = "only uncompressed pcapng files";
     for (name, way, words) in [
         ("a.pcapng", &[][..], Some(why)),
         ("b.pcapng", &["-C", "1"], Some(why)),
