@@ -70,20 +70,21 @@ struct Limited {
 impl Limited {
     /// `None` if the kernel limits no memory, which counts as a skipped test.
     fn to(lab: &Lab, bytes: u64) -> Option<Self> {
-        let controllers = fs::read_to_string("/proc/cgroups").unwrap_or_default();
-        let memory = controllers.lines().find(|line| line.starts_with("memory"));
-        let fields: Vec<_> = memory.unwrap_or_default().split_whitespace().collect();
-        let ([.., "1"], Some(hierarchy)) = (&fields[..], fields.get(1)) else {
-            skip("this kernel limits no memory by cgroups");
-            return None;
+        let unified = Mounted::at(lab, "cgroup2", "rw");
+        let controllers = fs::read_to_string(format!("{}/cgroup.controllers", unified.path)).unwrap_or_default();
+        let first = fs::read_to_string("/proc/cgroups").unwrap_or_default();
+        let limits_in_first = first.lines().any(|line| line.starts_with("memory\t") && line.ends_with("\t1"));
+        let (hierarchy, file) = match controllers.split_whitespace().any(|one| one == "memory") {
+            true => {
+                fs::write(format!("{}/cgroup.subtree_control", unified.path), "+memory").expect("a controller");
+                (unified, "memory.max")
+            }
+            false if limits_in_first => (Mounted::at(lab, "cgroup", "memory"), "memory.limit_in_bytes"),
+            false => {
+                skip("this kernel limits no memory by cgroups");
+                return None;
+            }
         };
-        let (kind, options, file) = match *hierarchy {
-            "0" => ("cgroup2", "rw", "memory.max"),
-            _ => ("cgroup", "memory", "memory.limit_in_bytes"),
-        };
-        let hierarchy = Mounted::at(lab, kind, options);
-        // The other version has no such file.
-        let _ = fs::write(format!("{}/cgroup.subtree_control", hierarchy.path), "+memory");
         let group = format!("{}/{}", hierarchy.path, lab.pair.b.name);
         fs::create_dir(&group).expect("a cgroup");
         let limited = Self { group, _hierarchy: hierarchy };
