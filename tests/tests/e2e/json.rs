@@ -220,7 +220,7 @@ fn notices_are_json_documents() {
     succeeds(&["guard", "remove", "--netns", netns, "--all"]);
 }
 
-/// Else lines of other processes get into it, as those of a capture's clock on another host.
+    /// Otherwise lines of other processes get into it, such as those of a capture's clock on another host.
 #[test]
 fn line_on_standard_error_is_one_write() {
     for form in ["--json", "--count"] {
