@@ -220,7 +220,7 @@ fn notices_are_json_documents() {
     succeeds(&["guard", "remove", "--netns", netns, "--all"]);
 }
 
-    /// Otherwise lines of other processes get into it, such as those of a capture's clock on another host.
+/// Lines of other processes would get into it otherwise.
 #[test]
 fn line_on_standard_error_is_one_write() {
     for form in ["--json", "--count"] {
