@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trawl_packet::pcapng::block::{Block, INTERFACE_STATISTICS, LINKTYPE_ETHERNET, blocks};
-use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
+use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics, with_deliveries};
 use trawl_packet::read::Step;
 use trawl_pipeline::report::StageReport;
 use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, Source, SourceState, WriteOutcome};
@@ -338,14 +338,19 @@ impl Hosts {
         }
     }
 
-    /// Appends the statistics of all interfaces; a host that was cut off has sent none.
+    /// Appends the statistics of all interfaces, with the packets delivered here; a host that was cut off has sent none.
     fn append_statistics(&mut self) {
-        let number = |block: Block<'_>| Some(u32::from_le_bytes(*block.body.first_chunk()?));
-        let described: HashSet<u32> = blocks(&self.statistics).filter_map(number).collect();
+        let number = |block: &Block<'_>| Some(u32::from_le_bytes(*block.body.first_chunk()?));
+        let mut described = HashSet::new();
+        for block in blocks(&std::mem::take(&mut self.statistics)) {
+            if let Some(id) = number(&block) {
+                described.insert(id);
+                with_deliveries(&mut self.bytes, &block, self.written.sum(&[id]), 0);
+            }
+        }
         let mut others: Vec<u32> = self.rewriter.files().map(|(id, _)| id).collect();
         others.retain(|id| !described.contains(id));
         others.sort_unstable();
-        self.bytes.append(&mut self.statistics);
         for interface_id in others {
             let statistics = InterfaceStatistics {
                 interface_id,

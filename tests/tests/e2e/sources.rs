@@ -4,7 +4,9 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 
+use trawl_packet::pcapng::block::ISB_USRDELIV;
 use trawl_sys::netns::run_in;
+use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, packets_in, run, tshark};
 use trawl_tests::{Capture, Lab, Running, args, frames, helper_or_skip, trawl};
 
@@ -218,6 +220,9 @@ fn further_sightings_are_left_out_of_every_source() {
     assert!(String::from_utf8_lossy(&done.stderr).contains("left out 50 packets"), "{done:?}");
     for file in [&live, &hosts] {
         assert_eq!(bytes_of(file), bytes_of(&read));
+        let statistics = Contents::read(file).statistics;
+        let delivered = statistics.iter().filter_map(|of_interface| of_interface.options.u64(ISB_USRDELIV));
+        assert_eq!(delivered.sum::<u64>(), 50, "{file}");
     }
     assert!(trawl(&args!("read {plain} -w {pcap}")).status.success());
     run("editcap", &["-w", "60", &pcap, &editcap]);
