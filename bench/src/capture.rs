@@ -159,10 +159,7 @@ pub fn complete(
         Ok((rate, share, measured))
     };
     let (rate, share, flood) = burst(Traffic::flood(size, seconds, &[SENDER_CPU]))?;
-    let (mut low, mut high) = match share >= WHOLE {
-        true => (rate, None),
-        false => (0.0, Some(rate)),
-    };
+    let (mut low, mut high) = if share >= WHOLE { (rate, None) } else { (0.0, Some(rate)) };
     let mut probe = rate * share;
     for _ in 0..probes {
         let Some(lossy) = high.filter(|lossy| *lossy > low * NARROW) else {
@@ -170,14 +167,12 @@ pub fn complete(
         };
         let traffic = Traffic::at(size, probe.min(lossy) * 1e6, seconds);
         let (rate, share, _) = burst(traffic)?;
-        match share >= WHOLE {
-            true => low = low.max(rate),
-            false => high = Some(lossy.min(rate)),
+        if share >= WHOLE {
+            low = low.max(rate)
+        } else {
+            high = Some(lossy.min(rate))
         }
-        probe = match low > 0.0 {
-            true => (low * high.unwrap_or(low)).sqrt(),
-            false => probe / 2.0,
-        };
+        probe = if low > 0.0 { (low * high.unwrap_or(low)).sqrt() } else { probe / 2.0 };
     }
     Ok(Complete { mpps: low, first_loss_mpps: high, flood })
 }

@@ -83,10 +83,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if new == old {
             continue;
         }
-        match args.write {
-            true => results::replace(path, new.as_bytes())?,
-            false => differ.push(path.display().to_string()),
-        }
+        if args.write { results::replace(path, new.as_bytes())? } else { differ.push(path.display().to_string()) }
     }
     if differ.is_empty() {
         return Ok(ExitCode::SUCCESS);

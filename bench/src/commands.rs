@@ -162,10 +162,7 @@ impl Run {
         }
         Ok(Request {
             experiments,
-            profile: match self.full {
-                true => Profile::Full,
-                false => Profile::Quick,
-            },
+            profile: if self.full { Profile::Full } else { Profile::Quick },
             repeat: self.repeat,
             set,
             taps: self.taps.clone(),
@@ -218,9 +215,10 @@ pub fn run(args: &Run, groups: bool) -> Result<ExitCode> {
 pub fn resume(args: &Resume) -> Result<ExitCode> {
     let before = results::load(&args.directory)?;
     let request = before.request.clone();
-    let directory = match args.directory.is_dir() {
-        true => args.directory.as_path(),
-        false => args.directory.parent().unwrap_or(Path::new("")),
+    let directory = if args.directory.is_dir() {
+        args.directory.as_path()
+    } else {
+        args.directory.parent().unwrap_or(Path::new(""))
     };
     carry_out(&request, directory, Some(before), args.json)
 }
@@ -255,9 +253,10 @@ fn carry_out(request: &Request, directory: &Path, before: Option<Report>, json: 
     screen.end();
     let report = result?;
     drop(warden);
-    match json {
-        true => json::print(&report)?,
-        false => terminal::write_out(&show(&report, directory))?,
+    if json {
+        json::print(&report)?
+    } else {
+        terminal::write_out(&show(&report, directory))?
     }
     if !report.complete {
         terminal::say(&format!(

@@ -21,10 +21,7 @@ pub fn limits(experiment: &Experiment) -> Option<String> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for series in experiment.series() {
         let (limit, detail) = limit(experiment, &series);
-        let text = match detail.is_empty() {
-            true => series,
-            false => format!("{series} ({detail})"),
-        };
+        let text = if detail.is_empty() { series } else { format!("{series} ({detail})") };
         match found.iter_mut().find(|(known, _)| *known == limit) {
             Some((_, all)) => all.push(text),
             None => found.push((limit, vec![text])),
@@ -63,9 +60,10 @@ fn limit(experiment: &Experiment, series: &str) -> (String, String) {
         }
         details.push(format!("CPU {cpu} at {busy:.0} %"));
     }
-    match full.is_empty() {
-        true => ("the offered rate".to_owned(), String::new()),
-        false => (full.join(" and "), details.join(", ")),
+    if full.is_empty() {
+        ("the offered rate".to_owned(), String::new())
+    } else {
+        (full.join(" and "), details.join(", "))
     }
 }
 

@@ -154,9 +154,10 @@ fn flow(ends: [(IpAddr, u16); 2], is_udp: bool, sequence: u32, payload: Vec<u8>)
             (Layer::Ipv6(Ipv6::new(v6(src), v6(dst))), 40, 18, 54)
         }
     };
-    let transport = match is_udp {
-        true => Layer::Udp(Udp { src: src_port, dst: dst_port, checksum: true }),
-        false => Layer::Tcp(Tcp { src: src_port, dst: dst_port, seq: sequence, flags: flags::ACK, ..Tcp::default() }),
+    let transport = if is_udp {
+        Layer::Udp(Udp { src: src_port, dst: dst_port, checksum: true })
+    } else {
+        Layer::Tcp(Tcp { src: src_port, dst: dst_port, seq: sequence, flags: flags::ACK, ..Tcp::default() })
     };
     Flow {
         frame: link.layer(network).layer(transport).payload(payload).build(),

@@ -258,10 +258,7 @@ pub enum Agreement {
 
 impl Agreement {
     pub fn of(agrees: bool) -> Self {
-        match agrees {
-            true => Self::Yes,
-            false => Self::No,
-        }
+        if agrees { Self::Yes } else { Self::No }
     }
 
     /// Returns the class in the page's style sheet.

@@ -34,10 +34,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Reads the results of a directory, or of a JSON file itself.
 pub fn load(path: &Path) -> Result<Report> {
-    let path = match path.is_dir() {
-        true => json_path(path),
-        false => path.to_owned(),
-    };
+    let path = if path.is_dir() { json_path(path) } else { path.to_owned() };
     let what = || format!("cannot read the results in {}", path.display());
     let bytes =
         fs::read(&path).map_err(|e| Error::os(what(), e).fix("trawl bench run NAME -o DIR writes results to DIR"))?;

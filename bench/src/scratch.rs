@@ -157,9 +157,10 @@ impl Undo for Remains {
         let entries = std::fs::read_dir(&self.directory);
         for entry in entries.into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    true => std::fs::remove_dir_all(entry.path()),
-                    false => std::fs::remove_file(entry.path()),
+                let _ = if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    std::fs::remove_dir_all(entry.path())
+                } else {
+                    std::fs::remove_file(entry.path())
                 };
             }
         }

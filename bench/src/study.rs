@@ -69,10 +69,7 @@ pub struct Statements {
 
 impl Statements {
     pub fn check(&mut self, text: String, holds: bool) {
-        match holds {
-            true => self.held.push(text),
-            false => self.broken.push(text),
-        }
+        if holds { self.held.push(text) } else { self.broken.push(text) }
     }
 
     pub fn agreement(&self) -> Agreement {
@@ -150,9 +147,10 @@ pub fn compared(experiment: &Experiment, pairs: &[(&str, &str)], metric: &str, c
     };
     Finding {
         agrees,
-        sentence: match shows.is_empty() {
-            true => String::new(),
-            false => "No study publishes a figure to compare with.".to_owned(),
+        sentence: if shows.is_empty() {
+            String::new()
+        } else {
+            "No study publishes a figure to compare with.".to_owned()
         },
         shows: shows.join("; "),
     }

@@ -57,10 +57,8 @@ impl Tuned {
 const GAIN: f64 = 1.1;
 
 fn best_of(tried: &[(f64, Configuration)]) -> (f64, Configuration) {
-    let better = |best: (f64, Configuration), one: &(f64, Configuration)| match one.0 > best.0 * GAIN {
-        true => *one,
-        false => best,
-    };
+    let better =
+        |best: (f64, Configuration), one: &(f64, Configuration)| if one.0 > best.0 * GAIN { *one } else { best };
     let first = tried.first().copied().unwrap_or((0.0, DEFAULTS));
     tried.iter().fold(first, better)
 }

@@ -116,10 +116,7 @@ impl Recording {
         let nanoseconds = time.as_nanos() as u64;
         record(&mut self.waiting, nanoseconds, frame, frame.len() as u32);
         self.packets += 1;
-        match self.waiting.len() > CHUNK {
-            true => self.flush(),
-            false => Ok(()),
-        }
+        if self.waiting.len() > CHUNK { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -194,10 +194,8 @@ fn comparison(body: &mut String, first: &Source, other: &Source) {
     let columns = ["Experiment", "Series", "At", "Figure", "Before", "After", "Change"];
     let rows = changes(first, other).into_iter().map(|one| {
         let change = format!("{:+.1} %", one.percent());
-        let (class, change) = match one.is_marked {
-            true => (" class=\"changed\"", format!("<strong>{change}</strong>")),
-            false => ("", change),
-        };
+        let (class, change) =
+            if one.is_marked { (" class=\"changed\"", format!("<strong>{change}</strong>")) } else { ("", change) };
         let cells = [
             cell(&one.experiment),
             cell(&one.series),
@@ -299,10 +297,7 @@ fn bars(body: &mut String, plot: &Plot) {
     body.push_str("<table class=\"bars\"><tbody>");
     for (line, is_published) in plot.lines() {
         let (red, green, blue) = line.colour;
-        let (kind, note) = match is_published {
-            true => ("bar hollow", " (published)"),
-            false => ("bar", ""),
-        };
+        let (kind, note) = if is_published { ("bar hollow", " (published)") } else { ("bar", "") };
         for dot in &line.points {
             let range = match (dot.low, dot.high) {
                 (Some(low), Some(high)) if low < high => {
@@ -327,10 +322,7 @@ fn failures(body: &mut String, one: &Experiment) {
     }
     body.push_str("<h3>Not measured</h3><ul>");
     for failure in &one.failures {
-        let why = match failure.expected {
-            true => "not on this host",
-            false => "failed",
-        };
+        let why = if failure.expected { "not on this host" } else { "failed" };
         let _ =
             write!(body, "<li><strong>{}</strong> ({why}): {}</li>", escape(&failure.series), escape(&failure.message));
     }
@@ -375,10 +367,7 @@ fn counts(one: &Row) -> String {
     let count = |value: Option<f64>| number(value.map_or(String::new(), figure));
     let claimed = one.claimed.map_or(String::new(), |(recorded, lost)| {
         let says = |value: Option<f64>| value.map_or("–".to_owned(), figure);
-        let wrong = match one.claim_is_wrong {
-            true => " <strong class=\"no\">wrong</strong>",
-            false => "",
-        };
+        let wrong = if one.claim_is_wrong { " <strong class=\"no\">wrong</strong>" } else { "" };
         format!("{}, {}{wrong}", says(recorded), says(lost))
     });
     let disturbed = match one.disturbed {

@@ -188,20 +188,16 @@ where
     let mut y = 20;
     for (line, is_published) in plot.lines() {
         let colour = colour(line);
-        match is_published {
-            true => area.draw(&Rectangle::new([(KEY + 4, y - 5), (KEY + 14, y + 5)], colour))?,
-            false => {
-                let dash = [18, 7, 3][line.variant.min(2)];
-                for x in (KEY..KEY + 18).step_by(dash + 3) {
-                    let end = (x + dash as i32).min(KEY + 18);
-                    area.draw(&PathElement::new([(x, y), (end, y)], colour))?;
-                }
+        if is_published {
+            area.draw(&Rectangle::new([(KEY + 4, y - 5), (KEY + 14, y + 5)], colour))?
+        } else {
+            let dash = [18, 7, 3][line.variant.min(2)];
+            for x in (KEY..KEY + 18).step_by(dash + 3) {
+                let end = (x + dash as i32).min(KEY + 18);
+                area.draw(&PathElement::new([(x, y), (end, y)], colour))?;
             }
         }
-        let name = match is_published {
-            true => format!("published: {}", line.name),
-            false => line.name.clone(),
-        };
+        let name = if is_published { format!("published: {}", line.name) } else { line.name.clone() };
         for text in folded(&name, LEGEND_LINE) {
             area.draw(&Text::new(text, (KEY + 24, y - 7), TEXT))?;
             y += 16;

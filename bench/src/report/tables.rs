@@ -173,16 +173,14 @@ fn leads(one: &Experiment) -> Option<String> {
                 && Peers::of_series(&point.series).is_some() == is_peer
                 && !point.series.contains(BASELINE)
         });
-        own.reduce(|best, point| match better(point.value.median, best.value.median) {
-            true => point,
-            false => best,
-        })
+        own.reduce(|best, point| if better(point.value.median, best.value.median) { point } else { best })
     };
     let lead = |&x: &f64| {
         let (theirs, ours) = (best(x, true)?, best(x, false)?);
-        let apart = match metric.lower_is_better {
-            true => theirs.value.high < ours.value.low,
-            false => theirs.value.low > ours.value.high,
+        let apart = if metric.lower_is_better {
+            theirs.value.high < ours.value.low
+        } else {
+            theirs.value.low > ours.value.high
         };
         let difference = (theirs.value.median - ours.value.median).abs();
         let apart = apart && difference > LEAST * theirs.value.median.abs();

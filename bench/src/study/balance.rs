@@ -67,9 +67,10 @@ const MOVES: &[(&str, (Who, bool))] = &[
 
 fn backends(number: f64) -> Result<usize> {
     let number = number as usize;
-    match (2..=MOST_BACKENDS).contains(&number) {
-        true => Ok(number),
-        false => Err(Error::usage(format!("{number} backends"), format!("2 to {MOST_BACKENDS} are possible"))),
+    if (2..=MOST_BACKENDS).contains(&number) {
+        Ok(number)
+    } else {
+        Err(Error::usage(format!("{number} backends"), format!("2 to {MOST_BACKENDS} are possible")))
     }
 }
 
@@ -204,9 +205,10 @@ pub fn judge_rate(experiment: &Experiment) -> Finding {
             false => Agreement::No,
         },
         shows: shown.join("; "),
-        sentence: match said.is_empty() {
-            true => String::new(),
-            false => format!("trawl balance is {} (published: 3 to 4 times).", said.join(", ")),
+        sentence: if said.is_empty() {
+            String::new()
+        } else {
+            format!("trawl balance is {} (published: 3 to 4 times).", said.join(", "))
         },
     }
 }

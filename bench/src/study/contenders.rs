@@ -316,9 +316,10 @@ pub fn offload_refusal(bench: &Bench) -> Stop {
         Err(why) => why.to_string(),
     };
     let drivers = cards();
-    let cards = match drivers.is_empty() {
-        true => "it has no network card".to_owned(),
-        false => format!("its network cards use {}", drivers.join(", ")),
+    let cards = if drivers.is_empty() {
+        "it has no network card".to_owned()
+    } else {
+        format!("its network cards use {}", drivers.join(", "))
     };
     Stop::NotHere(format!(
         "no device of this host can offload XDP: {cards}, and offloading needs a card such as Netronome's (nfp). The kernel's \

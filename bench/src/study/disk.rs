@@ -153,10 +153,8 @@ impl DiskLoad {
         }
         let setting = Setting { configuration: self.configuration, options, ..Setting::default() };
         // A veth accepts XDP frames only if its receive queue is polled, for GRO or a program.
-        let engine = match configuration(bench, self.recorder, self.configuration)?.gro {
-            true => Engine::Live,
-            false => Engine::Packet,
-        };
+        let engine =
+            if configuration(bench, self.recorder, self.configuration)?.gro { Engine::Live } else { Engine::Packet };
         let running = Running::start(bench, self.recorder, &setting)?;
         let cpu_before = running.peer.cpu_seconds();
         let first = self.send(&running.lab, engine, count / 5, rate)?;

@@ -53,13 +53,13 @@ pub fn judge(experiment: &Experiment) -> Finding {
 
 fn measure(bench: &Bench, (is_dropped, watch): Contender, frames: u64, size: usize) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
-    let _program = match is_dropped {
-        true => {
-            let rules = "add table inet bench; add chain inet bench in { type filter hook prerouting priority raw; policy drop; }";
-            rule(bench, &lab.b, "nft", &[rules])?;
-            None
-        }
-        false => Some(Loaded::native(Does::Drop, &lab.b)?),
+    let _program = if is_dropped {
+        let rules =
+            "add table inet bench; add chain inet bench in { type filter hook prerouting priority raw; policy drop; }";
+        rule(bench, &lab.b, "nft", &[rules])?;
+        None
+    } else {
+        Some(Loaded::native(Does::Drop, &lab.b)?)
     };
     let file = Scratch::new(&bench.scratch, "drops.pcapng")?;
     let site = label(&lab.b);

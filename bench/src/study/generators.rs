@@ -142,10 +142,7 @@ fn one(bench: &Bench, who: &str, options: &[&str], job: &Job, ports_vary: bool) 
         let _drop = Loaded::native(Does::Drop, &lab.b)?;
         let ports = format!("1-{PORTS}");
         let traffic = Traffic::flood(job.size, job.seconds, &job.cpus).with(&["--engine", engine]).with(options);
-        let traffic = match ports_vary {
-            true => traffic.with(&["--dst-port", &ports]),
-            false => traffic,
-        };
+        let traffic = if ports_vary { traffic.with(&["--dst-port", &ports]) } else { traffic };
         let before = received(&lab.b)?;
         let sent = match engine {
             "replay" if job.cpus.len() > 1 => {

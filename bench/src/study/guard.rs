@@ -96,9 +96,10 @@ fn nft_set(bench: &Bench, rules: u32, frames: u64, size: usize) -> Outcome {
     let mut list = process::command_in(&lab.b.name, bench.peers.path("nft")?);
     let chain = process::run(list.args(["list", "chain", "netdev", "trawl", "in"]))?;
     let sent = measured.sent.unwrap_or(0);
-    match chain.contains(&format!("counter packets {sent} ")) {
-        true => Ok(measured),
-        false => Err(Stop::Failed(format!("{sent} frames were sent, and the rule dropped another number: {chain}"))),
+    if chain.contains(&format!("counter packets {sent} ")) {
+        Ok(measured)
+    } else {
+        Err(Stop::Failed(format!("{sent} frames were sent, and the rule dropped another number: {chain}")))
     }
 }
 
@@ -148,10 +149,8 @@ fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: Option<BorrowedFd<'_>
 
 /// Returns this many addresses; the sender's is in the middle of them.
 fn addresses(count: u32, sender: Ipv4Addr) -> Vec<Ipv4Addr> {
-    let address = |number: u32| match number == count / 2 {
-        true => sender,
-        false => Ipv4Addr::from_bits(number.wrapping_mul(SCATTER) ^ 1),
-    };
+    let address =
+        |number: u32| if number == count / 2 { sender } else { Ipv4Addr::from_bits(number.wrapping_mul(SCATTER) ^ 1) };
     (0..count).map(address).collect()
 }
 

@@ -121,10 +121,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
         _ => String::new(),
     };
     Finding {
-        agrees: match captured < alone {
-            true => Agreement::Yes,
-            false => Agreement::Partly,
-        },
+        agrees: if captured < alone { Agreement::Yes } else { Agreement::Partly },
         shows: format!("testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{with_dpdk}{more}"),
         sentence: format!(
             "Capture by pdump takes {:.0} % of the forwarding rate (published: 0 to 27 %){}. The ports are veths by af_packet, not a 10G \

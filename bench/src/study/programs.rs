@@ -242,10 +242,7 @@ pub fn judge_threads(experiment: &Experiment) -> Finding {
 
 fn finding(experiment: &Experiment, statements: &Statements, x: f64, load: &str) -> Finding {
     let (held, broken) = (&statements.held, &statements.broken);
-    let mut sentence = match held.is_empty() {
-        true => String::new(),
-        false => format!("As published: {}.", held.join("; ")),
-    };
+    let mut sentence = if held.is_empty() { String::new() } else { format!("As published: {}.", held.join("; ")) };
     if !broken.is_empty() {
         sentence.push_str(&format!(" Other than published: {}.", broken.join("; ")));
     }

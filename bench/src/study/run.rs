@@ -70,9 +70,10 @@ pub fn run(
 
 fn finish(entry: &Entry, experiment: &mut Experiment) {
     experiment.summarise();
-    experiment.finding = match experiment.points.is_empty() {
-        false => (entry.judge)(experiment),
-        true => Finding { shows: "nothing was measured".to_owned(), ..Finding::default() },
+    experiment.finding = if experiment.points.is_empty() {
+        Finding { shows: "nothing was measured".to_owned(), ..Finding::default() }
+    } else {
+        (entry.judge)(experiment)
     };
     // Without a comparison, the reason is the result.
     if experiment.finding.sentence.is_empty() {

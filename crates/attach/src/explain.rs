@@ -135,17 +135,18 @@ impl<'a> Attempt<'a> {
 
     /// Explains packets that do not fit into a page and come in pieces.
     fn too_large(self) -> Error {
-        let (pieces, instead, most) = match self.needs_one_buffer() {
-            true => (
+        let (pieces, instead, most) = if self.needs_one_buffer() {
+            (
                 "for native XDP with its driver, which accepts packets in one buffer only",
                 "use --mode skb",
                 ONE_BUFFER_MTU,
-            ),
-            false => (
+            )
+        } else {
+            (
                 "for native XDP with a program that accepts packets in one piece only",
                 "compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
                 LINEAR_MTU,
-            ),
+            )
         };
         let of_peer = self.mentions(&["peer"]) || (self.is_veth() && !self.mentions(&["mtu"]));
         let (whose, command) = match (&self.peer, of_peer) {
@@ -172,9 +173,10 @@ impl<'a> Attempt<'a> {
         let own = channels(self.site.namespace(), name);
         let theirs = self.peer.as_ref().and_then(|peer| channels(peer.namespace.as_ref(), &peer.link.name));
         if let (true, Some(own), Some(theirs), Some(peer)) = (self.is_veth(), own, theirs, &self.peer) {
-            let fix = match theirs.tx <= own.max_rx {
-                true => format!("{prefix}ethtool -L {} rx {}", word(name), theirs.tx),
-                false => format!("{}ethtool -L {} tx {}", peer.exec_prefix(), word(&peer.link.name), own.rx),
+            let fix = if theirs.tx <= own.max_rx {
+                format!("{prefix}ethtool -L {} rx {}", word(name), theirs.tx)
+            } else {
+                format!("{}ethtool -L {} tx {}", peer.exec_prefix(), word(&peer.link.name), own.rx)
             };
             return self
                 .fail(format!(
@@ -215,9 +217,10 @@ impl<'a> Attempt<'a> {
             })
             .map(|suspect| format!("{suspect} off"))
             .collect();
-        let fix = match on.is_empty() {
-            true => format!("trawl doctor -i {} shows the offloads; or use --mode skb", word(self.site.label())),
-            false => format!("{prefix}ethtool -K {} {}; or use --mode skb", word(name), on.join(" ")),
+        let fix = if on.is_empty() {
+            format!("trawl doctor -i {} shows the offloads; or use --mode skb", word(self.site.label()))
+        } else {
+            format!("{prefix}ethtool -K {} {}; or use --mode skb", word(name), on.join(" "))
         };
         self.fail("an offload is incompatible with XDP").fix(fix)
     }

@@ -144,9 +144,10 @@ pub fn position(
     let met = now.conflicting_in(mode);
     let chains = !new.hooks && !new.alone && mode != XdpMode::Offload && now.dispatchers;
     let Some(by) = met.filter(|_| !request.replace) else {
-        return Ok(match chains {
-            true => AttachPosition::NewDispatcher(steps(now, request.mode, AttachMethod::Netlink)),
-            false => AttachPosition::Alone(steps(now, request.mode, AttachMethod::Link)),
+        return Ok(if chains {
+            AttachPosition::NewDispatcher(steps(now, request.mode, AttachMethod::Netlink))
+        } else {
+            AttachPosition::Alone(steps(now, request.mode, AttachMethod::Link))
         });
     };
     let in_its_mode = || match request.mode {
@@ -158,9 +159,10 @@ pub fn position(
         ProgramOwner::Dispatcher { programs } if !new.alone => {
             in_its_mode()?;
             let programs = *programs;
-            match programs < LONGEST_CHAIN {
-                true => Ok(AttachPosition::Dispatcher(steps(now, Some(by.mode), AttachMethod::Netlink))),
-                false => Err(Conflict::ChainFull { programs }),
+            if programs < LONGEST_CHAIN {
+                Ok(AttachPosition::Dispatcher(steps(now, Some(by.mode), AttachMethod::Netlink)))
+            } else {
+                Err(Conflict::ChainFull { programs })
             }
         }
         ProgramOwner::Installed { chain: Some(Chain { programs, frags }), .. } if !new.alone => {
@@ -169,9 +171,10 @@ pub fn position(
                 return Err(Conflict::PacketsInPieces);
             }
             let programs = *programs;
-            match programs < LONGEST_CHAIN {
-                true => Ok(AttachPosition::Jumps { linear: new.frags && !frags }),
-                false => Err(Conflict::ChainFull { programs }),
+            if programs < LONGEST_CHAIN {
+                Ok(AttachPosition::Jumps { linear: new.frags && !frags })
+            } else {
+                Err(Conflict::ChainFull { programs })
             }
         }
         _ => Err(Conflict::Occupied { by: by.clone() }),

@@ -229,10 +229,7 @@ pub fn make_directory(path: &Path) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
             let privileges = e.kind() == std::io::ErrorKind::PermissionDenied;
             let error = Error::os(format!("cannot make {}", path.display()), e);
-            Err(match privileges {
-                true => error.fix("this requires root"),
-                false => error,
-            })
+            Err(if privileges { error.fix("this requires root") } else { error })
         }
         _ => run::check_owner(path),
     }

@@ -75,10 +75,7 @@ impl Snapshot {
         let present = |one: &XdpAttachment| Present {
             mode: one.mode,
             program_id: one.program_id,
-            hold: match links_of(site.index(), *one).is_empty() {
-                true => Hold::Netlink,
-                false => Hold::OtherLink,
-            },
+            hold: if links_of(site.index(), *one).is_empty() { Hold::Netlink } else { Hold::OtherLink },
             kind: ProgramOwner::Other { name: name_of(one.program_id) },
         };
         Ok(Self {

@@ -303,10 +303,7 @@ fn ask_chunk(
                     continue;
                 }
                 let took = began.elapsed();
-                answers[number] = match is_open {
-                    true => ProbeReply::Open(took),
-                    false => ProbeReply::Reset(took),
-                };
+                answers[number] = if is_open { ProbeReply::Open(took) } else { ProbeReply::Reset(took) };
                 if let (true, Ok(one)) = (is_open, &sent[number]) {
                     // Without it the backend would keep a half-open connection.
                     senders[one.sender].1.offer(&[&one.reset])?;
@@ -448,10 +445,7 @@ fn around(
             link.layer(Layer::Ipv6(Ipv6 { next_header: protocol, ..Ipv6::new(source.into(), to) }))
         }
     };
-    let tunnel = match gue {
-        true => tunnel.udp(0xc000 | spread >> 2, probe.vip.gue_port),
-        false => tunnel,
-    };
+    let tunnel = if gue { tunnel.udp(0xc000 | spread >> 2, probe.vip.gue_port) } else { tunnel };
     tunnel.payload(inner).build()
 }
 

@@ -47,9 +47,10 @@ struct BackendEntry {
 /// Reads a file's table, which has no numbers yet.
 pub fn read(path: &Path) -> Result<Table> {
     let name = path.display().to_string();
-    let text = match path == Path::new("-") {
-        true => text_file::read_from(std::io::stdin(), &format!("cannot read {name}"))?,
-        false => text_file::read(path)?,
+    let text = if path == Path::new("-") {
+        text_file::read_from(std::io::stdin(), &format!("cannot read {name}"))?
+    } else {
+        text_file::read(path)?
     };
     parse(&text).map_err(|why| Error::failed(format!("cannot read the table in {name}"), why))
 }

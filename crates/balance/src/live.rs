@@ -77,9 +77,10 @@ fn check_memory_against(available: u64, table: usize, flows: Option<u32>) -> Res
         "the table stays as it is",
         format!("table and flows need {} MiB, and {} MiB are available", mib(needed), mib(available)),
     );
-    Err(match of_flows > table as u64 {
-        true => error.fix(format!("choose fewer flows with --flows N; the default is {}", BALANCE_FLOWS as u32)),
-        false => error.fix("use fewer virtual addresses or backends"),
+    Err(if of_flows > table as u64 {
+        error.fix(format!("choose fewer flows with --flows N; the default is {}", BALANCE_FLOWS as u32))
+    } else {
+        error.fix("use fewer virtual addresses or backends")
     })
 }
 

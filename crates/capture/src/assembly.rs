@@ -84,10 +84,7 @@ impl UndoList {
     }
 
     fn settle(&mut self) -> Result<()> {
-        match self.queued.is_empty() {
-            true => Ok(()),
-            false => self.warden.watch(self.queued.drain(..)),
-        }
+        if self.queued.is_empty() { Ok(()) } else { self.warden.watch(self.queued.drain(..)) }
     }
 }
 
@@ -353,10 +350,7 @@ impl Assembly {
             record_limit_low: limit as u32,
             record_limit_high: (limit >> 32) as u32,
             snaplen: self.snaplen(),
-            headers: match self.options.headers {
-                true => HEADERS_OF_ETHERNET as u32,
-                false => 0,
-            },
+            headers: if self.options.headers { HEADERS_OF_ETHERNET as u32 } else { 0 },
             segment_size: geometry.segment_size as u32,
             segment_room: geometry.segment_room() as u32,
             bank_mask: geometry.bank_size() as u32 - 1,
@@ -485,10 +479,7 @@ impl Assembly {
         Ok(Likeness {
             name: name.to_owned(),
             config: config.to_bytes(),
-            namespace: match everywhere {
-                true => None,
-                false => Some(site.namespace_number()?),
-            },
+            namespace: if everywhere { None } else { Some(site.namespace_number()?) },
             link_type: site.interface.link_type,
             netmask: broadcast_netmask(&self.options, site),
         })
@@ -551,10 +542,7 @@ fn watch_polls(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<
 
 /// Returns the offset of the flags in the kernel's XDP packet structure, or 0 if programs cannot read it.
 fn flags_offset() -> u32 {
-    match object::can_cast() {
-        false => 0,
-        true => offset("xdp_buff", "flags"),
-    }
+    if object::can_cast() { offset("xdp_buff", "flags") } else { 0 }
 }
 
 /// Returns the offset of a member in a kernel structure, or 0 if it is unknown.
@@ -576,10 +564,7 @@ fn links(options: &CaptureOptions, sites: usize) -> u32 {
         (false, true) => LINKS_POINTS,
         (false, false) => LINKS_NONE,
     };
-    match object::can_cast() {
-        true => links as u32,
-        false => LINKS_NONE as u32,
-    }
+    if object::can_cast() { links as u32 } else { LINKS_NONE as u32 }
 }
 
 /// Returns the maps of a tap program, under the names in its source.

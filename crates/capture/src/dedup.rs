@@ -148,9 +148,10 @@ impl DedupStage {
             captured: packet.captured,
             time_ns: packet.timestamp,
         });
-        match is_seen {
-            true => self.merged.add(id, 1),
-            false => self.handed_on += 1,
+        if is_seen {
+            self.merged.add(id, 1)
+        } else {
+            self.handed_on += 1
         }
         !is_seen
     }

@@ -18,10 +18,7 @@ pub fn own_traffic(address: SocketAddr, sites: &[CaptureSite]) -> Option<String>
             && [LINKTYPE_ETHERNET, LINKTYPE_RAW].contains(&interface.link_type)
     };
     let port = format!("tcp port {}", address.port());
-    sites.iter().any(passes).then(|| match ip.is_unspecified() {
-        true => port,
-        false => format!("{port} and host {ip}"),
-    })
+    sites.iter().any(passes).then(|| if ip.is_unspecified() { port } else { format!("{port} and host {ip}") })
 }
 
 /// Leaves out traffic besides the filter, of which only expressions can be changed.

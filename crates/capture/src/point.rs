@@ -180,12 +180,11 @@ pub(crate) struct Tenancy {
 
 impl Tenancy {
     pub fn new(slot: u32, is_used_again: bool, rings: &Rings) -> Self {
-        let before = match is_used_again {
-            true => {
-                rings.forget_unreported_losses(slot);
-                rings.account(slot)
-            }
-            false => RingAccount::default(),
+        let before = if is_used_again {
+            rings.forget_unreported_losses(slot);
+            rings.account(slot)
+        } else {
+            RingAccount::default()
         };
         Self { slot, before, ended: Arc::default() }
     }

@@ -139,10 +139,7 @@ impl SecondLook {
             }
             _ => false,
         };
-        match loops {
-            true => Self::new(Which::Unfinished, sites, options),
-            false => Ok(None),
-        }
+        if loops { Self::new(Which::Unfinished, sites, options) } else { Ok(None) }
     }
 
     /// Returns the options without the parts done in user space.
@@ -296,10 +293,7 @@ impl SecondLook {
             }
             to = end;
         }
-        match from < to {
-            true => next.write(Blocks::Bytes(&bytes[from..to])).map_err(|error| (to, error)),
-            false => Ok(pressure),
-        }
+        if from < to { next.write(Blocks::Bytes(&bytes[from..to])).map_err(|error| (to, error)) } else { Ok(pressure) }
     }
 
     /// Returns the most bytes that are kept of a packet.
@@ -326,9 +320,10 @@ impl SecondLook {
                 None => cut.extend_from_slice(block.bytes),
             }
         }
-        match cut.is_empty() {
-            true => Ok(Pressure::Idle),
-            false => next.write(Blocks::Bytes(&cut)).map_err(|error| (bytes.len(), error)),
+        if cut.is_empty() {
+            Ok(Pressure::Idle)
+        } else {
+            next.write(Blocks::Bytes(&cut)).map_err(|error| (bytes.len(), error))
         }
     }
 }
@@ -336,9 +331,10 @@ impl SecondLook {
 impl Stage for SecondLook {
     fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
         let bytes = blocks.bytes();
-        let pushed = match self.snaplen as usize >= RECORD_MAX_CAPTURED && !self.headers {
-            true => self.push_whole(bytes, next),
-            false => self.push_cut(bytes, next),
+        let pushed = if self.snaplen as usize >= RECORD_MAX_CAPTURED && !self.headers {
+            self.push_whole(bytes, next)
+        } else {
+            self.push_cut(bytes, next)
         };
         pushed.map_err(|(decided, error)| {
             self.unwritten.add_blocks(&bytes[decided..]);

@@ -378,10 +378,8 @@ impl Planned<'_> {
         for site in sites {
             let is_first = options.tap == TapChoice::Xdp
                 && matches!(site.interface.xdp_attached(site.namespace.as_ref()), Ok(None));
-            let effects = match is_first {
-                true => CardEffects::of_attaching(&site.to_attach()?, options.mode.asked()),
-                false => None,
-            };
+            let effects =
+                if is_first { CardEffects::of_attaching(&site.to_attach()?, options.mode.asked()) } else { None };
             if let Some(effects) = effects {
                 observer.event(&Event::TouchesCard {
                     interface: site.label.clone(),

@@ -356,10 +356,7 @@ impl Armed<'_> {
             }
             to = end;
         }
-        match from < to {
-            true => self.pass(&bytes[from..to]).map_err(|e| (to, e)),
-            false => Ok(()),
-        }
+        if from < to { self.pass(&bytes[from..to]).map_err(|e| (to, e)) } else { Ok(()) }
     }
 }
 

@@ -129,21 +129,17 @@ impl InterfaceArgs {
     /// Returns the interfaces of a command that needs at least one.
     pub fn some(&self, command: &str) -> Result<Vec<String>> {
         let names = self.names();
-        match names.is_empty() {
-            true => Err(unnamed(command)),
-            false => Ok(names),
-        }
+        if names.is_empty() { Err(unnamed(command)) } else { Ok(names) }
     }
 
     /// Returns the only interface; `None` without any.
     pub fn at_most_one(&self, command: &str) -> Result<Option<String>> {
         let mut names = self.names();
         let first = names.pop();
-        match names.is_empty() {
-            true => Ok(first),
-            false => {
-                Err(Error::usage("several interfaces are named", "one is possible").fix(format!("trawl {command} IF")))
-            }
+        if names.is_empty() {
+            Ok(first)
+        } else {
+            Err(Error::usage("several interfaces are named", "one is possible").fix(format!("trawl {command} IF")))
         }
     }
 }

@@ -112,10 +112,7 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
 }
 
 fn paint(text: &str, colour: &str, colours: bool) -> String {
-    match colours && !colour.is_empty() {
-        true => format!("\x1b[{colour}m{text}\x1b[0m"),
-        false => text.to_owned(),
-    }
+    if colours && !colour.is_empty() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Shows all taps: their packets, requirements, and availability

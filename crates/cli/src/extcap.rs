@@ -392,10 +392,8 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         "" => None,
         rate => Some(units::rate(rate).map_err(|e| wrong("--limit-rate", e))?),
     };
-    let filter = given(&asked.extcap_capture_filter).map(|filter| match asked.inner == "true" {
-        true => Filter::Inner(filter),
-        false => Filter::Expression(filter),
-    });
+    let filter = given(&asked.extcap_capture_filter)
+        .map(|filter| if asked.inner == "true" { Filter::Inner(filter) } else { Filter::Expression(filter) });
     let options = CaptureOptions {
         at,
         direction,
@@ -623,9 +621,10 @@ fn remove(args: &InstallArgs) -> Result<()> {
     }
     // Other files in the profile stay, and its folder with them.
     let _ = std::fs::remove_dir(&paths.profile);
-    write_out(&match removed.is_empty() {
-        true => "nothing is installed\n".to_owned(),
-        false => format!("removed {}\n", removed.join(", ")),
+    write_out(&if removed.is_empty() {
+        "nothing is installed\n".to_owned()
+    } else {
+        format!("removed {}\n", removed.join(", "))
     })
 }
 
@@ -659,10 +658,7 @@ fn cannot_write(path: &Path, error: io::Error) -> Error {
 fn failed(what: String, error: io::Error) -> Error {
     let denied = is_denied(&error);
     let error = Error::os(what, error);
-    match denied {
-        true => error.fix("run it as root, or name folders of your own with --dir and --profiles"),
-        false => error,
-    }
+    if denied { error.fix("run it as root, or name folders of your own with --dir and --profiles") } else { error }
 }
 
 #[cfg(test)]

@@ -74,10 +74,7 @@ pub struct Args {
 impl Args {
     /// Returns the namespaces in which packets are first seen; none for all.
     fn names(&self) -> Vec<String> {
-        match self.subject.words.is_empty() {
-            true => self.namespaces.names(),
-            false => self.namespaces.names_for_command(),
-        }
+        if self.subject.words.is_empty() { self.namespaces.names() } else { self.namespaces.names_for_command() }
     }
 
     /// Returns the namespaces with netfilter, tc and XDP programs to inspect; none for all.

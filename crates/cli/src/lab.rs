@@ -151,10 +151,7 @@ pub fn run(args: LabArgs) -> Result<ExitCode> {
         Command::Down { name, json } => {
             let lab = trawl_lab::remove(&name)?;
             clear_leftovers();
-            match json {
-                true => json::line(&lab)?,
-                false => format!("removed {}: {}\n", lab.id, lab.namespaces.join(", ")),
-            }
+            if json { json::line(&lab)? } else { format!("removed {}: {}\n", lab.id, lab.namespaces.join(", ")) }
         }
         Command::Clean { all, json } => clean(all, json)?,
         Command::List { json } => list(json)?,

@@ -251,10 +251,7 @@ impl Change<'_> {
 impl Consent {
     /// Returns the care to take: unless agreed to, a change that may cut a session is refused.
     pub fn care(&self) -> SessionCare {
-        match self.yes || self.confirm.is_some() {
-            true => SessionCare::Without,
-            false => SessionCare::ForTheSession,
-        }
+        if self.yes || self.confirm.is_some() { SessionCare::Without } else { SessionCare::ForTheSession }
     }
 
     /// Refuses to unload a program that this command's session needs, unless that was agreed to. Prints what the card

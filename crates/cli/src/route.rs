@@ -118,10 +118,8 @@ fn load(args: &Load) -> Result<()> {
     json::print_as(attach.json, &document, || {
         let mut ports: Vec<String> = loaded.ports.iter().map(describe).collect();
         ports.sort();
-        let vlans = match loaded.vlans.is_empty() {
-            true => String::new(),
-            false => format!("; VLANs {}", loaded.vlans.join(", ")),
-        };
+        let vlans =
+            if loaded.vlans.is_empty() { String::new() } else { format!("; VLANs {}", loaded.vlans.join(", ")) };
         format!("routing between {}{vlans}\n", ports.join(", "))
     })
 }
@@ -154,9 +152,10 @@ impl<'a> PortDocument<'a> {
 }
 
 fn counted(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Counted>> {
-    let ports = match interfaces.is_empty() {
-        true => route::ports(netns.open()?.as_ref())?,
-        false => find(interfaces, netns)?.into_iter().map(Port::at).collect::<Result<_>>()?,
+    let ports = if interfaces.is_empty() {
+        route::ports(netns.open()?.as_ref())?
+    } else {
+        find(interfaces, netns)?.into_iter().map(Port::at).collect::<Result<_>>()?
     };
     if ports.is_empty() {
         return Err(Error::failed("cannot count", "no router is loaded").fix("trawl route load IF IF"));
@@ -168,12 +167,11 @@ fn counted(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Counted>> {
 fn unload(args: &UnloadArgs) -> Result<()> {
     let TargetArgs { interfaces, netns, .. } = &args.target;
     let names = interfaces.names();
-    let sites = match names.is_empty() {
-        true => {
-            let ports = route::ports(netns.open()?.as_ref())?;
-            ports.into_iter().map(|port| port.site).collect()
-        }
-        false => find(&names, netns)?,
+    let sites = if names.is_empty() {
+        let ports = route::ports(netns.open()?.as_ref())?;
+        ports.into_iter().map(|port| port.site).collect()
+    } else {
+        find(&names, netns)?
     };
     if sites.is_empty() {
         return Err(Error::failed("cannot unload", "no router is loaded"));

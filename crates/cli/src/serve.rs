@@ -78,12 +78,11 @@ impl Args {
     }
 
     fn in_each(&self, interface: &str) -> Vec<String> {
-        match interface.contains(':') {
-            true => vec![interface.to_owned()],
-            false => {
-                let namespaces = self.netns.iter();
-                namespaces.map(|netns| counters::label(netns, interface)).collect()
-            }
+        if interface.contains(':') {
+            vec![interface.to_owned()]
+        } else {
+            let namespaces = self.netns.iter();
+            namespaces.map(|netns| counters::label(netns, interface)).collect()
         }
     }
 
@@ -195,10 +194,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let is_selected = !args.interfaces.is_empty() || !args.netns.is_empty();
     let chosen = || is_selected.then(|| args.selected()).transpose();
-    let of_programs = match args.verdicts || !args.interfaces.is_empty() {
-        true => Some(args.selected()?),
-        false => None,
-    };
+    let of_programs = if args.verdicts || !args.interfaces.is_empty() { Some(args.selected()?) } else { None };
     let mut events = Events::attach(args.process, of_programs, chosen)?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
@@ -324,10 +320,7 @@ impl Events {
         of_programs: Option<Vec<NamespaceInterfaces>>,
         selected: impl Fn() -> Result<Option<Vec<NamespaceInterfaces>>>,
     ) -> Result<Self> {
-        let processes = match of_processes {
-            true => Some(Processes::attach(selected()?)?),
-            false => None,
-        };
+        let processes = if of_processes { Some(Processes::attach(selected()?)?) } else { None };
         processes.iter().filter_map(Processes::unseen).for_each(json::event);
         Ok(Self {
             losses: Losses::attach(selected()?, processes.as_ref(), json::show_notice, &mut |notice| {

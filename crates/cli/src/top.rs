@@ -318,10 +318,7 @@ impl Top<'_> {
             return None;
         }
         let everywhere = self.args.interfaces.is_empty() && self.args.netns.is_none();
-        let sites = match everywhere {
-            true => None,
-            false => Some(NamespaceInterfaces::sites(&self.selected)),
-        };
+        let sites = if everywhere { None } else { Some(NamespaceInterfaces::sites(&self.selected)) };
         let sites = sites.transpose();
         let watch = self.watch_traffic().as_mut().map_err(|error| error.clone());
         Some(watch.and_then(|watch| Ok(TrafficRates::new(watch.take(sites?.as_ref())?, seconds))))
@@ -406,10 +403,7 @@ impl Order {
             Key::Drops => "drops",
             Key::Name => "name",
         };
-        match self.reverse {
-            true => format!("{word}, reversed"),
-            false => word.to_owned(),
-        }
+        if self.reverse { format!("{word}, reversed") } else { word.to_owned() }
     }
 
     /// Sorts rows: the largest first, names from a to z, unless reversed.
@@ -420,10 +414,7 @@ impl Order {
                 Key::Name => Ordering::Equal,
                 _ => number(b).total_cmp(&number(a)),
             };
-            match self.reverse {
-                true => by.then(names).reverse(),
-                false => by.then(names),
-            }
+            if self.reverse { by.then(names).reverse() } else { by.then(names) }
         });
     }
 
@@ -434,9 +425,10 @@ impl Order {
             Key::Name => 0,
             Key::Rate | Key::Drops => count.packets,
         };
-        captured.flows = match self.reverse {
-            true => statistics.flows_by(top, |key: &FlowKey, count| Reverse((Reverse(number(count)), *key))),
-            false => statistics.flows_by(top, |key: &FlowKey, count| (Reverse(number(count)), *key)),
+        captured.flows = if self.reverse {
+            statistics.flows_by(top, |key: &FlowKey, count| Reverse((Reverse(number(count)), *key)))
+        } else {
+            statistics.flows_by(top, |key: &FlowKey, count| (Reverse(number(count)), *key))
         };
     }
 

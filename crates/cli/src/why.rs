@@ -130,10 +130,7 @@ fn existing_files(words: &[String]) -> (&[String], &[String]) {
     let (files, rest) = split_files(words);
     // No expression begins with such a word: it is a missing file.
     let is_file = |name: &String| name == "-" || Path::new(name).exists() || looks_like_a_file(name);
-    match files.first().is_some_and(is_file) {
-        true => (files, rest),
-        false => (&[], words),
-    }
+    if files.first().is_some_and(is_file) { (files, rest) } else { (&[], words) }
 }
 
 fn read(args: &Args, files: &[String], words: &[String]) -> Result<ExitCode> {
@@ -178,9 +175,10 @@ fn plan(args: &Args) -> CapturePlan {
         stack: true,
         droppers: true,
         // A command's packets may be dropped in any.
-        namespaces: match args.subject.words.is_empty() {
-            true => args.namespaces.names(),
-            false => args.namespaces.given().to_vec(),
+        namespaces: if args.subject.words.is_empty() {
+            args.namespaces.names()
+        } else {
+            args.namespaces.given().to_vec()
         },
         ..Drops::default()
     };
@@ -218,18 +216,12 @@ impl Observer for Watcher {
             return;
         }
         let text = event.to_string();
-        match self.json {
-            true => json::notice(None, event, &text),
-            false => terminal::say(&text),
-        }
+        if self.json { json::notice(None, event, &text) } else { terminal::say(&text) }
     }
 
     fn started(&mut self, points: &[Point]) {
         for (point, text) in points.iter().filter_map(|one| Some((one, (self.started)(one)?))) {
-            match self.json {
-                true => json::notice(None, &point.capturing(), &text),
-                false => terminal::say(&text),
-            }
+            if self.json { json::notice(None, &point.capturing(), &text) } else { terminal::say(&text) }
         }
         if let Some(subject) = &mut self.subject {
             subject.begin();

@@ -171,10 +171,7 @@ impl Losses {
     /// Returns a namespace's label: empty for the own one.
     fn netns(&self, name: Option<&str>) -> String {
         let name = name.unwrap_or_default();
-        match self.own.iter().any(|own| own == name) {
-            true => String::new(),
-            false => name.to_owned(),
-        }
+        if self.own.iter().any(|own| own == name) { String::new() } else { name.to_owned() }
     }
 
     fn includes(&self, netns: &str, interface: Option<&str>) -> bool {

@@ -80,10 +80,8 @@ impl Processes {
 
 impl Totals {
     fn add(&mut self, pair: (String, String), traffic: &Traffic) {
-        let pair = match self.0.len() < MOST || self.0.contains_key(&pair) {
-            true => pair,
-            false => (OTHER.to_owned(), String::new()),
-        };
+        let pair =
+            if self.0.len() < MOST || self.0.contains_key(&pair) { pair } else { (OTHER.to_owned(), String::new()) };
         self.0.entry(pair).or_insert_with(Traffic::zeroed).add(traffic);
     }
 

@@ -29,12 +29,11 @@ pub struct Series(BTreeMap<Labels, u64>);
 
 impl Series {
     pub fn add(&mut self, labels: Labels, packets: u64) {
-        let labels = match self.0.len() + 1 < MOST || self.0.contains_key(&labels) {
-            true => labels,
-            false => {
-                let all = labels.into_iter();
-                all.map(|(name, _)| (name, OTHER.to_owned())).collect()
-            }
+        let labels = if self.0.len() + 1 < MOST || self.0.contains_key(&labels) {
+            labels
+        } else {
+            let all = labels.into_iter();
+            all.map(|(name, _)| (name, OTHER.to_owned())).collect()
         };
         *self.0.entry(labels).or_default() += packets;
     }

@@ -48,9 +48,10 @@ fn add(mut command: Command, path: &str, text: &str) -> Command {
         let lines = examples.iter().map(|(what_for, line)| format!("  {what_for}\n    {line}\n"));
         let text = format!("Examples:\n{}", lines.collect::<String>());
         let is_short = command.get_arguments().any(Arg::is_hide_short_help_set);
-        command = match is_short {
-            true => command.after_help("--help shows all options, and examples").after_long_help(text),
-            false => command.after_help(text),
+        command = if is_short {
+            command.after_help("--help shows all options, and examples").after_long_help(text)
+        } else {
+            command.after_help(text)
         };
     }
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
@@ -151,10 +152,7 @@ fn synopsis(command: &Command) -> Roff {
     let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
     let (positionals, options): (Vec<_>, Vec<_>) = arguments.partition(|one| one.is_positional());
     for argument in options.into_iter().chain(positionals) {
-        let (open, close) = match argument.is_required_set() {
-            true => (" ", ""),
-            false => (" [", "]"),
-        };
+        let (open, close) = if argument.is_required_set() { (" ", "") } else { (" [", "]") };
         line.push(roman(open));
         let short = argument.get_short().map(|short| format!("-{short}"));
         let long = argument.get_long().map(|long| format!("--{long}"));

@@ -143,10 +143,7 @@ fn send(mut connection: TcpStream, answer: &Answer) {
     if connection.set_write_timeout(Some(PATIENCE)).is_err() {
         return;
     }
-    let allow = match status.starts_with("401") {
-        true => "WWW-Authenticate: Bearer\r\n",
-        false => "",
-    };
+    let allow = if status.starts_with("401") { "WWW-Authenticate: Bearer\r\n" } else { "" };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n{allow}\
          Content-Security-Policy: default-src 'self' 'unsafe-inline'\r\nX-Content-Type-Options: nosniff\r\n\

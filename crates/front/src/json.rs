@@ -18,10 +18,7 @@ pub fn print(document: &impl Serialize) -> Result<()> {
 
 /// Writes a result to standard output: the document, or text for people, folded to the terminal.
 pub fn print_as(as_json: bool, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-    match as_json {
-        true => print(document),
-        false => write_out(&terminal::folded(&text())),
-    }
+    if as_json { print(document) } else { write_out(&terminal::folded(&text())) }
 }
 
 /// Returns one document as a line.
@@ -88,10 +85,7 @@ where
 
 /// Reports an event with another sentence.
 pub fn event_as(event: impl Into<Value>, text: &str) {
-    match is_wanted() {
-        true => notice(None, event, text),
-        false => terminal::say(text),
-    }
+    if is_wanted() { notice(None, event, text) } else { terminal::say(text) }
 }
 
 /// Reports on standard error: a sentence for people, or `data` with its kind if the command line asks for JSON.

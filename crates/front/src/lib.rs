@@ -16,10 +16,7 @@ use trawl_sys::error::ErrorKind;
 
 /// Returns the exit status of a command that completed, by its result.
 pub fn exit_code(is_well: bool) -> ExitCode {
-    match is_well {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Reports a wrong command line, or prints the help that it asks for.

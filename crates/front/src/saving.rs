@@ -201,13 +201,12 @@ pub fn format() -> impl TypedValueParser<Value = Format> {
 
 /// Refuses a command for finished files that is not a program.
 fn check_command(command: &str) -> Result<()> {
-    match process::is_program(command) {
-        true => Ok(()),
-        false => {
-            let what = format!("cannot run '{command}' for -z");
-            let fix = "-z accepts a program without arguments; put the command line into a script";
-            Err(Error::usage(what, "no such program exists").fix(fix))
-        }
+    if process::is_program(command) {
+        Ok(())
+    } else {
+        let what = format!("cannot run '{command}' for -z");
+        let fix = "-z accepts a program without arguments; put the command line into a script";
+        Err(Error::usage(what, "no such program exists").fix(fix))
     }
 }
 

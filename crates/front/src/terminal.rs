@@ -31,27 +31,18 @@ pub fn write_to_reader(text: &str) -> Result<bool> {
 
 /// Folds lines for people to the terminal's width: longer ones are continued below the beginning of their last column.
 pub fn folded(text: &str) -> String {
-    match stdout_is_terminal() {
-        true => folded_at(text, window().0),
-        false => text.to_owned(),
-    }
+    if stdout_is_terminal() { folded_at(text, window().0) } else { text.to_owned() }
 }
 
 /// Folds lines for people to the terminal's width, and to 80 columns where it is not known, as in a pipe.
 pub fn wrapped(text: &str) -> String {
-    let columns = match stdout_is_terminal() {
-        true => window().0,
-        false => 80,
-    };
+    let columns = if stdout_is_terminal() { window().0 } else { 80 };
     folded_at(text, columns)
 }
 
 fn folded_at(text: &str, columns: usize) -> String {
     text.split_inclusive('\n')
-        .map(|line| match shown(line.trim_end()) > columns {
-            true => folded_line(line, columns),
-            false => line.to_owned(),
-        })
+        .map(|line| if shown(line.trim_end()) > columns { folded_line(line, columns) } else { line.to_owned() })
         .collect()
 }
 

@@ -273,10 +273,7 @@ fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     }
     all.sort();
     all.dedup();
-    match all.is_empty() {
-        true => Err(format!("{name} contains no prefix")),
-        false => Ok(all),
-    }
+    if all.is_empty() { Err(format!("{name} contains no prefix")) } else { Ok(all) }
 }
 
 #[cfg(test)]

@@ -38,10 +38,7 @@ impl Store {
     /// Creates an empty store, of the best kind that the kernel supports. Stores with different seeds can be mapped by
     /// one process at the same time.
     pub fn create(seed: u64) -> Result<Self> {
-        match KernelFeature::Arena.probe().is_supported() {
-            true => Self::new_arena(seed),
-            false => Self::new_slot(),
-        }
+        if KernelFeature::Arena.probe().is_supported() { Self::new_arena(seed) } else { Self::new_slot() }
     }
 
     pub fn new_arena(seed: u64) -> Result<Self> {
@@ -58,10 +55,7 @@ impl Store {
     /// Opens an existing store.
     pub fn of(fd: OwnedFd) -> Result<Self> {
         let about = map::info(&fd).map_err(|e| Error::os("cannot read the rules", e))?;
-        Ok(match about.kind == arena::KIND {
-            true => Self::Arena(fd),
-            false => Self::Slot(fd),
-        })
+        Ok(if about.kind == arena::KIND { Self::Arena(fd) } else { Self::Slot(fd) })
     }
 
     /// Returns the object with the programs that read this kind of store.

@@ -194,25 +194,20 @@ impl FromStr for Ports {
         let wrong = || format!("'{text}' is not a port; write for example 53 or 6000-6100");
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| -> Result<u16, String> {
-            match text.bytes().all(|digit| digit.is_ascii_digit()) {
-                true => text.parse().map_err(|_| wrong()),
-                false => Err(wrong()),
+            if text.bytes().all(|digit| digit.is_ascii_digit()) {
+                text.parse().map_err(|_| wrong())
+            } else {
+                Err(wrong())
             }
         };
         let (first, last) = (number(first)?, number(last)?);
-        match first <= last {
-            true => Ok(Self { first, last }),
-            false => Err(format!("'{text}' ends before it begins")),
-        }
+        if first <= last { Ok(Self { first, last }) } else { Err(format!("'{text}' ends before it begins")) }
     }
 }
 
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.first == self.last {
-            true => self.first.fmt(f),
-            false => write!(f, "{}-{}", self.first, self.last),
-        }
+        if self.first == self.last { self.first.fmt(f) } else { write!(f, "{}-{}", self.first, self.last) }
     }
 }
 
@@ -305,9 +300,10 @@ impl Match {
             Some(false) => icmp.v6 = None,
             None => {}
         }
-        match *icmp == (IcmpType { v4: None, v6: None }) {
-            true => Err("that version of ICMP has no such type".to_owned()),
-            false => Ok(()),
+        if *icmp == (IcmpType { v4: None, v6: None }) {
+            Err("that version of ICMP has no such type".to_owned())
+        } else {
+            Ok(())
         }
     }
 

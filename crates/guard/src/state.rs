@@ -162,22 +162,23 @@ impl Guard {
             let rules = directory(&mount, self.namespace()).ok()?.join(SET);
             map::info(bpffs::open_map(&rules).ok()?.as_fd()).ok()
         });
-        let (where_they_are, fix) = match outside.any(|rules| program.map_ids.contains(&rules.id)) {
-            true => (
+        let (where_they_are, fix) = if outside.any(|rules| program.map_ids.contains(&rules.id)) {
+            (
                 "are in the BPF file system outside: another one is mounted at /sys/fs/bpf here",
                 format!(
                     "give the command outside of ip netns exec, with --netns {}",
                     word(name_of(self.namespace())?.as_deref().unwrap_or("NAME"))
                 ),
-            ),
-            false => (
+            )
+        } else {
+            (
                 "are not where trawl keeps them: its directory under /sys/fs/bpf was moved or removed, \
                  or another /sys/fs/bpf is mounted over it",
                 format!(
                     "trawl guard load {} --replace --yes starts a guard without rules; trawl guard apply FILE.toml applies the rules of a file",
                     word(site.label())
                 ),
-            ),
+            )
         };
         Ok(Error::failed(
             "the rules stay as they are",
@@ -214,10 +215,7 @@ impl Guard {
 
     /// Cleans up after the guard was removed from an interface.
     fn let_go(&self) -> Result<()> {
-        let set = match self.posts()?.is_empty() {
-            true => RuleSet::default(),
-            false => self.rules()?,
-        };
+        let set = if self.posts()?.is_empty() { RuleSet::default() } else { self.rules()? };
         self.store.publish(&set)
     }
 }
@@ -478,10 +476,7 @@ impl Guard {
     }
 
     fn attach(&self, site: &Site, request: &AttachRequest) -> Result<Installed> {
-        let function = match site.has_ethernet()? {
-            true => FUNCTION,
-            false => FUNCTION_WITHOUT_ETHERNET,
-        };
+        let function = if site.has_ethernet()? { FUNCTION } else { FUNCTION_WITHOUT_ETHERNET };
         let mut source = Source::embedded(GUARD, self.store.object())?;
         source.choose(Some(function))?;
         source.reuse(SET, self.store.as_fd())?;

@@ -143,9 +143,10 @@ pub fn find(id: &str) -> Result<Record> {
     }
     let names: Vec<&str> = labs.iter().map(|lab| lab.id.as_str()).collect();
     let error = Error::failed(format!("lab {id}"), "no lab has that name");
-    Err(match names.is_empty() {
-        true => error.fix("trawl lab up makes one"),
-        false => error.fix(format!("existing labs: {}", names.join(", "))),
+    Err(if names.is_empty() {
+        error.fix("trawl lab up makes one")
+    } else {
+        error.fix(format!("existing labs: {}", names.join(", ")))
     })
 }
 

@@ -214,10 +214,7 @@ fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io
     file.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::new();
     file.by_ref().take(length as u64).read_to_end(&mut bytes)?;
-    match bytes.len() == length {
-        true => Ok(bytes),
-        false => Err(damaged("the seek table is longer than the file")),
-    }
+    if bytes.len() == length { Ok(bytes) } else { Err(damaged("the seek table is longer than the file")) }
 }
 
 /// Reads the tables of a gzip file in the extra fields of empty members, which are found from the end. Returns their

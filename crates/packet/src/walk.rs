@@ -287,10 +287,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     headers.payload_len = left;
     let after = 40 + len.min(all.len()) - rest.len();
     headers.payload_at = headers.len - bytes.len() + after;
-    match first {
-        true => transport(headers, after),
-        false => Some(()),
-    }
+    if first { transport(headers, after) } else { Some(()) }
 }
 
 /// Reads the header at this offset `after` the start of the network header.

@@ -112,10 +112,7 @@ impl fmt::Display for Firing {
             self.packets_before,
             self.before_ns as f64 / 1e9
         )?;
-        match self.memory_short {
-            true => f.write_str(" (earlier ones did not fit into the memory)"),
-            false => Ok(()),
-        }
+        if self.memory_short { f.write_str(" (earlier ones did not fit into the memory)") } else { Ok(()) }
     }
 }
 

@@ -79,10 +79,7 @@ impl Writer for Rest<'_, '_> {
         let Some((first, mut next)) = self.split() else {
             return self.writer.finish();
         };
-        let finished = match first.has_failed {
-            true => Ok(()),
-            false => first.stage.finish(&mut next),
-        };
+        let finished = if first.has_failed { Ok(()) } else { first.stage.finish(&mut next) };
         first.has_failed |= finished.is_err();
         let mut outcome = next.finish();
         outcome.error = finished.err().or(outcome.error);

@@ -98,10 +98,7 @@ impl Stream {
             self.units.iter_mut().for_each(|unit| unit.end -= done);
         }
         result.map_err(|e| Error::os(format!("cannot write to {}", self.name), e))?;
-        Ok(match self.left.is_empty() {
-            true => Pressure::Idle,
-            false => Pressure::Blocked(self.reader.clone()),
-        })
+        Ok(if self.left.is_empty() { Pressure::Idle } else { Pressure::Blocked(self.reader.clone()) })
     }
 }
 

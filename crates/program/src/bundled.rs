@@ -181,9 +181,10 @@ impl Bundled {
             Self::Redirect(target) => {
                 ready.for_sending_on(site)?;
                 for one in target.interfaces(site)? {
-                    match one.index() == site.index() {
-                        true => ready.for_sending_with_program(&one)?,
-                        false => ready.for_sending(&one)?,
+                    if one.index() == site.index() {
+                        ready.for_sending_with_program(&one)?
+                    } else {
+                        ready.for_sending(&one)?
                     }
                 }
                 Ok(())

@@ -108,10 +108,7 @@ impl RunConfig {
         let priority = numbers.iter().find(|(name, _)| name == "priority");
         Self {
             priority: priority.map_or(Self::DEFAULT_PRIORITY, |(_, number)| *number),
-            actions: match says_actions {
-                true => named.collect(),
-                false => Actions::DEFAULT,
-            },
+            actions: if says_actions { named.collect() } else { Actions::DEFAULT },
         }
     }
 }
@@ -192,10 +189,7 @@ pub struct CaptureCounts {
 
 /// Returns the largest number of jumps that the kernel counts for a packet passing through all of these programs.
 pub fn most_jumps(programs: &[CaptureCounts]) -> u32 {
-    let of = match counts_attempts() {
-        true => CaptureCounts::attempts,
-        false => CaptureCounts::jumps,
-    };
+    let of = if counts_attempts() { CaptureCounts::attempts } else { CaptureCounts::jumps };
     programs.iter().map(of).sum::<u32>().saturating_sub(1)
 }
 

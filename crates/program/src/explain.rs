@@ -70,9 +70,10 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 maps.join(", ")
             ),
         )
-        .fix(match is_from_file {
-            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
-            false => "--yes replaces it anyway",
+        .fix(if is_from_file {
+            "--keep-maps gives them to the new program, --yes replaces it anyway"
+        } else {
+            "--yes replaces it anyway"
         }),
     }
 }

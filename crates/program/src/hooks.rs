@@ -84,9 +84,8 @@ struct Maps {
 /// Inserts hooks into the main program and into the programs it may jump to, whose exits are also its own.
 pub fn fit(prepared: &mut Prepared<'_>, main: &str, others: &[&str], hooks: &Hooks) -> Result<Fitted, Problem> {
     let mut fitted = Fitted::default();
-    let array = |wanted: bool, name: &str, entries: u32| match wanted {
-        true => map::create_prog_array(name, entries).map(Some),
-        false => Ok(None),
+    let array = |wanted: bool, name: &str, entries: u32| {
+        if wanted { map::create_prog_array(name, entries).map(Some) } else { Ok(None) }
     };
     let original = read(prepared, main)?;
     let entry = hooks.tappable && !original.calls_modules();
@@ -226,10 +225,7 @@ impl Fitted {
     /// Puts the loaded program into the slot that captures at its entry jump on to.
     pub fn finish(&mut self, file: &LoadedFile, main: &str) -> Result<(), LoadFailure> {
         let failure = |error| LoadFailure { error, log: String::new(), warnings: Vec::new() };
-        let slots = match self.maps.is_empty() {
-            true => Vec::new(),
-            false => Reach::of(file, main).map_err(failure)?.slots,
-        };
+        let slots = if self.maps.is_empty() { Vec::new() } else { Reach::of(file, main).map_err(failure)?.slots };
         if let (Some(twin), Some(original), Some(entry)) = (self.twin.take(), file.program(main), self.map(ENTRY)) {
             let twin = twin.load(original)?;
             map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd()).map_err(failure)?;

@@ -108,10 +108,7 @@ fn install(
     let dispatchers =
         !new.alone && !new.hooks && mode != XdpMode::Offload && KernelFeature::Freplace.probe().is_supported();
     // Filling a chain's maps may make interfaces ready, and this lock comes before the interface's.
-    let _ready = match dispatchers {
-        true => readiness::alone()?,
-        false => None,
-    };
+    let _ready = if dispatchers { readiness::alone()? } else { None };
     let lock = site.lock()?;
     sweep(&lock, site)?;
     let mut now = Now::read(site, mode)?;
@@ -180,10 +177,7 @@ impl Task<'_> {
             slot: DispatcherSlot {
                 actions: config.actions,
                 priority: self.request.priority.unwrap_or(config.priority),
-                flags: match source.has_frags()? {
-                    true => trawl_bpf::program::HAS_FRAGS,
-                    false => 0,
-                },
+                flags: if source.has_frags()? { trawl_bpf::program::HAS_FRAGS } else { 0 },
             },
             source: Box::new(source),
         };

@@ -111,9 +111,10 @@ impl Source {
         let says_nothing = |one: &ProgramEntry| one.kind == 0;
         let mut all = self.object.programs();
         all.retain(|one| one.fed_by().is_none());
-        match all.iter().any(is_xdp) {
-            true => all.retain(is_xdp),
-            false => all.retain(says_nothing),
+        if all.iter().any(is_xdp) {
+            all.retain(is_xdp)
+        } else {
+            all.retain(says_nothing)
         }
         all
     }

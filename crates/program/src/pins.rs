@@ -619,10 +619,7 @@ impl Drop for MapPins {
 pub(crate) fn remove_pins(made: &[PathBuf]) {
     for path in made.iter().rev() {
         let path = bpffs::path_from_here(path);
-        let _ = match path.is_dir() {
-            true => fs::remove_dir(path),
-            false => fs::remove_file(path),
-        };
+        let _ = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
     }
 }
 

@@ -147,10 +147,7 @@ impl Readiness {
             XdpSending::Unknown => site.link()?.kind.is_none(),
             _ => false,
         };
-        match decides_later {
-            true => Ok(()),
-            false => self.for_sending_as_is(site),
-        }
+        if decides_later { Ok(()) } else { self.for_sending_as_is(site) }
     }
 
     /// Ensures that frames that a program on the interface sends back reach the other end: a veth wakes the other end

@@ -289,10 +289,7 @@ fn beginning(entry: Option<EntrySlot>, keep: Keep) -> Vec<Insn> {
 fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
     // A failed jump clobbers the verdict. A slot for one verdict implies it, so it need not be kept.
     let is_kept = exits.iter().any(|exit| exit.slots == ExitSlots::Verdict);
-    let verdict = match is_kept {
-        true => keep.register_for_verdict(),
-        false => RESULT,
-    };
+    let verdict = if is_kept { keep.register_for_verdict() } else { RESULT };
     let mut code = Vec::new();
     if is_kept {
         code.push(op::mov(verdict, RESULT));

@@ -160,14 +160,12 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
                 vec![id]
             }
             Err(own) => {
-                let why = match own.is_empty() {
-                    true => "its programs were not loaded by trawl",
-                    false => "trawl has loaded several programs on it",
+                let why = if own.is_empty() {
+                    "its programs were not loaded by trawl"
+                } else {
+                    "trawl has loaded several programs on it"
                 };
-                let helper = match own.is_empty() {
-                    true => there_for_another(site, &present, what()),
-                    false => None,
-                };
+                let helper = if own.is_empty() { there_for_another(site, &present, what()) } else { None };
                 let fix = || format!("name the program to remove: {}, or --all", choice());
                 return Err(helper.unwrap_or_else(|| Error::failed(what(), why).fix(fix())));
             }

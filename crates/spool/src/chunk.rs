@@ -137,10 +137,7 @@ impl OpenChunk {
     /// Adds another description of a process, if packets of the current frame have this process.
     pub fn process(&mut self, id: u32, description: &[u8]) -> io::Result<()> {
         self.make_room(description.len())?;
-        match self.described.contains(&id) {
-            true => self.writer.push(description),
-            false => Ok(()),
-        }
+        if self.described.contains(&id) { self.writer.push(description) } else { Ok(()) }
     }
 
     fn make_room(&mut self, length: usize) -> io::Result<()> {

@@ -127,10 +127,7 @@ fn has_near(directory: &Path) -> bool {
 
 /// Ends the use of a run's directory whose records are all stored: it stays as long as chunks stay in it.
 pub fn close(directory: &Path) -> io::Result<()> {
-    match has_near(directory) {
-        true => File::create(directory.join(STORED)).map(drop),
-        false => fs::remove_dir_all(directory),
-    }
+    if has_near(directory) { File::create(directory.join(STORED)).map(drop) } else { fs::remove_dir_all(directory) }
 }
 
 /// Time for which the chunks of an ended run stay, if no newer run of the capture needs the room.

@@ -82,13 +82,10 @@ pub fn collect_until(watched: &Mutex<Watched>, is_over: &AtomicBool) {
         now.collect();
         let is_full = now.waiting.len() >= MOST_WAITING;
         drop(now);
-        match is_full {
-            true => std::thread::park_timeout(LOOK),
-            false => {
-                if events::wait(&arrivals, LOOK).is_err() {
-                    return;
-                }
-            }
+        if is_full {
+            std::thread::park_timeout(LOOK)
+        } else if events::wait(&arrivals, LOOK).is_err() {
+            return;
         }
     }
 }

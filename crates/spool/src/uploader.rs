@@ -67,10 +67,7 @@ impl Uploader {
         match uploader.next() {
             Some(Report::Opened) => Ok(uploader),
             Some(Report::Refused { is_usage, what, why, fix }) => {
-                let error = match is_usage {
-                    true => Error::usage(what, why),
-                    false => Error::failed(what, why),
-                };
+                let error = if is_usage { Error::usage(what, why) } else { Error::failed(what, why) };
                 Err(fix.into_iter().fold(error, |error, fix| error.fix(Cow::Owned(fix))))
             }
             _ => Err(Error::failed("cannot store packets", uploader.end())),

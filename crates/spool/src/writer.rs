@@ -424,10 +424,7 @@ fn make_chunks(mut chunker: Chunker, channel: &Channel) -> Totals {
 
 impl StoreWriter {
     fn pressure(&self) -> Pressure {
-        match self.size.is_some_and(|size| self.taken >= size) {
-            true => Pressure::Full,
-            false => Pressure::Idle,
-        }
+        if self.size.is_some_and(|size| self.taken >= size) { Pressure::Full } else { Pressure::Idle }
     }
 }
 

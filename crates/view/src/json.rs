@@ -97,10 +97,7 @@ pub struct JsonArray {
 
 impl Show for JsonArray {
     fn show(&mut self, out: &mut String, packet: &PacketView<'_>) {
-        out.push_str(match std::mem::replace(&mut self.is_begun, true) {
-            true => ",\n",
-            false => "[\n",
-        });
+        out.push_str(if std::mem::replace(&mut self.is_begun, true) { ",\n" } else { "[\n" });
         JsonLines.show(out, packet);
         out.truncate(out.trim_end().len());
     }

@@ -270,10 +270,7 @@ fn hook_point(out: &mut String, packet: &PacketView<'_>, colour: bool) {
     }
     // trawl's own program at tc leaves every decision to the programs after it.
     let decided = packet.verdict.map(verdict::text).filter(|text| text != "UNSPEC");
-    let verdict = decided.map(|text| match colour {
-        true => coloured(&text),
-        false => text,
-    });
+    let verdict = decided.map(|text| if colour { coloured(&text) } else { text });
     let _ = match (packet.hook.map(printable), verdict) {
         (Some(hook), Some(verdict)) => write!(out, " [{hook}: {verdict}]"),
         (Some(hook), None) => write!(out, " [{hook}]"),

@@ -121,10 +121,7 @@ impl Rewriter {
 
     /// Returns the byte order of blocks that were appended.
     fn order_written(&self, reader: &CaptureReader<'_>) -> ByteOrder {
-        match self.verbatim {
-            true => reader.byte_order(),
-            false => ByteOrder::Little,
-        }
+        if self.verbatim { reader.byte_order() } else { ByteOrder::Little }
     }
 
     fn append_block(&mut self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<'_>, kind: u32) {

@@ -267,10 +267,7 @@ pub fn is_for(key: &DropKey, reason: &str) -> bool {
 
 /// Returns the reason for a drop by this function: XDP if it runs XDP programs.
 pub fn reason<'a>(reason: &'a str, function: &str) -> &'a str {
-    match RUN_XDP.contains(&function) {
-        true => REASON_XDP,
-        false => reason,
-    }
+    if RUN_XDP.contains(&function) { REASON_XDP } else { reason }
 }
 
 /// Returns the netfilter hook that dropped a packet, by the functions that led there.

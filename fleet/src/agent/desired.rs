@@ -135,9 +135,12 @@ impl Desired {
         }
         let desired: Self = match text.trim_start().starts_with('{') {
             // Operators write JSON, people TOML.
-            true => serde_json::from_str(text).map_err(|e| match e.is_data() {
-                true => wrong(format!("{e}; a newer trawl may have written it")),
-                false => wrong(e.to_string()),
+            true => serde_json::from_str(text).map_err(|e| {
+                if e.is_data() {
+                    wrong(format!("{e}; a newer trawl may have written it"))
+                } else {
+                    wrong(e.to_string())
+                }
             })?,
             false => toml::from_str(text).map_err(|e| wrong(e.to_string()))?,
         };

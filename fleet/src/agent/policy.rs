@@ -143,10 +143,7 @@ impl Policy {
         }
         if let Some(allowed) = &self.taps {
             let auto = ["auto".to_owned()];
-            let taps = match capture.taps.is_empty() {
-                true => &auto[..],
-                false => &capture.taps[..],
-            };
+            let taps = if capture.taps.is_empty() { &auto[..] } else { &capture.taps[..] };
             if let Some(tap) = taps.iter().find(|tap| !allowed.contains(tap)) {
                 return Some(Refusal::Tap { tap: tap.clone() });
             }
@@ -264,10 +261,7 @@ fn allows_name(pattern: &str, asked: &str) -> bool {
 /// Matches the address as parsed, not as written: an address that differs from its parsed form is refused, and so are
 /// encoded characters, which could stand for others in a directory's name.
 fn allows_store(pattern: &str, asked: &str) -> bool {
-    let parsed = match asked.starts_with('/') {
-        true => Url::parse(&format!("file://{asked}")),
-        false => Url::parse(asked),
-    };
+    let parsed = if asked.starts_with('/') { Url::parse(&format!("file://{asked}")) } else { Url::parse(asked) };
     let Ok(parsed) = parsed else {
         return false;
     };

@@ -147,29 +147,20 @@ impl Running {
 
     pub fn stop(&self, force: bool) {
         // The capture may have ended already.
-        let _ = match force {
-            true => process::kill(self.child.id()),
-            false => process::interrupt(self.child.id()),
-        };
+        let _ = if force { process::kill(self.child.id()) } else { process::interrupt(self.child.id()) };
     }
 
     /// Returns the outcome, once the capture has ended.
     pub fn ended(&mut self) -> Option<(End, Counts)> {
         let status = self.child.try_wait().ok().flatten()?;
         let counts = self.counted_at_end().unwrap_or_default();
-        let end = match status.success() {
-            true => End::Well,
-            false => End::Failed(self.why(status)),
-        };
+        let end = if status.success() { End::Well } else { End::Failed(self.why(status)) };
         Some((end, counts))
     }
 
     fn why(&self, status: ExitStatus) -> String {
         let message = self.last_message.lock().clone();
-        match message.is_empty() || status.code().is_none() {
-            true => format!("the capture ended: {status}"),
-            false => message,
-        }
+        if message.is_empty() || status.code().is_none() { format!("the capture ended: {status}") } else { message }
     }
 
     fn counted_at_end(&self) -> Option<Counts> {

@@ -50,13 +50,14 @@ pub fn shown(url: &str) -> String {
 pub fn check_name(name: &str) -> trawl_sys::Result<()> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_right = name.chars().all(is_plain) && name.split('.').all(|part| !part.is_empty());
-    match is_right {
-        true => Ok(()),
-        false => Err(trawl_sys::Error::usage(
+    if is_right {
+        Ok(())
+    } else {
+        Err(trawl_sys::Error::usage(
             format!("cannot use '{name}' as a host's name on the bus"),
             "letters, digits, '-', '_' and '.' between them are possible",
         )
-        .fix("--host NAME")),
+        .fix("--host NAME"))
     }
 }
 

@@ -221,9 +221,10 @@ fn key(args: &Key) -> Result<ExitCode> {
             let missing = config.nkey.is_none() && config.credentials.is_none();
             let key = config.key().map_err(|why| {
                 let error = Error::failed("cannot show a public key", why);
-                match missing {
-                    true => error.fix("trawl fleet key --new operator.nk makes a key, and shows its public key"),
-                    false => error,
+                if missing {
+                    error.fix("trawl fleet key --new operator.nk makes a key, and shows its public key")
+                } else {
+                    error
                 }
             });
             key?.public_key()
@@ -371,22 +372,15 @@ fn watch(args: &Status) -> Result<ExitCode> {
         wake.hush();
         operator.listen()?;
         let fleet = operator.fleet(&wanted);
-        let text = match args.server.json {
-            true => json::line(&fleet)?,
-            false => table(&fleet),
-        };
+        let text = if args.server.json { json::line(&fleet)? } else { table(&fleet) };
         // For programs, time alone is no change.
-        let compared = match args.server.json {
-            true => json::line(&fleet.without_ages())?,
-            false => text.clone(),
-        };
+        let compared = if args.server.json { json::line(&fleet.without_ages())? } else { text.clone() };
         if shown.as_ref() != Some(&compared) {
-            let goes_on = match args.server.json {
-                true => terminal::write_to_reader(&text)?,
-                false => {
-                    terminal::write_control(&terminal::frame(SHOW_EVERY, &text))?;
-                    true
-                }
+            let goes_on = if args.server.json {
+                terminal::write_to_reader(&text)?
+            } else {
+                terminal::write_control(&terminal::frame(SHOW_EVERY, &text))?;
+                true
             };
             if !goes_on {
                 break;
@@ -548,10 +542,7 @@ fn table(fleet: &Fleet) -> String {
         let mut line = String::new();
         for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
             // Numbers are aligned to the right.
-            match column < 3 {
-                true => line += &format!("{cell:<width$}  "),
-                false => line += &format!("{cell:>width$}  "),
-            }
+            if column < 3 { line += &format!("{cell:<width$}  ") } else { line += &format!("{cell:>width$}  ") }
         }
         line += remark;
         line.trim_end().to_owned() + "\n"

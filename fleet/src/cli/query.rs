@@ -210,9 +210,10 @@ fn table(args: &Args, scope: &Scope, conditions: &Conditions, sql: &str) -> Resu
     let answer = Answer::to(&args.store.url(), contents.files, conditions, Query::Rows(sql))?;
     if !args.json {
         say_coverage(&covered, &args.store.url());
-        return match args.csv {
-            true => answer.csv(terminal::write_to_reader),
-            false => terminal::write_control(&answer.table()?),
+        return if args.csv {
+            answer.csv(terminal::write_to_reader)
+        } else {
+            terminal::write_control(&answer.table()?)
         };
     }
     let rows = answer.json()?;

@@ -263,10 +263,7 @@ fn prune(args: &Prune) -> Result<ExitCode> {
     let objects = Store::open(&args.store.url, false)?;
     let limits = Limits { keep: args.keep, max_bytes: args.max };
     let pruned = store::prune(&objects, limits, args.dry_run)?;
-    let verb = match args.dry_run {
-        true => "would remove",
-        false => "removed",
-    };
+    let verb = if args.dry_run { "would remove" } else { "removed" };
     let text = format!(
         "{verb} {}, {}, {}; kept {}, {}\n",
         count(pruned.chunks, "chunk"),

@@ -108,9 +108,10 @@ fn steps(path: &[Sighting]) -> Vec<Step> {
     let step = |pair: &[Sighting]| {
         let ns = pair[1].ns - pair[0].ns;
         // One host has one clock, whatever its error.
-        let bound = match pair[0].interface.host == pair[1].interface.host {
-            true => Some(0),
-            false => pair[0].bound_ns.zip(pair[1].bound_ns).map(|(a, b)| a + b),
+        let bound = if pair[0].interface.host == pair[1].interface.host {
+            Some(0)
+        } else {
+            pair[0].bound_ns.zip(pair[1].bound_ns).map(|(a, b)| a + b)
         };
         Step { ns, error_bound_ns: bound, is_ordered: bound.is_some_and(|bound| ns.unsigned_abs() > bound) }
     };

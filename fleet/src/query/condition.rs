@@ -128,9 +128,8 @@ impl RowConditions {
             }
             Values::Ports(range) => {
                 let (from, to) = (lit(i32::from(*range.start())), lit(i32::from(*range.end())));
-                Some(either(["sport", "dport"], &|column| match from == to {
-                    true => column.eq(from.clone()),
-                    false => column.between(from.clone(), to.clone()),
+                Some(either(["sport", "dport"], &|column| {
+                    if from == to { column.eq(from.clone()) } else { column.between(from.clone(), to.clone()) }
                 })?)
             }
             Values::Word | Values::Addresses(_) => return None,
@@ -209,10 +208,7 @@ fn is_short(condition: &Expr) -> bool {
     let mut operators = 0;
     let counted = condition.apply(|part| {
         operators += usize::from(matches!(part, Expr::BinaryExpr(_) | Expr::IsNotTrue(_)));
-        Ok(match operators > MOST_OPERATORS {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
-        })
+        Ok(if operators > MOST_OPERATORS { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     });
     counted.is_ok_and(|_| operators <= MOST_OPERATORS)
 }

@@ -98,9 +98,12 @@ async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
     let is_known = |table: &TableReference| {
         state.table_functions().contains_key(table.table()) || context.table_exist(table.clone()).unwrap_or(false)
     };
-    let plan = state.statement_to_plan(statement).await.map_err(|error| match tables.iter().all(is_known) {
-        true => query_error(error),
-        false => query_error(error).fix("the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\""),
+    let plan = state.statement_to_plan(statement).await.map_err(|error| {
+        if tables.iter().all(is_known) {
+            query_error(error)
+        } else {
+            query_error(error).fix("the tables are packets and flows: \"SELECT * FROM packets LIMIT 10\"")
+        }
     })?;
     // A query may not read files of this machine.
     let only_ask = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
@@ -109,11 +112,12 @@ async fn plan(context: &SessionContext, query: Query<'_>) -> Result<DataFrame> {
     match query {
         Query::Rows(_) => Ok(rows),
         Query::Locations(_) => {
-            let located = rows.select_columns(&LOCATION).map_err(|error| match is_field_missing(&error) {
-                true => {
+            let located = rows.select_columns(&LOCATION).map_err(|error| {
+                if is_field_missing(&error) {
                     query_error(error).fix("let the SQL select chunk, frame, \"offset\" and time_ns, as SELECT * does")
+                } else {
+                    query_error(error)
                 }
-                false => query_error(error),
             })?;
             located.sort_by(["time_ns", "chunk", "frame", "offset"].map(col).to_vec()).map_err(query_error)
         }

@@ -140,10 +140,7 @@ impl FilePruner {
         match self.groups(&file).await {
             Ok(groups) if groups.iter().all(|may| !may) => None,
             Ok(groups) => {
-                let access = |may: bool| match may {
-                    true => RowGroupAccess::Scan,
-                    false => RowGroupAccess::Skip,
-                };
+                let access = |may: bool| if may { RowGroupAccess::Scan } else { RowGroupAccess::Skip };
                 let plan = ParquetAccessPlan::new(groups.into_iter().map(access).collect());
                 Some(file.with_extension(plan))
             }

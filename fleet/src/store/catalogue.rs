@@ -94,10 +94,7 @@ fn unpacked(store: &Store, key: &str) -> Result<Vec<u8>> {
 /// Reads an object, and compares it with the hash in its key.
 pub fn intact(store: &Store, key: &str) -> Result<Bytes> {
     let bytes = store.read(key)?;
-    match hashed_name::may_be(key, &bytes) {
-        true => Ok(bytes),
-        false => Err(damaged(key)),
-    }
+    if hashed_name::may_be(key, &bytes) { Ok(bytes) } else { Err(damaged(key)) }
 }
 
 fn read_state(store: &Store, key: &str) -> Result<State> {

@@ -248,9 +248,10 @@ impl Run {
         self.packets.entry(hour).or_default().add(&packets);
         self.interfaces.extend(manifest.interfaces.keys().cloned());
         // A recovered chunk was sealed later, by another process.
-        let (until, sealed) = match manifest.recovered {
-            true => (manifest.last_ns.unwrap_or(0), None),
-            false => (manifest.sealed_ns, manifest.sealed_boot_ns),
+        let (until, sealed) = if manifest.recovered {
+            (manifest.last_ns.unwrap_or(0), None)
+        } else {
+            (manifest.sealed_ns, manifest.sealed_boot_ns)
         };
         match Moment::of(until, sealed) {
             Some(moment) => self.alive = self.alive.max(Some(moment)),

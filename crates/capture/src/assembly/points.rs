@@ -106,10 +106,7 @@ impl Points {
 
     /// Reserves adjacent slots for the next points of an interface, as programs for many interfaces require.
     pub fn reserve(&mut self, count: u32) -> Result<()> {
-        match self.slots.reserve(count, self.max as u32) {
-            true => Ok(()),
-            false => Err(self.too_many()),
-        }
+        if self.slots.reserve(count, self.max as u32) { Ok(()) } else { Err(self.too_many()) }
     }
 
     /// Returns true if one more interface can join now.

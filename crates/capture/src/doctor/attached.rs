@@ -236,8 +236,9 @@ fn dispatcher(interface: u32, id: u32, pins: &[Pinned]) -> String {
             _ => None,
         })
         .collect();
-    match linked.is_empty() {
-        true => "libxdp's dispatcher".to_owned(),
-        false => format!("libxdp's dispatcher, which runs {}", linked.join(", ")),
+    if linked.is_empty() {
+        "libxdp's dispatcher".to_owned()
+    } else {
+        format!("libxdp's dispatcher, which runs {}", linked.join(", "))
     }
 }

@@ -254,9 +254,10 @@ impl Subject {
             (Some(name), _) => self
                 .finding(subject, CheckState::Warn, "no")
                 .why(format!("the program {name} is attached, and this host refuses tracing programs"))
-                .fix(match attached.hooks.is_empty() {
-                    false => "use --tap tailcall",
-                    true => "use --tap tc or --tap packet, which see what the program passes",
+                .fix(if attached.hooks.is_empty() {
+                    "use --tap tc or --tap packet, which see what the program passes"
+                } else {
+                    "use --tap tailcall"
                 }),
             (None, Some(abilities)) if !abilities.native() => self.finding(subject, CheckState::Ok, "yes, in skb mode"),
             (None, Some(_)) => self.finding(subject, CheckState::Ok, "yes, in native mode"),

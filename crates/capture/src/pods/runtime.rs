@@ -204,10 +204,7 @@ pub(super) fn choose<'a>(
     if !chosen.is_empty() || !selector.is_name() {
         return Ok(chosen);
     }
-    let why = match all.is_empty() {
-        false => "it is not running",
-        true => "the container runtime of this host has no such pod",
-    };
+    let why = if all.is_empty() { "the container runtime of this host has no such pod" } else { "it is not running" };
     let (namespace, name) = text.split_once('/').unwrap_or_default();
     Err(Error::failed(trouble(text), why).fix(format!("kubectl get pod -n {namespace} {name} -o wide shows its node")))
 }

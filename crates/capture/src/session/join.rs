@@ -113,9 +113,6 @@ impl Running<'_> {
                 self.observer.event(&Event::NotJoined { why: error.to_string() });
             }
         }
-        match header.is_empty() {
-            true => Ok(()),
-            false => self.feed.write(Blocks::Bytes(&header)),
-        }
+        if header.is_empty() { Ok(()) } else { self.feed.write(Blocks::Bytes(&header)) }
     }
 }

@@ -98,10 +98,7 @@ impl Running<'_> {
     /// for a while.
     pub(super) fn watch(&mut self, most: usize) -> Option<Ended> {
         // Many taps are checked in turn.
-        let first = match self.watched < self.capture.taps.len() {
-            true => self.watched,
-            false => 0,
-        };
+        let first = if self.watched < self.capture.taps.len() { self.watched } else { 0 };
         self.watched = first.saturating_add(most);
         for at in self.capture.taps.iter_mut().skip(first).take(most) {
             let now = clock::wall();

@@ -136,10 +136,8 @@ fn attach(
     find_functions(&mut settings, &reasons, &symbols).into_iter().for_each(|event| assembly.event(event));
     let cpus = events::cpu_count();
     // A softirq that interrupts a process between two steps goes on with paths.
-    let (rings, slots) = match asked.follow {
-        true => (assembly.rings_apart(cpus * 2)?, cpus * 2),
-        false => (assembly.rings_apart(cpus)?, cpus),
-    };
+    let (rings, slots) =
+        if asked.follow { (assembly.rings_apart(cpus * 2)?, cpus * 2) } else { (assembly.rings_apart(cpus)?, cpus) };
     let label = match (sites, &namespaces[..]) {
         ([], []) => EVERYWHERE.to_owned(),
         ([], namespaces) => {

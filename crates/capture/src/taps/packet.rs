@@ -63,10 +63,7 @@ impl Tap for Packet {
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
         // A packet socket does not report the queue. The queue is known if only one exists or is chosen.
-        let queue = match site.has_one_queue() {
-            true => Some(0),
-            false => options.queue,
-        };
+        let queue = if site.has_one_queue() { Some(0) } else { options.queue };
         let filter = Prepared::new(&options, site, snaplen)?;
         let Opened { sockets, rejected, refusal } = packet_socket::open(
             site.namespace.as_ref(),
@@ -219,10 +216,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
         return Ok(Some(group));
     }
     let namespaces = assembly.many.namespaces;
-    let cpus = match namespaces > NAMESPACES_WITH_ALL_CPUS {
-        true => 1,
-        false => events::cpu_count(),
-    };
+    let cpus = if namespaces > NAMESPACES_WITH_ALL_CPUS { 1 } else { events::cpu_count() };
     let sharing = Sharing::new(assembly.rings.geometry, cpus, namespaces);
     let snaplen = assembly.snaplen().min(sharing.own.max_captured());
     let table = new_table()?;

@@ -52,10 +52,7 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
 /// Returns the name of a program's variant: the letters of what it does stand at its end.
 pub(crate) fn variant(program: &str, does: &[(bool, &str)]) -> String {
     let letters: String = does.iter().filter(|(does, _)| *does).map(|(_, letter)| *letter).collect();
-    match letters.is_empty() {
-        true => program.to_owned(),
-        false => format!("{program}_{letters}"),
-    }
+    if letters.is_empty() { program.to_owned() } else { format!("{program}_{letters}") }
 }
 
 /// Capabilities needed to attach any tap to an interface that appears, in another namespace too.

@@ -270,14 +270,15 @@ impl AttachedTc {
         // The kernel needs 10 ms to make a tcx link and as long to end it, one after the other. Foreign tcx programs
         // run before any filter, so tcx is used next to them nevertheless.
         let is_quicker = recipe.likeness.is_some() && assembly.sites > MOST_LINKS && tcx_programs(site, side)? == 0;
-        let tcx = match is_quicker || probe::is_unwanted("tcx") {
-            true => Err((Some(errno::EOPNOTSUPP), Error::failed(what(), "disabled by TRAWL_WITHOUT"))),
-            false => recipe.load(attach_type, site, assembly).map_err(|e| (e.errno(), e)).and_then(|program| {
+        let tcx = if is_quicker || probe::is_unwanted("tcx") {
+            Err((Some(errno::EOPNOTSUPP), Error::failed(what(), "disabled by TRAWL_WITHOUT")))
+        } else {
+            recipe.load(attach_type, site, assembly).map_err(|e| (e.errno(), e)).and_then(|program| {
                 let link = attach_tcx(site, &program, attach_type, position)
                     .map_err(|e| (None, e))?
                     .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))?;
                 Ok(TcxSide { link, program, attach_type, position })
-            }),
+            })
         };
         match tcx {
             Ok(side) => {

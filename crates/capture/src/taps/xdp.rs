@@ -96,9 +96,10 @@ impl Tap for Xdp {
         let points = add_points(&mut config, index, site, assembly, &rings)?;
         let numbers: Vec<u32> = points.iter().map(|ids| ids.point).collect();
         assembly.stamp_by_polls(&mut config, site, &numbers)?;
-        let shared = match assembly.serves_many() {
-            true => shared_program(config, site, &rings, &points, joined.as_ref(), assembly)?,
-            false => None,
+        let shared = if assembly.serves_many() {
+            shared_program(config, site, &rings, &points, joined.as_ref(), assembly)?
+        } else {
+            None
         };
         let is_shared = shared.is_some();
         let (seated, entry) = match shared {

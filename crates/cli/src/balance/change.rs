@@ -93,10 +93,7 @@ fn change(target: &BalancerArgs, said: String, change: impl FnOnce(&mut Table) -
 }
 
 pub fn add_vip(args: &VipAdd) -> Result<()> {
-    let care = match args.yes {
-        true => SessionCare::Without,
-        false => SessionCare::ForTheSession,
-    };
+    let care = if args.yes { SessionCare::Without } else { SessionCare::ForTheSession };
     let done = args.target.balancer()?.change(care, |table| {
         let mut vip = Vip::new(args.vip, args.forward);
         vip.gue_port = args.gue_port;
@@ -135,9 +132,10 @@ fn set(which: &BackendArgs, said: String, set: impl FnOnce(&mut Backend)) -> Res
 
 pub fn drain(args: &Drain) -> Result<()> {
     let BackendArgs { vip, backend, .. } = &args.which;
-    let said = match args.undo {
-        true => format!("{backend} gets new flows of {vip} again\n"),
-        false => format!("draining {backend}: no new flows of {vip}\n"),
+    let said = if args.undo {
+        format!("{backend} gets new flows of {vip} again\n")
+    } else {
+        format!("draining {backend}: no new flows of {vip}\n")
     };
     set(&args.which, said, |one| one.draining = !args.undo)
 }

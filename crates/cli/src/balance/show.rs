@@ -109,10 +109,7 @@ pub fn stats(args: &Stats) -> Result<()> {
         // Packets that arrive between the two readings are counted at least in the total.
         let vips = balancer.by_vip()?;
         let document = StatsDocument { interface: balancer.site.label(), account: balancer.account()?, vips };
-        match args.target.json {
-            true => json::line(&document),
-            false => Ok(for_people(&document)),
-        }
+        if args.target.json { json::line(&document) } else { Ok(for_people(&document)) }
     })
 }
 
@@ -212,9 +209,10 @@ pub fn check(args: &Check) -> Result<ExitCode> {
         let found = probe.ask_all(&balancer.site, &balancer.table()?)?;
         let label = balancer.site.label().to_owned();
         let changed = if args.apply { apply(balancer, &found)? } else { 0 };
-        let text = match args.target.json {
-            true => json::line(&health_document(&label, changed, &found))?,
-            false => health_for_people(&found),
+        let text = if args.target.json {
+            json::line(&health_document(&label, changed, &found))?
+        } else {
+            health_for_people(&found)
         };
         let is_read = write_to_reader(&terminal::printable(&text))?;
         if changed != 0 && !args.target.json {

@@ -86,10 +86,7 @@ fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
         }
         done.push(one);
     }
-    match attach.json {
-        true => json::print(&Loaded { interfaces: done }),
-        false => Ok(()),
-    }
+    if attach.json { json::print(&Loaded { interfaces: done }) } else { Ok(()) }
 }
 
 /// `1 rule`, `2 rules`.
@@ -115,10 +112,7 @@ pub fn unload(args: &TargetArgs) -> Result<()> {
             write_out(&format!("removed the guard from {}\n", site.label()))?;
         }
     }
-    match args.json {
-        true => json::print(&Unguarded { interfaces: sites.iter().map(Site::label).collect() }),
-        false => Ok(()),
-    }
+    if args.json { json::print(&Unguarded { interfaces: sites.iter().map(Site::label).collect() }) } else { Ok(()) }
 }
 
 fn end_of(lasts: Option<Duration>) -> Option<u64> {
@@ -195,10 +189,7 @@ fn add_drafts(namespace: Option<&Namespace>, drafts: Vec<Draft>, how: &ChangeArg
     for (set::Added { id, replaced }, draft) in added {
         let document = Added { id, replaced, rule: draft.numbered(id).to_string() };
         json::print_as(how.json, &document, || {
-            let replaced = match replaced {
-                true => " (replaces the rule for the same packets)",
-                false => "",
-            };
+            let replaced = if replaced { " (replaces the rule for the same packets)" } else { "" };
             format!("rule {id}: {}{replaced}\n", document.rule)
         })?;
     }
@@ -339,9 +330,10 @@ impl Would {
 
 pub fn apply(args: &Apply) -> Result<()> {
     let namespace = args.how.netns.open()?;
-    let file = match args.file == Path::new("-") {
-        true => RuleFile::parse_in(&RuleFile::text_of_stdin()?, "standard input", Path::new(""))?,
-        false => RuleFile::read(&args.file)?,
+    let file = if args.file == Path::new("-") {
+        RuleFile::parse_in(&RuleFile::text_of_stdin()?, "standard input", Path::new(""))?
+    } else {
+        RuleFile::read(&args.file)?
     };
     if !args.all {
         file.refuse_rules_about_everything()?;
@@ -374,9 +366,12 @@ pub fn apply(args: &Apply) -> Result<()> {
         })?;
         Ok(!guard.posts()?.is_empty())
     })?;
-    json::print_as(args.how.json, &done, || match is_guarded {
-        true => format!("{} in force\n", rules(count)),
-        false => format!("{} set, but not in force\n", rules(count)),
+    json::print_as(args.how.json, &done, || {
+        if is_guarded {
+            format!("{} in force\n", rules(count))
+        } else {
+            format!("{} set, but not in force\n", rules(count))
+        }
     })?;
     if !is_guarded {
         let default = file.default.map_or(String::new(), |action| format!(" --default {}", action.name()));

@@ -35,10 +35,7 @@ pub fn list(args: &List) -> Result<()> {
             set.rules.retain(|rule| rule.what.on.as_ref().is_none_or(holds));
             set.defaults.retain(|default| holds(&default.on));
         }
-        match target.json {
-            true => json::line(&Listed::of(&set, reverted)),
-            false => Ok(for_people(&set, reverted.as_ref())),
-        }
+        if target.json { json::line(&Listed::of(&set, reverted)) } else { Ok(for_people(&set, reverted.as_ref())) }
     })
 }
 
@@ -226,9 +223,10 @@ fn posts(args: &TargetArgs) -> Result<Vec<Post>> {
     if names.is_empty() {
         let namespace = args.netns.open()?;
         let posts = state::posts(namespace.as_ref())?;
-        return match posts.is_empty() && !args.json {
-            true => Err(Error::failed("cannot count", "no interface is guarded").fix("trawl guard load IF")),
-            false => Ok(posts),
+        return if posts.is_empty() && !args.json {
+            Err(Error::failed("cannot count", "no interface is guarded").fix("trawl guard load IF"))
+        } else {
+            Ok(posts)
         };
     }
     let one = |site: Site| {

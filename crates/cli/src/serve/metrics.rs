@@ -32,18 +32,12 @@ fn write(out: &mut String, name: &str, help: &str, values: Values) {
     if values.is_empty() {
         return;
     }
-    let kind = match name.ends_with("_total") {
-        true => "counter",
-        false => "gauge",
-    };
+    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
     let name = format!("trawl_{name}");
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in values {
         let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let braces = match labels.is_empty() {
-            true => String::new(),
-            false => format!("{{{}}}", labels.join(",")),
-        };
+        let braces = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _ = writeln!(out, "{name}{braces} {value}");
     }
 }

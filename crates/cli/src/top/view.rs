@@ -283,10 +283,7 @@ impl Screen {
     /// Turns to a page, or from it to the overview.
     fn turn_to(&mut self, page: Page) {
         (self.above, self.left) = (0, 0);
-        self.shown.page = match self.shown.page == page {
-            true => Page::Overview,
-            false => page,
-        };
+        self.shown.page = if self.shown.page == page { Page::Overview } else { page };
     }
 
     /// Sorts the current frame at once.

@@ -117,10 +117,7 @@ fn request(args: &Args) -> AttachRequest {
         replace: args.replace,
         priority: args.prio,
         tappable: args.tappable,
-        maps: match args.keep_maps {
-            true => OldMaps::Keep,
-            false => OldMaps::Drop,
-        },
+        maps: if args.keep_maps { OldMaps::Keep } else { OldMaps::Drop },
         ..AttachRequest::default()
     })
 }

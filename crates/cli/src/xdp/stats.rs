@@ -61,20 +61,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 json::say("unknown", json!({ "interface": interface }), &text);
             }
         };
-        match std::mem::replace(&mut is_said, true) {
-            false => read(args, say),
-            true => read(args, |_, _| {}),
-        }
+        if std::mem::replace(&mut is_said, true) { read(args, |_, _| {}) } else { read(args, say) }
     })
 }
 
 fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
     let mut found = Vec::new();
     let names = args.interfaces.names();
-    let sites = match names.is_empty() {
-        true => Site::all_in(args.netns.open()?.as_ref())?,
-        false => find_all(&names, &args.netns)?,
-    };
+    let sites =
+        if names.is_empty() { Site::all_in(args.netns.open()?.as_ref())? } else { find_all(&names, &args.netns)? };
     for site in &sites {
         let before = found.len();
         for installed in Installed::all(site)? {
@@ -103,10 +98,8 @@ impl How {
                 one.account.since(&same.account, looked.elapsed())
             };
             let rates: Vec<Option<Rate>> = now.iter().map(rate).collect();
-            let text = match self.json {
-                true => json::line(&Document::new(&now, &rates))?,
-                false => for_people(&now, &rates, self),
-            };
+            let text =
+                if self.json { json::line(&Document::new(&now, &rates))? } else { for_people(&now, &rates, self) };
             before = Some((now, Instant::now()));
             Ok(text)
         })?;

@@ -90,10 +90,7 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
             "    {}. priority {}, next program runs after {}",
             member.position + 1,
             member.priority,
-            match member.chain_actions.is_empty() {
-                true => "nothing".to_owned(),
-                false => member.chain_actions.join(", "),
-            }
+            if member.chain_actions.is_empty() { "nothing".to_owned() } else { member.chain_actions.join(", ") }
         );
         let _ = writeln!(text, "          {}", headline(&member.program));
         // The details of the first member are shown with the attached program.

@@ -61,10 +61,7 @@ pub fn of(key: &DropKey, row: &Row, blame: &Blame) -> Option<String> {
 fn of_gone(key: &DropKey, row: &Row) -> String {
     const GONE: &str = "its network namespace is gone, with all that could be looked at";
     let cause = find(TABLE, &key.reason, &key.function).map_or("", cause);
-    match cause.is_empty() {
-        true => GONE.to_owned(),
-        false => format!("{} ({GONE})", in_advice(cause, key, row, "")),
-    }
+    if cause.is_empty() { GONE.to_owned() } else { format!("{} ({GONE})", in_advice(cause, key, row, "")) }
 }
 
 /// Returns the part of an advice before its first command.
@@ -123,10 +120,7 @@ fn in_advice(advice: &str, key: &DropKey, row: &Row, prefix: &str) -> String {
     let interface = key.interface.as_deref().unwrap_or("IF");
     let destination = row.destination.as_deref().unwrap_or("ADDRESS");
     // In the name of a sysctl, a point in the interface's name is a slash.
-    let name = match advice.contains(".INTERFACE.") {
-        true => interface.replace('.', "/"),
-        false => interface.to_owned(),
-    };
+    let name = if advice.contains(".INTERFACE.") { interface.replace('.', "/") } else { interface.to_owned() };
     advice.replace(PREFIX, prefix).replace("INTERFACE", &word(&name)).replace("DESTINATION", destination)
 }
 
@@ -245,9 +239,10 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
     let typed = word(interface);
     let programs = namespace(key).map_or_else(Vec::new, |space| tc_programs(space.as_ref(), interface, direction));
     let programs: Vec<String> = programs.iter().map(ProgramName::to_string).collect();
-    let list = match programs.is_empty() {
-        true => format!("{prefix}tc -s filter show dev {typed} {side}"),
-        false => format!("tc {}; {prefix}bpftool net show dev {typed}", programs.join(", ")),
+    let list = if programs.is_empty() {
+        format!("{prefix}tc -s filter show dev {typed} {side}")
+    } else {
+        format!("tc {}; {prefix}bpftool net show dev {typed}", programs.join(", "))
     };
     let label = label(interface, key.netns.as_deref());
     let label = word(&label);
@@ -333,9 +328,10 @@ fn xdp(key: &DropKey, interface: &str) -> String {
         _ => format!("XDP {program}: trawl xdp status -i {typed}"),
     };
     // A capture sees verdicts by a hook map, or if the kernel allows tracing programs.
-    match hook::is_there(&present) || trace::refusal().is_none() {
-        true => format!("{counted}; trawl capture -i {typed} --verdict drop,aborted"),
-        false => counted,
+    if hook::is_there(&present) || trace::refusal().is_none() {
+        format!("{counted}; trawl capture -i {typed} --verdict drop,aborted")
+    } else {
+        counted
     }
 }
 
@@ -393,9 +389,12 @@ pub fn of_event(
     let interface = interface.unwrap_or("IF");
     let at = label(interface, netns);
     let (typed, device) = (word(&at), word(interface));
-    let look = |verdict: &str| match shows_verdicts(interface, netns) {
-        true => format!("trawl capture -i {typed} --verdict {verdict}"),
-        false => format!("trawl xdp status -i {typed}"),
+    let look = |verdict: &str| {
+        if shows_verdicts(interface, netns) {
+            format!("trawl capture -i {typed} --verdict {verdict}")
+        } else {
+            format!("trawl xdp status -i {typed}")
+        }
     };
     Some(match what {
         XdpOutcome::Exception { verdict: 0 } => look("aborted"),
@@ -465,10 +464,7 @@ fn netfilter(key: &DropKey, row: &Row, blame: &Blame, prefix: &str) -> String {
             .unwrap_or_default();
         found.extend(commands.iter().map(|command| format!("{prefix}{command}")));
     }
-    match found.is_empty() {
-        true => format!("{prefix}nft list ruleset"),
-        false => found.join("; "),
-    }
+    if found.is_empty() { format!("{prefix}nft list ruleset") } else { found.join("; ") }
 }
 
 /// Returns the fill of connection tracking's table, and the command that shows the counter of its drops.

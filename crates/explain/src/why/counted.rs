@@ -122,9 +122,10 @@ impl Counted {
         let events = self.events.as_ref().map(XdpEvents::counts).transpose()?;
         Ok(Differences {
             counters: counters::differences(&self.before, &self.read()),
-            sockets: match with_sockets {
-                true => SocketDrops::read(&self.namespaces, true).since(&self.sockets),
-                false => SocketDrops::default(),
+            sockets: if with_sockets {
+                SocketDrops::read(&self.namespaces, true).since(&self.sockets)
+            } else {
+                SocketDrops::default()
             },
             events: self.losses(events.unwrap_or_default()),
         })

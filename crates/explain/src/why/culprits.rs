@@ -186,9 +186,10 @@ impl Culprits {
             let here = traced
                 .iter()
                 .filter(|one| one.is_at(key.interface.as_deref()) && may_match(&after.chains, packets, &one.name));
-            match is_only_row && !self.are_chosen && may_be_rule_of_nftables(key) {
-                true => with_traced(blame, here, remaining, full_name),
-                false => blame,
+            if is_only_row && !self.are_chosen && may_be_rule_of_nftables(key) {
+                with_traced(blame, here, remaining, full_name)
+            } else {
+                blame
             }
         })
     }
@@ -358,10 +359,7 @@ impl Snapshot {
 
     /// Returns the objects of netfilter that may have dropped packets of a row.
     fn candidates(&self, key: &DropKey, packets: Packets<'_>) -> Vec<Candidate> {
-        let mut all = match may_be_rule_of_nftables(key) {
-            true => rules(&self.chains, packets),
-            false => Vec::new(),
-        };
+        let mut all = if may_be_rule_of_nftables(key) { rules(&self.chains, packets) } else { Vec::new() };
         // nftables has freed its packets itself since 6.8, so these objects have not dropped them.
         if key.function.starts_with("nft_") {
             return all;
@@ -388,9 +386,10 @@ impl Snapshot {
 /// read.
 fn legacy(names: &str, command: &str) -> Option<String> {
     let names = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
-    match names.unwrap_or_default().is_empty() {
-        true => Some(String::new()),
-        false => Some(printed(command, &["-c"])).filter(|text| !text.is_empty()),
+    if names.unwrap_or_default().is_empty() {
+        Some(String::new())
+    } else {
+        Some(printed(command, &["-c"])).filter(|text| !text.is_empty())
     }
 }
 
@@ -413,10 +412,7 @@ impl Queue {
         let Self { kind, handle, dev, .. } = self;
         let class = self.parent.as_ref();
         let class = class.map_or_else(String::new, |class| format!(", class {class}"));
-        let loses = match self.options.keys().any(|name| name.starts_with("loss")) {
-            true => WITH_LOSS,
-            false => "",
-        };
+        let loses = if self.options.keys().any(|name| name.starts_with("loss")) { WITH_LOSS } else { "" };
         format!("qdisc {kind} {handle} of {dev}{class}{loses}")
     }
 }
@@ -489,10 +485,7 @@ fn filter(one: &Value) -> Option<Candidate> {
 fn senders_programs(row: &Row) -> Blame {
     let of_process = |root: &Root| root.of_process(row.process()?.0).ok();
     let found = programs(attached::EGRESS, None, of_process);
-    match found.culprits.is_empty() {
-        true => blame_of(programs_of_all(attached::EGRESS), None),
-        false => found,
-    }
+    if found.culprits.is_empty() { blame_of(programs_of_all(attached::EGRESS), None) } else { found }
 }
 
 /// Returns the programs at a hook of any cgroup.

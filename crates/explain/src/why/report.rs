@@ -149,9 +149,12 @@ impl Knowledge {
             let found = with_noted(
                 row,
                 |name| named_in(&all, name),
-                |remaining| match is_whole {
-                    true => blame,
-                    false => blame.of_some(remaining, |rule| Packets::of(key, row, true).may_match(rule)),
+                |remaining| {
+                    if is_whole {
+                        blame
+                    } else {
+                        blame.of_some(remaining, |rule| Packets::of(key, row, true).may_match(rule))
+                    }
                 },
             );
             known.blames.insert(key.clone(), found);
@@ -309,9 +312,10 @@ enum Change {
 impl Change {
     /// Compares two rates; `None` if the first is neither new nor ten times the other.
     fn of(now: f64, before: f64) -> Option<Self> {
-        match before == 0.0 {
-            true => Some(Self::New(true)),
-            false => Some(now / before).filter(|times| *times >= FREQUENT).map(|times| Self::Times(times.round())),
+        if before == 0.0 {
+            Some(Self::New(true))
+        } else {
+            Some(now / before).filter(|times| *times >= FREQUENT).map(|times| Self::Times(times.round()))
         }
     }
 }
@@ -538,10 +542,7 @@ pub fn event_verdict(what: &XdpOutcome) -> String {
 
 /// Returns the mode in which the program ran.
 pub fn mode(event: &Event) -> &'static str {
-    match event.skb_mode {
-        true => "skb",
-        false => "native",
-    }
+    if event.skb_mode { "skb" } else { "native" }
 }
 
 pub fn error_text(errno: u32) -> String {
@@ -554,10 +555,7 @@ pub fn error_text(errno: u32) -> String {
 fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
     let (netns, interface) = (loss.netns.as_deref(), loss.interface.as_deref());
     let event = &loss.event;
-    let in_rows = match event.freed_buffer {
-        true => tally.of_xdp(interface, netns).min(loss.packets),
-        false => 0,
-    };
+    let in_rows = if event.freed_buffer { tally.of_xdp(interface, netns).min(loss.packets) } else { 0 };
     let what = match event.what {
         XdpOutcome::Exception { verdict: 0 } => "the program failed".to_owned(),
         XdpOutcome::Exception { .. } => "the verdict could not be carried out".to_owned(),
@@ -604,10 +602,7 @@ impl ReportRow {
         at.extend(named_space(key.netns.as_deref()));
         let mut who: Vec<String> = key.socket.iter().cloned().collect();
         if let Some(Process { name, pid, packets }) = &self.process {
-            let count = match *packets == self.packets {
-                true => String::new(),
-                false => format!(" ({packets})"),
-            };
+            let count = if *packets == self.packets { String::new() } else { format!(" ({packets})") };
             let others = match self.other_processes {
                 None => String::new(),
                 Some(1) => " and 1 other process".to_owned(),

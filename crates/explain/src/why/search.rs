@@ -85,9 +85,10 @@ impl<'a> Search<'a> {
         audience: &'a mut dyn Audience,
     ) -> Result<Self> {
         let mut culprits = Culprits::new(scope.are_chosen, scope.spaces);
-        let counted = match scope.with_counters {
-            true => Some(Counted::new(sites, scope.namespaces, &mut |notice| audience.notice(notice))?),
-            false => None,
+        let counted = if scope.with_counters {
+            Some(Counted::new(sites, scope.namespaces, &mut |notice| audience.notice(notice))?)
+        } else {
+            None
         };
         if let Some(counted) = &counted {
             culprits.begin(counted.namespaces());

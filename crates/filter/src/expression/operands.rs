@@ -442,10 +442,7 @@ fn replace(node: Node, expression: &str, ask: Ask<'_>) -> Node {
                 (None, _) => leaf,
                 (Some(one), others) => {
                     let others: Vec<_> = others.map(|node| (true, node)).collect();
-                    match others.is_empty() {
-                        true => one,
-                        false => Node::Chain(Box::new(one), others),
-                    }
+                    if others.is_empty() { one } else { Node::Chain(Box::new(one), others) }
                 }
             }
         }

@@ -90,9 +90,10 @@ pub(super) fn compile(
         return Split::Whole { optimise: true };
     }
     let Some((context, node)) = split_at_operands(expression, ask) else {
-        return match comparisons <= MOST_WHOLE {
-            true => Split::Whole { optimise: false },
-            false => Split::TooLong { comparisons },
+        return if comparisons <= MOST_WHOLE {
+            Split::Whole { optimise: false }
+        } else {
+            Split::TooLong { comparisons }
         };
     };
     let node = operands::resolve(node, expression, ask);
@@ -212,10 +213,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
                 for group in groups.iter().skip(1).rev() {
                     let (yes, no, _) = targets[targets.len() - 1];
                     let next = self.label();
-                    targets.push(match group.joined_by_or {
-                        true => (yes, next, Some(next)),
-                        false => (next, no, Some(next)),
-                    });
+                    targets.push(if group.joined_by_or { (yes, next, Some(next)) } else { (next, no, Some(next)) });
                 }
                 for (group, &(yes, no, next)) in groups.iter().zip(targets.iter().rev()) {
                     match group.nodes[..] {

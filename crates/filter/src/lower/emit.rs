@@ -290,10 +290,7 @@ impl<'a> Emitter<'a> {
 
     /// Returns the target of a loop that exceeds its limit.
     pub(super) fn unfinished(&mut self) -> Label {
-        match self.target.accepts_unfinished {
-            true => self.tail(UNFINISHED),
-            false => self.no_match,
-        }
+        if self.target.accepts_unfinished { self.tail(UNFINISHED) } else { self.no_match }
     }
 
     /// Returns the tail that is equivalent to a block, if the block only returns a constant.

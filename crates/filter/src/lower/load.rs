@@ -273,9 +273,10 @@ impl Emitter<'_> {
     /// Emits a load at X plus `k` in 32 bits in the fast version, with a check of its own.
     fn wrapped_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(point, 0);
-        let room = match self.is_copy() {
-            true => self.buffer(point.version),
-            false => FARTHEST_VARIABLE - self.versions[point.version].greatest_base.unwrap_or(0),
+        let room = if self.is_copy() {
+            self.buffer(point.version)
+        } else {
+            FARTHEST_VARIABLE - self.versions[point.version].greatest_base.unwrap_or(0)
         };
         // X is the second operand: kernels from 6.10 on treat a sum that began as a copy of X as X at a distance, and
         // refuse a large distance in a pointer.

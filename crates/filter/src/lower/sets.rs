@@ -116,10 +116,7 @@ fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Question> {
     for Link { value, constant } in links {
         if !loaded.contains(&value) {
             flush(&mut questions, &mut waiting);
-            let ops = match loaded.is_empty() {
-                true => first_ops.to_vec(),
-                false => value.clone(),
-            };
+            let ops = if loaded.is_empty() { first_ops.to_vec() } else { value.clone() };
             loaded.push(value.clone());
             questions.push(Question { ops, value, constants: vec![constant] });
             continue;
@@ -145,10 +142,7 @@ impl Graph {
     fn replace(&mut self, members: &[usize], questions: Vec<Question>, out: usize, after: usize) {
         let count = questions.len();
         for (at, question) in questions.into_iter().enumerate() {
-            let no = match at + 1 < count {
-                true => members[at + 1],
-                false => after,
-            };
+            let no = if at + 1 < count { members[at + 1] } else { after };
             let end = match question.constants[..] {
                 [constant] => End::Branch { test: op::JEQ, value: Value::K(constant), yes: out, no },
                 _ => {

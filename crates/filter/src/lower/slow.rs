@@ -65,10 +65,7 @@ impl Emitter<'_> {
         if self.target.helper().is_none() {
             let is_copy = matches!(self.target.hook, Hook::Copy { .. });
             let loops = self.versions[point.version].graph.has_loops();
-            return match is_copy && loops && self.target.accepts_unfinished {
-                true => self.end_of_copy(),
-                false => self.no_match,
-            };
+            return if is_copy && loops && self.target.accepts_unfinished { self.end_of_copy() } else { self.no_match };
         }
         let label = self.asm.label();
         self.stubs.push(Stub { label, point, needed });

@@ -234,10 +234,7 @@ impl Chooser {
             self.left.remove(0);
         }
         Err(last.unwrap_or_else(|| {
-            let why = match only {
-                true => NOT_ACCEPTED,
-                false => "the device accepts no frame from any engine",
-            };
+            let why = if only { NOT_ACCEPTED } else { "the device accepts no frame from any engine" };
             Error::failed(
                 format!("cannot send out of {}", self.interface),
                 format!("{why}: check that it and its other end are up"),
@@ -282,10 +279,7 @@ impl Chooser {
                 return Ok(Some(Sent { later: None, ..sent }));
             }
             // A source without a frame proves nothing about the engine.
-            let nothing_given = match is_live {
-                true => sent.later.is_some() || sent.ended,
-                false => self.held.is_none(),
-            };
+            let nothing_given = if is_live { sent.later.is_some() || sent.ended } else { self.held.is_none() };
             if nothing_given {
                 self.opened = Some(engine);
                 return Ok(Some(sent));

@@ -147,9 +147,10 @@ impl Pool {
     /// list.
     pub fn services(&mut self, candidates: &[Candidate], listed: usize) -> u64 {
         let whole = (0, (1 << SERVICE_BITS) - 1);
-        match candidates.len() > listed {
-            true => self.service_table(candidates, whole, 0),
-            false => self.list(candidates, |one| one.services.contains(&ALL_SERVICES)),
+        if candidates.len() > listed {
+            self.service_table(candidates, whole, 0)
+        } else {
+            self.list(candidates, |one| one.services.contains(&ALL_SERVICES))
         }
     }
 

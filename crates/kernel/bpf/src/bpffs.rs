@@ -296,9 +296,10 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOENT) => {
             let error = Error::failed(what, "no such file");
-            match mounts().is_empty() {
-                true => error.fix(format!("no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}")),
-                false => error,
+            if mounts().is_empty() {
+                error.fix(format!("no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}"))
+            } else {
+                error
             }
         }
         // The kernel says "not permitted" for files that are not pins.

@@ -180,10 +180,7 @@ impl ObjectFile {
 
     /// Adds `BPF_F_…` flags to those implied by the section's name.
     pub fn set_flags(&mut self, name: &str, flags: u32) {
-        let flags = match probe::has_xdp_frags() {
-            true => flags,
-            false => flags & !HAS_FRAGS,
-        };
+        let flags = if probe::has_xdp_frags() { flags } else { flags & !HAS_FRAGS };
         if let Some(mut one) = self.program(name) {
             one.set_flags(flags);
         }

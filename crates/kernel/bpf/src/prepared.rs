@@ -162,10 +162,8 @@ impl Prepared<'_> {
         };
         // Flags that libbpf itself adds while loading.
         let linear = self.linear.iter().any(|one| one == name);
-        let frags = match section.to_string_lossy().starts_with(FRAGS_SECTION) && !linear {
-            true => super::program::HAS_FRAGS,
-            false => 0,
-        };
+        let frags =
+            if section.to_string_lossy().starts_with(FRAGS_SECTION) && !linear { super::program::HAS_FRAGS } else { 0 };
         let btf = match btf {
             ..0 => None,
             // SAFETY: the object holds the descriptor open while it is borrowed here.
@@ -209,10 +207,7 @@ impl Twin {
     /// Verifies it once more to get the log.
     fn failure(&self, error: io::Error) -> LoadFailure {
         let mut log = vec![0u8; LOG_SIZE];
-        let level = match verifier_log::is_kept() {
-            true => verifier_log::WHOLE,
-            false => LOG_STEPS,
-        };
+        let level = if verifier_log::is_kept() { verifier_log::WHOLE } else { LOG_STEPS };
         let _ = self.try_load(GPL, Some((&mut log, level)));
         verifier_log::add(&self.name, Some(&error), &log);
         LoadFailure { error, log: end_of_log(&log), warnings: Vec::new() }

@@ -20,9 +20,10 @@ pub struct Table {
 impl Table {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let about = info::map(fd.as_fd())?;
-        let value_length = match is_per_cpu(about.kind) {
-            true => (about.value_size as usize).next_multiple_of(8) * possible_cpus()?,
-            false => about.value_size as usize,
+        let value_length = if is_per_cpu(about.kind) {
+            (about.value_size as usize).next_multiple_of(8) * possible_cpus()?
+        } else {
+            about.value_size as usize
         };
         Ok(Self { fd, about, value_length })
     }
@@ -114,10 +115,7 @@ impl Table {
     }
 
     fn check_key(&self, key: &[u8]) -> io::Result<()> {
-        match key.len() == self.about.key_size as usize {
-            true => Ok(()),
-            false => Err(io::ErrorKind::InvalidInput.into()),
-        }
+        if key.len() == self.about.key_size as usize { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 }
 

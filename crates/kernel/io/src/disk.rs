@@ -104,10 +104,7 @@ impl Disk {
     /// Reopens a file for direct writes. An error means that its file system does not support them.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
         let file = open_directly(file)?;
-        let uring = match probe::is_unwanted("io_uring") {
-            true => None,
-            false => Uring::new().ok(),
-        };
+        let uring = if probe::is_unwanted("io_uring") { None } else { Uring::new().ok() };
         let engine = match uring {
             Some(uring) => Engine::Uring(Box::new(uring)),
             None => Engine::Worker(Worker::start(file.try_clone()?)?),
@@ -155,10 +152,7 @@ pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
         let is_known = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::DIOALIGN);
         is_known && about.stx_dio_offset_align == 0
     };
-    match about.is_ok_and(is_refused) {
-        true => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
-        false => Ok(file),
-    }
+    if about.is_ok_and(is_refused) { Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)) } else { Ok(file) }
 }
 
 /// Returns the offset of the file's first hole, or of its end.
@@ -326,10 +320,7 @@ impl Worker {
         if !self.busy {
             return None;
         }
-        let done = match wait {
-            true => self.results.recv().ok(),
-            false => self.results.try_recv().ok(),
-        };
+        let done = if wait { self.results.recv().ok() } else { self.results.try_recv().ok() };
         self.busy = done.is_none();
         done
     }

@@ -195,9 +195,10 @@ impl Library {
         };
         let mut missing = Vec::new();
         let functions = Functions::find(&open, &mut missing).ok_or_else(|| {
-            let why = match missing.contains(&"pcap_create") {
-                true => "it is not libpcap: it has none of libpcap's functions".to_owned(),
-                false => format!("it lacks {}", missing.join(", ")),
+            let why = if missing.contains(&"pcap_create") {
+                "it is not libpcap: it has none of libpcap's functions".to_owned()
+            } else {
+                format!("it lacks {}", missing.join(", "))
             };
             Error::failed(format!("cannot use {}", name.display()), why)
                 .fix("libpcap 1.5 and later have all of them: name a newer one with --libpcap PATH")
@@ -348,10 +349,7 @@ pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     if u16::from_ne_bytes([header[TYPE], header[TYPE + 1]]) != SHARED {
         return Err(("it is not a shared library".to_owned(), FIX));
     }
-    match is_cut_off(&file) {
-        true => Err(("it is cut off: a loadable part is missing".to_owned(), FIX)),
-        false => Ok(()),
-    }
+    if is_cut_off(&file) { Err(("it is cut off: a loadable part is missing".to_owned(), FIX)) } else { Ok(()) }
 }
 
 /// Returns whether the file ends before its last part; the dynamic linker would die by a signal on it.

@@ -136,10 +136,7 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
 
 /// Adds another interface of its namespace to such a descriptor, or removes it.
 pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result<()> {
-    match on {
-        true => be_promiscuous(socket, interface),
-        false => be_selective(socket, interface),
-    }
+    if on { be_promiscuous(socket, interface) } else { be_selective(socket, interface) }
 }
 
 impl PacketSocket {

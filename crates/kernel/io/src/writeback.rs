@@ -74,20 +74,15 @@ impl Writeback {
             // The thread ends only when this value is dropped.
             let _ = ends.send(bytes);
         }
-        match self.disk.failed.load(Ordering::Acquire) {
-            true => self.disk.lock().outcome(),
-            false => Ok(()),
-        }
+        if self.disk.failed.load(Ordering::Acquire) { self.disk.lock().outcome() } else { Ok(()) }
     }
 
     /// Waits until the disk has all that was written. A file that is `last` then also survives a stop of the machine.
     pub fn settle(&self, last: bool) -> std::result::Result<(), NotOnDisk> {
         let mut state = self.disk.lock();
         if state.failure.is_none() {
-            let waited = wait_for(&self.disk.file, state.taken, 0).and_then(|()| match last {
-                true => self.disk.file.sync_data(),
-                false => Ok(()),
-            });
+            let waited = wait_for(&self.disk.file, state.taken, 0)
+                .and_then(|()| if last { self.disk.file.sync_data() } else { Ok(()) });
             state.failure = waited.err();
         }
         state.outcome()

@@ -101,10 +101,7 @@ impl Rings {
             let known = map::create_lru("trawl_known", key, value, KNOWN_MAX as u32)?;
             others.push((KNOWN, known));
         }
-        let geometry = match probe::has_large_values() {
-            true => geometry,
-            false => geometry.in_small_values(),
-        };
+        let geometry = if probe::has_large_values() { geometry } else { geometry.in_small_values() };
         let shared = map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
             .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
@@ -449,10 +446,7 @@ impl State {
 
     /// Adds a segment to the free ones.
     fn push_free(self, segment: u32) {
-        match self.is_queue() {
-            true => self.enqueue_free(segment),
-            false => self.stack_free(segment),
-        }
+        if self.is_queue() { self.enqueue_free(segment) } else { self.stack_free(segment) }
     }
 
     /// Adds a segment to the queue of free ones, which has a place for each segment.

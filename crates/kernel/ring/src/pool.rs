@@ -50,28 +50,25 @@ impl Pool {
             state.queue_flag().store(1, Ordering::Relaxed);
         }
         let banks = geometry.banks_at_first(rings);
-        let (map, memory, grower) = match geometry.grows_from.is_some() {
-            false => {
-                let map = map::create_mmapable_array("trawl_pool", geometry.stride() as u32, geometry.banks() as u32)?;
-                let bytes = geometry.stride() * geometry.banks();
-                let memory = Mapping::of_map(map.as_fd(), bytes)?.not_for_children();
-                (map, memory, None)
+        let (map, memory, grower) = if geometry.grows_from.is_some() {
+            let memory = Mapping::reserved(geometry.stride() * geometry.banks())?;
+            let first = new_bank(geometry)?;
+            let map = map::create_array_of_maps("trawl_pool", first.as_fd(), geometry.banks() as u32)?;
+            let rest = (1..banks).map(|_| new_bank(geometry));
+            for (bank, made) in std::iter::once(Ok(first)).chain(rest).enumerate() {
+                let made = made?;
+                map::set_program(map.as_fd(), bank as u32, made.as_fd())
+                    .map_err(|e| Error::os("cannot add memory to the pool", e))?;
+                memory.map_at(bank * geometry.stride(), made.as_fd(), geometry.stride())?;
             }
-            true => {
-                let memory = Mapping::reserved(geometry.stride() * geometry.banks())?;
-                let first = new_bank(geometry)?;
-                let map = map::create_array_of_maps("trawl_pool", first.as_fd(), geometry.banks() as u32)?;
-                let rest = (1..banks).map(|_| new_bank(geometry));
-                for (bank, made) in std::iter::once(Ok(first)).chain(rest).enumerate() {
-                    let made = made?;
-                    map::set_program(map.as_fd(), bank as u32, made.as_fd())
-                        .map_err(|e| Error::os("cannot add memory to the pool", e))?;
-                    memory.map_at(bank * geometry.stride(), made.as_fd(), geometry.stride())?;
-                }
-                let grow = |socket: &OwnedFd| grow(socket, &map, geometry, state, banks);
-                let grower = Helper::run(c"trawl-memory", None, &[map.as_fd()], grow)?;
-                (map, memory.not_for_children(), Some(Mutex::new(grower)))
-            }
+            let grow = |socket: &OwnedFd| grow(socket, &map, geometry, state, banks);
+            let grower = Helper::run(c"trawl-memory", None, &[map.as_fd()], grow)?;
+            (map, memory.not_for_children(), Some(Mutex::new(grower)))
+        } else {
+            let map = map::create_mmapable_array("trawl_pool", geometry.stride() as u32, geometry.banks() as u32)?;
+            let bytes = geometry.stride() * geometry.banks();
+            let memory = Mapping::of_map(map.as_fd(), bytes)?.not_for_children();
+            (map, memory, None)
         };
         free(state, 0..banks * per_bank(geometry));
         let pool = Self { geometry, memory, banks: AtomicUsize::new(banks), grower };
@@ -218,10 +215,7 @@ impl Geometry {
         let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
         let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
         let bank = BANK_MAX as u64;
-        let pool_size = match bytes >= bank {
-            true => bytes / bank * bank,
-            false => 1 << bytes.ilog2(),
-        };
+        let pool_size = if bytes >= bank { bytes / bank * bank } else { 1 << bytes.ilog2() };
         Ok(Self {
             pool_size: pool_size as usize,
             segment_size: segment_size as usize,

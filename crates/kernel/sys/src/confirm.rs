@@ -283,12 +283,13 @@ pub fn confirm(scope: &str) -> Result<About> {
     let (about, is_watched) = read_change(scope)?.ok_or_else(none)?;
     // Removed by the other process: the change was reverted at this very moment.
     fs::remove_file(&path).map_err(|_| none())?;
-    match is_watched {
-        true => Ok(about),
-        false => Err(Error::failed(
+    if is_watched {
+        Ok(about)
+    } else {
+        Err(Error::failed(
             format!("'{}' stays", about.command),
             "the process that would have reverted it is gone, so nothing was left to confirm",
-        )),
+        ))
     }
 }
 

@@ -106,9 +106,10 @@ impl Namespace {
             let error = Error::failed(what(), "it is not a namespace");
             // Only files in these directories stand for nothing else.
             let is_left = [NAMED, NAMED_OLD].map(Path::new).contains(&path.parent().unwrap_or(path));
-            return Err(match is_left {
-                true => error.fix(format!("if it was left behind by a crash: rm {}", path_word(path))),
-                false => error,
+            return Err(if is_left {
+                error.fix(format!("if it was left behind by a crash: rm {}", path_word(path)))
+            } else {
+                error
             });
         }
         // The kernel's own name of a namespace begins with its kind.

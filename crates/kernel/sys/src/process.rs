@@ -179,10 +179,7 @@ pub fn is_program(command: &str) -> bool {
         let about = path.metadata();
         about.is_ok_and(|about| about.is_file() && about.mode() & ANY_MAY_RUN != 0)
     };
-    match command.contains('/') {
-        true => may_run(Path::new(command)),
-        false => in_path(command).iter().any(|path| may_run(path)),
-    }
+    if command.contains('/') { may_run(Path::new(command)) } else { in_path(command).iter().any(|path| may_run(path)) }
 }
 
 /// Unblocks all signals of this process, which has just been forked: what one thread blocks stays blocked in its

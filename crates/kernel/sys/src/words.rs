@@ -41,9 +41,10 @@ pub fn shown(name: &str) -> Cow<'_, str> {
     }
     let mut text = String::with_capacity(name.len());
     for letter in name.chars() {
-        match steers(letter) {
-            true => drop(write!(text, "\\u{:04x}", u32::from(letter))),
-            false => text.push(letter),
+        if steers(letter) {
+            let _ = write!(text, "\\u{:04x}", u32::from(letter));
+        } else {
+            text.push(letter)
         }
     }
     Cow::Owned(text)

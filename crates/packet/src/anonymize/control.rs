@@ -39,10 +39,7 @@ impl Change<'_> {
         if kind == Some(ICMP_REDIRECT) {
             self.address(message.start + 4..end);
         }
-        match kind.is_some_and(|kind| ICMP_ERRORS.contains(&kind)) {
-            true => self.quoted(end..message.end, depth),
-            false => end,
-        }
+        if kind.is_some_and(|kind| ICMP_ERRORS.contains(&kind)) { self.quoted(end..message.end, depth) } else { end }
     }
 
     pub(super) fn icmpv6(&mut self, message: Range<usize>, depth: u8) -> usize {
@@ -65,10 +62,7 @@ impl Change<'_> {
             self.address(at..at + 16);
             at += 16;
         }
-        match has_options {
-            true => self.discovery(at..message.end, depth),
-            false => at,
-        }
+        if has_options { self.discovery(at..message.end, depth) } else { at }
     }
 
     /// Changes the options of neighbour discovery. Returns the end of the known ones.

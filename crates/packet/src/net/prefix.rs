@@ -89,9 +89,10 @@ impl FromStr for Prefix {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self == Self::host(self.address) {
-            true => self.address.fmt(f),
-            false => write!(f, "{}/{}", self.address, self.length),
+        if *self == Self::host(self.address) {
+            self.address.fmt(f)
+        } else {
+            write!(f, "{}/{}", self.address, self.length)
         }
     }
 }

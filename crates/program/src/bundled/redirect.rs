@@ -226,10 +226,7 @@ fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &FarVerdict) -> 
         table.update(&cpu.to_ne_bytes(), &value, table::ANY).map_err(|e| {
             let refused = e.raw_os_error();
             let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
-            match refused == Some(ENODEV) {
-                true => error.fix("is the CPU on line?"),
-                false => error,
-            }
+            if refused == Some(ENODEV) { error.fix("is the CPU on line?") } else { error }
         })?;
     }
     Ok(())

@@ -141,9 +141,10 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     }
     let is_wanted = |site: &Site| sites.iter().any(|one| one.index() == site.index());
     let closed = |port: &Port| port.installed.map(HOOK).is_err();
-    let again: Vec<Port> = match request.tappable {
-        true => ports(namespace)?.into_iter().filter(|port| is_wanted(&port.site) && closed(port)).collect(),
-        false => Vec::new(),
+    let again: Vec<Port> = if request.tappable {
+        ports(namespace)?.into_iter().filter(|port| is_wanted(&port.site) && closed(port)).collect()
+    } else {
+        Vec::new()
     };
     // The kernel drops what a native program sends to a driver that sends no XDP frames: with such a port, all run in
     // skb mode.
@@ -167,14 +168,12 @@ pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     let by_stack = request.mode == Some(XdpMode::Skb);
     if !by_stack || some_native {
         for site in new.iter().copied().chain(again.iter().map(|port| &port.site)) {
-            let made_ready = match by_stack {
-                true => ready.for_sending_as_is(site),
-                false => ready.for_sending_on(site).and_then(|()| ready.for_sending_with_program(site)),
+            let made_ready = if by_stack {
+                ready.for_sending_as_is(site)
+            } else {
+                ready.for_sending_on(site).and_then(|()| ready.for_sending_with_program(site))
             };
-            made_ready.map_err(|error| match some_native {
-                true => beside_native(error),
-                false => error,
-            })?;
+            made_ready.map_err(|error| if some_native { beside_native(error) } else { error })?;
         }
         for port in all.iter().filter(|port| !is_native(port)) {
             ready.for_sending_as_is(&port.site).map_err(beside_native)?;
@@ -419,13 +418,12 @@ impl Vlans {
         let find = |link: &LinkRecord| {
             let tag = link.vlan?;
             let under = below(link)?;
-            let (port, outer, inner) = match ports.contains(&under) {
-                true => (under, tag, None),
-                false => {
-                    let outer = by_index(under)?;
-                    let port = below(outer).filter(|port| ports.contains(port))?;
-                    (port, outer.vlan?, Some(tag))
-                }
+            let (port, outer, inner) = if ports.contains(&under) {
+                (under, tag, None)
+            } else {
+                let outer = by_index(under)?;
+                let port = below(outer).filter(|port| ports.contains(port))?;
+                (port, outer.vlan?, Some(tag))
             };
             Some(Vlan { name: link.name.clone(), index: link.index, mac: Mac::of(link), port, outer, inner })
         };

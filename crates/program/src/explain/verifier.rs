@@ -46,10 +46,8 @@ fn apart(line: &str) -> impl Iterator<Item = &str> {
     let at = end_of_jump(line).unwrap_or(line.len());
     let (instruction, rest) = line.split_at(at);
     // Registers are listed after a semicolon.
-    let (instruction, message) = match rest.trim_start().starts_with(';') {
-        true => (line, ""),
-        false => (instruction, rest.trim()),
-    };
+    let (instruction, message) =
+        if rest.trim_start().starts_with(';') { (line, "") } else { (instruction, rest.trim()) };
     [instruction, message].into_iter().filter(|part| !part.is_empty())
 }
 
@@ -272,10 +270,7 @@ pub fn on_verifier(reason: &str) -> Option<&'static str> {
 
 /// Returns advice on a message of libbpf.
 pub fn on_libbpf(says: &str) -> Option<&'static str> {
-    match says.contains("failed to create") {
-        true => advice(MAP, says),
-        false => advice(LIBBPF, says),
-    }
+    if says.contains("failed to create") { advice(MAP, says) } else { advice(LIBBPF, says) }
 }
 
 #[cfg(test)]

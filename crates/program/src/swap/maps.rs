@@ -88,10 +88,7 @@ impl Succession {
             site: site.clone(),
             inherits_from,
             is_from_file: source.is_from_file(),
-            others: match request.replace {
-                true => running,
-                false => Vec::new(),
-            },
+            others: if request.replace { running } else { Vec::new() },
         }))
     }
 
@@ -151,9 +148,10 @@ impl Succession {
         let old = maps.iter().map(|(text, fd, about)| OldMap {
             text,
             is_shared: is_shared(about),
-            has_contents: match shape(about).is_data() {
-                true => differs_from_source(fd.as_fd(), about, used),
-                false => has_contents(fd, about),
+            has_contents: if shape(about).is_data() {
+                differs_from_source(fd.as_fd(), about, used)
+            } else {
+                has_contents(fd, about)
             },
         });
         let maps: Vec<OldMap<'_>> = old.collect();
@@ -291,10 +289,7 @@ fn same_program(old: &Running, program: &Program) -> Option<bool> {
     if old.tag == loaded || program.plain_tag() == Some(old.tag.as_str()) {
         return Some(true);
     }
-    match old.has_hooks {
-        true => None,
-        false => program.plain_tag().map(|_| false),
-    }
+    if old.has_hooks { None } else { program.plain_tag().map(|_| false) }
 }
 
 fn text_of(about: &MapInfo) -> String {
@@ -432,9 +427,10 @@ pub fn predecessor(running: &[&str], name: &str, request: &AttachRequest) -> Res
 pub fn check_contents(request: &AttachRequest, replaced: &[String], maps: &[OldMap<'_>]) -> Result<(), Conflict> {
     let lost = maps.iter().filter(|one| one.has_contents && !one.is_shared);
     let lost: Vec<String> = lost.map(|one| one.text.to_owned()).collect();
-    match request.maps == OldMaps::Ask && !lost.is_empty() {
-        true => Err(Conflict::ContentsLost { programs: replaced.to_vec(), maps: lost }),
-        false => Ok(()),
+    if request.maps == OldMaps::Ask && !lost.is_empty() {
+        Err(Conflict::ContentsLost { programs: replaced.to_vec(), maps: lost })
+    } else {
+        Ok(())
     }
 }
 

@@ -202,10 +202,7 @@ impl<'a> Data<'a> {
 
     /// Fails as for a cut packet unless the header outside claims this many bytes; tcpdump checks the same.
     pub fn at_least(&self, len: usize) -> Printed {
-        match self.len < len {
-            true => Err(Stop::Cut),
-            false => self.need(len),
-        }
+        if self.len < len { Err(Stop::Cut) } else { self.need(len) }
     }
 
     /// Returns `len` captured bytes from `at` on.

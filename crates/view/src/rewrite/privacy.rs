@@ -79,10 +79,7 @@ impl Privacy {
     /// Returns the bytes of a packet that are kept.
     fn packet(&mut self, packet: Written<'_>) -> Vec<u8> {
         let Written { link_type, stored } = packet;
-        let end = match self.cuts {
-            true => headers_len(link_type, stored),
-            false => stored.len(),
-        };
+        let end = if self.cuts { headers_len(link_type, stored) } else { stored.len() };
         let Some(anonymizer) = &mut self.anonymizer else {
             let mut kept = stored[..end].to_vec();
             cover_kept(link_type, stored, &mut kept);

@@ -272,10 +272,7 @@ impl Trigger {
             let incidents = &mut desired.incidents;
             incidents.retain(|one| one.id != incident.id);
             incidents.push(Incident {
-                hosts: match listers.contains(host) {
-                    true => hosts.clone(),
-                    false => Vec::new(),
-                },
+                hosts: if listers.contains(host) { hosts.clone() } else { Vec::new() },
                 ..incident.clone()
             });
             let surplus = incidents.len().saturating_sub(Desired::INCIDENTS);
@@ -292,9 +289,10 @@ impl Trigger {
             to_ns: incident.to_ns,
             hosts: &changes,
         };
-        match self.server.json {
-            true => json::print(&triggered)?,
-            false => show(&triggered)?,
+        if self.server.json {
+            json::print(&triggered)?
+        } else {
+            show(&triggered)?
         }
         Ok(all)
     }
@@ -384,10 +382,7 @@ fn reason(body: &[u8]) -> String {
     let line = body.lines().next().unwrap_or_default();
     let plain = line.chars().filter(|letter| !text::steers(*letter));
     let reason: String = plain.take(REASON).collect();
-    match reason.is_empty() {
-        true => "a request".to_owned(),
-        false => reason,
-    }
+    if reason.is_empty() { "a request".to_owned() } else { reason }
 }
 
 #[cfg(test)]

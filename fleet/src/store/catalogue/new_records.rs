@@ -113,10 +113,7 @@ pub struct New {
 impl New {
     /// Returns the facts of the records; `indexed` returns whether a stored chunk has an index.
     pub fn runs(&self, indexed: impl Fn(&ChunkKey) -> bool) -> Runs {
-        let mut runs = self.evidence.runs(|chunk| match indexed(chunk) {
-            true => Fate::Indexed,
-            false => Fate::NotIndexed,
-        });
+        let mut runs = self.evidence.runs(|chunk| if indexed(chunk) { Fate::Indexed } else { Fate::NotIndexed });
         let arrived = self.arrived.iter();
         arrived.for_each(|manifest| runs.add_arrival(manifest));
         runs

@@ -198,15 +198,9 @@ pub fn index(store: &Store, again: bool, progress: &mut dyn FnMut(u64, u64)) -> 
     let mut marks = Marks::list(store)?;
     // Of chunks that stay on their hosts, only the index has the rows.
     let earlier = again.then(|| Catalogue::read(store).unwrap_or_default());
-    let catalogue = match again {
-        true => Catalogue::start_over(store)?,
-        false => Catalogue::read(store)?,
-    };
+    let catalogue = if again { Catalogue::start_over(store)? } else { Catalogue::read(store)? };
     let known = catalogue.runs(store)?;
-    let mut new = match again {
-        true => read_everything(store, &marks)?,
-        false => marks.read(store, &known)?,
-    };
+    let mut new = if again { read_everything(store, &marks)? } else { marks.read(store, &known)? };
     if again {
         new.evidence.check_versions("cannot make the catalogue again")?;
     }

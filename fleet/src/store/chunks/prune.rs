@@ -44,10 +44,7 @@ const AT_ONCE: usize = 10_000;
 
 /// Prunes a store; with `dry`, only returns the chunks that would go.
 pub fn prune(store: &Store, limits: Limits, dry: bool) -> Result<Pruned> {
-    let mut lease = match dry {
-        true => None,
-        false => Lease::acquire_if_room(store)?,
-    };
+    let mut lease = if dry { None } else { Lease::acquire_if_room(store)? };
     let now = clock::wall();
     // A clock that is ahead, this host's or the store's, removes nothing early.
     let by_store = lease.as_ref().and_then(Lease::time);
@@ -186,10 +183,7 @@ impl Selection {
         chunks.sort_by_key(|(_, manifest)| std::cmp::Reverse(end(manifest)));
         let mut gone = Vec::new();
         for (key, manifest) in chunks {
-            let (count, bytes) = match day.packets.contains_key(key) {
-                true => (1, manifest.bytes),
-                false => (0, 0),
-            };
+            let (count, bytes) = if day.packets.contains_key(key) { (1, manifest.bytes) } else { (0, 0) };
             self.is_full = self.exceeds(bytes);
             let too_old = self.oldest.is_some_and(|oldest| end(manifest) < oldest);
             let why = match (day.is_pruned(key), too_old, self.is_full) {

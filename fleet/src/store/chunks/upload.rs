@@ -73,9 +73,10 @@ fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> 
     if !is_indexed {
         mark(store, &key.manifest())?;
     }
-    match is_near {
-        true => run.mark_kept(&chunk),
-        false => run.stored(&chunk),
+    if is_near {
+        run.mark_kept(&chunk)
+    } else {
+        run.stored(&chunk)
     }
     Ok(key.to_string())
 }

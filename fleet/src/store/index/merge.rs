@@ -83,10 +83,7 @@ impl<'a> Merge<'a> {
     }
 
     fn selected(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        match self.without.is_empty() {
-            true => Ok(batch.clone()),
-            false => selected(batch, |chunk| !self.without.contains(chunk)),
-        }
+        if self.without.is_empty() { Ok(batch.clone()) } else { selected(batch, |chunk| !self.without.contains(chunk)) }
     }
 
     /// Writes the waiting rows as a row group, as many as one has.

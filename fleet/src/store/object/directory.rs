@@ -46,10 +46,7 @@ impl Objects {
         let written = folder.new_file(&staged).and_then(|mut file| {
             file.write_all(bytes)?;
             file.sync_all()?;
-            match is_new {
-                true => folder.link(&staged, name),
-                false => folder.rename(&staged, name),
-            }
+            if is_new { folder.link(&staged, name) } else { folder.rename(&staged, name) }
         });
         if is_new || written.is_err() {
             let _ = folder.remove(&staged);
@@ -142,9 +139,10 @@ impl ObjectStore for Objects {
                 let size = range.end.min(length).saturating_sub(range.start);
                 let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
                 file.read_exact_at(&mut bytes, range.start).map_err(fail)?;
-                match range.end <= length {
-                    true => Ok(Bytes::from(bytes)),
-                    false => Err(fail(io::ErrorKind::UnexpectedEof.into())),
+                if range.end <= length {
+                    Ok(Bytes::from(bytes))
+                } else {
+                    Err(fail(io::ErrorKind::UnexpectedEof.into()))
                 }
             });
             read.collect()

@@ -69,10 +69,7 @@ impl From<object_store::Error> for Failure {
                     source = cause.source();
                 }
                 let text = on_one_line(&text);
-                match FULL.iter().any(|word| text.contains(word)) {
-                    true => Self::Full(text),
-                    false => Self::Other(text),
-                }
+                if FULL.iter().any(|word| text.contains(word)) { Self::Full(text) } else { Self::Other(text) }
             }
         }
     }
@@ -164,10 +161,7 @@ pub struct Listed {
 }
 
 fn parsed(url: &str) -> Option<Url> {
-    match url.starts_with('/') {
-        true => Url::from_file_path(url).ok(),
-        false => Url::parse(url).ok(),
-    }
+    if url.starts_with('/') { Url::from_file_path(url).ok() } else { Url::parse(url).ok() }
 }
 
 /// Returns a store's URL in the form that all spellings have in common.

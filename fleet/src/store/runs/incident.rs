@@ -40,10 +40,8 @@ pub struct Part {
 impl Part {
     fn add(&mut self, record: &manifest::Incident) {
         let error = record.clock.error_bound_ns;
-        self.clock_error_bound_ns = match self.stored {
-            true => self.clock_error_bound_ns.zip(error).map(|(a, b)| a.max(b)),
-            false => error,
-        };
+        self.clock_error_bound_ns =
+            if self.stored { self.clock_error_bound_ns.zip(error).map(|(a, b)| a.max(b)) } else { error };
         self.stored = true;
         self.chunks += record.chunks;
         self.bytes += record.bytes;

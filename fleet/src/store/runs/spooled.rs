@@ -241,16 +241,17 @@ fn check_owner(directory: &Path, root: &Path) -> Result<()> {
     };
     let uid = fs::symlink_metadata(directory).map_or(0, |about| about.uid());
     let own = [0, create::own_user()].contains(&uid);
-    Err(match own {
-        true => error,
-        false => Error::failed(
+    Err(if own {
+        error
+    } else {
+        Error::failed(
             format!("cannot store the contents of {}", directory.display()),
             format!("user {uid} owns it, and could choose its files and their destination"),
         )
         .fix(format!(
             "store it as that user: setpriv --reuid {uid} --clear-groups trawl store push --spool {}",
             root.display()
-        )),
+        ))
     })
 }
 

@@ -273,10 +273,7 @@ impl Recorder {
         let is_sent = seen.flags & 3 == DIRECTION_OUTBOUND;
         let ring = queue_rings.ring(index, is_sent, seen.queue.unwrap_or(0));
         let latest = &mut self.latest[ring];
-        let time = match *latest > seen.time && *latest - seen.time < CALIBRATION_NS {
-            true => *latest,
-            false => seen.time,
-        };
+        let time = if *latest > seen.time && *latest - seen.time < CALIBRATION_NS { *latest } else { seen.time };
         *latest = time;
         let producer = &mut self.producers[ring];
         if !producer.counts(time, false) {

@@ -120,10 +120,7 @@ impl DropWatch {
         let empties = infrequent.len() > self.counts.about().max_entries as usize / 2;
         let mut counts = frequent.clone();
         for kind in infrequent {
-            let values = match empties {
-                true => self.counts.take(&kind),
-                false => self.counts.lookup(&kind),
-            };
+            let values = if empties { self.counts.take(&kind) } else { self.counts.lookup(&kind) };
             if let Some(values) = values.map_err(fail)? {
                 *counts.entry(kind).or_default() += sum(&values);
             }

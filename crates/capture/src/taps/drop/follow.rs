@@ -284,10 +284,7 @@ impl Steps<'_> {
     }
 
     fn load_with(&self, config: &TapConfig, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<OwnedFd> {
-        let mut maps = match FIRST_SEEN.contains(&options.name) {
-            true => self.maps.to_vec(),
-            false => self.maps_for_known(),
-        };
+        let mut maps = if FIRST_SEEN.contains(&options.name) { self.maps.to_vec() } else { self.maps_for_known() };
         maps.push(("shared_program", shared.as_fd()));
         let (ready, _) = prepare_program(object::TAP_FOLLOW, options.name, config, &maps, None)?;
         ready.load(options)

@@ -93,9 +93,10 @@ fn attach_at_drops(ready: &TapProgram, name: &str, typed: bool) -> Result<Loaded
         options.traced = Some(Traced { program: None, function: found.type_id });
     }
     let loaded = ready.load(&options)?;
-    let link = match typed {
-        true => link::attach_tracing(loaded.as_fd()),
-        false => link::attach_raw_tracepoint(loaded.as_fd(), TRACEPOINT),
+    let link = if typed {
+        link::attach_tracing(loaded.as_fd())
+    } else {
+        link::attach_raw_tracepoint(loaded.as_fd(), TRACEPOINT)
     };
     let link = link.map_err(|e| {
         Error::os("cannot look at the packets that the kernel drops", e)

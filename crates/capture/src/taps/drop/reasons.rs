@@ -118,9 +118,10 @@ impl Reasons {
             let plain = short(name);
             self.number(plain).or_else(|| plain.parse().ok()).ok_or_else(|| {
                 let like = self.like(plain);
-                let why = match like.is_empty() {
-                    true => "the running kernel has no reason of that name".to_owned(),
-                    false => format!("the running kernel has no reason of that name; it has {}", like.join(", ")),
+                let why = if like.is_empty() {
+                    "the running kernel has no reason of that name".to_owned()
+                } else {
+                    format!("the running kernel has no reason of that name; it has {}", like.join(", "))
                 };
                 Error::usage(format!("cannot choose drops by the reason {name}"), why)
                     .fix("--reason help lists all reasons")

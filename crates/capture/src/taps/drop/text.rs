@@ -199,9 +199,10 @@ impl DropConverter {
             self.out.extend_from_slice(block.bytes);
             return;
         };
-        let more = match self.follows {
-            true => FollowNote::from_bytes(rest).map_or(More::Nothing, More::Step),
-            false => DropStack::from_bytes(rest).map_or(More::Nothing, More::Stack),
+        let more = if self.follows {
+            FollowNote::from_bytes(rest).map_or(More::Nothing, More::Step)
+        } else {
+            DropStack::from_bytes(rest).map_or(More::Nothing, More::Stack)
         };
         self.record(&packet, &note, &more);
     }
@@ -242,10 +243,7 @@ impl DropConverter {
             return None;
         }
         let name = text_in(&note.name);
-        match name.is_empty() {
-            false => Some(name),
-            true => self.names.device(note.netns, note.ifindex).map(str::to_owned),
-        }
+        if name.is_empty() { self.names.device(note.netns, note.ifindex).map(str::to_owned) } else { Some(name) }
     }
 
     /// Returns the interface block of a device and link type, which is written at its first use.

@@ -95,10 +95,7 @@ pub fn occupy(
             retaken: Vec::new(),
             known: Vec::new(),
         };
-        let before = match is_joining {
-            true => None,
-            false => Some(&*present),
-        };
+        let before = if is_joining { None } else { Some(&*present) };
         match occupied.enter(before, warden) {
             Ok(()) => return Ok(occupied),
             Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {

@@ -256,10 +256,7 @@ impl Recorder {
         }
         let outcome = self.producer.record(&Sighting {
             point: ids.slot,
-            interface: match stamped_by_card {
-                true => ids.hardware_interface,
-                false => ids.interface,
-            },
+            interface: if stamped_by_card { ids.hardware_interface } else { ids.interface },
             time,
             hardware_stamped: stamped_by_card,
             flags: directions.flags(bytes).filter(|_| meta.flags),

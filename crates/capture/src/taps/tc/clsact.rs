@@ -163,9 +163,10 @@ fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
 
 /// Returns the first free priority on ingress, and the last one on egress.
 fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
-    let taken: Vec<u16> = match netlink.has_clsact(interface)? {
-        true => netlink.filters(interface, side)?.iter().map(|filter| filter.handle.priority).collect(),
-        false => Vec::new(),
+    let taken: Vec<u16> = if netlink.has_clsact(interface)? {
+        netlink.filters(interface, side)?.iter().map(|filter| filter.handle.priority).collect()
+    } else {
+        Vec::new()
     };
     let free = |priority: &u16| !taken.contains(priority);
     let found = match side {

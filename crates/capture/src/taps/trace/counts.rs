@@ -124,10 +124,7 @@ impl VerdictWatch {
             counted.is_present = true;
             return Ok(());
         }
-        let link = match self.links.contains_key(&program.id) {
-            true => None,
-            false => Some(self.attach(program, &site.label)?),
-        };
+        let link = if self.links.contains_key(&program.id) { None } else { Some(self.attach(program, &site.label)?) };
         if let Some(table) = &self.table {
             let cpus = possible_cpus().map_err(fail)?;
             let zero = vec![0; size_of::<VerdictCounts>() * cpus];
@@ -161,10 +158,7 @@ impl VerdictWatch {
         };
         let mut taken = Vec::new();
         for (key, counted) in &mut self.counted {
-            let values = match counted.is_present {
-                true => table.lookup(key),
-                false => table.take(key),
-            };
+            let values = if counted.is_present { table.lookup(key) } else { table.take(key) };
             let now = sum(&values.map_err(fail)?.unwrap_or_default());
             for (kind, now) in now.packets.iter().enumerate() {
                 let more = now.saturating_sub(counted.seen.packets[kind]);

@@ -134,10 +134,7 @@ impl TracePlan {
         ids: Option<PointIds>,
         entry: Option<PointIds>,
     ) -> Result<OwnedFd> {
-        let attach_type = match role.is_exit() {
-            true => program::ATTACH_FEXIT,
-            false => program::ATTACH_FENTRY,
-        };
+        let attach_type = if role.is_exit() { program::ATTACH_FEXIT } else { program::ATTACH_FENTRY };
         attach_at(at, &self.site.label, attach_type, || self.prepare(role, ids, entry))
     }
 
@@ -147,10 +144,7 @@ impl TracePlan {
         config.silent = u32::from(ids.is_none());
         config.shared_id = u32::from(self.several);
         if let Some(ids) = ids {
-            let carries = match role.is_exit() {
-                true => Carries::XdpAsSeen,
-                false => Carries::Nothing,
-            };
+            let carries = if role.is_exit() { Carries::XdpAsSeen } else { Carries::Nothing };
             config.first = ids.record(DIRECTION_INBOUND, carries);
         }
         if self.holds && role == Role::Decide && ids.is_some() {

@@ -43,9 +43,10 @@ pub fn bpf() -> ProbeAnswer {
 }
 
 pub fn btf_in_kernel() -> ProbeAnswer {
-    match in_kernel() {
-        true => ProbeAnswer::Supported,
-        false => ProbeAnswer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)"),
+    if in_kernel() {
+        ProbeAnswer::Supported
+    } else {
+        ProbeAnswer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)")
     }
 }
 

@@ -160,10 +160,7 @@ impl<'a> Dead<'a> {
             }
             Some(big_endian) => open_empty(library, &file_header(request.link_type, snaplen, big_endian))?,
         };
-        match pcap.is_null() {
-            true => Err("libpcap has no memory for a handle".to_owned()),
-            false => Ok(Self { pcap, library }),
-        }
+        if pcap.is_null() { Err("libpcap has no memory for a handle".to_owned()) } else { Ok(Self { pcap, library }) }
     }
 
     fn reason(&self) -> String {
@@ -213,14 +210,8 @@ fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
 fn file_header(link_type: i32, snaplen: u32, big_endian: bool) -> Vec<u8> {
     const MAGIC: u32 = 0xa1b2_c3d4;
     const VERSION: [u16; 2] = [2, 4];
-    let long = |word: u32| match big_endian {
-        false => word.to_le_bytes(),
-        true => word.to_be_bytes(),
-    };
-    let short = |word: u16| match big_endian {
-        false => word.to_le_bytes(),
-        true => word.to_be_bytes(),
-    };
+    let long = |word: u32| if big_endian { word.to_be_bytes() } else { word.to_le_bytes() };
+    let short = |word: u16| if big_endian { word.to_be_bytes() } else { word.to_le_bytes() };
     let mut header = long(MAGIC).to_vec();
     header.extend(VERSION.map(short).concat());
     header.extend([0, 0, snaplen, link_type as u32].map(long).concat());

@@ -168,10 +168,7 @@ fn point_of_interface(table: i32) -> Vec<Insn> {
 
 fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
     let [address, upper_half] = op::load_immediate(op::MAP_VALUE, R1, map);
-    let (slots, size) = match by_point {
-        true => (WIDE_SLOTS, WIDE_SLOT_SIZE_LOG2),
-        false => (SLOTS, SLOT_SIZE_LOG2),
-    };
+    let (slots, size) = if by_point { (WIDE_SLOTS, WIDE_SLOT_SIZE_LOG2) } else { (SLOTS, SLOT_SIZE_LOG2) };
     let mut count = vec![
         op::call(helper::GET_SMP_PROCESSOR_ID),
         op::alu_imm(op::AND, R0, slots - 1),

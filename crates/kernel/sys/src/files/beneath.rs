@@ -88,9 +88,10 @@ impl Directory {
                 }
                 continue;
             }
-            match name == ".." {
-                true => drop(shown.pop()),
-                false => shown.push(&name),
+            if name == ".." {
+                let _ = shown.pop();
+            } else {
+                shown.push(&name)
             }
             owner::refuse_others(path, &shown, about.st_uid, about.st_mode)?;
             at = Self(entry);
@@ -101,9 +102,10 @@ impl Directory {
     fn within(&self, below: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         openat2(&self.0, below, flags | OFlags::CLOEXEC, mode, resolve).map_err(|error| {
-            match error == rustix::io::Errno::LOOP {
-                true => io::Error::new(io::ErrorKind::PermissionDenied, followed(below)),
-                false => error.into(),
+            if error == rustix::io::Errno::LOOP {
+                io::Error::new(io::ErrorKind::PermissionDenied, followed(below))
+            } else {
+                error.into()
             }
         })
     }

@@ -196,10 +196,7 @@ fn open(path: &Path) -> Result<File> {
 fn cannot_lock(path: &Path, error: io::Error) -> Error {
     let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
     let error = Error::os(format!("cannot lock {}", path.display()), error);
-    match is_refused {
-        true => error.fix("this requires root"),
-        false => error,
-    }
+    if is_refused { error.fix("this requires root") } else { error }
 }
 
 /// Waits until the lock of an opened file is free; reports its holder after a while, and ends on a signal.

@@ -42,16 +42,14 @@ fn followed(path: &Path) -> Result<PathBuf> {
     let refused = |link: &Path| {
         let what = format!("cannot write to {}", path.display());
         let directory = directory_of(link).display();
-        let why = match link == path {
-            true => format!("it is a symbolic link in {directory}, where others can put one"),
-            false => format!("{} is a symbolic link in {directory}, where others can put one", link.display()),
+        let why = if link == path {
+            format!("it is a symbolic link in {directory}, where others can put one")
+        } else {
+            format!("{} is a symbolic link in {directory}, where others can put one", link.display())
         };
         Error::failed(what, why).fix("name the file that it leads to")
     };
-    let mut resolved = match path.is_absolute() {
-        true => PathBuf::new(),
-        false => PathBuf::from("."),
-    };
+    let mut resolved = if path.is_absolute() { PathBuf::new() } else { PathBuf::from(".") };
     let parts = |path: &Path| -> Vec<OsString> {
         let parts = path.components().map(|part| part.as_os_str().to_owned());
         parts.rev().collect()
@@ -102,10 +100,7 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
         return Err(Error::failed(what, why).fix("name the file that it leads to"));
     }
     // A file in a directory that a link leads to is treated like one in that directory.
-    let path = match is_others(&leads_to) {
-        true => leads_to.as_path(),
-        false => path,
-    };
+    let path = if is_others(&leads_to) { leads_to.as_path() } else { path };
     match create::new_file(path, mode.unwrap_or(PRIVATE)) {
         Ok(file) => {
             if let Some(mode) = mode {
@@ -144,10 +139,7 @@ fn cannot_open(path: &Path, error: std::io::Error) -> Error {
         _ => String::new(),
     };
     let error = Error::os(format!("cannot write to {}", path.display()), error);
-    match fix.is_empty() {
-        true => error,
-        false => error.fix(fix),
-    }
+    if fix.is_empty() { error } else { error.fix(fix) }
 }
 
 /// Refuses a path that cannot be one of a series of files.

@@ -22,16 +22,14 @@ pub(crate) fn refuse_others(path: &Path, directory: &Path, owner: u32, mode: u32
     if FileType::from_raw_mode(mode) != FileType::Directory {
         return Err(Error::failed(unusable(path), format!("{shown} is not a directory")));
     }
-    let it = match directory == path {
-        true => "it".to_owned(),
-        false => shown.to_string(),
-    };
+    let it = if directory == path { "it".to_owned() } else { shown.to_string() };
     if owner != 0 && owner != own_user() {
         let why = format!("{it} belongs to user {owner}, who could move trawl's files in it");
         let error = Error::failed(unusable(path), why);
-        return Err(match directory == path {
-            true => error.fix(format!("mv {0} {0}.old, as root", path_word(directory))),
-            false => error.fix("name another directory, whose parents are root's or this user's"),
+        return Err(if directory == path {
+            error.fix(format!("mv {0} {0}.old, as root", path_word(directory)))
+        } else {
+            error.fix("name another directory, whose parents are root's or this user's")
         });
     }
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {

@@ -23,9 +23,10 @@ pub fn read_from(source: impl Read, what: &str) -> Result<String> {
         ErrorKind::InvalidData => Error::failed(what, "it is not text"),
         _ => Error::os(what, e),
     })?;
-    match text.len() as u64 > LARGEST {
-        true => Err(Error::failed(what, format!("it is larger than {} MiB", LARGEST >> 20))),
-        false => Ok(text),
+    if text.len() as u64 > LARGEST {
+        Err(Error::failed(what, format!("it is larger than {} MiB", LARGEST >> 20)))
+    } else {
+        Ok(text)
     }
 }
 

@@ -297,9 +297,10 @@ impl Netlink {
     pub fn find_link(&mut self, name: &str) -> Result<Option<LinkRecord>> {
         check_name(name)?;
         let mut request = link_request(libc::RTM_GETLINK, 0);
-        match name.len() > LONGEST_NAME {
-            true => request.text(IFLA_ALT_IFNAME, name),
-            false => request.text(IFLA_IFNAME, name),
+        if name.len() > LONGEST_NAME {
+            request.text(IFLA_ALT_IFNAME, name)
+        } else {
+            request.text(IFLA_IFNAME, name)
         };
         self.one_link(request, || format!("interface {name}"))
     }

@@ -136,10 +136,7 @@ impl LinkMonitor {
             return;
         };
         if now.is_up() != last.is_up() {
-            let event = match now.is_up() {
-                true => LinkEvent::Up,
-                false => LinkEvent::Down,
-            };
+            let event = if now.is_up() { LinkEvent::Up } else { LinkEvent::Down };
             seen.push((now.index, event));
         }
         if !now.name.is_empty() && now.name != last.name {

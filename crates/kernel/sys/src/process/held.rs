@@ -32,10 +32,8 @@ impl HeldCommand {
         let name = words.first().cloned().unwrap_or_default();
         let fail = |e| Error::os(format!("cannot run {name}"), e);
         if !is_program(&name) {
-            let why = match name.contains('/') {
-                true => "no program has this path",
-                false => "no directory of PATH has such a program",
-            };
+            let why =
+                if name.contains('/') { "no program has this path" } else { "no directory of PATH has such a program" };
             return Err(Error::failed(format!("cannot run {name:?}"), why));
         }
         let words: Vec<CString> = words

@@ -115,9 +115,10 @@ impl Helper {
     /// Returns the answer to a request, if it has arrived.
     pub fn answer(&self) -> io::Result<Option<HelperAnswer>> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        match is_readable(socket.as_fd()) {
-            true => Ok(Some(receive(socket)?.ok_or(io::ErrorKind::BrokenPipe)?)),
-            false => Ok(None),
+        if is_readable(socket.as_fd()) {
+            Ok(Some(receive(socket)?.ok_or(io::ErrorKind::BrokenPipe)?))
+        } else {
+            Ok(None)
         }
     }
 

@@ -116,10 +116,7 @@ impl User {
                 && libc::syscall(libc::SYS_setresgid, self.gid, self.gid, self.gid) == 0
                 && libc::syscall(libc::SYS_setresuid, self.uid, self.uid, self.uid) == 0
         };
-        match changed {
-            true => Ok(()),
-            false => Err(self.cannot_become(std::io::Error::last_os_error())),
-        }
+        if changed { Ok(()) } else { Err(self.cannot_become(std::io::Error::last_os_error())) }
     }
 
     fn cannot_become(&self, error: std::io::Error) -> Error {

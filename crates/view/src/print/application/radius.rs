@@ -50,12 +50,11 @@ fn attributes(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 
 /// Shows a value that must have this length.
 fn of_length(line: &mut Line<'_>, value: Data<'_>, len: usize, template: &str) -> Printed {
-    match value.len == len {
-        true => line.show(value, template),
-        false => {
-            put!(line, "ERROR: length {} != {len}", value.len);
-            Ok(())
-        }
+    if value.len == len {
+        line.show(value, template)
+    } else {
+        put!(line, "ERROR: length {} != {len}", value.len);
+        Ok(())
     }
 }
 

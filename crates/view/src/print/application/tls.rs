@@ -133,12 +133,13 @@ fn long_header(line: &mut Line<'_>, data: Data<'_>) {
     let half = |number: u8| {
         if number == 0 { 0 } else { usize::from(number) + 3 }
     };
-    let ids = match is_old {
-        false => connection(5).and_then(|(dst, at)| Some((dst, connection(at)?.0))),
-        true => data.u8(5).ok().and_then(|lengths| {
+    let ids = if is_old {
+        data.u8(5).ok().and_then(|lengths| {
             let (dst, src) = (half(lengths >> 4), half(lengths & 15));
             Some((data.slice(6, dst).ok()?, data.slice(6 + dst, src).ok()?))
-        }),
+        })
+    } else {
+        connection(5).and_then(|(dst, at)| Some((dst, connection(at)?.0)))
     };
     put!(line, ": QUIC{version}, {name}");
     match ids {

@@ -48,9 +48,10 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         let (kind, len) = (tlv.kind, tlv.len);
         if !tlv.is_long_enough {
             let (name, plural) = (names::of("cdp", kind), plural(len));
-            match line.verbose() {
-                true => put!(line, "\n\t{name} (0x{kind:02x}), TLV length: {len} byte{plural} (too short)"),
-                false => put!(line, ", {name} TLV length {len} too short"),
+            if line.verbose() {
+                put!(line, "\n\t{name} (0x{kind:02x}), TLV length: {len} byte{plural} (too short)")
+            } else {
+                put!(line, ", {name} TLV length {len} too short")
             }
             return Err(Stop::Invalid);
         }

@@ -31,10 +31,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             return Ok(());
         }
     }
-    match line.verbose() {
-        true => parts(line, subtype, data.skip(2)),
-        false => Ok(()),
-    }
+    if line.verbose() { parts(line, subtype, data.skip(2)) } else { Ok(()) }
 }
 
 fn parts(line: &mut Line<'_>, subtype: u8, data: Data<'_>) -> Printed {

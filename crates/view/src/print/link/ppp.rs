@@ -459,12 +459,11 @@ fn config(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
             return Ok(());
         }
         let is_known = protocol != LCP || names::find(table, kind).is_some();
-        match is_known {
-            false => put!(line, "\n\tunknown LCP option 0x{kind:02x}"),
-            true => {
-                let name = names::of(table, kind);
-                put!(line, "\n\t  {name} Option (0x{kind:02x}), length {len}");
-            }
+        if is_known {
+            let name = names::of(table, kind);
+            put!(line, "\n\t  {name} Option (0x{kind:02x}), length {len}");
+        } else {
+            put!(line, "\n\tunknown LCP option 0x{kind:02x}")
         }
         if !tlv.is_long_enough {
             if is_known {

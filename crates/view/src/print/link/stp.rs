@@ -93,10 +93,7 @@ fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
 fn has_shortest_paths(data: Data<'_>) -> Printed {
     const LEAST: usize = 85;
     let len = usize::from(data.u16(0)?);
-    match len >= LEAST && data.len >= len + 2 {
-        true => Ok(()),
-        false => Err(Stop::Invalid),
-    }
+    if len >= LEAST && data.len >= len + 2 { Ok(()) } else { Err(Stop::Invalid) }
 }
 
 /// Shows the part that shortest path bridging adds.

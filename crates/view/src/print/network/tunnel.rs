@@ -59,9 +59,10 @@ pub fn geneve(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     rest.need(len)?;
     if len > 0 {
         put!(line, ", options [");
-        match line.verbose() {
-            true => geneve_options(line, rest.claimed(len))?,
-            false => put!(line, "{len} bytes"),
+        if line.verbose() {
+            geneve_options(line, rest.claimed(len))?
+        } else {
+            put!(line, "{len} bytes")
         }
         put!(line, "]");
     }

@@ -14,14 +14,13 @@ const LINK_LOCAL: u8 = 0x10;
 pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = if ip.is_v4() { "ospf2" } else { "ospf3" };
     let kind = data.u8(1)?;
-    let data = match ip.is_v4() && data.u16(14)? == DIGEST {
-        true => {
-            let len = data.len.saturating_sub(DIGEST_LEN);
-            // tcpdump subtracts the digest from the captured bytes too, whatever was captured.
-            let captured = data.bytes.len().saturating_sub(DIGEST_LEN).min(len);
-            Data { bytes: &data.bytes[..captured], len }
-        }
-        false => data,
+    let data = if ip.is_v4() && data.u16(14)? == DIGEST {
+        let len = data.len.saturating_sub(DIGEST_LEN);
+        // tcpdump subtracts the digest from the captured bytes too, whatever was captured.
+        let captured = data.bytes.len().saturating_sub(DIGEST_LEN).min(len);
+        Data { bytes: &data.bytes[..captured], len }
+    } else {
+        data
     };
     let version = data.u8(0)?;
     let name = names::text("ospf.message", kind);

@@ -238,10 +238,7 @@ fn link_local(line: &mut Line<'_>, data: Data<'_>) -> Result<usize, Stop> {
     data.at_least(4)?;
     let len = usize::from(data.u16(2)?);
     line.show(data, "\n\tLLS Checksum 0x{x16 0}, Data Length {u16 2}")?;
-    match len < 4 {
-        true => Err(Stop::Cut),
-        false => data.at_least(len).map(|()| len),
-    }
+    if len < 4 { Err(Stop::Cut) } else { data.at_least(len).map(|()| len) }
 }
 
 /// Shows the authentication trailer (RFC 7166).

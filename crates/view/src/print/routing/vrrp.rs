@@ -45,9 +45,10 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, ttl: u8, data: Data<'_>) -> Printed {
     put!(line, ":");
     for index in 0..count {
         put!(line, "{}", if index == 0 { ' ' } else { ',' });
-        match ip.is_v4() {
-            true => put!(line, "{}", data.ip4(8 + index * 4)?),
-            false => put!(line, "{}", data.ip6(8 + index * 16)?),
+        if ip.is_v4() {
+            put!(line, "{}", data.ip4(8 + index * 4)?)
+        } else {
+            put!(line, "{}", data.ip6(8 + index * 16)?)
         }
     }
     if version == 2 && data.u8(4)? == 1 {
@@ -65,18 +66,17 @@ pub fn hsrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const ADVERTISE: u8 = 3;
     line.protocol = "hsrp";
     let is_second = data.u8(0)? == 1 && data.u8(1)? == 40;
-    let (version, operation, state) = match is_second {
-        true => (data.u8(2)?, data.u8(3)?, data.u8(4)?),
-        false => (data.u8(0)?, data.u8(1)?, data.u8(2)?),
-    };
+    let (version, operation, state) =
+        if is_second { (data.u8(2)?, data.u8(3)?, data.u8(4)?) } else { (data.u8(0)?, data.u8(1)?, data.u8(2)?) };
     if operation == ADVERTISE && !is_second {
         put!(line, "HSRPv{version}-advertise {}", data.len);
         return Ok(());
     }
     let operation = names::of("hsrp.operation", operation);
-    let (state, group) = match is_second {
-        true => (names::of("hsrp2.state", state), data.u16(6)?),
-        false => (names::of("hsrp.state", state), data.u8(6)?.into()),
+    let (state, group) = if is_second {
+        (names::of("hsrp2.state", state), data.u16(6)?)
+    } else {
+        (names::of("hsrp.state", state), data.u8(6)?.into())
     };
     put!(line, "HSRPv{version}-{operation} {}: state={state} group={group}", data.len);
     match (is_second, data.u8(5)?) {

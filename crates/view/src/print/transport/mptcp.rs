@@ -140,10 +140,7 @@ fn address(line: &mut Line<'_>, low: u8, option: Data<'_>) -> Printed {
         _ => return Err(Stop::Invalid),
     };
     let version = names::of("mptcp.address", low);
-    let address: IpAddr = match is_v4 {
-        true => option.ip4(4)?.into(),
-        false => option.ip6(4)?.into(),
-    };
+    let address: IpAddr = if is_v4 { option.ip4(4)?.into() } else { option.ip6(4)?.into() };
     put!(line, " {version} id {} {address}", option.u8(3)?);
     let mut at = if is_v4 { 8 } else { 20 };
     if matches!(more, PORT | 10) {
