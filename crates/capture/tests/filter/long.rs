@@ -144,7 +144,7 @@ fn tables_agree_with_libpcap() {
 /// Pairs of host and port, and other terms joined by `and`.
 #[test]
 fn tables_of_combinations_agree_with_libpcap() {
-    compare(&combined(), 300);
+    compare(&combined(), 1000);
 }
 
 fn compare(expressions: &[String], count: usize) {
