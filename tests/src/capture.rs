@@ -24,6 +24,13 @@ pub fn trawl(arguments: &[&str]) -> Output {
     trawl_in(&[], arguments)
 }
 
+/// Returns the beginning of a command that runs in a cgroup, by its directory; its arguments name the program.
+pub fn in_cgroup(group: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"echo 0 >"$0/cgroup.procs" && exec "$@""#, group]);
+    command
+}
+
 /// Runs [`trawl`] with variables in its environment.
 pub fn trawl_in(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     let mut command = Command::new(binary::path());
@@ -155,8 +162,8 @@ impl Capture {
 
     /// Starts like [`Self::start`], in a cgroup, by its directory.
     pub fn start_in_cgroup(group: &str, lab: &impl Files, arguments: &[&str]) -> Self {
-        let mut command = Command::new("sh");
-        command.args(["-c", r#"echo 0 >"$0/cgroup.procs" && exec "$@""#, group]).arg(binary::path());
+        let mut command = in_cgroup(group);
+        command.arg(binary::path());
         Self::launch(command, &[], lab, arguments).followed()
     }
 

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 
+use trawl_tests::capture::in_cgroup;
 use trawl_tests::lab::Mounted;
 use trawl_tests::witness::{nothing_attached, packets_in};
 use trawl_tests::xdp::succeeds;
@@ -114,8 +114,7 @@ fn capture_in_a_container_fits_its_memory() {
     lab.send(&[frames::silent(64)], 1000);
     capture.wait_recorded(1000);
     capture.stop_well().assert_all_recorded(1000);
-    let more = Command::new("sh")
-        .args(["-c", r#"echo 0 >"$0/cgroup.procs" && exec "$@""#, &limited.group])
+    let more = in_cgroup(&limited.group)
         .arg(trawl_tests::binary::path())
         .args(["capture", "--memory", "128MiB"])
         .args(arguments)
@@ -138,8 +137,8 @@ fn capture_killed_for_lack_of_memory_leaves_nothing() {
     wait_until("the packets are in the file", || packets_in(&file) == 1000);
     // The kernel chooses it, although the other process of the cgroup takes the memory.
     fs::write(format!("/proc/{}/oom_score_adj", capture.id()), "1000").expect("it runs");
-    let greedy = r#"echo 0 >"$0/cgroup.procs"; head -c 200m /dev/zero | tail -c 200m >/dev/null"#;
-    let mut greedy = Command::new("sh").args(["-c", greedy, &limited.group]).spawn().expect("a shell");
+    let greedy = "head -c 200m /dev/zero | tail -c 200m >/dev/null";
+    let mut greedy = in_cgroup(&limited.group).args(["sh", "-c", greedy]).spawn().expect("a shell");
     wait_until("the kernel kills the capture", || capture.has_ended());
     let _ = greedy.wait();
     let finished = capture.wait();

@@ -110,30 +110,26 @@ fn in_first_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
 pub fn path_of(process: u32) -> io::Result<String> {
     let path = format!("/proc/{process}/cgroup");
     let text = in_first_namespace(|| fs::read_to_string(path))?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"));
-    path.map(str::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
+    path_in(&text, "").map(str::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Returns the lowest memory limit of this process's cgroups, of either version, in bytes.
 pub fn memory_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let limits = [("cgroup2", "memory.max"), ("cgroup", "memory.limit_in_bytes")].map(|(version, file)| {
-        let below = memory_path(&own, version)?;
+    let versions = [("cgroup2", "", "memory.max"), ("cgroup", "memory", "memory.limit_in_bytes")];
+    let limits = versions.map(|(version, controller, file)| {
+        let below = path_in(&own, controller)?;
         let mounts = mounts::of_kind(version, "self");
         mounts.iter().filter_map(|mount| lowest_limit(&mount.mount_point, below.strip_prefix(&mount.part)?, file)).min()
     });
     limits.into_iter().flatten().min()
 }
 
-/// Finds the path of the cgroup that limits memory in a list of a process's cgroups.
-fn memory_path<'a>(list: &'a str, version: &str) -> Option<&'a str> {
+/// Finds the path of the cgroup of a controller in a list of a process's cgroups; version 2 names no controller.
+fn path_in<'a>(list: &'a str, controller: &str) -> Option<&'a str> {
     list.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let found = match version {
-            "cgroup2" => controllers.is_empty(),
-            _ => controllers.split(',').any(|one| one == "memory"),
-        };
-        found.then_some(path)
+        controllers.split(',').any(|one| one == controller).then_some(path)
     })
 }
 
@@ -259,9 +255,9 @@ mod tests {
     #[test]
     fn cgroup_that_limits_memory_is_found_in_both_versions() {
         let list = "12:cpu,cpuacct:/cpu\n4:memory:/pods/a:b\n1:name=systemd:/init\n0::/unified\n";
-        assert_eq!(memory_path(list, "cgroup2"), Some("/unified"));
-        assert_eq!(memory_path(list, "cgroup"), Some("/pods/a:b"));
-        assert_eq!(memory_path("0::/only\n", "cgroup"), None);
+        assert_eq!(path_in(list, ""), Some("/unified"));
+        assert_eq!(path_in(list, "memory"), Some("/pods/a:b"));
+        assert_eq!(path_in("0::/only\n", "memory"), None);
     }
 
     #[test]
