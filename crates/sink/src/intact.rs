@@ -89,3 +89,16 @@ pub(crate) fn lost_by_disk(name: &str, failure: NotOnDisk) -> Error {
     };
     Error::os(what, error).fix(format!("its first {from} bytes are on the disk, and later packets are lost; {remedy}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceeded_quota_and_full_disk_have_the_same_advice() {
+        for number in [errno::ENOSPC, errno::EDQUOT] {
+            let error = refused("a.pcapng", 28, io::Error::from_raw_os_error(number)).to_string();
+            assert!(error.ends_with("(28 bytes); free some space or write elsewhere"), "{error}");
+        }
+    }
+}
