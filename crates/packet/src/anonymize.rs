@@ -1,6 +1,6 @@
-//! Packets without payload, and with other addresses. Only bytes that a known header describes are kept, up to the end
-//! of the innermost transport header; of control messages (ARP, ICMP errors, neighbour discovery) also the addresses
-//! inside. Checksums cover what is kept.
+//! Removes the payload of packets and replaces their addresses. Only bytes that a known header describes are kept, up
+//! to the end of the innermost transport header; of control messages (ARP, ICMP errors, neighbour discovery) also the
+//! addresses inside. Checksums cover the kept bytes.
 
 mod addresses;
 mod control;
@@ -16,7 +16,7 @@ use crate::net::protocol::{ICMP, ICMPV6, IGMP, TCP};
 use crate::pcapng::block;
 use crate::walk::{Headers, MAX_DEPTH, transport_len, walk};
 
-/// A packet without payload and with other addresses.
+/// A packet without payload and with replaced addresses.
 #[derive(Debug)]
 pub struct Anonymized<'a> {
     pub bytes: &'a [u8],
@@ -36,15 +36,15 @@ impl Anonymizer {
         Self { addresses, buffer: Vec::new() }
     }
 
-    /// Returns a packet's headers with other addresses, `most` bytes of them; `link_type` is a LINKTYPE_ value.
-    pub fn packet(&mut self, link_type: u16, bytes: &[u8], most: usize) -> Anonymized<'_> {
+    /// Returns at most `max_len` bytes of a packet's headers, with replaced addresses; `link_type` is a LINKTYPE_ value.
+    pub fn packet(&mut self, link_type: u16, bytes: &[u8], max_len: usize) -> Anonymized<'_> {
         self.buffer.clear();
         self.buffer.extend_from_slice(bytes);
         let headers = walk(link_type, bytes);
         let mut change = Change { addresses: &mut self.addresses, before: bytes, after: &mut self.buffer };
         change.link(link_type, &headers);
         let end = change.packet(0, &headers, 0);
-        self.buffer.truncate(end.min(most));
+        self.buffer.truncate(end.min(max_len));
         cover_kept(link_type, bytes, &mut self.buffer);
         Anonymized { bytes: &self.buffer, is_known: headers.ip.is_some() || headers.arp.is_some() }
     }
@@ -72,7 +72,7 @@ impl Change<'_> {
         }
     }
 
-    /// Changes the packet whose headers begin `at` an offset. Returns the end of what is kept.
+    /// Changes the packet whose headers begin `at` an offset. Returns the end of the kept bytes.
     fn packet(&mut self, at: usize, headers: &Headers<'_>, depth: u8) -> usize {
         if let Some((to, _)) = headers.macs {
             let group = headers.ip.map(|ip| ip.dst);
@@ -98,7 +98,7 @@ impl Change<'_> {
         for address in [source, source + length] {
             self.address(address..address + length);
         }
-        // Of a header that is cut or contradicts itself, only its fixed part is known.
+        // Only the fixed part of a header that is cut or contradicts itself is known.
         let is_whole = at + headers.payload_at >= network + fixed;
         let end = match headers.transport_at {
             _ if !is_whole => network + fixed,
@@ -115,12 +115,12 @@ impl Change<'_> {
         let Some(transport) = headers.transport_at.filter(|_| is_whole) else {
             return end;
         };
-        // Up to the padding of the frame.
+        // The message excludes the padding of the frame.
         let message = at + transport..at + headers.payload_at + headers.payload.len();
         self.transport(at, headers, message, depth)
     }
 
-    /// Changes a transport header, or the packet inside a tunnel. Returns the end of what is kept.
+    /// Changes a transport header, or the packet inside a tunnel. Returns the end of the kept bytes.
     fn transport(&mut self, at: usize, headers: &Headers<'_>, message: Range<usize>, depth: u8) -> usize {
         if let Some((inner_at, inner)) = headers.inner_at(depth) {
             self.geneve_options(at, headers, at + inner_at);
@@ -138,7 +138,7 @@ impl Change<'_> {
         header
     }
 
-    /// Changes the packet that an ICMP error quotes. Returns the end of what is kept.
+    /// Changes the packet that an ICMP error quotes. Returns the end of the kept bytes.
     fn quoted(&mut self, range: Range<usize>, depth: u8) -> usize {
         let start = range.start;
         let before = self.before;

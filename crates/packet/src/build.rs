@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::checksum::{Addresses, Sum};
 
-/// Layers from the outermost in, and the payload of the innermost.
+/// Layers, the outermost first, and the payload of the innermost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Template {
     layers: Vec<Layer>,

@@ -14,7 +14,7 @@ pub use kept::cover_kept;
 pub struct Sum(u64);
 
 impl Sum {
-    #[expect(clippy::should_implement_trait, reason = "it takes bytes, not another sum")]
+    #[expect(clippy::should_implement_trait, reason = "the argument is bytes, not another sum")]
     pub fn add(mut self, bytes: &[u8]) -> Self {
         let (words, odd) = bytes.as_chunks::<2>();
         self.0 += words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>();
@@ -52,7 +52,7 @@ pub fn difference(before: &[u8], after: &[u8]) -> u64 {
     complements + sum(after)
 }
 
-/// Returns a stored checksum after such a difference.
+/// Returns a stored checksum, updated by the [`difference`] of the bytes that it covers.
 pub fn adjusted(stored: u16, difference: u64) -> u16 {
     Sum(u64::from(!stored) + difference).finish()
 }

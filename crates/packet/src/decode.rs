@@ -94,13 +94,13 @@ pub enum Transport {
 pub struct Tunnel {
     /// `vxlan`, `geneve`, `gre`, `gtp-u` or `ip`.
     pub kind: &'static str,
-    /// Number of the network, of VXLAN and Geneve.
+    /// Network identifier of VXLAN or Geneve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
-    /// Key of GRE; of its version 1, length and call.
+    /// Key of GRE. In version 1, it consists of a payload length and a call ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<u32>,
-    /// Identifier of the end point, of GTP-U.
+    /// Tunnel endpoint identifier of GTP-U.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub teid: Option<u32>,
     pub inner: Box<Summary>,
@@ -123,7 +123,7 @@ fn frame(link_type: u16, bytes: &[u8], depth: u8) -> Summary {
         block::LINKTYPE_PPP | block::LINKTYPE_PPP_HDLC => ppp(bytes),
         block::LINKTYPE_PPP_ETHER => bytes.get(6..).and_then(ppp),
         block::LINKTYPE_C_HDLC => half(bytes, 2).zip(bytes.get(4..)),
-        // A length, or the number of Linux for frames with one.
+        // The field holds the frame's length, or the number by which Linux marks frames with a length.
         _ if headers.ethertype.is_some_and(|kind| kind <= MAX_LENGTH) => llc(headers.payload),
         _ => None,
     };
@@ -133,10 +133,10 @@ fn frame(link_type: u16, bytes: &[u8], depth: u8) -> Summary {
     }
 }
 
-/// Greatest length of a frame in the place of an ethertype.
+/// Greatest value of an ethertype field that is the frame's length.
 const MAX_LENGTH: u16 = 1500;
 
-/// Returns the ethertype after an LLC header, and the packet. A length of the frame leaves padding in the packet.
+/// Returns the ethertype after an LLC header, and the packet, which may end with padding: the frame's length is ignored.
 fn llc(bytes: &[u8]) -> Option<(u16, &[u8])> {
     const UNNUMBERED: u8 = 3;
     const IP: u8 = 6;
@@ -150,7 +150,7 @@ fn llc(bytes: &[u8]) -> Option<(u16, &[u8])> {
 
 /// Returns the ethertype of a packet of PPP, and the packet.
 fn ppp(bytes: &[u8]) -> Option<(u16, &[u8])> {
-    // Address and control, which may be left out; Cisco's have an ethertype after them.
+    // The address and control bytes may be left out. In Cisco's HDLC, an ethertype follows them.
     let rest = match bytes {
         [0x0f | 0x8f, _, rest @ ..] => return Some((half(rest, 0)?, rest.get(2..)?)),
         [0xff, 3, rest @ ..] => rest,
@@ -240,7 +240,7 @@ fn transport(headers: &Headers<'_>) -> Option<Transport> {
 
 /// Decodes the packet inside a tunnel.
 fn tunnel(headers: &Headers<'_>, depth: u8) -> Option<Tunnel> {
-    // Of fragments, only the first has the tunnel's header.
+    // Only the first fragment has the tunnel's header.
     headers.transport_at?;
     let bytes = headers.payload;
     let of = |kind, inner| Tunnel { kind, vni: None, key: None, teid: None, inner: Box::new(inner) };
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(payload_len, 900);
     }
 
-    /// Each packet is UDP from port 7 to port 8, inside of something.
+    /// Each packet is UDP from port 7 to port 8, inside a tunnel or after another link header.
     #[test]
     fn packets_inside_tunnels_and_other_link_headers() {
         let inner = Template::new().ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(7, 8).build();

@@ -1,5 +1,5 @@
-//! Kinds of ends of packets that the kernel frees as dropped: the one table of `trawl why`, `trawl follow` and the drop
-//! tap.
+//! Meanings of packets that the kernel frees as dropped: the table that `trawl why`, `trawl follow` and the drop tap
+//! share.
 
 use serde::{Serialize, Serializer};
 
@@ -17,7 +17,7 @@ pub enum Freed {
     Done,
 }
 
-/// The non-losses, with their words in recordings, and for people.
+/// The non-losses, with their words in recordings and their texts for people.
 const TABLE: [(Freed, &str, &str); 3] = [
     (Freed::Unwanted, "no", "no loss: no socket wanted it"),
     (Freed::Copied, "copied", "no loss: a socket got a copy"),
@@ -25,7 +25,7 @@ const TABLE: [(Freed, &str, &str); 3] = [
 ];
 
 impl Freed {
-    /// Returns the kind of a recorded word; an unknown one is of a later trawl, and no loss either.
+    /// Returns the kind of a recorded word. An unknown word was written by a later trawl; it is a non-loss as well.
     pub fn of_word(word: &str) -> Self {
         let found = TABLE.iter().find(|(_, one, _)| *one == word);
         found.map_or(Self::Unwanted, |(kind, ..)| *kind)

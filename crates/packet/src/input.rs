@@ -18,26 +18,22 @@ pub enum ReadError {
     )]
     UnknownFormat([u8; 4]),
     #[error(
-        "the capture file is cut at byte {offset}: {what} should have {expected} bytes, {found} \
-         are there; the packets before it are whole"
+        "the capture file is cut at byte {offset}: {what} should have {expected} bytes, but the file ends after \
+         {found}; the packets before it are whole"
     )]
     Truncated { offset: u64, what: &'static str, expected: usize, found: usize },
     #[error("the capture file is damaged at byte {offset}: {what}")]
     Malformed { offset: u64, what: &'static str },
-    #[error(
-        "the capture file is damaged at byte {offset}: {what} claims {len} bytes, more than the \
-         {limit} that are taken for possible"
-    )]
+    #[error("the capture file is damaged at byte {offset}: {what} claims {len} bytes, more than the limit of {limit}")]
     TooLong { offset: u64, what: &'static str, len: u32, limit: u32 },
     #[error(
-        "the capture file is damaged at byte {offset}: a packet of interface {id}, of which there \
-         is no description"
+        "the capture file is damaged at byte {offset}: a packet names interface {id}, which the file does not describe"
     )]
     UnknownInterface { offset: u64, id: u32 },
 }
 
 impl ReadError {
-    /// Returns whether the source only has no data yet.
+    /// Returns true if the read failed only because the source has no data yet.
     pub fn would_block(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::WouldBlock)
     }

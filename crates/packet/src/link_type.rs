@@ -1,6 +1,6 @@
 //! Names of link types, as in tcpdump and Wireshark's tools.
 
-/// Returns the name of a LINKTYPE_ value, without that prefix; common ones only.
+/// Returns the name of a common LINKTYPE_ value, without that prefix.
 pub fn name(link_type: u16) -> Option<&'static str> {
     Some(match link_type {
         0 => "NULL",

@@ -68,9 +68,9 @@ const USUAL_HEADERS: &[usize] = &[RECORD_HEADER_LEN, 20, MODIFIED_RECORD_HEADER_
 /// Lengths of record headers in files with the modified magic; the longer one is SuSE 6.3's.
 const MODIFIED_HEADERS: &[usize] = &[MODIFIED_RECORD_HEADER_LEN, 28];
 /// Records that are examined to find the length of their headers.
-const RECORDS_TO_TELL: usize = 4;
+const RECORDS_TO_EXAMINE: usize = 4;
 /// Consecutive plausible records, up to the end of the file, that prove a variant.
-const LEAST_TO_AGREE: usize = 2;
+const MIN_AGREEING: usize = 2;
 /// Longest packet in a file whose variant is visible in its records only: libpcap's maximum.
 const MAX_VARIANT_PACKET_LEN: u32 = 262_144;
 
@@ -176,7 +176,7 @@ impl Records {
             return malformed(20, "a link type of more than 16 bits");
         }
         if !matches!((half(4), half(6)), (2, 0..=4) | (543, 0)) {
-            return malformed(4, "a version of pcap that is not known (2.0 to 2.4 are)");
+            return malformed(4, "an unknown version of pcap (known: 2.0 to 2.4)");
         }
         // The upper half, outside of the reserved bits, describes a frame check sequence at the end of packets.
         let mut link_type = word(20) as u16;
@@ -279,12 +279,12 @@ impl Records {
     /// Returns the reason why the buffered bytes are no records with headers of the usual length. Waits for the rest of
     /// a partial header.
     fn misfit(&self, input: &mut Input<'_>, header_len: usize) -> Result<Misfit, ReadError> {
-        let mut look = self.check_records(input.buffered(), header_len);
-        if let End::InAHeader(at) = look.end {
+        let mut examined = self.check_records(input.buffered(), header_len);
+        if let End::InAHeader(at) = examined.end {
             fill(input, at + RECORD_HEADER_LEN)?;
-            look = self.check_records(input.buffered(), header_len);
+            examined = self.check_records(input.buffered(), header_len);
         }
-        Ok(match look.end {
+        Ok(match examined.end {
             End::Enough | End::OfTheFile | End::InARecord(_) => Misfit::None,
             End::InAHeader(_) => Misfit::Rest,
             End::Nonsense => Misfit::Lengths,
@@ -296,36 +296,36 @@ impl Records {
     fn agree(&self, input: &mut Input<'_>, header_len: usize, misfit: Misfit) -> Result<bool, ReadError> {
         let mut known = 0;
         loop {
-            let look = self.check_records(input.buffered(), header_len);
-            match look.end {
+            let examined = self.check_records(input.buffered(), header_len);
+            match examined.end {
                 End::Enough => return Ok(misfit == Misfit::Lengths),
                 End::Nonsense => return Ok(false),
                 End::OfTheFile | End::InAHeader(_) | End::InARecord(_) => {}
             }
-            // Continues once more of the file has arrived.
+            // The records may go on in bytes that have not been read yet.
             if input.buffered().len() > known {
                 known = input.buffered().len();
-                let at = match look.end {
+                let at = match examined.end {
                     End::InAHeader(at) | End::InARecord(at) => at,
                     _ => known,
                 };
                 fill(input, at + RECORD_HEADER_LEN)?;
                 continue;
             }
-            return Ok(match look.end {
-                End::OfTheFile => look.records >= LEAST_TO_AGREE,
-                _ => misfit == Misfit::Lengths && look.records > LEAST_TO_AGREE,
+            return Ok(match examined.end {
+                End::OfTheFile => examined.records >= MIN_AGREEING,
+                _ => misfit == Misfit::Lengths && examined.records > MIN_AGREEING,
             });
         }
     }
 
     /// Checks how far these bytes are records with headers of this length.
-    fn check_records(&self, bytes: &[u8], header_len: usize) -> Look {
+    fn check_records(&self, bytes: &[u8], header_len: usize) -> Examined {
         let is_variant = header_len != self.record_headers[0];
         let mut at = 0;
         let mut first_seconds = None;
-        for records in 0..RECORDS_TO_TELL {
-            let end = |end| Look { records, end };
+        for records in 0..RECORDS_TO_EXAMINE {
+            let end = |end| Examined { records, end };
             let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk()) else {
                 return end(match at.cmp(&bytes.len()) {
                     Ordering::Less => End::InAHeader(at),
@@ -344,11 +344,9 @@ impl Records {
             }
             at += header_len + fields.captured_len as usize;
         }
-        Look { records: RECORDS_TO_TELL, end: End::Enough }
+        Examined { records: RECORDS_TO_EXAMINE, end: End::Enough }
     }
-}
 
-impl Records {
     /// Returns whether fields are plausible for a record in a doubtful position: neither zeroes nor the bytes of a
     /// packet are.
     fn is_like_record(&self, fields: &RecordHeader, first_seconds: u32) -> bool {
@@ -377,8 +375,8 @@ struct RecordHeader {
     original_len: u32,
 }
 
-/// Extent to which bytes are records with headers of some length.
-struct Look {
+/// Result of reading bytes as records with headers of some length.
+struct Examined {
     /// Number of plausible headers.
     records: usize,
     end: End,

@@ -25,7 +25,7 @@ pub struct Interface {
     pub description: Option<String>,
     /// Capture filter as written by the user.
     pub filter: Option<String>,
-    /// Bits a second.
+    /// Bits per second.
     pub speed: Option<u64>,
     pub mac: Option<[u8; 6]>,
     pub hardware: Option<String>,
@@ -109,7 +109,7 @@ pub struct NamedProcess<'a> {
 }
 
 impl NamedProcess<'_> {
-    /// Returns the comment that names the process where its number stands for another one.
+    /// Returns the comment that names the process, for files in which its number already stands for another one.
     pub fn comment(&self) -> String {
         ProcessNote { name: self.name.unwrap_or_default(), id: self.id }.text()
     }
@@ -132,7 +132,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the number of the process's container, without one its pod, else its systemd unit or cgroup.
+    /// Returns the ID of the process's container; without a container its pod, else its systemd unit or cgroup.
     pub fn container(&self) -> Option<&str> {
         let CgroupNote { container, pod, cgroup, .. } = CgroupNote::parse(self.comment.as_deref()?)?;
         let unit = || cgroup?.rsplit('/').next();

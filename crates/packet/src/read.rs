@@ -111,12 +111,13 @@ impl<'a> CaptureReader<'a> {
         })
     }
 
-    /// Names interfaces HOST:NAME from now on: hosts of one capture may have interfaces of the same name.
+    /// Names the interfaces that are read next HOST:NAME, because hosts of one capture may have interfaces of the same
+    /// name.
     pub fn name_host(&mut self, host: String) {
         self.host = Some(host);
     }
 
-    /// Returns whether interface names differ from the stored ones.
+    /// Returns true if interface names have the host as a prefix, and so differ from the stored ones.
     pub fn names_host(&self) -> bool {
         self.host.is_some()
     }
@@ -139,8 +140,8 @@ impl<'a> CaptureReader<'a> {
 
     /// Advances to the next packet, or to the next block of another type; `None` at the end.
     ///
-    /// A source that would block returns [`std::io::ErrorKind::WouldBlock`], and the next call asks it again. Any other
-    /// error is final.
+    /// A source that would block returns [`std::io::ErrorKind::WouldBlock`], and the next call tries again. Any other error
+    /// is final.
     pub fn step(&mut self) -> Result<Option<Step>, ReadError> {
         self.found = None;
         if self.failed {
@@ -291,7 +292,7 @@ impl<'a> CaptureReader<'a> {
             OptionsAt::None => PacketOptions::default(),
             OptionsAt::List { at, order } => PacketOptions::parse(list(at, order)?),
             OptionsAt::Obsolete { at, order, drop_count } => {
-                // Codes above the flags' have other meanings here or none.
+                // In these blocks, codes above the flags' have other meanings or none.
                 let PacketOptions { flags, comments, .. } = PacketOptions::parse(list(at, order)?);
                 PacketOptions { flags, comments, drop_count, ..PacketOptions::default() }
             }

@@ -9,7 +9,7 @@ use crate::pcapng::block::{INTERFACE_DESCRIPTION, SECTION_HEADER};
 use crate::read::compressed::Compression;
 use crate::read::{CaptureReader, Step};
 
-/// Maximum of decompressed bytes in a frame.
+/// Maximum number of decompressed bytes in a frame.
 pub const FRAME_LEN: usize = 1 << 20;
 
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a5e;
@@ -37,7 +37,7 @@ pub struct Writer<W> {
     frame: Vec<u8>,
     entries: Vec<(u32, u32)>,
     written: u64,
-    taken: u64,
+    pushed: u64,
 }
 
 impl<W> std::fmt::Debug for Writer<W> {
@@ -48,13 +48,13 @@ impl<W> std::fmt::Debug for Writer<W> {
 
 impl<W: Write> Writer<W> {
     pub fn new(out: W, level: i32) -> Self {
-        Self { out, level, frame: Vec::with_capacity(FRAME_LEN), entries: Vec::new(), written: 0, taken: 0 }
+        Self { out, level, frame: Vec::with_capacity(FRAME_LEN), entries: Vec::new(), written: 0, pushed: 0 }
     }
 
     /// Adds bytes that stay in one frame, unless they are longer than a frame.
     pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.make_room(bytes.len())?;
-        self.taken += bytes.len() as u64;
+        self.pushed += bytes.len() as u64;
         self.frame.extend_from_slice(bytes);
         Ok(())
     }
@@ -67,9 +67,9 @@ impl<W: Write> Writer<W> {
         Ok(self.entries.len())
     }
 
-    /// Returns the number of bytes to compress so far.
-    pub fn taken(&self) -> u64 {
-        self.taken
+    /// Returns the number of uncompressed bytes added so far.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
     }
 
     /// Returns the number of compressed bytes written so far.
@@ -157,7 +157,7 @@ pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
         let mut head = [0; 8];
         zstd::stream::read::Decoder::new(compressed)?.read_exact(&mut head)?;
         if le32(&head, 4) != frame.decompressed {
-            return Err(damaged("a frame is larger than 1 MiB, and not one block"));
+            return Err(damaged("a frame is larger than 1 MiB, but does not consist of one block"));
         }
     }
     unpack(Compression::Zstd, frame, compressed)
@@ -166,8 +166,8 @@ pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
 /// Decompresses a frame.
 pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
     // No frame may require more memory than a block of a capture file can need.
-    const MOST: u32 = 64 << 20;
-    if frame.decompressed > MOST {
+    const MAX_LEN: u32 = 64 << 20;
+    if frame.decompressed > MAX_LEN {
         return Err(damaged("a frame claims to hold more than 64 MiB"));
     }
     let length = frame.decompressed as usize;
@@ -184,7 +184,7 @@ pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io:
         Compression::Gzip => streamed(&mut flate2::read::GzDecoder::new(compressed))?,
     };
     if bytes.len() != length {
-        return Err(damaged("a frame holds other than the seek table says"));
+        return Err(damaged("the length of a frame differs from the seek table"));
     }
     Ok(bytes)
 }
@@ -203,7 +203,7 @@ pub fn frames_of(file: &mut (impl Read + Seek), compression: Compression) -> io:
     };
     let end = frames.last().map(|frame| frame.offset + u64::from(frame.compressed));
     if end.unwrap_or(0) + table != length {
-        return Err(damaged("the seek table is not of this file"));
+        return Err(damaged("the seek table does not match the file's length"));
     }
     Ok(frames)
 }
@@ -243,7 +243,7 @@ fn gzip_frames(file: &mut (impl Read + Seek), length: u64) -> io::Result<(u64, V
         at -= whole as u64;
         tables.push(entries);
         if packed > at {
-            return Err(damaged("the seek table is not of this file"));
+            return Err(damaged("the seek table does not match the file's length"));
         }
     }
     tables.reverse();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pcapng::Verdict;
 
-/// VerdictKind of program that gives a verdict.
+/// Kind of program that gives a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictKind {
@@ -32,12 +32,12 @@ const TC: [(&str, u64); 10] = [
 /// Other common names of tc verdicts; tcx has its own for three of them.
 const TC_ALIASES: [(&str, u64); 3] = [("PASS", 0), ("DROP", 2), ("NEXT", u64::MAX)];
 
-/// Returns false for the verdict of a program at tc that leaves the decision to the next one, as trawl's own do.
+/// Returns false for a tc verdict that leaves the decision to the next program, as the verdicts of trawl's own do.
 pub fn decides(verdict: Verdict<'_>) -> bool {
     !matches!(verdict, Verdict::Tc(TC_UNSPEC_NARROW | u64::MAX))
 }
 
-/// UNSPEC as returned by a program: 32 bits of -1, however it was widened.
+/// UNSPEC, which is -1, as 32 bits without sign extension.
 const TC_UNSPEC_NARROW: u64 = u32::MAX as u64;
 
 impl VerdictKind {
@@ -83,12 +83,12 @@ pub fn text(verdict: Verdict<'_>) -> String {
     kind.name(action).map_or_else(|| action.to_string(), str::to_string)
 }
 
-/// A `--verdict` list: the actions that a packet may have met.
+/// A `--verdict` list: the actions by which packets are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Names", try_from = "Names")]
 pub struct VerdictSet {
     kind: VerdictKind,
-    /// One bit an action, in the order of the kind's names.
+    /// One bit per action, in the order of the kind's names.
     bits: u16,
 }
 

@@ -16,7 +16,7 @@ pub(crate) const MAX_DEPTH: u8 = 4;
 
 pub(crate) const VXLAN_PORT: u16 = 4789;
 pub(crate) const GENEVE_PORT: u16 = 6081;
-/// Most VLAN tags whose numbers are kept; further ones are only counted.
+/// Maximum number of VLAN tags whose numbers are kept; further ones are only counted.
 const MAX_TAGS: usize = 4;
 
 const ICMP_HEADER: usize = 8;
@@ -217,7 +217,7 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         fragment: fragmentation & 0x3fff != 0,
         routed_on: false,
     });
-    // A length of zero marks a segment that the card is still to split.
+    // A length of zero marks a large segment that the card has yet to split.
     let total = if total < header_len { bytes.len() } else { total };
     headers.payload = trimmed(bytes, total).get(header_len..)?;
     headers.payload_at = headers.len - bytes.len() + header_len;
@@ -323,7 +323,7 @@ fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the length of the header of this protocol that `bytes` begin with, as far as they have it.
+/// Returns the length of the header of this protocol at the start of `bytes`, limited to their length.
 pub(crate) fn transport_len(protocol: u8, bytes: &[u8]) -> usize {
     let len = match protocol {
         TCP => match bytes.get(12) {
@@ -350,13 +350,13 @@ pub fn headers_len(link_type: u16, bytes: &[u8]) -> usize {
     at + headers.end()
 }
 
-/// A packet, split at what differs between the points of its way through bridges, veth and VLANs.
+/// A packet, split into the part that may change on its path through bridges, veth and VLANs, and the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bridged<'a> {
     /// The link header, with tags and labels.
     pub link: &'a [u8],
-    /// The bytes from the network header on, without the frame's padding, before and after the checksum of TCP or UDP:
-    /// a card may compute it later.
+    /// The bytes from the network header on, without the frame's padding, before and after the checksum of TCP or UDP,
+    /// which a card may compute later.
     pub same: [&'a [u8]; 2],
 }
 
@@ -404,7 +404,8 @@ impl<'a> Headers<'a> {
         }
     }
 
-    /// Returns the offset of the packet inside a tunnel of fewer than `depth` others, and its headers.
+    /// Returns the offset of the packet inside a tunnel, and its headers; `depth` is the number of tunnels around this
+    /// packet.
     pub(crate) fn inner_at(&self, depth: u8) -> Option<(usize, Headers<'a>)> {
         let inner = inner(self, depth)?;
         Some((self.payload_at + self.payload.len() - inner.len, inner))
@@ -422,7 +423,7 @@ impl<'a> Headers<'a> {
         (at, headers)
     }
 
-    /// Returns the offset of the packet that an error message of ICMP or a redirection quotes.
+    /// Returns the offset of the packet that an ICMP error or a redirect quotes.
     pub(crate) fn quoted_at(&self) -> Option<usize> {
         let message = self.payload;
         let (kind, _) = self.icmp?;

@@ -174,7 +174,7 @@ impl OpenChunk {
 
     /// Flushes the file to the disk and renames it.
     pub fn seal(self, to: &Path) -> io::Result<SealedChunk> {
-        let uncompressed_bytes = self.writer.taken();
+        let uncompressed_bytes = self.writer.pushed();
         let mut interfaces = BTreeMap::new();
         for (name, count) in self.interfaces.into_iter().filter(|(_, count)| *count > 0) {
             *interfaces.entry(name).or_default() += count;

@@ -1,8 +1,8 @@
 //! Replacement of addresses under a key, as in Crypto-PAn: two addresses with k equal leading bits have exactly k equal
 //! leading bits afterwards. SHA-256 under the key decides for each prefix whether the next bit is inverted.
 //!
-//! Bits that tell what kind of an address it is stay: loopback, multicast (with its scope), link-local and global
-//! addresses remain what they are. Addresses that name no host stay as a whole.
+//! Bits that identify the kind of an address stay: a loopback, multicast (with its scope), link-local or global address
+//! is replaced by one of the same kind. Addresses that name no host stay unchanged.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 
-/// Most addresses of a family whose replacements are remembered.
+/// Maximum number of remembered replacements of a family.
 const REMEMBERED: usize = 1 << 18;
 const SHORTEST_KEY: usize = 32;
 /// Length of the part of a message that SHA-256 processes at once.
@@ -36,7 +36,7 @@ impl<const N: usize> Class<N> {
         Self { prefix, length, stays }
     }
 
-    /// Returns whether the bit at this position belongs to the class, and stays.
+    /// Returns true if the class keeps the bit at this position of an address.
     fn keeps(&self, address: [u8; N], position: usize) -> bool {
         let common = common_bits(self.prefix, address);
         position < self.length.min(common + 1) || self.stays && common >= self.length
@@ -61,7 +61,7 @@ const CLASSES_V4: [Class<4>; 6] = [
     class_v4([224, 0, 1, 0], 24, true),
 ];
 
-/// Multicast groups are here without flags and scope.
+/// Classes of IPv6 addresses. Multicast groups are listed without flags and scope.
 const CLASSES_V6: [Class<16>; 6] = [
     class_v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3, false),
     class_v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 64, false),
@@ -82,7 +82,7 @@ const MAC_BITS: [usize; 2] = [6, 7];
 /// The replacements under one key.
 #[derive(Clone, Debug)]
 pub struct Addresses {
-    /// The state after the key.
+    /// State of the hash after the key.
     keyed: Sha256,
     v4: HashMap<[u8; 4], [u8; 4]>,
     v6: HashMap<[u8; 16], [u8; 16]>,
@@ -153,7 +153,8 @@ impl Addresses {
         })
     }
 
-    /// Returns the new MAC address of a frame to an IP address: a group's belongs to the new group.
+    /// Returns the new MAC address of a frame to an IP address. The MAC address of a multicast group follows from the
+    /// group's new address.
     pub fn mac_to(&mut self, address: [u8; 6], to: Option<IpAddr>) -> [u8; 6] {
         match to {
             Some(group) if mac_of_group(group) == Some(address) => mac_of_group(self.ip(group)).unwrap_or(address),
@@ -161,7 +162,7 @@ impl Addresses {
         }
     }
 
-    /// Returns a name that stands for another one.
+    /// Returns the pseudonym of a name.
     pub fn name(&self, name: &[u8]) -> String {
         let digest = self.keyed.clone().chain_update(b"name").chain_update(name);
         let [a, b, c, d, ..] = <[u8; 32]>::from(digest.finalize());

@@ -14,7 +14,7 @@ const ICMP_REDIRECT: u8 = 5;
 const IGMP_V3_REPORT: u8 = 0x22;
 
 impl Change<'_> {
-    /// Changes the packet of ARP. Returns the end of what is kept.
+    /// Changes the addresses of an ARP packet. Returns the end of the kept bytes.
     pub(super) fn arp(&mut self, at: usize) -> usize {
         let lengths = self.before.get(at + 4..at + 6);
         if lengths != Some(&ARP_LENGTHS[..]) {
@@ -44,7 +44,7 @@ impl Change<'_> {
 
     pub(super) fn icmpv6(&mut self, message: Range<usize>, depth: u8) -> usize {
         let end = (message.start + ICMP_HEADER).min(message.end);
-        // Numbers of addresses after the header, and what follows.
+        // Number of addresses after the header, and true if options follow them.
         let (addresses, has_options) = match self.before.get(message.start) {
             Some(1..=4) => return self.quoted(end..message.end, depth),
             Some(130..=132) => (1, false),
@@ -65,7 +65,7 @@ impl Change<'_> {
         if has_options { self.discovery(at..message.end, depth) } else { at }
     }
 
-    /// Changes the options of neighbour discovery. Returns the end of the known ones.
+    /// Changes the options of neighbour discovery. Returns the end of the last known one.
     fn discovery(&mut self, range: Range<usize>, depth: u8) -> usize {
         let mut at = range.start.min(range.end);
         while at + 8 <= range.end {

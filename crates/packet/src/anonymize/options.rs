@@ -21,7 +21,7 @@ const PAD_N: u8 = 1;
 const IPV6_KEPT: [u8; 3] = [4, 5, 0xc2];
 
 impl Change<'_> {
-    /// Returns the options in a range by kind and place, and pads what follows the last one.
+    /// Returns the options in a range by kind and position, and overwrites the bytes after the last one by padding.
     fn options(&mut self, range: Range<usize>) -> Vec<(u8, Range<usize>)> {
         let (found, end) = options_v4(self.before, range.clone());
         if let Some(rest) = self.after.get_mut(end..range.end) {

@@ -15,13 +15,13 @@ fn anonymizer(key: u8) -> Anonymizer {
 
 /// The addresses of a packet.
 #[derive(Debug, Clone)]
-struct Who {
+struct Hosts {
     macs: [[u8; 6]; 4],
     v4: [Ipv4Addr; 4],
     v6: [Ipv6Addr; 4],
 }
 
-impl Who {
+impl Hosts {
     fn replaced(&self, addresses: &mut Addresses) -> Self {
         Self {
             macs: self.macs.map(|one| addresses.mac(one)),
@@ -30,7 +30,7 @@ impl Who {
         }
     }
 
-    /// Returns whether an address is part of these bytes.
+    /// Returns true if an address is part of these bytes.
     fn is_in(&self, bytes: &[u8]) -> bool {
         let has = |address: &[u8]| bytes.windows(address.len()).any(|part| part == address);
         self.macs.iter().any(|one| has(one))
@@ -40,13 +40,13 @@ impl Who {
 }
 
 prop_compose! {
-    fn who()(
+    fn hosts()(
         macs: [[u8; 6]; 4],
         v4 in [1 << 28..7u32 << 28, 1 << 28..7u32 << 28, 1 << 28..7u32 << 28, 1 << 28..7u32 << 28],
         v6 in [1 << 120..u128::MAX, 1 << 120..u128::MAX, 1 << 120..u128::MAX, 1 << 120..u128::MAX],
-    ) -> Who {
-        Who {
-            // Not the addresses of groups, which follow the IP address.
+    ) -> Hosts {
+        Hosts {
+            // Addresses of groups are excluded, because they follow from the IP address.
             macs: macs.map(|[a, b, c, d, e, f]| [a & 0xfe | 2, b, c, d, e, f]),
             v4: v4.map(Ipv4Addr::from),
             v6: v6.map(Ipv6Addr::from),
@@ -69,13 +69,10 @@ fn tcp() -> Tcp {
 
 const SHAPES: usize = 14;
 
-/// Returns a packet of a kind, and how much of it is kept. Only a packet with a payload has an unknown option.
-fn packet(shape: usize, who: &Who, payload: &[u8]) -> (Vec<u8>, usize) {
-    let unknown = match payload.iter().all(|byte| *byte == 0) {
-        true => [0, 0],
-        false => [99, 1],
-    };
-    let Who { macs, v4, v6 } = who;
+/// Returns a packet of a kind, and the length of its kept part. Only a packet with a payload has an unknown option.
+fn packet(shape: usize, hosts: &Hosts, payload: &[u8]) -> (Vec<u8>, usize) {
+    let unknown = if payload.iter().all(|byte| *byte == 0) { [0, 0] } else { [99, 1] };
+    let Hosts { macs, v4, v6 } = hosts;
     let frame = || Template::new().ethernet(macs[0], macs[1]);
     let over_v4 = || frame().ipv4(v4[0], v4[1]);
     let over_v6 = || frame().ipv6(v6[0], v6[1]);
@@ -132,26 +129,26 @@ fn packet(shape: usize, who: &Who, payload: &[u8]) -> (Vec<u8>, usize) {
 proptest! {
     #[test]
     fn packets_are_those_of_hosts_with_other_addresses(
-        shape in 0..SHAPES, who in who(), key: u8, payload in proptest::collection::vec(1..=255u8, 8..60),
+        shape in 0..SHAPES, hosts in hosts(), key: u8, payload in proptest::collection::vec(1..=255u8, 8..60),
     ) {
         let mut anonymizer = anonymizer(key);
-        let (before, kept) = packet(shape, &who, &payload);
+        let (before, kept) = packet(shape, &hosts, &payload);
         let zeroes = vec![0; payload.len()];
-        let (expected, _) = packet(shape, &who.replaced(&mut anonymizer.addresses), &zeroes);
+        let (expected, _) = packet(shape, &hosts.replaced(&mut anonymizer.addresses), &zeroes);
         let after = anonymizer.packet(ETHERNET, &before, usize::MAX);
         prop_assert!(after.is_known);
         prop_assert_eq!(after.bytes, &expected[..kept]);
-        prop_assert!(!who.is_in(after.bytes));
+        prop_assert!(!hosts.is_in(after.bytes));
         let is_payload = |part: &[u8]| payload.windows(8).any(|bytes| bytes == part);
         prop_assert!(!after.bytes.windows(8).any(is_payload));
     }
 
     #[test]
     fn any_bytes_are_accepted(
-        shape in 0..SHAPES, who in who(), cut in 0..200usize,
+        shape in 0..SHAPES, hosts in hosts(), cut in 0..200usize,
         changes in proptest::collection::vec((12..120usize, any::<u8>()), 0..6),
     ) {
-        let (mut bytes, _) = packet(shape, &who, &[0x41; 60]);
+        let (mut bytes, _) = packet(shape, &hosts, &[0x41; 60]);
         for (at, value) in changes {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;

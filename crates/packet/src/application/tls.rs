@@ -101,13 +101,13 @@ impl<'a> Parts<'a> {
         half(self.take(2)?, 0)
     }
 
-    /// Takes a part after its length of one byte.
+    /// Returns a part that follows its length of one byte.
     fn short(&mut self) -> Option<&'a [u8]> {
         let len = self.byte()?;
         self.take(len.into())
     }
 
-    /// Takes a part after its length of two bytes.
+    /// Returns a part that follows its length of two bytes.
     fn long(&mut self) -> Option<&'a [u8]> {
         let len = self.half()?;
         self.take(len.into())
@@ -131,7 +131,7 @@ impl<'a> Hello<'a> {
         let _session = parts.short()?;
         let ciphers = parts.long()?;
         let _compression = parts.short()?;
-        // The oldest clients end here.
+        // Messages of the oldest clients end here.
         let len = parts.half().unwrap_or_default();
         let listed = parts.take(len.into());
         let mut rest = Parts(listed.unwrap_or(parts.0));

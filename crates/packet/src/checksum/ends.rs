@@ -1,5 +1,5 @@
-//! Positions of the addresses that a transport checksum covers. IP options and extension headers may hold other
-//! addresses than the fixed header.
+//! Positions of the addresses that a transport checksum covers. They may be in IP options or extension headers instead
+//! of the fixed header.
 
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ fn ends_v4(bytes: &[u8], network: usize, end: usize) -> Ends {
     ends
 }
 
-/// Returns the options of IPv4 or TCP in a range by kind and position, without padding, and where the last one ends.
+/// Returns the options of IPv4 or TCP in a range by kind and position, without padding, and the end of the last one.
 pub(crate) fn options_v4(bytes: &[u8], range: Range<usize>) -> (Vec<(u8, Range<usize>)>, usize) {
     let mut found = Vec::new();
     let mut at = range.start;

@@ -1,6 +1,6 @@
 //! Checksums of packets whose payload was left out. A checksum over the payload gives a short payload away, because all
 //! its other terms are in the file, so it is computed as if the bytes left out were zeroes. A checksum that was wrong
-//! differs from that by one bit. Fields that only the sender can compute (AH, signatures in TCP options) become zeroes.
+//! stays wrong, by one bit. Fields that only the sender can compute (AH, signatures in TCP options) become zeroes.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ struct Covered {
 }
 
 impl Covered {
-    /// Returns the first part with a length that a transport header of at least 8 bytes states.
+    /// Returns the first `length` bytes; a transport header of at least 8 bytes states this length.
     fn first(self, length: usize) -> Self {
         if length < 8 || length > self.length {
             return Self { is_unclear: true, ..self };
@@ -87,7 +87,7 @@ impl Kept<'_> {
         match ip.protocol {
             TCP => self.internet(16, &message, pseudo(length), false),
             UDP => {
-                // Zero stands for the length of a segment that the card is still to split.
+                // A length of zero marks a large segment that the card has yet to split.
                 let covered = match self.half(end + 4) {
                     0 => message,
                     claimed => message.first(claimed),
@@ -179,8 +179,8 @@ impl Kept<'_> {
         }
     }
 
-    /// Computes an Internet checksum at an offset from the start of the covered part. The pseudo-header is of
-    /// addresses, a protocol and a length.
+    /// Computes an Internet checksum at an offset from the start of the covered part. `pseudo` holds the addresses, the
+    /// protocol and the length of the pseudo-header. If `zero_is_none`, a stored zero means that there is no checksum.
     fn internet(&mut self, offset: usize, covered: &Covered, pseudo: Option<(&Ends, u8, usize)>, zero_is_none: bool) {
         let at = covered.captured.start + offset;
         let Some(stored) = half(self.before, at) else {

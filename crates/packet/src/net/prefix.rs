@@ -79,10 +79,11 @@ impl FromStr for Prefix {
         }
         let length = length.parse().map_err(|_| wrong())?;
         let prefix = Self::new(address, length).ok_or_else(wrong)?;
-        match prefix.address == address {
-            true => Ok(prefix),
-            // More likely a slip than an intention.
-            false => Err(format!("'{text}' has bits set after its length; did you mean {prefix} or {address}?")),
+        // Bits after the length are more likely a slip than an intention.
+        if prefix.address == address {
+            Ok(prefix)
+        } else {
+            Err(format!("'{text}' has bits set after its length; did you mean {prefix} or {address}?"))
         }
     }
 }

@@ -3,7 +3,7 @@
 
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub const INTERFACE_DESCRIPTION: u32 = 1;
-/// Obsolete, but old files have it.
+/// Obsolete type, which old files contain.
 pub const OBSOLETE_PACKET: u32 = 2;
 pub const SIMPLE_PACKET: u32 = 3;
 pub const NAME_RESOLUTION: u32 = 4;
@@ -180,8 +180,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Appends a packet's whole little-endian block with at most this many of the packet's bytes.
-pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
+/// Appends a packet's whole little-endian block with at most `max_len` of the packet's bytes.
+pub fn push_cut(block: &[u8], max_len: u32, out: &mut Vec<u8>) {
     /// Offset of the captured length: after type and length of the block, interface and time.
     const CAPTURED: usize = 20;
     const DATA: usize = 28;
@@ -189,9 +189,9 @@ pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
         let bytes = block.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     };
-    let cut = word(CAPTURED).filter(|captured| *captured > most).and_then(|captured| {
+    let cut = word(CAPTURED).filter(|captured| *captured > max_len).and_then(|captured| {
         let options = block.get(DATA + captured.next_multiple_of(4) as usize..)?;
-        let data = block.get(DATA..DATA + most as usize)?;
+        let data = block.get(DATA..DATA + max_len as usize)?;
         Some((data, options))
     });
     let Some((data, options)) = cut else {
@@ -203,7 +203,7 @@ pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&block[..DATA]);
     out[start + 4..start + 8].copy_from_slice(&length);
-    out[start + CAPTURED..start + CAPTURED + 4].copy_from_slice(&most.to_le_bytes());
+    out[start + CAPTURED..start + CAPTURED + 4].copy_from_slice(&max_len.to_le_bytes());
     out.extend_from_slice(data);
     out.resize(start + DATA + padded, 0);
     out.extend_from_slice(&options[..options.len() - 4]);

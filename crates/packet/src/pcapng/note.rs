@@ -1,4 +1,4 @@
-//! Comments by trawl, as values: each is written and parsed here.
+//! Comments that trawl writes into files, as values: each is written and parsed here.
 //!
 //! Most comments are `key=value` words separated by spaces. A name in a word has `_` instead of white space. Readers skip
 //! unknown words.

@@ -147,7 +147,7 @@ impl InterfaceCounts {
         let mut counts = Self { interface: order.u32_at(body, 0)?, ..Self::default() };
         for RawOption { code, value } in OptionList::new(body.get(FIXED_LEN..)?, order) {
             let count = value.try_into().ok().map(|bytes| order.u64(bytes));
-            // High half first.
+            // The high half of a time is stored first.
             let time = count.map(|time| match order {
                 ByteOrder::Little => time.rotate_left(32),
                 ByteOrder::Big => time,

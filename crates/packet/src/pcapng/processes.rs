@@ -18,7 +18,7 @@ const DARWIN_NAME: u16 = 2;
 pub struct Processes {
     /// By number, then by start.
     by_id: HashMap<u32, BTreeMap<Option<u64>, Process>>,
-    /// Numbers of the processes in Darwin's blocks: packets name these blocks by their order.
+    /// Numbers of the processes in Darwin's blocks, in the order of the blocks, by which packets refer to them.
     darwin: Vec<u32>,
 }
 
@@ -66,7 +66,7 @@ impl Processes {
             Some(PacketProcess { id, thread: 0 })
         };
         let Some(process) = options.process.or_else(by_order) else {
-            // In this file, another host's process may have the number.
+            // The comment's number cannot be looked up: in this file, it may belong to another host's process.
             return commented;
         };
         let described = self.find(process.id, time_ns);
@@ -90,7 +90,7 @@ impl Processes {
     }
 }
 
-/// Returns the process in a comment of `--process=comment`, which may be about a drop too.
+/// Returns the process that a comment names: one of `--process=comment`, or one on a drop.
 fn commented<'a>(comment: &Cow<'a, str>) -> Option<NamedProcess<'a>> {
     let Cow::Borrowed(text) = comment else {
         return None;

@@ -41,7 +41,7 @@ impl Sections {
         self.pending
     }
 
-    /// Index of the section's interface 0 among the interfaces of the whole file.
+    /// Returns the index of the section's interface 0 among the interfaces of the whole file.
     pub fn first_interface(&self) -> usize {
         self.first_interface
     }
@@ -103,7 +103,7 @@ impl Sections {
             };
             let version = [[e, f], [g, h]].map(|half| self.order.u16(half));
             if !VERSIONS.contains(&version) {
-                return malformed("a section of a version of pcapng that is not known");
+                return malformed("a section of an unknown version of pcapng (known: 1.0, 1.2)");
             }
             self.first_interface = interfaces;
         }
@@ -189,7 +189,7 @@ impl Body<'_> {
         let interface = self.describe(known, 0)?;
         let original_len = self.u32(0)?;
         let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
-        // The block does not hold the captured length: as much as fits.
+        // The block does not state the captured length. The packet is as long as the block and the snaplen allow.
         let room = self.bytes.len().saturating_sub(DATA);
         let captured_len = (original_len.min(snaplen) as usize).min(room);
         let captured = self.range(DATA, captured_len)?;
@@ -261,7 +261,7 @@ impl Interface {
         (block.kind == block::INTERFACE_DESCRIPTION).then(|| body.interface().ok()).flatten()
     }
 
-    /// Returns a time of the interface's own units in nanoseconds since 1970, or the nearest one that there is.
+    /// Converts a time in the interface's units to nanoseconds since 1970, or to the nearest value of 64 bits.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         nanoseconds(ticks, self).0
     }
@@ -277,7 +277,7 @@ fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, Option<TimeFlaw>) {
     } else {
         10u128.checked_pow(exponent).map_or(0, |ticks_a_second| scaled / ticks_a_second)
     };
-    // Below 2^94: the sum cannot overflow.
+    // `ns` is below 2^94, so the sum cannot overflow.
     let offset = i128::from(interface.tsoffset) * NANOSECONDS as i128;
     let ns = ns as i128 + offset;
     let nearest = ns.clamp(0, u64::MAX.into());

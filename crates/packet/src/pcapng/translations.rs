@@ -1,4 +1,4 @@
-//! Translations of addresses in a file: comments in blocks of names without names, which other readers skip.
+//! Translations of addresses in a file: comments in Name Resolution Blocks without names, which other readers skip.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -8,11 +8,11 @@ use super::block::{Block, ByteOrder, NAME_RESOLUTION, OPT_COMMENT};
 use super::note::{Note, Translation, TranslationNews};
 use super::write;
 
-/// Length of the end of a block's names.
+/// Length of the end mark after a block's names.
 const NO_NAMES: usize = 4;
 
 impl TranslationNews {
-    /// Returns the news in a little-endian block, if it has some.
+    /// Returns the news in a little-endian block; `None` for a block without any.
     pub fn from_block(block: &Block<'_>) -> Option<Self> {
         if block.kind != NAME_RESOLUTION {
             return None;
@@ -55,8 +55,8 @@ impl Translations {
         }
     }
 
-    /// Returns source and destination of a packet on the other side of its translation. The first packet of a
-    /// connection may be older than the news of it.
+    /// Returns source and destination of a packet on the other side of its translation. A packet older than all news of
+    /// its connection belongs to the first translation, because the first packet may precede the news.
     pub fn of(&self, protocol: u8, ends: [SocketAddr; 2], time_ns: u64) -> Option<[SocketAddr; 2]> {
         let by_time = self.0.get(&(protocol, ends))?;
         let last = by_time.range(..=time_ns).next_back();

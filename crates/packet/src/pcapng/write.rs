@@ -193,7 +193,7 @@ pub fn filling(room: &mut [u8]) {
     }
 }
 
-/// Appends an Enhanced Packet Block with a comment before its options, of which those with a code are left out.
+/// Appends an Enhanced Packet Block with a comment before its options. Options with the code `without` are left out.
 pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str, without: Option<u16>) {
     with_option(out, packet, without, |block, _| {
         block.text(block::OPT_COMMENT, Some(comment));
@@ -208,7 +208,7 @@ pub fn with_drop_count(out: &mut Vec<u8>, packet: &[u8], lost: u64) {
     });
 }
 
-/// Appends an Enhanced Packet Block with an option before the others, of which those with a code are left out.
+/// Appends an Enhanced Packet Block with an option before the others. Options with the code `without` are left out.
 fn with_option(
     out: &mut Vec<u8>,
     packet: &[u8],
@@ -249,13 +249,13 @@ pub fn with_deliveries(out: &mut Vec<u8>, statistics: &Block<'_>, delivered: u64
     block.finish();
 }
 
-/// Appends an Enhanced Packet Block whose process a comment names, and no number: in this file, the number stands for
-/// another host's process.
+/// Appends an Enhanced Packet Block with a comment that names the process instead of its number, which in this file may
+/// stand for another host's process.
 pub fn with_process_in_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
     with_comment(out, packet, comment, Some(block::EPB_PROCESS));
 }
 
-/// Appends a description of a process, as Wireshark lays it out: little-endian in files of either order.
+/// Appends a description of a process in Wireshark's layout, which is little-endian in files of either order.
 pub fn process(out: &mut Vec<u8>, process: &Process) {
     let Process { id, name, path, command, parent, user_id, user, start_ns, comment } = process;
     let mut block = Open::new(out, block::CUSTOM);
@@ -289,7 +289,7 @@ pub fn process(out: &mut Vec<u8>, process: &Process) {
 /// Appends the names of addresses.
 pub fn names<'a>(out: &mut Vec<u8>, names: impl IntoIterator<Item = (IpAddr, &'a str)>) {
     let mut block = Open::new(out, block::NAME_RESOLUTION);
-    // The records are laid out like options, and end like these.
+    // The records have the layout and the end mark of options.
     for (address, name) in names {
         let (code, address) = match address {
             IpAddr::V4(address) => (block::NRB_IPV4, address.octets().to_vec()),
@@ -300,10 +300,10 @@ pub fn names<'a>(out: &mut Vec<u8>, names: impl IntoIterator<Item = (IpAddr, &'a
     block.finish();
 }
 
-/// Appends a comment that belongs to no packet: in a block of names without names, which readers skip.
+/// Appends a comment that belongs to no packet: in a Name Resolution Block without names, which readers skip.
 pub fn remark(out: &mut Vec<u8>, comment: &str) {
     let mut block = Open::new(out, block::NAME_RESOLUTION);
-    // The end of its records.
+    // The end mark of the records.
     block.u32(0);
     block.text(block::OPT_COMMENT, Some(comment));
     block.finish();

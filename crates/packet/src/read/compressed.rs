@@ -41,7 +41,7 @@ impl Compression {
             _ if start.starts_with(&GZIP) => Self::Gzip,
             Some(ZSTD) => Self::Zstd,
             Some(LZ4) => Self::Lz4,
-            // Both may begin with a frame without data; only zstd's tools write that.
+            // Files of zstd and lz4 may begin with a frame without data, but only zstd's tools write one there.
             Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE => Self::Zstd,
             _ => Self::None,
         }
@@ -59,7 +59,7 @@ pub fn open<'a>(mut source: impl Read + Send + 'a) -> io::Result<(Box<dyn Read +
         }
     }
     let compression = Compression::of(&start);
-    let source = Patient(Cursor::new(start).chain(source));
+    let source = Retrying(Cursor::new(start).chain(source));
     let reader: Box<dyn Read + Send + 'a> = match compression {
         Compression::None => Box::new(source.0),
         Compression::Gzip => Box::new(MultiGzDecoder::new(source)),
@@ -88,10 +88,10 @@ impl Read for Decoder<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader.read(buffer).map_err(|error| {
             let is_of_data = error.raw_os_error().is_none();
-            let said = || format!("its {} data is cut or damaged ({error})", self.name);
+            let text = || format!("its {} data is cut or damaged ({error})", self.name);
             match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => error,
-                kind if is_of_data => io::Error::new(kind, said()),
+                kind if is_of_data => io::Error::new(kind, text()),
                 _ => error,
             }
         })
@@ -99,9 +99,9 @@ impl Read for Decoder<'_> {
 }
 
 /// A source that retries where it would block: decoders cannot resume after an error.
-struct Patient<R>(R);
+struct Retrying<R>(R);
 
-impl<R: Read> Read for Patient<R> {
+impl<R: Read> Read for Retrying<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buffer) {

@@ -258,7 +258,7 @@ fn sections_of_both_orders_with_every_kind_of_packet() {
     assert_eq!((obsolete.drop_count, obsolete.flags), (Some(17), Some(Direction::Out.flags())));
 }
 
-/// Versions and link types that libpcap refuses, too.
+/// libpcap refuses these versions and link types as well.
 #[test]
 fn unknown_versions_and_link_types_are_refused() {
     let pcap = |major: u16, minor: u16, link_type: u32| {
@@ -336,7 +336,7 @@ impl std::io::Read for Dripping<'_> {
     }
 }
 
-/// Returns a file whose record headers have this length, without saying so in its header.
+/// Returns a file whose record headers have this length, which its file header does not show.
 fn pcap_with_headers(len: usize) -> Vec<u8> {
     let mut file = 0xa1b2_c3d4u32.to_le_bytes().to_vec();
     file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]);
@@ -378,7 +378,7 @@ fn pcap_variants_are_found_in_pieces_and_cut_files() {
     }
     let file = pcap_with_headers(16);
     let ends = [24, 80, 137, 195, 254, 314];
-    // Also if the rest is as long as the extra bytes of another variant in the header of a single record.
+    // This holds even if the rest is as long as the extra bytes of another variant in the header of a single record.
     for cut in 24..file.len() {
         let (packets, error, _) = read(&file[..cut]);
         assert_eq!(packets.len(), ends.iter().filter(|end| **end <= cut).count() - 1);
@@ -389,7 +389,7 @@ fn pcap_variants_are_found_in_pieces_and_cut_files() {
     }
 }
 
-/// Guards packets of files that lack some bytes: the zeroes or parts of packets after the gap looked like records of a
+/// Guards packets of files that lack some bytes: the zeroes or parts of packets after the gap look like records of a
 /// variant with longer headers.
 #[test]
 fn lost_bytes_are_not_taken_for_a_variant() {

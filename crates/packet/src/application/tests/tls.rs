@@ -15,7 +15,7 @@ fn halves(numbers: &[u16]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-/// Returns bytes with their length before, in two bytes.
+/// Returns bytes after their length of two bytes.
 fn long(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
@@ -66,7 +66,7 @@ fn ja4_of(ciphers: &[u16], extensions: &[(u16, Vec<u8>)]) -> String {
     hello.and_then(|hello| hello.ja4).expect("a whole hello")
 }
 
-/// The client in the example of the specification of JA4, with numbers at random added.
+/// The client in the example of JA4's specification, with added reserved numbers, which clients choose at random.
 pub fn example() -> Vec<u8> {
     let ciphers = [
         0x2a2a, 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02f, 0xc02c, 0xc030, 0xcca9, 0xcca8, 0xc013, 0xc014, 0x009c, 0x009d,
@@ -193,7 +193,7 @@ fn extensions_that_contradict_their_length_have_no_fingerprint() {
     assert_eq!(found.ja4, None);
 }
 
-/// After a retry, a client changes its cipher in front of its second hello.
+/// After a retry, a client changes its cipher before its second hello.
 #[test]
 fn second_hello_is_found_after_the_change_of_cipher() {
     let payload = [&[20, 3, 3, 0, 1, 1][..], &record(&example())].concat();

@@ -28,10 +28,7 @@ fn raw(protocol: u8, bytes: Vec<u8>) -> Layer {
 /// Returns a message of a protocol whose template knows no checksum, with an Internet checksum at an offset.
 fn summed(protocol: u8, header: &[u8], at: usize, payload: &[u8], pseudo: bool) -> Template {
     let mut message = [header, payload].concat();
-    let sum = match pseudo {
-        true => Addresses::V4(A, B).pseudo_header(protocol, message.len()),
-        false => Sum::default(),
-    };
+    let sum = if pseudo { Addresses::V4(A, B).pseudo_header(protocol, message.len()) } else { Sum::default() };
     let sum = sum.add(&message).finish().to_be_bytes();
     message[at..at + 2].copy_from_slice(&sum);
     let payload = message.split_off(header.len());
@@ -89,8 +86,8 @@ fn packets(payload: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     templates.into_iter().map(|(name, template)| (name, template.build())).collect()
 }
 
-/// Returns what is kept of a packet: headers, and of an ICMP message also the headers that it quotes, without
-/// `payload_len` bytes of payload.
+/// Returns the kept part of a packet twice: up to the end of its headers, and without the last `payload_len` bytes, so
+/// that an ICMP message keeps the headers that it quotes.
 fn kept(bytes: &[u8], payload_len: usize) -> [Vec<u8>; 2] {
     let lengths = [headers_len(ETHERNET, bytes), bytes.len() - payload_len];
     lengths.map(|length| {
@@ -100,7 +97,7 @@ fn kept(bytes: &[u8], payload_len: usize) -> [Vec<u8>; 2] {
     })
 }
 
-/// The captures of one-byte telnet segments gave whole passwords away.
+/// Guards captures of one-byte telnet segments, whose checksums would give whole passwords away.
 #[test]
 fn kept_part_is_the_same_for_every_payload_of_a_byte() {
     for (number, (name, _)) in packets(&[0]).iter().enumerate() {
@@ -125,7 +122,7 @@ fn kept_part_is_the_same_for_every_payload_of_a_byte() {
 #[test]
 fn checksums_of_zeroes_stay_and_wrong_ones_stay_wrong() {
     for (name, bytes) in packets(&[0; 4]) {
-        // Signatures do not stay, and checksums over them follow.
+        // Signatures do not stay, and checksums over them change with them.
         let is_signed = ["signed", "multipath", "authentication"].iter().any(|word| name.contains(word));
         let mut whole = bytes.clone();
         cover_kept(ETHERNET, &bytes, &mut whole);

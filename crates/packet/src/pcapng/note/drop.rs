@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::{Note, OwnerNote, Word, put, words};
 use crate::freed::Freed;
 
-/// The end of a packet, as seen by the tap at drops.
+/// The end of a packet, as seen by the drop tap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DropNote<'a> {
     /// The kernel's own name for the reason, or its number; empty for a packet that is not dropped.
@@ -33,13 +33,13 @@ pub struct DropNote<'a> {
     /// Name of the process that has the socket open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<&'a str>,
-    /// The comment on the process or socket that a packet has without a drop.
+    /// The comment on the process or socket, as in packets that are not dropped.
     #[serde(skip)]
     pub owner: Option<OwnerNote<'a>>,
     /// Size of the receive buffer that was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer: Option<u32>,
-    /// The kind of a packet that is no loss.
+    /// The meaning of the drop: a loss, or a kind of non-loss.
     #[serde(skip_serializing_if = "Freed::is_loss")]
     pub no_loss: Freed,
     /// The rule of nftables that dropped it.
@@ -91,7 +91,7 @@ impl<'a> Note<'a> for DropNote<'a> {
 }
 
 impl<'a> DropNote<'a> {
-    /// Appends the words on the reason and the place.
+    /// Appends the words for the reason and the function.
     pub(super) fn write_end(&self, out: &mut String) {
         let known = |text: &'a str| Some(Word(text)).filter(|_| !text.is_empty());
         put(out, REASON, known(self.reason));
@@ -121,7 +121,7 @@ impl<'a> DropNote<'a> {
         put(out, "stack", (!stack.is_empty()).then(|| stack.join(",")));
     }
 
-    /// Takes in a word; an unknown one is skipped.
+    /// Stores the value of a word. Skips an unknown word.
     pub(super) fn read(&mut self, key: &str, value: &'a str) {
         match key {
             REASON => self.reason = value,

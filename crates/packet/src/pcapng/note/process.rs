@@ -13,7 +13,7 @@ pub struct ProcessNote<'a> {
 }
 
 word_enum! {
-    /// Reason to name a process that may not be the one that uses the socket.
+    /// Reason why a process is named that may not be the one that uses the socket.
     Owner {
         /// It owns the listening socket.
         Listener = "listener",
@@ -26,7 +26,7 @@ word_enum! {
 }
 
 /// The socket of a packet: `socket=77 cgroup=/system.slice/ssh.service owner=shared`. The kernel side writes the comment
-/// `owner=…` alone, perhaps with blanks after it.
+/// `owner=…` alone, possibly followed by spaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketNote<'a> {
     pub cookie: Option<u64>,
@@ -42,12 +42,12 @@ pub enum OwnerNote<'a> {
     Socket(SocketNote<'a>),
 }
 
-/// Properties of a process that no field of its block has: `container=0123456789ab pod=… cgroup=/… inner_pid=7`.
+/// Properties of a process for which its block has no field: `container=0123456789ab pod=… cgroup=/… inner_pid=7`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupNote<'a> {
     pub container: Option<&'a str>,
     pub pod: Option<&'a str>,
-    /// The path.
+    /// Path of the cgroup.
     pub cgroup: Option<&'a str>,
     /// The process's number in its own namespace.
     pub inner_pid: Option<u32>,
@@ -72,7 +72,7 @@ impl<'a> ProcessNote<'a> {
         Some(Self { name, id: id.parse().ok()? })
     }
 
-    /// Returns the process that a comment names, which may be about a drop or a step too.
+    /// Returns the process that a comment names. The comment may be one on a drop or a step.
     pub fn in_comment(text: &'a str) -> Option<Self> {
         let word = || words(text).find(|(key, _)| *key == PROCESS);
         Self::parse(text).or_else(|| Self::named(word()?.1))
@@ -98,8 +98,8 @@ impl<'a> Note<'a> for ProcessNote<'a> {
 }
 
 impl<'a> SocketNote<'a> {
-    /// Parses a comment without its first key, or with `_` as the separator a word of another comment. Users name their
-    /// cgroups: the owner is the last of the words.
+    /// Parses the text after a comment's first key; `separator` is a space, or `_` in a word of another comment. The
+    /// last `owner` is the right one, because users choose the names of their cgroups.
     fn read(key: &str, value: &'a str, separator: &str) -> Option<Self> {
         let (before, owner) = match key {
             OWNER => ("", value),
@@ -162,7 +162,7 @@ impl<'a> Note<'a> for CgroupNote<'a> {
     }
 
     fn parse(text: &'a str) -> Option<Self> {
-        // Users name their cgroups: text in such a name is no field.
+        // Text in the path is no field, because users choose the names of their cgroups.
         let (fields, path) = text.split_once("cgroup=").unzip();
         let (cgroup, inner) = path.and_then(|path| path.rsplit_once(&format!(" {INNER}="))).unzip();
         let mut note = Self { cgroup: cgroup.or(path), ..Self::default() };

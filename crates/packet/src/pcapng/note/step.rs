@@ -3,7 +3,7 @@
 use super::{DropNote, Note, ProcessNote, Word, put, words};
 
 word_enum! {
-    /// A place on the path of a packet.
+    /// A point on the path of a packet.
     Step {
         Xdp = "xdp",
         /// Receive offload.
@@ -19,7 +19,7 @@ word_enum! {
         Postrouting = "postrouting",
         /// Another hook of netfilter.
         Netfilter = "netfilter",
-        /// Given to a device to be sent.
+        /// Passed to a device for sending.
         Queued = "queued",
         TcEgress = "tc_egress",
         QdiscEnqueue = "qdisc_enqueue",
@@ -47,7 +47,7 @@ word_enum! {
 }
 
 word_enum! {
-    /// Evidence that it is the same packet.
+    /// Evidence that a record belongs to the followed packet.
     Found {
         New = "new",
         Buffer = "buffer",

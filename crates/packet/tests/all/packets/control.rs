@@ -14,7 +14,7 @@ pub fn add(cases: &mut Cases) {
     cases.frame("NTP control of a wrong length", v4().udp(123, 123).payload(lying));
 }
 
-/// Returns a frame of Cisco's by its number under SNAP.
+/// Returns a frame of a protocol with one of Cisco's numbers in SNAP.
 fn cisco(kind: u16, content: &[u8]) -> trawl_packet::build::Template {
     let [high, low] = kind.to_be_bytes();
     let payload = [&[0xaa, 0xaa, 3, 0, 0, 0xc, high, low][..], content].concat();
